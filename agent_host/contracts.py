@@ -1,0 +1,132 @@
+"""The border between the host and whatever runs tools (AH 7.1, TR 3): values and one Protocol, no behaviour.
+
+Wire names are camelCase; `to_wire` of each value gives the closed schema of BT's "Tool Result Schema".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ToolStatus = Literal["succeeded", "failed", "denied"]
+ArtifactType = Literal["tool_output", "file_diff", "session_history"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDefinition:
+    """What the model is told of a tool (TR 5). `input_schema` is a JSON Schema object."""
+
+    tool_name: str
+    description: str
+    input_schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolConstraints:
+    """The scope that policy allowed, handed on so that the runtime can check again at the time of use.
+
+    None means "no restriction of that kind"; an empty tuple means "nothing". Paths are absolute, sizes are bytes.
+    """
+
+    max_file_size_bytes: int | None = None
+    max_output_bytes: int | None = None
+    allowed_paths: tuple[str, ...] | None = None
+    blocked_paths: tuple[str, ...] | None = None
+    allowed_domains: tuple[str, ...] | None = None
+    blocked_domains: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRequest:
+    """One tool call that policy has allowed, with the capability it was allowed under."""
+
+    tool_name: str
+    arguments: Mapping[str, Any]
+    session_id: str
+    task_id: str
+    step_id: str
+    tool_call_id: str
+    capability: str
+    constraints: ToolConstraints = field(default_factory=ToolConstraints)
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """Bytes too large or too precious for the thread, to be stored by the host (AH 7.5, TR 7.2)."""
+
+    artifact_type: ArtifactType
+    name: str
+    content_type: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ToolError:
+    """`code` is one of `agent_host.errors.ErrorCode` for the desktop family; each family has its own catalogue."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What came of one call. `artifacts` is data still to be stored; `artifact_uris` names what has been."""
+
+    tool_name: str
+    session_id: str
+    task_id: str
+    step_id: str
+    status: ToolStatus
+    output_text: str | None = None
+    artifact_uris: tuple[str, ...] = ()
+    error: ToolError | None = None
+    artifacts: tuple[Artifact, ...] = ()
+
+    @classmethod
+    def failure(cls, request: ToolRequest, code: str, message: str, *, output_text: str | None = None) -> ToolResult:
+        """A failed result for `request`."""
+        return cls(
+            request.tool_name,
+            request.session_id,
+            request.task_id,
+            request.step_id,
+            "failed",
+            output_text=output_text,
+            error=ToolError(str(code), message),
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        """The closed JSON schema of BT; absent fields are left out."""
+        wire: dict[str, Any] = {
+            "toolName": self.tool_name,
+            "sessionId": self.session_id,
+            "taskId": self.task_id,
+            "stepId": self.step_id,
+            "status": self.status,
+        }
+        if self.output_text is not None:
+            wire["outputText"] = self.output_text
+        if self.artifact_uris:
+            wire["artifactUris"] = list(self.artifact_uris)
+        if self.error is not None:
+            wire["error"] = {"code": self.error.code, "message": self.error.message}
+        return wire
+
+
+class ToolRouter(Protocol):
+    """The sole way to a tool (AH 7.1)."""
+
+    async def execute(self, request: ToolRequest) -> ToolResult:
+        """Run one call. Tool failures come back as results; only cancellation and broken infrastructure raise."""
+        ...
+
+    def get_available_tools(self) -> Sequence[ToolDefinition]:
+        """All tools that this router can run, before policy narrows them."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release connections and end what is still running."""
+        ...

@@ -1,0 +1,159 @@
+"""Every error of the host, drawn on top; each knows its documented name, its wire code and whether a retry can help.
+
+    AgentHostError
+    ├── UsageError                     exit 2: options, configuration
+    ├── PolicyError
+    │   ├── PolicyBundleInvalid        exit 2
+    │   └── PolicyExpired              pauses the session (AH 8.6)
+    ├── SessionError
+    │   ├── SessionNotFound
+    │   ├── SessionHeld                another live process has it
+    │   └── CheckpointUnreadable
+    ├── CheckpointWriteFailed          pauses before any effect is risked (AH 11)
+    ├── GuardrailBlocked               gateway said 400 (AH 6.4)
+    ├── BudgetExceeded                 AH 6.5
+    └── GatewayError                   the gateway could not be used
+        ├── GatewayUnavailable         network, 5xx, 429, cut stream: worth a retry
+        └── GatewayRejected            anything else: a retry would fail the same way
+
+Names and numbers are those of the external interface's error tables; nothing else in the project spells them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class ErrorCode(StrEnum):
+    """Names of errors on every wire: tool results, JSON-RPC `error.data.code`, the result object's `reason`."""
+
+    INVALID_REQUEST = "INVALID_REQUEST"
+    UNAUTHORIZED = "UNAUTHORIZED"
+    SESSION_NOT_FOUND = "SESSION_NOT_FOUND"
+    SESSION_EXPIRED = "SESSION_EXPIRED"
+    POLICY_BUNDLE_INVALID = "POLICY_BUNDLE_INVALID"
+    POLICY_EXPIRED = "POLICY_EXPIRED"
+    CAPABILITY_DENIED = "CAPABILITY_DENIED"
+    APPROVAL_REQUIRED = "APPROVAL_REQUIRED"
+    APPROVAL_DENIED = "APPROVAL_DENIED"
+    TOOL_NOT_FOUND = "TOOL_NOT_FOUND"
+    TOOL_EXECUTION_FAILED = "TOOL_EXECUTION_FAILED"
+    TOOL_EXECUTION_TIMEOUT = "TOOL_EXECUTION_TIMEOUT"
+    TOOL_INTERRUPTED = "TOOL_INTERRUPTED"
+    FILE_NOT_FOUND = "FILE_NOT_FOUND"
+    FILE_TOO_LARGE = "FILE_TOO_LARGE"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
+    LLM_GUARDRAIL_BLOCKED = "LLM_GUARDRAIL_BLOCKED"
+    LLM_BUDGET_EXCEEDED = "LLM_BUDGET_EXCEEDED"
+    LLM_GATEWAY_ERROR = "LLM_GATEWAY_ERROR"
+    CHECKPOINT_WRITE_FAILED = "CHECKPOINT_WRITE_FAILED"
+    CHECKPOINT_UNREADABLE = "CHECKPOINT_UNREADABLE"
+    SESSION_HELD = "SESSION_HELD"
+    WORKSPACE_UPLOAD_FAILED = "WORKSPACE_UPLOAD_FAILED"
+    RATE_LIMITED = "RATE_LIMITED"
+    INTERNAL_ERROR = "INTERNAL_ERROR"
+
+
+class AgentHostError(Exception):
+    """Base of every error that the host raises on purpose; `str()` of it is one clear line for a person."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.INTERNAL_ERROR
+    rpc_code: ClassVar[int] = -32603
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.details: dict[str, Any] = details
+
+
+class UsageError(AgentHostError):
+    """Options, configuration or environment cannot be used as they are."""
+
+    code = ErrorCode.INVALID_REQUEST
+    rpc_code = -32602
+
+
+class PolicyError(AgentHostError):
+    """The policy bundle cannot be used."""
+
+    code = ErrorCode.POLICY_BUNDLE_INVALID
+    rpc_code = -32003
+
+
+class PolicyBundleInvalid(PolicyError):
+    """The bundle breaks its schema, or belongs to another session."""
+
+
+class PolicyExpired(PolicyError):
+    """`expiresAt` has passed; only a refreshed bundle lets the session go on (AH 8.6)."""
+
+    code = ErrorCode.POLICY_EXPIRED
+
+
+class SessionError(AgentHostError):
+    """The session asked for cannot be used by this process."""
+
+    code = ErrorCode.SESSION_NOT_FOUND
+    rpc_code = -32001
+
+
+class SessionNotFound(SessionError):
+    """No such session on this machine."""
+
+
+class SessionHeld(SessionError):
+    """A live process holds the session; `details["pid"]` names it where known."""
+
+    code = ErrorCode.SESSION_HELD
+    rpc_code = -32031
+    retryable = True
+
+
+class CheckpointUnreadable(SessionError):
+    """The checkpoint is damaged or of an unknown newer version; it was left or moved aside, never deleted."""
+
+    code = ErrorCode.CHECKPOINT_UNREADABLE
+    rpc_code = -32030
+
+
+class CheckpointWriteFailed(AgentHostError):
+    """The disk did not take a record that must be durable before an effect may start."""
+
+    code = ErrorCode.CHECKPOINT_WRITE_FAILED
+    retryable = True
+
+
+class GuardrailBlocked(AgentHostError):
+    """The gateway refused the prompt (HTTP 400, AH 6.4)."""
+
+    code = ErrorCode.LLM_GUARDRAIL_BLOCKED
+    rpc_code = -32012
+
+
+class BudgetExceeded(AgentHostError):
+    """The session's token budget does not cover another call (AH 6.5)."""
+
+    code = ErrorCode.LLM_BUDGET_EXCEEDED
+    rpc_code = -32011
+
+
+class GatewayError(AgentHostError):
+    """The LLM gateway could not be used."""
+
+    code = ErrorCode.LLM_GATEWAY_ERROR
+    rpc_code = -32010
+
+
+class GatewayUnavailable(GatewayError):
+    """A passing fault: network, time-out, 429, 5xx, a stream cut before its end. Worth a retry (AH 6.4)."""
+
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.retry_after_s = retry_after_s
+
+
+class GatewayRejected(GatewayError):
+    """A fault that would repeat: wrong credentials, unknown model or path, an answer that is not the dialect."""

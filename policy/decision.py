@@ -1,0 +1,33 @@
+"""What policy answers (AH 8.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+RiskLevel = Literal["low", "medium", "high"]
+Verdict = Literal["ALLOWED", "DENIED", "APPROVAL_REQUIRED"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One verdict and why.
+
+    `rule` names the entry of the bundle that decided, as a JSON path with its value where it has one
+    (`capabilities[Shell.Exec].blockedCommands: rm`). `expired` marks a denial that pauses the session (AH 8.6).
+    `risks` are the reasons behind `risk_level`, in words for the person who approves.
+    """
+
+    decision: Verdict
+    reason: str
+    capability: str
+    rule: str
+    rule_id: str | None = None
+    risk_level: RiskLevel | None = None
+    risks: tuple[str, ...] = ()
+    expired: bool = False
+
+    @property
+    def allowed(self) -> bool:
+        """True for ALLOWED only."""
+        return self.decision == "ALLOWED"

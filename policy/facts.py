@@ -1,0 +1,62 @@
+"""Facts about the world, gathered by the host and handed to policy as values: policy itself does no I/O (AH 8).
+
+Every path is given three ways because each answers another question: what the model asked for, where that points by
+spelling alone, and where it really leads once symbolic links are followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+PathKind = Literal["file", "directory", "other", "missing"]
+OsFamily = Literal["posix", "windows"]
+ShellName = Literal["bash", "sh", "zsh", "cmd", "powershell"]
+
+
+@dataclass(frozen=True, slots=True)
+class PathFacts:
+    """One path that a call would touch.
+
+    `real_path` is the real path of the deepest existing ancestor plus what does not exist yet. `size_bytes` is the
+    present size of a file; `new_size_bytes` the size it would get from a write.
+    """
+
+    requested: str
+    absolute: str
+    real_path: str
+    kind: PathKind = "missing"
+    is_symlink: bool = False
+    size_bytes: int | None = None
+    new_size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandFacts:
+    """One shell command line. `cwd` and `home` are real paths; `real_paths` maps each path that the line redirects
+    to or from (as an absolute spelling) to its real path, for those that were looked up."""
+
+    command: str
+    cwd: str
+    shell: ShellName = "bash"
+    home: str | None = None
+    real_paths: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UrlFacts:
+    """One outbound request."""
+
+    url: str
+    method: str = "GET"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedToolFacts:
+    """A tool that is judged by its name: BackendTool.Invoke, Mcp.Invoke, Tool.Invoke, Workspace.Upload."""
+
+    tool_name: str
+
+
+ActionFacts = PathFacts | CommandFacts | UrlFacts | NamedToolFacts
