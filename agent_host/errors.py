@@ -4,7 +4,8 @@
     ├── UsageError                     exit 2: options, configuration
     ├── PolicyError
     │   ├── PolicyBundleInvalid        exit 2
-    │   └── PolicyExpired              pauses the session (AH 8.6)
+    │   ├── PolicyExpired              pauses the session (AH 8.6)
+    │   └── PolicyDenied               LLM.Call is not granted (AH 8.7)
     ├── SessionError
     │   ├── SessionNotFound
     │   ├── SessionHeld                another live process has it
@@ -89,6 +90,13 @@ class PolicyExpired(PolicyError):
     """`expiresAt` has passed; only a refreshed bundle lets the session go on (AH 8.6)."""
 
     code = ErrorCode.POLICY_EXPIRED
+
+
+class PolicyDenied(PolicyError):
+    """The bundle does not grant what the session cannot do without: LLM.Call."""
+
+    code = ErrorCode.CAPABILITY_DENIED
+    rpc_code = -32020
 
 
 class SessionError(AgentHostError):

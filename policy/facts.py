@@ -46,10 +46,11 @@ class CommandFacts:
 
 @dataclass(frozen=True, slots=True)
 class UrlFacts:
-    """One outbound request."""
+    """One outbound request. `resolved_addresses` are the addresses its host has, where somebody looked them up."""
 
     url: str
     method: str = "GET"
+    resolved_addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

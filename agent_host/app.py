@@ -1,0 +1,295 @@
+"""The composition root: settings in, a session with all its collaborators out. Only this module knows the runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from agent_host.approval.gate import UnattendedGate
+from agent_host.errors import PolicyDenied, UsageError
+from agent_host.events.emitter import Emitter
+from agent_host.events.sinks import RunLog
+from agent_host.llm.anthropic import AnthropicDialect
+from agent_host.llm.client import GatewayTimeouts, LlmClient
+from agent_host.llm.retry import RetryPolicy
+from agent_host.loop.cancellation import Cancellation
+from agent_host.loop.context import LoopContext
+from agent_host.routing.capabilities import TOOLS
+from agent_host.routing.facts import Surroundings
+from agent_host.services.workspace import EmbeddedWorkspaceService
+from agent_host.session.handshake import load_bundle
+from agent_host.session.lifecycle import Session, state_errors_translated
+from agent_host.thread.messages import Message, decode, encode, new_id
+from agent_host.thread.prompt import system_prompt
+from agent_host.thread.thread import Thread
+from agent_host.thread.tokens import TokenizerUnavailable, counter, message_tokens
+from state.checkpoint import Checkpoint, SessionIdentity
+from state.locations import SessionPaths
+from state.store import SessionStore
+from tool_runtime.platform import OS_FAMILY, current
+from tool_runtime.router import LocalToolRouter
+from tool_runtime.settings import RuntimeSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from agent_host.contracts import ToolDefinition
+    from agent_host.events.emitter import Sink
+    from agent_host.llm.stream import Dialect
+    from agent_host.loop.context import TaskEnd
+    from config.settings import Settings
+    from policy.bundle import PolicyBundle
+    from policy.facts import ShellName
+
+TOKEN_VARIABLE = "LLM_GATEWAY_AUTH_TOKEN"  # noqa: S105  the variable's name, not its value
+MOCK_PREFIX = "mock:"
+LOCAL = "local"
+
+_DIALECTS: dict[str, Callable[[], Dialect]] = {"anthropic": AnthropicDialect}
+_SHELLS: dict[str, ShellName] = {
+    "bash": "bash",
+    "zsh": "zsh",
+    "cmd.exe": "cmd",
+    "cmd": "cmd",
+    "powershell.exe": "powershell",
+    "pwsh": "powershell",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a session is started with. `flags` are the settings given on the command line: a resume takes them over
+    from the run. `approve_all` and `approvals` answer approval requests in advance."""
+
+    settings: Settings
+    flags: Mapping[str, Any]
+    workspace: str
+    state_dir: str
+    session_id: str
+    approvals: frozenset[str] = frozenset()
+    approve_all: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A headless run that came to an end: the result object, what it changed, and where its records lie."""
+
+    end: TaskEnd
+    result: dict[str, Any]
+    patch: str
+    records: str
+
+
+async def run_headless(
+    launch: Launch,
+    prompt: str | None,
+    *,
+    max_steps: int | None,
+    sinks: Sequence[Sink],
+    on_open: Callable[[Session], None],
+) -> Finished:
+    """One task from start to end without anybody to ask: `prompt` starts a session, None resumes it.
+
+    Raises AgentHostError for what keeps the session from starting; everything later is in the result.
+    """
+    async with _gateway(launch) as url:
+        session = _open_session(launch, url, new=prompt is not None, sinks=sinks)
+        end: TaskEnd | None = None
+        try:
+            on_open(session)
+            if prompt is None:
+                end = await session.resume(max_steps=max_steps)
+            else:
+                end = await session.run(prompt, max_steps=max_steps or launch.settings.integer("host.max_steps"))
+            return Finished(end, session.result(end), session.patch(), session.records)
+        finally:
+            await session.close(end)
+
+
+def recorded_options(state_dir: str, session_id: str) -> dict[str, Any]:
+    """What the session was started with: `flags`, `workspace`, `approvals`, `approveAll`.
+
+    Raises SessionNotFound, CheckpointUnreadable; changes nothing on disk.
+    """
+    from state.store import load
+
+    with state_errors_translated():
+        return load(SessionPaths(state_dir, session_id)).state.identity.options
+
+
+@contextlib.asynccontextmanager
+async def _gateway(launch: Launch) -> AsyncIterator[str]:
+    """The gateway's URL; `mock:FILE` starts the scripted one in this process for as long."""
+    url = launch.settings.text("llm.gateway")
+    if not url:
+        raise UsageError("no LLM gateway: give --gateway URL or set LLM_GATEWAY_ENDPOINT")
+    if url.startswith(MOCK_PREFIX):
+        from agent_host.testing.gateway import MockGateway
+        from agent_host.testing.script import Script, ScriptError
+
+        try:
+            script = Script.load(url.removeprefix(MOCK_PREFIX), {"workspace": launch.workspace})
+        except ScriptError as error:
+            raise UsageError(f"--gateway {url}: {error}") from error
+        async with MockGateway(script) as gateway:
+            yield gateway.url
+    elif url.startswith(("http://", "https://")):
+        yield url
+    else:
+        raise UsageError(f"--gateway {url!r}: give an http:// or https:// URL, or mock:FILE")
+
+
+def _open_session(launch: Launch, gateway_url: str, *, new: bool, sinks: Sequence[Sink]) -> Session:
+    shell = current.default_shell(os.environ)
+    where = _surroundings(launch, shell)
+    with state_errors_translated():
+        paths = SessionPaths(launch.state_dir, launch.session_id)
+    bundle = load_bundle(
+        launch.settings, where, session_id=paths.session_id, state_dir=launch.state_dir, now=_utc_now()
+    )
+    model = _model(launch.settings, bundle)  # a wrong model or tokenizer is told before anything is on disk
+    count = _counter(launch.settings)
+    with state_errors_translated():
+        store = _create(paths, launch, bundle, where, count) if new else SessionStore.open(paths)
+    try:
+        return Session(_context(launch, gateway_url, where, shell, bundle, model, count, store, paths, sinks), paths)
+    except BaseException:
+        store.close()
+        raise
+
+
+def _surroundings(launch: Launch, shell: str) -> Surroundings:
+    home = os.path.expanduser("~")
+    return Surroundings(
+        workspace=launch.workspace,
+        home=os.path.realpath(home) if os.path.isabs(home) else None,
+        os_family=OS_FAMILY,
+        shell=_SHELLS.get(os.path.basename(shell).lower(), "sh"),
+    )
+
+
+def _create(
+    paths: SessionPaths, launch: Launch, bundle: PolicyBundle, where: Surroundings, count: Callable[[str], int]
+) -> SessionStore:
+    options = {
+        "flags": dict(launch.flags),
+        "workspace": launch.workspace,
+        "approvals": sorted(launch.approvals),
+        "approveAll": launch.approve_all,
+    }
+    identity = SessionIdentity(paths.session_id, new_id("ws"), LOCAL, LOCAL, options)
+    text = system_prompt(workspace=where.workspace, os_family=where.os_family, shell=where.shell)
+    first = encode(Message("system", text, message_tokens(count, text)), session_id=paths.session_id)
+    state = Checkpoint(identity, policy_bundle_version=bundle.policy_bundle_version, thread=[first])
+    return SessionStore.create(paths, state)
+
+
+def _context(
+    launch: Launch,
+    gateway_url: str,
+    where: Surroundings,
+    shell: str,
+    bundle: PolicyBundle,
+    model: str,
+    count: Callable[[str], int],
+    store: SessionStore,
+    paths: SessionPaths,
+    sinks: Sequence[Sink],
+) -> LoopContext:
+    settings, identity = launch.settings, store.state.identity
+    router = LocalToolRouter(_runtime_settings(settings, launch.workspace, shell))
+    definitions = router.get_available_tools()
+    disabled = dict.fromkeys(settings.names("tools.disabled"), "tools.disabled in the configuration")
+    dialect = _DIALECTS[settings.text("llm.dialect")]()
+    head = dialect.head(
+        model=model,
+        max_tokens=bundle.llm_policy.max_output_tokens,
+        system=decode(store.state.thread[0]).content,
+        tools=_offered(definitions, bundle, disabled),
+    )
+    thread = Thread(dialect.renderer)
+    thread.restore(map(decode, store.state.thread[1:]))
+    emitter = Emitter(
+        session_id=identity.session_id,
+        workspace_id=identity.workspace_id,
+        tenant_id=identity.tenant_id,
+        user_id=identity.user_id,
+    )
+    emitter.attach([RunLog(paths.events), *sinks])
+    return LoopContext(
+        store=store,
+        thread=thread,
+        llm=_client(settings, gateway_url, dialect, identity.session_id),
+        router=router,
+        gate=UnattendedGate(launch.approvals, approve_all=launch.approve_all),
+        emitter=emitter,
+        workspace=EmbeddedWorkspaceService(paths.artifacts, workspace_id=identity.workspace_id),
+        bundle=bundle,
+        where=where,
+        blobs=paths.blobs,
+        tools=frozenset(tool.tool_name for tool in definitions),
+        disabled_tools=disabled,
+        model=model,
+        head=head,
+        head_tokens=count(head.decode()),
+        retry=RetryPolicy(
+            settings.integer("llm.max_retries"), settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s")
+        ),
+        count=count,
+        clock=_utc_now,
+        cancellation=Cancellation(),
+    )
+
+
+def _offered(
+    definitions: Sequence[ToolDefinition], bundle: PolicyBundle, disabled: Mapping[str, str]
+) -> list[ToolDefinition]:
+    """What the model is shown: only tools whose capability is granted (AH 5.2)."""
+    return [
+        tool
+        for tool in definitions
+        if tool.tool_name not in disabled
+        and tool.tool_name in TOOLS
+        and bundle.capability(TOOLS[tool.tool_name].capability) is not None
+    ]
+
+
+def _model(settings: Settings, bundle: PolicyBundle) -> str:
+    allowed = bundle.llm_policy.allowed_models
+    wanted = settings.text("llm.model") or allowed[0]
+    if wanted not in allowed:
+        raise PolicyDenied(f"--model {wanted} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
+    return wanted
+
+
+def _counter(settings: Settings) -> Callable[[str], int]:
+    try:
+        return counter(settings.text("llm.tokenizer"))
+    except TokenizerUnavailable as error:
+        raise UsageError(f"llm.tokenizer: {error}") from error
+
+
+def _client(settings: Settings, url: str, dialect: Dialect, session_id: str) -> LlmClient:
+    timeouts = GatewayTimeouts(settings.number("llm.connect_timeout_s"), settings.number("llm.read_timeout_s"))
+    return LlmClient(url, os.environ.get(TOKEN_VARIABLE), dialect, session_id=session_id, timeouts=timeouts)
+
+
+def _runtime_settings(settings: Settings, workspace: str, shell: str) -> RuntimeSettings:
+    return RuntimeSettings(
+        workspace=workspace,
+        shell=shell,
+        file_timeout_s=settings.number("tools.file_timeout_s"),
+        command_timeout_s=settings.number("tools.command_timeout_s"),
+        http_timeout_s=settings.number("tools.http_timeout_s"),
+        max_output_bytes=settings.integer("tools.max_output_bytes"),
+        max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
+        secret_env=frozenset({TOKEN_VARIABLE}),
+        env_passthrough=frozenset(settings.names("tools.env_passthrough")),
+    )
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)

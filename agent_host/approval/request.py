@@ -1,0 +1,70 @@
+"""What a person is asked (AH 10.1), and what a machine gets instead when nobody can be asked (SK 4.2, 4.3)."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequest:
+    """One call that waits for a person. `rule_id` names the bundle's rule, None where the capability has none."""
+
+    approval_id: str
+    session_id: str
+    task_id: str
+    step_id: str
+    tool_name: str
+    capability: str
+    arguments: Mapping[str, Any]
+    title: str
+    description: str
+    rule_id: str | None
+    risk_level: str
+    risks: tuple[str, ...]
+
+    @property
+    def action_summary(self) -> str:
+        """The call in one line, control characters escaped, cut where it gets long."""
+        shown = orjson.dumps(dict(self.arguments)).decode()
+        return f"{self.tool_name} {shown}" if len(shown) <= 200 else f"{self.tool_name} {shown[:200]}…"
+
+    def to_payload(self) -> dict[str, Any]:
+        """The payload of `approval_requested`."""
+        return {
+            "approvalId": self.approval_id,
+            "title": self.title,
+            "description": self.description,
+            "actionSummary": self.action_summary,
+            "riskLevel": self.risk_level,
+            "risks": list(self.risks),
+            "details": {"toolName": self.tool_name, "capability": self.capability},
+        }
+
+    def replay(self) -> dict[str, Any]:
+        """How to have this very call approved another time: an id bound to the exact arguments, the option that would
+        approve its kind in advance, and the call as JSON."""
+        call = {"toolName": self.tool_name, "arguments": dict(self.arguments)}
+        digest = hashlib.sha256(orjson.dumps(call, option=orjson.OPT_SORT_KEYS)).hexdigest()
+        approve = self.rule_id or self.tool_name
+        return {
+            "id": f"replay_{digest[:32]}",
+            "command": f"agent-host run --approve {shlex.quote(approve)}",
+            "request": call,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalAnswer:
+    """`approved`, and why not where it is not. `unattended` marks a denial because nobody could be asked."""
+
+    approved: bool
+    reason: str
+    unattended: bool = False

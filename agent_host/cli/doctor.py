@@ -1,0 +1,115 @@
+"""`agent-host doctor`: what this machine has; each line is a check, exit 1 when one that a run needs fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from typing import TYPE_CHECKING, NamedTuple
+
+from agent_host.cli.headless import state_dir_of
+from agent_host.cli.options import given_settings
+from agent_host.errors import UsageError
+from agent_host.thread.tokens import TokenizerUnavailable, counter
+from config.load import ConfigError, load
+from state.locations import make_private_dir
+from tool_runtime.platform import current
+
+if TYPE_CHECKING:
+    import argparse
+
+    from config.settings import Settings
+
+_PROBE_TIMEOUT_S = 5.0
+
+
+class Check(NamedTuple):
+    """One line of the report. `ok` None: worth knowing, nothing depends on it."""
+
+    name: str
+    ok: bool | None
+    found: str
+
+
+def doctor(namespace: argparse.Namespace) -> int:
+    """Run every check and print a line for each."""
+    try:
+        settings = load(given_settings(namespace), workspace=None)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    checks = (
+        _python(),
+        _gateway(settings),
+        _state_dir(state_dir_of(namespace)),
+        _tokenizer(settings),
+        _shell(),
+        _sandbox(),
+    )
+    for check in checks:
+        mark = {True: "ok  ", False: "FAIL", None: "-   "}[check.ok]
+        sys.stdout.write(f"{mark}  {check.name:10} {check.found}\n")
+    return 1 if any(check.ok is False for check in checks) else 0
+
+
+def _python() -> Check:
+    return Check("python", sys.version_info >= (3, 11), sys.version.split()[0])
+
+
+def _gateway(settings: Settings) -> Check:
+    """Reachable means that something answers HTTP there; a model call would cost money."""
+    import httpx
+
+    url = settings.text("llm.gateway")
+    if not url:
+        return Check("gateway", False, "none: give --gateway URL or set LLM_GATEWAY_ENDPOINT")
+    if url.startswith("mock:"):
+        return _mock_gateway(url.removeprefix("mock:"))
+    try:
+        status = httpx.get(url, timeout=_PROBE_TIMEOUT_S, trust_env=False).status_code
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return Check("gateway", False, f"{url}: {str(error) or type(error).__name__}")
+    return Check("gateway", True, f"{url} answers (HTTP {status})")
+
+
+def _mock_gateway(path: str) -> Check:
+    from agent_host.testing.script import Script, ScriptError
+
+    try:
+        turns = len(Script.load(path).turns)
+    except ScriptError as error:
+        return Check("gateway", False, str(error))
+    return Check("gateway", True, f"script {path} with {turns} turns")
+
+
+def _state_dir(path: str) -> Check:
+    try:
+        make_private_dir(path)
+        with tempfile.TemporaryFile(dir=path) as handle:
+            handle.write(b"probe")
+            handle.flush()
+            os.fsync(handle.fileno())
+    except OSError as error:
+        return Check("state dir", False, f"{path}: {error.strerror}")
+    return Check("state dir", True, f"{path} takes and syncs files")
+
+
+def _tokenizer(settings: Settings) -> Check:
+    name = settings.text("llm.tokenizer")
+    try:
+        counter(name)
+    except TokenizerUnavailable as error:
+        return Check("tokenizer", False, str(error))
+    return Check("tokenizer", True, name)
+
+
+def _shell() -> Check:
+    shell = current.default_shell(os.environ)
+    found = shutil.which(shell)
+    return Check("shell", found is not None, found or f"{shell} is not there")
+
+
+def _sandbox() -> Check:
+    """Policy decides what runs; a sandbox of the operating system would confine it as well. None is used yet."""
+    found = shutil.which("bwrap") or shutil.which("sandbox-exec")
+    return Check("sandbox", None, f"none used; {found} is installed" if found else "none used, none installed")

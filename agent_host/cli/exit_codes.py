@@ -1,0 +1,46 @@
+"""What the process says when it ends (interface section 1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent_host.errors import (
+    AgentHostError,
+    CheckpointWriteFailed,
+    PolicyError,
+    SessionHeld,
+    SessionNotFound,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from agent_host.loop.context import EndStatus
+
+COMPLETED = 0
+FAILED = 1
+USAGE = 2
+PAUSED = 3
+NEEDED_APPROVAL = 4
+BY_SIGINT = 130
+BY_SIGTERM = 143
+
+BY_STATUS: dict[EndStatus, int] = {
+    "completed": COMPLETED,
+    "failed": FAILED,
+    "paused": PAUSED,
+    "cancelled": BY_SIGINT,
+}
+
+# Errors that keep a session from starting; anything else fails.
+_BY_ERROR: dict[type[AgentHostError], int] = {
+    UsageError: USAGE,
+    PolicyError: USAGE,
+    SessionNotFound: USAGE,
+    SessionHeld: FAILED,
+    CheckpointWriteFailed: PAUSED,
+}
+
+
+def of_error(error: AgentHostError) -> int:
+    """The exit code for an error that ended the program."""
+    return next((code for kind, code in _BY_ERROR.items() if isinstance(error, kind)), FAILED)

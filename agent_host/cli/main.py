@@ -1,0 +1,59 @@
+"""The command line `agent-host`: parses, hands over to the command's module, turns exceptions into one line and a code.
+
+Imports here are paid by every call, `--version` included, so each command is imported when it is chosen.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from agent_host.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DEBUG_VARIABLE = "AGENT_HOST_DEBUG"
+_INTERRUPTED = 130
+_INTERNAL = 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments == ["--version"]:
+        sys.stdout.write(f"agent-host {__version__}\n")
+        return 0
+    from agent_host.cli.options import parse
+
+    chosen = parse(arguments)
+    try:
+        return int(chosen.command(chosen))
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone; pointing stdout elsewhere keeps the interpreter's own flush quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _INTERNAL
+    except Exception as error:
+        if os.environ.get(DEBUG_VARIABLE) == "1":
+            raise
+        return _report(error)
+
+
+def _report(error: Exception) -> int:
+    from agent_host.cli import exit_codes
+    from agent_host.errors import AgentHostError
+
+    if isinstance(error, AgentHostError):
+        line, code = str(error), exit_codes.of_error(error)
+    else:
+        line = f"internal error: {type(error).__name__}: {error} (set {DEBUG_VARIABLE}=1 for the traceback)"
+        code = _INTERNAL
+    sys.stderr.write("agent-host: error: " + " ".join(line.split()) + "\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Every event type there is (AH 12, interface section 2), with who speaks and how loudly: one table, read by all."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class EventType(StrEnum):
+    """Names on the wire."""
+
+    SESSION_STARTED = "session_started"
+    SESSION_RESUMED = "session_resumed"
+    SESSION_PAUSED = "session_paused"
+    SESSION_COMPLETED = "session_completed"
+    SESSION_FAILED = "session_failed"
+    SESSION_CANCELLED = "session_cancelled"
+    TASK_STARTED = "task_started"
+    TASK_COMPLETED = "task_completed"
+    TASK_FAILED = "task_failed"
+    TASK_CANCELLED = "task_cancelled"
+    STEP_STARTED = "step_started"
+    STEP_COMPLETED = "step_completed"
+    STEP_LIMIT_APPROACHING = "step_limit_approaching"
+    TEXT_CHUNK = "text_chunk"
+    LLM_REQUEST_STARTED = "llm_request_started"
+    LLM_REQUEST_COMPLETED = "llm_request_completed"
+    LLM_RETRY = "llm_retry"
+    TOOL_REQUESTED = "tool_requested"
+    TOOL_COMPLETED = "tool_completed"
+    APPROVAL_REQUESTED = "approval_requested"
+    APPROVAL_RESOLVED = "approval_resolved"
+    POLICY_EXPIRED = "policy_expired"
+    ARTIFACT_UPLOAD_FAILED = "artifact_upload_failed"
+    CHECKPOINT_FAILED = "checkpoint_failed"
+
+
+# (component, severity); what is not named here comes from the loop and is information.
+_DEFAULT_SOURCE = ("loop", "info")
+_SOURCES: dict[EventType, tuple[str, str]] = {
+    EventType.SESSION_STARTED: ("session", "info"),
+    EventType.SESSION_RESUMED: ("session", "info"),
+    EventType.SESSION_PAUSED: ("session", "warning"),
+    EventType.SESSION_COMPLETED: ("session", "info"),
+    EventType.SESSION_FAILED: ("session", "error"),
+    EventType.SESSION_CANCELLED: ("session", "info"),
+    EventType.TASK_FAILED: ("loop", "error"),
+    EventType.STEP_LIMIT_APPROACHING: ("loop", "warning"),
+    EventType.TEXT_CHUNK: ("llm", "info"),
+    EventType.LLM_REQUEST_STARTED: ("llm", "info"),
+    EventType.LLM_REQUEST_COMPLETED: ("llm", "info"),
+    EventType.LLM_RETRY: ("llm", "warning"),
+    EventType.TOOL_REQUESTED: ("routing", "info"),
+    EventType.TOOL_COMPLETED: ("routing", "info"),
+    EventType.APPROVAL_REQUESTED: ("approval", "info"),
+    EventType.APPROVAL_RESOLVED: ("approval", "info"),
+    EventType.POLICY_EXPIRED: ("policy", "warning"),
+    EventType.ARTIFACT_UPLOAD_FAILED: ("routing", "warning"),
+    EventType.CHECKPOINT_FAILED: ("state", "warning"),
+}
+
+# Pieces of a stream: shown live, never kept, since the whole is kept elsewhere.
+LIVE_ONLY = frozenset({EventType.TEXT_CHUNK})
+
+
+def source_of(event_type: EventType) -> tuple[str, str]:
+    """(component, severity) of `event_type`."""
+    return _SOURCES.get(event_type, _DEFAULT_SOURCE)

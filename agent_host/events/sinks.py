@@ -1,0 +1,83 @@
+"""Where events go on this machine: the run log, and a stream for programs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from agent_host.events.kinds import LIVE_ONLY
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from agent_host.events.emitter import Event
+
+_FILE_MODE = 0o600
+_MAX_PENDING_BYTES = 64 * 1024
+
+
+class RunLog:
+    """`events.jsonl` of a session: one event a line, appended, kept after the session's end.
+
+    Lines wait in memory until the step ends or 64 KiB are together, and go out in one write. A disk that does not take
+    them costs the lines, not the session: `lost` counts them.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = -1
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self.lost = 0
+
+    def take(self, event: Event) -> None:
+        """Keep the event, unless it is a piece of a stream."""
+        if event.event_type in LIVE_ONLY:
+            return
+        line = event.line()
+        self._pending.append(line)
+        self._pending_bytes += len(line)
+        if self._pending_bytes >= _MAX_PENDING_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Append what is waiting to the file."""
+        if not self._pending:
+            return
+        data, count = b"".join(self._pending), len(self._pending)
+        self._pending.clear()
+        self._pending_bytes = 0
+        try:
+            if self._fd < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+                self._fd = os.open(self._path, flags, _FILE_MODE)
+            os.write(self._fd, data)
+        except OSError:
+            self.lost += count
+
+    def close(self) -> None:
+        """Flush and close."""
+        self.flush()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class JsonLines:
+    """Every event as it happens, one line each, on a binary stream (`--output jsonl`)."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream: BinaryIO | None = stream
+
+    def take(self, event: Event) -> None:
+        """Write the event. A reader that went away ends the output, not the session."""
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(event.line())
+            self._stream.flush()
+        except (BrokenPipeError, ValueError):
+            self._stream = None
+
+    def flush(self) -> None:
+        """Nothing waits here."""

@@ -1,0 +1,195 @@
+"""The LLM client: one pooled connection to the gateway, one request at a time, the answer streamed (AH 6)."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import orjson
+from httpx_sse import EventSource
+
+from agent_host.errors import ErrorCode, GatewayError, GatewayRejected, GatewayUnavailable, GuardrailBlocked
+from agent_host.llm.stream import StreamFault, StreamProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from agent_host.llm.stream import Dialect, ModelTurn
+
+_MAX_ERROR_BYTES = 64 * 1024
+_MAX_SHOWN = 300
+_BLOCK_BYTES = 256 * 1024
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayTimeouts:
+    """Seconds. `read_s` is the longest silence between two bytes of an answer, not its whole length."""
+
+    connect_s: float = 10.0
+    read_s: float = 300.0
+
+
+class LlmClient:
+    """Posts requests to one gateway. Safe to build before the event loop runs; connects with the first request."""
+
+    def __init__(
+        self, base_url: str, token: str | None, dialect: Dialect, *, session_id: str, timeouts: GatewayTimeouts
+    ) -> None:
+        self.dialect = dialect
+        self._url = base_url.rstrip("/") + dialect.path
+        self._http = httpx.AsyncClient(
+            headers={**dialect.headers(token), "x-session-id": session_id},
+            timeout=httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s),
+            verify=_tls_context(base_url),
+            follow_redirects=False,
+            # A proxy of the environment is for the world outside; this machine is reached without one.
+            trust_env=httpx.URL(base_url).host not in _LOOPBACK,
+        )
+
+    async def stream(self, head: bytes, messages: Sequence[bytes], on_text: Callable[[str], None]) -> ModelTurn:
+        """One call: `head`, then `messages` as they were encoded, then the dialect's tail.
+
+        `on_text` gets each piece of text as it arrives; tool calls come only with the whole turn. Nothing is retried
+        here. Raises GuardrailBlocked, GatewayUnavailable, GatewayRejected.
+        """
+        parts = _parts(head, messages, self.dialect.tail)
+        length = {"content-length": str(sum(map(len, parts)))}
+        try:
+            async with self._http.stream("POST", self._url, content=_send(parts), headers=length) as response:
+                if response.status_code != httpx.codes.OK:
+                    raise await self._http_error(response)
+                return await self._read(response, on_text)
+        except httpx.TimeoutException as error:
+            raise GatewayUnavailable(f"the gateway at {self._url} did not answer in time") from error
+        except httpx.TransportError as error:
+            raise GatewayUnavailable(f"the gateway at {self._url} failed: {_first_line(error)}") from error
+        except httpx.InvalidURL as error:
+            raise GatewayRejected(f"the gateway URL {self._url} is not usable: {error}") from error
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._http.aclose()
+
+    async def _read(self, response: httpx.Response, on_text: Callable[[str], None]) -> ModelTurn:
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "text/event-stream":
+            raise GatewayRejected(
+                f"the gateway at {self._url} answered with {kind or 'no content type'} instead of an event stream: "
+                "check the URL and --dialect"
+            )
+        assembler = self.dialect.assembler()
+        try:
+            async for event in EventSource(response).aiter_sse():
+                text = assembler.feed(event.event, event.data)
+                if text:
+                    on_text(text)
+            return assembler.finish()
+        except StreamProtocolError as error:
+            raise GatewayUnavailable(f"the gateway's answer broke off: {error}") from error
+        except UnicodeDecodeError as error:
+            raise GatewayUnavailable("the gateway's answer is not UTF-8") from error
+        except StreamFault as error:
+            kind_of_error = GatewayUnavailable if error.retryable else GatewayRejected
+            raise kind_of_error(f"the gateway reported an error in the middle of its answer: {error}") from error
+
+    async def _http_error(self, response: httpx.Response) -> GatewayError | GuardrailBlocked:
+        said = self._error_text(await _read_bounded(response))
+        status = response.status_code
+        if status == httpx.codes.BAD_REQUEST:
+            return GuardrailBlocked(f"the gateway blocked the request (HTTP 400): {said}")
+        if status == httpx.codes.TOO_MANY_REQUESTS:
+            return GatewayUnavailable(
+                f"the gateway is rate limiting (HTTP 429): {said}",
+                retry_after_s=_retry_after(response.headers),
+                code=ErrorCode.RATE_LIMITED,
+            )
+        if status >= httpx.codes.INTERNAL_SERVER_ERROR or status == httpx.codes.REQUEST_TIMEOUT:
+            return GatewayUnavailable(
+                f"the gateway failed (HTTP {status}): {said}", retry_after_s=_retry_after(response.headers)
+            )
+        if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            return GatewayRejected(
+                f"the gateway refused the credentials (HTTP {status}): {said}; set LLM_GATEWAY_AUTH_TOKEN",
+                code=ErrorCode.UNAUTHORIZED,
+            )
+        return GatewayRejected(f"the gateway at {self._url} refused the request (HTTP {status}): {said}")
+
+    def _error_text(self, body: bytes) -> str:
+        try:
+            said = self.dialect.error_message(orjson.loads(body))
+        except orjson.JSONDecodeError:
+            said = None
+        text = said if said is not None else body.decode("utf-8", "replace")
+        return " ".join(text.split())[:_MAX_SHOWN] or "no details"
+
+
+def _parts(head: bytes, messages: Sequence[bytes], tail: bytes) -> list[bytes]:
+    """The body in blocks of some size: one for each message would cost a write each, one for all a second copy of a
+    thread that can be many megabytes."""
+    parts: list[bytes] = []
+    block, size = [head], 0
+    for number, message in enumerate(messages):
+        if number:
+            block.append(b",")
+        block.append(message)
+        size += len(message)
+        if size >= _BLOCK_BYTES:
+            parts.append(b"".join(block))
+            block, size = [], 0
+    parts.append(b"".join([*block, tail]))
+    return parts
+
+
+async def _send(parts: list[bytes]) -> AsyncIterator[bytes]:
+    """The blocks, each let go once it is sent. A body given as bytes would stay alive with its request, which httpx
+    ties into a cycle, until the next garbage collection."""
+    parts.reverse()
+    while parts:
+        yield parts.pop()
+
+
+async def _read_bounded(response: httpx.Response) -> bytes:
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) >= _MAX_ERROR_BYTES:
+            break
+    return bytes(body[:_MAX_ERROR_BYTES])
+
+
+def _retry_after(headers: Mapping[str, Any]) -> float | None:
+    """Seconds of a Retry-After header, which is a number or an HTTP date; None when there is none to read."""
+    value = str(headers.get("retry-after", "")).strip()
+    if not value:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    from datetime import UTC, datetime
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+    except ValueError:
+        return None
+
+
+def _tls_context(base_url: str) -> ssl.SSLContext:
+    """What the gateway's URL needs. Loading the trusted roots takes as long as the rest of the start, so a plain
+    http gateway gets a context that trusts nobody: it serves no TLS, and could not be led to by a redirect either."""
+    if base_url.lower().startswith("https:"):
+        return ssl.create_default_context() if _has_system_roots() else httpx.create_ssl_context()
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _has_system_roots() -> bool:
+    paths = ssl.get_default_verify_paths()
+    return bool(paths.cafile or paths.capath)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0] or type(error).__name__

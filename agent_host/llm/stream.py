@@ -1,0 +1,113 @@
+"""What a model call gives, whatever the gateway's dialect (AH 6.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agent_host.contracts import ToolDefinition
+    from agent_host.thread.messages import ToolCall
+    from agent_host.thread.thread import Renderer
+
+Meaning = Literal["complete", "continue", "blocked"]
+
+# What a stop reason means for a turn without tool calls (AH 4.4); with tool calls, all but `refusal` run them and go
+# on. What a gateway may add later is read as the end of the turn.
+STOP_REASONS: dict[str, Meaning] = {
+    "end_turn": "complete",
+    "stop_sequence": "complete",
+    "tool_use": "complete",
+    "max_tokens": "continue",
+    "pause_turn": "continue",
+    "model_context_window_exceeded": "continue",
+    "refusal": "blocked",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """Tokens of one call as the gateway counted them; `cached_input` is the part of `input` read from its cache."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+
+    def to_wire(self) -> dict[str, int]:
+        """By the names of the result object."""
+        return {
+            "inputTokens": self.input_tokens,
+            "outputTokens": self.output_tokens,
+            "cachedInputTokens": self.cached_input_tokens,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTurn:
+    """One whole response."""
+
+    text: str
+    tool_calls: tuple[ToolCall, ...]
+    stop_reason: str
+    usage: TokenUsage
+
+
+class StreamProtocolError(Exception):
+    """The stream broke the dialect's rules, or ended before it said that it was over."""
+
+
+class StreamFault(Exception):
+    """The gateway reported an error inside the stream. `retryable` is its own classification."""
+
+    def __init__(self, message: str, *, retryable: bool) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class Assembler(Protocol):
+    """Takes the events of one stream and puts the turn together."""
+
+    def feed(self, event: str, data: str) -> str | None:
+        """Take one server-sent event; returns text to show at once. Raises StreamProtocolError, StreamFault."""
+        ...
+
+    def finish(self) -> ModelTurn:
+        """The turn. Raises StreamProtocolError when the stream was cut."""
+        ...
+
+
+class Dialect(Protocol):
+    """One wire format of a gateway: request out, events in."""
+
+    @property
+    def path(self) -> str:
+        """Where requests are posted, behind the gateway's URL."""
+        ...
+
+    @property
+    def renderer(self) -> Renderer:
+        """Messages to wire form."""
+        ...
+
+    def headers(self, token: str | None) -> Mapping[str, str]:
+        """Request headers, credentials included."""
+        ...
+
+    def head(self, *, model: str, max_tokens: int, system: str, tools: Sequence[ToolDefinition]) -> bytes:
+        """The request's JSON up to where the first message goes; encoded once a session. `tail` closes it."""
+        ...
+
+    @property
+    def tail(self) -> bytes:
+        """What closes the request's JSON behind the last message."""
+        ...
+
+    def assembler(self) -> Assembler:
+        """A fresh assembler for one response."""
+        ...
+
+    def error_message(self, body: Any) -> str | None:
+        """The human part of an error body, None when it is not of this dialect."""
+        ...

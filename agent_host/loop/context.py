@@ -1,0 +1,121 @@
+"""What the loop works with: one value, put together by the session, that every part of the loop gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from agent_host.errors import CheckpointWriteFailed, ErrorCode
+from agent_host.events.kinds import EventType
+from state.errors import WriteFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from agent_host.approval.gate import ApprovalGate
+    from agent_host.contracts import ToolRouter
+    from agent_host.events.emitter import Emitter
+    from agent_host.llm.client import LlmClient
+    from agent_host.llm.retry import RetryPolicy
+    from agent_host.loop.cancellation import Cancellation
+    from agent_host.routing.facts import Surroundings
+    from agent_host.services.workspace import WorkspaceService
+    from agent_host.thread.thread import Thread
+    from policy.bundle import PolicyBundle
+    from state.checkpoint import Checkpoint, Task
+    from state.store import SessionStore
+
+EndStatus = Literal["completed", "failed", "cancelled", "paused"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """How a task ended. `reason` is a documented name, `message` one line for a person, `text` the model's last.
+    `resumable`: the task is still open in the checkpoint."""
+
+    status: EndStatus
+    reason: str | None = None
+    message: str | None = None
+    text: str = ""
+    resumable: bool = False
+
+
+@dataclass(slots=True)
+class LoopContext:
+    """Collaborators, limits and switches of one session.
+
+    `tools` are the names that the router knows, `disabled_tools` those of them that this session may not use, with
+    the reason. `head` is the encoded front of every model request, `head_tokens` its estimated size. `tokens_known` is
+    the request size that the gateway last reported, with the estimate of it at that moment.
+    """
+
+    store: SessionStore
+    thread: Thread
+    llm: LlmClient
+    router: ToolRouter
+    gate: ApprovalGate
+    emitter: Emitter
+    workspace: WorkspaceService
+    bundle: PolicyBundle
+    where: Surroundings
+    blobs: str
+    tools: frozenset[str]
+    disabled_tools: Mapping[str, str]
+    model: str
+    head: bytes
+    head_tokens: int
+    retry: RetryPolicy
+    count: Callable[[str], int]
+    clock: Callable[[], datetime]
+    cancellation: Cancellation
+    tokens_known: tuple[int, int] | None = field(default=None)
+    policy_expired: bool = False
+
+    @property
+    def state(self) -> Checkpoint:
+        """The session's recoverable state."""
+        return self.store.state
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self.store.state.identity.session_id
+
+    @property
+    def task(self) -> Task:
+        """The task at work."""
+        task = self.store.state.task
+        if task is None:
+            raise RuntimeError("the loop runs only with a task")
+        return task
+
+    def emit(self, event_type: EventType, step_id: str | None, **payload: object) -> None:
+        """An event of the task at work."""
+        self.emitter.emit(event_type, payload, task_id=self.task.task_id, step_id=step_id)
+
+    def record(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
+        """Put something on record that must be there before the loop goes on. Raises CheckpointWriteFailed."""
+        try:
+            self.store.append(kind, fields, message)
+        except WriteFailed as error:
+            raise CheckpointWriteFailed(f"{error}; nothing was started") from error
+
+    def write_ahead(self) -> None:
+        """Make what is recorded durable before an effect may follow. Raises CheckpointWriteFailed."""
+        try:
+            self.store.sync()
+        except WriteFailed as error:
+            raise CheckpointWriteFailed(f"{error}; nothing was started") from error
+
+    def checkpoint(
+        self, step_id: str | None, kind: str, fields: dict[str, Any], message: bytes | None = None, *, sync: bool = True
+    ) -> None:
+        """Put something on record that has already happened, durably unless more follows at once. A failure is told,
+        and the next write carries what this one could not (AH 11)."""
+        try:
+            self.store.append(kind, fields, message)
+            if sync:
+                self.store.sync()
+        except WriteFailed as error:
+            self.emit(EventType.CHECKPOINT_FAILED, step_id, message=str(error), code=ErrorCode.CHECKPOINT_WRITE_FAILED)

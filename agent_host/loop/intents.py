@@ -1,0 +1,89 @@
+"""What a file call is about to do, written down before it does it: so that after a crash the disk can tell whether it
+did, and so that the session's patch has a first version to compare with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from policy.facts import PathFacts
+from state import blobs, files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent_host.routing.capabilities import ToolRow
+    from policy.facts import ActionFacts
+
+# Larger files are written all the same; a crash in the middle is then answered with "unknown", and the patch says that
+# the first version was not kept.
+_MAX_BASELINE_BYTES = 16 * 1024 * 1024
+
+DiskOutcome = Literal["done", "not done", "unknown"]
+
+
+def capture_intent(
+    row: ToolRow,
+    facts: ActionFacts | None,
+    arguments: Mapping[str, Any],
+    *,
+    blob_dir: str,
+    known: Mapping[str, str | None],
+    will_hold: dict[str, str | None],
+) -> tuple[dict[str, Any] | None, dict[str, str | None]]:
+    """(intent, baselines) of a call that changes one file; (None, {}) for any other.
+
+    The intent is {path, before, after}: sha256 of the content, None for "no file". `known` are the baselines that the
+    session has; `will_hold` what earlier calls of the same turn will leave at a path, kept up to date here.
+    """
+    if not (row.changes_file and isinstance(facts, PathFacts)):
+        return None, {}
+    path = facts.real_path
+    content = arguments.get(row.content_argument) if row.content_argument else None
+    after = blobs.sha256_hex(content.encode("utf-8", "replace")) if isinstance(content, str) else None
+    baselines: dict[str, str | None] = {}
+    if path in will_hold:
+        before = will_hold[path]
+    else:
+        data = _content(facts)
+        before = None if data is None else blobs.sha256_hex(data) if isinstance(data, bytes) else data
+        if path not in known:
+            baselines[path] = _keep(blob_dir, data) if isinstance(data, bytes) else data
+    will_hold[path] = after
+    if before == blobs.UNAVAILABLE:
+        return None, baselines
+    return {"path": path, "before": before, "after": after}, baselines
+
+
+def outcome_on_disk(intent: Mapping[str, Any]) -> DiskOutcome:
+    """Whether the call of `intent` took effect, as far as the file shows."""
+    path = intent["path"]
+    try:
+        found: str | None = blobs.sha256_hex(files.read_bytes(path))
+    except FileNotFoundError:
+        found = None
+    except OSError:
+        return "unknown"
+    if found == intent["after"]:
+        return "done"
+    return "not done" if found == intent["before"] else "unknown"
+
+
+def _content(facts: PathFacts) -> bytes | str | None:
+    """The file's content; None when there is no file, UNAVAILABLE when it is no regular file or too large."""
+    if facts.kind == "missing":
+        return None
+    if facts.kind != "file" or (facts.size_bytes or 0) > _MAX_BASELINE_BYTES:
+        return blobs.UNAVAILABLE
+    try:
+        return files.read_bytes(facts.real_path)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return blobs.UNAVAILABLE
+
+
+def _keep(blob_dir: str, data: bytes) -> str:
+    try:
+        return blobs.put(blob_dir, data)
+    except OSError:
+        return blobs.UNAVAILABLE

@@ -1,0 +1,53 @@
+"""What is checked before a model call: policy, then the token budget (AH 6.5, 8.7); and the step warning (AH 4.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent_host.errors import BudgetExceeded, PolicyDenied, PolicyExpired
+from agent_host.events.kinds import EventType
+from policy.check import check_llm
+
+if TYPE_CHECKING:
+    from agent_host.loop.context import LoopContext
+
+_WARN_AT = 0.8
+
+
+def check_before_call(ctx: LoopContext, step_id: str) -> int:
+    """Make the request fit and check that it may be sent; returns its estimated input tokens.
+
+    Raises PolicyExpired, PolicyDenied, BudgetExceeded.
+    """
+    decision = check_llm(ctx.bundle, model=ctx.model, now=ctx.clock())
+    if decision.expired:
+        ctx.emit(EventType.POLICY_EXPIRED, step_id)
+        raise PolicyExpired(decision.reason)
+    if not decision.allowed:
+        raise PolicyDenied(f"the policy does not allow the model call: {decision.reason} ({decision.rule})")
+    limits = ctx.bundle.llm_policy
+    ctx.thread.fit(limits.max_input_tokens - ctx.head_tokens)
+    needed = estimated_input(ctx)
+    used = ctx.state.session_tokens_used
+    if used + needed > limits.max_session_tokens:
+        raise BudgetExceeded(
+            f"the session's token budget does not cover the next call: {used} tokens used and about {needed} needed "
+            f"of {limits.max_session_tokens}"
+        )
+    return needed
+
+
+def estimated_input(ctx: LoopContext) -> int:
+    """Input tokens of the next request: what the gateway counted last time, corrected by what changed since."""
+    estimate = ctx.head_tokens + ctx.thread.tokens
+    if ctx.tokens_known is None:
+        return estimate
+    counted, estimated_then = ctx.tokens_known
+    return max(0, counted + estimate - estimated_then)
+
+
+def warn_of_step_limit(ctx: LoopContext, step_id: str) -> None:
+    """One notice at four fifths of the way."""
+    task = ctx.task
+    if task.step_count == int(task.max_steps * _WARN_AT):
+        ctx.emit(EventType.STEP_LIMIT_APPROACHING, step_id, stepCount=task.step_count, maxSteps=task.max_steps)

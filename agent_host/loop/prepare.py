@@ -1,0 +1,135 @@
+"""Each call of a turn before anything is done about it (AH 4.2, phase 1): its facts, policy's word, its intent."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agent_host.errors import ErrorCode
+from agent_host.loop.intents import capture_intent
+from agent_host.routing.capabilities import TOOLS
+from agent_host.routing.facts import UnusableArguments, gather
+from policy.check import check_tool
+from policy.facts import PathFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent_host.loop.context import LoopContext
+    from agent_host.routing.capabilities import ToolRow
+    from agent_host.thread.messages import ToolCall
+    from policy.decision import Decision
+    from policy.facts import ActionFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A call that ends without being run: `status` failed or denied, a documented code, and words for the model."""
+
+    status: str
+    code: str
+    message: str
+    replay: dict[str, Any] | None = None
+
+    @property
+    def text(self) -> str:
+        """What the model reads."""
+        return f"{self.code}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCall:
+    """A call with its facts and policy's decision; `refusal` where it has come to its end already. `intent` and
+    `baselines` are set for a call that changes one file and may start; `started`: its start is on record;
+    `recovered`: it belongs to a step that a crash left open."""
+
+    call: ToolCall
+    row: ToolRow | None = None
+    facts: ActionFacts | None = None
+    decision: Decision | None = None
+    refusal: Refusal | None = None
+    intent: dict[str, Any] | None = None
+    baselines: dict[str, str | None] = field(default_factory=dict)
+    started: bool = False
+    recovered: bool = False
+
+    @property
+    def gated(self) -> bool:
+        """True when it must be approved first."""
+        return self.decision is not None and self.decision.decision == "APPROVAL_REQUIRED"
+
+    def refused(self, status: str, code: str, message: str, replay: dict[str, Any] | None = None) -> PreparedCall:
+        """The same call, come to its end."""
+        return dataclasses.replace(self, refusal=Refusal(status, code, message, replay))
+
+    @property
+    def path(self) -> str | None:
+        """The real path it acts on, None for what is no file call."""
+        return self.facts.real_path if isinstance(self.facts, PathFacts) else None
+
+
+def prepare_calls(ctx: LoopContext, calls: Sequence[ToolCall]) -> tuple[PreparedCall, ...]:
+    """Facts, policy and intents for each call in order (AH 4.2, phase 1)."""
+    prepared: list[PreparedCall] = []
+    will_hold: dict[str, str | None] = {}
+    for call in calls:
+        checked = check_call(ctx, call)
+        if checked.decision is not None and checked.decision.allowed:
+            checked = with_intent(ctx, checked, will_hold)
+        prepared.append(checked)
+    return tuple(prepared)
+
+
+def record_of(prepared: PreparedCall) -> dict[str, Any]:
+    """The call's part of the turn record."""
+    row: dict[str, Any] = {
+        "callId": prepared.call.call_id,
+        "sideEffects": prepared.row is None or prepared.row.side_effects,
+    }
+    if prepared.gated:
+        row["gated"] = True
+    if prepared.intent is not None:
+        row["intent"] = prepared.intent
+    return row
+
+
+def check_call(ctx: LoopContext, call: ToolCall) -> PreparedCall:
+    """Facts and policy's word on one call; what can never run is refused here."""
+    row = TOOLS.get(call.name)
+    if row is None or call.name not in ctx.tools:
+        return PreparedCall(
+            call, refusal=Refusal("failed", ErrorCode.TOOL_NOT_FOUND, f"there is no tool {call.name!r}")
+        )
+    if call.problem is not None:
+        return PreparedCall(call, row, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, call.problem))
+    if call.name in ctx.disabled_tools:
+        reason = f"{call.name} is switched off for this session: {ctx.disabled_tools[call.name]}"
+        return PreparedCall(call, row, refusal=Refusal("denied", ErrorCode.CAPABILITY_DENIED, reason))
+    try:
+        facts = gather(row, call.arguments, ctx.where)
+    except UnusableArguments as error:
+        return PreparedCall(call, row, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, str(error)))
+    decision = check_tool(ctx.bundle, row.capability, facts, now=ctx.clock(), os=ctx.where.os_family)
+    refusal = None
+    if decision.expired:
+        ctx.policy_expired = True
+        refusal = Refusal("denied", ErrorCode.POLICY_EXPIRED, decision.reason)
+    elif decision.decision == "DENIED":
+        refusal = Refusal("denied", ErrorCode.CAPABILITY_DENIED, f"{decision.reason} ({decision.rule})")
+    return PreparedCall(call, row, facts, decision, refusal)
+
+
+def with_intent(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, str | None]) -> PreparedCall:
+    """The call with what it is about to do to its file, where it changes one; the file's first version is kept."""
+    if prepared.row is None:
+        return prepared
+    intent, baselines = capture_intent(
+        prepared.row,
+        prepared.facts,
+        prepared.call.arguments,
+        blob_dir=ctx.blobs,
+        known=ctx.state.baselines,
+        will_hold=will_hold,
+    )
+    return dataclasses.replace(prepared, intent=intent, baselines=baselines) if intent or baselines else prepared

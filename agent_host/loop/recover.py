@@ -1,0 +1,50 @@
+"""The calls of a step that a crash left open: reuse what is on record, report what was cut, run what never began."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from agent_host.errors import ErrorCode
+from agent_host.loop.intents import outcome_on_disk
+from agent_host.loop.prepare import prepare_calls
+from agent_host.loop.results import finish
+from agent_host.thread.messages import ToolCall
+from state.boot import boot_id
+from state.recovery import Verdict, judge
+
+if TYPE_CHECKING:
+    from agent_host.loop.context import LoopContext
+    from agent_host.loop.prepare import PreparedCall
+    from state.checkpoint import Call
+
+_DONE = "done: a crash cut off the answer, and the file is as this call was to leave it"
+_NOT_DONE = "interrupted by a crash before it took effect: the file is as it was"
+_UNKNOWN = "interrupted by a crash; whether it took effect is unknown: inspect before you try again"
+
+
+def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, ...]:
+    """What is left to run of the open step, judged by policy anew; calls that are not run again get their results."""
+    step = ctx.state.open_step
+    if step is None:
+        return ()
+    same_boot = step.boot is not None and step.boot == boot_id()
+    to_run: list[ToolCall] = []
+    for call in step.calls:
+        verdict = judge(call, same_boot=same_boot)
+        if verdict is Verdict.RUN:
+            to_run.append(ToolCall(call.call_id, call.tool_name, call.arguments, call.problem))
+        elif verdict is not Verdict.REUSE:
+            _report(ctx, step_id, call, verdict)
+    return tuple(dataclasses.replace(call, recovered=True) for call in prepare_calls(ctx, to_run))
+
+
+def _report(ctx: LoopContext, step_id: str, call: Call, verdict: Verdict) -> None:
+    outcome = outcome_on_disk(call.intent) if verdict is Verdict.COMPARE and call.intent is not None else "unknown"
+    tool_call = ToolCall(call.call_id, call.tool_name, call.arguments)
+    if outcome == "done":
+        finish(ctx, step_id, tool_call, "succeeded", None, _DONE)
+        return
+    said = _NOT_DONE if outcome == "not done" else _UNKNOWN
+    code = ErrorCode.TOOL_INTERRUPTED
+    finish(ctx, step_id, tool_call, "failed", code, f"{code}: {said}")

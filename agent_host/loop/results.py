@@ -1,0 +1,57 @@
+"""A call's result: on record, in the words the model reads, and told to the observers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from agent_host.events.kinds import EventType
+from agent_host.thread.messages import Message, ToolCall, encode
+from agent_host.thread.tokens import message_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent_host.contracts import ToolResult
+    from agent_host.loop.context import LoopContext
+
+
+def finish(
+    ctx: LoopContext,
+    step_id: str,
+    call: ToolCall,
+    status: str,
+    code: str | None,
+    text: str,
+    replay: dict[str, Any] | None = None,
+    started: float | None = None,
+    artifact_uris: Sequence[str] = (),
+) -> None:
+    """Put the call's result on record and tell the observers."""
+    message = Message(
+        "tool", text, message_tokens(ctx.count, text), tool_call_id=call.call_id, is_error=status != "succeeded"
+    )
+    fields: dict[str, Any] = {"callId": call.call_id, "status": status}
+    if code is not None:
+        fields["code"] = code
+    if replay is not None:
+        fields["replay"] = replay
+    encoded = encode(message, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id)
+    ctx.checkpoint(step_id, "call_finished", fields, encoded, sync=False)
+    payload: dict[str, Any] = {"toolCallId": call.call_id, "toolName": call.name, "status": status}
+    if code is not None:
+        payload["code"] = code
+    if artifact_uris:
+        payload["artifactUris"] = list(artifact_uris)
+    payload["latencyMs"] = 0 if started is None else int((time.monotonic() - started) * 1000)
+    ctx.emit(EventType.TOOL_COMPLETED, step_id, **payload)
+
+
+def text_of(result: ToolResult) -> str:
+    """What the model reads: the output, behind the error's code and message where there is one."""
+    parts = [] if result.error is None else [f"{result.error.code}: {result.error.message}"]
+    if result.output_text:
+        parts.append(result.output_text)
+    text = "\n".join(parts)
+    # A lone surrogate (a file name that is no UTF-8) could not be encoded for the journal or the gateway.
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

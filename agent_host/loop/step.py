@@ -1,0 +1,153 @@
+"""One step: take the model's turn and put it on record, and commit it when its calls are answered."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agent_host.events.kinds import EventType
+from agent_host.llm.retry import with_retries
+from agent_host.llm.stream import STOP_REASONS, TokenUsage
+from agent_host.loop.limits import check_before_call
+from agent_host.loop.prepare import prepare_calls, record_of
+from agent_host.thread.messages import Message, decode, encode, new_id
+from agent_host.thread.tokens import message_tokens
+from state.boot import boot_id
+
+if TYPE_CHECKING:
+    from agent_host.errors import GatewayUnavailable
+    from agent_host.llm.stream import Meaning, ModelTurn
+    from agent_host.loop.context import LoopContext
+    from agent_host.loop.prepare import PreparedCall
+
+_GO_ON = "[Your answer was cut at the output limit. Go on where it stopped.]"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A model turn on record. `prepared` are its calls with policy's word on each; None when the step was found open
+    after a crash, where what happened to each call decides first."""
+
+    step_id: str
+    assistant: Message
+    meaning: Meaning
+    prepared: tuple[PreparedCall, ...] | None
+
+
+async def take_turn(ctx: LoopContext) -> Step:
+    """Call the model and make its turn durable before anything follows from it (invariant 3).
+
+    Raises what `check_before_call` and the client raise, TaskCancelled, CheckpointWriteFailed.
+    """
+    step_id = new_id("step")
+    ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
+    needed = check_before_call(ctx, step_id)
+    turn = await _call_model(ctx, step_id, needed)
+    meaning = _meaning(turn)
+    calls = () if meaning == "blocked" else turn.tool_calls
+    assistant = Message("assistant", turn.text, turn.usage.output_tokens, calls)
+    prepared = prepare_calls(ctx, calls)
+    baselines = {path: blob for call in prepared for path, blob in call.baselines.items()}
+    fields: dict[str, Any] = {
+        "stepId": step_id,
+        "stopReason": turn.stop_reason,
+        "boot": boot_id(),
+        "usage": turn.usage.to_wire(),
+        "calls": [record_of(call) for call in prepared],
+    }
+    if baselines:
+        fields["baselines"] = baselines
+    message = encode(assistant, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id)
+    ctx.record("turn", fields, message)
+    if calls:
+        ctx.write_ahead()
+    return Step(step_id, assistant, meaning, prepared)
+
+
+def reopen(ctx: LoopContext) -> Step:
+    """The step that a crash left open."""
+    step = ctx.state.open_step
+    if step is None:
+        raise RuntimeError("reopen is called only where a step is open")
+    assistant = decode(ctx.state.thread[-1])
+    meaning: Meaning = "continue" if step.calls else STOP_REASONS.get(step.stop_reason, "complete")
+    return Step(step.step_id, assistant, meaning, None)
+
+
+def commit(ctx: LoopContext, step: Step) -> None:
+    """Put the results into the thread, in call order, and close the step. Durable on return, unless the task's end is
+    recorded next and syncs for both."""
+    open_step = ctx.state.open_step
+    calls = open_step.calls if open_step is not None else []
+    results = [decode(call.result) for call in calls if call.result is not None]
+    cut_short = step.meaning == "continue" and not calls
+    note = _note(ctx, _GO_ON) if cut_short else None
+    count = ctx.task.step_count + 1
+    encoded = None if note is None else encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id)
+    ctx.checkpoint(step.step_id, "step_committed", {"stepCount": count}, encoded, sync=step.meaning == "continue")
+    ctx.thread.add_exchange(step.assistant, results)
+    if note is not None:
+        ctx.thread.add_note(note)
+    ctx.emit(EventType.STEP_COMPLETED, step.step_id, stepId=step.step_id, stepCount=count)
+    ctx.emitter.flush()
+
+
+def add_note(ctx: LoopContext, text: str) -> None:
+    """A word of the host to the model, seen with the next request."""
+    note = _note(ctx, text)
+    ctx.checkpoint(None, "note", {}, encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id), sync=False)
+    ctx.thread.add_note(note)
+
+
+def _note(ctx: LoopContext, text: str) -> Message:
+    return Message("system", text, message_tokens(ctx.count, text))
+
+
+def _meaning(turn: ModelTurn) -> Meaning:
+    """AH 4.4: with calls the turn goes on whatever the stop reason, unless the model refused."""
+    meaning = STOP_REASONS.get(turn.stop_reason, "complete")
+    return "continue" if turn.tool_calls and meaning != "blocked" else meaning
+
+
+async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:
+    messages = ctx.thread.encoded()
+    estimated = ctx.head_tokens + ctx.thread.tokens
+    started = time.monotonic()
+
+    def on_text(text: str) -> None:
+        ctx.emit(EventType.TEXT_CHUNK, step_id, text=text)
+
+    def on_retry(attempt: int, wait_s: float, error: GatewayUnavailable) -> None:
+        ctx.emit(EventType.LLM_RETRY, step_id, attempt=attempt, waitMs=int(wait_s * 1000), message=str(error))
+
+    ctx.emit(EventType.LLM_REQUEST_STARTED, step_id, model=ctx.model, estimatedInputTokens=needed)
+    turn = await ctx.cancellation.interruptible(
+        with_retries(lambda: ctx.llm.stream(ctx.head, messages, on_text), ctx.retry, on_retry)
+    )
+    turn = _with_counted_usage(ctx, turn, needed)
+    ctx.tokens_known = (turn.usage.input_tokens, estimated)
+    ctx.emit(
+        EventType.LLM_REQUEST_COMPLETED,
+        step_id,
+        model=ctx.model,
+        inputTokens=turn.usage.input_tokens,
+        outputTokens=turn.usage.output_tokens,
+        cachedInputTokens=turn.usage.cached_input_tokens,
+        stopReason=turn.stop_reason,
+        latencyMs=int((time.monotonic() - started) * 1000),
+    )
+    return turn
+
+
+def _with_counted_usage(ctx: LoopContext, turn: ModelTurn, needed: int) -> ModelTurn:
+    """A gateway that reports no usage must not make the budget endless: its place is taken by the estimate."""
+    usage = turn.usage
+    if usage.input_tokens and usage.output_tokens:
+        return turn
+    calls = tuple(orjson.dumps(call.arguments).decode() for call in turn.tool_calls)
+    said = usage.output_tokens or message_tokens(ctx.count, turn.text, calls)
+    counted = TokenUsage(usage.input_tokens or needed, said, usage.cached_input_tokens)
+    return type(turn)(turn.text, turn.tool_calls, turn.stop_reason, counted)

@@ -1,0 +1,87 @@
+"""The loop (AH 4): plan → model → policy → approval → tools → checkpoint, until the model is done.
+
+A step is one model turn and its tool calls. It is open from the moment the turn is on record until it is committed, so
+a task that was killed anywhere is resumed by running the very same loop: it finds the open step and goes on with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent_host.errors import (
+    AgentHostError,
+    BudgetExceeded,
+    CheckpointWriteFailed,
+    ErrorCode,
+    GatewayRejected,
+    GatewayUnavailable,
+    GuardrailBlocked,
+    PolicyDenied,
+    PolicyExpired,
+)
+from agent_host.loop.calls import run_calls
+from agent_host.loop.cancellation import TaskCancelled
+from agent_host.loop.context import TaskEnd
+from agent_host.loop.limits import warn_of_step_limit
+from agent_host.loop.step import add_note, commit, reopen, take_turn
+
+if TYPE_CHECKING:
+    from agent_host.loop.context import EndStatus, LoopContext
+
+MAX_STEPS_EXCEEDED = "max_steps_exceeded"
+
+# What each failure of the infrastructure does to the task, and whether a resume can go on with it (AH 4.6, 11).
+# Failures of tools and of policy are no exceptions: the model reads about them in the thread.
+_ENDS: dict[type[AgentHostError], tuple[EndStatus, bool]] = {
+    PolicyExpired: ("paused", True),
+    CheckpointWriteFailed: ("paused", True),
+    GatewayUnavailable: ("paused", True),
+    GatewayRejected: ("failed", True),
+    GuardrailBlocked: ("failed", False),
+    BudgetExceeded: ("failed", False),
+    PolicyDenied: ("failed", False),
+}
+
+
+async def run_task(ctx: LoopContext) -> TaskEnd:
+    """Run the task at work to its end, or go on with it after a crash; its end is on record on return."""
+    try:
+        end = await _run_steps(ctx)
+    except TaskCancelled:
+        end = TaskEnd("cancelled", "cancelled", "cancelled on request", resumable=ctx.cancellation.resumable)
+    except AgentHostError as error:
+        status, resumable = _ENDS[type(error)]
+        end = TaskEnd(status, str(error.details.get("code", error.code)), str(error), resumable=resumable)
+        if isinstance(error, GuardrailBlocked):
+            add_note(ctx, f"[The previous request was blocked by the gateway: {error}]")
+    _record_end(ctx, end)
+    return end
+
+
+async def _run_steps(ctx: LoopContext) -> TaskEnd:
+    while True:
+        if ctx.state.open_step is None:
+            ctx.cancellation.check()
+            if ctx.policy_expired:
+                raise PolicyExpired("the policy expired during the last step; resume with a refreshed one")
+            if ctx.task.step_count >= ctx.task.max_steps:
+                return TaskEnd("failed", MAX_STEPS_EXCEEDED, f"not done after {ctx.task.max_steps} steps (--max-steps)")
+            step = await take_turn(ctx)
+        else:
+            step = reopen(ctx)
+        await run_calls(ctx, step)
+        commit(ctx, step)
+        if step.meaning == "complete":
+            return TaskEnd("completed", text=step.assistant.content)
+        if step.meaning == "blocked":
+            return TaskEnd("failed", ErrorCode.LLM_GUARDRAIL_BLOCKED, "the model refused to answer")
+        warn_of_step_limit(ctx, step.step_id)
+
+
+def _record_end(ctx: LoopContext, end: TaskEnd) -> None:
+    if end.status == "paused":
+        ctx.checkpoint(None, "session_status", {"status": "SESSION_PAUSED", "reason": end.reason})
+    elif end.resumable:
+        ctx.checkpoint(None, "session_status", {"status": "SESSION_RUNNING", "reason": end.reason})
+    else:
+        ctx.checkpoint(None, "task_ended", {"status": end.status, "reason": end.reason})

@@ -1,0 +1,37 @@
+"""Which capability each tool needs, and which of its arguments says on what it acts (AH 7.2).
+
+One table. A tool that has no row here never runs (invariant 1), whatever a router offers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+SubjectKind = Literal["path", "command", "url"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRow:
+    """`argument` names the argument that holds the path, command or URL; `content_argument` the one with what will be
+    written there. `side_effects` is False only where running the call twice changes nothing (invariant 3)."""
+
+    capability: str
+    subject: SubjectKind
+    argument: str
+    side_effects: bool
+    content_argument: str | None = None
+
+    @property
+    def changes_file(self) -> bool:
+        """True when the call's whole effect is on one file, so that the disk can tell whether it happened."""
+        return self.capability in ("File.Write", "File.Delete")
+
+
+TOOLS: dict[str, ToolRow] = {
+    "ReadFile": ToolRow("File.Read", "path", "path", side_effects=False),
+    "WriteFile": ToolRow("File.Write", "path", "path", side_effects=True, content_argument="content"),
+    "DeleteFile": ToolRow("File.Delete", "path", "path", side_effects=True),
+    "RunCommand": ToolRow("Shell.Exec", "command", "command", side_effects=True),
+    "HttpRequest": ToolRow("Network.Http", "url", "url", side_effects=True),
+}

@@ -1,0 +1,101 @@
+"""From a call's arguments to the facts that policy judges (AH 8.2): the one place that looks at the disk for it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from policy.facts import ActionFacts, CommandFacts, OsFamily, PathFacts, ShellName, UrlFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agent_host.routing.capabilities import ToolRow
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What relative things are relative to. All paths are real, absolute strings."""
+
+    workspace: str
+    home: str | None
+    os_family: OsFamily
+    shell: ShellName
+
+
+class UnusableArguments(Exception):
+    """The arguments do not say on what the call acts; the call is answered with INVALID_REQUEST and never runs."""
+
+
+def gather(row: ToolRow, arguments: Mapping[str, Any], where: Surroundings) -> ActionFacts:
+    """The facts about one call. Raises UnusableArguments."""
+    subject = arguments.get(row.argument)
+    if not isinstance(subject, str) or not subject:
+        raise UnusableArguments(f"argument {row.argument!r} must be a non-empty string")
+    if "\0" in subject:
+        raise UnusableArguments(f"argument {row.argument!r} must not contain a null byte")
+    return _GATHER[row.subject](row, subject, arguments, where)
+
+
+def _path(row: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surroundings) -> PathFacts:
+    expanded = _expand_home(subject, where.home)
+    if not os.path.isabs(expanded):
+        raise UnusableArguments(f"argument {row.argument!r} must be an absolute path, not {subject!r}")
+    content = arguments.get(row.content_argument) if row.content_argument else None
+    return path_facts(
+        subject, expanded, new_size_bytes=len(content.encode("utf-8", "replace")) if isinstance(content, str) else None
+    )
+
+
+def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = None) -> PathFacts:
+    """Facts about the absolute path `absolute`, which was asked for as `requested`. Touches the disk, opens nothing."""
+    real = os.path.realpath(absolute)
+    try:
+        found = os.stat(real, follow_symlinks=False)
+    except (OSError, ValueError):
+        return PathFacts(requested, os.path.normpath(absolute), real, "missing", new_size_bytes=new_size_bytes)
+    is_file = stat.S_ISREG(found.st_mode)
+    return PathFacts(
+        requested,
+        os.path.normpath(absolute),
+        real,
+        "file" if is_file else "directory" if stat.S_ISDIR(found.st_mode) else "other",
+        is_symlink=os.path.islink(absolute),
+        size_bytes=found.st_size if is_file else None,
+        new_size_bytes=new_size_bytes,
+    )
+
+
+def _command(_: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surroundings) -> CommandFacts:
+    # The grammar is imported with the first command, not with the program.
+    from policy.commands import parse, referenced_paths
+
+    asked = arguments.get("cwd") or where.workspace
+    if not isinstance(asked, str) or "\0" in asked:
+        raise UnusableArguments("argument 'cwd' must be a string")
+    cwd = os.path.realpath(os.path.join(where.workspace, _expand_home(asked, where.home)))
+    paths = referenced_paths(parse(subject, where.shell), cwd, where.home)
+    return CommandFacts(subject, cwd, where.shell, where.home, {path: os.path.realpath(path) for path in paths})
+
+
+def _url(_: ToolRow, subject: str, arguments: Mapping[str, Any], __: Surroundings) -> UrlFacts:
+    method = arguments.get("method") or "GET"
+    if not isinstance(method, str):
+        raise UnusableArguments("argument 'method' must be a string")
+    return UrlFacts(subject, method.upper())
+
+
+def _expand_home(path: str, home: str | None) -> str:
+    """`~` and `~/...` only: another user's home is nobody's business here."""
+    if home is not None and (path == "~" or path.startswith(("~/", "~" + os.sep))):
+        return home + path[1:]
+    return path
+
+
+_GATHER: dict[str, Callable[[ToolRow, str, Mapping[str, Any], Surroundings], ActionFacts]] = {
+    "path": _path,
+    "command": _command,
+    "url": _url,
+}

@@ -1,0 +1,76 @@
+"""What a session starts from: its ids and its policy bundle, checked (AH 3.2)."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import TYPE_CHECKING
+
+from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
+from config.policies import BUILT_IN, template
+from policy.builtin import instantiate
+from policy.grants import Narrowing, narrow
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from agent_host.routing.facts import Surroundings
+    from config.settings import Settings
+    from policy.bundle import PolicyBundle
+
+
+def load_bundle(
+    settings: Settings, where: Surroundings, *, session_id: str, state_dir: str, now: datetime
+) -> PolicyBundle:
+    """The bundle that `host.policy` names, a built-in or a file, narrowed by what the settings add.
+
+    Raises PolicyBundleInvalid with every problem in one message, PolicyExpired, UsageError when there is no such file.
+    """
+    name = settings.text("host.policy")
+    if name in BUILT_IN:
+        bundle = instantiate(
+            template(name),
+            workspace=where.workspace,
+            home=where.home,
+            state_dir=os.path.realpath(state_dir),
+            tmp_dir=os.path.realpath(tempfile.gettempdir()),
+            session_id=session_id,
+            now=now,
+            os=where.os_family,
+            models=(settings.text("llm.model"),) if settings.text("llm.model") else (),
+        )
+    else:
+        bundle = _from_file(name, session_id, now)
+    return narrow(bundle, _narrowing(settings, where.workspace))
+
+
+def _from_file(path: str, session_id: str, now: datetime) -> PolicyBundle:
+    # pydantic is what validates a file; the shipped bundles need none of it.
+    from policy.validate import BundleProblems, check_usable, parse_bundle
+
+    try:
+        with open(path, "rb") as handle:
+            bundle = parse_bundle(handle.read())
+    except OSError as error:
+        raise UsageError(
+            f"policy {path!r}: {error.strerror}; give a bundle file or one of {', '.join(BUILT_IN)}"
+        ) from error
+    except BundleProblems as error:
+        raise PolicyBundleInvalid(f"policy {path}: {error}") from error
+    if bundle.expires_at <= now:
+        raise PolicyExpired(f"policy {path} expired at {bundle.expires_at.isoformat()}; get a new one")
+    problems = check_usable(bundle, session_id=session_id, now=now)
+    if problems:
+        raise PolicyBundleInvalid(f"policy {path}: " + "; ".join(map(str, problems)))
+    return bundle
+
+
+def _narrowing(settings: Settings, workspace: str) -> Narrowing:
+    return Narrowing(
+        blocked_paths=tuple(os.path.join(workspace, path) for path in settings.names("policy.blocked_paths")),
+        blocked_commands=settings.names("policy.blocked_commands"),
+        blocked_domains=settings.names("policy.blocked_domains"),
+        max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
+        max_output_bytes=settings.integer("tools.max_output_bytes"),
+        max_session_tokens=settings.integer("limits.max_session_tokens") or None,
+    )

@@ -1,0 +1,218 @@
+"""One session from its first record to its clean end (AH 3): the object that a terminal, CI or a desktop app drives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agent_host.contracts import Artifact
+from agent_host.errors import (
+    CheckpointUnreadable,
+    CheckpointWriteFailed,
+    ErrorCode,
+    SessionHeld,
+    SessionNotFound,
+    UsageError,
+)
+from agent_host.events.kinds import EventType
+from agent_host.loop.task import run_task
+from agent_host.services.workspace import UploadFailed
+from agent_host.session.patches import session_patch
+from agent_host.thread.messages import Message, decode, encode, new_id, now_rfc3339
+from agent_host.thread.tokens import message_tokens
+from state import errors as state_errors
+from state import files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent_host.loop.context import EndStatus, LoopContext, TaskEnd
+    from state.locations import SessionPaths
+
+_STATUS_NAMES: dict[EndStatus, str] = {
+    "completed": "TASK_COMPLETED",
+    "failed": "TASK_FAILED",
+    "cancelled": "TASK_CANCELLED",
+    "paused": "SESSION_PAUSED",
+}
+_END_EVENTS: dict[EndStatus, EventType] = {
+    "completed": EventType.TASK_COMPLETED,
+    "failed": EventType.TASK_FAILED,
+    "cancelled": EventType.TASK_CANCELLED,
+    "paused": EventType.SESSION_PAUSED,
+}
+
+
+@contextlib.contextmanager
+def state_errors_translated() -> Iterator[None]:
+    """Errors of the state package as errors of the host; the one place that does it."""
+    try:
+        yield
+    except state_errors.SessionLocked as error:
+        raise SessionHeld(f"{error}: wait for it or end it", pid=error.pid) from error
+    except state_errors.NoSuchSession as error:
+        raise SessionNotFound(f"{error}; `agent-host sessions` lists what there is") from error
+    except (state_errors.SessionExists, state_errors.InvalidSessionId) as error:
+        raise UsageError(str(error)) from error
+    except state_errors.Damaged as error:
+        kept = f"; it was moved to {error.quarantined}" if error.quarantined else ""
+        raise CheckpointUnreadable(f"the session cannot be recovered: {error}{kept}") from error
+    except state_errors.UnknownVersion as error:
+        raise CheckpointUnreadable(f"{error}; use the program that wrote it") from error
+    except state_errors.WriteFailed as error:
+        raise CheckpointWriteFailed(str(error)) from error
+
+
+class Session:
+    """A running session around its loop context. One task at a time; each may follow another on the same thread."""
+
+    def __init__(self, ctx: LoopContext, paths: SessionPaths) -> None:
+        self._ctx = ctx
+        self._paths = paths
+        self._resumed_from_step: int | None = None
+        self._began = time.monotonic()
+        self._began_at = now_rfc3339()
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self._ctx.session_id
+
+    @property
+    def records(self) -> str:
+        """The folder of what stays after the end: events, artifacts, the result."""
+        return self._paths.records
+
+    @property
+    def dropped_bytes(self) -> int:
+        """Bytes of a record that a crash left unfinished, dropped when the session was opened."""
+        return self._ctx.store.report.torn_bytes
+
+    def request_cancel(self, *, resumable: bool) -> None:
+        """Stop at the next safe point (AH 4.5)."""
+        self._ctx.cancellation.request(resumable=resumable)
+
+    async def run(self, prompt: str, *, max_steps: int) -> TaskEnd:
+        """One task from its prompt to its end. Raises CheckpointWriteFailed when even its start cannot be recorded."""
+        ctx = self._ctx
+        task_id = new_id("task")
+        message = Message("user", prompt, message_tokens(ctx.count, prompt))
+        encoded = encode(message, session_id=self.session_id, task_id=task_id)
+        ctx.emitter.emit(EventType.SESSION_STARTED, {"workspace": ctx.where.workspace, "model": ctx.model})
+        ctx.record("task_started", {"taskId": task_id, "prompt": prompt, "maxSteps": max_steps}, encoded)
+        ctx.thread.add_task(message)
+        ctx.emit(EventType.TASK_STARTED, None, maxSteps=max_steps)
+        return await self._drive()
+
+    async def resume(self, *, max_steps: int | None = None) -> TaskEnd:
+        """Go on with the task that the checkpoint holds; a task that had ended already only gets its end told.
+
+        `max_steps` replaces the task's limit. Raises UsageError when there is no task, CheckpointWriteFailed.
+        """
+        ctx = self._ctx
+        task = ctx.state.task
+        if task is None:
+            raise UsageError(f"session {self.session_id} has no task to go on with")
+        self._resumed_from_step = task.step_count
+        if task.status != "running":
+            return self._told_again()
+        fields: dict[str, Any] = {
+            "status": "SESSION_RUNNING",
+            "policyBundleVersion": ctx.bundle.policy_bundle_version,
+        }
+        if max_steps is not None:
+            fields["maxSteps"] = max_steps
+        ctx.record("session_status", fields)
+        ctx.emit(EventType.SESSION_RESUMED, None, resumedFromStep=task.step_count)
+        return await self._drive()
+
+    def patch(self) -> str:
+        """What the session changed, as a unified diff."""
+        return session_patch(self._ctx.state.baselines, blob_dir=self._paths.blobs, workspace=self._ctx.where.workspace)
+
+    def result(self, end: TaskEnd) -> dict[str, Any]:
+        """The result object (interface section 1)."""
+        task = self._ctx.task
+        return {
+            "sessionId": self.session_id,
+            "taskId": task.task_id,
+            "status": _STATUS_NAMES[end.status],
+            "reason": end.reason,
+            "text": end.text,
+            "stepCount": task.step_count,
+            "usage": task.usage.to_wire(),
+            "toolCalls": [
+                {"toolName": name, "status": status} | ({"code": code} if code is not None else {})
+                for name, status, code in task.finished_calls
+            ],
+            "deniedApprovals": task.denied,
+            "resumedFromStep": self._resumed_from_step,
+            "durationMs": int((time.monotonic() - self._began) * 1000),
+        }
+
+    async def close(self, end: TaskEnd | None) -> None:
+        """Let the session go: over for good when its task is, else resumable (AH 3.4, 9.6). Never raises for a disk
+        that is full: what could not be kept is told by an event."""
+        ctx = self._ctx
+        if end is not None:
+            self._keep_result(end)
+        over = end is not None and not end.resumable
+        if over:
+            ctx.emitter.emit(EventType.SESSION_COMPLETED, {"totalTokens": ctx.state.session_tokens_used})
+        ctx.emitter.flush()
+        await ctx.llm.aclose()
+        await ctx.router.aclose()
+        if over:
+            ctx.store.delete()
+        else:
+            ctx.store.close()
+
+    async def _drive(self) -> TaskEnd:
+        ctx = self._ctx
+        end = await run_task(ctx)
+        await self._upload_history()
+        payload: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
+        if end.reason is not None:
+            payload |= {"reason": end.reason, "message": end.message}
+        ctx.emit(_END_EVENTS[end.status], None, **payload)
+        return end
+
+    def _told_again(self) -> TaskEnd:
+        """The end of a task whose process died between the end and its clean-up."""
+        from agent_host.loop.context import TaskEnd
+
+        task = self._ctx.task
+        last = decode(self._ctx.state.thread[-1])
+        text = last.content if task.status == "completed" and last.role == "assistant" else ""
+        status: EndStatus = "completed" if task.status == "completed" else "failed"
+        return TaskEnd("cancelled" if task.status == "cancelled" else status, task.reason, task.reason, text)
+
+    async def _upload_history(self) -> None:
+        """The whole thread as the session's `session_history` artifact (AH 5.5)."""
+        ctx = self._ctx
+        data = b"[" + b",".join(ctx.state.thread) + b"]"
+        artifact = Artifact("session_history", "session_history.json", "application/json", data)
+        try:
+            await ctx.workspace.upload(artifact, task_id=ctx.task.task_id, step_id=None)
+        except UploadFailed as error:
+            ctx.emit(EventType.ARTIFACT_UPLOAD_FAILED, None, artifactName=artifact.name, message=str(error))
+
+    def _keep_result(self, end: TaskEnd) -> None:
+        kept = {
+            **self.result(end),
+            "prompt": self._ctx.task.prompt,
+            "workspace": self._ctx.where.workspace,
+            "resumable": end.resumable,
+            "startedAt": self._began_at,
+            "endedAt": now_rfc3339(),
+        }
+        try:
+            os.makedirs(self._paths.records, mode=0o700, exist_ok=True)
+            files.replace_atomically(self._paths.result, [orjson.dumps(kept, option=orjson.OPT_INDENT_2)])
+        except OSError as error:
+            message = f"the result could not be kept: {error.strerror}"
+            self._ctx.emit(EventType.CHECKPOINT_FAILED, None, message=message, code=ErrorCode.CHECKPOINT_WRITE_FAILED)

@@ -1,0 +1,214 @@
+"""A small HTTP/1.1 server for loopback: asyncio streams below, h11 for the protocol, whole requests above.
+
+It can do what ordinary servers take care not to do: stop in the middle of a body, send a body in pieces of any size,
+and keep a client waiting for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import h11
+
+MAX_BODY_BYTES = 64 << 20
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """One request, read to its end. Header names are in lower case; times are of `time.monotonic_ns`.
+
+    `body` is None when the client sent more than `MAX_BODY_BYTES`; `body_bytes` is the full count all the same.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes | None
+    body_bytes: int
+    first_byte_ns: int
+    body_end_ns: int
+
+
+class Reply:
+    """The answer to one request. `started_ns` and `ended_ns` (`time.monotonic_ns`) are 0 until it has come to that."""
+
+    def __init__(
+        self, protocol: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, head_only: bool
+    ) -> None:
+        self._protocol = protocol
+        self._reader = reader
+        self._writer = writer
+        self._head_only = head_only
+        self.status = 0
+        self.started_ns = 0
+        self.ended_ns = 0
+
+    async def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        """The whole answer at once."""
+        await self.stream(status, {**headers, "content-length": str(len(body))}, [body])
+
+    async def stream(
+        self,
+        status: int,
+        headers: Mapping[str, str],
+        pieces: Sequence[bytes],
+        *,
+        apart: bool = False,
+        pause_s: float = 0,
+        complete: bool = True,
+    ) -> None:
+        """Send `pieces`, each as an HTTP chunk of its own unless `headers` give a content-length.
+
+        They go out in one write, or with `apart` in one write each, `pause_s` before each. When not `complete`, the
+        connection closes where the next piece would have come.
+        """
+        self.status = status
+        head = self._protocol.send(h11.Response(status_code=status, headers=list(headers.items()))) or b""
+        chunks = (self._protocol.send(h11.Data(data=piece)) or b"" for piece in pieces if piece and not self._head_only)
+        if apart:
+            await self._write(head)
+            for chunk in chunks:
+                await asyncio.sleep(pause_s)
+                await self._write(chunk)
+            head = b""
+        body = b"".join(chunks)
+        end = self._protocol.send(h11.EndOfMessage()) or b"" if complete else b""
+        await self._write(head + body + end)
+        self.ended_ns = time.monotonic_ns()
+
+    async def until_client_leaves(self) -> None:
+        """Answer nothing; return when the client has closed its end."""
+        while await self._reader.read(_READ_BYTES):
+            pass
+
+    async def _write(self, data: bytes) -> None:
+        if data:
+            self._writer.write(data)
+            self.started_ns = self.started_ns or time.monotonic_ns()
+            await self._writer.drain()
+
+
+Handler = Callable[[HttpRequest, Reply], Awaitable[None]]
+
+
+class HttpServer:
+    """Listens, and runs one task per connection until `aclose`."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen on `host` and `port` (0: any free one) and return what it came to.
+
+        Raises:
+            OSError: the address cannot be had.
+        """
+        self._server = await asyncio.start_server(self._accept, host, port, limit=_READ_BYTES)
+        bound_host, bound_port = self._server.sockets[0].getsockname()[:2]
+        return str(bound_host), int(bound_port)
+
+    async def aclose(self) -> None:
+        """Stop listening and drop all connections, whatever they are waiting for. May be called again."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        server.close()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await server.wait_closed()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Registered before the task first runs: a connection that comes in while the server closes is not left behind.
+        if self._server is None:
+            writer.transport.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._connected(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(lambda task: self._gone(task, writer))
+
+    def _gone(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+        self._connections.discard(task)
+        if not writer.is_closing():  # cancelled before its first step
+            writer.transport.abort()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with contextlib.suppress(ConnectionError):
+                await self._serve(reader, writer)
+        except asyncio.CancelledError:
+            writer.transport.abort()
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        protocol = h11.Connection(h11.SERVER)
+        while True:
+            try:
+                request = await _read_request(protocol, reader, writer)
+            except h11.RemoteProtocolError as error:
+                if protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                    reply = Reply(protocol, reader, writer, head_only=False)
+                    text = f"bad HTTP: {error}\n".encode()
+                    await reply.send(
+                        error.error_status_hint, {"content-type": "text/plain", "connection": "close"}, text
+                    )
+                return
+            if request is None:
+                return
+            await self._handler(request, Reply(protocol, reader, writer, head_only=request.method == "HEAD"))
+            if protocol.our_state is not h11.DONE or protocol.their_state is not h11.DONE:
+                return
+            protocol.start_next_cycle()
+            del request  # not to hold this body while the next one, as large again, comes in
+
+
+async def _read_request(
+    protocol: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> HttpRequest | None:
+    """The next request, or None when the client has closed the connection instead.
+
+    Raises:
+        h11.RemoteProtocolError: what came is not HTTP, or ended too early.
+    """
+    head: h11.Request | None = None
+    parts: list[bytes] = []
+    body_bytes = first_byte_ns = 0
+    while True:
+        event = protocol.next_event()
+        if event is h11.NEED_DATA:
+            if protocol.they_are_waiting_for_100_continue:
+                writer.write(protocol.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+            data = await reader.read(_READ_BYTES)
+            first_byte_ns = first_byte_ns or time.monotonic_ns()
+            protocol.receive_data(data)
+        elif isinstance(event, h11.Request):
+            head = event
+        elif isinstance(event, h11.Data):
+            body_bytes += len(event.data)
+            if body_bytes > MAX_BODY_BYTES:
+                parts.clear()  # read on to the end, so that the client gets to see the answer, but keep nothing
+            else:
+                parts.append(event.data)
+        elif isinstance(event, h11.EndOfMessage) and head is not None:
+            break
+        else:
+            return None
+    return HttpRequest(
+        method=head.method.decode(),
+        path=head.target.decode().partition("?")[0],
+        headers={name.decode(): value.decode("latin-1") for name, value in head.headers},
+        body=b"".join(parts) if body_bytes <= MAX_BODY_BYTES else None,
+        body_bytes=body_bytes,
+        first_byte_ns=first_byte_ns or time.monotonic_ns(),
+        body_end_ns=time.monotonic_ns(),
+    )

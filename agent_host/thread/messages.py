@@ -1,0 +1,78 @@
+"""The messages of a session (AH 5.1), encoded once: the bytes go into journal, snapshot and history as they are."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+import orjson
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class ToolCall(NamedTuple):
+    """One call as the model asked for it. `problem` says why the arguments cannot be used, None when they can."""
+
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+    problem: str | None = None
+
+
+class Message(NamedTuple):
+    """One ConversationMessage. `tokens` is an estimate made when the message was."""
+
+    role: Role
+    content: str
+    tokens: int
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    is_error: bool = False
+
+
+def new_id(prefix: str) -> str:
+    """An opaque id such as `msg_9f2c...`; 64 random bits, unique within a session for all practical purposes."""
+    return f"{prefix}_{secrets.token_hex(8)}"
+
+
+def now_rfc3339() -> str:
+    """The present moment in UTC, milliseconds, `Z` at the end."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def encode(message: Message, *, session_id: str, task_id: str | None = None, step_id: str | None = None) -> bytes:
+    """The ConversationMessage JSON of `message` (interface section 3), with a fresh messageId and timestamp."""
+    wire: dict[str, Any] = {
+        "messageId": new_id("msg"),
+        "sessionId": session_id,
+        "role": message.role,
+        "content": message.content,
+        "timestamp": now_rfc3339(),
+        "tokenCount": message.tokens,
+    }
+    if message.tool_calls:
+        wire["toolCalls"] = [
+            {"id": call.call_id, "name": call.name, "arguments": call.arguments}
+            | ({"problem": call.problem} if call.problem else {})
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        wire["toolCallId"] = message.tool_call_id
+        wire["isError"] = message.is_error
+    if task_id is not None:
+        wire["taskId"] = task_id
+    if step_id is not None:
+        wire["stepId"] = step_id
+    return orjson.dumps(wire)
+
+
+def decode(data: bytes) -> Message:
+    """The message that `encode` wrote."""
+    wire = orjson.loads(data)
+    calls = tuple(
+        ToolCall(call["id"], call["name"], call["arguments"], call.get("problem")) for call in wire.get("toolCalls", ())
+    )
+    return Message(
+        wire["role"], wire["content"], wire["tokenCount"], calls, wire.get("toolCallId"), wire.get("isError", False)
+    )

@@ -1,0 +1,102 @@
+"""The conversation as it is sent: units of already encoded messages, and the window over them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from agent_host.thread.window import advance
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from agent_host.thread.messages import Message
+
+
+class Renderer(Protocol):
+    """What a gateway dialect offers the thread: messages to its wire form, comma-separated JSON objects."""
+
+    def user(self, texts: Sequence[str]) -> bytes:
+        """One user message of one or more texts."""
+        ...
+
+    def exchange(self, assistant: Message, results: Sequence[Message]) -> bytes:
+        """An assistant message and, when it called tools, the answers to all its calls in call order."""
+        ...
+
+
+class Thread:
+    """Append-only. Invariant 4 holds by construction: an assistant message enters together with all its results."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
+        self._wire: list[bytes] = []
+        self._sizes: list[int] = []
+        self._messages: list[int] = []
+        self._start = 0
+        self._kept = 0
+        self._dropped_messages = 0
+        self._task_unit = -1
+        self._task_prompt = ""
+
+    @property
+    def tokens(self) -> int:
+        """Estimated tokens of what would be sent now."""
+        return self._kept
+
+    def add_task(self, prompt: Message) -> None:
+        """The user's prompt of a new task; it stays in sight however much is dropped."""
+        self._task_unit = len(self._wire)
+        self._task_prompt = prompt.content
+        self._add(self._renderer.user([prompt.content]), prompt.tokens, 1)
+
+    def add_note(self, note: Message) -> None:
+        """A message of the host to the model, sent as the user's."""
+        self._add(self._renderer.user([note.content]), note.tokens, 1)
+
+    def add_exchange(self, assistant: Message, results: Sequence[Message]) -> None:
+        """A model turn with the results of its calls."""
+        tokens = assistant.tokens + sum(result.tokens for result in results)
+        self._add(self._renderer.exchange(assistant, results), tokens, 1 + len(results))
+
+    def restore(self, messages: Iterable[Message]) -> None:
+        """Fill an empty thread from a checkpoint's messages behind the system prompt, in their order. A last
+        assistant message whose calls are still open is left out: it enters when its step is over."""
+        assistant: Message | None = None
+        results: list[Message] = []
+        for message in messages:
+            if message.role == "tool":
+                results.append(message)
+                continue
+            if assistant is not None:
+                self.add_exchange(assistant, results)
+                assistant, results = None, []
+            if message.role == "assistant":
+                assistant = message
+            elif message.role == "user":
+                self.add_task(message)
+            else:
+                self.add_note(message)
+        if assistant is not None and len(results) == len(assistant.tool_calls):
+            self.add_exchange(assistant, results)
+
+    def fit(self, budget: int) -> int:
+        """Drop the oldest units until `budget` tokens hold the rest; returns how many messages went this time."""
+        before = self._start
+        self._start, self._kept = advance(self._sizes, self._start, self._kept, budget)
+        dropped = sum(self._messages[before : self._start])
+        self._dropped_messages += dropped
+        return dropped
+
+    def encoded(self) -> list[bytes]:
+        """The JSON objects to send, each already encoded; join them with commas."""
+        if self._start == 0:
+            return self._wire
+        marker = f"[Earlier conversation truncated — {self._dropped_messages} messages removed]"
+        pinned = [self._task_prompt] if self._task_unit < self._start else []
+        return [self._renderer.user([*pinned, marker]), *self._wire[self._start :]]
+
+    def _add(self, wire: bytes, tokens: int, messages: int) -> None:
+        self._wire.append(wire)
+        self._sizes.append(tokens)
+        self._messages.append(messages)
+        self._kept += tokens

@@ -1,0 +1,145 @@
+"""Layers of configuration: defaults, the user's file, environment, command line; then the workspace, which tightens."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from config.settings import SETTINGS, Setting, Settings, Tightening, TomlValue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_DEFAULTS = os.path.join(os.path.dirname(__file__), "defaults.toml")
+_WORKSPACE_FILE = os.path.join(".agent", "config.toml")
+_USER_FILE_VARIABLE = "AGENT_HOST_CONFIG"
+
+# What the environment sets, by variable.
+ENVIRONMENT: dict[str, str] = {"LLM_GATEWAY_ENDPOINT": "llm.gateway"}
+
+
+class ConfigError(ValueError):
+    """A file, variable or option holds what no setting takes; the message says where, what, and what would do."""
+
+
+def load(
+    flags: Mapping[str, TomlValue], *, workspace: str | None, environ: Mapping[str, str] | None = None
+) -> Settings:
+    """The settings of a run. `flags` are those options of the command line that were given, by setting.
+
+    Raises ConfigError for unknown keys (naming the nearest known one), wrong types and values out of bounds. What the
+    file of the workspace tries to widen is not an error: it is ignored and told (`Settings.ignored`).
+    """
+    environ = os.environ if environ is None else environ
+    values = _read(_DEFAULTS)
+    user_file, chosen = _user_file(environ)
+    if chosen or os.path.exists(user_file):
+        values |= _read(user_file)
+    for variable, key in ENVIRONMENT.items():
+        if environ.get(variable):
+            values[key] = _checked(key, environ[variable], f"${variable}")
+    for key, value in flags.items():
+        values[key] = _checked(key, value, "the command line")
+    ignored: list[str] = []
+    if workspace is not None:
+        path = os.path.join(workspace, _WORKSPACE_FILE)
+        if os.path.exists(path):
+            _tighten(values, _read(path), path, ignored)
+    return Settings(values, tuple(ignored))
+
+
+def _user_file(environ: Mapping[str, str]) -> tuple[str, bool]:
+    """(path, whether it was named on purpose)."""
+    chosen = environ.get(_USER_FILE_VARIABLE)
+    if chosen:
+        return os.path.abspath(os.path.expanduser(chosen)), True
+    import platformdirs
+
+    return os.path.join(platformdirs.user_config_dir("agent-host", appauthor=False), "config.toml"), False
+
+
+def _read(path: str) -> dict[str, TomlValue]:
+    """The settings in one file, by full key, each checked."""
+    import tomllib
+
+    try:
+        with open(path, "rb") as handle:
+            raw = tomllib.load(handle)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    values: dict[str, TomlValue] = {}
+    sections = {key.partition(".")[0] for key in SETTINGS}
+    for section, content in raw.items():
+        if section not in sections or not isinstance(content, dict):
+            raise ConfigError(f"{path}: unknown section [{section}]{_nearest(section, sections)}")
+        for name, value in content.items():
+            key = f"{section}.{name}"
+            if key not in SETTINGS:
+                raise ConfigError(f"{path}: unknown key {key}{_nearest(key, SETTINGS)}")
+            values[key] = _checked(key, value, path)
+    return values
+
+
+def _checked(key: str, value: TomlValue, where: str) -> TomlValue:
+    setting = SETTINGS[key]
+    if setting.kind is list:
+        if not (isinstance(value, list) and all(isinstance(entry, str) for entry in value)):
+            raise ConfigError(f"{where}: {key} must be a list of strings")
+        for entry in value:
+            _check_choice(key, entry, setting, where)
+        return value
+    if setting.kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not setting.kind:
+        raise ConfigError(f"{where}: {key} must be {_KIND_NAMES[setting.kind]}, not {value!r}")
+    if isinstance(value, int | float):
+        _check_bounds(key, value, setting, where)
+    if isinstance(value, str):
+        _check_choice(key, value, setting, where)
+    return value
+
+
+_KIND_NAMES = {str: "a string", int: "a whole number", float: "a number"}
+
+
+def _check_bounds(key: str, value: float, setting: Setting, where: str) -> None:
+    low, high = setting.low, setting.high
+    if (low is not None and not value >= low) or (high is not None and not value <= high):
+        bounds = f"from {low:g} to {high:g}" if high is not None else f"at least {low:g}"
+        raise ConfigError(f"{where}: {key} must be {bounds}, not {value:g}")
+
+
+def _check_choice(key: str, value: str, setting: Setting, where: str) -> None:
+    if setting.choices and value not in setting.choices:
+        raise ConfigError(f"{where}: {key} must be one of {', '.join(setting.choices)}, not {value!r}")
+
+
+def _nearest(name: str, known: Any) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"
+
+
+def _tighten(values: dict[str, TomlValue], wanted: dict[str, TomlValue], path: str, ignored: list[str]) -> None:
+    """Take over what narrows. The file belongs to whoever wrote the workspace, who is not the user."""
+    for key, value in wanted.items():
+        setting, present = SETTINGS[key], values[key]
+        if setting.tightening is Tightening.MORE and isinstance(value, list) and isinstance(present, list):
+            values[key] = [*present, *(entry for entry in value if entry not in present)]
+        elif setting.tightening is Tightening.SMALLER and _is_smaller(value, present, setting):
+            values[key] = value
+        elif value != present:
+            ignored.append(
+                f"{path}: {key} = {value!r} is ignored: a workspace may change it {setting.tightening.value}"
+            )
+
+
+def _is_smaller(value: TomlValue, present: TomlValue, setting: Setting) -> bool:
+    if not (isinstance(value, int | float) and isinstance(present, int | float)):
+        return False
+    if setting.zero_is_unset:
+        return value > 0 and (present == 0 or value < present)
+    return value < present

@@ -1,0 +1,99 @@
+"""The settings of a run: frozen values with their units in their names, and how each may be layered.
+
+The defaults stand in `defaults.toml`; here stands what they mean to the loader: type, bounds, and what a workspace's
+own file may do to them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+TomlValue = str | int | float | bool | list[str]
+
+
+class Tightening(Enum):
+    """How a workspace may change a setting: it can only ever take away."""
+
+    NEVER = "not at all"
+    SMALLER = "to a smaller number"
+    MORE = "by adding to the list"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key. `low` and `high` bound numbers, `choices` names; `zero_is_unset`: 0 stands for "no limit of its own"."""
+
+    kind: type
+    tightening: Tightening = Tightening.NEVER
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    zero_is_unset: bool = False
+
+
+_SMALLER, _MORE = Tightening.SMALLER, Tightening.MORE
+
+SETTINGS: dict[str, Setting] = {
+    "host.policy": Setting(str),
+    "host.toolset": Setting(list, choices=("desktop",)),
+    "host.max_steps": Setting(int, _SMALLER, low=1, high=10_000),
+    "host.output": Setting(str, choices=("text", "json", "jsonl")),
+    "llm.gateway": Setting(str),
+    "llm.dialect": Setting(str, choices=("anthropic",)),
+    "llm.model": Setting(str),
+    "llm.tokenizer": Setting(str, choices=("estimate", "o200k_base", "cl100k_base")),
+    "llm.connect_timeout_s": Setting(float, low=0.1, high=600),
+    "llm.read_timeout_s": Setting(float, low=0.1, high=3600),
+    "llm.max_retries": Setting(int, low=0, high=20),
+    "llm.retry_base_s": Setting(float, low=0, high=60),
+    "llm.retry_max_s": Setting(float, low=0, high=600),
+    "tools.disabled": Setting(list, _MORE),
+    "tools.file_timeout_s": Setting(float, _SMALLER, low=0.1, high=600),
+    "tools.command_timeout_s": Setting(float, _SMALLER, low=1, high=600),
+    "tools.http_timeout_s": Setting(float, _SMALLER, low=0.1, high=60),
+    "tools.max_output_bytes": Setting(int, _SMALLER, low=1024, high=100 * 1024 * 1024),
+    "tools.env_passthrough": Setting(list),
+    "limits.max_file_size_bytes": Setting(int, _SMALLER, low=0, zero_is_unset=True),
+    "limits.max_session_tokens": Setting(int, _SMALLER, low=0, zero_is_unset=True),
+    "policy.blocked_paths": Setting(list, _MORE),
+    "policy.blocked_commands": Setting(list, _MORE),
+    "policy.blocked_domains": Setting(list, _MORE),
+}
+
+
+class Settings:
+    """All settings of a run, by section and name: `settings["llm.gateway"]`. Immutable; `ignored` holds one sentence
+    for each line of the workspace's file that tried to widen."""
+
+    __slots__ = ("_values", "ignored")
+
+    def __init__(self, values: dict[str, TomlValue], ignored: tuple[str, ...] = ()) -> None:
+        self._values = dict(values)
+        self.ignored = ignored
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def text(self, key: str) -> str:
+        """A setting that is a string."""
+        return str(self._values[key])
+
+    def number(self, key: str) -> float:
+        """A setting that is a number."""
+        value = self._values[key]
+        if not isinstance(value, int | float):
+            raise TypeError(f"{key} is not a number")
+        return value
+
+    def integer(self, key: str) -> int:
+        """A setting that is a whole number."""
+        return int(self.number(key))
+
+    def names(self, key: str) -> tuple[str, ...]:
+        """A setting that is a list of strings."""
+        value = self._values[key]
+        if not isinstance(value, list):
+            raise TypeError(f"{key} is not a list")
+        return tuple(value)

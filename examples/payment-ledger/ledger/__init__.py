@@ -1,0 +1,1 @@
+"""Invoices, payment terms, and the settlement of one by the other."""

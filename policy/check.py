@@ -1,0 +1,274 @@
+"""The one function that every tool call passes first, and its sibling for LLM calls (AH 8.2, 8.6, 8.7).
+
+A decision is made by an ordered table of rules: the first one that answers decides. A rule gets everything as values
+and returns a denial, or None to let the next rule speak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import NamedTuple
+
+from policy.bundle import Capability, PolicyBundle
+from policy.decision import Decision
+from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, UrlFacts
+from policy.names import FILE_CAPABILITIES
+from policy.names import CapabilityName as Name
+from policy.paths import covering, is_absolute, normalize, problem_with, roots
+from policy.risk import assess
+
+
+class Case(NamedTuple):
+    """One question: may `entry` be used for `facts`?"""
+
+    bundle: PolicyBundle
+    entry: Capability
+    facts: ActionFacts
+    now: datetime
+    os: OsFamily
+
+
+_FACTS_OF: dict[str, type] = {
+    Name.FILE_READ: PathFacts,
+    Name.FILE_WRITE: PathFacts,
+    Name.FILE_DELETE: PathFacts,
+    Name.SHELL_EXEC: CommandFacts,
+    Name.NETWORK_HTTP: UrlFacts,
+    Name.WORKSPACE_UPLOAD: NamedToolFacts,
+    Name.BACKEND_TOOL_INVOKE: NamedToolFacts,
+    Name.MCP_INVOKE: NamedToolFacts,
+    Name.TOOL_INVOKE: NamedToolFacts,
+}
+"""What a capability is judged by. LLM.Call is no tool's."""
+
+
+def check_tool(
+    bundle: PolicyBundle,
+    capability_name: str,
+    facts: ActionFacts,
+    *,
+    now: datetime,
+    os: OsFamily = "posix",
+    workspace: str | None = None,
+) -> Decision:
+    """The verdict on one tool call (AH 8.2). Never raises for what the model can choose: what does not fit is DENIED.
+
+    `now` is aware. `workspace` is the project directory, which only the risk level depends on.
+    """
+    entry = bundle.capability(capability_name)
+    gate = _expiry_or_grant(bundle, capability_name, entry, now)
+    if gate is not None or entry is None:
+        return gate or denied(capability_name, "capabilities", "capability not granted")
+    fitting = _FACTS_OF.get(capability_name)
+    if fitting is None or not isinstance(facts, fitting):
+        return denied(entry.name, where(entry), "the call's facts do not fit the capability")
+    case = Case(bundle, entry, facts, now, os)
+    granted_by = where(entry)
+    for rule in _RULES[fitting]:
+        answer = rule(case)
+        if isinstance(answer, Decision):
+            if answer.decision == "DENIED":
+                return answer
+            return _with_approval(case, workspace, answer)
+        granted_by = answer or granted_by
+    return _with_approval(case, workspace, Decision("ALLOWED", "granted", entry.name, granted_by))
+
+
+def check_llm(bundle: PolicyBundle, *, model: str, now: datetime) -> Decision:
+    """The verdict on one LLM request: expiry, the LLM.Call grant, the model (AH 8.7)."""
+    entry = bundle.capability(Name.LLM_CALL)
+    gate = _expiry_or_grant(bundle, Name.LLM_CALL.value, entry, now)
+    if gate is not None or entry is None:
+        return gate or denied(Name.LLM_CALL.value, "capabilities", "capability not granted")
+    if model not in bundle.llm_policy.allowed_models:
+        return denied(entry.name, "llmPolicy.allowedModels", f"model not allowed: {model}")
+    if entry.requires_approval:
+        return _approval(entry, "low", ())
+    return Decision("ALLOWED", "granted", entry.name, f"llmPolicy.allowedModels: {model}")
+
+
+def denied(capability: str, rule: str, reason: str) -> Decision:
+    """A denial by the entry `rule`."""
+    return Decision("DENIED", reason, capability, rule)
+
+
+def where(entry: Capability, list_name: str | None = None, value: object = None) -> str:
+    """The JSON path of a capability, of one of its fields, or of one value in that."""
+    path = f"capabilities[{entry.name}]" + (f".{list_name}" if list_name else "")
+    return path if value is None else f"{path}: {value}"
+
+
+def _expiry_or_grant(bundle: PolicyBundle, name: str, entry: Capability | None, now: datetime) -> Decision | None:
+    if now >= bundle.expires_at:
+        rule = f"expiresAt: {bundle.expires_at.isoformat()}"
+        return replace(denied(name, rule, "the policy bundle has expired"), expired=True)
+    return denied(name, "capabilities", f"capability not granted: {name}") if entry is None else None
+
+
+def _with_approval(case: Case, workspace: str | None, allowed: Decision) -> Decision:
+    """Approval comes last: it never turns a denial into a question (AH 8.2 step 3)."""
+    if not case.entry.requires_approval and allowed.decision == "ALLOWED":
+        return allowed
+    level, risks = assess(case.entry, case.facts, workspace=workspace, os=case.os)
+    if case.entry.requires_approval:
+        return _approval(case.entry, level, risks)
+    return replace(allowed, risk_level=level, risks=(*allowed.risks, *risks))
+
+
+def _approval(entry: Capability, level: str, risks: tuple[str, ...]) -> Decision:
+    return Decision(
+        "APPROVAL_REQUIRED",
+        "the capability requires approval",
+        entry.name,
+        where(entry, "requiresApproval", "true"),
+        entry.approval_rule_id,
+        level,  # type: ignore[arg-type]
+        risks,
+    )
+
+
+# Files
+
+
+def path_rules(case: Case) -> Decision | str | None:
+    """Scope of File.*: blocked first, for the spelling and for the real place; allowed by the real place only."""
+    entry, facts, os = case.entry, case.facts, case.os
+    if not isinstance(facts, PathFacts):
+        return denied(entry.name, where(entry), "the call's facts do not fit the capability")
+    for spelling in (facts.requested, facts.absolute, facts.real_path):
+        problem = problem_with(spelling, os)
+        if problem:
+            return denied(entry.name, where(entry), problem)
+    if not (is_absolute(facts.absolute, os) and is_absolute(facts.real_path, os)):
+        return denied(entry.name, where(entry), f"not an absolute path: {facts.absolute}")
+    real = normalize(facts.real_path, os)
+    if entry.blocked_paths:
+        for place in dict.fromkeys((normalize(facts.absolute, os), real)):
+            blocked = _blocking(case, place)
+            if blocked is not None:
+                return denied(entry.name, where(entry, "blockedPaths", blocked), f"path is blocked: {place}")
+    if entry.allowed_paths is None:
+        return None
+    admitted = covering(real, _root_table(case, "allowed"), os, "narrow")
+    if admitted is None:
+        return denied(entry.name, where(entry, "allowedPaths"), f"path not in allowed paths: {real}")
+    return where(entry, "allowedPaths", admitted)
+
+
+def _blocking(case: Case, place: str) -> str | None:
+    table = _root_table(case, "blocked")
+    unreadable = table.get("")
+    return unreadable if unreadable is not None else covering(place, table, case.os, "wide")
+
+
+def _root_table(case: Case, which: str) -> dict[str, str]:
+    """The look-up table of one path list, made once per bundle. A block entry that is not absolute can't be matched
+    against anything, so it refuses everything (key '') instead of protecting nothing."""
+    memo_key = (case.entry.name, which, case.os)
+    table: dict[str, str] | None = case.bundle.memo.get(memo_key)
+    if table is None:
+        entries = (case.entry.allowed_paths if which == "allowed" else case.entry.blocked_paths) or ()
+        table = roots(entries, case.os, "narrow" if which == "allowed" else "wide")
+        if which == "blocked":
+            table |= {"": entry for entry in entries if not is_absolute(entry, case.os)}
+        case.bundle.memo[memo_key] = table
+    return table
+
+
+_CHANGING = frozenset({Name.FILE_WRITE.value, Name.FILE_DELETE.value})
+_UNCHANGEABLE = {"directory": "a directory", "other": "not a regular file"}
+
+
+def file_kind(case: Case) -> Decision | str | None:
+    """Only regular files are written or deleted: no directories, devices, pipes or sockets."""
+    if isinstance(case.facts, PathFacts) and case.entry.name in _CHANGING and case.facts.kind in _UNCHANGEABLE:
+        what = _UNCHANGEABLE[case.facts.kind]
+        return denied(case.entry.name, where(case.entry), f"{case.facts.absolute} is {what}")
+    return None
+
+
+def file_size(case: Case) -> Decision | str | None:
+    """maxFileSizeBytes: the present size for a read, the size to be for a write."""
+    limit = case.entry.max_file_size_bytes
+    if limit is None or not isinstance(case.facts, PathFacts) or case.entry.name not in FILE_CAPABILITIES:
+        return None
+    is_write = case.entry.name == Name.FILE_WRITE
+    size = case.facts.new_size_bytes if is_write else case.facts.size_bytes
+    if case.entry.name == Name.FILE_DELETE or size is None or size <= limit:
+        return None
+    rule = where(case.entry, "maxFileSizeBytes", limit)
+    return denied(case.entry.name, rule, f"file exceeds size limit: {size} > {limit} bytes")
+
+
+# Everything else
+
+
+def command_rules(case: Case) -> Decision | str | None:
+    """Scope of Shell.Exec; the parser is only loaded when a command has to be judged."""
+    from policy.shell_check import judge
+
+    return judge(case)
+
+
+def url_rules(case: Case) -> Decision | str | None:
+    """Scope of Network.Http: spelling, blocked domains, allowed domains, then addresses that are not public."""
+    entry, facts = case.entry, case.facts
+    if not isinstance(facts, UrlFacts):
+        return denied(entry.name, where(entry), "the call's facts do not fit the capability")
+    from policy import urls
+
+    try:
+        host = urls.host_of(facts.url)
+    except urls.UrlProblem as problem:
+        return denied(entry.name, where(entry), str(problem))
+    blocked_table = _domain_table(case, "blocked")
+    blocked = blocked_table.get("") or urls.matching_rule(host, blocked_table)
+    if blocked is not None:
+        return denied(entry.name, where(entry, "blockedDomains", blocked), f"domain is blocked: {host}")
+    admitted = None
+    if entry.allowed_domains is not None:
+        admitted = urls.matching_rule(host, _domain_table(case, "allowed"))
+        if admitted is None:
+            return denied(entry.name, where(entry, "allowedDomains"), f"domain not allowed: {host}")
+    # A local name or address that is listed as such was meant; one that is merely not excluded was not.
+    named = admitted is not None and not admitted.startswith("*")
+    addresses = (host, *facts.resolved_addresses) if urls.is_address(host) else facts.resolved_addresses
+    local = urls.is_local_name(host) or not all(map(urls.address_is_public, addresses))
+    if local and not named:
+        return denied(entry.name, where(entry), f"not a public address: {host}")
+    return None if admitted is None else where(entry, "allowedDomains", admitted)
+
+
+def _domain_table(case: Case, which: str) -> dict[str, str]:
+    memo_key = (case.entry.name, which, "domains")
+    table: dict[str, str] | None = case.bundle.memo.get(memo_key)
+    if table is None:
+        from policy.urls import domain_rules
+
+        entries = case.entry.allowed_domains if which == "allowed" else case.entry.blocked_domains
+        table = case.bundle.memo[memo_key] = domain_rules(entries or ())
+    return table
+
+
+def tool_name(case: Case) -> Decision | str | None:
+    """allowedToolNames, exact."""
+    names = case.entry.allowed_tool_names
+    if names is None or not isinstance(case.facts, NamedToolFacts):
+        return None
+    name = case.facts.tool_name
+    if name not in names:
+        return denied(case.entry.name, where(case.entry, "allowedToolNames"), f"tool not allowed: {name}")
+    return where(case.entry, "allowedToolNames", name)
+
+
+Rule = Callable[[Case], Decision | str | None]
+"""A denial; a decision of another capability that asks for approval; the entry that admits; or nothing to say."""
+
+_RULES: dict[type, tuple[Rule, ...]] = {
+    PathFacts: (path_rules, file_kind, file_size),
+    CommandFacts: (command_rules,),
+    UrlFacts: (url_rules,),
+    NamedToolFacts: (tool_name,),
+}

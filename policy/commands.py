@@ -1,0 +1,211 @@
+"""Shell lines as values: every command in a line, what it redirects, and why a line can't be decided (AH 8.4).
+
+The analysis answers for the whole line or says in `dynamic` why it can't; there is no limit behind which a part goes
+unlooked at.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from policy.facts import CommandFacts, ShellName
+
+MAX_CHARACTERS = 128 * 1024
+MAX_COMMANDS = 4_000
+_MAX_INNER_SHELLS = 8
+_MAX_DIRECTORIES = 8
+# What the parser needs quadratic time or memory for; a line beyond these is not parsed at all.
+_MAX_MARKS = {"|": 512, "<<": 32, "=(": 64, "(": 1_500, ")": 1_500, "`": 1_500, "${": 1_500, "&": 8_000, ";": 8_000}
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_ZSH_OWN = re.compile(r"[(){}*?\[\]^#~!$`=]")
+_HARMLESS_FILES = frozenset({"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"})
+_NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleCommand:
+    """One program that the line would start. None stands for what only expansion decides."""
+
+    program: str | None
+    arguments: tuple[str | None, ...] = ()
+
+    @property
+    def name(self) -> str | None:
+        """The program without its directory."""
+        return None if self.program is None else self.program.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Redirection:
+    """A file that the line opens. `path` is as written after quote removal (a leading `~` is the home directory), None
+    where expansion decides it. `directories` are those it may be relative to: `cd` may have failed, so each counts."""
+
+    path: str | None
+    mode: Literal["read", "write"]
+    directories: tuple[str, ...] = ("",)
+
+    def spellings(self, cwd: str, home: str | None) -> tuple[str, ...]:
+        """Every absolute path it may mean, `..` and links left in for the file system to resolve."""
+        if self.path is None:
+            return ()
+        found: dict[str, None] = {}
+        for directory in self.directories:
+            joined = _join(directory, self.path)
+            if joined == "~" or joined.startswith("~/"):
+                if home is None:
+                    return ()
+                joined = home + joined[1:]
+            found[_join(cwd, joined)] = None
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedCommand:
+    """A whole line. `dynamic` says why it can't be decided, `opaque` which programs take code from the line."""
+
+    commands: tuple[SimpleCommand, ...]
+    redirections: tuple[Redirection, ...] = ()
+    dynamic: tuple[str, ...] = ()
+    opaque: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=32)
+def parse(command: str, shell: ShellName = "bash") -> ParsedCommand:
+    """What the line would run. Never raises for any text; the last few lines are remembered."""
+    problem = _refused(command)
+    if problem is not None:
+        return ParsedCommand((), dynamic=(problem,))
+    if shell in {"cmd", "powershell"}:
+        from policy.shell_windows import split
+
+        words, reasons = split(command, shell)
+        commands = (SimpleCommand(words[0], tuple(words[1:])),) if words else ()
+        return ParsedCommand(commands, dynamic=reasons)
+    reader = _Reader()
+    if shell == "zsh" and _ZSH_OWN.search(command):
+        reader.found.doubt("a character that zsh reads differently")
+    reader.read(command, 0)
+    return reader.result()
+
+
+def referenced_paths(parsed: ParsedCommand, cwd: str, home: str | None) -> tuple[str, ...]:
+    """Absolute spellings of every redirection target. The caller resolves each with the file system (`..` after links,
+    so not by spelling) and puts spelling → real path into `CommandFacts.real_paths`."""
+    found: dict[str, None] = {}
+    for redirection in parsed.redirections:
+        found.update(dict.fromkeys(redirection.spellings(cwd, home)))
+    return tuple(found)
+
+
+def real_path_of(facts: CommandFacts, spelling: str) -> str | None:
+    """Where a spelling really leads, or None when nobody looked."""
+    return facts.real_paths.get(spelling)
+
+
+def _refused(command: str) -> str | None:
+    if len(command) > MAX_CHARACTERS:
+        return f"the line is longer than {MAX_CHARACTERS} characters"
+    if _CONTROL.search(command):
+        return "the line has control characters"
+    for mark, most in _MAX_MARKS.items():
+        if command.count(mark) > most:
+            return f"the line has more than {most} times {mark}"
+    return None
+
+
+def _join(directory: str, path: str) -> str:
+    if not directory or path.startswith("/") or path == "~" or path.startswith("~/"):
+        return path
+    return directory.rstrip("/") + "/" + path
+
+
+class _Reader:
+    """Puts the scan of a line, and of the lines that it hands to other shells, together."""
+
+    def __init__(self) -> None:
+        from policy.shell_programs import Findings
+
+        self.found = Findings()
+        self.redirections: list[Redirection] = []
+        self.directories: tuple[str, ...] | None = ("",)
+        self.lost = False
+
+    def result(self) -> ParsedCommand:
+        if self.lost and any(not _is_fixed(one.path) for one in self.redirections):
+            self.found.doubt("a relative redirection after a change of directory that is not followed")
+        if len(self.found.commands) > MAX_COMMANDS:
+            self.found.doubt(f"the line has more than {MAX_COMMANDS} commands")
+        commands = tuple(SimpleCommand(name, arguments) for name, arguments in self.found.commands)
+        return ParsedCommand(commands, tuple(self.redirections), tuple(self.found.dynamic), tuple(self.found.opaque))
+
+    def read(self, text: str, depth: int) -> None:
+        from policy.shell_programs import unravel
+        from policy.shell_syntax import Command, scan
+
+        for event in scan(text, self.found):
+            if not isinstance(event, Command):
+                self._redirect(event.operator, event.target)
+                continue
+            first = len(self.found.commands)
+            unravel(event.words, self.found)
+            for name, arguments in self.found.commands[first:]:
+                self._directory(name, arguments, event.repeats)
+            scripts, self.found.scripts = self.found.scripts, []
+            for script in scripts:
+                problem = "shells inside shells" if depth >= _MAX_INNER_SHELLS else _refused(script)
+                if problem is not None:
+                    self.found.doubt(problem)
+                else:
+                    self.read(script, depth + 1)
+
+    def _redirect(self, operator: str, target: object) -> None:
+        from policy.shell_words import Word
+
+        assert isinstance(target, Word)  # noqa: S101
+        text = target.text
+        if operator in {">&", "<&"} and text is not None and re.fullmatch(r"[0-9]+-?|-", text):
+            return
+        if operator not in {">", ">>", ">|", "&>", "&>>", ">&", "<"}:
+            self.found.doubt(f"a redirection that is not followed: {operator}")
+        if text is None:
+            self.found.doubt("a redirection to an expansion")
+        elif text.startswith("~") and not target.tilde:
+            text = "./" + text
+        elif target.tilde and text != "~" and not text.startswith("~/"):
+            self.found.doubt("a redirection to somebody's home directory")
+        elif text.startswith(_NETWORK_FILES):
+            self.found.doubt("a redirection that opens a network connection")
+        if text in _HARMLESS_FILES:
+            return
+        self.redirections.append(Redirection(text, "read" if operator == "<" else "write", self.directories or ("",)))
+
+    def _directory(self, name: str | None, arguments: tuple[str | None, ...], repeats: bool) -> None:
+        """Follows `cd` as far as every outcome can be listed."""
+        from policy.shell_tables import DIRECTORY_BUILTINS
+
+        if name not in DIRECTORY_BUILTINS:
+            return
+        words = arguments[1:] if arguments[:1] == ("--",) else arguments
+        target = "~" if not words else words[0]
+        moved = None if repeats or name not in {"cd", "chdir"} or len(words) > 1 else self._moved(target)
+        if moved is None or len(moved) > _MAX_DIRECTORIES:
+            self.lost = True
+            return
+        self.directories = moved
+
+    def _moved(self, target: str | None) -> tuple[str, ...] | None:
+        if not target or target.startswith(("-", "~+", "~-")) or self.directories is None:
+            return None
+        # `..` behind a name depends on whether that name is a link, and on how the shell follows it.
+        climbs = [place for place, part in enumerate(target.split("/")) if part == ".."]
+        if climbs and (climbs != list(range(len(climbs))) or self.directories != ("",)):
+            return None
+        joined = [_join(directory, target) for directory in self.directories]
+        return tuple(dict.fromkeys((*self.directories, *joined)))
+
+
+def _is_fixed(path: str | None) -> bool:
+    return path is None or path.startswith(("/", "~"))

@@ -1,0 +1,74 @@
+"""Narrowing a bundle: what a workspace, a mode or a user may take away (SK 3). Nothing here can add."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from policy.bundle import Capability, LlmPolicy, PolicyBundle
+from policy.names import FILE_CAPABILITIES, CapabilityName
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """What to take away: more blocked entries, capabilities switched off, smaller limits (bytes, tokens).
+
+    `allowed_tools` narrows which tools are offered; it is not part of the bundle, so `narrow` leaves it to the caller.
+    """
+
+    blocked_paths: tuple[str, ...] = ()
+    blocked_commands: tuple[str, ...] = ()
+    blocked_domains: tuple[str, ...] = ()
+    allowed_tools: tuple[str, ...] | None = None
+    disabled_capabilities: tuple[str, ...] = ()
+    max_file_size_bytes: int | None = None
+    max_output_bytes: int | None = None
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
+    max_session_tokens: int | None = None
+
+
+def narrow(bundle: PolicyBundle, narrowing: Narrowing) -> PolicyBundle:
+    """The bundle with less in it: smaller of two limits, union of block lists, capabilities removed."""
+    kept = [entry for entry in bundle.capabilities if entry.name not in narrowing.disabled_capabilities]
+    return replace(
+        bundle,
+        capabilities=tuple(_narrow_capability(entry, narrowing) for entry in kept),
+        llm_policy=_narrow_llm(bundle.llm_policy, narrowing),
+    )
+
+
+def _narrow_capability(entry: Capability, narrowing: Narrowing) -> Capability:
+    is_file = entry.name in FILE_CAPABILITIES
+    return replace(
+        entry,
+        blocked_paths=_union(entry.blocked_paths, narrowing.blocked_paths if is_file else ()),
+        blocked_commands=_union(
+            entry.blocked_commands, narrowing.blocked_commands if entry.name == CapabilityName.SHELL_EXEC else ()
+        ),
+        blocked_domains=_union(
+            entry.blocked_domains, narrowing.blocked_domains if entry.name == CapabilityName.NETWORK_HTTP else ()
+        ),
+        max_file_size_bytes=_smaller(entry.max_file_size_bytes, narrowing.max_file_size_bytes if is_file else None),
+        max_output_bytes=_smaller(entry.max_output_bytes, narrowing.max_output_bytes),
+    )
+
+
+def _narrow_llm(policy: LlmPolicy, narrowing: Narrowing) -> LlmPolicy:
+    return replace(
+        policy,
+        max_input_tokens=_least(policy.max_input_tokens, narrowing.max_input_tokens),
+        max_output_tokens=_least(policy.max_output_tokens, narrowing.max_output_tokens),
+        max_session_tokens=_least(policy.max_session_tokens, narrowing.max_session_tokens),
+    )
+
+
+def _union(present: tuple[str, ...] | None, added: tuple[str, ...]) -> tuple[str, ...] | None:
+    return tuple(dict.fromkeys((*(present or ()), *added))) if added else present
+
+
+def _smaller(present: int | None, limit: int | None) -> int | None:
+    return limit if present is None else _least(present, limit)
+
+
+def _least(present: int, limit: int | None) -> int:
+    return present if limit is None else min(present, limit)

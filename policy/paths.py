@@ -1,0 +1,164 @@
+"""Paths by spelling alone: normal forms, containment, spellings to refuse. Two dialects, both usable everywhere (AH 8.3).
+
+Containment is by component, never by string prefix. Comparison is narrow where it permits and wide where it refuses:
+a block list also matches what a case-folding or Unicode-normalising file system would take for the same name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from policy.facts import OsFamily
+
+Width = Literal["narrow", "wide"]
+
+_MAX_LENGTH: dict[OsFamily, int] = {"posix": 4096, "windows": 32_000}
+_DRIVE = re.compile(r"[A-Za-z]:")
+_DEVICE = re.compile(r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|CLOCK\$|(?:COM|LPT)[0-9¹²³])\s*(?:[.:].*)?", re.IGNORECASE)
+_SHORT_NAME = re.compile(r"[^.~ ]{1,6}~[0-9]{1,6}(?:\.[^.]{0,3})?")
+_NOT_IN_NAMES = re.compile(r'[<>"|?*\x00-\x1f]')
+
+
+def normalize(path: str, os: OsFamily, cwd: str | None = None, home: str | None = None) -> str:
+    """The lexical normal form: `.` and `..` resolved, separators unified, `~` expanded when `home` is given, made
+    absolute when `cwd` is given. Links are not followed: that takes the disk. Pure, and idempotent on its result."""
+    if home and (path == "~" or path.startswith(("~/", "~\\") if os == "windows" else "~/")):
+        path = home + "/" + path[2:]
+    if cwd is not None and not is_absolute(path, os):
+        path = _join_windows(cwd, path) if os == "windows" else cwd + "/" + path
+    root, rest = _split_root(path, os)
+    kept: list[str] = []
+    for part in rest.split("/"):
+        if part in {"", "."}:
+            continue
+        if part == "..":
+            if kept and kept[-1] != "..":
+                kept.pop()
+                continue
+            if root:
+                continue
+        kept.append(part)
+    if os == "windows":
+        return (root + "\\".join(kept)) or "."
+    return (root + "/".join(kept)) or "."
+
+
+def is_absolute(path: str, os: OsFamily) -> bool:
+    """True when the path names one place whatever the working directory (on Windows: with drive or share)."""
+    if os == "posix":
+        return path.startswith("/")
+    plain = path.replace("/", "\\")
+    return bool(re.match(r"[A-Za-z]:\\|\\\\[^\\]+\\[^\\]+", plain))
+
+
+def is_under(path: str, root: str, os: OsFamily, width: Width = "narrow") -> bool:
+    """True when `path` is `root` or inside it. Relative paths are under nothing, and nothing is under them."""
+    if not (is_absolute(path, os) and is_absolute(root, os)):
+        return False
+    wanted = key(normalize(root, os), os, width)
+    return wanted in ancestors(key(normalize(path, os), os, width), os)
+
+
+def ancestors(path: str, os: OsFamily) -> Iterator[str]:
+    """A normalised absolute path and every directory above it, nearest first."""
+    separator = "/" if os == "posix" else "\\"
+    root_length = len(_split_root(path, os)[0])
+    yield path
+    while len(path) > root_length:
+        path = path[: max(path.rfind(separator), root_length)]
+        yield path
+
+
+def key(path: str, os: OsFamily, width: Width) -> str:
+    """What two normalised paths have in common when they are to be taken for the same place."""
+    if path.isascii():
+        return path.lower() if os == "windows" else path
+    if width == "wide":
+        import unicodedata
+
+        path = unicodedata.normalize("NFC", path)
+        return unicodedata.normalize("NFC", path.casefold()) if os == "windows" else path
+    return "".join(map(_fold_one, path)) if os == "windows" else path
+
+
+def roots(entries: Iterable[str], os: OsFamily, width: Width) -> dict[str, str]:
+    """Comparison key → entry as written; entries that are not absolute are left out (see `not_absolute`)."""
+    return {key(normalize(entry, os), os, width): entry for entry in entries if is_absolute(entry, os)}
+
+
+def covering(path: str, table: dict[str, str], os: OsFamily, width: Width) -> str | None:
+    """The entry of `roots(…)` that the normalised absolute path is under, nearest first; cost follows its depth only."""
+    for place in ancestors(key(path, os, width), os):
+        if place in table:
+            return table[place]
+    return None
+
+
+def problem_with(path: str, os: OsFamily) -> str | None:
+    """Why this spelling is refused before any rule is asked, or None. Relative spellings are no problem in themselves."""
+    if not path:
+        return "the path is empty"
+    if "\0" in path:
+        return "the path contains a NUL character"
+    if len(path) > _MAX_LENGTH[os]:
+        return f"the path is longer than {_MAX_LENGTH[os]} characters"
+    return _windows_problem(path) if os == "windows" else None
+
+
+def _windows_problem(path: str) -> str | None:
+    plain = path.replace("/", "\\")
+    if plain.startswith(("\\\\?\\", "\\\\.\\", "\\??\\", "\\\\?", "\\\\.")):
+        return "the path uses a device or verbatim prefix"
+    drive = _DRIVE.match(plain)
+    if drive and plain[2:3] != "\\":
+        return "the path is relative to a drive's current directory"
+    if plain.startswith("\\") and not plain.startswith("\\\\"):
+        return "the path is relative to the current drive"
+    for part in plain[2 if drive else 0 :].split("\\"):
+        problem = None if part in {"", ".", ".."} else _windows_name_problem(part)
+        if problem:
+            return f"{problem}: {part}"
+    return None
+
+
+def _windows_name_problem(name: str) -> str | None:
+    if ":" in name:
+        return "the path names an alternate stream"
+    if _NOT_IN_NAMES.search(name):
+        return "the path has a character that no Windows name has"
+    if name[-1] in ". ":
+        return "a name ends in a dot or space, which Windows drops"
+    if _DEVICE.fullmatch(name):
+        return "the path names a device"
+    if _SHORT_NAME.fullmatch(name):
+        return "the path uses a short (8.3) name"
+    return None
+
+
+def _split_root(path: str, os: OsFamily) -> tuple[str, str]:
+    """The root with its separator, and the rest with `/` as separator."""
+    if os == "posix":
+        return ("/", path) if path.startswith("/") else ("", path)
+    plain = path.replace("\\", "/")
+    if _DRIVE.match(plain):
+        drive = plain[0].upper() + ":"
+        return (drive + "\\", plain[2:]) if plain[2:3] == "/" else (drive, plain[2:])
+    share = re.match(r"//+([^/]+)/+([^/]+)", plain)
+    if share:
+        return f"\\\\{share[1]}\\{share[2]}\\", plain[share.end() :]
+    return ("\\", plain) if plain.startswith("/") else ("", plain)
+
+
+def _join_windows(cwd: str, path: str) -> str:
+    if path[:1] in {"/", "\\"}:
+        return _split_root(cwd, "windows")[0] + path
+    if _DRIVE.match(path):
+        return path
+    return cwd + "\\" + path
+
+
+def _fold_one(character: str) -> str:
+    upper = character.upper()
+    return upper.lower() if len(upper) == 1 and upper.lower() == character.lower() else character

@@ -1,0 +1,211 @@
+"""Shell.Exec: blocked, then allowed, for every command of the line; argument rules; redirections as file access."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from policy.bundle import ArgumentRule, Capability, CommandPolicy
+from policy.commands import ParsedCommand, Redirection, SimpleCommand, parse, real_path_of
+from policy.decision import Decision
+from policy.facts import CommandFacts, OsFamily, PathFacts, ShellName
+from policy.names import CapabilityName as Name
+from policy.paths import is_absolute
+
+if TYPE_CHECKING:
+    from policy.check import Case
+
+_MAX_JUDGED_ARGUMENT = 512
+_WINDOWS_SHELLS = frozenset({"cmd", "powershell"})
+
+
+def judge(case: Case) -> Decision | str | None:
+    """A denial, an approval that a redirection needs, the entry that admits, or None (AH 8.2, 8.4)."""
+    from policy.check import denied, where
+
+    entry, facts = case.entry, case.facts
+    if not isinstance(facts, CommandFacts):
+        return denied(entry.name, where(entry), "the call's facts do not fit the capability")
+    if not facts.command.strip() or "\0" in facts.command:
+        return denied(entry.name, where(entry), "the command is empty or has NUL characters")
+    if not is_absolute(facts.cwd, case.os):
+        return denied(entry.name, where(entry), "the working directory is not absolute")
+    parsed = parse(facts.command, facts.shell)
+    verdict = _blocked(entry, parsed, facts.shell) or _undecided(entry, parsed) or _allowed(entry, parsed, facts.shell)
+    verdict = verdict or _argument_rules(entry, parsed, facts.shell)
+    if verdict is not None:
+        return verdict
+    access = _redirections(case, facts, parsed)
+    if access is not None:
+        return access
+    if entry.allowed_commands is None or not parsed.commands:
+        return None
+    names = ", ".join(dict.fromkeys(str(one.program) for one in parsed.commands))
+    return where(entry, "allowedCommands", names)
+
+
+def _blocked(entry: Capability, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
+    from policy.check import denied, where
+
+    if not entry.blocked_commands:
+        return None
+    table = {_wide_name(blocked, shell): blocked for blocked in entry.blocked_commands}
+    for one in parsed.commands:
+        hit = table.get(_wide_name(one.program, shell)) if one.program is not None else None
+        if hit is not None:
+            return denied(entry.name, where(entry, "blockedCommands", hit), f"command is blocked: {one.program}")
+    return None
+
+
+def _undecided(entry: Capability, parsed: ParsedCommand) -> Decision | None:
+    """What can't be decided is denied where a list has to be decided. With an allow list that names the interpreter,
+    code in the line is what the list permits; a block list can't see into it."""
+    from policy.check import denied, where
+
+    if entry.blocked_commands:
+        rule, reasons = "blockedCommands", (*parsed.dynamic, *(f"code in the line: {one}" for one in parsed.opaque))
+    elif entry.allowed_commands is not None:
+        rule, reasons = "allowedCommands", parsed.dynamic
+    elif entry.command_policies:
+        rule, reasons = "commandPolicies", parsed.dynamic
+    else:
+        return None
+    if not reasons:
+        return None
+    return denied(entry.name, where(entry, rule), "the command cannot be decided: " + "; ".join(reasons[:5]))
+
+
+def _allowed(entry: Capability, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
+    from policy.check import denied, where
+
+    if entry.allowed_commands is None:
+        return None
+    table = {_narrow_name(allowed, shell) for allowed in entry.allowed_commands}
+    for one in parsed.commands:
+        if one.program is None or _narrow_name(one.program, shell) not in table:
+            reason = f"command not in allowed commands: {one.program}"
+            return denied(entry.name, where(entry, "allowedCommands"), reason)
+    if not table:
+        return denied(entry.name, where(entry, "allowedCommands"), "the list of allowed commands is empty")
+    return None
+
+
+def _narrow_name(program: str, shell: ShellName) -> str:
+    """To permit: as written. A bare name does not stand for a file of that name somewhere."""
+    if shell not in _WINDOWS_SHELLS:
+        return program
+    return re.sub(r"\.exe$", "", program.lower())
+
+
+def _wide_name(program: str, shell: ShellName) -> str:
+    """To refuse: without directory, letter case and alias."""
+    if shell not in _WINDOWS_SHELLS:
+        return program.rsplit("/", 1)[-1].casefold()
+    from policy.shell_windows import ALIASES, base_name
+
+    name = base_name(program)
+    return ALIASES.get(name, name) if shell == "powershell" else name
+
+
+# Argument rules
+
+
+def _argument_rules(entry: Capability, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
+    from policy.check import denied, where
+
+    for policy in entry.command_policies or ():
+        for one in parsed.commands:
+            if one.program is None or _wide_name(one.program, shell) != _wide_name(policy.command, shell):
+                continue
+            problem = _argument_problem(policy, one)
+            if problem is not None:
+                rule = where(entry, "commandPolicies", policy.command)
+                return denied(entry.name, rule, f"{one.program}: {problem}")
+    return None
+
+
+def _argument_problem(policy: CommandPolicy, one: SimpleCommand) -> str | None:
+    if policy.max_arguments is not None and len(one.arguments) > policy.max_arguments:
+        return f"more than {policy.max_arguments} arguments"
+    if None in one.arguments:
+        return "an argument is only known when it runs"
+    if policy.subcommands is not None and (not one.arguments or one.arguments[0] not in policy.subcommands):
+        return "its first argument is not a permitted subcommand"
+    ruled = {rule.index: rule for rule in policy.arguments}
+    for rule in policy.arguments:
+        if rule.index >= len(one.arguments) and not rule.optional:
+            return f"argument {rule.index} is missing"
+    for place, argument in enumerate(one.arguments):
+        found = ruled.get(place)
+        if found is None:
+            if not policy.additional_arguments and not (place == 0 and policy.subcommands is not None):
+                return f"argument {place} is not permitted"
+        elif not _fits(found, argument or ""):
+            return f"argument {place} is not permitted: {argument}"
+    return None
+
+
+def _fits(rule: ArgumentRule, argument: str) -> bool:
+    if rule.enum is not None and argument not in rule.enum:
+        return False
+    if rule.pattern is None:
+        return True
+    pattern = compiled(rule.pattern)
+    return pattern is not None and len(argument) <= _MAX_JUDGED_ARGUMENT and bool(pattern.fullmatch(argument))
+
+
+@lru_cache(maxsize=256)
+def compiled(pattern: str) -> re.Pattern[str] | None:
+    """A pattern of an argument rule, or None for one that is malformed or might take exponential time: a repeated
+    group, a back-reference, or more than two open-ended repetitions."""
+    bare = re.sub(r"\\.|\[\]?[^\]]*\]", "x", pattern)
+    if re.search(r"\)[*+{]|\\[1-9]|\(\?P=|\(\?\(", pattern) or len(re.findall(r"[*+]|\{\d*,\}", bare)) > 2:
+        return None
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        return None
+
+
+# Redirections
+
+
+def _redirections(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Decision | None:
+    """A write redirection is a File.Write to its target, a read redirection a File.Read. A denial of one of them denies
+    the line; an approval that one of them needs is needed for the line."""
+    approval: Decision | None = None
+    for one in parsed.redirections:
+        answer = _redirection(case, facts, one)
+        if answer is not None and answer.decision == "DENIED":
+            return answer
+        approval = approval or answer
+    return approval
+
+
+def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision | None:
+    from policy.check import check_tool, denied, where
+
+    capability = (Name.FILE_WRITE if one.mode == "write" else Name.FILE_READ).value
+    if one.path is None:
+        return None  # in `dynamic`: `_undecided` has spoken where lists have to be decided
+    spellings = one.spellings(facts.cwd, facts.home)
+    if not spellings:
+        return denied(
+            case.entry.name, where(case.entry), f"a redirection to {one.path}, and no home directory is known"
+        )
+    for spelling in spellings:
+        real = real_path_of(facts, spelling)
+        if real is None:
+            reason = f"a redirection to {spelling}, and where that leads was not looked up"
+            return denied(case.entry.name, where(case.entry), reason)
+        target = PathFacts(requested=one.path, absolute=spelling, real_path=real)
+        answer = check_tool(case.bundle, capability, target, now=case.now, os=_path_family(facts, case.os))
+        if not answer.allowed:
+            return replace(answer, capability=case.entry.name, reason=f"redirection ({capability}): {answer.reason}")
+    return None
+
+
+def _path_family(facts: CommandFacts, os: OsFamily) -> OsFamily:
+    return os if facts.shell in _WINDOWS_SHELLS else ("windows" if os == "windows" else "posix")

@@ -1,0 +1,182 @@
+"""What is known about programs, builtins and variables of a shell line. Data only.
+
+`WRAPPERS` start another program that stands plainly in their arguments; `OPAQUE_STARTERS` start one in a way that is
+not unravelled here; `RISKY_OPTIONS` turn a harmless program into one that runs or writes something else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+STEERING_VARIABLE = re.compile(
+    r"PATH|IFS|ENV|BASH_.*|BASHOPTS|SHELLOPTS|PS[0-4]|PROMPT_COMMAND|CDPATH|FPATH|ZDOTDIR|HOME|SHELL|TMOUT|HISTFILE|INPUTRC"
+    r"|GLOBIGNORE|EXECIGNORE|OPTIND|POSIXLY_CORRECT|LD_.*|DYLD_.*|GCONV_PATH|LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS"
+    r"|LOCALDOMAIN|MALLOC_.*|GIT_.*|.*PAGER|.*EDITOR|VISUAL|BROWSER|.*ASKPASS|PYTHON(?!UNBUFFERED$|DONTWRITEBYTECODE$"
+    r"|HASHSEED$|IOENCODING$|UTF8$).*|PYTEST_.*|NODE_(?!ENV$).*|PERL.*|RUBY.*|GEM_.*|BUNDLE_.*|LUA_.*|PHP.*|.*JAVA_.*"
+    r"|CLASSPATH|JDK_.*|MAVEN_.*|GRADLE_.*|LESS.*|MAN.*|TERMINFO.*|TERMCAP|RSYNC_.*|CVS_.*|SSH_.*|SUDO_.*|GREP_.*"
+    r"|MAKE.*|GNUMAKEFLAGS|CC|CXX|CPP|LD|AR|AS|.*FLAGS|CARGO_.*|RUST.*|GO[A-Z]*|PIP_.*|UV_.*|NPM_.*|YARN_.*|POETRY_.*"
+    r"|VIRTUAL_ENV|CONDA_.*|DOCKER_.*|KUBECONFIG|AWS_.*|GOOGLE_.*|AZURE_.*|.*_PROXY|SSL_.*|CURL_.*|WGETRC|REQUESTS_.*"
+    r"|XDG_.*|EXINIT|VIMINIT|VIMRUNTIME|OPENSSL_.*|.*_PLUGIN_PATH|.*_MODULE.*|.*_PRELOAD|.*_LIBRARY_PATH|.*RC",
+    re.IGNORECASE,
+)
+"""Variables that decide which program, library, configuration, pager or editor is used."""
+
+RESERVED_WORDS = frozenset(
+    "if then elif else fi do done case esac while until for in { } ! function select coproc".split()
+)
+
+POISONING_BUILTINS = frozenset(
+    "eval source . trap alias unalias enable hash bind complete compgen compopt fc history shopt coproc let set disown "
+    "suspend autoload zmodload emulate setopt unsetopt functions zle sched".split()
+)
+"""Builtins that change what later words mean, or run text."""
+SAFE_SET = re.compile(r"[-+][efux]+|[-+][efux]*o|pipefail|errexit|nounset|noglob|xtrace")
+NAMING_BUILTINS = frozenset(
+    "read mapfile readarray printf getopts export declare typeset readonly local unset test [ wait vared".split()
+)
+"""Builtins that take names of variables: a name may carry a subscript, and a subscript is evaluated."""
+DIRECTORY_BUILTINS = frozenset({"cd", "pushd", "popd", "chdir"})
+SHELLS = frozenset("sh bash dash ash zsh ksh mksh fish rbash".split())
+
+
+class Wrapper(NamedTuple):
+    """How a wrapper's own arguments end: options without and with a value, words of its own before the program."""
+
+    flags: str = ""
+    valued: str = ""
+    own_words: int = 0
+    assigns: bool = False
+    appends: bool = False
+
+
+def _wrapper(flags: str = "", valued: str = "", **rest: int) -> Wrapper:
+    return Wrapper(flags, valued, rest.get("own_words", 0), bool(rest.get("assigns")), bool(rest.get("appends")))
+
+
+WRAPPERS: dict[str, Wrapper] = {
+    "time": _wrapper("-p -v --verbose --portability", "-f --format"),
+    "env": _wrapper("-i -0 --ignore-environment --null -", "-u --unset", assigns=1),
+    "nice": _wrapper("", "-n --adjustment"),
+    "nohup": _wrapper(),
+    "setsid": _wrapper("-f -w -c --fork --wait --ctty"),
+    "stdbuf": _wrapper("", "-i -o -e --input --output --error"),
+    "timeout": _wrapper("--foreground --preserve-status -v --verbose", "-k --kill-after -s --signal", own_words=1),
+    "sudo": _wrapper("-n -S -H -b --non-interactive --stdin", "-u -g -p --user --group --prompt", assigns=1),
+    "doas": _wrapper("-n", "-u"),
+    "command": _wrapper("-p"),
+    "builtin": _wrapper(),
+    "exec": _wrapper("-c -l", "-a"),
+    "noglob": _wrapper(),
+    "nocorrect": _wrapper(),
+    "ionice": _wrapper("-t --ignore", "-c -n --class --classdata"),
+    "taskset": _wrapper("-c --cpu-list", "", own_words=1),
+    "xargs": _wrapper(
+        "-0 -r -t -x -o --null --no-run-if-empty --verbose --exit",
+        "-n -P -L -I -d -s -E -a --max-args --max-procs --max-lines --replace --delimiter --max-chars --arg-file",
+        appends=1,
+    ),
+}
+
+RUNNERS: frozenset[tuple[str, str]] = frozenset(
+    {
+        ("uv", "run"), ("poetry", "run"), ("pipenv", "run"), ("pdm", "run"), ("hatch", "run"), ("rye", "run"),
+        ("bundle", "exec"), ("npm", "exec"), ("pnpm", "exec"), ("pnpm", "dlx"), ("yarn", "exec"), ("yarn", "dlx"),
+        ("pipx", "run"), ("conda", "run"), ("mise", "exec"), ("direnv", "exec"), ("dotenv", "run"),
+    }
+)  # fmt: skip
+"""Package managers whose subcommand starts the program that follows."""
+SINGLE_RUNNERS = frozenset("npx uvx bunx".split())
+
+OPAQUE_STARTERS = frozenset(
+    "watch parallel ssh flock script su runuser pkexec chroot unshare nsenter strace ltrace gdb lldb valgrind busybox "
+    "toybox start-stop-daemon systemd-run screen tmux at batch crontab expect unbuffer entr xvfb-run fakeroot firejail "
+    "bwrap run-parts proot setarch linux32 linux64 prlimit chrt numactl catchsegv dbus-run-session sg newgrp perf "
+    "vi vim nvim view ex ed emacs nano pico less more most lesspipe m4 rlwrap socat nc ncat netcat scp sftp rsh "
+    "osascript open xdg-open launchctl wsl cmd cmd.exe powershell powershell.exe pwsh pwsh.exe".split()
+)
+
+INLINE_CODE: dict[str, re.Pattern[str]] = {
+    "python": re.compile(r"-[A-Za-z]*c.*|-"),
+    "perl": re.compile(r"-[A-Za-z0-9]*[eE].*|-"),
+    "ruby": re.compile(r"-[A-Za-z0-9]*e.*|-"),
+    "node": re.compile(r"-e|-p|-pe|--eval.*|--print.*|-"),
+    "deno": re.compile(r"eval"),
+    "bun": re.compile(r"-e|--eval.*"),
+    "php": re.compile(r"-[rRBE].*"),
+    "lua": re.compile(r"-e.*|-"),
+    "make": re.compile(r"-E.*|--eval.*|SHELL=.*|\.SHELLFLAGS=.*"),
+}
+"""Arguments by which an interpreter takes code from the line, or from its input."""
+READS_CODE_FROM_INPUT = frozenset("python perl ruby node php lua".split())
+
+RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
+    "sort": re.compile(r"-[A-Za-z]*o.*|--o.*|--compress.*|-T.*"),
+    "rg": re.compile(r"--pre(=.*)?|--hostname-bin.*|-[A-Za-z.]*z.*|--search-zip"),
+    "ag": re.compile(r"--pager.*"),
+    "bat": re.compile(r"--pager.*|--diff"),
+    "fd": re.compile(r"-[A-Za-z]*[xX].*|--exec.*"),
+    "tar": re.compile(r"--to-c.*|--checkpoint-a.*|--use-c.*|--rsh.*|--rmt.*|--info-s.*|--new-v.*|-[A-Za-z]*[IF].*"),
+    "zip": re.compile(r"-[A-Za-z]*T.*|--unzip-command.*"),
+    "man": re.compile(r"-[A-Za-z]*[PHL].*|--pager.*|--html.*"),
+    "rsync": re.compile(r"-[A-Za-z]*e.*|--rsh.*|--rsync-path.*"),
+    "wget": re.compile(r"--use-askpass.*|-e.*|--execute.*|--config.*"),
+    "curl": re.compile(r"-[A-Za-z]*K.*|--config.*|--engine.*"),
+    "split": re.compile(r"--f.*"),
+    "tree": re.compile(r"-[A-Za-z]*[oR].*"),
+    "tcpdump": re.compile(r"-[A-Za-z]*z.*"),
+    "ip": re.compile(r"-b.*|-force|netns|exec"),
+    "npm": re.compile(r"--script-shell.*|--node-options.*"),
+    "go": re.compile(r"-toolexec.*|-exec.*|-vettool.*"),
+    "cargo": re.compile(r"--config.*"),
+    "date": re.compile(r"-s.*|--set.*"),
+    "find": re.compile(r"-delete|-f(?:print|print0|printf|ls)"),
+}
+"""Full match of one argument: the option runs something, or writes where no redirection shows it."""
+
+SED_SAFE = re.compile(
+    r"\s*(?:(?:\d+|\$|/(?:[^/\\\n]|\\.)*/)(?:,(?:\d+|\$|/(?:[^/\\\n]|\\.)*/))?!?\s*)?"
+    r"(?:[pdq=]|s([/|#,:@])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gpiI0-9]*)\s*",
+)
+SED_OPTIONS = re.compile(r"-[nErsuz]*i?[nErsuz]*|-i\.[A-Za-z]+|--(?:quiet|silent|regexp-extended|in-place|null-data)")
+AWK_RISKY = re.compile(r"system|getline|@|\||print[^;}]*>")
+
+GIT_GLOBAL_FLAGS = frozenset({"--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--version", "--help"})
+GIT_SUBCOMMANDS = frozenset(
+    "add am annotate apply archive bisect blame branch bundle cat-file check-attr check-ignore checkout cherry cherry-pick "
+    "clean clone commit config count-objects describe diff diff-files diff-index diff-tree fetch for-each-ref format-patch "
+    "fsck gc grep hash-object init log ls-files ls-remote ls-tree merge merge-base mv name-rev notes prune pull push "
+    "range-diff rebase reflog remote reset restore rev-list rev-parse revert rm shortlog show show-branch show-ref "
+    "sparse-checkout stash status submodule switch symbolic-ref tag update-index verify-commit version whatchanged "
+    "worktree".split()
+)
+"""Subcommands that no alias can replace. `help`, `difftool` and others that start programs are left out."""
+GIT_VALUE_FOLLOWS = frozenset({"-m", "--message"})
+GIT_RISKY = re.compile(
+    r"--ex.*|-x.*|-O.*|--open-f.*|--upload-p.*|--receive-p.*|--output(?:=.*)?|--textconv|-u.*|-c.*|--conf.*|--templ.*"
+    r"|--remote(?:=.*)?|-i|--interactive"
+)
+GIT_HARMLESS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("-x", frozenset({"clean", "cherry-pick"})),
+    ("-u", frozenset("push add commit stash status diff log show submodule branch checkout".split())),
+    ("-c", frozenset("checkout switch commit log diff show".split())),
+    ("-i", frozenset("grep log branch".split())),
+    ("-O", frozenset({"diff", "log", "show"})),
+    ("--exclude", frozenset("clean ls-files describe".split())),
+)
+"""Spellings of `GIT_RISKY` that mean something else for these subcommands."""
+_REMOTE_HELPER = r"[A-Za-z0-9]+::.*"
+GIT_RULES: dict[str, re.Pattern[str]] = {
+    "bisect": re.compile(r"run|visualize|view"),
+    "submodule": re.compile(r"foreach|" + _REMOTE_HELPER),
+    "rebase": re.compile(r"-[A-Za-z]*[xi].*"),
+    "grep": re.compile(r"-[A-Za-z]*O.*"),
+    "archive": re.compile(r"-o.*"),
+    "diff": re.compile(r"--ext-diff"),
+    "clone": re.compile(r"-[A-Za-z]*[uc].*|" + _REMOTE_HELPER),
+    **dict.fromkeys(("fetch", "pull", "push", "remote", "ls-remote"), re.compile(_REMOTE_HELPER)),
+}
+"""Refused arguments of single subcommands."""
+GIT_CONFIG_READS = frozenset({"--get", "--get-all", "--get-regexp", "--list", "-l", "get", "list"})
+GIT_CONFIG_SCOPES = frozenset({"--global", "--local", "--system", "--show-origin", "--show-scope", "-z", "--null"})
+GIT_CONFIG_HARMLESS = frozenset({"user.name", "user.email", "init.defaultBranch", "core.autocrlf"})

@@ -1,0 +1,115 @@
+"""One shell word at a time: what it is after quote removal, where that can be said without running anything."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Word(NamedTuple):
+    """A word. `text` is its value, None where expansion decides it; `prefix` is the literal text in front of the first
+    expansion; `splits` says that it may become several words; `tilde` that it starts with an unquoted `~`; `valid` is
+    False where the word's spelling does not fit its boundaries."""
+
+    text: str | None
+    prefix: str = ""
+    splits: bool = False
+    tilde: bool = False
+    valid: bool = True
+
+    @property
+    def may_be_option(self) -> bool:
+        """True for an unknown word that could turn out to be an option, or several words."""
+        return self.text is None and (self.splits or not self.prefix or self.prefix.startswith("-"))
+
+
+UNKNOWN = Word(None, splits=True)
+_INVALID = Word(None, splits=True, valid=False)
+_BREAKS = frozenset(" \t\n;|&<>()")
+_EXPANDS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_{(@*#?$!-[")
+_ESCAPED_IN_STRING = frozenset('$`"\\')
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:=+@%^")
+
+
+def plain(text: str) -> Word:
+    """A word that is already known."""
+    return Word(text, text)
+
+
+def read_word(source: str) -> Word:
+    """Reads one word as bash spells it. Brace, parameter, command and pathname expansion make it unknown."""
+    if _PLAIN.issuperset(source):
+        return Word(source, source)
+    if source.startswith(("<(", ">(")):
+        return Word(None, "/dev/fd/")
+    kept: list[str] = []
+    place, end = 0, len(source)
+    tilde = source.startswith("~")
+    while place < end:
+        character = source[place]
+        if character == "'":
+            close = source.find("'", place + 1)
+            if close < 0:
+                return _INVALID
+            kept.append(source[place + 1 : close])
+            place = close + 1
+        elif character == '"':
+            place, dynamic = _read_string(source, place + 1, kept)
+            if place < 0:
+                return _INVALID
+            if dynamic:
+                return Word(None, "".join(kept), splits=_may_split(source), tilde=tilde)
+        elif character == "\\":
+            if place + 1 >= end or source[place + 1] == "\n":
+                return _INVALID
+            kept.append(source[place + 1])
+            place += 2
+        elif character in _BREAKS:
+            return _INVALID
+        else:
+            if _is_expansion(source, place):
+                splits = character not in "*?[" or any(mark in source for mark in "$`{")
+                return Word(None, "".join(kept), splits=splits, tilde=tilde)
+            kept.append(character)
+            place += 1
+    text = "".join(kept)
+    return Word(text, text, tilde=tilde)
+
+
+def _read_string(source: str, place: int, kept: list[str]) -> tuple[int, bool]:
+    """Reads to the closing quote: the place behind it, and False; or any place and True where something expands."""
+    end = len(source)
+    while place < end:
+        character = source[place]
+        if character == '"':
+            return place + 1, False
+        if character == "`" or (character == "$" and source[place + 1 : place + 2] in _EXPANDS):
+            return place, True
+        if character == "\\" and place + 1 < end:
+            place += 1
+            character = source[place]
+            if character == "\n":
+                place += 1
+                continue
+            if character not in _ESCAPED_IN_STRING:
+                kept.append("\\")
+        kept.append(character)
+        place += 1
+    return -1, False
+
+
+def _is_expansion(source: str, place: int) -> bool:
+    character = source[place]
+    if character == "$":
+        following = source[place + 1 : place + 2]
+        return following in _EXPANDS or following in {"'", '"'}
+    if character == "{":
+        return source != "{}" and ("," in source or ".." in source) and "}" in source[place:]
+    if character == "[":
+        return "]" in source[place:]
+    return character in "`*?"
+
+
+def _may_split(source: str) -> bool:
+    """Inside double quotes only `$@` and its like make several words; outside any expansion may."""
+    wholly_quoted = source[0] == '"' and source[-1] == '"' and '"' not in source[1:-1]
+    return not wholly_quoted or "@" in source

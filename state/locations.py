@@ -1,0 +1,94 @@
+"""Where everything of a session lies, and with which modes (AH 9.4, interface section 1)."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from state.errors import InvalidSessionId
+
+APP_NAME = "agent-host"
+STATE_DIR_VARIABLE = "AGENT_HOST_STATE_DIR"
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
+
+_SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+def default_state_dir() -> str:
+    """`$AGENT_HOST_STATE_DIR`, else the platform's user data directory."""
+    chosen = os.environ.get(STATE_DIR_VARIABLE)
+    if chosen:
+        return os.path.abspath(os.path.expanduser(chosen))
+    import platformdirs
+
+    return platformdirs.user_data_dir(APP_NAME, appauthor=False)
+
+
+def checked_session_id(session_id: str) -> str:
+    """`session_id` itself when it is safe as a file name, else InvalidSessionId."""
+    if not _SESSION_ID.fullmatch(session_id):
+        raise InvalidSessionId("a session id is 1 to 128 of the characters A-Z a-z 0-9 _ -")
+    return session_id
+
+
+def make_private_dir(path: str) -> None:
+    """Create `path` and its parents; what is created is 0700. Raises OSError."""
+    os.makedirs(path, mode=DIRECTORY_MODE, exist_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPaths:
+    """All paths of one session under one state directory. Absolute strings; the id is checked on construction."""
+
+    state_dir: str
+    session_id: str
+
+    def __post_init__(self) -> None:
+        checked_session_id(self.session_id)
+
+    @property
+    def checkpoints(self) -> str:
+        """Directory of snapshots, journals and locks."""
+        return os.path.join(self.state_dir, "checkpoints")
+
+    @property
+    def snapshot(self) -> str:
+        """The checkpoint proper (AH 9.2)."""
+        return os.path.join(self.checkpoints, f"{self.session_id}.json")
+
+    @property
+    def journal(self) -> str:
+        """Records since the snapshot."""
+        return os.path.join(self.checkpoints, f"{self.session_id}.journal")
+
+    @property
+    def lock(self) -> str:
+        """Held for the life of the process that has the session."""
+        return os.path.join(self.checkpoints, f"{self.session_id}.lock")
+
+    @property
+    def records(self) -> str:
+        """What stays after the end: events, artifacts, the result."""
+        return os.path.join(self.state_dir, "sessions", self.session_id)
+
+    @property
+    def events(self) -> str:
+        """One event a line."""
+        return os.path.join(self.records, "events.jsonl")
+
+    @property
+    def result(self) -> str:
+        """The result object of the session's last task."""
+        return os.path.join(self.records, "result.json")
+
+    @property
+    def artifacts(self) -> str:
+        """Artifacts of the embedded Workspace Service."""
+        return os.path.join(self.records, "artifacts")
+
+    @property
+    def blobs(self) -> str:
+        """Content-addressed files: patch baselines."""
+        return os.path.join(self.records, "blobs")

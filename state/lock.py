@@ -1,0 +1,123 @@
+"""One process per session: a lock that the operating system drops when its holder dies, however it dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from typing import Self
+
+from state.errors import SessionLocked
+from state.locations import FILE_MODE
+
+_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+# `holder` takes the lock for an instant; a process that starts in that instant looks again before it gives up.
+_PROBES_TOLERATED = 20
+_PROBE_S = 0.005
+
+
+class SessionLock:
+    """Held from `acquire` to `release`. The file holds the pid of the holder, for the message to the second one."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+
+    @classmethod
+    def acquire(cls, path: str, session_id: str) -> Self:
+        """Take the lock or raise SessionLocked with the holder's pid. A file left by a dead process is no obstacle."""
+        patience = _PROBES_TOLERATED
+        while True:
+            fd = os.open(path, _FLAGS, FILE_MODE)
+            try:
+                if _try_lock(fd):
+                    # The holder before us may have removed the file between our open and our lock: then we hold a
+                    # lock on nothing, and another process could hold the one on the name.
+                    if _still_named(path, fd):
+                        os.ftruncate(fd, 0)
+                        os.lseek(fd, 0, os.SEEK_SET)
+                        os.write(fd, b"%d\n" % os.getpid())
+                        return cls(path, fd)
+                else:
+                    pid = _pid_in(fd)
+                    patience -= 1
+                    if patience <= 0 or (pid is not None and _alive(pid)):
+                        raise SessionLocked(session_id, pid)
+                    time.sleep(_PROBE_S)
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)
+
+    def release(self, *, remove: bool) -> None:
+        """Let go; `remove` takes the file away too, which is right only when the session is over."""
+        if self._fd < 0:
+            return
+        if remove and sys.platform != "win32":  # before the close: behind it, the name may be another process's lock
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
+        os.close(self._fd)
+        self._fd = -1
+        if remove and sys.platform == "win32":  # an open file has no other chance there, and a held one refuses
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+
+
+def holder(path: str) -> int | None:
+    """Pid of the live process that holds the lock at `path`; None when nobody does."""
+    try:
+        fd = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
+    except FileNotFoundError:
+        return None
+    try:
+        return None if _try_lock(fd) else (_pid_in(fd) or 0)
+    finally:
+        os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    if sys.platform == "win32":
+        import msvcrt
+
+        # A byte far behind the pid, so that the file stays readable for the second process.
+        os.lseek(fd, 1 << 30, os.SEEK_SET)
+        try:
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        os.lseek(fd, 0, os.SEEK_SET)
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _pid_in(fd: int) -> int | None:
+    os.lseek(fd, 0, os.SEEK_SET)
+    text = os.read(fd, 32).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _still_named(path: str, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
+def _alive(pid: int) -> bool:
+    if sys.platform == "win32":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

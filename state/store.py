@@ -1,0 +1,260 @@
+"""One session on disk: snapshot plus journal, committed at two points a step (design section 6).
+
+    write-ahead   turn (assistant message, its calls)            append, sync
+    meanwhile     call_started, call_finished                    append
+    commit        step_committed                                 append, sync
+
+The snapshot is rewritten when the journal has outgrown it, so that bytes written follow bytes changed. A journal whose
+descriptor failed is never written again: the next write puts everything into a fresh snapshot and a fresh journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Self
+
+import orjson
+
+from state import files
+from state.checkpoint import Checkpoint, decode_snapshot, encode_snapshot
+from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed
+from state.journal import Journal, JournalContent, parse
+from state.locations import SessionPaths, make_private_dir
+from state.lock import SessionLock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Below this a rewrite of the snapshot costs more in syncs than it saves in replay.
+_MIN_COMPACT_BYTES = 256 * 1024
+
+ENDED = "SESSION_COMPLETED"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What was found besides the state itself. `torn_bytes` of an unfinished last record were dropped."""
+
+    torn_bytes: int = 0
+
+
+class SessionStore:
+    """The open store of one session; holds the session's lock from `create` or `open` to `close` or `delete`.
+
+    `state` is the present state: every record goes through `append`, which writes it and folds it over `state`.
+    """
+
+    def __init__(self, paths: SessionPaths, lock: SessionLock, state: Checkpoint, report: LoadReport) -> None:
+        self._paths = paths
+        self._lock = lock
+        self._journal: Journal | None = None
+        self._snapshot_bytes = 0
+        self.state = state
+        self.report = report
+
+    @classmethod
+    def create(cls, paths: SessionPaths, state: Checkpoint) -> Self:
+        """A new session that starts from `state`. Raises SessionExists, SessionLocked, WriteFailed."""
+        with _as_write_failure("preparing the state directory"):
+            make_private_dir(paths.checkpoints)
+            make_private_dir(paths.records)
+        lock = SessionLock.acquire(paths.lock, paths.session_id)
+        try:
+            if os.path.lexists(paths.snapshot) or os.path.lexists(paths.journal):
+                raise SessionExists(f"session {paths.session_id} exists already: resume it, or choose another id")
+            store = cls(paths, lock, state, LoadReport())
+            store._write_snapshot()
+        except SessionExists:
+            lock.release(remove=False)
+            raise
+        except BaseException:
+            lock.release(remove=True)
+            raise
+        return store
+
+    @classmethod
+    def open(cls, paths: SessionPaths) -> Self:
+        """The session as the last process left it: the snapshot and the journal's whole records over it.
+
+        Raises NoSuchSession, SessionLocked, UnknownVersion (files untouched), Damaged (files moved aside as
+        `.corrupt-N`), WriteFailed.
+        """
+        if not (os.path.lexists(paths.snapshot) or os.path.lexists(paths.journal)):
+            raise _no_such(paths)
+        lock = SessionLock.acquire(paths.lock, paths.session_id)
+        try:
+            loaded = load(paths)
+            store = cls(paths, lock, loaded.state, loaded.report)
+            store._snapshot_bytes = loaded.snapshot_bytes
+            with _as_write_failure("opening the journal"):
+                if loaded.journal is not None and loaded.journal.records[-1][0] == store.state.seq:
+                    store._journal = Journal.reopen(paths.journal, loaded.journal)
+                else:
+                    store._write_snapshot()
+        except Damaged as error:
+            error.quarantined = _quarantine(paths)
+            lock.release(remove=True)
+            raise
+        except NoSuchSession:
+            _unlink(paths.journal)
+            lock.release(remove=True)
+            raise
+        except BaseException:
+            lock.release(remove=False)
+            raise
+        return store
+
+    def append(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
+        """Fold one record over the state and write it; on return it survives the death of this process, and after
+        `sync` that of the machine. Raises WriteFailed, and then the state has the record all the same: the next
+        write that succeeds carries it."""
+        record: dict[str, Any] = {"kind": kind, **fields}
+        if message is not None:
+            record["message"] = orjson.Fragment(message)
+        payload = orjson.dumps(record)
+        self.state.apply(kind, fields, message)
+        self.state.seq += 1
+        if self._journal is None or self._journal.broken:
+            self._write_snapshot()
+        else:
+            self._journal.append(payload)
+
+    def sync(self) -> None:
+        """Make everything appended so far durable: one sync, or a new snapshot when the journal failed or has
+        outgrown the last one. Raises WriteFailed."""
+        journal = self._journal
+        if journal is None or journal.broken or self._outgrown(journal):
+            self._write_snapshot()
+        else:
+            journal.sync()
+
+    def close(self) -> None:
+        """Let go of the session; it stays resumable."""
+        self._close_journal()
+        self._lock.release(remove=False)
+
+    def delete(self) -> None:
+        """The clean end (AH 9.6): snapshot, journal and lock go.
+
+        The snapshot goes first: alone it would be an older state that a resume could take for the present one. The
+        journal that a crash leaves behind says by its last record that the session is over.
+        """
+        with contextlib.suppress(WriteFailed):
+            self.append("session_status", {"status": ENDED})
+        self._close_journal()
+        _unlink(self._paths.snapshot)
+        _unlink(self._paths.journal)
+        self._lock.release(remove=True)
+
+    def _outgrown(self, journal: Journal) -> bool:
+        return journal.size > max(_MIN_COMPACT_BYTES, self._snapshot_bytes)
+
+    def _write_snapshot(self) -> None:
+        with _as_write_failure("writing the checkpoint"):
+            chunks = encode_snapshot(self.state, datetime.now(UTC).isoformat(timespec="milliseconds"))
+            files.replace_atomically(self._paths.snapshot, chunks)
+            self._snapshot_bytes = sum(map(len, chunks))
+            self._start_journal()
+
+    def _start_journal(self) -> None:
+        """An empty journal in place of the old one, whose records the snapshot now holds. A crash between the two
+        is harmless: records up to the snapshot's sequence number are skipped on load."""
+        self._close_journal()
+        opening = orjson.dumps({"kind": "opened", "sessionId": self._paths.session_id})
+        self.state.seq += 1
+        self._journal = Journal.create(self._paths.journal, self.state.seq, opening)
+
+    def _close_journal(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A session read from disk. `journal` is None when there is none to append to."""
+
+    state: Checkpoint
+    report: LoadReport
+    journal: JournalContent | None
+    snapshot_bytes: int
+
+
+def load(paths: SessionPaths) -> Loaded:
+    """Read a session without changing anything. Raises NoSuchSession, UnknownVersion, Damaged."""
+    data, journal_data = _read(paths.snapshot), _read(paths.journal)
+    content = parse(journal_data or b"")
+    if data is None:
+        if journal_data is None or _says_ended(content):
+            raise _no_such(paths)
+        raise Damaged("the journal is there and its checkpoint is missing")
+    state = decode_snapshot(data)
+    if state.identity.session_id != paths.session_id:
+        raise Damaged(f"the checkpoint belongs to session {state.identity.session_id!r}")
+    if content.damaged:
+        raise Damaged(f"the journal is damaged {content.valid_bytes} bytes in, before its end")
+    _replay(state, content, paths.session_id)
+    return Loaded(state, LoadReport(content.torn_bytes), content if content.records else None, len(data))
+
+
+def _replay(state: Checkpoint, content: JournalContent, session_id: str) -> None:
+    """Fold the journal's records over the snapshot. Records that the snapshot already holds are skipped."""
+    for seq, payload in content.records:
+        if seq <= state.seq:
+            continue
+        if seq != state.seq + 1:
+            raise Damaged(f"records {state.seq + 1} to {seq - 1} are missing between checkpoint and journal")
+        fields = orjson.loads(payload)
+        kind = fields.pop("kind")
+        state.seq = seq
+        if kind == "opened":
+            if fields["sessionId"] != session_id:
+                raise Damaged(f"the journal belongs to session {fields['sessionId']!r}")
+            continue
+        message = fields.pop("message", None)
+        state.apply(kind, fields, None if message is None else orjson.dumps(message))
+
+
+def _says_ended(content: JournalContent) -> bool:
+    last = orjson.loads(content.records[-1][1]) if content.records else {}
+    return last.get("kind") == "session_status" and last.get("status") == ENDED
+
+
+def _no_such(paths: SessionPaths) -> NoSuchSession:
+    return NoSuchSession(f"there is no session {paths.session_id} to resume")
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        return files.read_bytes(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Damaged(f"{os.path.basename(path)} cannot be read: {error.strerror}") from error
+
+
+def _quarantine(paths: SessionPaths) -> str:
+    """Move snapshot and journal aside under the first free `.corrupt-N`; nothing is deleted unread."""
+    number = 1
+    while any(os.path.lexists(f"{path}.corrupt-{number}") for path in (paths.snapshot, paths.journal)):
+        number += 1
+    for path in (paths.snapshot, paths.journal):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path, f"{path}.corrupt-{number}")
+    return f"{paths.snapshot}.corrupt-{number}"
+
+
+@contextlib.contextmanager
+def _as_write_failure(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise WriteFailed(f"{doing} failed: {error.strerror or error}") from error

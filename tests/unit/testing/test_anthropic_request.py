@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent_host.testing.anthropic_request import read_request
+from agent_host.testing.dialect import BadRequest
+from tests.unit.testing.support import assistant, body, call, result, user
+
+
+def two_results(call_id: str) -> dict[str, Any]:
+    return {"role": "user", "content": result(call_id)["content"] * 2}
+
+
+@pytest.mark.parametrize(
+    ("payload", "problem"),
+    [
+        ([], "the body must be a JSON object"),
+        ({}, "model: field required"),
+        ({"model": 1}, "model: must be of type str"),
+        ({"model": "m", "max_tokens": True}, "max_tokens: must be of type int"),
+        ({"model": "m", "max_tokens": 1, "messages": []}, "messages: at least one message"),
+        (body({"role": "system", "content": "a"}), "messages.0: role must be one of user, assistant"),
+        (body(assistant("a")), "messages.0: the first message must be the user's"),
+        (body(user("")), "messages.0: content must be text or an array of blocks, and not empty"),
+        (body({"role": "user", "content": []}), "and not empty"),
+        (body({"role": "user", "content": ["a"]}), "messages.0.content.0: must be an object with a type"),
+        (body({"role": "user", "content": [{"type": "text", "text": ""}]}), "text blocks must not be empty"),
+        (body(user("a"), call("t")), "messages.1: tool_use without tool_result right after it: t"),
+        (body(user("a"), call("t"), user("b")), "messages.1: tool_use without tool_result right after it: t"),
+        (body(user("a"), call("t"), result("u")), "messages.1: tool_use without tool_result right after it: t"),
+        (body(user("a"), result("t")), "messages.1: tool_result without tool_use right before it: t"),
+        (body(user("a"), call("t"), two_results("t")), "messages.2: more than one tool_result for one tool_use"),
+        (body(user("a"), call("t"), result("t"), call("t"), result("t")), "messages.3: tool_use ids must be unique"),
+        (body({**call("t"), "role": "user"}, result("t")), "messages.0: tool_use blocks belong to the assistant"),
+        (
+            body(user("a"), {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "input": "x"}]}),
+            "messages.1.content.0: the input of tool_use must be an object",
+        ),
+    ],
+)
+def test_bodies_that_the_real_endpoint_refuses_are_refused(payload: Any, problem: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        read_request(payload, {})
+    assert problem in str(caught.value)
+
+
+def test_results_may_come_in_any_order_and_beside_text() -> None:
+    calls = {"role": "assistant", "content": call("t")["content"] + call("u")["content"]}
+    text = {"type": "text", "text": "and now?"}
+    results = {"role": "user", "content": [*result("u", "U")["content"], *result("t", "T")["content"], text]}
+    view = read_request(body(user("a"), calls, results), {})
+    assert view.last_text == "U\nT\nand now?"
+    assert view.message_count == 3
+
+
+def test_a_conversation_without_a_session_is_known_by_its_first_message() -> None:
+    one = read_request(body(user("a")), {}).session
+    assert one == read_request(body(user("a"), assistant("b"), user("c")), {}).session
+    assert one != read_request(body(user("b")), {}).session
+    assert read_request(body(user("a")), {"x-session-id": "s"}).session == "s"

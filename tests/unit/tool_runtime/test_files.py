@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from agent_host.contracts import ToolConstraints
+from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of
+from tool_runtime.core import files
+from tool_runtime.core.paths import Scope
+from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.tool import Abandoned
+
+
+async def test_read_gives_the_text_with_its_line_ends(call: Call, workspace: Path) -> None:
+    (workspace / "a.txt").write_bytes(b"one\r\ntwo\nw\xc3\xb6rld")
+    assert text_of(await call("ReadFile", path=f"{workspace}/a.txt")) == "one\r\ntwo\nwörld"
+
+
+@pytest.mark.parametrize(
+    ("offset", "limit", "expected"),
+    [(1, 2, "1\n2\n"), (2, None, "2\n3\n4"), (3, 1, "3\n"), (4, 9, "4"), (2, 2, "2\n3\n")],
+)
+async def test_read_window(call: Call, workspace: Path, offset: int, limit: int | None, expected: str) -> None:
+    (workspace / "a.txt").write_text("1\n2\n3\n4")
+    window = {"offset": offset} | ({} if limit is None else {"limit": limit})
+    assert text_of(await call("ReadFile", path=f"{workspace}/a.txt", **window)) == expected
+
+
+async def test_read_window_of_a_file_of_many_chunks(call: Call, workspace: Path) -> None:
+    (workspace / "big").write_text("".join(f"line {n} ü\n" for n in range(1, 200_001)))
+    got = text_of(await call("ReadFile", path=f"{workspace}/big", offset=150_000, limit=2))
+    assert got == "line 150000 ü\nline 150001 ü\n"
+    assert "ends before line 300000" in text_of(await call("ReadFile", path=f"{workspace}/big", offset=300_000))
+
+
+async def test_read_keeps_head_and_tail_of_what_is_too_long(make_router: MakeRouter, workspace: Path) -> None:
+    (workspace / "big").write_text("a" * 600_000 + "b" * 400_000)
+    router = make_router(max_output_bytes=1000)
+    text = text_of(await router.execute(request("ReadFile", path=f"{workspace}/big")))
+    assert text == "a" * 800 + "\n[... truncated 999000 bytes of 1000000 ...]\n" + "b" * 200
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"\xef\xbb\xbfhello", "hello"),
+        ("hé".encode("utf-16"), "hé"),
+        (b"caf\xe9 ol\xe9", "café olé"),
+        (b"\x7fELF\0\0\1", "Binary file, 7 bytes"),
+        (b"", ""),
+    ],
+)
+async def test_read_encodings(call: Call, workspace: Path, data: bytes, expected: str) -> None:
+    (workspace / "f").write_bytes(data)
+    assert text_of(await call("ReadFile", path=f"{workspace}/f")) == expected
+
+
+async def test_read_falls_back_when_a_late_chunk_is_no_utf8(call: Call, workspace: Path) -> None:
+    (workspace / "f").write_bytes(b"x\n" * 200_000 + b"caf\xe9")
+    assert text_of(await call("ReadFile", path=f"{workspace}/f", offset=200_001)) == "café"
+
+
+async def test_read_with_a_named_encoding(call: Call, workspace: Path) -> None:
+    (workspace / "f").write_bytes("привет".encode("koi8-r"))
+    assert text_of(await call("ReadFile", path=f"{workspace}/f", encoding="koi8-r")) == "привет"
+    assert error_of(await call("ReadFile", path=f"{workspace}/f", encoding="klingon"))[0] == "INVALID_REQUEST"
+
+
+async def test_read_refusals(call: Call, workspace: Path) -> None:
+    (workspace / "f").write_text("12345")
+    os.mkfifo(workspace / "fifo")
+    small = ToolConstraints(max_file_size_bytes=4)
+    assert error_of(await call("ReadFile", path=f"{workspace}/none"))[0] == "FILE_NOT_FOUND"
+    assert error_of(await call("ReadFile", path=f"{workspace}/f/below"))[0] == "FILE_NOT_FOUND"
+    assert error_of(await call("ReadFile", small, path=f"{workspace}/f"))[0] == "FILE_TOO_LARGE"
+    assert error_of(await call("ReadFile", path=str(workspace)))[0] == "TOOL_EXECUTION_FAILED"
+    assert error_of(await call("ReadFile", path=f"{workspace}/fifo"))[0] == "TOOL_EXECUTION_FAILED"
+    assert error_of(await call("ReadFile", path="f"))[0] == "INVALID_REQUEST"
+    assert error_of(await call("ReadFile", path=f"{workspace}/f\0"))[0] == "INVALID_REQUEST"
+    assert error_of(await call("ReadFile", path="/" + "x" * 5000))[0] == "INVALID_REQUEST"
+    assert error_of(await call("ReadFile", path=f"{workspace}/\ud800"))[0] == "INVALID_REQUEST"
+
+
+async def test_home_is_expanded(call: Call, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(workspace))
+    (workspace / "f").write_text("at home")
+    assert text_of(await call("ReadFile", path="~/f")) == "at home"
+
+
+async def test_write_creates_with_directories_and_says_so(call: Call, workspace: Path) -> None:
+    path = workspace / "new" / "deep" / "ü.txt"
+    result = await call("WriteFile", path=str(path), content="grün\n")
+    assert text_of(result) == f"Wrote 6 bytes to {path}"
+    assert path.read_text() == "grün\n"
+    (diff,) = result.artifacts
+    assert diff.artifact_type == "file_diff"
+    assert diff.data.decode() == f"--- /dev/null\n+++ {path}\n@@ -0,0 +1 @@\n+grün\n"
+
+
+async def test_write_without_directories(call: Call, workspace: Path) -> None:
+    result = await call("WriteFile", path=f"{workspace}/no/f", content="x", createDirectories=False)
+    assert error_of(result)[0] == "FILE_NOT_FOUND"
+    assert not (workspace / "no").exists()
+
+
+async def test_write_replaces_whole_keeps_mode_and_makes_a_diff(call: Call, workspace: Path) -> None:
+    path = workspace / "run.sh"
+    path.write_text("a\nb\nc\n")
+    path.chmod(0o751)
+    old_inode = path.stat().st_ino
+    result = await call("WriteFile", path=str(path), content="a\nB\nc\n")
+    assert path.read_text() == "a\nB\nc\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o751
+    assert path.stat().st_ino != old_inode, "replaced by rename: no reader ever sees half a file"
+    assert b"\n a\n-b\n+B\n c\n" in result.artifacts[0].data
+    assert os.listdir(workspace) == ["run.sh"]
+
+
+async def test_an_oversized_write_touches_nothing(call: Call, workspace: Path) -> None:
+    (workspace / "f").write_text("old")
+    limit = ToolConstraints(max_file_size_bytes=5)
+    assert error_of(await call("WriteFile", limit, path=f"{workspace}/f", content="x" * 6))[0] == "FILE_TOO_LARGE"
+    assert error_of(await call("WriteFile", limit, path=f"{workspace}/d/f", content="x" * 6))[0] == "FILE_TOO_LARGE"
+    assert (workspace / "f").read_text() == "old"
+    assert os.listdir(workspace) == ["f"]
+
+
+async def test_a_failed_write_leaves_no_temporary_file(
+    call: Call, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace / "f").write_text("old")
+
+    def full(_fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    code, message = error_of(await call("WriteFile", path=f"{workspace}/f", content="new"))
+    assert (code, "No space left" in message) == ("TOOL_EXECUTION_FAILED", True)
+    assert (workspace / "f").read_text() == "old"
+    assert os.listdir(workspace) == ["f"]
+
+
+async def test_write_refuses_what_is_no_regular_file(call: Call, workspace: Path) -> None:
+    os.mkfifo(workspace / "fifo")
+    assert error_of(await call("WriteFile", path=f"{workspace}/fifo", content="x"))[0] == "TOOL_EXECUTION_FAILED"
+    assert error_of(await call("WriteFile", path=str(workspace), content="x"))[0] == "TOOL_EXECUTION_FAILED"
+    assert error_of(await call("WriteFile", path=f"{workspace}/f", content="\ud800"))[0] == "INVALID_REQUEST"
+    assert stat.S_ISFIFO((workspace / "fifo").stat().st_mode)
+
+
+async def test_delete(call: Call, workspace: Path) -> None:
+    (workspace / "f").write_text("x")
+    (workspace / "d").mkdir()
+    assert text_of(await call("DeleteFile", path=f"{workspace}/f")) == f"Deleted {workspace}/f"
+    assert not (workspace / "f").exists()
+    assert error_of(await call("DeleteFile", path=f"{workspace}/f"))[0] == "FILE_NOT_FOUND"
+    assert error_of(await call("DeleteFile", path=f"{workspace}/d"))[0] == "TOOL_EXECUTION_FAILED"
+    assert (workspace / "d").is_dir()
+
+
+async def test_delete_goes_through_a_link_to_what_policy_judged(call: Call, workspace: Path) -> None:
+    (workspace / "f").write_text("x")
+    (workspace / "link").symlink_to("f")
+    text_of(await call("DeleteFile", path=f"{workspace}/link"))
+    assert os.listdir(workspace) == ["link"]
+
+
+async def test_scope_is_enforced_on_the_real_path(call: Call, workspace: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s")
+    (tmp_path / "ws-twin").mkdir()
+    (tmp_path / "ws-twin" / "f").write_text("s")
+    (workspace / "link").symlink_to(tmp_path / "secret")
+    (workspace / ".git").mkdir()
+    scope = ToolConstraints(allowed_paths=(str(workspace),), blocked_paths=(f"{workspace}/.git",))
+    for path in (f"{workspace}/link", f"{workspace}/../secret", f"{tmp_path}/ws-twin/f", f"{workspace}/.git/config"):
+        for tool, more in (("ReadFile", {}), ("WriteFile", {"content": "x"}), ("DeleteFile", {})):
+            assert error_of(await call(tool, scope, path=path, **more))[0] == "PERMISSION_DENIED", (tool, path)
+    nothing = ToolConstraints(allowed_paths=())
+    assert error_of(await call("ReadFile", nothing, path=f"{workspace}/f"))[0] == "PERMISSION_DENIED"
+    assert (tmp_path / "secret").read_text() == "s"
+    assert os.listdir(workspace / ".git") == []
+
+
+@pytest.mark.parametrize("swap", ["directory", "file"])
+@pytest.mark.parametrize("tool", ["ReadFile", "WriteFile", "DeleteFile"])
+async def test_a_link_put_in_place_after_the_check_is_refused(
+    call: Call, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: str, tool: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "f").write_text("secret")
+    (workspace / "d").mkdir()
+    (workspace / "d" / "f").write_text("mine")
+    honest = files.resolve
+
+    def resolve_then_swap(path: str, scope: Scope) -> str:
+        real = honest(path, scope)
+        if swap == "directory":
+            (workspace / "d").rename(workspace / "old")
+            (workspace / "d").symlink_to(outside)
+        else:
+            (workspace / "d" / "f").unlink()
+            (workspace / "d" / "f").symlink_to(outside / "f")
+        return real
+
+    monkeypatch.setattr(files, "resolve", resolve_then_swap)
+    more = {"content": "evil"} if tool == "WriteFile" else {}
+    scope = ToolConstraints(allowed_paths=(str(workspace),))
+    assert error_of(await call(tool, scope, path=f"{workspace}/d/f", **more))[0] == "PERMISSION_DENIED"
+    assert (outside / "f").read_text() == "secret"
+
+
+async def test_a_timed_out_write_does_not_happen_later(
+    make_router: MakeRouter, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, go_on = threading.Event(), threading.Event()
+    done = threading.Event()
+
+    def slow(_fd: int) -> None:
+        reached.set()
+        go_on.wait(10)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    honest = os.unlink
+
+    def seen(path: str, **more: int) -> None:
+        honest(path, **more)
+        done.set()
+
+    monkeypatch.setattr(os, "unlink", seen)
+    router = make_router(file_timeout_s=0.1)
+    code, message = error_of(await router.execute(request("WriteFile", path=f"{workspace}/f", content="late")))
+    assert (code, message) == ("TOOL_EXECUTION_TIMEOUT", "WriteFile timed out after 0.1 seconds")
+    assert reached.is_set()
+    go_on.set()
+    assert done.wait(10), "the temporary file is removed"
+    assert os.listdir(workspace) == []
+
+
+def test_an_abandoned_delete_keeps_the_file(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("x")
+    abandoned = Abandoned()
+    abandoned.flag = True
+    with pytest.raises(ToolFault) as raised:
+        files.delete_file(str(tmp_path / "f"), Scope(), abandoned)
+    assert raised.value.kind is FaultKind.TIMED_OUT
+    assert (tmp_path / "f").exists()
+
+
+async def test_a_large_earlier_content_gives_a_note_in_place_of_a_diff(
+    call: Call, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "BEFORE_MAX_BYTES", 10)
+    (workspace / "f").write_text("x" * 11)
+    result = await call("WriteFile", path=f"{workspace}/f", content="y")
+    assert b"Replaced 11 bytes by 1 bytes" in result.artifacts[0].data

@@ -1,0 +1,261 @@
+"""One HTTP exchange with its redirects (TR 4.5, 8.3). Importing this loads httpx: do it when the first request comes.
+
+Each hop is judged anew, and names are resolved here: the connection goes to an address that was checked, so a name
+that answers differently a moment later (DNS rebinding) changes nothing. Above the connection everything keeps the
+name: Host, SNI, certificate and pool. No proxies, cookies, or automatic decoding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import zlib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import httpcore
+import httpx
+
+from policy.urls import UrlProblem, domain_rules, host_of, matching_rule
+from tool_runtime.faults import FaultKind, ToolFault
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+
+    from tool_runtime.threads import DaemonPool
+
+_PORTS: Final = {"http": 80, "https": 443}
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_BAD_VALUE: Final = re.compile(r"[\0\r\n]")
+_OURS: Final = frozenset(
+    {
+        *("accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization"),
+        *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+    }
+)
+"""Headers that frame the message or choose where it goes; never the model's."""
+_HARMLESS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
+"""What still goes along when a redirect leaves the origin: any other header may be a credential."""
+
+
+class HttpLimits(NamedTuple):
+    """For all requests of a client; `address_allowed` judges an IP address as text."""
+
+    max_body_bytes: int
+    max_redirects: int
+    address_allowed: Callable[[str], bool]
+
+
+class DomainScope(NamedTuple):
+    """Domain rules in policy's notation. None means no restriction of that kind, an empty tuple allows nothing."""
+
+    allowed: tuple[str, ...] | None = None
+    blocked: tuple[str, ...] | None = None
+
+
+class HttpParams(NamedTuple):
+    """One request. `timeout_s` covers the whole exchange, redirects included."""
+
+    url: str
+    method: str
+    headers: Mapping[str, str]
+    body: bytes
+    timeout_s: float
+    domains: DomainScope = DomainScope()
+
+
+class HttpOutcome(NamedTuple):
+    """The last hop's answer. Header names are lower case; `body` is decoded of gzip and deflate."""
+
+    url: str
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class HttpClient:
+    """Pooled connections; made on a running loop, closed on the same."""
+
+    def __init__(self, pool: DaemonPool, limits: HttpLimits) -> None:
+        self._limits = limits
+        # The user's SSL_CERT_FILE counts here: networks with a certificate authority of their own need it.
+        self._connections = httpcore.AsyncConnectionPool(
+            ssl_context=httpx.create_ssl_context(trust_env=True),
+            max_connections=32,
+            max_keepalive_connections=8,
+            keepalive_expiry=15.0,
+            network_backend=_CheckedBackend(pool, limits.address_allowed),
+        )
+
+    async def fetch(self, params: HttpParams) -> HttpOutcome:
+        """Raises ToolFault: INVALID_ARGUMENT, ADDRESS_REFUSED, OUT_OF_SCOPE, NETWORK, RESPONSE_TOO_LARGE, TIMED_OUT."""
+        try:
+            async with asyncio.timeout(params.timeout_s):
+                return await self._follow(params)
+        except (TimeoutError, httpcore.TimeoutException) as error:
+            raise ToolFault(FaultKind.TIMED_OUT, f"Request timed out after {params.timeout_s:g} seconds") from error
+        except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:
+            raise ToolFault(FaultKind.NETWORK, f"{str(error) or type(error).__name__}: {params.url}") from error
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._connections.aclose()
+
+    async def _follow(self, params: HttpParams) -> HttpOutcome:
+        check_headers(params.headers)
+        for _ in range(self._limits.max_redirects + 1):
+            url = parse_url(params.url)
+            check_domain(host_of(params.url), params.domains)
+            outcome = await self._exchange(params, url)
+            location = outcome.headers.get("location")
+            if outcome.status not in _REDIRECTS or location is None:
+                return outcome
+            params = redirected(params, url, location, outcome.status)
+        raise ToolFault(FaultKind.NETWORK, f"more than {self._limits.max_redirects} redirects: {params.url}")
+
+    async def _exchange(self, params: HttpParams, url: httpx.URL) -> HttpOutcome:
+        request = httpcore.Request(
+            params.method,
+            httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+            headers=_headers(params, url),
+            content=params.body,
+            extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), params.timeout_s)},
+        )
+        response = await self._connections.handle_async_request(request)
+        try:
+            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+            body = await _body(response.aiter_stream(), headers, self._limits.max_body_bytes)
+        finally:
+            await response.aclose()
+        reason = response.extensions.get("reason_phrase", b"").decode("latin-1")
+        return HttpOutcome(str(url), response.status, reason, headers, body)
+
+
+def parse_url(text: str) -> httpx.URL:
+    """`text` as a URL that may be asked at all (TR 8.3). Raises ToolFault(INVALID_ARGUMENT)."""
+    try:
+        url = httpx.URL(text)
+        # What policy judged and what is connected to must be one host, whatever each parser makes of odd spellings.
+        if host_of(str(url)) != host_of(text):
+            raise UrlProblem("the host can be read in two ways")
+    except (httpx.InvalidURL, ValueError) as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"not a usable URL: {error}") from error
+    return url
+
+
+def check_domain(host: str, domains: DomainScope) -> None:
+    """Raises ToolFault(OUT_OF_SCOPE) for a canonical host that the domain rules do not let through."""
+    if domains.blocked and matching_rule(host, domain_rules(domains.blocked)):
+        raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy blocks this domain: {host}")
+    if domains.allowed is not None and not matching_rule(host, domain_rules(domains.allowed)):
+        raise ToolFault(FaultKind.OUT_OF_SCOPE, f"the domain is not among the allowed ones: {host}")
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Raises ToolFault(INVALID_ARGUMENT) for a header that could split, reframe or redirect the message."""
+    for name, value in headers.items():
+        if name.lower() in _OURS:
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, f"the header {name} cannot be set")
+        if not _TOKEN.fullmatch(name) or _BAD_VALUE.search(value) or not value.isprintable():
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, f"not a valid header: {name!r}")
+
+
+def redirected(params: HttpParams, url: httpx.URL, location: str, status: int) -> HttpParams:
+    """The next request after a redirect from `url`; over to another origin only harmless headers go along."""
+    try:
+        target = url.join(location).copy_with(fragment=None)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise ToolFault(FaultKind.NETWORK, f"the redirect leads to no valid URL: {location}") from error
+    headers, method, body = dict(params.headers), params.method, params.body
+    if (status == 303 and method != "HEAD") or (status in (301, 302) and method == "POST"):
+        headers = {name: value for name, value in headers.items() if name.lower() != "content-type"}
+        method, body = "GET", b""
+    if _origin(target) != _origin(url):
+        headers = {name: value for name, value in headers.items() if name.lower() in _HARMLESS}
+    return params._replace(url=str(target), method=method, headers=headers, body=body)
+
+
+def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port or _PORTS.get(url.scheme)
+
+
+def _headers(params: HttpParams, url: httpx.URL) -> list[tuple[bytes, bytes]]:
+    merged = {"user-agent": "agent-host", "accept": "*/*"} | {k.lower(): v for k, v in params.headers.items()}
+    merged["accept-encoding"] = "gzip, deflate"
+    if params.body or params.method in ("POST", "PUT", "PATCH"):
+        merged["content-length"] = str(len(params.body))
+    pairs = [(name.encode("ascii"), value.encode("utf-8")) for name, value in merged.items()]
+    return [(b"host", url.netloc), *pairs]
+
+
+async def _body(stream: AsyncIterator[bytes], headers: Mapping[str, str], limit: int) -> bytes:
+    """The whole body. Unpacking stops at the limit too: a small answer may unpack to gigabytes."""
+    if headers.get("content-length", "").isdigit() and int(headers["content-length"]) > limit:
+        raise _too_large(limit)
+    coding = headers.get("content-encoding", "identity").strip().lower()
+    unpack = _Inflate() if coding in ("gzip", "x-gzip", "deflate") else None
+    body = bytearray()
+    async for chunk in stream:
+        body += chunk if unpack is None else unpack.take(chunk, limit + 1 - len(body))
+        if len(body) > limit:
+            raise _too_large(limit)
+    return bytes(body)
+
+
+def _too_large(limit: int) -> ToolFault:
+    return ToolFault(FaultKind.RESPONSE_TOO_LARGE, f"the response body is larger than {limit} bytes")
+
+
+class _Inflate:
+    def __init__(self) -> None:
+        self._engine = zlib.decompressobj(zlib.MAX_WBITS | 32)  # finds out itself whether it is gzip or zlib
+        self._fresh = True
+
+    def take(self, chunk: bytes, room: int) -> bytes:
+        """What `chunk` unpacks to, `room` bytes at most. Raises ToolFault(NETWORK) for what is not compressed data."""
+        try:
+            return self._engine.decompress(chunk, room)
+        except zlib.error as error:
+            if not self._fresh:
+                raise ToolFault(FaultKind.NETWORK, f"the response body is damaged: {error}") from error
+        finally:
+            self._fresh = False
+        self._engine = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers mean raw deflate by "deflate"
+        return self.take(chunk, room)
+
+
+class _CheckedBackend(httpcore.AsyncNetworkBackend):
+    """Resolves names itself and connects only to addresses that are allowed, all of the name's or none."""
+
+    def __init__(self, pool: DaemonPool, address_allowed: Callable[[str], bool]) -> None:
+        self._pool = pool
+        self._address_allowed = address_allowed
+        self._inner = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's signature
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """As httpcore says. Raises ToolFault(ADDRESS_REFUSED)."""
+        addresses = await self._pool.run(lambda: _resolve(host, port))
+        for address in addresses:
+            if not self._address_allowed(address):
+                raise ToolFault(FaultKind.ADDRESS_REFUSED, f"{host} is a local or reserved address: {address}")
+        error: Exception = httpcore.ConnectError(f"{host} has no address")
+        for address in addresses:
+            try:
+                return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as failed:
+                error = failed
+        raise error
+
+
+def _resolve(host: str, port: int) -> list[str]:
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))

@@ -1,0 +1,172 @@
+"""Paths, checked again at the time of use (TR 6.1, 8.1; design invariant 6).
+
+`resolve` turns what the model wrote into a real path inside the allowed scope. `open_dir` then walks that path one
+component at a time by descriptor and follows no link, so what is opened is what was checked, whoever moves links about
+in between. Where the system has no descriptor-relative calls (Windows), the real path is used as it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from policy.paths import is_absolute, is_under, normalize, problem_with
+from tool_runtime.faults import FaultKind, ToolFault, os_faults
+from tool_runtime.platform import OS_FAMILY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from policy.facts import OsFamily
+
+BY_DESCRIPTOR: Final = os.open in os.supports_dir_fd
+_MAY_BE_LINK: Final = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR)  # what O_NOFOLLOW answers, by system and flags
+# O_PATH needs no read permission on a directory, only the right to pass through it.
+_DIR_FLAGS: Final = (
+    getattr(os, "O_PATH", os.O_RDONLY)
+    | getattr(os, "O_DIRECTORY", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+)
+
+
+class Scope(NamedTuple):
+    """Absolute real roots. None means no restriction of that kind, an empty tuple means nothing is allowed."""
+
+    allowed: tuple[str, ...] | None = None
+    blocked: tuple[str, ...] | None = None
+
+
+def resolve(path: str, scope: Scope) -> str:
+    """The real path of `path` (what does not exist yet keeps its spelling). Raises ToolFault: INVALID_ARGUMENT for
+    a path that is relative, too long or holds a NUL (TR 8.1), OUT_OF_SCOPE for one that `scope` does not cover."""
+    spelled = spell(path, os.path.expanduser("~"), OS_FAMILY)
+    with os_faults(path):
+        real = os.path.realpath(spelled)
+    check_scope(spelled, real, scope)
+    return real
+
+
+def spell(path: str, home: str, os_family: OsFamily) -> str:
+    """`path` with `~` and dots resolved by spelling alone, for either system. Raises ToolFault(INVALID_ARGUMENT)."""
+    reason = problem_with(path, os_family)
+    spelled = "" if reason else normalize(path, os_family, home=home)
+    if reason is None and not is_absolute(spelled, os_family):
+        reason = "the path must be absolute"
+    if reason is None and not _encodable(spelled):
+        reason = "the path holds a lone surrogate"
+    if reason is not None:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{reason}: {path[:200]!r}")
+    return spelled
+
+
+def _encodable(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_scope(spelled: str, real: str, scope: Scope) -> None:
+    """Raises ToolFault(OUT_OF_SCOPE) unless `real` is allowed and neither spelling is blocked (AH 8.3)."""
+    for root in scope.blocked or ():
+        if is_under(real, root, OS_FAMILY, "wide") or is_under(spelled, root, OS_FAMILY, "wide"):
+            raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy blocks this path: {spelled}")
+    if scope.allowed is not None and not any(is_under(real, root, OS_FAMILY) for root in scope.allowed):
+        raise ToolFault(FaultKind.OUT_OF_SCOPE, f"the path is outside the allowed directories: {spelled}")
+
+
+@contextmanager
+def open_parent(real: str, *, create: bool = False) -> Iterator[tuple[int | None, str]]:
+    """Directory descriptor and name under which to reach `real`; (None, real) where there are no such descriptors.
+
+    With `create`, missing directories are made. Raises ToolFault(PATH_CHANGED) when a component is a link by now, and
+    OSError as the system says it.
+    """
+    parent, name = os.path.split(real)
+    if not name:
+        raise ToolFault(FaultKind.IS_DIRECTORY, f"is a directory: {real}")
+    if not BY_DESCRIPTOR:
+        if create:
+            os.makedirs(parent, exist_ok=True)
+        yield None, real
+        return
+    fd = open_dir(parent, create=create)
+    try:
+        yield fd, name
+    finally:
+        os.close(fd)
+
+
+def open_dir(real: str, *, create: bool = False) -> int:
+    """Descriptor of the directory `real`, reached without following any link. The caller closes it."""
+    fd = os.open("/", _DIR_FLAGS)
+    try:
+        for name in real.split("/"):
+            if name:
+                below = _step(fd, name, create)
+                os.close(fd)
+                fd = below
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _step(fd: int, name: str, create: bool) -> int:
+    try:
+        return os.open(name, _DIR_FLAGS, dir_fd=fd)
+    except OSError as error:
+        if error.errno in _MAY_BE_LINK:
+            refuse_link(fd, name)
+        if error.errno != errno.ENOENT or not create:
+            raise
+    with suppress(FileExistsError):  # somebody else may be faster
+        os.mkdir(name, dir_fd=fd)
+    return os.open(name, _DIR_FLAGS, dir_fd=fd)
+
+
+def refuse_link(fd: int | None, name: str) -> None:
+    """Raises ToolFault(PATH_CHANGED) when `name` is a symbolic link: it was none when the path was checked."""
+    try:
+        mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(mode):
+        raise ToolFault(FaultKind.PATH_CHANGED, f"a link took the place of {name} after the path was checked")
+
+
+def open_regular(fd: int | None, name: str, flags: int) -> tuple[int, os.stat_result]:
+    """Open an existing regular file and nothing else: a FIFO or a device neither hangs nor answers.
+
+    Raises ToolFault with IS_DIRECTORY, NOT_REGULAR or PATH_CHANGED, and OSError as the system says it.
+    """
+    safe = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    safe |= getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        opened = os.open(name, flags | safe, dir_fd=fd)
+    except OSError as error:
+        if error.errno in _MAY_BE_LINK:
+            refuse_link(fd, name)
+        raise
+    try:
+        status = os.fstat(opened)
+        refuse_irregular(status, name)
+    except BaseException:
+        os.close(opened)
+        raise
+    return opened, status
+
+
+def refuse_irregular(status: os.stat_result, name: str) -> None:
+    """Raises ToolFault unless `status` is that of a regular file."""
+    if stat.S_ISDIR(status.st_mode):
+        raise ToolFault(FaultKind.IS_DIRECTORY, f"is a directory: {name}")
+    if stat.S_ISLNK(status.st_mode):
+        raise ToolFault(FaultKind.PATH_CHANGED, f"a link took the place of {name} after the path was checked")
+    if not stat.S_ISREG(status.st_mode):
+        raise ToolFault(FaultKind.NOT_REGULAR, f"is not a regular file: {name}")

@@ -1,0 +1,215 @@
+"""One shell command (TR 4.4): spawn, feed, collect, time out, end the whole tree.
+
+Memory is bounded whatever the command prints, and a chunk costs time in its own length. Children are started with
+`subprocess.Popen` (vfork) and watched by pidfd on the event loop: asyncio's own child watcher costs a thread a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from tool_runtime.core.pumps import Watch, feed_pipe, read_pipe, watch_exit
+from tool_runtime.faults import fault_of
+from tool_runtime.output.truncate import HeadTail, Spill
+from tool_runtime.platform import WINDOWS, current, windows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from tool_runtime.threads import DaemonPool
+
+StreamName = Literal["stdout", "stderr"]
+MARK_NAME: Final = "AGENT_HOST_CALL_MARK"
+"""Environment variable that every process of a command inherits; how strays are found when the tree is ended."""
+_LOOK_AGAIN_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1)
+_KILL_ROUNDS: Final = 10
+
+
+class CommandParams(NamedTuple):
+    """`argv` as the platform's `shell_argv` gives it; `cwd` is an existing directory; sizes are bytes."""
+
+    argv: list[str] | str
+    cwd: str
+    environment: Mapping[str, str]
+    timeout_s: float
+    max_output_bytes: int
+    artifact_max_bytes: int
+    stdin: bytes | None = None
+    kill_grace_s: float = 5.0
+    drain_s: float = 0.2
+    on_output: Callable[[StreamName, bytes], None] | None = None
+    threaded: bool = WINDOWS
+
+
+class Captured:
+    """One output stream: `ends` is its head and tail, `spill` all of it up to the artifact's limit."""
+
+    def __init__(self, params: CommandParams, name: StreamName) -> None:
+        self.ends = HeadTail(params.max_output_bytes)
+        self.spill = Spill(params.artifact_max_bytes)
+        self._name = name
+        self._on_output = params.on_output
+
+    def take(self, chunk: bytes) -> None:
+        """The next bytes."""
+        self.ends.add(chunk)
+        self.spill.add(chunk)
+        if self._on_output is not None:
+            self._on_output(self._name, chunk)
+
+
+class CommandOutcome(NamedTuple):
+    """`exit_code` is 128 plus the signal's number for a shell that a signal ended."""
+
+    exit_code: int
+    timed_out: bool
+    stdout: Captured
+    stderr: Captured
+
+
+async def run_command(params: CommandParams, pool: DaemonPool) -> CommandOutcome:
+    """Run to the end or the time-out; raises ToolFault when the shell cannot be started.
+
+    Cancelling ends the process tree first; cancelling once more skips the grace. A background child that holds the
+    pipes when the shell is done is left running, and what it prints more than `drain_s` later is not waited for.
+    """
+    command = _Command(params, pool)
+    timed_out = False
+    try:
+        command.connect()
+        try:
+            async with asyncio.timeout(params.timeout_s):
+                await command.exited()
+        except TimeoutError:
+            timed_out = True
+            await command.end()
+        await command.drained()
+    except asyncio.CancelledError:
+        await command.end()
+        raise
+    finally:
+        command.close()
+    return CommandOutcome(command.exit_code(), timed_out, command.stdout, command.stderr)
+
+
+class _Command:
+    def __init__(self, params: CommandParams, pool: DaemonPool) -> None:
+        self._params = params
+        self._pool = pool
+        self._mark = os.urandom(16).hex()
+        self._known: dict[int, int] = {}
+        self._exit: Watch | None = None
+        self._outputs: list[Watch] = []
+        self._input: Watch | None = None
+        self.stdout = Captured(params, "stdout")
+        self.stderr = Captured(params, "stderr")
+        try:
+            self._process = subprocess.Popen(
+                params.argv,
+                cwd=params.cwd,
+                env={**params.environment, MARK_NAME: self._mark},
+                stdin=subprocess.DEVNULL if params.stdin is None else subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            )
+        except OSError as error:
+            raise fault_of(error, str(error.filename or params.cwd)) from error
+
+    def connect(self) -> None:
+        """Watch the child and its pipes on the running loop."""
+        child, threaded = self._process, self._params.threaded
+        self._exit = watch_exit(child)
+        if child.stdout is not None and child.stderr is not None:
+            self._outputs.append(read_pipe(child.stdout, self.stdout.take, threaded=threaded))
+            self._outputs.append(read_pipe(child.stderr, self.stderr.take, threaded=threaded))
+        if child.stdin is not None:
+            self._input = feed_pipe(child.stdin, self._params.stdin or b"", threaded=threaded)
+
+    async def exited(self) -> None:
+        """Until the shell is done; its children may not be."""
+        if self._exit is not None:
+            await self._exit.done
+
+    async def drained(self) -> None:
+        """Until the pipes are at their ends, for `drain_s` at most."""
+        if any(not output.done.done() for output in self._outputs):
+            await asyncio.wait([output.done for output in self._outputs], timeout=self._params.drain_s)
+
+    async def end(self) -> None:
+        """Ask the tree to end, then make it."""
+        try:
+            await self._ask()
+        finally:
+            self._kill()
+
+    def close(self) -> None:
+        """Release pipes and watches and reap the shell."""
+        for watch in (*self._outputs, self._input, self._exit):
+            if watch is not None:
+                watch.close()
+        self._process.poll()
+
+    def exit_code(self) -> int:
+        """As a shell would report it."""
+        code = self._process.returncode
+        if code is None:  # killed, and not gone yet
+            return 128 + 9
+        return 128 - code if code < 0 else code
+
+    async def _ask(self) -> None:
+        if WINDOWS:
+            await self._pool.run(
+                lambda: subprocess.run(windows.kill_argv(self._process.pid), check=False, capture_output=True)
+            )
+            return
+        deadline = time.monotonic() + self._params.kill_grace_s
+        members = await self._pool.run(self._members)
+        self._signal(members, signal.SIGTERM)
+        for turn in range(1_000_000):
+            members = await self._pool.run(self._members)
+            if not members or time.monotonic() >= deadline:
+                return
+            await asyncio.sleep(_LOOK_AGAIN_S[min(turn, len(_LOOK_AGAIN_S) - 1)])
+
+    def _kill(self) -> None:
+        """SIGKILL until nobody is left. On the loop: it also runs when the one who cancels has lost patience."""
+        if WINDOWS:
+            self._process.kill()
+            return
+        for _ in range(_KILL_ROUNDS):
+            members = self._members()
+            if not members:
+                return
+            self._signal(members, signal.SIGKILL)
+            time.sleep(0.001)  # a process forked since the scan is found in the next round
+
+    def _members(self) -> Collection[int]:
+        members = current.tree_members(self._process.pid, f"{MARK_NAME}={self._mark}", self._known)
+        self._known |= members
+        return members.keys()
+
+    def _signal(self, members: Collection[int], number: signal.Signals) -> None:
+        """Once to each: the group in one go, because it may be forking, then those that have left it."""
+        group = self._process.pid
+        outside = [pid for pid in members if _group(pid) != group]
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
+        for pid in outside:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None

@@ -1,0 +1,208 @@
+"""Moves bytes between a child's pipes and the event loop, and watches for its exit.
+
+Where the loop can watch descriptors (POSIX) nothing here costs a thread, except the exit watch on systems without
+pidfd. Elsewhere (Windows) each pipe has a daemon thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    import subprocess
+
+READ_BYTES: Final = 65_536
+_AHEAD: Final = 8
+"""Chunks that a reading thread may be ahead of the loop."""
+
+Take = Callable[[bytes], None]
+
+
+class Watch(Protocol):
+    """Something under way until `done` is; `close` ends it early and releases what it holds."""
+
+    done: asyncio.Future[None]
+
+    def close(self) -> None:
+        """End; harmless when it is over."""
+
+
+def watch_exit(process: subprocess.Popen[bytes]) -> Watch:
+    """Done when `process` has exited. On POSIX it is not reaped yet, so its group keeps its number."""
+    try:
+        return _ExitByDescriptor(os.pidfd_open(process.pid))
+    except (AttributeError, OSError):  # not Linux, an old kernel, or no descriptor left
+        return _ExitByThread(process)
+
+
+def read_pipe(pipe: IO[bytes], take: Take, *, threaded: bool) -> Watch:
+    """Hands what `pipe` brings to `take`, on the loop, until the pipe's end. Owns the pipe."""
+    return _ReadByThread(pipe, take) if threaded else _ReadByDescriptor(pipe, take)
+
+
+def feed_pipe(pipe: IO[bytes], data: bytes, *, threaded: bool) -> Watch:
+    """Writes `data` to `pipe` and closes it; a child that does not want it all is no error. Owns the pipe."""
+    return _FeedByThread(pipe, data) if threaded else _FeedByDescriptor(pipe, data)
+
+
+class _OnLoop:
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = self.loop.create_future()
+
+    def finish(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+class _ExitByDescriptor(_OnLoop):
+    def __init__(self, pidfd: int) -> None:
+        super().__init__()
+        self._pidfd = pidfd
+        self.loop.add_reader(pidfd, self.close)
+
+    def close(self) -> None:
+        if self._pidfd >= 0:
+            self.loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        self.finish()
+
+
+class _ReadByDescriptor(_OnLoop):
+    def __init__(self, pipe: IO[bytes], take: Take) -> None:
+        super().__init__()
+        self._pipe = pipe
+        self._take = take
+        self._fd = pipe.fileno()
+        os.set_blocking(self._fd, False)
+        self.loop.add_reader(self._fd, self._readable)
+
+    def _readable(self) -> None:
+        try:
+            chunk = os.read(self._fd, READ_BYTES)
+        except BlockingIOError:
+            return
+        if chunk:
+            self._take(chunk)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        if not self._pipe.closed:
+            self.loop.remove_reader(self._fd)
+            self._pipe.close()
+        self.finish()
+
+
+class _FeedByDescriptor(_OnLoop):
+    def __init__(self, pipe: IO[bytes], data: bytes) -> None:
+        super().__init__()
+        self._pipe = pipe
+        self._rest = memoryview(data)
+        self._fd = pipe.fileno()
+        os.set_blocking(self._fd, False)
+        self.loop.add_writer(self._fd, self._writable)
+
+    def _writable(self) -> None:
+        try:
+            if self._rest:
+                self._rest = self._rest[os.write(self._fd, self._rest) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._rest = self._rest[:0]
+        if not self._rest:
+            self.close()
+
+    def close(self) -> None:
+        if not self._pipe.closed:
+            self.loop.remove_writer(self._fd)
+            self._pipe.close()
+        self.finish()
+
+
+class _ByThread(_OnLoop):
+    """A daemon thread that runs `work`; `close` stops listening to it, the thread ends with its pipe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._closed = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="tool-pipe", daemon=True).start()
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+    def say(self, callback: Callable[..., None], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the loop may be closed by now
+            self.loop.call_soon_threadsafe(callback, *arguments)
+
+    def close(self) -> None:
+        self._closed = True
+        self.finish()
+
+    def _run(self) -> None:
+        self.work()
+        self.say(self.finish)
+
+
+class _ExitByThread(_ByThread):
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        super().__init__()
+        self._process = process
+        self.start()
+
+    def work(self) -> None:
+        if hasattr(os, "waitid"):
+            with suppress(ChildProcessError):
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            self._process.wait()
+
+
+class _ReadByThread(_ByThread):
+    def __init__(self, pipe: IO[bytes], take: Take) -> None:
+        super().__init__()
+        self._pipe = pipe
+        self._take = take
+        self._room = threading.Semaphore(_AHEAD)
+        self.start()
+
+    def work(self) -> None:
+        with self._pipe:
+            while chunk := os.read(self._pipe.fileno(), READ_BYTES):
+                self._room.acquire()
+                if self._closed:
+                    return
+                self.say(self._arrived, chunk)
+
+    def close(self) -> None:
+        super().close()
+        self._room.release()  # the thread may be waiting for room that nobody would make
+
+    def _arrived(self, chunk: bytes) -> None:
+        self._room.release()
+        if not self._closed:
+            self._take(chunk)
+
+
+class _FeedByThread(_ByThread):
+    def __init__(self, pipe: IO[bytes], data: bytes) -> None:
+        super().__init__()
+        self._pipe = pipe
+        self._data = data
+        self.start()
+
+    def work(self) -> None:
+        # Closing flushes again, so both meet the same broken pipe.
+        with suppress(OSError), self._pipe:
+            rest = memoryview(self._data)
+            while rest:
+                rest = rest[os.write(self._pipe.fileno(), rest) :]

@@ -1,0 +1,266 @@
+"""The desktop family: ReadFile, WriteFile, DeleteFile, RunCommand, HttpRequest (TR 4). Names, schemas, limits.
+
+A command that ends with a non-zero exit code has `succeeded` as a call: the tool did its work, and the model reads the
+exit code in the text (TR 4.4). Likewise an HTTP error status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_host.contracts import ToolDefinition
+from tool_runtime.core import files
+from tool_runtime.core.paths import Scope, resolve
+from tool_runtime.core.process import CommandParams, run_command
+from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.families.rendering import command_output, http_output
+from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.output import artifacts
+from tool_runtime.output.diff import size_note, unified
+from tool_runtime.platform import current
+from tool_runtime.platform.environment import child_environment
+from tool_runtime.tool import Abandoned, CallContext, Handler, Tool, ToolOutput
+from tool_runtime.wrappers import Counter, capped, checked, counted, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tool_runtime.core.http import HttpClient
+    from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.threads import DaemonPool
+
+
+def _schema(required: Sequence[str], **properties: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"type": "object", "required": list(required), "properties": properties, "additionalProperties": False}
+
+
+def _text(description: str, **rules: Any) -> Mapping[str, Any]:
+    return {"type": "string", "description": description, **rules}
+
+
+def _integer(description: str, **rules: int) -> Mapping[str, Any]:
+    return {"type": "integer", "description": description, **rules}
+
+
+READ_FILE: Final = ToolDefinition(
+    "ReadFile",
+    "Read the contents of a file at the given path",
+    _schema(
+        ["path"],
+        path=_text("Absolute file path to read", minLength=1),
+        offset=_integer("Line number to start reading from (1-based). Default: 1", minimum=1),
+        limit=_integer("Maximum number of lines to return. Default: all", minimum=1),
+        encoding=_text("File encoding. Default: utf-8", minLength=1),
+    ),
+)
+WRITE_FILE: Final = ToolDefinition(
+    "WriteFile",
+    "Create or overwrite a file with the given content",
+    _schema(
+        ["path", "content"],
+        path=_text("Absolute file path to write", minLength=1),
+        content=_text("File content to write"),
+        createDirectories={
+            "type": "boolean",
+            "description": "Create parent directories if they don't exist. Default: true",
+        },
+    ),
+)
+DELETE_FILE: Final = ToolDefinition(
+    "DeleteFile",
+    "Delete a file at the given path",
+    _schema(["path"], path=_text("Absolute file path to delete", minLength=1)),
+)
+RUN_COMMAND: Final = ToolDefinition(
+    "RunCommand",
+    "Execute a shell command and return stdout, stderr, and exit code",
+    _schema(
+        ["command"],
+        command=_text("Shell command to execute", minLength=1),
+        cwd=_text("Working directory. Default: workspace root", minLength=1),
+        timeout=_integer("Timeout in seconds. Default: 300", minimum=1, maximum=600),
+        stdin=_text("Standard input to pipe to the command"),
+    ),
+)
+HTTP_REQUEST: Final = ToolDefinition(
+    "HttpRequest",
+    "Make an HTTP request and return the response",
+    _schema(
+        ["url"],
+        url=_text("Request URL", minLength=1),
+        method=_text("HTTP method. Default: GET", enum=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
+        headers={
+            "type": "object",
+            "description": "Request headers",
+            "additionalProperties": {"type": "string"},
+        },
+        body=_text("Request body"),
+        timeout=_integer("Timeout in seconds. Default: 30", minimum=1, maximum=60),
+    ),
+)
+DEFINITIONS: Final = (READ_FILE, WRITE_FILE, DELETE_FILE, RUN_COMMAND, HTTP_REQUEST)
+"""What the model is told of this family (TR 5)."""
+
+
+class DesktopProvider:
+    """The family's tools under one set of settings; `counters` has one entry a tool."""
+
+    def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._http: HttpClient | None = None
+        self._http_lock = asyncio.Lock()
+        self.counters = {definition.tool_name: Counter() for definition in DEFINITIONS}
+
+    def tools(self) -> Sequence[Tool]:
+        """The five tools."""
+        within = functools.partial(timed, timeout_s=self._settings.file_timeout_s)
+        return (
+            self._tool(READ_FILE, within(self._read_file)),
+            self._tool(WRITE_FILE, within(self._write_file)),
+            self._tool(DELETE_FILE, within(self._delete_file)),
+            self._tool(RUN_COMMAND, self._run_command),
+            self._tool(HTTP_REQUEST, self._http_request),
+        )
+
+    async def aclose(self) -> None:
+        """Close pooled connections."""
+        if self._http is not None:
+            await self._http.aclose()
+
+    @functools.cached_property
+    def _shell(self) -> str:
+        return self._settings.shell or current.default_shell(os.environ)
+
+    @functools.cached_property
+    def _environment(self) -> Mapping[str, str]:
+        """As it is at the first command; reading it costs more than starting the process does."""
+        settings = self._settings
+        return child_environment(os.environ, secret=settings.secret_env, passthrough=settings.env_passthrough)
+
+    def _tool(self, definition: ToolDefinition, handler: Handler) -> Tool:
+        handler = checked(capped(handler), definition.input_schema)
+        return Tool(definition, counted(handler, self.counters[definition.tool_name]), DESKTOP)
+
+    async def _read_file(self, call: CallContext) -> ToolOutput:
+        arguments = call.request.arguments
+        params = files.ReadParams(
+            arguments["path"],
+            _scope(call),
+            call.max_output_bytes,
+            call.max_file_size_bytes,
+            arguments.get("offset", 1),
+            arguments.get("limit"),
+            arguments.get("encoding"),
+        )
+        outcome = await self._pool.run(lambda: files.read_file(params, call.abandoned))
+        if outcome.text is None:
+            return ToolOutput(f"Binary file, {outcome.size_bytes} bytes")
+        if outcome.past_end:
+            return ToolOutput(f"[The file ends before line {params.offset}]")
+        return ToolOutput(outcome.text, capped=True)
+
+    async def _write_file(self, call: CallContext) -> ToolOutput:
+        path: str = call.request.arguments["path"]
+        params = files.WriteParams(
+            path,
+            _scope(call),
+            _encoded(call.request.arguments["content"], "content"),
+            call.max_file_size_bytes,
+            call.request.arguments.get("createDirectories", True),
+        )
+        diff = await self._pool.run(lambda: _write_and_diff(params, call.abandoned))
+        made = (artifacts.file_diff(call.request, diff),) if diff else ()
+        return ToolOutput(f"Wrote {len(params.data)} bytes to {path}", made)
+
+    async def _delete_file(self, call: CallContext) -> ToolOutput:
+        path: str = call.request.arguments["path"]
+        await self._pool.run(lambda: files.delete_file(path, _scope(call), call.abandoned))
+        return ToolOutput(f"Deleted {path}")
+
+    async def _run_command(self, call: CallContext) -> ToolOutput:
+        outcome = await run_command(self._command(call), self._pool)
+        output = command_output(call, outcome)
+        if outcome.timed_out:
+            timeout_s = call.request.arguments.get("timeout", self._settings.command_timeout_s)
+            raise ToolFault(FaultKind.TIMED_OUT, f"Command timed out after {timeout_s:g} seconds", partial=output)
+        return output
+
+    def _command(self, call: CallContext) -> CommandParams:
+        settings, arguments = self._settings, call.request.arguments
+        command: str = arguments["command"]
+        if not command.strip() or "\0" in command:
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.command: must not be empty or hold a NUL character")
+        _encoded(command, "command")
+        timeout_s = arguments.get("timeout", settings.command_timeout_s)
+        if timeout_s > settings.command_timeout_max_s:
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.timeout: at most {settings.command_timeout_max_s}")
+        cwd = resolve(os.path.join(settings.workspace, os.path.expanduser(arguments.get("cwd", ""))), _scope(call))
+        on_output = settings.on_output
+        return CommandParams(
+            argv=current.shell_argv(self._shell, command),
+            cwd=cwd,
+            environment={**self._environment, "PWD": cwd},
+            timeout_s=timeout_s,
+            max_output_bytes=call.max_output_bytes,
+            artifact_max_bytes=settings.artifact_max_bytes,
+            stdin=_encoded(arguments["stdin"], "stdin") if "stdin" in arguments else None,
+            kill_grace_s=settings.kill_grace_s,
+            drain_s=settings.drain_s,
+            on_output=functools.partial(on_output, call.request) if on_output is not None else None,
+        )
+
+    async def _http_request(self, call: CallContext) -> ToolOutput:
+        arguments, settings = call.request.arguments, self._settings
+        client = await self._http_client()
+        from tool_runtime.core.http import DomainScope, HttpParams
+
+        limits = call.request.constraints
+        params = HttpParams(
+            url=arguments["url"],
+            method=arguments.get("method", "GET"),
+            headers=arguments.get("headers", {}),
+            body=_encoded(arguments.get("body", ""), "body"),
+            timeout_s=min(arguments.get("timeout", settings.http_timeout_s), settings.http_timeout_max_s),
+            domains=DomainScope(limits.allowed_domains, limits.blocked_domains),
+        )
+        return http_output(call, await client.fetch(params))
+
+    async def _http_client(self) -> HttpClient:
+        """Made when the first request comes, and in a thread: httpx and a TLS context cost some 80 ms."""
+        async with self._http_lock:
+            if self._http is None:
+                self._http = await self._pool.run(self._make_http_client)
+        return self._http
+
+    def _make_http_client(self) -> HttpClient:
+        from tool_runtime.core.http import HttpClient, HttpLimits
+
+        settings, allowed = self._settings, self._settings.address_allowed
+        if allowed is None:
+            from policy.urls import address_is_public
+
+            allowed = address_is_public
+        limits = HttpLimits(settings.http_max_body_bytes, settings.http_max_redirects, allowed)
+        return HttpClient(self._pool, limits)
+
+
+def _scope(call: CallContext) -> Scope:
+    return Scope(call.request.constraints.allowed_paths, call.request.constraints.blocked_paths)
+
+
+def _encoded(text: str, argument: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.{argument}: holds a lone surrogate") from error
+
+
+def _write_and_diff(params: files.WriteParams, abandoned: Abandoned) -> bytes:
+    outcome = files.write_file(params, abandoned)
+    if outcome.existed and outcome.before is None:
+        return size_note(outcome.before_bytes, len(params.data), params.path)
+    return unified(outcome.before, params.data, params.path)

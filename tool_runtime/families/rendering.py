@@ -1,0 +1,61 @@
+"""What a finished command or HTTP exchange looks like to the model (TR 4.4, 4.5), and what is kept as an artifact."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tool_runtime.output import artifacts
+from tool_runtime.output.text import decode_body, decode_output
+from tool_runtime.output.truncate import HeadTail, truncate_text
+from tool_runtime.platform import current
+from tool_runtime.tool import CallContext, ToolOutput
+
+if TYPE_CHECKING:
+    from agent_host.contracts import Artifact
+    from tool_runtime.core.http import HttpOutcome
+    from tool_runtime.core.process import CommandOutcome
+
+
+def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
+    """TR 4.4; the output limit is shared, and what one stream does not need the other may have."""
+    out, err, limit = outcome.stdout.ends, outcome.stderr.ends, call.max_output_bytes
+    err_limit = min(err.total, max(limit // 2, limit - out.total))
+    text = (
+        f"Exit code: {outcome.exit_code}\n"
+        f"--- stdout ---\n{_printed(out, limit - err_limit)}"
+        f"--- stderr ---\n{_printed(err, err_limit)}"
+    )
+    kept = [
+        artifacts.tool_output(call.request, captured.spill.data(captured.ends), part=name)
+        for name, captured in (("stdout", outcome.stdout), ("stderr", outcome.stderr))
+        if captured.ends.total > call.settings.artifact_threshold_bytes
+    ]
+    return ToolOutput(text, tuple(kept), capped=True)
+
+
+def _printed(ends: HeadTail, limit: int) -> str:
+    text = decode_output(ends.render(limit), crlf=current.CRLF)
+    return text if not text or text.endswith("\n") else text + "\n"
+
+
+def http_output(call: CallContext, outcome: HttpOutcome) -> ToolOutput:
+    """TR 4.5."""
+    content_type = outcome.headers.get("content-type", "unknown")
+    packed = "content-encoding" in outcome.headers
+    length = len(outcome.body) if packed else outcome.headers.get("content-length", len(outcome.body))
+    text = decode_body(outcome.body, _charset(content_type))
+    if text is None:
+        text = f"Binary body, {len(outcome.body)} bytes"
+    head = f"HTTP {outcome.status} {outcome.reason}\nContent-Type: {content_type}\nContent-Length: {length}\n\n"
+    kept: tuple[Artifact, ...] = ()
+    if len(outcome.body) > call.settings.artifact_threshold_bytes:
+        kept = (artifacts.tool_output(call.request, outcome.body, part="body", content_type=content_type),)
+    return ToolOutput(head + truncate_text(text, call.max_output_bytes), kept, capped=True)
+
+
+def _charset(content_type: str) -> str | None:
+    for parameter in content_type.split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            return value.strip().strip("\"'")
+    return None

@@ -1,0 +1,20 @@
+"""Artifacts (TR 7.2): what is too long for the thread, for the host to store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from agent_host.contracts import Artifact, ToolRequest
+
+PLAIN: Final = "text/plain; charset=utf-8"
+DIFF: Final = "text/x-diff; charset=utf-8"
+
+
+def tool_output(request: ToolRequest, data: bytes, *, part: str, content_type: str = PLAIN) -> Artifact:
+    """The full output of a call; `part` says which output, as `stdout` or `body`."""
+    return Artifact("tool_output", f"{request.tool_name}-{request.tool_call_id}-{part}.txt", content_type, data)
+
+
+def file_diff(request: ToolRequest, data: bytes) -> Artifact:
+    """The unified diff that a write made."""
+    return Artifact("file_diff", f"{request.tool_name}-{request.tool_call_id}.diff", DIFF, data)

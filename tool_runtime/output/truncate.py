@@ -1,0 +1,119 @@
+"""Head and tail of what is too long (TR 7.1), in bounded memory and never cutting inside a UTF-8 character.
+
+The marker is one for all tools: it says how many bytes are missing and of how many. It comes on top of the limit.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Final
+
+HEAD_PERCENT: Final = 80
+
+
+def marker(omitted: int, total: int) -> bytes:
+    """The line that stands where `omitted` of `total` bytes were left out."""
+    return b"\n[... truncated %d bytes of %d ...]\n" % (omitted, total)
+
+
+def head_size(limit: int) -> int:
+    """Bytes of the head when `limit` bytes may stay."""
+    return limit * HEAD_PERCENT // 100
+
+
+def truncate(data: bytes, limit: int) -> bytes:
+    """`data`, or its head and tail of at most `limit` bytes together around a marker."""
+    if len(data) <= limit:
+        return data
+    head = head_size(limit)
+    return _join(data[:head], data[len(data) - (limit - head) :], len(data))
+
+
+def truncate_text(text: str, limit: int) -> str:
+    """`truncate` for text, measured in UTF-8 bytes."""
+    if len(text) * 4 <= limit:
+        return text
+    data = text.encode("utf-8", "surrogatepass")
+    return text if len(data) <= limit else truncate(data, limit).decode("utf-8", "replace")
+
+
+def _join(head: bytes, tail: bytes, total: int) -> bytes:
+    head, tail = _whole_end(head), _whole_start(tail)
+    return head + marker(total - len(head) - len(tail), total) + tail
+
+
+def _whole_end(data: bytes) -> bytes:
+    """`data` without a character that is cut at its end."""
+    for back in range(1, min(4, len(data) + 1)):
+        byte = data[-back]
+        if byte < 0x80:
+            break
+        if byte >= 0xC0:
+            width = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return data[:-back] if back < width else data
+    return data
+
+
+def _whole_start(data: bytes) -> bytes:
+    """`data` without the rest of a character that is cut at its start."""
+    for start in range(min(4, len(data))):
+        if data[start] & 0xC0 != 0x80:
+            return data[start:]
+    return data
+
+
+class HeadTail:
+    """Collects a stream of any length in about two times `limit` bytes; each chunk costs time in its own length."""
+
+    def __init__(self, limit: int) -> None:
+        self.total = 0
+        self._limit = limit
+        self._head_size = head_size(limit)
+        self._tail_size = limit - self._head_size
+        self._head = bytearray()
+        self._tail = bytearray()
+
+    def add(self, chunk: bytes) -> None:
+        """Take the next bytes of the stream."""
+        self.total += len(chunk)
+        room = self._head_size - len(self._head)
+        if room > 0:
+            self._head += chunk[:room]
+            chunk = chunk[room:]
+        if len(chunk) >= self._tail_size:
+            self._tail[:] = chunk[len(chunk) - self._tail_size :]
+            return
+        self._tail += chunk
+        if len(self._tail) > 2 * self._tail_size:  # trimming at twice the size keeps the cost of moving linear
+            del self._tail[: len(self._tail) - self._tail_size]
+
+    def render(self, limit: int) -> bytes:
+        """What came, cut to `limit` (at most the limit given at the start)."""
+        if self.total <= self._limit:
+            return truncate(bytes(self._head + self._tail), min(limit, self._limit))
+        head = head_size(limit)
+        return _join(bytes(self._head[:head]), self.tail(limit - head), self.total)
+
+    def tail(self, size: int) -> bytes:
+        """The last `size` bytes, as far as they are still here."""
+        return bytes(self._tail[max(0, len(self._tail) - min(size, self._tail_size)) :])
+
+
+class Spill:
+    """The whole of a stream for an artifact: the first `limit` bytes and, when there was more, the end of it."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept = BytesIO()
+
+    def add(self, chunk: bytes) -> None:
+        """Take the next bytes of the stream, as far as they fit."""
+        room = self._limit - self._kept.tell()
+        if room > 0:
+            self._kept.write(chunk[:room])
+
+    def data(self, ends: HeadTail) -> bytes:
+        """Everything, or what was kept, a marker and the tail that `ends` has of the same stream."""
+        kept = self._kept.getvalue()
+        missing = ends.total - len(kept)
+        return _join(kept, ends.tail(missing), ends.total) if missing > 0 else kept

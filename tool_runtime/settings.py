@@ -1,0 +1,48 @@
+"""Frozen settings of the runtime; units stand in the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent_host.contracts import ToolRequest
+    from tool_runtime.core.process import StreamName
+
+    OnOutput = Callable[[ToolRequest, StreamName, bytes], None]
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeSettings:
+    """What one `LocalToolRouter` works with; a request's own constraints can only make it tighter.
+
+    `workspace` is an absolute real path and RunCommand's default directory. `shell` is a program path, None for the
+    platform's choice (TR 6.2). `secret_env` names variables that no child process gets, beside those whose name looks
+    like a secret; `env_passthrough` names the exceptions. `address_allowed` says whether HttpRequest may connect to an
+    IP address; None means `policy.urls.address_is_public`. `on_output` is called on the event loop with every chunk a
+    command prints and must not block.
+    """
+
+    workspace: str
+    shell: str | None = None
+    file_timeout_s: float = 30.0
+    command_timeout_s: float = 300.0
+    command_timeout_max_s: int = 600
+    kill_grace_s: float = 5.0
+    drain_s: float = 0.2
+    http_timeout_s: float = 30.0
+    http_timeout_max_s: int = 60
+    http_max_body_bytes: int = 10 * MIB
+    http_max_redirects: int = 5
+    max_output_bytes: int = 102_400
+    max_file_size_bytes: int | None = None
+    artifact_threshold_bytes: int = 10_240
+    artifact_max_bytes: int = 16 * MIB
+    secret_env: frozenset[str] = frozenset()
+    env_passthrough: frozenset[str] = frozenset()
+    address_allowed: Callable[[str], bool] | None = None
+    on_output: OnOutput | None = None

@@ -1,0 +1,71 @@
+"""A small pool of daemon threads for blocking work.
+
+`concurrent.futures` joins its threads when the interpreter exits, so one read that hangs on a dead network disk would
+keep the whole process alive; these threads do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_Future = asyncio.Future[Any]
+_Work = tuple[Callable[[], Any], _Future, asyncio.AbstractEventLoop]
+
+
+class DaemonPool:
+    """At most `limit` threads, started when needed and kept for the next call; `close` lets the idle ones end."""
+
+    def __init__(self, limit: int = 8) -> None:
+        self._limit = limit
+        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._threads = 0
+        self._busy = 0
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """`work()` in a thread; what it raises is raised here. When the caller goes away the result is dropped."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._busy += 1
+        if self._busy > self._threads < self._limit:
+            self._threads += 1
+            threading.Thread(target=self._serve, name="tool-io", daemon=True).start()
+        self._work.put((work, future, loop))
+        return await future
+
+    def close(self) -> None:
+        """Let every thread end after what it is doing."""
+        for _ in range(self._threads):
+            self._work.put(None)
+        self._threads = 0
+
+    def _serve(self) -> None:
+        while (item := self._work.get()) is not None:
+            self._serve_one(*item)
+            del item  # or the last result would live until the next call
+
+    def _serve_one(self, function: Callable[[], Any], future: _Future, loop: asyncio.AbstractEventLoop) -> None:
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            if not future.cancelled():
+                result = function()
+        except BaseException as raised:  # noqa: BLE001 - handed unchanged to the caller that waits for it
+            error = raised
+        try:
+            loop.call_soon_threadsafe(self._deliver, future, result, error)
+        except RuntimeError:
+            return  # the loop is closed: nobody waits any more
+
+    def _deliver(self, future: _Future, result: object, error: BaseException | None) -> None:
+        self._busy -= 1  # here and not where the caller leaves, so that a stuck thread goes on counting as taken
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)

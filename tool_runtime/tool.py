@@ -1,0 +1,75 @@
+"""What a tool is to the router: a definition and a coroutine from a call to an output.
+
+Frozen values inside this package are NamedTuples: a frozen dataclass costs ten times as much to import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from agent_host.contracts import Artifact, ToolDefinition, ToolRequest
+    from tool_runtime.faults import FaultKind
+    from tool_runtime.settings import RuntimeSettings
+
+
+class ToolOutput(NamedTuple):
+    """Text for the model and artifacts for the host. `capped` says that the tool has kept the output limit itself."""
+
+    text: str
+    artifacts: tuple[Artifact, ...] = ()
+    capped: bool = False
+
+
+class Abandoned:
+    """Set once nobody waits for a call any more: work in a thread looks at it before its point of no return."""
+
+    __slots__ = ("flag",)
+
+    def __init__(self) -> None:
+        self.flag = False
+
+
+class CallContext(NamedTuple):
+    """One call on its way through the wrappers. Byte limits are the tighter of the settings' and the request's."""
+
+    request: ToolRequest
+    settings: RuntimeSettings
+    max_output_bytes: int
+    max_file_size_bytes: int | None
+    abandoned: Abandoned
+
+    @classmethod
+    def of(cls, request: ToolRequest, settings: RuntimeSettings) -> CallContext:
+        """The context of `request` under `settings`."""
+        limits = request.constraints
+        sizes = [n for n in (settings.max_file_size_bytes, limits.max_file_size_bytes) if n is not None]
+        output = settings.max_output_bytes
+        if limits.max_output_bytes is not None:
+            output = min(output, limits.max_output_bytes)
+        return cls(request, settings, output, min(sizes) if sizes else None, Abandoned())
+
+
+Handler = Callable[[CallContext], Awaitable[ToolOutput]]
+"""Runs one call. Raises ToolFault for what the model should read, CancelledError when cancelled."""
+
+
+class Tool(NamedTuple):
+    """One tool of one provider, wrapped and ready to run; `codes` are its family's words for faults."""
+
+    definition: ToolDefinition
+    run: Handler
+    codes: Mapping[FaultKind, str]
+
+
+class Provider(Protocol):
+    """A source of tools: a family, an MCP server, the backend service."""
+
+    def tools(self) -> Sequence[Tool]:
+        """The tools there are now."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release what the provider holds."""
+        ...
