@@ -6,13 +6,16 @@ A template is the bundle's own JSON with two differences: `expiresInS` stands fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from policy.bundle import PolicyBundle, bundle_from_trusted
-from policy.facts import OsFamily
 from policy.paths import normalize
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from policy.facts import OsFamily
 
 BUILTIN_NAMES = ("read-only", "workspace", "ci", "full")
 DEFAULT_LIFETIME_S = 24 * 3600

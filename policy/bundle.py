@@ -6,11 +6,13 @@ an empty block list blocks nothing. Lists of paths hold absolute prefixes, compa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def camel(name: str) -> str:
@@ -168,7 +170,7 @@ _PARTS: dict[tuple[type, str], type] = {
 
 
 @lru_cache(maxsize=16)
-def _json_fields(cls: type) -> dict[str, tuple[str, object]]:
+def _json_fields(cls: Any) -> dict[str, tuple[str, object]]:
     """JSON name → Python name and default of every field that the wire knows."""
     return {camel(item.name): (item.name, item.default) for item in fields(cls) if item.init}
 
@@ -204,10 +206,10 @@ def _from_json(cls: type, raw: Mapping[str, Any]) -> Any:
     for json_name, item in raw.items():
         part = _PARTS.get((cls, json_name))
         if isinstance(item, list):
-            item = tuple(_from_json(part, one) if part else one for one in item)
-        elif part is not None:
-            item = _from_json(part, item)
-        values[names[json_name][0]] = item
+            value: Any = tuple(_from_json(part, one) if part else one for one in item)
+        else:
+            value = item if part is None else _from_json(part, item)
+        values[names[json_name][0]] = value
     return cls(**values)
 
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from policy.bundle import Capability, PolicyBundle
 from policy.decision import Decision
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, UrlFacts
 from policy.names import FILE_CAPABILITIES
 from policy.names import CapabilityName as Name
 from policy.paths import covering, is_absolute, normalize, problem_with, roots
 from policy.risk import assess
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from policy.bundle import Capability, PolicyBundle
 
 
 class Case(NamedTuple):
@@ -172,7 +175,8 @@ def _root_table(case: Case, which: str) -> dict[str, str]:
         entries = (case.entry.allowed_paths if which == "allowed" else case.entry.blocked_paths) or ()
         table = roots(entries, case.os, "narrow" if which == "allowed" else "wide")
         if which == "blocked":
-            table |= {"": entry for entry in entries if not is_absolute(entry, case.os)}
+            unreadable = next((entry for entry in entries if not is_absolute(entry, case.os)), None)
+            table |= {} if unreadable is None else {"": unreadable}
         case.bundle.memo[memo_key] = table
     return table
 

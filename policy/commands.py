@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from policy.facts import CommandFacts, ShellName
+if TYPE_CHECKING:
+    from policy.facts import CommandFacts, ShellName
 
 MAX_CHARACTERS = 128 * 1024
 MAX_COMMANDS = 4_000
@@ -117,7 +118,7 @@ def _refused(command: str) -> str | None:
 
 
 def _join(directory: str, path: str) -> str:
-    if not directory or path.startswith("/") or path == "~" or path.startswith("~/"):
+    if not directory or path == "~" or path.startswith(("/", "~/")):
         return path
     return directory.rstrip("/") + "/" + path
 

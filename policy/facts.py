@@ -6,9 +6,11 @@ spelling alone, and where it really leads once symbolic links are followed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PathKind = Literal["file", "directory", "other", "missing"]
 OsFamily = Literal["posix", "windows"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from policy.bundle import Capability, LlmPolicy, PolicyBundle
 from policy.names import FILE_CAPABILITIES, CapabilityName
+
+if TYPE_CHECKING:
+    from policy.bundle import Capability, LlmPolicy, PolicyBundle
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,3 +24,8 @@ ALL_CAPABILITIES: tuple[str, ...] = tuple(name.value for name in CapabilityName)
 FILE_CAPABILITIES: frozenset[str] = frozenset({"File.Read", "File.Write", "File.Delete"})
 SCHEMA_VERSION = "1.0"
 ANY_SESSION = "*"
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text, for tables of names."""
+    return frozenset(text.split())

@@ -1,4 +1,4 @@
-"""Paths by spelling alone: normal forms, containment, spellings to refuse. Two dialects, both usable everywhere (AH 8.3).
+"""Paths by spelling alone: normal forms, containment, spellings to refuse (AH 8.3). Both dialects work on any machine.
 
 Containment is by component, never by string prefix. Comparison is narrow where it permits and wide where it refuses:
 a block list also matches what a case-folding or Unicode-normalising file system would take for the same name.
@@ -7,10 +7,12 @@ a block list also matches what a case-folding or Unicode-normalising file system
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from policy.facts import OsFamily
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from policy.facts import OsFamily
 
 Width = Literal["narrow", "wide"]
 
@@ -89,7 +91,7 @@ def roots(entries: Iterable[str], os: OsFamily, width: Width) -> dict[str, str]:
 
 
 def covering(path: str, table: dict[str, str], os: OsFamily, width: Width) -> str | None:
-    """The entry of `roots(…)` that the normalised absolute path is under, nearest first; cost follows its depth only."""
+    """The entry of `roots(…)` that the normalised absolute path is under, nearest first; cost follows depth only."""
     for place in ancestors(key(path, os, width), os):
         if place in table:
             return table[place]
@@ -97,7 +99,7 @@ def covering(path: str, table: dict[str, str], os: OsFamily, width: Width) -> st
 
 
 def problem_with(path: str, os: OsFamily) -> str | None:
-    """Why this spelling is refused before any rule is asked, or None. Relative spellings are no problem in themselves."""
+    """Why this spelling is refused before any rule is asked, or None. A relative spelling is no problem."""
     if not path:
         return "the path is empty"
     if "\0" in path:

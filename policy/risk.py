@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from policy.bundle import Capability
-from policy.decision import RiskLevel
 from policy.facts import ActionFacts, CommandFacts, OsFamily, PathFacts, UrlFacts
 from policy.names import CapabilityName as Name
+from policy.names import words
 from policy.paths import is_under
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from policy.bundle import Capability
+    from policy.decision import RiskLevel
 
 DEFAULT_RISK: dict[str, RiskLevel] = {
     Name.FILE_READ: "low",
@@ -23,9 +28,9 @@ DEFAULT_RISK: dict[str, RiskLevel] = {
     Name.LLM_CALL: "low",
 }
 
-KNOWN_PROGRAMS = frozenset(
+KNOWN_PROGRAMS = words(
     "[ basename cat cd cmp column cut date diff dirname du echo env false file find git grep head id jq ls make node npm "
-    "printf ps pwd pytest python python3 rg sed sleep sort stat tail test tr tree true uname uniq uv wc which whoami".split()
+    "printf ps pwd pytest python python3 rg sed sleep sort stat tail test tr tree true uname uniq uv wc which whoami"
 )
 """What counts as known where a bundle lists no commands."""
 RECOGNIZED_DOMAINS = ("pypi.org", "*.pythonhosted.org", "github.com", "*.github.com", "registry.npmjs.org", "crates.io")

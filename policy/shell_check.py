@@ -7,15 +7,15 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from policy.bundle import ArgumentRule, Capability, CommandPolicy
 from policy.commands import ParsedCommand, Redirection, SimpleCommand, parse, real_path_of
-from policy.decision import Decision
 from policy.facts import CommandFacts, OsFamily, PathFacts, ShellName
 from policy.names import CapabilityName as Name
 from policy.paths import is_absolute
 
 if TYPE_CHECKING:
+    from policy.bundle import ArgumentRule, Capability, CommandPolicy
     from policy.check import Case
+    from policy.decision import Decision
 
 _MAX_JUDGED_ARGUMENT = 512
 _WINDOWS_SHELLS = frozenset({"cmd", "powershell"})

@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from policy.names import words
 from policy.shell_programs import Findings, check_assignment
 from policy.shell_words import Word, read_word
 
@@ -32,22 +33,22 @@ class Redirect(NamedTuple):
     repeats: bool
 
 
-_WORDS = frozenset(
+_WORDS = words(
     "word string raw_string concatenation number simple_expansion expansion command_substitution process_substitution "
-    "ansi_c_string translated_string arithmetic_expansion brace_expression extglob_pattern regex".split()
+    "ansi_c_string translated_string arithmetic_expansion brace_expression extglob_pattern regex"
 )
-_CONTAINERS = frozenset(
+_CONTAINERS = words(
     "program list pipeline subshell compound_statement if_statement elif_clause else_clause while_statement do_group "
     "for_statement case_statement case_item negated_command redirected_statement command_substitution "
     "process_substitution string concatenation expansion simple_expansion variable_assignments array heredoc_redirect heredoc_body "
-    "herestring_redirect unary_expression binary_expression parenthesized_expression negated_expression".split()
+    "herestring_redirect unary_expression binary_expression parenthesized_expression negated_expression"
 )
-_LEAVES = frozenset(
+_LEAVES = words(
     "word number raw_string ansi_c_string variable_name special_variable_name file_descriptor comment heredoc_start "
-    "heredoc_content heredoc_end string_content test_operator regex extglob_pattern brace_expression".split()
+    "heredoc_content heredoc_end string_content test_operator regex extglob_pattern brace_expression"
 )
 _LOOPS = frozenset({"while_statement", "for_statement"})
-_QUOTES = frozenset("string raw_string ansi_c_string heredoc_body comment".split())
+_QUOTES = words("string raw_string ansi_c_string heredoc_body comment")
 _GAP = re.compile(r"(?:[ \t]|(?<=[ \t])\\\n)+")
 _CONTINUATION = re.compile(r"\\\n")
 _ODD_SPACE = re.compile(r"[^\S \t\n]")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from policy.names import words
+
 STEERING_VARIABLE = re.compile(
     r"PATH|IFS|ENV|BASH_.*|BASHOPTS|SHELLOPTS|PS[0-4]|PROMPT_COMMAND|CDPATH|FPATH|ZDOTDIR|HOME|SHELL|TMOUT|HISTFILE|INPUTRC"
     r"|GLOBIGNORE|EXECIGNORE|OPTIND|POSIXLY_CORRECT|LD_.*|DYLD_.*|GCONV_PATH|LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS"
@@ -22,22 +24,20 @@ STEERING_VARIABLE = re.compile(
 )
 """Variables that decide which program, library, configuration, pager or editor is used."""
 
-RESERVED_WORDS = frozenset(
-    "if then elif else fi do done case esac while until for in { } ! function select coproc".split()
-)
+RESERVED_WORDS = words("if then elif else fi do done case esac while until for in { } ! function select coproc")
 
-POISONING_BUILTINS = frozenset(
+POISONING_BUILTINS = words(
     "eval source . trap alias unalias enable hash bind complete compgen compopt fc history shopt coproc let set disown "
-    "suspend autoload zmodload emulate setopt unsetopt functions zle sched".split()
+    "suspend autoload zmodload emulate setopt unsetopt functions zle sched"
 )
 """Builtins that change what later words mean, or run text."""
 SAFE_SET = re.compile(r"[-+][efux]+|[-+][efux]*o|pipefail|errexit|nounset|noglob|xtrace")
-NAMING_BUILTINS = frozenset(
-    "read mapfile readarray printf getopts export declare typeset readonly local unset test [ wait vared".split()
+NAMING_BUILTINS = words(
+    "read mapfile readarray printf getopts export declare typeset readonly local unset test [ wait vared"
 )
 """Builtins that take names of variables: a name may carry a subscript, and a subscript is evaluated."""
 DIRECTORY_BUILTINS = frozenset({"cd", "pushd", "popd", "chdir"})
-SHELLS = frozenset("sh bash dash ash zsh ksh mksh fish rbash".split())
+SHELLS = words("sh bash dash ash zsh ksh mksh fish rbash")
 
 
 class Wrapper(NamedTuple):
@@ -86,14 +86,14 @@ RUNNERS: frozenset[tuple[str, str]] = frozenset(
     }
 )  # fmt: skip
 """Package managers whose subcommand starts the program that follows."""
-SINGLE_RUNNERS = frozenset("npx uvx bunx".split())
+SINGLE_RUNNERS = words("npx uvx bunx")
 
-OPAQUE_STARTERS = frozenset(
+OPAQUE_STARTERS = words(
     "watch parallel ssh flock script su runuser pkexec chroot unshare nsenter strace ltrace gdb lldb valgrind busybox "
     "toybox start-stop-daemon systemd-run screen tmux at batch crontab expect unbuffer entr xvfb-run fakeroot firejail "
     "bwrap run-parts proot setarch linux32 linux64 prlimit chrt numactl catchsegv dbus-run-session sg newgrp perf "
     "vi vim nvim view ex ed emacs nano pico less more most lesspipe m4 rlwrap socat nc ncat netcat scp sftp rsh "
-    "osascript open xdg-open launchctl wsl cmd cmd.exe powershell powershell.exe pwsh pwsh.exe".split()
+    "osascript open xdg-open launchctl wsl cmd cmd.exe powershell powershell.exe pwsh pwsh.exe"
 )
 
 INLINE_CODE: dict[str, re.Pattern[str]] = {
@@ -108,7 +108,7 @@ INLINE_CODE: dict[str, re.Pattern[str]] = {
     "make": re.compile(r"-E.*|--eval.*|SHELL=.*|\.SHELLFLAGS=.*"),
 }
 """Arguments by which an interpreter takes code from the line, or from its input."""
-READS_CODE_FROM_INPUT = frozenset("python perl ruby node php lua".split())
+READS_CODE_FROM_INPUT = words("python perl ruby node php lua")
 
 RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
     "sort": re.compile(r"-[A-Za-z]*o.*|--o.*|--compress.*|-T.*"),
@@ -142,13 +142,13 @@ SED_OPTIONS = re.compile(r"-[nErsuz]*i?[nErsuz]*|-i\.[A-Za-z]+|--(?:quiet|silent
 AWK_RISKY = re.compile(r"system|getline|@|\||print[^;}]*>")
 
 GIT_GLOBAL_FLAGS = frozenset({"--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--version", "--help"})
-GIT_SUBCOMMANDS = frozenset(
+GIT_SUBCOMMANDS = words(
     "add am annotate apply archive bisect blame branch bundle cat-file check-attr check-ignore checkout cherry cherry-pick "
     "clean clone commit config count-objects describe diff diff-files diff-index diff-tree fetch for-each-ref format-patch "
     "fsck gc grep hash-object init log ls-files ls-remote ls-tree merge merge-base mv name-rev notes prune pull push "
     "range-diff rebase reflog remote reset restore rev-list rev-parse revert rm shortlog show show-branch show-ref "
     "sparse-checkout stash status submodule switch symbolic-ref tag update-index verify-commit version whatchanged "
-    "worktree".split()
+    "worktree"
 )
 """Subcommands that no alias can replace. `help`, `difftool` and others that start programs are left out."""
 GIT_VALUE_FOLLOWS = frozenset({"-m", "--message"})
@@ -158,11 +158,11 @@ GIT_RISKY = re.compile(
 )
 GIT_HARMLESS: tuple[tuple[str, frozenset[str]], ...] = (
     ("-x", frozenset({"clean", "cherry-pick"})),
-    ("-u", frozenset("push add commit stash status diff log show submodule branch checkout".split())),
-    ("-c", frozenset("checkout switch commit log diff show".split())),
-    ("-i", frozenset("grep log branch".split())),
+    ("-u", words("push add commit stash status diff log show submodule branch checkout")),
+    ("-c", words("checkout switch commit log diff show")),
+    ("-i", words("grep log branch")),
     ("-O", frozenset({"diff", "log", "show"})),
-    ("--exclude", frozenset("clean ls-files describe".split())),
+    ("--exclude", words("clean ls-files describe")),
 )
 """Spellings of `GIT_RISKY` that mean something else for these subcommands."""
 _REMOTE_HELPER = r"[A-Za-z0-9]+::.*"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from policy.names import words
+
 _META = {
     "cmd": re.compile(r"[&|<>^%!()@\r\n\x00-\x08\x0b-\x1f\x7f]"),
     "powershell": re.compile(r"[&|<>;$`(){}@#\r\n\x00-\x08\x0b-\x1f\x7f‘’‚‛“”„–—―]|--%"),
@@ -11,11 +13,11 @@ _META = {
 _TOKEN = re.compile(r'\s*((?:[^\s"\']|"[^"]*"|\'[^\']*\')+)')
 _PROGRAM = re.compile(r"[A-Za-z0-9_.:\\/+-]+")
 _EXTENSION = re.compile(r"\.(?:exe|cmd|bat|com|ps1)$", re.IGNORECASE)
-_RUNNERS = frozenset(
+_RUNNERS = words(
     "cmd powershell pwsh call start for forfiles if runas invoke-expression iex invoke-command icm start-process saps "
     "invoke-item ii wscript cscript mshta rundll32 regsvr32 msiexec wmic wsl bash sh ssh schtasks at new-alias set-alias "
     "sal nal set-item set-variable sv import-module ipmo add-type set path doskey assoc ftype reg invoke-wmimethod "
-    "invoke-cimmethod start-job sajb foreach-object where-object".split()
+    "invoke-cimmethod start-job sajb foreach-object where-object"
 )
 ALIASES = {
     "rm": "remove-item", "ri": "remove-item", "del": "remove-item", "erase": "remove-item", "rd": "remove-item",
@@ -32,7 +34,7 @@ ALIASES = {
 
 def split(command: str, shell: str) -> tuple[list[str], tuple[str, ...]]:
     """The words of a plain line and the reasons why it can't be judged. Quotes are removed only around whole runs."""
-    words: list[str] = []
+    found: list[str] = []
     reasons: list[str] = []
     if _META[shell].search(command):
         reasons.append(f"a character that {shell} gives a meaning to")
@@ -43,17 +45,17 @@ def split(command: str, shell: str) -> tuple[list[str], tuple[str, ...]]:
         if match is None:
             reasons.append("quotes are not balanced")
             break
-        words.append(match[1])
+        found.append(match[1])
         place = match.end()
-    if not words:
+    if not found:
         return [], tuple(reasons)
-    if not _PROGRAM.fullmatch(words[0]):
+    if not _PROGRAM.fullmatch(found[0]):
         reasons.append("the program's name is not spelled plainly")
-    if base_name(words[0]) in _RUNNERS:
-        reasons.append(f"{words[0]} runs other commands or changes what they mean")
-    if shell == "cmd" and any("'" in word for word in words):
+    if base_name(found[0]) in _RUNNERS:
+        reasons.append(f"{found[0]} runs other commands or changes what they mean")
+    if shell == "cmd" and any("'" in word for word in found):
         reasons.append("single quotes mean nothing to cmd")
-    return [words[0], *(word.replace('"', "").replace("'", "") for word in words[1:])], tuple(reasons)
+    return [found[0], *(word.replace('"', "").replace("'", "") for word in found[1:])], tuple(reasons)
 
 
 def base_name(program: str) -> str:

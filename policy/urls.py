@@ -7,11 +7,11 @@ IPv4-compatible, site-local and multicast forms of local addresses for global on
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from ipaddress import IPv4Address, IPv6Address, IPv4Network, IPv6Network  # isort: skip
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)")
@@ -71,8 +71,8 @@ def canonical_domain(entry: str) -> str:
 
 
 def domain_rules(entries: Iterable[str]) -> dict[str, str]:
-    """Canonical rule → entry as written. An entry that can't be read stands at '', which no host matches, so that a block
-    list can refuse everything instead of protecting nothing."""
+    """Canonical rule → entry as written. An entry that can't be read stands at '', which no host matches, so that a
+    block list can refuse everything instead of protecting nothing."""
     table: dict[str, str] = {}
     for entry in entries:
         try:

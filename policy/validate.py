@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +16,8 @@ from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION
 from policy.paths import is_absolute
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from pydantic import TypeAdapter
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -53,7 +54,7 @@ def parse_bundle(raw: bytes | dict[str, Any]) -> PolicyBundle:
         text = json.dumps(shape, allow_nan=False)
     except (ValueError, TypeError, RecursionError) as fault:
         raise BundleProblems((*problems, Problem("", f"is not JSON: {fault}"))) from None
-    bundle = _typed(text, shape, problems)
+    bundle = _typed(text, problems)
     problems.extend(_meaning(shape))
     if problems or bundle is None:
         raise BundleProblems(tuple(dict.fromkeys(problems)))
@@ -81,10 +82,9 @@ def _read(raw: bytes, problems: list[Problem]) -> Any:
         return None
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        for name in dict.fromkeys(names):
-            if names.count(name) > 1:
-                problems.append(Problem(name, "the field stands twice in one object"))
+        seen: set[str] = set()
+        twice = dict.fromkeys(name for name, _ in pairs if name in seen or seen.add(name))
+        problems.extend(Problem(name, "the field stands twice in one object") for name in twice)
         return dict(pairs)
 
     def refuse(constant: str) -> Any:
@@ -107,14 +107,14 @@ def _adapter() -> TypeAdapter[PolicyBundle]:
     return TypeAdapter(PolicyBundle)
 
 
-def _typed(text: str, shape: dict[str, Any], problems: list[Problem]) -> PolicyBundle | None:
+def _typed(text: str, problems: list[Problem]) -> PolicyBundle | None:
     from pydantic import ValidationError
 
     try:
         return _adapter().validate_json(text)
     except ValidationError as fault:
-        for error in fault.errors(include_url=False, include_context=False, include_input=False):
-            problems.append(_from_pydantic(error["loc"], error["type"], error["msg"]))
+        errors = fault.errors(include_url=False, include_context=False, include_input=False)
+        problems.extend(_from_pydantic(error["loc"], error["type"], error["msg"]) for error in errors)
         return None
 
 

@@ -47,7 +47,6 @@ class LocalToolRouter:
             code = DESKTOP[FaultKind.UNKNOWN_TOOL]
             return ToolResult.failure(request, code, f"Unknown tool: {request.tool_name}")
         task = asyncio.current_task()
-        outermost = task is not None and task not in self._running
         if task is not None:
             self._running.add(task)
         try:
@@ -55,7 +54,7 @@ class LocalToolRouter:
         except ToolFault as fault:
             return _failed(request, tool, fault)
         finally:
-            if task is not None and outermost:
+            if task is not None:
                 self._running.discard(task)
 
     async def aclose(self) -> None:

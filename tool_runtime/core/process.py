@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 StreamName = Literal["stdout", "stderr"]
 MARK_NAME: Final = "AGENT_HOST_CALL_MARK"
 """Environment variable that every process of a command inherits; how strays are found when the tree is ended."""
-_LOOK_AGAIN_S: Final = (0.005, 0.01, 0.02, 0.05, 0.1)
+_LOOK_AGAIN_S: Final = 0.005
+_LOOK_AGAIN_MAX_S: Final = 0.1
 _KILL_ROUNDS: Final = 10
 
 
@@ -174,11 +175,11 @@ class _Command:
         deadline = time.monotonic() + self._params.kill_grace_s
         members = await self._pool.run(self._members)
         self._signal(members, signal.SIGTERM)
-        for turn in range(1_000_000):
+        pause_s = _LOOK_AGAIN_S
+        while members and time.monotonic() < deadline:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LOOK_AGAIN_MAX_S)
             members = await self._pool.run(self._members)
-            if not members or time.monotonic() >= deadline:
-                return
-            await asyncio.sleep(_LOOK_AGAIN_S[min(turn, len(_LOOK_AGAIN_S) - 1)])
 
     def _kill(self) -> None:
         """SIGKILL until nobody is left. On the loop: it also runs when the one who cancels has lost patience."""

@@ -56,10 +56,10 @@ def _whole_end(data: bytes) -> bytes:
 
 def _whole_start(data: bytes) -> bytes:
     """`data` without the rest of a character that is cut at its start."""
-    for start in range(min(4, len(data))):
-        if data[start] & 0xC0 != 0x80:
+    for start in range(4):
+        if data[start : start + 1] < b"\x80" or data[start] >= 0xC0:
             return data[start:]
-    return data
+    return data  # no UTF-8 at all
 
 
 class HeadTail:

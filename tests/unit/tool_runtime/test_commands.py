@@ -4,16 +4,18 @@ import asyncio
 import os
 import resource
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.contracts import ToolRequest
-from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of
+from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of, until
 from tool_runtime.core.process import CommandParams, run_command
 from tool_runtime.platform import posix
 from tool_runtime.threads import DaemonPool
+
+if TYPE_CHECKING:
+    from agent_host.contracts import ToolRequest
 
 # Leaves the process group, and by a second fork the family too; then says who it is.
 STRAY = (
@@ -24,12 +26,6 @@ STRAY = (
     'open("stray.tmp","w").write(str(os.getpid())); os.rename("stray.tmp","stray")\n'
     "time.sleep(60)'"
 )
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def alive(pid_file: Path) -> bool:
@@ -94,7 +90,7 @@ async def test_a_missing_shell_is_a_result(make_router: MakeRouter) -> None:
 
 async def test_truncation_shares_the_limit_and_keeps_characters_whole(make_router: MakeRouter) -> None:
     router = make_router(max_output_bytes=1001)
-    command = "python3 -c 'print(\"ü\" * 5000, end=\"\")'; echo short >&2"
+    command = 'python3 -c \'print("ü" * 5000, end="")\'; echo short >&2'
     text = text_of(await router.execute(request("RunCommand", command=command)))
     out = text.split("--- stdout ---\n")[1].split("\n--- stderr ---\n")[0]
     assert "�" not in out
@@ -167,7 +163,7 @@ async def test_cancelling_ends_the_tree_and_propagates(
 async def test_closing_the_router_ends_what_is_running(make_router: MakeRouter, workspace: Path) -> None:
     router = make_router()
     task = asyncio.create_task(router.execute(request("RunCommand", command="echo $$ > leader; sleep 60; true")))
-    await until(lambda: (workspace / "leader").exists())
+    await until((workspace / "leader").exists)
     await router.aclose()
     assert task.cancelled()
     assert not alive(workspace / "leader")
@@ -185,9 +181,7 @@ async def test_a_background_child_that_holds_the_pipes_does_not_hold_the_call(
     assert time.monotonic() - began < 5
 
 
-async def test_secrets_do_not_reach_the_child(
-    make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_secrets_do_not_reach_the_child(make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = ("GITHUB_TOKEN", "LLM_GATEWAY_AUTH_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "MY_OWN")
     shown = ("ORDINARY", "NPM_TOKEN")
     for name in (*hidden, *shown):
@@ -214,9 +208,7 @@ async def test_output_is_reported_as_it_comes(make_router: MakeRouter, workspace
 async def test_commands_run_side_by_side(call: Call, workspace: Path) -> None:
     # Each waits for all the others to have started: one after another they would never end.
     command = "touch step{0}; until [ $(ls | wc -l) -ge 8 ]; do sleep 0.01; done; echo met"
-    results = await asyncio.gather(
-        *(call("RunCommand", command=command.format(n), timeout=10) for n in range(8))
-    )
+    results = await asyncio.gather(*(call("RunCommand", command=command.format(n), timeout=10) for n in range(8)))
     assert all("met" in text_of(result) for result in results)
 
 

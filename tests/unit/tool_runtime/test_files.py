@@ -3,16 +3,19 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from agent_host.contracts import ToolConstraints
 from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of
 from tool_runtime.core import files
-from tool_runtime.core.paths import Scope
+from tool_runtime.core.paths import Scope, resolve
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.tool import Abandoned
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 async def test_read_gives_the_text_with_its_line_ends(call: Call, workspace: Path) -> None:
@@ -195,7 +198,7 @@ async def test_a_link_put_in_place_after_the_check_is_refused(
     (outside / "f").write_text("secret")
     (workspace / "d").mkdir()
     (workspace / "d" / "f").write_text("mine")
-    honest = files.resolve
+    honest = resolve
 
     def resolve_then_swap(path: str, scope: Scope) -> str:
         real = honest(path, scope)

@@ -1,0 +1,100 @@
+"""What the host may expect of every ToolRouter (AH 7.1, TR 3)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent_host.contracts import ToolConstraints, ToolRequest, ToolRouter
+from agent_host.errors import ErrorCode
+from tests.unit.tool_runtime.conftest import until
+from tool_runtime.families.desktop import DEFINITIONS
+from tool_runtime.router import LocalToolRouter
+from tool_runtime.settings import RuntimeSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+def local(workspace: Path) -> ToolRouter:
+    return LocalToolRouter(RuntimeSettings(workspace=str(workspace)))
+
+
+@pytest.fixture(params=[local])
+async def router(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ToolRouter]:
+    made: ToolRouter = request.param(tmp_path)
+    yield made
+    await made.aclose()
+
+
+def ask(tool: str, constraints: ToolConstraints | None = None, **arguments: Any) -> ToolRequest:
+    return ToolRequest(tool, arguments, "session", "task", "step", "call", "any", constraints or ToolConstraints())
+
+
+def test_definitions_are_closed_schemas_of_distinct_tools(router: ToolRouter) -> None:
+    definitions = router.get_available_tools()
+    assert [d.tool_name for d in definitions] == ["ReadFile", "WriteFile", "DeleteFile", "RunCommand", "HttpRequest"]
+    assert tuple(definitions) == DEFINITIONS
+    for definition in definitions:
+        schema = definition.input_schema
+        assert definition.description
+        assert schema["type"] == "object"
+        assert schema["additionalProperties"] is False
+        assert set(schema["required"]) <= set(schema["properties"])
+
+
+async def test_a_result_names_its_request(router: ToolRouter, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("text")
+    result = await router.execute(ask("ReadFile", path=f"{tmp_path}/f"))
+    assert result.to_wire() == {
+        "toolName": "ReadFile",
+        "sessionId": "session",
+        "taskId": "task",
+        "stepId": "step",
+        "status": "succeeded",
+        "outputText": "text",
+    }
+
+
+async def test_failures_are_results_with_a_known_code(router: ToolRouter, tmp_path: Path) -> None:
+    outside = ToolConstraints(allowed_paths=("/nowhere",))
+    for request, code in (
+        (ask("Nope"), ErrorCode.TOOL_NOT_FOUND),
+        (ask("ReadFile"), ErrorCode.INVALID_REQUEST),
+        (ask("ReadFile", path="relative"), ErrorCode.INVALID_REQUEST),
+        (ask("ReadFile", path=f"{tmp_path}/none"), ErrorCode.FILE_NOT_FOUND),
+        (ask("ReadFile", outside, path=f"{tmp_path}/none"), ErrorCode.PERMISSION_DENIED),
+        (ask("RunCommand", command="exec sleep 60", timeout=1), ErrorCode.TOOL_EXECUTION_TIMEOUT),
+    ):
+        result = await router.execute(request)
+        assert result.status == "failed"
+        assert result.error is not None
+        assert type(result.error.code) is str
+        assert result.error.code == code
+        assert "\n" not in result.error.message
+
+
+async def test_calls_run_side_by_side(router: ToolRouter, tmp_path: Path) -> None:
+    waits = router.execute(ask("RunCommand", command="until [ -e go ]; do sleep 0.01; done; echo went", timeout=10))
+    writes = router.execute(ask("WriteFile", path=f"{tmp_path}/go", content=""))
+    first, second = await asyncio.gather(waits, writes)
+    assert "went" in (first.output_text or "")
+    assert second.status == "succeeded"
+
+
+async def test_cancellation_propagates_and_the_router_stays_usable(router: ToolRouter, tmp_path: Path) -> None:
+    task = asyncio.ensure_future(router.execute(ask("RunCommand", command="touch begun; sleep 60; touch ended")))
+    await until((tmp_path / "begun").exists)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await router.execute(ask("RunCommand", command="true"))).status == "succeeded"
+    assert not (tmp_path / "ended").exists()
+
+
+async def test_closing_twice_is_harmless(router: ToolRouter) -> None:
+    await router.aclose()
+    await router.aclose()

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tool_runtime.core.paths import spell
+from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.platform import posix, windows
+from tool_runtime.platform.environment import child_environment, looks_secret
+
+SECRET_NAMES = """
+GITHUB_TOKEN GH_TOKEN TOKEN NPM_AUTH_TOKEN LLM_GATEWAY_AUTH_TOKEN CLIENT_SECRET SECRET_KEY AWS_SECRET_ACCESS_KEY
+AWS_ACCESS_KEY_ID AWS_SESSION_TOKEN OPENAI_API_KEY APIKEY db_password PGPASSWORD MYSQL_ROOT_PASSWD SSH_PRIVATE_KEY
+GOOGLE_CREDENTIALS DB_PASS GITLAB_PAT SESSION_COOKIE GPG_PASSPHRASE STRIPE_SECRETS
+"""
+PLAIN_NAMES = """
+PATH HOME PWD OLDPWD SHELL LANG TERM TOKENIZERS_PARALLELISM SSH_AUTH_SOCK GIT_AUTHOR_NAME COMPASS PATTERN KEYBOARD
+MAX_TOKENS_PER_CALL VIRTUAL_ENV PYTHONPATH XAUTHORITY
+"""
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES.split())
+def test_names_that_look_like_secrets(name: str) -> None:
+    assert looks_secret(name)
+
+
+@pytest.mark.parametrize("name", PLAIN_NAMES.split())
+def test_names_that_do_not(name: str) -> None:
+    assert not looks_secret(name)
+
+
+def test_child_environment_compares_without_case_and_secret_wins() -> None:
+    environ = {"Api_Key": "1", "Mine": "2", "PATH": "3", "GH_TOKEN": "4"}
+    shown = child_environment(environ, secret=frozenset({"MINE"}), passthrough=frozenset({"gh_token", "mine"}))
+    assert shown == {"PATH": "3", "GH_TOKEN": "4"}
+
+
+def test_posix_shell(tmp_path: Path) -> None:
+    zsh, bash = tmp_path / "zsh", tmp_path / "bash"
+    for program in (zsh, bash):
+        program.write_text("")
+        program.chmod(0o755)
+    assert posix.default_shell({"SHELL": str(zsh), "PATH": "/x"}) == str(zsh)
+    assert posix.default_shell({"SHELL": "/usr/bin/fish", "PATH": f"/x:.:{tmp_path}"}) == str(bash)
+    assert posix.default_shell({"SHELL": "/gone/zsh", "PATH": "/x"}) == "/bin/sh"
+    assert posix.shell_argv("/bin/bash", "a b") == ["/bin/bash", "-c", "a b"]
+
+
+def test_process_table_of_ps() -> None:
+    rows = posix.parse_ps("    1     0     1 Ss\n   42     1    40 Z+\n")
+    assert rows == [posix.ProcessEntry(1, 0, 1, True), posix.ProcessEntry(42, 1, 40, False)]
+
+
+def test_an_earlier_member_is_recognised_and_its_number_alone_is_not_enough() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as child:
+        try:
+            started = posix.tree_members(child.pid, "NO=MARK", {})[child.pid]
+            nobody = 2**22 + 1
+            assert posix.tree_members(nobody, "NO=MARK", {child.pid: started}) == {child.pid: started}
+            assert posix.tree_members(nobody, "NO=MARK", {child.pid: started - 1}) == {}
+        finally:
+            child.kill()
+
+
+def test_windows_commands() -> None:
+    assert windows.default_shell({"COMSPEC": r"C:\Windows\system32\cmd.exe"}) == r"C:\Windows\system32\cmd.exe"
+    assert windows.default_shell({}) == "cmd.exe"
+    assert windows.shell_argv("cmd.exe", 'echo "a b" & dir') == '"cmd.exe" /d /s /c "echo "a b" & dir"'
+    assert windows.kill_argv(7) == ["taskkill", "/T", "/F", "/PID", "7"]
+
+
+def test_windows_paths() -> None:
+    assert spell(r"C:/a/./b/..\c", r"C:\Users\u", "windows") == r"C:\a\c"
+    assert spell(r"~\f", r"C:\Users\u", "windows") == r"C:\Users\u\f"
+    for path in (r"a\b", r"\a", "C:a", r"C:\f:stream", r"\\.\PhysicalDrive0", r"C:\x\NUL", "C:\\a\0"):
+        with pytest.raises(ToolFault) as raised:
+            spell(path, r"C:\Users\u", "windows")
+        assert raised.value.kind is FaultKind.INVALID_ARGUMENT, path
+
+
+def test_posix_paths() -> None:
+    assert spell("~", "/home/u", "posix") == "/home/u"
+    assert spell("~/a/../b//c/", "/home/u", "posix") == "/home/u/b/c"
+    with pytest.raises(ToolFault):
+        spell("~other/f", "/home/u", "posix")
+
+
+def test_every_fault_has_a_word_in_the_family() -> None:
+    assert set(DESKTOP) == set(FaultKind)
+
+
+def test_importing_the_router_stays_cheap() -> None:
+    heavy = "httpx httpcore pydantic difflib tempfile ssl ipaddress anyio socket logging concurrent.futures.thread"
+    code = (
+        "import sys, asyncio; before = set(sys.modules)\n"
+        "import tool_runtime.router\n"
+        f"print(*sorted(set({heavy.split()!r}) & (set(sys.modules) - before)))"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert done.stdout.split() == []
