@@ -22,7 +22,8 @@ from agent_host.routing.facts import Surroundings
 from agent_host.services.workspace import EmbeddedWorkspaceService
 from agent_host.session.handshake import load_bundle
 from agent_host.session.lifecycle import Session, state_errors_translated
-from agent_host.thread.messages import Message, decode, encode, new_id
+from agent_host.stamps import new_id
+from agent_host.thread.messages import Message, decode, encode
 from agent_host.thread.prompt import system_prompt
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import TokenizerUnavailable, counter, message_tokens

@@ -1,12 +1,13 @@
 """The border between the host and whatever runs tools (AH 7.1, TR 3): values and one Protocol, no behaviour.
 
+Values on the way to a session's first request are NamedTuples: a frozen dataclass takes six times as long to define.
+
 Wire names are camelCase; `to_wire` of each value gives the closed schema of BT's "Tool Result Schema".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,8 +16,7 @@ ToolStatus = Literal["succeeded", "failed", "denied"]
 ArtifactType = Literal["tool_output", "file_diff", "session_history"]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolDefinition:
+class ToolDefinition(NamedTuple):
     """What the model is told of a tool (TR 5). `input_schema` is a JSON Schema object."""
 
     tool_name: str
@@ -24,8 +24,7 @@ class ToolDefinition:
     input_schema: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolConstraints:
+class ToolConstraints(NamedTuple):
     """The scope that policy allowed, handed on so that the runtime can check again at the time of use.
 
     None means "no restriction of that kind"; an empty tuple means "nothing". Paths are absolute, sizes are bytes.
@@ -39,8 +38,7 @@ class ToolConstraints:
     blocked_domains: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRequest:
+class ToolRequest(NamedTuple):
     """One tool call that policy has allowed, with the capability it was allowed under."""
 
     tool_name: str
@@ -50,11 +48,10 @@ class ToolRequest:
     step_id: str
     tool_call_id: str
     capability: str
-    constraints: ToolConstraints = field(default_factory=ToolConstraints)
+    constraints: ToolConstraints = ToolConstraints()
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
+class Artifact(NamedTuple):
     """Bytes too large or too precious for the thread, to be stored by the host (AH 7.5, TR 7.2)."""
 
     artifact_type: ArtifactType
@@ -63,16 +60,14 @@ class Artifact:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ToolError:
+class ToolError(NamedTuple):
     """`code` is one of `agent_host.errors.ErrorCode` for the desktop family; each family has its own catalogue."""
 
     code: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
+class ToolResult(NamedTuple):
     """What came of one call. `artifacts` is data still to be stored; `artifact_uris` names what has been."""
 
     tool_name: str

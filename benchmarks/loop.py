@@ -9,6 +9,7 @@ Machines are noisy, so figures are medians, and those that a goal stands against
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import shutil
 import statistics
@@ -65,7 +66,7 @@ def own_times(records: tuple[RequestRecord, ...]) -> list[float]:
     """Milliseconds from the last byte of each answer to the first byte of the next request."""
     return [
         (after.first_byte_ns - before.answer_end_ns) / _MS
-        for before, after in zip(records, records[1:], strict=False)
+        for before, after in itertools.pairwise(records)
         if before.answer_end_ns is not None
     ]
 
@@ -146,7 +147,9 @@ def start_up(bench: Bench, runs: int) -> None:
     done = [{"text": "Done."}]
     pairs = [(bench.floor(done).first_request_ms, bench.ours(done).first_request_ms) for _ in range(runs)]
     floor, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
-    report("start to the first request, against the floor", ours / floor, "x", 1.4, f"{ours:.0f} against {floor:.0f} ms")
+    report(
+        "start to the first request, against the floor", ours / floor, "x", 1.4, f"{ours:.0f} against {floor:.0f} ms"
+    )
 
 
 def two_hundred_steps(bench: Bench) -> None:
@@ -154,8 +157,16 @@ def two_hundred_steps(bench: Bench) -> None:
     rounds = [(bench.floor(turns), bench.ours(turns, steps=400)) for _ in range(3)]
     floor = statistics.median(time for run, _ in rounds for time in run.own_ms)
     ours = statistics.median(time for _, run in rounds for time in run.own_ms)
-    report("own time of a step over 200 steps, against the floor", ours / floor, "x", 1.75, f"{ours:.2f} / {floor:.2f} ms")
-    report("peak memory at 200 steps", max(run.peak_mib for _, run in rounds), "MiB", 45, f"floor {rounds[0][0].peak_mib:.0f}")
+    report(
+        "own time of a step over 200 steps, against the floor", ours / floor, "x", 1.75, f"{ours:.2f} / {floor:.2f} ms"
+    )
+    report(
+        "peak memory at 200 steps",
+        max(run.peak_mib for _, run in rounds),
+        "MiB",
+        45,
+        f"floor {rounds[0][0].peak_mib:.0f}",
+    )
 
 
 def two_thousand_steps(bench: Bench) -> None:
@@ -168,14 +179,20 @@ def two_thousand_steps(bench: Bench) -> None:
     report("step 2,000 against the floor's", at_2000 / floor_2000, "x", 1.5, f"{at_2000:.2f} / {floor_2000:.2f} ms")
     written, syncs = (int(word) for word in ours.stderr.split("counted ")[1].split())
     kept = sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(bench.state_dir) for name in names)
-    report("bytes written over 2,000 steps of 1 KB results", (written + kept) / MIB, "MiB", 25, f"store {written / MIB:.1f}")
+    report(
+        "bytes written over 2,000 steps of 1 KB results",
+        (written + kept) / MIB,
+        "MiB",
+        25,
+        f"store {written / MIB:.1f}",
+    )
     report("syncs a step", syncs / 2000, "", 2.02, "the rest are the snapshots'")
     report("peak memory at 2,000 steps", ours.peak_mib, "MiB", 120, f"floor {floor.peak_mib:.0f}")
 
 
 def parallel_tools(bench: Bench) -> None:
     calls = [{"name": "RunCommand", "arguments": {"command": "sleep 0.1"}}] * 8
-    turns = [{"text": "All at once.", "tool_calls": calls, "repeat": 10}, {"text": "Done."}]
+    turns: list[dict[str, Any]] = [{"text": "All at once.", "tool_calls": calls, "repeat": 10}, {"text": "Done."}]
     ours, floor = bench.ours(turns), bench.floor(turns)
     own = statistics.median(ours.own_ms)
     report("8 parallel commands of 100 ms", own, "ms", 110, f"floor {statistics.median(floor.own_ms):.1f}")

@@ -193,7 +193,7 @@ def _to_json(value: Any) -> Any:
     if not hasattr(value, "__dataclass_fields__"):
         return value
     shape: dict[str, Any] = {}
-    for json_name, (name, default) in _json_fields(type(value)).items():
+    for json_name, (name, default) in _json_fields(value.__class__).items():
         item = getattr(value, name)
         if default is MISSING or item != default:
             shape[json_name] = _to_json(item)

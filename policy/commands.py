@@ -18,8 +18,10 @@ MAX_CHARACTERS = 128 * 1024
 MAX_COMMANDS = 4_000
 _MAX_INNER_SHELLS = 8
 _MAX_DIRECTORIES = 8
-# What the parser needs quadratic time or memory for; a line beyond these is not parsed at all.
-_MAX_MARKS = {"|": 512, "<<": 32, "=(": 64, "(": 1_500, ")": 1_500, "`": 1_500, "${": 1_500, "&": 8_000, ";": 8_000}
+# The parser takes quadratic time and memory for some of these when they are many and ill-formed: it is not asked then.
+_MAX_MARKS = {"|": 512, "<<": 32, "=(": 64, "(": 1_200, ")": 1_200, "`": 1_200, "@": 1_200, "?": 1_200, "[": 1_200}
+_MARKS = re.compile(r"[|@?()\[\]{}`$<>!*&;\"'#\\=]")
+_MAX_ALL_MARKS = 12_000
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _ZSH_OWN = re.compile(r"[(){}*?\[\]^#~!$`=]")
 _HARMLESS_FILES = frozenset({"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"})
@@ -114,6 +116,8 @@ def _refused(command: str) -> str | None:
     for mark, most in _MAX_MARKS.items():
         if command.count(mark) > most:
             return f"the line has more than {most} times {mark}"
+    if len(_MARKS.findall(command)) > _MAX_ALL_MARKS:
+        return f"the line has more than {_MAX_ALL_MARKS} characters with a meaning"
     return None
 
 
@@ -147,6 +151,8 @@ class _Reader:
         from policy.shell_syntax import Command, scan
 
         for event in scan(text, self.found):
+            if len(self.found.commands) > MAX_COMMANDS:
+                break  # `result` says so
             if not isinstance(event, Command):
                 self._redirect(event.operator, event.target)
                 continue

@@ -29,8 +29,9 @@ DEFAULT_RISK: dict[str, RiskLevel] = {
 }
 
 KNOWN_PROGRAMS = words(
-    "[ basename cat cd cmp column cut date diff dirname du echo env false file find git grep head id jq ls make node npm "
-    "printf ps pwd pytest python python3 rg sed sleep sort stat tail test tr tree true uname uniq uv wc which whoami"
+    "[ basename cat cd cmp column cut date diff dirname du echo env false file find git grep head id jq ls make "
+    "node npm printf ps pwd pytest python python3 rg sed sleep sort stat tail test tr tree true uname uniq uv wc "
+    "which whoami"
 )
 """What counts as known where a bundle lists no commands."""
 RECOGNIZED_DOMAINS = ("pypi.org", "*.pythonhosted.org", "github.com", "*.github.com", "registry.npmjs.org", "crates.io")
@@ -74,7 +75,7 @@ def _command_reasons(entry: Capability, facts: ActionFacts, workspace: str | Non
     return reasons
 
 
-def _url_reasons(entry: Capability, facts: ActionFacts, workspace: str | None, os: OsFamily) -> list[str]:
+def _url_reasons(entry: Capability, facts: ActionFacts, _workspace: str | None, _os: OsFamily) -> list[str]:
     assert isinstance(facts, UrlFacts)  # noqa: S101
     from policy.urls import UrlProblem, domain_rules, host_of, matching_rule
 

@@ -214,7 +214,7 @@ def _options(base: str, risky: re.Pattern[str], args: list[Word], found: Finding
             found.doubt(f"{base} is given an expansion that may become an option")
 
 
-def _sed(base: str, args: list[Word], found: Findings) -> None:
+def _sed(_base: str, args: list[Word], found: Findings) -> None:
     scripts: list[str | None] = []
     rest = list(args)
     while rest:
@@ -262,7 +262,7 @@ def _awk(base: str, args: list[Word], found: Findings) -> None:
             return
 
 
-def _git(base: str, args: list[Word], found: Findings) -> None:
+def _git(_base: str, args: list[Word], found: Findings) -> None:
     rest = list(args)
     while rest and (rest[0].text is None or rest[0].text.startswith("-")):
         option = rest.pop(0)
@@ -336,7 +336,7 @@ def _test(base: str, args: list[Word], found: Findings) -> None:
         found.doubt(f"{base} is given an expansion as operator")
 
 
-def _printf(base: str, args: list[Word], found: Findings) -> None:
+def _printf(_base: str, args: list[Word], found: Findings) -> None:
     if args and (args[0].may_be_option or (args[0].text or "").startswith("-v")):
         found.doubt("printf -v sets a variable")
 

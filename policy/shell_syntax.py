@@ -34,18 +34,21 @@ class Redirect(NamedTuple):
 
 
 _WORDS = words(
-    "word string raw_string concatenation number simple_expansion expansion command_substitution process_substitution "
-    "ansi_c_string translated_string arithmetic_expansion brace_expression extglob_pattern regex"
+    "word string raw_string concatenation number simple_expansion expansion command_substitution "
+    "process_substitution ansi_c_string translated_string arithmetic_expansion brace_expression extglob_pattern "
+    "regex"
 )
 _CONTAINERS = words(
-    "program list pipeline subshell compound_statement if_statement elif_clause else_clause while_statement do_group "
-    "for_statement case_statement case_item negated_command redirected_statement command_substitution "
-    "process_substitution string concatenation expansion simple_expansion variable_assignments array heredoc_redirect heredoc_body "
-    "herestring_redirect unary_expression binary_expression parenthesized_expression negated_expression"
+    "program list pipeline subshell compound_statement if_statement elif_clause else_clause while_statement "
+    "do_group for_statement case_statement case_item negated_command redirected_statement command_substitution "
+    "process_substitution string concatenation expansion simple_expansion variable_assignments array "
+    "heredoc_redirect heredoc_body herestring_redirect unary_expression binary_expression "
+    "parenthesized_expression negated_expression"
 )
 _LEAVES = words(
-    "word number raw_string ansi_c_string variable_name special_variable_name file_descriptor comment heredoc_start "
-    "heredoc_content heredoc_end string_content test_operator regex extglob_pattern brace_expression"
+    "word number raw_string ansi_c_string variable_name special_variable_name file_descriptor comment "
+    "heredoc_start heredoc_content heredoc_end string_content test_operator regex extglob_pattern "
+    "brace_expression"
 )
 _LOOPS = frozenset({"while_statement", "for_statement"})
 _QUOTES = words("string raw_string ansi_c_string heredoc_body comment")
@@ -157,9 +160,7 @@ class _Walk:
     def _command(self, node: Node, repeats: bool, extra: list[Node] | None = None) -> list[Node]:
         nodes: list[Node] = []
         for child in node.children:
-            if child.type == "command_name":
-                nodes.append(child)
-            elif child.type in _WORDS:
+            if child.type == "command_name" or child.type in _WORDS:
                 nodes.append(child)
             elif child.type == "file_redirect":
                 nodes.extend(_behind_target(child))
@@ -210,7 +211,7 @@ class _Walk:
         self.events.append(Command(words, repeats))
         return [child for child in node.children if child.is_named]
 
-    def _assignment(self, node: Node, repeats: bool) -> list[Node]:
+    def _assignment(self, node: Node, _repeats: bool) -> list[Node]:
         name = node.child_by_field_name("name")
         text = self._text(name) if name is not None else ""
         if not _NAME.fullmatch(text):
@@ -249,13 +250,13 @@ class _Walk:
                 if any(not self._text(c).lstrip("-").isdecimal() for c in operands):
                     self.found.doubt("arithmetic on a variable, whose text is evaluated")
 
-    def _comment(self, node: Node, repeats: bool) -> list[Node]:
+    def _comment(self, node: Node, _repeats: bool) -> list[Node]:
         before = self.source[max(node.start_byte - 2, 0) : node.start_byte]
         if before and (before[-1:] not in b" \t\n;&|()" or before[:-1] == b"\\"):
             self.found.doubt("a comment whose start is not plain")
         return []
 
-    def _heredoc(self, node: Node, repeats: bool) -> list[Node]:
+    def _heredoc(self, node: Node, _repeats: bool) -> list[Node]:
         """A here-document is data, as long as its end is where bash would see it."""
         parts = {child.type: child for child in node.children}
         start, body, end = (parts.get(f"heredoc_{name}") for name in ("start", "body", "end"))
@@ -277,23 +278,23 @@ class _Walk:
             self.found.doubt("a here-document with continued lines")
         return node.children
 
-    def _for(self, node: Node, repeats: bool) -> list[Node]:
+    def _for(self, node: Node, _repeats: bool) -> list[Node]:
         variable = node.child_by_field_name("variable")
         check_assignment(self._text(variable) if variable else "PATH", self.found)
         return node.children
 
-    def _expansion(self, node: Node, repeats: bool) -> list[Node]:
+    def _expansion(self, node: Node, _repeats: bool) -> list[Node]:
         text = self._text(node)
         if re.match(r"\$\{[#]?[A-Za-z0-9_@*#?]+(?:\}|:?[-+]|%%?|##?)", text) is None:
             self.found.doubt("an expansion that assigns, evaluates or is indirect")
         return node.children
 
-    def _arithmetic(self, node: Node, repeats: bool) -> list[Node]:
+    def _arithmetic(self, node: Node, _repeats: bool) -> list[Node]:
         if any(_is_variable(one) for one in _descendants(node)):
             self.found.doubt("arithmetic on a variable, whose text is evaluated")
         return []
 
-    def _function(self, node: Node, repeats: bool) -> list[Node]:
+    def _function(self, node: Node, _repeats: bool) -> list[Node]:
         self.found.doubt("defines a function, which gives a name another meaning")
         return node.children
 

@@ -27,8 +27,8 @@ STEERING_VARIABLE = re.compile(
 RESERVED_WORDS = words("if then elif else fi do done case esac while until for in { } ! function select coproc")
 
 POISONING_BUILTINS = words(
-    "eval source . trap alias unalias enable hash bind complete compgen compopt fc history shopt coproc let set disown "
-    "suspend autoload zmodload emulate setopt unsetopt functions zle sched"
+    "eval source . trap alias unalias enable hash bind complete compgen compopt fc history shopt coproc let set "
+    "disown suspend autoload zmodload emulate setopt unsetopt functions zle sched"
 )
 """Builtins that change what later words mean, or run text."""
 SAFE_SET = re.compile(r"[-+][efux]+|[-+][efux]*o|pipefail|errexit|nounset|noglob|xtrace")
@@ -89,11 +89,12 @@ RUNNERS: frozenset[tuple[str, str]] = frozenset(
 SINGLE_RUNNERS = words("npx uvx bunx")
 
 OPAQUE_STARTERS = words(
-    "watch parallel ssh flock script su runuser pkexec chroot unshare nsenter strace ltrace gdb lldb valgrind busybox "
-    "toybox start-stop-daemon systemd-run screen tmux at batch crontab expect unbuffer entr xvfb-run fakeroot firejail "
-    "bwrap run-parts proot setarch linux32 linux64 prlimit chrt numactl catchsegv dbus-run-session sg newgrp perf "
-    "vi vim nvim view ex ed emacs nano pico less more most lesspipe m4 rlwrap socat nc ncat netcat scp sftp rsh "
-    "osascript open xdg-open launchctl wsl cmd cmd.exe powershell powershell.exe pwsh pwsh.exe"
+    "watch parallel ssh flock script su runuser pkexec chroot unshare nsenter strace ltrace gdb lldb valgrind "
+    "busybox toybox start-stop-daemon systemd-run screen tmux at batch crontab expect unbuffer entr xvfb-run "
+    "fakeroot firejail bwrap run-parts proot setarch linux32 linux64 prlimit chrt numactl catchsegv dbus-run- "
+    "session sg newgrp perf vi vim nvim view ex ed emacs nano pico less more most lesspipe m4 rlwrap socat nc "
+    "ncat netcat scp sftp rsh osascript open xdg-open launchctl wsl cmd cmd.exe powershell powershell.exe pwsh "
+    "pwsh.exe"
 )
 
 INLINE_CODE: dict[str, re.Pattern[str]] = {
@@ -143,12 +144,12 @@ AWK_RISKY = re.compile(r"system|getline|@|\||print[^;}]*>")
 
 GIT_GLOBAL_FLAGS = frozenset({"--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--version", "--help"})
 GIT_SUBCOMMANDS = words(
-    "add am annotate apply archive bisect blame branch bundle cat-file check-attr check-ignore checkout cherry cherry-pick "
-    "clean clone commit config count-objects describe diff diff-files diff-index diff-tree fetch for-each-ref format-patch "
-    "fsck gc grep hash-object init log ls-files ls-remote ls-tree merge merge-base mv name-rev notes prune pull push "
-    "range-diff rebase reflog remote reset restore rev-list rev-parse revert rm shortlog show show-branch show-ref "
-    "sparse-checkout stash status submodule switch symbolic-ref tag update-index verify-commit version whatchanged "
-    "worktree"
+    "add am annotate apply archive bisect blame branch bundle cat-file check-attr check-ignore checkout cherry "
+    "cherry-pick clean clone commit config count-objects describe diff diff-files diff-index diff-tree fetch for- "
+    "each-ref format-patch fsck gc grep hash-object init log ls-files ls-remote ls-tree merge merge-base mv name- "
+    "rev notes prune pull push range-diff rebase reflog remote reset restore rev-list rev-parse revert rm "
+    "shortlog show show-branch show-ref sparse-checkout stash status submodule switch symbolic-ref tag update- "
+    "index verify-commit version whatchanged worktree"
 )
 """Subcommands that no alias can replace. `help`, `difftool` and others that start programs are left out."""
 GIT_VALUE_FOLLOWS = frozenset({"-m", "--message"})

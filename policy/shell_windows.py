@@ -14,10 +14,10 @@ _TOKEN = re.compile(r'\s*((?:[^\s"\']|"[^"]*"|\'[^\']*\')+)')
 _PROGRAM = re.compile(r"[A-Za-z0-9_.:\\/+-]+")
 _EXTENSION = re.compile(r"\.(?:exe|cmd|bat|com|ps1)$", re.IGNORECASE)
 _RUNNERS = words(
-    "cmd powershell pwsh call start for forfiles if runas invoke-expression iex invoke-command icm start-process saps "
-    "invoke-item ii wscript cscript mshta rundll32 regsvr32 msiexec wmic wsl bash sh ssh schtasks at new-alias set-alias "
-    "sal nal set-item set-variable sv import-module ipmo add-type set path doskey assoc ftype reg invoke-wmimethod "
-    "invoke-cimmethod start-job sajb foreach-object where-object"
+    "cmd powershell pwsh call start for forfiles if runas invoke-expression iex invoke-command icm start-process "
+    "saps invoke-item ii wscript cscript mshta rundll32 regsvr32 msiexec wmic wsl bash sh ssh schtasks at new- "
+    "alias set-alias sal nal set-item set-variable sv import-module ipmo add-type set path doskey assoc ftype reg "
+    "invoke-wmimethod invoke-cimmethod start-job sajb foreach-object where-object"
 )
 ALIASES = {
     "rm": "remove-item", "ri": "remove-item", "del": "remove-item", "erase": "remove-item", "rd": "remove-item",

@@ -24,7 +24,8 @@ class Word(NamedTuple):
 
 UNKNOWN = Word(None, splits=True)
 _INVALID = Word(None, splits=True, valid=False)
-_BREAKS = frozenset(" \t\n;|&<>()")
+_UNREADABLE = frozenset(" \t\n;|&<>()'\\")
+"""Characters that cannot stand in a word as they are: separators, an open quote, a dangling backslash."""
 _EXPANDS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_{(@*#?$!-[")
 _ESCAPED_IN_STRING = frozenset('$`"\\')
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:=+@%^")
@@ -46,10 +47,8 @@ def read_word(source: str) -> Word:
     tilde = source.startswith("~")
     while place < end:
         character = source[place]
-        if character == "'":
-            close = source.find("'", place + 1)
-            if close < 0:
-                return _INVALID
+        if character == "'" and "'" in source[place + 1 :]:
+            close = source.index("'", place + 1)
             kept.append(source[place + 1 : close])
             place = close + 1
         elif character == '"':
@@ -58,12 +57,10 @@ def read_word(source: str) -> Word:
                 return _INVALID
             if dynamic:
                 return Word(None, "".join(kept), splits=_may_split(source), tilde=tilde)
-        elif character == "\\":
-            if place + 1 >= end or source[place + 1] == "\n":
-                return _INVALID
+        elif character == "\\" and source[place + 1 : place + 2] not in {"", "\n"}:
             kept.append(source[place + 1])
             place += 2
-        elif character in _BREAKS:
+        elif character in _UNREADABLE:
             return _INVALID
         else:
             if _is_expansion(source, place):

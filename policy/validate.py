@@ -82,10 +82,15 @@ def _read(raw: bytes, problems: list[Problem]) -> Any:
         return None
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        seen: set[str] = set()
-        twice = dict.fromkeys(name for name, _ in pairs if name in seen or seen.add(name))
+        shape = dict(pairs)
+        left = dict.fromkeys(shape, 1)
+        twice: dict[str, None] = {}
+        for name, _ in pairs:
+            left[name] -= 1
+            if left[name] < 0:
+                twice[name] = None
         problems.extend(Problem(name, "the field stands twice in one object") for name in twice)
-        return dict(pairs)
+        return shape
 
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is not a JSON number")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import ToolDefinition, ToolError, ToolRequest, ToolResult
-from tool_runtime.families.desktop import DesktopProvider
+from tool_runtime.families.desktop_definitions import DEFINITIONS
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.threads import DaemonPool
-from tool_runtime.tool import CallContext, Tool, ToolOutput
+from tool_runtime.tool import CallContext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tool_runtime.families.desktop import DesktopProvider
+    from tool_runtime.tool import Tool, ToolOutput
     from tool_runtime.wrappers import Counter
 
 __all__ = ["LocalToolRouter", "RuntimeSettings"]
@@ -27,9 +30,18 @@ class LocalToolRouter:
     def __init__(self, settings: RuntimeSettings) -> None:
         self._settings = settings
         self._pool = DaemonPool()
-        self._desktop = DesktopProvider(settings, self._pool)
-        self._tools: Mapping[str, Tool] = {tool.definition.tool_name: tool for tool in self._desktop.tools()}
         self._running: set[asyncio.Task[Any]] = set()
+
+    @functools.cached_property
+    def _desktop(self) -> DesktopProvider:
+        """Imported with the first call: a session's first request needs only the definitions."""
+        from tool_runtime.families.desktop import DesktopProvider
+
+        return DesktopProvider(self._settings, self._pool)
+
+    @functools.cached_property
+    def _tools(self) -> Mapping[str, Tool]:
+        return {tool.definition.tool_name: tool for tool in self._desktop.tools()}
 
     @property
     def counters(self) -> Mapping[str, Counter]:
@@ -38,7 +50,7 @@ class LocalToolRouter:
 
     def get_available_tools(self) -> Sequence[ToolDefinition]:
         """All tools that this router can run, before policy narrows them."""
-        return [tool.definition for tool in self._tools.values()]
+        return DEFINITIONS
 
     async def execute(self, request: ToolRequest) -> ToolResult:
         """Run one call; what goes wrong comes back as a failed result (TR 7.3). Only cancellation raises."""
@@ -64,7 +76,8 @@ class LocalToolRouter:
             task.cancel()
         if running:
             await asyncio.wait(running)
-        await self._desktop.aclose()
+        if "_desktop" in self.__dict__:
+            await self._desktop.aclose()
         self._pool.close()
 
 

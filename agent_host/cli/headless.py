@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -37,7 +38,7 @@ _SERVICE_VARIABLES = (
 
 def run(namespace: argparse.Namespace) -> int:
     """`agent-host run PROMPT`."""
-    from agent_host.thread.messages import new_id
+    from agent_host.stamps import new_id
 
     prompt = _prompt(namespace.prompt)
     flags = _portable(given_settings(namespace))
@@ -154,6 +155,8 @@ async def _run(
     main_task = asyncio.current_task()
 
     def on_open(session: Session) -> None:
+        gc.freeze()
+        gc.enable()
         if session.dropped_bytes:
             _notice(
                 f"{session.dropped_bytes} bytes of an unfinished record were dropped; nothing that was durable is lost"

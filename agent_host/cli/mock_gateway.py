@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 def mock_gateway(namespace: argparse.Namespace) -> int:
     """Serve the script until a signal comes; what a request lacked is told on stderr, and makes the exit code 1."""
+    gc.enable()
     try:
         return asyncio.run(_serve(namespace, os.path.realpath(namespace.workspace)))
     except ScriptError as error:

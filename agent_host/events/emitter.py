@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from agent_host.events.kinds import EventType, source_of
-from agent_host.thread.messages import now_rfc3339
+from agent_host.stamps import now_rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

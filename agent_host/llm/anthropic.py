@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import orjson
 
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError, TokenUsage
-from agent_host.thread.messages import ToolCall, new_id
+from agent_host.stamps import new_id
+from agent_host.thread.messages import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import ssl
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-# httpx carries a command-line program, which imports rich and click wherever they happen to be installed: as long as all
-# the rest of httpx. Without this module httpx says that its program is not available, and is otherwise whole.
-sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None is how an import is switched off
-
-import httpx  # noqa: E402
-import orjson  # noqa: E402
-from httpx_sse import EventSource  # noqa: E402
+import orjson
 
 from agent_host.errors import ErrorCode, GatewayError, GatewayRejected, GatewayUnavailable, GuardrailBlocked
+from agent_host.llm.lean_httpx import EventSource, httpx
 from agent_host.llm.stream import StreamFault, StreamProtocolError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from agent_host.loop.prepare import PreparedCall, check_call, with_intent
 from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import finish, text_of
 from agent_host.routing.artifacts import store_artifacts
-from agent_host.thread.messages import new_id
+from agent_host.stamps import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -13,7 +13,8 @@ from agent_host.llm.retry import with_retries
 from agent_host.llm.stream import STOP_REASONS, TokenUsage
 from agent_host.loop.limits import check_before_call
 from agent_host.loop.prepare import prepare_calls, record_of
-from agent_host.thread.messages import Message, decode, encode, new_id
+from agent_host.stamps import new_id
+from agent_host.thread.messages import Message, decode, encode
 from agent_host.thread.tokens import message_tokens
 from state.boot import boot_id
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 from agent_host.services.workspace import UploadFailed
@@ -27,4 +26,4 @@ async def store_artifacts(
             uris.append(await workspace.upload(artifact, task_id=result.task_id, step_id=result.step_id))
         except UploadFailed as error:
             on_failure(artifact.name, str(error))
-    return dataclasses.replace(result, artifact_uris=tuple(uris), artifacts=())
+    return result._replace(artifact_uris=tuple(uris), artifacts=())

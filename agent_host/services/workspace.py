@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import orjson
 
 from agent_host.errors import AgentHostError, ErrorCode
-from agent_host.thread.messages import new_id, now_rfc3339
+from agent_host.stamps import new_id, now_rfc3339
 
 if TYPE_CHECKING:
     from agent_host.contracts import Artifact

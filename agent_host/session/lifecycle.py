@@ -22,7 +22,8 @@ from agent_host.events.kinds import EventType
 from agent_host.loop.task import run_task
 from agent_host.services.workspace import UploadFailed
 from agent_host.session.patches import session_patch
-from agent_host.thread.messages import Message, decode, encode, new_id, now_rfc3339
+from agent_host.stamps import new_id, now_rfc3339
+from agent_host.thread.messages import Message, decode, encode
 from agent_host.thread.tokens import message_tokens
 from state import errors as state_errors
 from state import files

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
-from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 import orjson
+
+from agent_host.stamps import new_id, now_rfc3339
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -29,16 +29,6 @@ class Message(NamedTuple):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     is_error: bool = False
-
-
-def new_id(prefix: str) -> str:
-    """An opaque id such as `msg_9f2c...`; 64 random bits, unique within a session for all practical purposes."""
-    return f"{prefix}_{secrets.token_hex(8)}"
-
-
-def now_rfc3339() -> str:
-    """The present moment in UTC, milliseconds, `Z` at the end."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def encode(message: Message, *, session_id: str, task_id: str | None = None, step_id: str | None = None) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from agent_host.contracts import ToolConstraints, ToolRequest, ToolRouter
 from agent_host.errors import ErrorCode
 from tests.unit.tool_runtime.conftest import until
-from tool_runtime.families.desktop import DEFINITIONS
+from tool_runtime.families.desktop_definitions import DEFINITIONS
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 

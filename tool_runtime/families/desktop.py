@@ -1,4 +1,4 @@
-"""The desktop family: ReadFile, WriteFile, DeleteFile, RunCommand, HttpRequest (TR 4). Names, schemas, limits.
+"""The desktop family: ReadFile, WriteFile, DeleteFile, RunCommand, HttpRequest (TR 4).
 
 A command that ends with a non-zero exit code has `succeeded` as a call: the tool did its work, and the model reads the
 exit code in the text (TR 4.4). Likewise an HTTP error status.
@@ -9,12 +9,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from agent_host.contracts import ToolDefinition
 from tool_runtime.core import files
 from tool_runtime.core.paths import Scope, resolve
 from tool_runtime.core.process import CommandParams, run_command
+from tool_runtime.families.desktop_definitions import (
+    DEFINITIONS,
+    DELETE_FILE,
+    HTTP_REQUEST,
+    READ_FILE,
+    RUN_COMMAND,
+    WRITE_FILE,
+)
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.rendering import command_output, http_output
 from tool_runtime.faults import FaultKind, ToolFault
@@ -28,81 +35,10 @@ from tool_runtime.wrappers import Counter, capped, checked, counted, timed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from agent_host.contracts import ToolDefinition
     from tool_runtime.core.http import HttpClient
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
-
-
-def _schema(required: Sequence[str], **properties: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {"type": "object", "required": list(required), "properties": properties, "additionalProperties": False}
-
-
-def _text(description: str, **rules: Any) -> Mapping[str, Any]:
-    return {"type": "string", "description": description, **rules}
-
-
-def _integer(description: str, **rules: int) -> Mapping[str, Any]:
-    return {"type": "integer", "description": description, **rules}
-
-
-READ_FILE: Final = ToolDefinition(
-    "ReadFile",
-    "Read the contents of a file at the given path",
-    _schema(
-        ["path"],
-        path=_text("Absolute file path to read", minLength=1),
-        offset=_integer("Line number to start reading from (1-based). Default: 1", minimum=1),
-        limit=_integer("Maximum number of lines to return. Default: all", minimum=1),
-        encoding=_text("File encoding. Default: utf-8", minLength=1),
-    ),
-)
-WRITE_FILE: Final = ToolDefinition(
-    "WriteFile",
-    "Create or overwrite a file with the given content",
-    _schema(
-        ["path", "content"],
-        path=_text("Absolute file path to write", minLength=1),
-        content=_text("File content to write"),
-        createDirectories={
-            "type": "boolean",
-            "description": "Create parent directories if they don't exist. Default: true",
-        },
-    ),
-)
-DELETE_FILE: Final = ToolDefinition(
-    "DeleteFile",
-    "Delete a file at the given path",
-    _schema(["path"], path=_text("Absolute file path to delete", minLength=1)),
-)
-RUN_COMMAND: Final = ToolDefinition(
-    "RunCommand",
-    "Execute a shell command and return stdout, stderr, and exit code",
-    _schema(
-        ["command"],
-        command=_text("Shell command to execute", minLength=1),
-        cwd=_text("Working directory. Default: workspace root", minLength=1),
-        timeout=_integer("Timeout in seconds. Default: 300", minimum=1, maximum=600),
-        stdin=_text("Standard input to pipe to the command"),
-    ),
-)
-HTTP_REQUEST: Final = ToolDefinition(
-    "HttpRequest",
-    "Make an HTTP request and return the response",
-    _schema(
-        ["url"],
-        url=_text("Request URL", minLength=1),
-        method=_text("HTTP method. Default: GET", enum=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
-        headers={
-            "type": "object",
-            "description": "Request headers",
-            "additionalProperties": {"type": "string"},
-        },
-        body=_text("Request body"),
-        timeout=_integer("Timeout in seconds. Default: 30", minimum=1, maximum=60),
-    ),
-)
-DEFINITIONS: Final = (READ_FILE, WRITE_FILE, DELETE_FILE, RUN_COMMAND, HTTP_REQUEST)
-"""What the model is told of this family (TR 5)."""
 
 
 class DesktopProvider:

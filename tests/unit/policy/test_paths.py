@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.facts import OsFamily
+from policy.paths import is_absolute, is_under, normalize, problem_with
+
+NAMES = st.text(st.characters(exclude_characters='/\\\0:*?"<>|', exclude_categories=["Cs", "Cc"]), min_size=1).filter(
+    lambda name: name not in {".", "..", "~"}
+)
+PARTS = st.lists(st.one_of(NAMES, st.sampled_from([".", "..", ""])), max_size=8)
+ROOTS: dict[OsFamily, str] = {"posix": "/", "windows": "C:\\"}
+SEPARATORS: dict[OsFamily, str] = {"posix": "/", "windows": "\\"}
+FAMILIES = st.sampled_from(list(ROOTS))
+
+
+@pytest.mark.parametrize(
+    ("os", "path", "expected"),
+    [
+        ("posix", "/a/./b//c/..", "/a/b"),
+        ("posix", "/../../a", "/a"),
+        ("posix", "//a", "/a"),
+        ("posix", "/", "/"),
+        ("posix", "a/../..", ".."),
+        ("windows", "c:/a\\.\\b/..", "C:\\a"),
+        ("windows", "C:\\..\\a", "C:\\a"),
+        ("windows", "\\\\srv\\share\\..\\a", "\\\\srv\\share\\a"),
+        ("windows", "//srv/share/a", "\\\\srv\\share\\a"),
+    ],
+)
+def test_normal_forms(os: OsFamily, path: str, expected: str) -> None:
+    assert normalize(path, os) == expected
+
+
+def test_relative_paths_and_home_are_resolved_when_given() -> None:
+    assert normalize("../x", "posix", cwd="/a/b") == "/a/x"
+    assert normalize("~/x", "posix", cwd="/a", home="/home/u") == "/home/u/x"
+    assert normalize("x", "windows", cwd="D:\\a") == "D:\\a\\x"
+    assert normalize("\\x", "windows", cwd="D:\\a") == "D:\\x"
+
+
+@pytest.mark.parametrize(
+    ("os", "path", "root", "expected"),
+    [
+        ("posix", "/a/b/c", "/a/b", True),
+        ("posix", "/a/bc", "/a/b", False),
+        ("posix", "/a/b", "/a/b/", True),
+        ("posix", "/a/b/../c", "/a/b", False),
+        ("posix", "/x", "/", True),
+        ("posix", "/", "/", True),
+        ("posix", "/A/x", "/a", False),
+        ("posix", "a/b", "/", False),
+        ("posix", "/a/b", "a", False),
+        ("windows", "c:\\A\\b", "C:/a", True),
+        ("windows", "C:\\ab", "C:\\a", False),
+        ("windows", "D:\\a", "C:\\a", False),
+        ("windows", "\\\\S\\H\\x", "\\\\s\\h", True),
+        ("windows", "C:\\stra\u00dfe\\x", "C:\\strasse", False),
+        ("windows", "C:\\\u00c9\\x", "C:\\\u00e9", True),
+    ],
+)
+def test_containment_is_by_component(os: OsFamily, path: str, root: str, expected: bool) -> None:
+    assert is_under(path, root, os) is expected
+
+
+def test_refusing_looks_wider_than_permitting() -> None:
+    assert is_under("C:\\stra\u00dfe\\x", "C:\\strasse", "windows", "wide")
+    assert is_under("/a/e\u0301", "/a/\u00e9", "posix", "wide")
+    assert not is_under("/a/e\u0301", "/a/\u00e9", "posix")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "C:\\a\\NUL", "C:\\con.txt", "C:\\a\\com1", "C:\\a\\LPT\u00b9.log", "C:\\a\\f.txt::$DATA", "C:\\a:b", "C:a",
+        "\\a", "C:\\a.\\b", "C:\\a \\b", "\\\\?\\C:\\a", "\\\\.\\pipe\\x", "//?/C:/a", "C:\\PROGRA~1\\x", "C:\\a\0",
+        "C:\\a*", "",
+    ],
+)  # fmt: skip
+def test_windows_spellings_that_are_refused(path: str) -> None:
+    assert problem_with(path, "windows") is not None
+
+
+@pytest.mark.parametrize("path", ["C:\\a\\console.txt", "C:\\a\\.git", "\\\\srv\\share\\x", "..\\a", "a b", "C:\\"])
+def test_windows_spellings_that_are_fine(path: str) -> None:
+    assert problem_with(path, "windows") is None
+
+
+def test_posix_refuses_what_the_kernel_cuts_or_rejects() -> None:
+    assert problem_with("/a\0b", "posix")
+    assert problem_with("/" + "a" * 5000, "posix")
+    assert problem_with("/a:b/con. ", "posix") is None
+
+
+@given(FAMILIES, PARTS)
+def test_normalising_is_idempotent_and_stays_absolute(os: OsFamily, parts: list[str]) -> None:
+    once = normalize(ROOTS[os] + SEPARATORS[os].join(parts), os)
+    assert normalize(once, os) == once
+    assert is_absolute(once, os)
+    assert ".." not in once.split(SEPARATORS[os])
+
+
+@given(FAMILIES, PARTS, st.lists(NAMES, min_size=1, max_size=4))
+def test_what_is_below_a_place_is_under_it_and_its_sibling_is_not(
+    os: OsFamily, parts: list[str], below: list[str]
+) -> None:
+    separator = SEPARATORS[os]
+    root = normalize(ROOTS[os] + separator.join(parts), os)
+    child = root.rstrip(separator) + separator + separator.join(below)
+    assert is_under(child, root, os)
+    assert is_under(child, root, os, "wide")
+    if root != ROOTS[os]:
+        assert not is_under(root + "x" + separator + below[0], root, os)
+
+
+@given(FAMILIES, PARTS, PARTS)
+def test_equivalent_spellings_are_judged_alike(os: OsFamily, parts: list[str], detour: list[str]) -> None:
+    separator = SEPARATORS[os]
+    plain = ROOTS[os] + separator.join(parts)
+    names = [part for part in detour if part not in {"", ".", ".."}]
+    spelled = plain + separator + separator.join([*names, *[".."] * len(names), "."])
+    assert normalize(spelled, os) == normalize(plain, os)
+
+
+@given(st.text(), st.text(), FAMILIES)
+def test_no_spelling_raises(path: str, root: str, os: OsFamily) -> None:
+    normalize(path, os, cwd=root, home=root)
+    is_under(path, root, os)
+    problem_with(path, os)

@@ -1,0 +1,85 @@
+"""The desktop family as the model sees it: names, descriptions, argument schemas (TR 4, 5).
+
+Apart from the tools themselves, because a session's first request needs these and none of those.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_host.contracts import ToolDefinition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def _schema(required: Sequence[str], **properties: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"type": "object", "required": list(required), "properties": properties, "additionalProperties": False}
+
+
+def _text(description: str, **rules: Any) -> Mapping[str, Any]:
+    return {"type": "string", "description": description, **rules}
+
+
+def _integer(description: str, **rules: int) -> Mapping[str, Any]:
+    return {"type": "integer", "description": description, **rules}
+
+
+READ_FILE: Final = ToolDefinition(
+    "ReadFile",
+    "Read the contents of a file at the given path",
+    _schema(
+        ["path"],
+        path=_text("Absolute file path to read", minLength=1),
+        offset=_integer("Line number to start reading from (1-based). Default: 1", minimum=1),
+        limit=_integer("Maximum number of lines to return. Default: all", minimum=1),
+        encoding=_text("File encoding. Default: utf-8", minLength=1),
+    ),
+)
+WRITE_FILE: Final = ToolDefinition(
+    "WriteFile",
+    "Create or overwrite a file with the given content",
+    _schema(
+        ["path", "content"],
+        path=_text("Absolute file path to write", minLength=1),
+        content=_text("File content to write"),
+        createDirectories={
+            "type": "boolean",
+            "description": "Create parent directories if they don't exist. Default: true",
+        },
+    ),
+)
+DELETE_FILE: Final = ToolDefinition(
+    "DeleteFile",
+    "Delete a file at the given path",
+    _schema(["path"], path=_text("Absolute file path to delete", minLength=1)),
+)
+RUN_COMMAND: Final = ToolDefinition(
+    "RunCommand",
+    "Execute a shell command and return stdout, stderr, and exit code",
+    _schema(
+        ["command"],
+        command=_text("Shell command to execute", minLength=1),
+        cwd=_text("Working directory. Default: workspace root", minLength=1),
+        timeout=_integer("Timeout in seconds. Default: 300", minimum=1, maximum=600),
+        stdin=_text("Standard input to pipe to the command"),
+    ),
+)
+HTTP_REQUEST: Final = ToolDefinition(
+    "HttpRequest",
+    "Make an HTTP request and return the response",
+    _schema(
+        ["url"],
+        url=_text("Request URL", minLength=1),
+        method=_text("HTTP method. Default: GET", enum=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
+        headers={
+            "type": "object",
+            "description": "Request headers",
+            "additionalProperties": {"type": "string"},
+        },
+        body=_text("Request body"),
+        timeout=_integer("Timeout in seconds. Default: 30", minimum=1, maximum=60),
+    ),
+)
+DEFINITIONS: Final = (READ_FILE, WRITE_FILE, DELETE_FILE, RUN_COMMAND, HTTP_REQUEST)
+"""What the model is told of this family (TR 5)."""
