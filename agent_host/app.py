@@ -91,10 +91,13 @@ async def run_headless(
     max_steps: int | None,
     sinks: Sequence[Sink],
     on_open: Callable[[Session], None],
+    on_end: Callable[[Finished], None],
 ) -> Finished:
     """One task from start to end without anybody to ask: `prompt` starts a session, None resumes it.
 
-    Raises AgentHostError for what keeps the session from starting; everything later is in the result.
+    `on_end` tells the result while the checkpoint is still there: a process that dies in between leaves a session
+    whose resume tells it again. Raises AgentHostError for what keeps the session from starting; everything later is in
+    the result.
     """
     async with _gateway(launch) as url:
         session = _open_session(launch, url, new=prompt is not None, sinks=sinks)
@@ -105,7 +108,9 @@ async def run_headless(
                 end = await session.resume(max_steps=max_steps)
             else:
                 end = await session.run(prompt, max_steps=max_steps or launch.settings.integer("host.max_steps"))
-            return Finished(end, session.result(end), session.patch(), session.records)
+            finished = Finished(end, session.result(end), session.patch(), session.records)
+            on_end(finished)
+            return finished
         finally:
             await session.close(end)
 

@@ -122,6 +122,11 @@ class ToolRouter(Protocol):
         """All tools that this router can run, before policy narrows them."""
         ...
 
+    async def end_leftovers(self, request: ToolRequest) -> int:
+        """End what is still running of a call whose host process died, so that it has no effect after it has been
+        reported as interrupted; returns how many processes were ended."""
+        ...
+
     async def aclose(self) -> None:
         """Release connections and end what is still running."""
         ...

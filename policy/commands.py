@@ -131,7 +131,7 @@ class _Reader:
     """Puts the scan of a line, and of the lines that it hands to other shells, together."""
 
     def __init__(self) -> None:
-        from policy.shell_programs import Findings
+        from policy.shell_findings import Findings
 
         self.found = Findings()
         self.redirections: list[Redirection] = []

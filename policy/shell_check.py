@@ -33,7 +33,7 @@ def judge(case: Case) -> Decision | str | None:
     if not is_absolute(facts.cwd, case.os):
         return denied(entry.name, where(entry), "the working directory is not absolute")
     parsed = parse(facts.command, facts.shell)
-    verdict = _blocked(entry, parsed, facts.shell) or _undecided(entry, parsed) or _allowed(entry, parsed, facts.shell)
+    verdict = _blocked(case, parsed, facts.shell) or _undecided(entry, parsed) or _allowed(case, parsed, facts.shell)
     verdict = verdict or _argument_rules(entry, parsed, facts.shell)
     if verdict is not None:
         return verdict
@@ -46,12 +46,13 @@ def judge(case: Case) -> Decision | str | None:
     return where(entry, "allowedCommands", names)
 
 
-def _blocked(entry: Capability, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
+def _blocked(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
     from policy.check import denied, where
 
+    entry = case.entry
     if not entry.blocked_commands:
         return None
-    table = {_wide_name(blocked, shell): blocked for blocked in entry.blocked_commands}
+    table = _name_table(case, "blocked", shell)
     for one in parsed.commands:
         hit = table.get(_wide_name(one.program, shell)) if one.program is not None else None
         if hit is not None:
@@ -77,12 +78,13 @@ def _undecided(entry: Capability, parsed: ParsedCommand) -> Decision | None:
     return denied(entry.name, where(entry, rule), "the command cannot be decided: " + "; ".join(reasons[:5]))
 
 
-def _allowed(entry: Capability, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
+def _allowed(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
     from policy.check import denied, where
 
+    entry = case.entry
     if entry.allowed_commands is None:
         return None
-    table = {_narrow_name(allowed, shell) for allowed in entry.allowed_commands}
+    table = _name_table(case, "allowed", shell)
     for one in parsed.commands:
         if one.program is None or _narrow_name(one.program, shell) not in table:
             reason = f"command not in allowed commands: {one.program}"
@@ -90,6 +92,17 @@ def _allowed(entry: Capability, parsed: ParsedCommand, shell: ShellName) -> Deci
     if not table:
         return denied(entry.name, where(entry, "allowedCommands"), "the list of allowed commands is empty")
     return None
+
+
+def _name_table(case: Case, which: str, shell: ShellName) -> dict[str, str]:
+    """Comparison name → entry as written, made once per bundle."""
+    memo_key = (case.entry.name, which, shell)
+    table: dict[str, str] | None = case.bundle.memo.get(memo_key)
+    if table is None:
+        entries = case.entry.allowed_commands if which == "allowed" else case.entry.blocked_commands
+        name = _narrow_name if which == "allowed" else _wide_name
+        table = case.bundle.memo[memo_key] = {name(entry, shell): entry for entry in entries or ()}
+    return table
 
 
 def _narrow_name(program: str, shell: ShellName) -> str:

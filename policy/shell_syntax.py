@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
-from policy.shell_programs import Findings, check_assignment
+from policy.shell_findings import Findings, check_assignment
 from policy.shell_words import Word, read_word
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class _Walk:
 
     def _expansion(self, node: Node, _repeats: bool) -> list[Node]:
         text = self._text(node)
-        if re.match(r"\$\{[#]?[A-Za-z0-9_@*#?]+(?:\}|:?[-+]|%%?|##?)", text) is None:
+        if re.match(r"\$\{#?(?:[A-Za-z0-9_]+|[@*#?])(?:\}|:?[-+]|%%?|##?)", text) is None:
             self.found.doubt("an expansion that assigns, evaluates or is indirect")
         return node.children
 

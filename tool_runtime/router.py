@@ -69,6 +69,10 @@ class LocalToolRouter:
             if task is not None:
                 self._running.discard(task)
 
+    async def end_leftovers(self, request: ToolRequest) -> int:
+        """Kill what a host that died left running of the call `request`; says how many processes that were."""
+        return await self._desktop.end_leftovers(request)
+
     async def aclose(self) -> None:
         """Cancel calls that are under way, end their processes, close connections."""
         running = self._running - {asyncio.current_task()}

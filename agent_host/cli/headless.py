@@ -135,10 +135,9 @@ def _launch(
 def _drive(launch: Launch, prompt: str | None, *, max_steps: int | None) -> int:
     form = launch.settings.text("host.output")
     stopped_by: list[int] = []
-    finished = asyncio.run(_run(launch, prompt, max_steps, _sinks(form), stopped_by))
+    finished = asyncio.run(_run(launch, prompt, max_steps, form, stopped_by))
     if finished is None:
-        return exit_codes.BY_SIGINT
-    _show(finished, form)
+        return exit_codes.BY_SIGTERM if stopped_by == [signal.SIGTERM] else exit_codes.BY_SIGINT
     if finished.end.status == "cancelled" and stopped_by == [signal.SIGTERM]:
         return exit_codes.BY_SIGTERM
     if finished.end.status == "completed" and finished.result["deniedApprovals"]:
@@ -147,7 +146,7 @@ def _drive(launch: Launch, prompt: str | None, *, max_steps: int | None) -> int:
 
 
 async def _run(
-    launch: Launch, prompt: str | None, max_steps: int | None, sinks: list[Sink], stopped_by: list[int]
+    launch: Launch, prompt: str | None, max_steps: int | None, form: str, stopped_by: list[int]
 ) -> Finished | None:
     """None when a second signal ended it by force; the session is then as after a crash."""
     from agent_host.app import run_headless
@@ -173,7 +172,14 @@ async def _run(
         _on_signals(stop)
 
     try:
-        return await run_headless(launch, prompt, max_steps=max_steps, sinks=sinks, on_open=on_open)
+        return await run_headless(
+            launch,
+            prompt,
+            max_steps=max_steps,
+            sinks=_sinks(form),
+            on_open=on_open,
+            on_end=lambda finished: _show(finished, form),
+        )
     except asyncio.CancelledError:
         if not stopped_by:
             raise

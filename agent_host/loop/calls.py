@@ -11,11 +11,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.request import ApprovalRequest
-from agent_host.contracts import ToolConstraints, ToolRequest
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.cancellation import TaskCancelled
-from agent_host.loop.prepare import PreparedCall, check_call, with_intent
+from agent_host.loop.prepare import PreparedCall, check_call, request_for, with_intent
 from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import finish, text_of
 from agent_host.routing.artifacts import store_artifacts
@@ -37,7 +36,7 @@ async def run_calls(ctx: LoopContext, step: Step) -> None:
     Calls run at once, except that calls on one path run in call order. What fails is the call, not its siblings.
     Raises CheckpointWriteFailed when a call could not be put on record before its start.
     """
-    prepared = step.prepared if step.prepared is not None else recover_calls(ctx, step.step_id)
+    prepared = step.prepared if step.prepared is not None else await recover_calls(ctx, step.step_id)
     last_on_path: dict[str, asyncio.Event] = {}
     running: list[Coroutine[Any, Any, None]] = []
     for call in prepared:
@@ -113,16 +112,7 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
         raise RuntimeError("only a call with a row in the table is executed")
     if row.side_effects and not prepared.started:
         _record_start(ctx, prepared)
-    request = ToolRequest(
-        call.name,
-        call.arguments,
-        ctx.session_id,
-        ctx.task.task_id,
-        step_id,
-        call.call_id,
-        row.capability,
-        _constraints(ctx, row.capability),
-    )
+    request = request_for(ctx, step_id, call, row)
     result = await ctx.router.execute(request)
 
     def upload_failed(name: str, message: str) -> None:
@@ -141,18 +131,16 @@ def _record_start(ctx: LoopContext, prepared: PreparedCall) -> None:
     ctx.record("call_started", fields)
 
 
-def _constraints(ctx: LoopContext, capability_name: str) -> ToolConstraints:
-    capability = ctx.bundle.capability(capability_name)
-    if capability is None:
-        raise RuntimeError("policy allowed a capability that the bundle does not grant")
-    return ToolConstraints(
-        capability.max_file_size_bytes,
-        capability.max_output_bytes,
-        capability.allowed_paths,
-        capability.blocked_paths,
-        capability.allowed_domains,
-        capability.blocked_domains,
-    )
+def _request_payload(prepared: PreparedCall) -> dict[str, Any]:
+    call, row, decision = prepared.call, prepared.row, prepared.decision
+    payload: dict[str, Any] = {"toolCallId": call.call_id, "toolName": call.name}
+    if row is not None:
+        payload["capability"] = row.capability
+        payload["summary"] = str(call.arguments.get(row.argument, ""))[:_SUMMARY_CHARS]
+    if decision is not None:
+        payload["decision"] = decision.decision
+        payload["rule"] = decision.rule
+    return payload
 
 
 def _approval_request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> ApprovalRequest:
@@ -174,15 +162,3 @@ def _approval_request(ctx: LoopContext, step_id: str, prepared: PreparedCall) ->
         decision.risk_level or "medium",
         decision.risks,
     )
-
-
-def _request_payload(prepared: PreparedCall) -> dict[str, Any]:
-    call, row, decision = prepared.call, prepared.row, prepared.decision
-    payload: dict[str, Any] = {"toolCallId": call.call_id, "toolName": call.name}
-    if row is not None:
-        payload["capability"] = row.capability
-        payload["summary"] = str(call.arguments.get(row.argument, ""))[:_SUMMARY_CHARS]
-    if decision is not None:
-        payload["decision"] = decision.decision
-        payload["rule"] = decision.rule
-    return payload

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from agent_host.contracts import ToolConstraints, ToolRequest
 from agent_host.errors import ErrorCode
 from agent_host.loop.intents import capture_intent
 from agent_host.routing.capabilities import TOOLS
@@ -133,3 +134,23 @@ def with_intent(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, s
         will_hold=will_hold,
     )
     return dataclasses.replace(prepared, intent=intent, baselines=baselines) if intent or baselines else prepared
+
+
+def request_for(ctx: LoopContext, step_id: str, call: ToolCall, row: ToolRow) -> ToolRequest:
+    """The call as it crosses to the runtime, with the scope that the bundle gives it."""
+    capability = ctx.bundle.capability(row.capability)
+    constraints = (
+        ToolConstraints()
+        if capability is None
+        else ToolConstraints(
+            capability.max_file_size_bytes,
+            capability.max_output_bytes,
+            capability.allowed_paths,
+            capability.blocked_paths,
+            capability.allowed_domains,
+            capability.blocked_domains,
+        )
+    )
+    return ToolRequest(
+        call.name, call.arguments, ctx.session_id, ctx.task.task_id, step_id, call.call_id, row.capability, constraints
+    )

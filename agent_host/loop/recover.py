@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from agent_host.errors import ErrorCode
 from agent_host.loop.intents import outcome_on_disk
-from agent_host.loop.prepare import prepare_calls
+from agent_host.loop.prepare import prepare_calls, request_for
 from agent_host.loop.results import finish
+from agent_host.routing.capabilities import TOOLS
 from agent_host.thread.messages import ToolCall
 from state.boot import boot_id
 from state.recovery import Verdict, judge
@@ -23,7 +24,7 @@ _NOT_DONE = "interrupted by a crash before it took effect: the file is as it was
 _UNKNOWN = "interrupted by a crash; whether it took effect is unknown: inspect before you try again"
 
 
-def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, ...]:
+async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, ...]:
     """What is left to run of the open step, judged by policy anew; calls that are not run again get their results."""
     step = ctx.state.open_step
     if step is None:
@@ -35,13 +36,18 @@ def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, ...]:
         if verdict is Verdict.RUN:
             to_run.append(ToolCall(call.call_id, call.tool_name, call.arguments, call.problem))
         elif verdict is not Verdict.REUSE:
-            _report(ctx, step_id, call, verdict)
+            await _report(ctx, step_id, call, verdict)
     return tuple(dataclasses.replace(call, recovered=True) for call in prepare_calls(ctx, to_run))
 
 
-def _report(ctx: LoopContext, step_id: str, call: Call, verdict: Verdict) -> None:
-    outcome = outcome_on_disk(call.intent) if verdict is Verdict.COMPARE and call.intent is not None else "unknown"
+async def _report(ctx: LoopContext, step_id: str, call: Call, verdict: Verdict) -> None:
+    """Tell the model what became of a call that was cut off. What is left of it is ended first: it could otherwise
+    take effect after the model has looked."""
     tool_call = ToolCall(call.call_id, call.tool_name, call.arguments)
+    row = TOOLS.get(call.tool_name)
+    if row is not None and verdict is Verdict.INTERRUPTED:
+        await ctx.router.end_leftovers(request_for(ctx, step_id, tool_call, row))
+    outcome = outcome_on_disk(call.intent) if verdict is Verdict.COMPARE and call.intent is not None else "unknown"
     if outcome == "done":
         finish(ctx, step_id, tool_call, "succeeded", None, _DONE)
         return

@@ -33,11 +33,13 @@ _KILL_ROUNDS: Final = 10
 
 
 class CommandParams(NamedTuple):
-    """`argv` as the platform's `shell_argv` gives it; `cwd` is an existing directory; sizes are bytes."""
+    """`argv` as the platform's `shell_argv` gives it; `cwd` is an existing directory; sizes are bytes. `mark` is
+    unique to the call, and the same for whoever asks after a crash what is left of it."""
 
     argv: list[str] | str
     cwd: str
     environment: Mapping[str, str]
+    mark: str
     timeout_s: float
     max_output_bytes: int
     artifact_max_bytes: int
@@ -99,11 +101,32 @@ async def run_command(params: CommandParams, pool: DaemonPool) -> CommandOutcome
     return CommandOutcome(command.exit_code(), timed_out, command.stdout, command.stderr)
 
 
+async def end_leftovers(mark: str, pool: DaemonPool) -> int:
+    """Kill what is still running of a command whose host died, and say how many processes that were.
+
+    They would go on having effects after the call has been reported as interrupted. Found by the mark in their
+    environment, which Linux shows; elsewhere the answer is 0.
+    """
+    if WINDOWS:
+        return 0
+    found: set[int] = set()
+    for _ in range(_KILL_ROUNDS):
+        members = await pool.run(lambda: current.tree_members(0, f"{MARK_NAME}={mark}", {}))
+        if not members:
+            break
+        found |= members.keys()
+        for pid in members:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(_LOOK_AGAIN_S)
+    return len(found)
+
+
 class _Command:
     def __init__(self, params: CommandParams, pool: DaemonPool) -> None:
         self._params = params
         self._pool = pool
-        self._mark = os.urandom(16).hex()
+        self._mark = f"{MARK_NAME}={params.mark}"
         self._known: dict[int, int] = {}
         self._exit: Watch | None = None
         self._outputs: list[Watch] = []
@@ -114,7 +137,7 @@ class _Command:
             self._process = subprocess.Popen(
                 params.argv,
                 cwd=params.cwd,
-                env={**params.environment, MARK_NAME: self._mark},
+                env={**params.environment, MARK_NAME: params.mark},
                 stdin=subprocess.DEVNULL if params.stdin is None else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -194,7 +217,7 @@ class _Command:
             time.sleep(0.001)  # a process forked since the scan is found in the next round
 
     def _members(self) -> Collection[int]:
-        members = current.tree_members(self._process.pid, f"{MARK_NAME}={self._mark}", self._known)
+        members = current.tree_members(self._process.pid, self._mark, self._known)
         self._known |= members
         return members.keys()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tool_runtime.core import files
 from tool_runtime.core.paths import Scope, resolve
-from tool_runtime.core.process import CommandParams, run_command
+from tool_runtime.core.process import CommandParams, end_leftovers, run_command
 from tool_runtime.families.desktop_definitions import (
     DEFINITIONS,
     DELETE_FILE,
@@ -35,7 +35,7 @@ from tool_runtime.wrappers import Counter, capped, checked, counted, timed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent_host.contracts import ToolDefinition
+    from agent_host.contracts import ToolDefinition, ToolRequest
     from tool_runtime.core.http import HttpClient
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
@@ -61,6 +61,10 @@ class DesktopProvider:
             self._tool(RUN_COMMAND, self._run_command),
             self._tool(HTTP_REQUEST, self._http_request),
         )
+
+    async def end_leftovers(self, request: ToolRequest) -> int:
+        """See ToolRouter; only commands leave anything behind."""
+        return await end_leftovers(mark_of(request), self._pool)
 
     async def aclose(self) -> None:
         """Close pooled connections."""
@@ -140,6 +144,7 @@ class DesktopProvider:
             argv=current.shell_argv(self._shell, command),
             cwd=cwd,
             environment={**self._environment, "PWD": cwd},
+            mark=mark_of(call.request),
             timeout_s=timeout_s,
             max_output_bytes=call.max_output_bytes,
             artifact_max_bytes=settings.artifact_max_bytes,
@@ -182,6 +187,11 @@ class DesktopProvider:
             allowed = address_is_public
         limits = HttpLimits(settings.http_max_body_bytes, settings.http_max_redirects, allowed)
         return HttpClient(self._pool, limits)
+
+
+def mark_of(request: ToolRequest) -> str:
+    """Unique to the call, since task and step ids are random; the same in the process that resumes its session."""
+    return f"{request.task_id}/{request.step_id}/{request.tool_call_id}"
 
 
 def _scope(call: CallContext) -> Scope:

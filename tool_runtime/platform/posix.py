@@ -37,7 +37,7 @@ class ProcessEntry(NamedTuple):
 
 
 def tree_members(leader: int, mark: str, known: Mapping[int, int]) -> dict[int, int]:
-    """Live processes that belong to the command whose shell is `leader`, each with its start time.
+    """Live processes that belong to the command whose shell is `leader` (0: not known), each with its start time.
 
     They are its process group, its descendants, those of `known` (an earlier answer), and whatever carries `mark`
     (`NAME=value`) in its environment: the mark also finds a daemon that left the group and whose parents are gone,
@@ -48,7 +48,7 @@ def tree_members(leader: int, mark: str, known: Mapping[int, int]) -> dict[int, 
     members = {
         pid
         for pid, entry in table.items()
-        if leader in (pid, entry.group) or known.get(pid) == entry.started or _carries(pid, wanted)
+        if (leader and leader in (pid, entry.group)) or known.get(pid) == entry.started or _carries(pid, wanted)
     }
     children: dict[int, list[int]] = {}
     for entry in table.values():

@@ -1,9 +1,10 @@
-"""Shell.Exec, black box: lines in, verdicts out. The bypasses are published ones of other agents' permission systems."""
+"""Shell.Exec, black box: lines in, verdicts out. Many of the bypasses were published for other agents."""
 
 from __future__ import annotations
 
 import shlex
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -73,7 +74,7 @@ EVERYDAY = [
         "python3 -c 'print(1)'",
         'echo $((1 + 2)) "$HOME" ${A:-b}',
         "time ls",
-        "diff <(ls) <(cat a)".replace("diff", "cat"),
+        "cat <(ls) <(cat a)",
     ],
 )
 def test_everyday_lines_are_allowed_when_what_they_name_is(command: str) -> None:
@@ -208,7 +209,6 @@ UNDECIDABLE = [
     "sh <<< evil",
     'sh -c "$X"',
     "sh -lc ls",
-    "xargs",
     "xargs env",
     "xargs sh",
     "xargs -I{} {} x",
@@ -284,7 +284,7 @@ UNDECIDABLE = [
 @pytest.mark.parametrize("command", UNDECIDABLE)
 @pytest.mark.parametrize("lists", [{"allowedCommands": [*EVERYDAY, "read", "printf", "export", "set", "1a=ls", "echo"]},
                                    {"blockedCommands": ["rm"]}])  # fmt: skip
-def test_what_cannot_be_decided_is_denied_where_a_list_decides(command: str, lists: dict[str, list[str]]) -> None:
+def test_what_cannot_be_decided_is_denied_where_a_list_decides(command: str, lists: dict[str, Any]) -> None:
     assert shell(command, **lists) == "DENIED"
 
 
@@ -298,6 +298,11 @@ def test_inline_code_passes_a_list_that_names_the_interpreter_but_no_block_list(
     assert shell("python3 -c x", allowedCommands=["python3"]) == "ALLOWED"
     assert shell("python3 -c x", blockedCommands=["rm"]) == "DENIED"
     assert shell("python3 a.py", blockedCommands=["rm"]) == "ALLOWED"
+
+
+def test_xargs_without_a_program_runs_echo() -> None:
+    assert shell("ls | xargs", allowedCommands=["ls", "xargs"]) == "DENIED"
+    assert shell("ls | xargs", allowedCommands=["ls", "xargs", "echo"]) == "ALLOWED"
 
 
 def test_lists_absent_and_empty() -> None:
@@ -343,7 +348,7 @@ def test_a_path_qualified_program_is_admitted_as_it_is_listed() -> None:
 )
 @pytest.mark.parametrize("lists", [{"allowedCommands": [*EVERYDAY, "exec"]}, {}])
 def test_a_redirection_is_judged_as_the_file_access_it_is(
-    command: str, links: dict[str, str], lists: dict[str, list[str]]
+    command: str, links: dict[str, str], lists: dict[str, Any]
 ) -> None:
     assert shell(command, links=links, **lists) == "DENIED"
 

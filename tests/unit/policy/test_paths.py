@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.facts import OsFamily
 from policy.paths import is_absolute, is_under, normalize, problem_with
+
+if TYPE_CHECKING:
+    from policy.facts import OsFamily
 
 NAMES = st.text(st.characters(exclude_characters='/\\\0:*?"<>|', exclude_categories=["Cs", "Cc"]), min_size=1).filter(
     lambda name: name not in {".", "..", "~"}

@@ -223,6 +223,7 @@ async def test_every_way_of_moving_bytes(
         argv=posix.shell_argv("/bin/sh", "tee /dev/stderr; exit 4"),
         cwd=str(tmp_path),
         environment=dict(os.environ),
+        mark="a call",
         timeout_s=10,
         max_output_bytes=10_000_000,
         artifact_max_bytes=100,

@@ -1,0 +1,66 @@
+# Two commands do everything on a machine that has python3 (3.11 or newer, with venv) and make:
+#   make run    the demonstration: an agent repairs a small project
+#   make test   the test suite
+# `uv` is used where it is installed, else venv and pip.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+UV     := $(shell command -v uv 2>/dev/null)
+INPUTS := pyproject.toml uv.lock Makefile
+
+.PHONY: run test lint format bench clean
+
+run: $(VENV)/.ready-run
+	@scratch=$$(mktemp -d "$${TMPDIR:-/tmp}/agent-host-demo.XXXXXX") && \
+	cp -R examples/payment-ledger/. "$$scratch" && \
+	$(BIN)/agent-host run "The tests of this project fail. Find out why, fix the bug, and show that they pass." \
+	    --workspace "$$scratch" --policy ci --gateway mock:examples/fix-the-bug.toml && \
+	echo "workspace: $$scratch" >&2
+
+test: $(VENV)/.ready-test
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.ready-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.ready-lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.ready-test
+	$(BIN)/python benchmarks/loop.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# One stamp a set of packages; a stamp is made anew when what it was made from changed.
+ifneq ($(UV),)
+INSTALL = uv sync --quiet --frozen --inexact --no-default-groups --compile-bytecode $(patsubst %,--group %,$(1))
+$(VENV)/.made:
+	@uv venv --quiet --allow-existing $(VENV) && touch $@
+else
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . $(patsubst %,--group %,$(1))
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "agent-host needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	@# Dependency groups need a pip of 2025 or later; the one that venv brings may be older.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@touch $@
+endif
+
+$(VENV)/.ready-run: $(VENV)/.made $(INPUTS)
+	@echo "preparing $(VENV)" >&2
+	$(call INSTALL,)
+	@touch $@
+
+$(VENV)/.ready-test: $(VENV)/.made $(INPUTS)
+	$(call INSTALL,test)
+	@touch $@ $(VENV)/.ready-run
+
+$(VENV)/.ready-lint: $(VENV)/.made $(INPUTS)
+	$(call INSTALL,lint)
+	@touch $@ $(VENV)/.ready-test $(VENV)/.ready-run

@@ -1,0 +1,26 @@
+"""What the reading of a shell line gathers."""
+
+from __future__ import annotations
+
+from policy.shell_tables import STEERING_VARIABLE
+
+
+class Findings:
+    """What is found in one line, in order: commands (words), reasons, and shell text that a command would run."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[str | None, tuple[str | None, ...]]] = []
+        self.dynamic: dict[str, None] = {}
+        self.opaque: dict[str, None] = {}
+        self.scripts: list[str] = []
+        self.steps = 0
+
+    def doubt(self, reason: str) -> None:
+        """Notes why the line can't be decided."""
+        self.dynamic[reason] = None
+
+
+def check_assignment(name: str, found: Findings) -> None:
+    """Notes an assignment to a variable that steers what runs."""
+    if STEERING_VARIABLE.fullmatch(name):
+        found.doubt(f"sets {name}, which steers programs")

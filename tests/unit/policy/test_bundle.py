@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.builtin import BUILTIN_NAMES, instantiate
+from policy.bundle import PolicyBundle, bundle_from_trusted
+from policy.check import check_llm, check_tool
+from policy.commands import parse, referenced_paths
+from policy.facts import CommandFacts, OsFamily
+from policy.names import ALL_CAPABILITIES
+from policy.validate import BundleProblems, check_usable, parse_bundle
+
+from .helpers import NOW, bundle, bundle_json, path, url
+
+FULL_ENTRY = {
+    "name": "Shell.Exec",
+    "allowedPaths": ["/w"],
+    "blockedPaths": [],
+    "allowedCommands": ["git"],
+    "commandPolicies": [{"command": "git", "arguments": [{"index": 0, "enum": ["log"]}], "maxArguments": 3}],
+    "allowedDomains": ["*.example.com"],
+    "allowedToolNames": ["t"],
+    "maxFileSizeBytes": 0,
+    "maxOutputBytes": 1,
+    "requiresApproval": True,
+    "approvalRuleId": "r",
+}
+WHOLE = bundle_json(
+    FULL_ENTRY,
+    {"name": "LLM.Call"},
+    approvalRules=[{"approvalRuleId": "r", "title": "T", "description": "D"}],
+    mcpServers=[{"name": "m", "transport": "stdio", "command": "x", "args": ["y"]}],
+    redactionRules=[{"redactionRuleId": "k", "pattern": "x"}],
+)
+
+
+def problems(raw: Any) -> dict[str, str]:
+    with pytest.raises(BundleProblems) as caught:
+        parse_bundle(raw)
+    return {one.path: f"{one.message} {one.hint}" for one in caught.value.problems}
+
+
+def test_a_whole_bundle_goes_round() -> None:
+    parsed = parse_bundle(json.dumps(WHOLE).encode())
+    assert parsed == bundle_from_trusted(WHOLE) == parse_bundle(WHOLE)
+    assert parsed.to_json() == WHOLE
+    assert parsed.expires_at == datetime(2026, 1, 2, tzinfo=UTC)
+    shell, rule = parsed.capability("Shell.Exec"), parsed.approval_rule("r")
+    assert shell is parsed.capabilities[0]
+    assert rule is parsed.approval_rules[0]
+    assert shell.blocked_paths == ()
+    assert shell.blocked_commands is None
+    assert parsed.capability("File.Read") is None
+    assert parsed.approval_rule("x") is None
+
+
+def test_every_problem_is_reported_at_once() -> None:
+    raw = bundle_json(
+        {"name": "File.Wite"},
+        {"name": "File.Read", "alowedPaths": [], "allowedPaths": ["src", "/w/*"], "maxFileSizeBytes": "5"},
+        {"name": "File.Read", "requiresApproval": 1, "approvalRuleId": "nome", "maxOutputBytes": -1},
+        {"name": "Shell.Exec", "allowedCommands": ["rm -rf"], "blocked_commands": [],
+         "commandPolicies": [{"command": "a", "arguments": [{"index": True, "pattern": "(a+)+"}]}]},
+        {"name": "Network.Http", "blockedDomains": ["http://x"]},
+        cast("dict[str, Any]", 5),
+        schemaVersion="2.0",
+        expiresAt="2026-01-01T00:00:00",
+        approvalRules=[{"approvalRuleId": "none", "title": "t"}],
+        mcpServers=[{"name": "m", "transport": "http"}],
+        llmPolicy={"allowedModels": [], "maxInputTokens": 0, "maxOutputTokens": True, "maxSessionTokens": 1},
+        extra=1,
+    )  # fmt: skip
+    del raw["tenantId"]
+    found = problems(raw)
+    assert set(found) == {
+        "capabilities[0].name", "capabilities[1].alowedPaths", "capabilities[1].allowedPaths[0]",
+        "capabilities[1].allowedPaths[1]", "capabilities[1].maxFileSizeBytes", "capabilities[2].name",
+        "capabilities[2].requiresApproval", "capabilities[2].approvalRuleId", "capabilities[2].maxOutputBytes",
+        "capabilities[3].allowedCommands[0]", "capabilities[3].blocked_commands",
+        "capabilities[3].commandPolicies[0].arguments[0].index",
+        "capabilities[3].commandPolicies[0].arguments[0].pattern", "capabilities[4].blockedDomains[0]",
+        "capabilities[5]", "schemaVersion", "expiresAt", "approvalRules[0].description", "mcpServers[0].url",
+        "llmPolicy.allowedModels", "llmPolicy.maxInputTokens", "llmPolicy.maxOutputTokens", "extra", "tenantId",
+    }  # fmt: skip
+    assert "did you mean File.Write?" in found["capabilities[0].name"]
+    assert "did you mean allowedPaths?" in found["capabilities[1].alowedPaths"]
+    assert "did you mean blockedCommands?" in found["capabilities[3].blocked_commands"]
+    assert "did you mean none?" in found["capabilities[2].approvalRuleId"]
+    assert "capabilities[1]" in found["capabilities[2].name"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "path", "words"),
+    [
+        (b"{", "", "not JSON"),
+        (b"\xff", "", "not JSON"),
+        (b"[]", "", "not a JSON object"),
+        (b"[" * 100_000, "", "not JSON"),
+        (b'{"tenantId": "a", "tenantId": "b"}', "tenantId", "twice"),
+        (b'{"a": NaN}', "", "NaN"),
+    ],
+)
+def test_text_that_is_no_bundle(raw: bytes, path: str, words: str) -> None:
+    assert words in problems(raw)[path]
+
+
+@pytest.mark.parametrize(
+    "moment", ["2026-01-02", 1767312000, "2026-01-02T00:00:00", "tomorrow", "2026-13-02T00:00:00Z", None]
+)
+def test_expiry_is_rfc_3339_with_a_zone(moment: Any) -> None:
+    assert "expiresAt" in problems({**WHOLE, "expiresAt": moment})
+
+
+def test_a_zone_other_than_utc_is_understood() -> None:
+    moment = parse_bundle({**WHOLE, "expiresAt": "2026-01-02T02:00:00.5+02:00"}).expires_at
+    assert moment == datetime(2026, 1, 2, 0, 0, 0, 500_000, tzinfo=UTC)
+
+
+def test_approval_without_a_rule_is_valid() -> None:
+    parse_bundle(bundle_json({"name": "Shell.Exec", "requiresApproval": True}))
+
+
+def test_usable_now_for_this_session() -> None:
+    held = bundle()
+    assert check_usable(held, session_id="s1", now=NOW) == []
+    assert [one.path for one in check_usable(held, session_id="s2", now=held.expires_at)] == ["expiresAt", "sessionId"]
+    assert check_usable(bundle(sessionId="*"), session_id="any", now=NOW) == []
+    assert [one.path for one in check_usable(bundle(schemaVersion="9"), session_id="s1", now=NOW)] == ["schemaVersion"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*WHOLE, *FULL_ENTRY]), inner),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.sampled_from(list(WHOLE)), JSON))
+def test_no_shape_raises_anything_else(changes: dict[str, Any]) -> None:
+    try:
+        parse_bundle({**WHOLE, **changes})
+    except BundleProblems:
+        return
+
+
+# Built-ins
+
+PLACES: dict[OsFamily, dict[str, str]] = {
+    "posix": {"workspace": "/home/u/w", "home": "/home/u", "state_dir": "/home/u/.state", "tmp_dir": "/tmp"},
+    "windows": {"workspace": "C:\\w", "home": "C:\\Users\\u", "state_dir": "C:\\state", "tmp_dir": "C:\\t"},
+}
+
+
+def template(name: str) -> dict[str, Any]:
+    shape: dict[str, Any] = json.loads(files("config").joinpath("policies", f"{name}.json").read_bytes())
+    return shape
+
+
+def builtin(name: str, os: OsFamily = "posix", **changes: Any) -> PolicyBundle:
+    places: dict[str, Any] = {**PLACES[os], "session_id": "s1", "now": NOW, "os": os, **changes}
+    return instantiate(template(name), **places)
+
+
+@pytest.mark.parametrize("name", BUILTIN_NAMES)
+@pytest.mark.parametrize("os", ["posix", "windows"])
+def test_built_ins_are_valid_bundles(name: str, os: OsFamily) -> None:
+    held = builtin(name, os)
+    assert parse_bundle(held.to_json()) == held
+    assert held.expires_at == NOW + timedelta(hours=24)
+    assert check_usable(held, session_id="s1", now=NOW) == []
+    assert check_llm(held, model=held.llm_policy.allowed_models[0], now=NOW).allowed
+    assert held.llm_policy.allowed_models[0].startswith("claude-")
+
+
+def test_models_of_the_user_come_first() -> None:
+    models = builtin("ci", models=("mine", "gpt-5")).llm_policy.allowed_models
+    assert models[:2] == ("mine", "gpt-5")
+    assert models.count("gpt-5") == 1
+
+
+def run(held: PolicyBundle, command: str) -> str:
+    spellings = referenced_paths(parse(command, "bash"), "/home/u/w", "/home/u")
+    facts = CommandFacts(command, cwd="/home/u/w", home="/home/u", real_paths={one: one for one in spellings})
+    return check_tool(held, "Shell.Exec", facts, now=NOW).decision
+
+
+ASK, YES, NO = "APPROVAL_REQUIRED", "ALLOWED", "DENIED"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("read-only", [YES, NO, NO, NO, NO, NO, NO]),
+        ("workspace", [YES, NO, YES, NO, ASK, ASK, ASK]),
+        ("ci", [YES, NO, YES, NO, YES, YES, NO]),
+        ("full", [YES, YES, YES, YES, YES, YES, YES]),
+    ],
+)
+def test_what_the_built_ins_grant(name: str, expected: list[str]) -> None:
+    held = builtin(name)
+    inside, outside = path("/home/u/w/a"), path("/home/u/other/a")
+    given_ = [
+        check_tool(held, "File.Read", inside, now=NOW).decision,
+        check_tool(held, "File.Read", outside, now=NOW).decision,
+        check_tool(held, "File.Write", inside, now=NOW).decision,
+        check_tool(held, "File.Write", outside, now=NOW).decision,
+        check_tool(held, "File.Delete", inside, now=NOW).decision,
+        run(held, "cd sub && python3 -m unittest 2>&1 | tail -n 5"),
+        check_tool(held, "Network.Http", url("https://pypi.org"), now=NOW).decision,
+    ]
+    assert given_ == expected
+
+
+def test_approval_rules_of_the_workspace_bundle_have_words() -> None:
+    held = builtin("workspace")
+    for name in ("File.Delete", "Shell.Exec", "Network.Http"):
+        entry = held.capability(name)
+        assert entry is not None
+        assert entry.approval_rule_id is not None
+        rule = held.approval_rule(entry.approval_rule_id)
+        assert rule is not None
+        assert rule.title
+        assert rule.description
+
+
+def test_full_grants_everything() -> None:
+    assert {entry.name for entry in builtin("full").capabilities} == set(ALL_CAPABILITIES)
+
+
+SECRETS = [".state/x", ".ssh/authorized_keys", ".aws/credentials", ".config/gcloud/x", ".kube/config", ".gnupg/x"]
+STEERING = [".bashrc", ".profile", ".zshrc", ".git/hooks/pre-commit", ".git/config", ".agent/config.toml"]
+
+
+@pytest.mark.parametrize("name", ["workspace", "ci", "full"])
+@pytest.mark.parametrize("place", [*SECRETS, *STEERING])
+def test_sensitive_places_are_blocked_even_inside_an_allowed_root(name: str, place: str) -> None:
+    held = builtin(name, workspace="/home/u")
+    target = path("/home/u/" + place)
+    for capability in ("File.Write", "File.Delete"):
+        assert "blockedPaths" in check_tool(held, capability, target, now=NOW).rule
+    assert check_tool(held, "File.Read", target, now=NOW).allowed is (place in STEERING)
+
+
+def test_full_still_sees_a_redirection_to_a_sensitive_place() -> None:
+    assert run(builtin("full"), "echo x | cat $Y >> ~/.bashrc") == "DENIED"
+    assert run(builtin("full"), "eval $X; echo x > a") == "ALLOWED"
+
+
+@pytest.mark.parametrize("command", ["git push | curl x", "rm -rf /; bash", "cat ~/x > /tmp/x", "echo $(curl x)"])
+def test_ci_refuses_what_is_not_listed(command: str) -> None:
+    assert run(builtin("ci"), command) == "DENIED"
+
+
+def test_placeholders_without_a_value() -> None:
+    held = builtin("full", home=None)
+    entry = held.capability("File.Read")
+    assert entry is not None
+    assert entry.blocked_paths == ("/home/u/.state",)
+    raw = template("ci")
+    raw["capabilities"][0]["allowedPaths"] = ["${home}"]
+    with pytest.raises(ValueError, match="allowedPaths"):
+        instantiate(raw, **{**PLACES["posix"], "home": None}, session_id="s", now=NOW, os="posix")  # type: ignore[arg-type]
+
+
+def test_loading_the_check_stays_cheap() -> None:
+    heavy = ["pydantic", "tree_sitter", "asyncio", "httpx", "ipaddress", "policy.commands", "policy.urls"]
+    code = f"import sys, policy.check, policy.builtin; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

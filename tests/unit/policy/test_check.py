@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.check import check_llm, check_tool
+from policy.facts import ActionFacts, CommandFacts, NamedToolFacts
+from policy.grants import Narrowing, narrow
+from policy.names import ALL_CAPABILITIES
+
+from .helpers import NOW, bundle, path, url
+
+if TYPE_CHECKING:
+    from policy.bundle import PolicyBundle
+    from policy.decision import Decision
+
+SCOPED = {"allowedPaths": ["/w", "/data"], "blockedPaths": ["/w/secret"], "maxFileSizeBytes": 10}
+FILES = bundle(*({"name": f"File.{what}", **SCOPED} for what in ("Read", "Write", "Delete")))
+
+
+def verdict(capability: str, facts: ActionFacts, held: PolicyBundle = FILES, **options: Any) -> Decision:
+    return check_tool(held, capability, facts, now=options.pop("now", NOW), **options)
+
+
+@pytest.mark.parametrize("capability", ["File.Read", "File.Write", "File.Delete"])
+@pytest.mark.parametrize(
+    ("absolute", "real", "expected", "rule"),
+    [
+        ("/w/a", "/w/a", "ALLOWED", "allowedPaths: /w"),
+        ("/w/../w/a", "/w/a", "ALLOWED", "allowedPaths: /w"),
+        ("/wx/a", "/wx/a", "DENIED", "allowedPaths"),
+        ("/w/secret", "/w/secret", "DENIED", "blockedPaths: /w/secret"),
+        ("/w/secret/a", "/w/secret/a", "DENIED", "blockedPaths: /w/secret"),
+        ("/w/secrets", "/w/secrets", "ALLOWED", "allowedPaths: /w"),
+        ("/w/link", "/w/secret/a", "DENIED", "blockedPaths: /w/secret"),
+        ("/w/secret/link", "/data/a", "DENIED", "blockedPaths: /w/secret"),
+        ("/w/link", "/etc/passwd", "DENIED", "allowedPaths"),
+        ("/elsewhere/link", "/data/a", "ALLOWED", "allowedPaths: /data"),
+    ],
+)
+def test_paths_are_judged_by_both_spellings(
+    capability: str, absolute: str, real: str, expected: str, rule: str
+) -> None:
+    answer = verdict(capability, path(absolute, real))
+    assert (answer.decision, answer.rule) == (expected, f"capabilities[{capability}].{rule}")
+
+
+@pytest.mark.parametrize(("absolute", "real"), [("a", "/w/a"), ("/w/a", "a"), ("", "/w/a"), ("/w/a\0b", "/w/a\0b")])
+def test_paths_that_name_no_single_place_are_denied(absolute: str, real: str) -> None:
+    assert verdict("File.Read", path(absolute, real), bundle({"name": "File.Read"})).decision == "DENIED"
+
+
+def test_windows_paths_fold_case_and_posix_paths_do_not() -> None:
+    held = bundle({"name": "File.Read", "allowedPaths": ["C:\\Work"], "blockedPaths": ["C:\\Work\\Secret"]})
+    assert verdict("File.Read", path("c:/WORK/a"), held, os="windows").allowed
+    assert not verdict("File.Read", path("c:/WORK/SECRET/a"), held, os="windows").allowed
+    assert not verdict("File.Read", path("C:\\Work\\a::$DATA"), held, os="windows").allowed
+    assert not verdict("File.Read", path("/W/a")).allowed
+
+
+def test_lists_absent_and_empty() -> None:
+    assert verdict("File.Read", path("/any"), bundle({"name": "File.Read"})).allowed
+    assert not verdict("File.Read", path("/any"), bundle({"name": "File.Read", "allowedPaths": []})).allowed
+    assert verdict("File.Read", path("/any"), bundle({"name": "File.Read", "blockedPaths": []})).allowed
+
+
+def test_a_block_entry_that_cannot_be_matched_refuses_everything() -> None:
+    assert not verdict("File.Read", path("/any"), bundle({"name": "File.Read", "blockedPaths": ["secret"]})).allowed
+
+
+@pytest.mark.parametrize("kind", ["directory", "other"])
+def test_only_regular_files_are_changed(kind: Any) -> None:
+    assert verdict("File.Read", path("/w/a", kind=kind)).allowed
+    assert not verdict("File.Write", path("/w/a", kind=kind)).allowed
+    assert not verdict("File.Delete", path("/w/a", kind=kind)).allowed
+
+
+def test_size_limits_look_at_what_is_read_and_at_what_will_be_written() -> None:
+    assert verdict("File.Read", path("/w/a", size_bytes=10, new_size_bytes=99)).allowed
+    answer = verdict("File.Read", path("/w/a", size_bytes=11))
+    assert (answer.decision, answer.rule) == ("DENIED", "capabilities[File.Read].maxFileSizeBytes: 10")
+    assert verdict("File.Write", path("/w/a", size_bytes=99, new_size_bytes=10)).allowed
+    assert not verdict("File.Write", path("/w/a", new_size_bytes=11)).allowed
+    assert verdict("File.Delete", path("/w/a", size_bytes=99)).allowed
+
+
+def test_what_is_not_granted_is_denied() -> None:
+    for name in ("Shell.Exec", "shell.exec", "Nothing", ""):
+        answer = verdict(name, CommandFacts("ls", cwd="/"))
+        assert (answer.decision, answer.rule, answer.expired) == ("DENIED", "capabilities", False)
+
+
+def test_expiry_comes_first_and_is_marked() -> None:
+    for moment, expired in ((FILES.expires_at - timedelta(microseconds=1), False), (FILES.expires_at, True)):
+        for answer in (
+            verdict("Nothing", path("/w/a"), now=moment),
+            check_llm(FILES, model="m", now=moment),
+        ):
+            assert answer.expired is expired
+            assert answer.decision == "DENIED"
+        assert verdict("File.Read", path("/w/a"), now=moment).expired is expired
+
+
+@pytest.mark.parametrize("capability", ALL_CAPABILITIES)
+def test_facts_that_do_not_fit_are_denied(capability: str) -> None:
+    held = bundle({"name": capability})
+    fitting = 0
+    for facts in (path("/w/a"), CommandFacts("ls", cwd="/w"), url("https://a.com"), NamedToolFacts("t")):
+        fitting += verdict(capability, facts, held).allowed
+    assert fitting == (0 if capability == "LLM.Call" else 1)
+
+
+@pytest.mark.parametrize("capability", ["BackendTool.Invoke", "Mcp.Invoke", "Tool.Invoke", "Workspace.Upload"])
+def test_named_tools(capability: str) -> None:
+    held = bundle({"name": capability, "allowedToolNames": ["a"]})
+    assert verdict(capability, NamedToolFacts("a"), held).rule == f"capabilities[{capability}].allowedToolNames: a"
+    assert not verdict(capability, NamedToolFacts("A"), held).allowed
+    assert not verdict(capability, NamedToolFacts("a"), bundle({"name": capability, "allowedToolNames": []})).allowed
+    assert verdict(capability, NamedToolFacts("x"), bundle({"name": capability})).allowed
+
+
+def test_approval_comes_after_scope_and_carries_rule_and_risk() -> None:
+    held = bundle({"name": "File.Write", "requiresApproval": True, "approvalRuleId": "r", "allowedPaths": ["/w"]})
+    assert verdict("File.Write", path("/x"), held).decision == "DENIED"
+    answer = verdict("File.Write", path("/w/a"), held)
+    assert (answer.decision, answer.rule_id, answer.risk_level) == ("APPROVAL_REQUIRED", "r", "medium")
+    assert answer.rule == "capabilities[File.Write].requiresApproval: true"
+    assert verdict("File.Write", path("/w/a"), bundle({"name": "File.Write", "requiresApproval": True})).rule_id is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "facts", "fields", "level"),
+    [
+        ("File.Read", path("/x"), {}, "low"),
+        ("File.Write", path("/w/a"), {}, "medium"),
+        ("File.Write", path("/x"), {}, "high"),
+        ("File.Delete", path("/w/a"), {}, "high"),
+        ("Shell.Exec", CommandFacts("ls -l | wc", cwd="/w"), {}, "medium"),
+        ("Shell.Exec", CommandFacts("ls; strange", cwd="/w"), {}, "high"),
+        ("Shell.Exec", CommandFacts("ls $(pwd) $X | eval x", cwd="/w"), {}, "high"),
+        ("Shell.Exec", CommandFacts("strange", cwd="/w"), {"allowedCommands": ["strange"]}, "medium"),
+        ("Network.Http", url("https://pypi.org/simple"), {}, "medium"),
+        ("Network.Http", url("https://strange.org"), {}, "high"),
+        ("Network.Http", url("https://strange.org"), {"allowedDomains": ["strange.org"]}, "medium"),
+        ("Workspace.Upload", NamedToolFacts("t"), {}, "low"),
+        ("Mcp.Invoke", NamedToolFacts("t"), {}, "medium"),
+    ],
+)
+def test_risk(capability: str, facts: ActionFacts, fields: dict[str, Any], level: str) -> None:
+    held = bundle({"name": capability, "requiresApproval": True, **fields})
+    answer = verdict(capability, facts, held, workspace="/w")
+    assert (answer.decision, answer.risk_level) == ("APPROVAL_REQUIRED", level)
+    assert bool(answer.risks) == (level == "high" and capability != "File.Delete")
+
+
+def test_a_redirection_to_a_file_that_needs_approval_needs_it_for_the_line() -> None:
+    held = bundle(
+        {"name": "Shell.Exec"},
+        {"name": "File.Write", "requiresApproval": True, "approvalRuleId": "w", "blockedPaths": ["/etc"]},
+    )
+    facts = CommandFacts("ls > a", cwd="/w", real_paths={"/w/a": "/w/a"})
+    answer = verdict("Shell.Exec", facts, held)
+    assert (answer.decision, answer.rule_id, answer.capability) == ("APPROVAL_REQUIRED", "w", "Shell.Exec")
+    assert answer.rule == "capabilities[File.Write].requiresApproval: true"
+    linked = CommandFacts("ls > a", cwd="/w", real_paths={"/w/a": "/etc/a"})
+    assert verdict("Shell.Exec", linked, held).rule == "capabilities[File.Write].blockedPaths: /etc"
+    assert verdict("Shell.Exec", CommandFacts("ls > a", cwd="/w"), held).decision == "DENIED"
+
+
+def test_llm_calls() -> None:
+    held = bundle({"name": "LLM.Call"})
+    assert check_llm(held, model="m", now=NOW).rule == "llmPolicy.allowedModels: m"
+    assert check_llm(held, model="other", now=NOW).rule == "llmPolicy.allowedModels"
+    assert check_llm(bundle(), model="m", now=NOW).rule == "capabilities"
+    asks = bundle({"name": "LLM.Call", "requiresApproval": True})
+    assert check_llm(asks, model="m", now=NOW).decision == "APPROVAL_REQUIRED"
+
+
+# Narrowing
+
+PLACES = st.sampled_from(["/w", "/w/a", "/w/a/b", "/w/b", "/etc", "/"])
+PROGRAMS = st.sampled_from(["ls", "rm", "cat"])
+HOSTS = st.sampled_from(["a.com", "*.a.com", "b.a.com"])
+LISTS = {"Paths": PLACES, "Commands": PROGRAMS, "Domains": HOSTS}
+LIMITS = st.none() | st.integers(0, 20)
+
+
+@st.composite
+def bundles(draw: st.DrawFn) -> PolicyBundle:
+    entries = []
+    for name in draw(st.sets(st.sampled_from(ALL_CAPABILITIES))):
+        entry: dict[str, Any] = {"name": name, "requiresApproval": draw(st.booleans())}
+        for kind, items in LISTS.items():
+            for which in ("allowed", "blocked"):
+                if (drawn := draw(st.none() | st.lists(items, max_size=2))) is not None:
+                    entry[which + kind] = drawn
+        if (limit := draw(LIMITS)) is not None:
+            entry["maxFileSizeBytes"] = limit
+        entries.append(entry)
+    return bundle(*entries)
+
+
+NARROWINGS = st.builds(
+    Narrowing,
+    blocked_paths=st.lists(PLACES, max_size=2).map(tuple),
+    blocked_commands=st.lists(PROGRAMS, max_size=2).map(tuple),
+    blocked_domains=st.lists(HOSTS, max_size=2).map(tuple),
+    disabled_capabilities=st.lists(st.sampled_from(ALL_CAPABILITIES), max_size=2).map(tuple),
+    max_file_size_bytes=LIMITS,
+    max_output_bytes=LIMITS,
+    max_input_tokens=LIMITS,
+)
+COMMANDS = st.sampled_from(["ls", "rm x", "ls > /w/a/x", "cat < /etc/x", "ls $(rm x)", "eval $X", "ls; cat"])
+FACTS = st.one_of(
+    st.builds(path, PLACES, PLACES, size_bytes=st.integers(0, 20), new_size_bytes=st.integers(0, 20)),
+    st.builds(CommandFacts, COMMANDS, cwd=st.just("/w"), real_paths=st.just({"/w/a/x": "/w/a/x", "/etc/x": "/etc/x"})),
+    st.builds(url, st.sampled_from(["http://a.com", "http://b.a.com", "http://c.com"])),
+    st.just(NamedToolFacts("t")),
+)
+ORDER = {"DENIED": 0, "APPROVAL_REQUIRED": 1, "ALLOWED": 2}
+
+
+@given(bundles(), NARROWINGS, st.sampled_from(ALL_CAPABILITIES), FACTS)
+def test_narrowing_never_widens(held: PolicyBundle, narrowing: Narrowing, capability: str, facts: ActionFacts) -> None:
+    before = verdict(capability, facts, held)
+    narrowed = narrow(held, narrowing)
+    assert ORDER[verdict(capability, facts, narrowed).decision] <= ORDER[before.decision]
+    assert narrow(narrowed, narrowing) == narrowed
+
+
+def test_narrowing_takes_the_smaller_limits_and_all_blocks() -> None:
+    held = bundle(
+        {"name": "File.Read", "blockedPaths": ["/a"], "maxFileSizeBytes": 5},
+        {"name": "Shell.Exec", "maxOutputBytes": 100},
+        {"name": "Network.Http"},
+    )
+    less = narrow(
+        held,
+        Narrowing(
+            blocked_paths=("/b",), blocked_commands=("rm",), blocked_domains=("a.com",), max_file_size_bytes=9,
+            max_output_bytes=50, max_input_tokens=7, max_output_tokens=10**9, max_session_tokens=8,
+            disabled_capabilities=("LLM.Call",),
+        ),
+    )  # fmt: skip
+    read, shell, network = (less.capability(name) for name in ("File.Read", "Shell.Exec", "Network.Http"))
+    assert read
+    assert shell
+    assert network
+    assert (read.blocked_paths, read.max_file_size_bytes, read.blocked_commands) == (("/a", "/b"), 5, None)
+    assert (shell.blocked_commands, shell.max_output_bytes, shell.blocked_paths) == (("rm",), 50, None)
+    assert network.blocked_domains == ("a.com",)
+    policy = less.llm_policy
+    assert (policy.max_input_tokens, policy.max_output_tokens, policy.max_session_tokens) == (7, 16_384, 8)
+    assert narrow(bundle({"name": "LLM.Call"}), Narrowing(disabled_capabilities=("LLM.Call",))).capabilities == ()
+
+
+def test_a_path_decision_does_not_follow_the_number_of_entries() -> None:
+    held = bundle({"name": "File.Read", "allowedPaths": [f"/p{n}" for n in range(1000)], "blockedPaths": ["/p7/x"]})
+    assert verdict("File.Read", path("/p999/a"), held).allowed
+    assert not verdict("File.Read", path("/p7/x/a"), held).allowed
+    assert not verdict("File.Read", path("/p1000/a"), held).allowed
