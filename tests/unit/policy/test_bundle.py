@@ -4,13 +4,13 @@ import json
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
-from importlib.resources import files
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from config.policies import template
 from policy.builtin import BUILTIN_NAMES, instantiate
 from policy.bundle import PolicyBundle, bundle_from_trusted
 from policy.check import check_llm, check_tool
@@ -158,11 +158,6 @@ PLACES: dict[OsFamily, dict[str, str]] = {
     "posix": {"workspace": "/home/u/w", "home": "/home/u", "state_dir": "/home/u/.state", "tmp_dir": "/tmp"},
     "windows": {"workspace": "C:\\w", "home": "C:\\Users\\u", "state_dir": "C:\\state", "tmp_dir": "C:\\t"},
 }
-
-
-def template(name: str) -> dict[str, Any]:
-    shape: dict[str, Any] = json.loads(files("config").joinpath("policies", f"{name}.json").read_bytes())
-    return shape
 
 
 def builtin(name: str, os: OsFamily = "posix", **changes: Any) -> PolicyBundle:
