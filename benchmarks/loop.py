@@ -97,9 +97,12 @@ class Bench:
         argv = [sys.executable, script, "--gateway", "{url}", "--log", log, "--prompt", PROMPT]
         return session(turns, argv, self.workspace)
 
-    def ours(self, turns: list[dict[str, Any]], *, policy: str = "ci", steps: int = 40, counted: bool = False) -> Run:
+    def ours(
+        self, turns: list[dict[str, Any]], *, policy: str = "ci", steps: int = 40, through: str | None = None
+    ) -> Run:
+        """`through` names a script beside this one that runs the program in its own way."""
         self._runs += 1
-        program = [os.path.join(HERE, "counted.py")] if counted else ["-m", "agent_host.cli.main"]
+        program = ["-m", "agent_host.cli.main"] if through is None else [os.path.join(HERE, through)]
         options = ["--gateway", "{url}", "--policy", policy, "--max-steps", str(steps), "--output", "json"]
         where = ["--state-dir", self.state_dir, "--workspace", self.workspace]
         return session(turns, [sys.executable, *program, "run", PROMPT, *options, *where], self.workspace)
@@ -172,7 +175,7 @@ def two_hundred_steps(bench: Bench) -> None:
 def two_thousand_steps(bench: Bench) -> None:
     turns = reading_turns(2000, bench.file)
     floor = bench.floor(turns)
-    ours = bench.ours(turns, policy=bench.policy, steps=4000, counted=True)
+    ours = bench.ours(turns, policy=bench.policy, steps=4000, through="counted.py")
     at_100, at_2000 = (statistics.median(ours.own_ms[at - 50 : at + 50]) for at in (100, 1948))
     floor_100, floor_2000 = (statistics.median(floor.own_ms[at - 50 : at + 50]) for at in (100, 1948))
     report("step 2,000 against step 100", at_2000 / at_100, "x", 1.5, f"floor {floor_2000 / floor_100:.2f}x")
@@ -193,9 +196,21 @@ def two_thousand_steps(bench: Bench) -> None:
 def parallel_tools(bench: Bench) -> None:
     calls = [{"name": "RunCommand", "arguments": {"command": "sleep 0.1"}}] * 8
     turns: list[dict[str, Any]] = [{"text": "All at once.", "tool_calls": calls, "repeat": 10}, {"text": "Done."}]
-    ours, floor = bench.ours(turns), bench.floor(turns)
-    own = statistics.median(ours.own_ms)
-    report("8 parallel commands of 100 ms", own, "ms", 110, f"floor {statistics.median(floor.own_ms):.1f}")
+    tools = statistics.median(bench.ours(turns, through="slow_tools.py").own_ms)
+    report("8 parallel tools of 100 ms", tools, "ms", 110, "without their processes")
+    ours, floor = (statistics.median(run.own_ms) for run in (bench.ours(turns), bench.floor(turns)))
+    bare = statistics.median(bare_commands() for _ in range(10))
+    report("8 parallel `sleep 0.1` in bash", ours, "ms", None, f"floor {floor:.1f}, eight bare Popen {bare:.1f}")
+
+
+def bare_commands() -> float:
+    """Milliseconds of eight `bash -c "sleep 0.1"` at once with nothing around them: the machine's own share."""
+    started = time.perf_counter()
+    pipe = subprocess.PIPE
+    running = [subprocess.Popen(["bash", "-c", "sleep 0.1"], stdout=pipe, stderr=pipe) for _ in range(8)]
+    for process in running:
+        process.communicate()
+    return (time.perf_counter() - started) * 1000
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_SHOWN = 300
-_BLOCK_BYTES = 256 * 1024
+_ONE_PIECE_BYTES = 512 * 1024
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -49,7 +49,7 @@ class LlmClient:
         )
 
     async def stream(self, head: bytes, messages: Sequence[bytes], on_text: Callable[[str], None]) -> ModelTurn:
-        """One call: `head`, then `messages` as they were encoded, then the dialect's tail.
+        """One call: `head`, then `messages` in chunks as they were encoded, then the dialect's tail.
 
         `on_text` gets each piece of text as it arrives; tool calls come only with the whole turn. Nothing is retried
         here. Raises GuardrailBlocked, GatewayUnavailable, GatewayRejected.
@@ -126,20 +126,9 @@ class LlmClient:
 
 
 def _parts(head: bytes, messages: Sequence[bytes], tail: bytes) -> list[bytes]:
-    """The body in blocks of some size: one for each message would cost a write each, one for all a second copy of a
-    thread that can be many megabytes."""
-    parts: list[bytes] = []
-    block, size = [head], 0
-    for number, message in enumerate(messages):
-        if number:
-            block.append(b",")
-        block.append(message)
-        size += len(message)
-        if size >= _BLOCK_BYTES:
-            parts.append(b"".join(block))
-            block, size = [], 0
-    parts.append(b"".join([*block, tail]))
-    return parts
+    """The body in one piece when it is small; a large one goes out as it lies, without a second copy of it."""
+    parts = [head, *messages, tail]
+    return [b"".join(parts)] if sum(map(len, parts)) <= _ONE_PIECE_BYTES else parts
 
 
 async def _send(parts: list[bytes]) -> AsyncIterator[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from agent_host.thread.window import advance
+from agent_host.thread.wire import WireBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,7 +30,7 @@ class Thread:
 
     def __init__(self, renderer: Renderer) -> None:
         self._renderer = renderer
-        self._wire: list[bytes] = []
+        self._wire = WireBuffer()
         self._sizes: list[int] = []
         self._messages: list[int] = []
         self._start = 0
@@ -88,12 +89,12 @@ class Thread:
         return dropped
 
     def encoded(self) -> list[bytes]:
-        """The JSON objects to send, each already encoded; join them with commas."""
+        """The messages to send, encoded; the chunks put together are JSON objects with commas between them."""
         if self._start == 0:
-            return self._wire
+            return self._wire.chunks(0)
         marker = f"[Earlier conversation truncated — {self._dropped_messages} messages removed]"
         pinned = [self._task_prompt] if self._task_unit < self._start else []
-        return [self._renderer.user([*pinned, marker]), *self._wire[self._start :]]
+        return [self._renderer.user([*pinned, marker]), b",", *self._wire.chunks(self._start)]
 
     def _add(self, wire: bytes, tokens: int, messages: int) -> None:
         self._wire.append(wire)
