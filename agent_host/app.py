@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.approval.gate import UnattendedGate
 from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.emitter import Emitter
-from agent_host.events.sinks import RunLog
+from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.client import GatewayTimeouts, LlmClient
 from agent_host.llm.retry import RetryPolicy
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "LLM_GATEWAY_AUTH_TOKEN"  # noqa: S105  the variable's name, not its value
 MOCK_PREFIX = "mock:"
 LOCAL = "local"
+
+# Settings that say how this process shows its work, not how the session works: a resume has its own.
+_OF_ONE_PROCESS = frozenset({"host.output"})
 
 _DIALECTS: dict[str, Callable[[], Dialect]] = {"anthropic": AnthropicDialect}
 _SHELLS: dict[str, ShellName] = {
@@ -181,7 +184,7 @@ def _create(
     paths: SessionPaths, launch: Launch, bundle: PolicyBundle, where: Surroundings, count: Callable[[str], int]
 ) -> SessionStore:
     options = {
-        "flags": dict(launch.flags),
+        "flags": {key: value for key, value in launch.flags.items() if key not in _OF_ONE_PROCESS},
         "workspace": launch.workspace,
         "approvals": sorted(launch.approvals),
         "approveAll": launch.approve_all,
@@ -223,6 +226,7 @@ def _context(
         workspace_id=identity.workspace_id,
         tenant_id=identity.tenant_id,
         user_id=identity.user_id,
+        first_id=next_event_id(paths.events),
     )
     emitter.attach([RunLog(paths.events), *sinks])
     return LoopContext(

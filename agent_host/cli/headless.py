@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.cli import exit_codes
 from agent_host.cli.options import given_settings
-from agent_host.cli.progress import TextOutput
+from agent_host.cli.progress import TextOutput, defused
 from agent_host.cli.sessions import newest_resumable
 from agent_host.errors import SessionNotFound, UsageError
 from config.load import ConfigError, load
@@ -226,7 +226,7 @@ def _show(finished: Finished, form: str) -> None:
 def _show_text(finished: Finished) -> None:
     result = finished.result
     if finished.patch:
-        sys.stderr.write("\n" + finished.patch)
+        sys.stderr.write("\n" + (defused(finished.patch) if sys.stderr.isatty() else finished.patch))
     usage = result["usage"]
     sys.stderr.write(
         f"\n{result['stepCount']} steps, {len(result['toolCalls'])} tool calls, {usage['inputTokens']} tokens in, "

@@ -46,7 +46,7 @@ class TextOutput:
         self._progress.flush()
 
     def _text(self, payload: dict[str, Any]) -> None:
-        self._out.write(payload["text"])
+        self._out.write(payload["text"] if not self._out.isatty() else defused(payload["text"]))
         self._out.flush()
         self._in_text = True
 
@@ -99,6 +99,11 @@ class TextOutput:
         EventType.ARTIFACT_UPLOAD_FAILED: _warning,
         EventType.POLICY_EXPIRED: _expired,
     }
+
+
+def defused(text: str) -> str:
+    """Text for a terminal: whatever a model or a file put into it, it only shows and steers nothing."""
+    return "".join(char if char in "\n\t" or char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _printable(text: str) -> str:

@@ -33,7 +33,7 @@ def sessions(namespace: argparse.Namespace) -> int:
     if not rows:
         sys.stdout.write(f"no sessions under {state_dir}\n")
     for row in rows:
-        held = f" (running, pid {row['pid']})" if row["pid"] else ""
+        held = f" (held by process {row['pid']})" if row["pid"] else " (resumable)" if row["resumable"] else ""
         prompt = " ".join(row["prompt"].split())
         sys.stdout.write(
             f"{row['sessionId']}  {row['updatedAt']}  {row['status']}{held}  {row['stepCount']} steps  {prompt[:60]}\n"
@@ -94,10 +94,9 @@ def _resumable_row(paths: SessionPaths) -> dict[str, Any]:
             problem = str(error)
             continue
         task = state.task
-        status = "SESSION_RUNNING" if pid is not None else "SESSION_PAUSED" if state.session_status != "" else ""
         return _row(
             paths.session_id,
-            status,
+            state.session_status,
             "" if task is None else task.prompt,
             0 if task is None else task.step_count,
             updated,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import orjson
+
 from agent_host.events.kinds import LIVE_ONLY
 
 if TYPE_CHECKING:
@@ -14,6 +16,27 @@ if TYPE_CHECKING:
 
 _FILE_MODE = 0o600
 _MAX_PENDING_BYTES = 64 * 1024
+
+
+# Pieces of a stream take numbers and are not kept, so the last number kept may not be the last one given out.
+_GAP_AFTER_RESUME = 100_000
+_TAIL_BYTES = 64 * 1024
+
+
+def next_event_id(path: str) -> int:
+    """The first event number for a process that goes on with the run log at `path`: 1, or well above the last one."""
+    try:
+        with open(path, "rb") as handle:
+            handle.seek(max(0, os.fstat(handle.fileno()).st_size - _TAIL_BYTES))
+            tail = handle.read().splitlines()
+    except OSError:
+        return 1
+    for line in reversed(tail):
+        try:
+            return int(orjson.loads(line)["eventId"]) + _GAP_AFTER_RESUME
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+            continue  # a line that the crash cut off
+    return 1
 
 
 class RunLog:
@@ -49,8 +72,7 @@ class RunLog:
         self._pending_bytes = 0
         try:
             if self._fd < 0:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-                self._fd = os.open(self._path, flags, _FILE_MODE)
+                self._fd = _open_log(self._path)
             os.write(self._fd, data)
         except OSError:
             self.lost += count
@@ -61,6 +83,17 @@ class RunLog:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _open_log(path: str) -> int:
+    """The log, ready for a new line: one that a crash left unfinished is ended first."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), _FILE_MODE)
+    size = os.fstat(fd).st_size
+    if size:
+        os.lseek(fd, size - 1, os.SEEK_SET)
+        if os.read(fd, 1) != b"\n":
+            os.write(fd, b"\n")
+    return fd
 
 
 class JsonLines:
