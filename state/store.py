@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from state import files
-from state.checkpoint import Checkpoint, decode_snapshot, encode_snapshot
 from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed
 from state.journal import Journal, JournalContent, parse
 from state.locations import SessionPaths, make_private_dir
 from state.lock import SessionLock
+from state.snapshot import decode_snapshot, encode_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from state.checkpoint import Checkpoint
 
 # Below this a rewrite of the snapshot costs more in syncs than it saves in replay.
 _MIN_COMPACT_BYTES = 256 * 1024

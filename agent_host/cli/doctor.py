@@ -8,8 +8,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent_host.cli.headless import state_dir_of
-from agent_host.cli.options import given_settings
+from agent_host.cli.shared import given_settings, state_dir_of
 from agent_host.errors import UsageError
 from agent_host.thread.tokens import TokenizerUnavailable, counter
 from config.load import ConfigError, load

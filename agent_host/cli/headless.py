@@ -10,12 +10,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from agent_host.cli import exit_codes
-from agent_host.cli.options import given_settings
 from agent_host.cli.progress import TextOutput, defused
 from agent_host.cli.sessions import newest_resumable
+from agent_host.cli.shared import given_settings, state_dir_of
 from agent_host.errors import SessionNotFound, UsageError
 from config.load import ConfigError, load
-from state.locations import default_state_dir
 
 if TYPE_CHECKING:
     import argparse
@@ -72,12 +71,6 @@ def resume(namespace: argparse.Namespace) -> int:
         approve_all=namespace.approve_all or options["approveAll"],
     )
     return _drive(launch, None, max_steps=given.get("host.max_steps"))
-
-
-def state_dir_of(namespace: argparse.Namespace) -> str:
-    """The state directory of `--state-dir`, the environment or the platform, absolute."""
-    chosen = namespace.state_dir
-    return os.path.abspath(os.path.expanduser(chosen)) if chosen else default_state_dir()
 
 
 def _prompt(given: str) -> str:

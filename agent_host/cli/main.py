@@ -6,6 +6,7 @@ Imports here are paid by every call, `--version` included, so each command is im
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -33,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     chosen = parse(arguments)
     try:
-        return int(chosen.command(chosen))
+        module, _, function = chosen.command.partition(":")
+        command = getattr(importlib.import_module(f"agent_host.cli.{module}"), function)
+        return int(command(chosen))
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:

@@ -6,29 +6,11 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from agent_host.cli.shared import SETTING_OPTIONS
 from agent_host.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-# Options of `run` and `resume` that are settings: option, setting, arguments for argparse.
-_SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    (
-        "--policy",
-        "host.policy",
-        {"metavar": "NAME_OR_FILE", "help": "read-only, workspace, ci, full, or a bundle file"},
-    ),
-    ("--gateway", "llm.gateway", {"metavar": "URL", "help": "LLM gateway, or mock:FILE for a scripted one"}),
-    ("--dialect", "llm.dialect", {"metavar": "NAME", "help": "wire format of the gateway: anthropic"}),
-    ("--model", "llm.model", {"metavar": "NAME", "help": "a model that the policy allows (default: its first)"}),
-    ("--max-steps", "host.max_steps", {"metavar": "N", "type": int, "help": "1 to 10,000 (40)"}),
-    (
-        "--toolset",
-        "host.toolset",
-        {"metavar": "FAMILY", "action": "append", "help": "tool family the model sees: desktop; repeatable"},
-    ),
-    ("--output", "host.output", {"metavar": "FORM", "help": "text, json or jsonl"}),
-)
+    from collections.abc import Sequence
 
 
 class _OneLineParser(argparse.ArgumentParser):
@@ -40,7 +22,8 @@ class _OneLineParser(argparse.ArgumentParser):
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The parsed command line; `command` is the function to call with it. Exits with 2 on a usage error."""
+    """The parsed command line; `command` names the function to call with it, `module:function`
+    in this package. Exits with 2 on a usage error."""
     parser = _OneLineParser(
         prog="agent-host",
         description="A local agent host: tasks that survive kill -9, tools that pass a policy first.",
@@ -48,38 +31,29 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"agent-host {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands", parser_class=_OneLineParser)
-    run = _add(commands, "run", _run, "run one task, headless")
+    run = _add(commands, "run", "headless:run", "run one task, headless")
     run.add_argument("prompt", metavar="PROMPT", help="what to do; - reads it from standard input")
     run.add_argument("--session-id", metavar="ID", help="choose the id (default: generated)")
     _session_options(run)
-    resume = _add(commands, "resume", _resume, "go on with a crashed or paused session, headless")
+    resume = _add(commands, "resume", "headless:resume", "go on with a crashed or paused session, headless")
     resume.add_argument("session_id", metavar="SESSION_ID", nargs="?", help="default: the newest resumable one")
     _session_options(resume)
-    sessions = _add(commands, "sessions", _sessions, "list resumable and finished sessions")
+    sessions = _add(commands, "sessions", "sessions:sessions", "list resumable and finished sessions")
     sessions.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
     _state_dir(sessions)
-    gateway = _add(commands, "mock-gateway", _mock_gateway, "a scripted LLM gateway on loopback")
+    gateway = _add(commands, "mock-gateway", "mock_gateway:mock_gateway", "a scripted LLM gateway on loopback")
     gateway.add_argument("--script", metavar="FILE", required=True, help="TOML or JSON lines")
     gateway.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     gateway.add_argument("--port", type=int, default=0, help="port (any free one)")
     gateway.add_argument("--workspace", metavar="DIR", default=".", help="what ${workspace} in the script stands for")
-    doctor = _add(commands, "doctor", _doctor, "what this machine has; exit 0 or 1")
+    doctor = _add(commands, "doctor", "doctor:doctor", "what this machine has; exit 0 or 1")
     _gateway_option(doctor)
     _state_dir(doctor)
     return parser.parse_args(arguments)
 
 
-def given_settings(namespace: argparse.Namespace) -> dict[str, Any]:
-    """The settings that the command line sets, by key."""
-    return {
-        key: value
-        for option, key, _ in _SETTING_OPTIONS
-        if (value := getattr(namespace, _destination(option), None)) is not None
-    }
-
-
 def _session_options(parser: argparse.ArgumentParser) -> None:
-    for option, _, arguments in _SETTING_OPTIONS:
+    for option, _, arguments in SETTING_OPTIONS:
         parser.add_argument(option, **arguments)
     parser.add_argument("--workspace", metavar="DIR", help="project directory (current directory)")
     parser.add_argument(
@@ -90,7 +64,7 @@ def _session_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _gateway_option(parser: argparse.ArgumentParser) -> None:
-    option, _, arguments = next(row for row in _SETTING_OPTIONS if row[1] == "llm.gateway")
+    option, _, arguments = next(row for row in SETTING_OPTIONS if row[1] == "llm.gateway")
     parser.add_argument(option, **arguments)
 
 
@@ -100,41 +74,7 @@ def _state_dir(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _destination(option: str) -> str:
-    return option.removeprefix("--").replace("-", "_")
-
-
-def _add(commands: Any, name: str, command: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+def _add(commands: Any, name: str, command: str, text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
     parser.set_defaults(command=command)
     return parser
-
-
-def _run(namespace: argparse.Namespace) -> int:
-    from agent_host.cli.headless import run
-
-    return run(namespace)
-
-
-def _resume(namespace: argparse.Namespace) -> int:
-    from agent_host.cli.headless import resume
-
-    return resume(namespace)
-
-
-def _sessions(namespace: argparse.Namespace) -> int:
-    from agent_host.cli.sessions import sessions
-
-    return sessions(namespace)
-
-
-def _mock_gateway(namespace: argparse.Namespace) -> int:
-    from agent_host.cli.mock_gateway import mock_gateway
-
-    return mock_gateway(namespace)
-
-
-def _doctor(namespace: argparse.Namespace) -> int:
-    from agent_host.cli.doctor import doctor
-
-    return doctor(namespace)

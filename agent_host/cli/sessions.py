@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from agent_host.cli.shared import state_dir_of
 from state.errors import InvalidSessionId, StateError
 from state.locations import SessionPaths
 from state.lock import holder
@@ -23,8 +24,6 @@ _READ_TRIES = 3
 
 def sessions(namespace: argparse.Namespace) -> int:
     """`agent-host sessions`, newest first."""
-    from agent_host.cli.headless import state_dir_of
-
     state_dir = state_dir_of(namespace)
     rows = sorted(_rows(state_dir), key=lambda row: str(row["updatedAt"]), reverse=True)
     if namespace.output == "json":

@@ -1,0 +1,49 @@
+"""What several commands share: the options that are settings, and where the state lies."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from state.locations import default_state_dir
+
+if TYPE_CHECKING:
+    import argparse
+
+# Options of `run` and `resume` that are settings: option, setting, arguments for argparse.
+SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    (
+        "--policy",
+        "host.policy",
+        {"metavar": "NAME_OR_FILE", "help": "read-only, workspace, ci, full, or a bundle file"},
+    ),
+    ("--gateway", "llm.gateway", {"metavar": "URL", "help": "LLM gateway, or mock:FILE for a scripted one"}),
+    ("--dialect", "llm.dialect", {"metavar": "NAME", "help": "wire format of the gateway: anthropic"}),
+    ("--model", "llm.model", {"metavar": "NAME", "help": "a model that the policy allows (default: its first)"}),
+    ("--max-steps", "host.max_steps", {"metavar": "N", "type": int, "help": "1 to 10,000 (40)"}),
+    (
+        "--toolset",
+        "host.toolset",
+        {"metavar": "FAMILY", "action": "append", "help": "tool family the model sees: desktop; repeatable"},
+    ),
+    ("--output", "host.output", {"metavar": "FORM", "help": "text, json or jsonl"}),
+)
+
+
+def given_settings(namespace: argparse.Namespace) -> dict[str, Any]:
+    """The settings that the command line sets, by key."""
+    return {
+        key: value
+        for option, key, _ in SETTING_OPTIONS
+        if (value := getattr(namespace, _destination(option), None)) is not None
+    }
+
+
+def _destination(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
+
+
+def state_dir_of(namespace: argparse.Namespace) -> str:
+    """The state directory of `--state-dir`, the environment or the platform, absolute."""
+    chosen = namespace.state_dir
+    return os.path.abspath(os.path.expanduser(chosen)) if chosen else default_state_dir()
