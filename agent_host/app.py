@@ -13,7 +13,7 @@ from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.llm.anthropic import AnthropicDialect
-from agent_host.llm.client import GatewayTimeouts, LlmClient
+from agent_host.llm.client import GatewayTimeouts, LlmClient, checked_url, shown_url
 from agent_host.llm.retry import RetryPolicy
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import LoopContext
@@ -28,6 +28,7 @@ from agent_host.thread.prompt import system_prompt
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import TokenizerUnavailable, counter, message_tokens
 from state.checkpoint import Checkpoint, SessionIdentity
+from state.errors import WriteFailed
 from state.locations import SessionPaths
 from state.store import SessionStore
 from tool_runtime.platform import OS_FAMILY, current
@@ -145,10 +146,9 @@ async def _gateway(launch: Launch) -> AsyncIterator[str]:
             raise UsageError(f"--gateway {url}: {error}") from error
         async with MockGateway(script) as gateway:
             yield gateway.url
-    elif url.startswith(("http://", "https://")):
-        yield url
     else:
-        raise UsageError(f"--gateway {url!r}: give an http:// or https:// URL, or mock:FILE")
+        checked_url(url)
+        yield url
 
 
 def _open_session(launch: Launch, gateway_url: str, *, new: bool, sinks: Sequence[Sink]) -> Session:
@@ -184,7 +184,7 @@ def _create(
     paths: SessionPaths, launch: Launch, bundle: PolicyBundle, where: Surroundings, count: Callable[[str], int]
 ) -> SessionStore:
     options = {
-        "flags": {key: value for key, value in launch.flags.items() if key not in _OF_ONE_PROCESS},
+        "flags": _kept_flags(launch.flags),
         "workspace": launch.workspace,
         "approvals": sorted(launch.approvals),
         "approveAll": launch.approve_all,
@@ -193,7 +193,19 @@ def _create(
     text = system_prompt(workspace=where.workspace, os_family=where.os_family, shell=where.shell)
     first = encode(Message("system", text, message_tokens(count, text)), session_id=paths.session_id)
     state = Checkpoint(identity, policy_bundle_version=bundle.policy_bundle_version, thread=[first])
-    return SessionStore.create(paths, state)
+    try:
+        return SessionStore.create(paths, state)
+    except WriteFailed as error:  # nothing was begun, so there is nothing to resume
+        raise UsageError(f"the state directory {paths.state_dir} cannot be used: {error}") from error
+
+
+def _kept_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that a resume takes over. A gateway URL with a password in it is a secret and is not kept."""
+    kept = {key: value for key, value in flags.items() if key not in _OF_ONE_PROCESS}
+    url = kept.get("llm.gateway", "")
+    if "@" in url and not url.startswith(MOCK_PREFIX) and shown_url(url) != url.rstrip("/"):
+        del kept["llm.gateway"]
+    return kept
 
 
 def _context(

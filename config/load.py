@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from typing import TYPE_CHECKING, Any
 
 from config.settings import SETTINGS, Setting, Settings, Tightening, TomlValue
@@ -63,8 +65,7 @@ def _read(path: str) -> dict[str, TomlValue]:
     import tomllib
 
     try:
-        with open(path, "rb") as handle:
-            raw = tomllib.load(handle)
+        raw = tomllib.loads(_regular_file(path).decode())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -72,14 +73,25 @@ def _read(path: str) -> dict[str, TomlValue]:
     values: dict[str, TomlValue] = {}
     sections = {key.partition(".")[0] for key in SETTINGS}
     for section, content in raw.items():
-        if section not in sections or not isinstance(content, dict):
+        if section not in sections:
             raise ConfigError(f"{path}: unknown section [{section}]{_nearest(section, sections)}")
+        if not isinstance(content, dict):
+            raise ConfigError(f"{path}: {section} must be a section of keys: [{section}]")
         for name, value in content.items():
             key = f"{section}.{name}"
             if key not in SETTINGS:
                 raise ConfigError(f"{path}: unknown key {key}{_nearest(key, SETTINGS)}")
             values[key] = _checked(key, value, path)
     return values
+
+
+def _regular_file(path: str) -> bytes:
+    """The content of a file that is one: a pipe in its place would never end. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(fd, "rb") as handle:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", path)
+        return handle.read()
 
 
 def _checked(key: str, value: TomlValue, where: str) -> TomlValue:

@@ -17,10 +17,10 @@ def sha256_hex(data: bytes) -> str:
 
 
 def put(directory: str, data: bytes) -> str:
-    """Keep `data` under its hash; content that is there already is not written again. Raises OSError."""
+    """Keep `data` under its hash; what is whole there already is not written again. Raises OSError."""
     name = sha256_hex(data)
     path = os.path.join(directory, name)
-    if not os.path.exists(path):
+    if get(directory, name) is None:
         make_private_dir(directory)
         temporary = f"{path}.tmp"
         fd = files.open_new(temporary)

@@ -58,11 +58,12 @@ class Call:
 @dataclass(slots=True)
 class OpenStep:
     """A step whose model turn is recorded and whose tool calls are not all answered yet. `boot` is the boot of the
-    machine in which the turn was recorded: see `state.boot`."""
+    machine in which the turn was recorded: see `state.boot`. `position` is the place of its message in the thread."""
 
     step_id: str
     stop_reason: str
     boot: str | None
+    position: int
     text: str
     calls: list[Call]
 
@@ -154,7 +155,7 @@ def _turn(state: Checkpoint, fields: dict[str, Any], message: bytes | None) -> N
     state.usage.add(fields["usage"])
     task.usage.add(fields["usage"])
     _add_baselines(state, fields)
-    state.open_step = open_step_from(fields, message)
+    state.open_step = open_step_from(fields, state.thread)
 
 
 def _add_baselines(state: Checkpoint, fields: dict[str, Any]) -> None:
@@ -238,12 +239,13 @@ def _open_call(state: Checkpoint, call_id: str) -> Call:
     return next(call for call in state.open_step.calls if call.call_id == call_id)
 
 
-def open_step_from(fields: dict[str, Any], message: bytes) -> OpenStep:
+def open_step_from(fields: dict[str, Any], thread: list[bytes]) -> OpenStep:
     """The open step: names and arguments of the calls stand in the assistant's message, the rest in `fields`."""
-    turn = orjson.loads(message)
+    position = fields.get("position", len(thread) - 1)
+    turn = orjson.loads(thread[position])
     named = {call["id"]: call for call in turn.get("toolCalls", [])}
     calls = [_call_from(raw, named[raw["callId"]]) for raw in fields["calls"]]
-    return OpenStep(fields["stepId"], fields["stopReason"], fields["boot"], turn["content"], calls)
+    return OpenStep(fields["stepId"], fields["stopReason"], fields["boot"], position, turn["content"], calls)
 
 
 def _call_from(raw: dict[str, Any], named: dict[str, Any]) -> Call:

@@ -11,6 +11,7 @@ payload's bytes and the checksum covers sequence number, length and payload, so 
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from dataclasses import dataclass
 from typing import Self
@@ -19,6 +20,7 @@ from state import files
 from state.errors import UnknownVersion, WriteFailed
 
 _VERSION = b"J1"
+_FORMAT = re.compile(rb"J\d+(?=[ \n])")
 _MAX_HEADER_BYTES = 64
 
 
@@ -41,12 +43,17 @@ def frame(seq: int, payload: bytes) -> bytes:
 
 def parse(data: bytes) -> JournalContent:
     """The valid prefix of a journal. Raises UnknownVersion when the file was written by a newer format."""
+    newer = _FORMAT.match(data)
+    if newer is not None and newer[0] != _VERSION:
+        raise UnknownVersion(f"journal format {newer[0].decode()} is newer than this program")
     records: list[tuple[int, bytes]] = []
     at = 0
     while at < len(data):
         found = _record_at(data, at)
-        if found is None or (records and found[0] != records[-1][0] + 1):
+        if found is None:
             return JournalContent(records, at, len(data) - at, damaged=_whole_record_after(data, at))
+        if records and found[0] != records[-1][0] + 1:  # a whole record, and not the one that belongs here
+            return JournalContent(records, at, len(data) - at, damaged=True)
         seq, payload, at = found
         records.append((seq, payload))
     return JournalContent(records, at)
@@ -58,11 +65,7 @@ def _record_at(data: bytes, at: int) -> tuple[int, bytes, int] | None:
     if len(head) < 5:
         return None
     version, seq, length, checksum, _ = head
-    if version != _VERSION:
-        if at == 0 and version[:1] == b"J" and version[1:].isdigit():
-            raise UnknownVersion(f"journal format {version.decode()} is newer than this program")
-        return None
-    if not (seq.isdigit() and length.isdigit()):
+    if version != _VERSION or not (seq.isdigit() and length.isdigit()):
         return None
     start = at + len(version) + len(seq) + len(length) + len(checksum) + 4
     end = start + int(length)
@@ -74,8 +77,7 @@ def _record_at(data: bytes, at: int) -> tuple[int, bytes, int] | None:
 
 def _whole_record_after(data: bytes, at: int) -> bool:
     """True when a whole record lies behind the first broken one: then no crash tore the file, something damaged it."""
-    while (at := data.find(b"\n" + _VERSION + b" ", at)) >= 0:
-        at += 1
+    while (at := data.find(_VERSION + b" ", at + 1)) >= 0:
         if _record_at(data, at) is not None:
             return True
     return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
 from dataclasses import dataclass
@@ -34,8 +36,17 @@ def checked_session_id(session_id: str) -> str:
 
 
 def make_private_dir(path: str) -> None:
-    """Create `path` and its parents; what is created is 0700. Raises OSError."""
-    os.makedirs(path, mode=DIRECTORY_MODE, exist_ok=True)
+    """Create `path` and its parents; all that is created is 0700, whatever the umask. Raises OSError."""
+    missing = []
+    while path and not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for directory in reversed(missing):
+        # Another process may make it at the same time; what is no directory there is refused.
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory, DIRECTORY_MODE)
+        if not os.path.isdir(directory):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
 
 
 @dataclass(frozen=True, slots=True)

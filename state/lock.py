@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Self
 
-from state.errors import SessionLocked
+from state.errors import SessionLocked, WriteFailed
 from state.locations import FILE_MODE
 
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -27,10 +27,16 @@ class SessionLock:
 
     @classmethod
     def acquire(cls, path: str, session_id: str) -> Self:
-        """Take the lock or raise SessionLocked with the holder's pid. A file left by a dead process is no obstacle."""
+        """Take the lock. A file left by a dead process is no obstacle.
+
+        Raises SessionLocked with the holder's pid, WriteFailed when the file cannot be opened.
+        """
         patience = _PROBES_TOLERATED
         while True:
-            fd = os.open(path, _FLAGS, FILE_MODE)
+            try:
+                fd = os.open(path, _FLAGS, FILE_MODE)
+            except OSError as error:
+                raise WriteFailed(f"the lock {path} cannot be opened: {error.strerror}") from error
             try:
                 if _try_lock(fd):
                     # The holder before us may have removed the file between our open and our lock: then we hold a

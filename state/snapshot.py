@@ -77,7 +77,7 @@ def decode_snapshot(data: bytes) -> Checkpoint:
         thread=thread,
         task=None if raw["task"] is None else _task_from_json(raw["task"]),
         step_cursor=raw["stepCursor"],
-        open_step=None if step is None else open_step_from(step, thread[-1]),
+        open_step=None if step is None else open_step_from(step, thread),
         usage=_usage_from(resume["usage"]),
         baselines=resume["baselines"],
         grants=resume["grants"],
@@ -99,6 +99,7 @@ def _step_to_json(step: OpenStep) -> dict[str, Any]:
         "stepId": step.step_id,
         "stopReason": step.stop_reason,
         "boot": step.boot,
+        "position": step.position,
         "calls": [call_to_json(call) for call in step.calls],
     }
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from state import files
-from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed
+from state.errors import Damaged, NoSuchSession, SessionExists, UnknownVersion, WriteFailed
 from state.journal import Journal, JournalContent, parse
 from state.locations import SessionPaths, make_private_dir
 from state.lock import SessionLock
@@ -65,11 +65,13 @@ class SessionStore:
             make_private_dir(paths.records)
         lock = SessionLock.acquire(paths.lock, paths.session_id)
         try:
-            if os.path.lexists(paths.snapshot) or os.path.lexists(paths.journal):
-                raise SessionExists(f"session {paths.session_id} exists already: resume it, or choose another id")
+            _refuse_existing(paths)
             store = cls(paths, lock, state, LoadReport())
-            store._write_snapshot()
-        except SessionExists:
+            # The journal first: so a checkpoint without one is never the trace of a crash, and always damage.
+            with _as_write_failure("writing the journal"):
+                store._start_journal()
+                store._replace_snapshot()
+        except (SessionExists, Damaged, UnknownVersion):
             lock.release(remove=False)
             raise
         except BaseException:
@@ -92,7 +94,7 @@ class SessionStore:
             store = cls(paths, lock, loaded.state, loaded.report)
             store._snapshot_bytes = loaded.snapshot_bytes
             with _as_write_failure("opening the journal"):
-                if loaded.journal is not None and loaded.journal.records[-1][0] == store.state.seq:
+                if loaded.journal.records[-1][0] == store.state.seq:
                     store._journal = Journal.reopen(paths.journal, loaded.journal)
                 else:
                     store._write_snapshot()
@@ -142,24 +144,33 @@ class SessionStore:
         """The clean end (AH 9.6): snapshot, journal and lock go.
 
         The snapshot goes first: alone it would be an older state that a resume could take for the present one. The
-        journal that a crash leaves behind says by its last record that the session is over.
+        journal that a crash leaves behind says by its last record that the session is over. Raises WriteFailed when
+        the disk refuses; the session is let go all the same, and a resume of it tells its end again.
         """
         with contextlib.suppress(WriteFailed):
             self.append("session_status", {"status": ENDED})
         self._close_journal()
-        _unlink(self._paths.snapshot)
-        _unlink(self._paths.journal)
-        self._lock.release(remove=True)
+        gone = False
+        try:
+            with _as_write_failure("removing the checkpoint"):
+                _unlink(self._paths.snapshot)
+                _unlink(self._paths.journal)
+            gone = True
+        finally:
+            self._lock.release(remove=gone)
 
     def _outgrown(self, journal: Journal) -> bool:
         return journal.size > max(_MIN_COMPACT_BYTES, self._snapshot_bytes)
 
     def _write_snapshot(self) -> None:
         with _as_write_failure("writing the checkpoint"):
-            chunks = encode_snapshot(self.state, datetime.now(UTC).isoformat(timespec="milliseconds"))
-            files.replace_atomically(self._paths.snapshot, chunks)
-            self._snapshot_bytes = sum(map(len, chunks))
+            self._replace_snapshot()
             self._start_journal()
+
+    def _replace_snapshot(self) -> None:
+        chunks = encode_snapshot(self.state, datetime.now(UTC).isoformat(timespec="milliseconds"))
+        files.replace_atomically(self._paths.snapshot, chunks)
+        self._snapshot_bytes = sum(map(len, chunks))
 
     def _start_journal(self) -> None:
         """An empty journal in place of the old one, whose records the snapshot now holds. A crash between the two
@@ -177,11 +188,11 @@ class SessionStore:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A session read from disk. `journal` is None when there is none to append to."""
+    """A session read from disk."""
 
     state: Checkpoint
     report: LoadReport
-    journal: JournalContent | None
+    journal: JournalContent
     snapshot_bytes: int
 
 
@@ -190,16 +201,18 @@ def load(paths: SessionPaths) -> Loaded:
     data, journal_data = _read(paths.snapshot), _read(paths.journal)
     content = parse(journal_data or b"")
     if data is None:
-        if journal_data is None or _says_ended(content):
+        if journal_data is None or _never_begun(content) or _says_ended(content):
             raise _no_such(paths)
         raise Damaged("the journal is there and its checkpoint is missing")
     state = decode_snapshot(data)
     if state.identity.session_id != paths.session_id:
         raise Damaged(f"the checkpoint belongs to session {state.identity.session_id!r}")
+    if not content.records:
+        raise Damaged("the checkpoint is there and its journal is missing or empty")
     if content.damaged:
         raise Damaged(f"the journal is damaged {content.valid_bytes} bytes in, before its end")
     _replay(state, content, paths.session_id)
-    return Loaded(state, LoadReport(content.torn_bytes), content if content.records else None, len(data))
+    return Loaded(state, LoadReport(content.torn_bytes), content, len(data))
 
 
 def _replay(state: Checkpoint, content: JournalContent, session_id: str) -> None:
@@ -220,13 +233,30 @@ def _replay(state: Checkpoint, content: JournalContent, session_id: str) -> None
         state.apply(kind, fields, None if message is None else orjson.dumps(message))
 
 
+def _refuse_existing(paths: SessionPaths) -> None:
+    """Raise SessionExists unless nothing of a session lies here, or only what a cut-off end or start left behind."""
+    if not (os.path.lexists(paths.snapshot) or os.path.lexists(paths.journal)):
+        return
+    try:
+        load(paths)
+    except NoSuchSession:
+        _unlink(paths.journal)
+        return
+    raise SessionExists(f"session {paths.session_id} exists already: resume it, or choose another id")
+
+
+def _never_begun(content: JournalContent) -> bool:
+    """True when the process died between the first journal and the first checkpoint."""
+    return len(content.records) == 1 and content.torn_bytes == 0 and content.records[0][0] == 1
+
+
 def _says_ended(content: JournalContent) -> bool:
     last = orjson.loads(content.records[-1][1]) if content.records else {}
     return last.get("kind") == "session_status" and last.get("status") == ENDED
 
 
 def _no_such(paths: SessionPaths) -> NoSuchSession:
-    return NoSuchSession(f"there is no session {paths.session_id} to resume")
+    return NoSuchSession(f"there is no session {paths.session_id} to resume under {paths.state_dir}")
 
 
 def _unlink(path: str) -> None:
@@ -237,7 +267,7 @@ def _unlink(path: str) -> None:
 def _read(path: str) -> bytes | None:
     try:
         return files.read_bytes(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise Damaged(f"{os.path.basename(path)} cannot be read: {error.strerror}") from error
@@ -259,4 +289,5 @@ def _as_write_failure(doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise WriteFailed(f"{doing} failed: {error.strerror or error}") from error
+        where = f": {error.filename}" if isinstance(error.filename, str) else ""
+        raise WriteFailed(f"{doing} failed: {error.strerror or error}{where}") from error

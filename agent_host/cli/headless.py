@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
+import shlex
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from agent_host.cli.sessions import newest_resumable
 from agent_host.cli.shared import given_settings, state_dir_of
 from agent_host.errors import SessionNotFound, UsageError
 from config.load import ConfigError, load
+from state.locations import default_state_dir
 
 if TYPE_CHECKING:
     import argparse
@@ -45,7 +48,7 @@ def run(namespace: argparse.Namespace) -> int:
         flags,
         workspace=namespace.workspace or ".",
         state_dir=state_dir_of(namespace),
-        session_id=namespace.session_id or new_id("sess"),
+        session_id=new_id("sess") if namespace.session_id is None else namespace.session_id,
         approvals=namespace.approve,
         approve_all=namespace.approve_all,
     )
@@ -171,12 +174,12 @@ async def _run(
             max_steps=max_steps,
             sinks=_sinks(form),
             on_open=on_open,
-            on_end=lambda finished: _show(finished, form),
+            on_end=lambda finished: _show(finished, form, _resume_command(launch)),
         )
     except asyncio.CancelledError:
         if not stopped_by:
             raise
-        _notice(f"ended; resume with: agent-host resume {launch.session_id}")
+        _notice(f"ended; resume with: {_resume_command(launch)}")
         return None
 
 
@@ -199,13 +202,20 @@ def _sinks(form: str) -> list[Sink]:
     return []
 
 
-def _show(finished: Finished, form: str) -> None:
+def _resume_command(launch: Launch) -> str:
+    state_dir = "" if launch.state_dir == default_state_dir() else f" --state-dir {shlex.quote(launch.state_dir)}"
+    return f"agent-host resume {launch.session_id}{state_dir}"
+
+
+def _show(finished: Finished, form: str, resume_command: str) -> None:
     end = finished.end
     if form == "json":
         import orjson
 
-        sys.stdout.buffer.write(orjson.dumps(finished.result, option=orjson.OPT_APPEND_NEWLINE))
-        sys.stdout.buffer.flush()
+        # Nobody there to read it is no reason to fail a task that is done.
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.buffer.write(orjson.dumps(finished.result, option=orjson.OPT_APPEND_NEWLINE))
+            sys.stdout.buffer.flush()
     elif form == "text":
         _show_text(finished)
     if end.status != "completed":
@@ -213,7 +223,7 @@ def _show(finished: Finished, form: str) -> None:
     for denied in finished.result["deniedApprovals"]:
         sys.stderr.write(f"agent-host: {denied['toolName']} needed an approval: {denied['replay']['command']}\n")
     if end.resumable:
-        sys.stderr.write(f"agent-host: resume with: agent-host resume {finished.result['sessionId']}\n")
+        sys.stderr.write(f"agent-host: resume with: {resume_command}\n")
 
 
 def _show_text(finished: Finished) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from agent_host.version import __version__
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 DEBUG_VARIABLE = "AGENT_HOST_DEBUG"
@@ -34,19 +35,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     chosen = parse(arguments)
     try:
+        return _call(chosen)
+    finally:
+        _flush_stdout()
+
+
+def _call(chosen: argparse.Namespace) -> int:
+    try:
         module, _, function = chosen.command.partition(":")
         command = getattr(importlib.import_module(f"agent_host.cli.{module}"), function)
         return int(command(chosen))
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone; pointing stdout elsewhere keeps the interpreter's own flush quiet.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _INTERNAL
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE) == "1":
             raise
         return _report(error)
+
+
+def _flush_stdout() -> None:
+    """What is left for a reader that has gone goes nowhere: the interpreter's own flush at exit would complain."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(error: Exception) -> int:

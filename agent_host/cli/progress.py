@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ class TextOutput:
     """A sink for `--output text`. Text of the model goes to `out` as it comes, everything else to `progress`."""
 
     def __init__(self, out: TextIO | None = None, progress: TextIO | None = None) -> None:
-        self._out = sys.stdout if out is None else out
+        self._out: TextIO = sys.stdout if out is None else out
         self._progress = sys.stderr if progress is None else progress
         self._in_text = False
         self._subjects: dict[str, str] = {}
@@ -36,9 +37,16 @@ class TextOutput:
     def flush(self) -> None:
         """End a line of prose that is still open."""
         if self._in_text:
-            self._out.write("\n")
+            self._write("\n")
             self._in_text = False
-        self._out.flush()
+
+    def _write(self, text: str) -> None:
+        """Prose. A reader that went away or a full disk ends the prose, not the task."""
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except (OSError, ValueError):
+            self._out = io.StringIO()
 
     def _say(self, line: str) -> None:
         self.flush()
@@ -46,8 +54,7 @@ class TextOutput:
         self._progress.flush()
 
     def _text(self, payload: dict[str, Any]) -> None:
-        self._out.write(payload["text"] if not self._out.isatty() else defused(payload["text"]))
-        self._out.flush()
+        self._write(payload["text"] if not self._out.isatty() else defused(payload["text"]))
         self._in_text = True
 
     def _step_started(self, payload: dict[str, Any]) -> None:

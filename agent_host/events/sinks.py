@@ -27,16 +27,27 @@ def next_event_id(path: str) -> int:
     """The first event number for a process that goes on with the run log at `path`: 1, or well above the last one."""
     try:
         with open(path, "rb") as handle:
-            handle.seek(max(0, os.fstat(handle.fileno()).st_size - _TAIL_BYTES))
-            tail = handle.read().splitlines()
+            size = os.fstat(handle.fileno()).st_size
+            length = _TAIL_BYTES
+            while True:  # further back until a whole line is found
+                handle.seek(max(0, size - length))
+                for line in reversed(handle.read().splitlines()):
+                    number = _event_id(line)
+                    if number is not None:
+                        return number + _GAP_AFTER_RESUME
+                if length >= size:
+                    return 1
+                length *= 4
     except OSError:
         return 1
-    for line in reversed(tail):
-        try:
-            return int(orjson.loads(line)["eventId"]) + _GAP_AFTER_RESUME
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-            continue  # a line that the crash cut off
-    return 1
+
+
+def _event_id(line: bytes) -> int | None:
+    """The number in one line; None for a line that is cut off."""
+    try:
+        return int(orjson.loads(line)["eventId"])
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+        return None
 
 
 class RunLog:
@@ -67,15 +78,28 @@ class RunLog:
         """Append what is waiting to the file."""
         if not self._pending:
             return
-        data, count = b"".join(self._pending), len(self._pending)
-        self._pending.clear()
-        self._pending_bytes = 0
+        lines, self._pending, self._pending_bytes = self._pending, [], 0
+        written = 0
         try:
             if self._fd < 0:
                 self._fd = _open_log(self._path)
-            os.write(self._fd, data)
+            data = b"".join(lines)
+            while written < len(data):
+                written += os.write(self._fd, data[written:] if written else data)
         except OSError:
-            self.lost += count
+            self._count_lost(lines, written)
+
+    def _count_lost(self, lines: list[bytes], written: int) -> None:
+        """The lines behind the first `written` bytes are gone; one that was cut is ended later."""
+        for line in lines:
+            if written >= len(line):
+                written -= len(line)
+                continue
+            self.lost += 1
+            written = 0
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1  # opening it anew ends a line that is cut
 
     def close(self) -> None:
         """Flush and close."""
@@ -103,13 +127,13 @@ class JsonLines:
         self._stream: BinaryIO | None = stream
 
     def take(self, event: Event) -> None:
-        """Write the event. A reader that went away ends the output, not the session."""
+        """Write the event. A reader that went away or a full disk ends the output, not the session."""
         if self._stream is None:
             return
         try:
             self._stream.write(event.line())
             self._stream.flush()
-        except (BrokenPipeError, ValueError):
+        except (OSError, ValueError):
             self._stream = None
 
     def flush(self) -> None:

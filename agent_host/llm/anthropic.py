@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _API_VERSION = "2023-06-01"
 # Errors that come after HTTP 200; all but these are passing troubles of the gateway.
 _PERMANENT_ERRORS = frozenset({"invalid_request_error", "authentication_error", "permission_error", "not_found_error"})
+_NESTING_THAT_CAN_BE_WRITTEN = 200
 # The API refuses empty text blocks.
 _NOTHING_SAID = "(no text)"
 
@@ -150,22 +151,23 @@ class AnthropicAssembler:
 
     def _block_start(self, data: dict[str, Any]) -> str | None:
         raw = data["content_block"]
-        block = _Block(raw["type"], raw.get("id") or "", raw.get("name") or "", raw.get("input"))
+        block = _Block(raw["type"], _string(raw.get("id")), _string(raw.get("name")), raw.get("input"))
         self._blocks[int(data["index"])] = block
-        text = raw.get("text")
-        if block.kind == "text" and text:
-            block.parts.append(text)
-            return str(text)
-        return None
+        if block.kind != "text":
+            return None
+        text = _string(raw.get("text"))
+        block.parts.append(text)
+        return text
 
     def _block_delta(self, data: dict[str, Any]) -> str | None:
         block, delta = self._blocks[data["index"]], data["delta"]
         kind = delta["type"]
         if kind == "text_delta":
-            block.parts.append(delta["text"])
-            return str(delta["text"])
+            text = _string(delta["text"], required=True)
+            block.parts.append(text)
+            return text
         if kind == "input_json_delta":
-            block.parts.append(delta["partial_json"])
+            block.parts.append(_string(delta["partial_json"], required=True))
         return None
 
     def _block_stop(self, data: dict[str, Any]) -> None:
@@ -198,6 +200,15 @@ class AnthropicAssembler:
     }
 
 
+def _string(value: object, *, required: bool = False) -> str:
+    """`value` itself, "" for a missing one that may be missing. Raises ValueError for anything else."""
+    if value is None and not required:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a string")
+    return value
+
+
 def _tool_call(block: _Block) -> ToolCall:
     """The call of a tool_use block. Arguments that are no JSON object (an answer cut at max_tokens ends inside them)
     leave an empty object and the reason: the call is answered with it and never runs."""
@@ -211,7 +222,18 @@ def _tool_call(block: _Block) -> ToolCall:
         return ToolCall(block.call_id, block.name, {}, "the arguments are not complete JSON")
     if not isinstance(arguments, dict):
         return ToolCall(block.call_id, block.name, {}, "the arguments are not a JSON object")
+    if text.count("[") + text.count("{") > _NESTING_THAT_CAN_BE_WRITTEN and not _can_be_written(arguments):
+        return ToolCall(block.call_id, block.name, {}, "the arguments are nested too deep")
     return ToolCall(block.call_id, block.name, arguments)
+
+
+def _can_be_written(arguments: dict[str, Any]) -> bool:
+    """orjson reads deeper nesting than it writes; what it cannot write could not be put on record."""
+    try:
+        orjson.dumps(arguments)
+    except orjson.JSONEncodeError:
+        return False
+    return True
 
 
 def _with_distinct_ids(calls: list[ToolCall]) -> tuple[ToolCall, ...]:

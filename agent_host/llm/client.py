@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import codecs
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
-from agent_host.errors import ErrorCode, GatewayError, GatewayRejected, GatewayUnavailable, GuardrailBlocked
+from agent_host.errors import (
+    ErrorCode,
+    GatewayError,
+    GatewayRejected,
+    GatewayUnavailable,
+    GuardrailBlocked,
+    UsageError,
+)
 from agent_host.llm.lean_httpx import EventSource, httpx
 from agent_host.llm.stream import StreamFault, StreamProtocolError
 
@@ -32,20 +40,27 @@ class GatewayTimeouts:
 
 
 class LlmClient:
-    """Posts requests to one gateway. Safe to build before the event loop runs; connects with the first request."""
+    """Posts requests to one gateway. Safe to build before the event loop runs; connects with the first request.
+
+    Raises UsageError for a URL or a token that no request could carry.
+    """
 
     def __init__(
         self, base_url: str, token: str | None, dialect: Dialect, *, session_id: str, timeouts: GatewayTimeouts
     ) -> None:
+        url = checked_url(base_url)
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise UsageError("the gateway's token holds characters that no header can carry")
         self.dialect = dialect
         self._url = base_url.rstrip("/") + dialect.path
+        self._shown = shown_url(base_url) + dialect.path
         self._http = httpx.AsyncClient(
             headers={**dialect.headers(token), "x-session-id": session_id},
             timeout=httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s),
             verify=_tls_context(base_url),
             follow_redirects=False,
             # A proxy of the environment is for the world outside; this machine is reached without one.
-            trust_env=httpx.URL(base_url).host not in _LOOPBACK,
+            trust_env=url.host not in _LOOPBACK,
         )
 
     async def stream(self, head: bytes, messages: Sequence[bytes], on_text: Callable[[str], None]) -> ModelTurn:
@@ -62,11 +77,9 @@ class LlmClient:
                     raise await self._http_error(response)
                 return await self._read(response, on_text)
         except httpx.TimeoutException as error:
-            raise GatewayUnavailable(f"the gateway at {self._url} did not answer in time") from error
-        except httpx.TransportError as error:
-            raise GatewayUnavailable(f"the gateway at {self._url} failed: {_first_line(error)}") from error
-        except httpx.InvalidURL as error:
-            raise GatewayRejected(f"the gateway URL {self._url} is not usable: {error}") from error
+            raise GatewayUnavailable(f"the gateway at {self._shown} did not answer in time") from error
+        except httpx.RequestError as error:
+            raise GatewayUnavailable(f"the gateway at {self._shown} failed: {_first_line(error)}") from error
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -76,12 +89,12 @@ class LlmClient:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "text/event-stream":
             raise GatewayRejected(
-                f"the gateway at {self._url} answered with {kind or 'no content type'} instead of an event stream: "
+                f"the gateway at {self._shown} answered with {kind or 'no content type'} instead of an event stream: "
                 "check the URL and --dialect"
             )
         assembler = self.dialect.assembler()
         try:
-            async for event in EventSource(response).aiter_sse():
+            async for event in EventSource(cast("httpx.Response", _EventStream(response))).aiter_sse():
                 text = assembler.feed(event.event, event.data)
                 if text:
                     on_text(text)
@@ -114,7 +127,7 @@ class LlmClient:
                 f"the gateway refused the credentials (HTTP {status}): {said}; set LLM_GATEWAY_AUTH_TOKEN",
                 code=ErrorCode.UNAUTHORIZED,
             )
-        return GatewayRejected(f"the gateway at {self._url} refused the request (HTTP {status}): {said}")
+        return GatewayRejected(f"the gateway at {self._shown} refused the request (HTTP {status}): {said}")
 
     def _error_text(self, body: bytes) -> str:
         try:
@@ -139,6 +152,41 @@ async def _send(parts: list[bytes]) -> AsyncIterator[bytes]:
         yield parts.pop()
 
 
+class _EventStream:
+    """What httpx-sse reads of a response: an event stream is UTF-8 whatever its header says, and bytes that are not
+    are an error here and not a replacement character in a tool's arguments."""
+
+    headers = {"content-type": "text/event-stream"}  # noqa: RUF012  read and never changed
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+
+    async def aiter_text(self) -> AsyncIterator[str]:
+        """The text as it arrives. Raises UnicodeDecodeError."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        async for chunk in self._response.aiter_bytes():
+            yield decoder.decode(chunk)
+        decoder.decode(b"", final=True)
+
+
+def checked_url(url: str) -> httpx.URL:
+    """`url` as an http or https URL with a host. Raises UsageError."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise UsageError(f"--gateway {shown_url(url)!r}: {error}") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise UsageError(f"--gateway {shown_url(url)!r}: give an http:// or https:// URL, or mock:FILE")
+    return parsed
+
+
+def shown_url(url: str) -> str:
+    """`url` without the user and password that may stand in it, for people to read."""
+    scheme, separator, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return scheme + separator + place.rpartition("@")[2] + slash + path.rstrip("/")
+
+
 async def _read_bounded(response: httpx.Response) -> bytes:
     body = bytearray()
     async for chunk in response.aiter_bytes():
@@ -161,9 +209,12 @@ def _retry_after(headers: Mapping[str, Any]) -> float | None:
     from email.utils import parsedate_to_datetime
 
     try:
-        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+        moment = parsedate_to_datetime(value)
     except ValueError:
         return None
+    if moment.tzinfo is None:  # HTTP dates are GMT
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
 def _tls_context(base_url: str) -> ssl.SSLContext:

@@ -60,11 +60,14 @@ async def _again(
         error = state.outcome.exception() if state.outcome is not None else None
         known = error if isinstance(error, GatewayUnavailable) else first
         if known.retry_after_s is not None:
-            seconds = min(known.retry_after_s, policy.max_retry_after_s)
-        else:
-            seconds = max(policy.base_s / 2, backoff(state))
-        on_retry(state.attempt_number, seconds, known)
-        return seconds
+            return min(known.retry_after_s, policy.max_retry_after_s)
+        # Jitter over the upper half only: a wait of nothing would not help a gateway that is overrun.
+        return min(policy.max_s, policy.base_s / 2 + backoff(state) / 2)
+
+    def tell(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        if state.next_action is not None and isinstance(error, GatewayUnavailable):
+            on_retry(state.attempt_number, state.next_action.sleep, error)
 
     async def next_try() -> T:
         if pending:  # the first failure happened outside; raising it here gives it its wait like any other
@@ -75,6 +78,7 @@ async def _again(
         retry=retry_if_exception_type(GatewayUnavailable),
         stop=stop_after_attempt(policy.retries + 1),
         wait=wait,
+        before_sleep=tell,
         reraise=True,
     )
     return await retrying(next_try)

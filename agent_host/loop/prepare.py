@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import ToolConstraints, ToolRequest
 from agent_host.errors import ErrorCode
+from agent_host.events.kinds import EventType
 from agent_host.loop.intents import capture_intent
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import UnusableArguments, gather
@@ -115,6 +116,7 @@ def check_call(ctx: LoopContext, call: ToolCall) -> PreparedCall:
     refusal = None
     if decision.expired:
         ctx.policy_expired = True
+        ctx.emit(EventType.POLICY_EXPIRED, None, toolCallId=call.call_id)
         refusal = Refusal("denied", ErrorCode.POLICY_EXPIRED, decision.reason)
     elif decision.decision == "DENIED":
         refusal = Refusal("denied", ErrorCode.CAPABILITY_DENIED, f"{decision.reason} ({decision.rule})")

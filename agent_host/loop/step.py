@@ -73,7 +73,7 @@ def reopen(ctx: LoopContext) -> Step:
     step = ctx.state.open_step
     if step is None:
         raise RuntimeError("reopen is called only where a step is open")
-    assistant = decode(ctx.state.thread[-1])
+    assistant = decode(ctx.state.thread[step.position])
     meaning: Meaning = "continue" if step.calls else STOP_REASONS.get(step.stop_reason, "complete")
     return Step(step.step_id, assistant, meaning, None)
 

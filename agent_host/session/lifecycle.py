@@ -167,10 +167,13 @@ class Session:
         ctx.emitter.flush()
         await ctx.llm.aclose()
         await ctx.router.aclose()
-        if over:
-            ctx.store.delete()
-        else:
+        if not over:
             ctx.store.close()
+            return
+        try:
+            ctx.store.delete()
+        except state_errors.WriteFailed as error:
+            self._warn_of_disk(str(error))
 
     async def _drive(self) -> TaskEnd:
         ctx = self._ctx
@@ -215,5 +218,7 @@ class Session:
             os.makedirs(self._paths.records, mode=0o700, exist_ok=True)
             files.replace_atomically(self._paths.result, [orjson.dumps(kept, option=orjson.OPT_INDENT_2)])
         except OSError as error:
-            message = f"the result could not be kept: {error.strerror}"
-            self._ctx.emit(EventType.CHECKPOINT_FAILED, None, message=message, code=ErrorCode.CHECKPOINT_WRITE_FAILED)
+            self._warn_of_disk(f"the result could not be kept: {error.strerror}")
+
+    def _warn_of_disk(self, message: str) -> None:
+        self._ctx.emit(EventType.CHECKPOINT_FAILED, None, message=message, code=ErrorCode.CHECKPOINT_WRITE_FAILED)

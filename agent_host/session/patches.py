@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from agent_host.diffs import hunks
 from state import blobs, files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_NO_NEWLINE = "\\ No newline at end of file\n"
-# difflib takes quadratic time on files with little in common; larger ones are shown as replaced whole.
-_MAX_DIFFED_LINES = 20_000
 
 
 def session_patch(baselines: Mapping[str, str | None], *, blob_dir: str, workspace: str) -> str:
@@ -39,25 +36,37 @@ def _file_patch(path: str, blob: str | None, blob_dir: str, shown: str) -> str:
     after = _present(path)
     if before == after:
         return ""
-    old, new = _text(before), _text(after)
-    if old is None or new is None:
+    if not (_is_text(before) and _is_text(after)):
         return f"# {shown}: binary content differs\n"
-    name_before = "/dev/null" if before is None else f"a/{shown}"
-    name_after = "/dev/null" if after is None else f"b/{shown}"
-    return _unified(old, new, name_before, name_after)
+    old, new = _quoted(f"a/{shown}"), _quoted(f"b/{shown}")
+    header = f"diff --git {old} {new}\n"
+    if before is None:
+        old = "/dev/null"
+        header += f"new file mode {_mode(path)}\n"
+    if after is None:
+        new = "/dev/null"
+        header += "deleted file mode 100644\n"
+    body = hunks(before or b"", after or b"").decode()
+    return header + (f"--- {old}\n+++ {new}\n{body}" if body else "")  # an empty file has a header and no hunks
 
 
-def _unified(old: str, new: str, name_before: str, name_after: str) -> str:
-    from difflib import unified_diff
+def _quoted(name: str) -> str:
+    """A file name as git writes it: in quotes, C-style, when it holds what would break the line."""
+    if name.isprintable() and '"' not in name and "\\" not in name:
+        return name
+    return '"' + "".join(_ESCAPES.get(char, char) if char.isprintable() else _octal(char) for char in name) + '"'
 
-    old_lines, new_lines = old.splitlines(keepends=True), new.splitlines(keepends=True)
-    if len(old_lines) + len(new_lines) > _MAX_DIFFED_LINES:
-        rows = [f"--- {name_before}\n", f"+++ {name_after}\n"]
-        rows.append(f"@@ -{min(1, len(old_lines))},{len(old_lines)} +{min(1, len(new_lines))},{len(new_lines)} @@\n")
-        rows += ["-" + line for line in old_lines] + ["+" + line for line in new_lines]
-    else:
-        rows = list(unified_diff(old_lines, new_lines, name_before, name_after))
-    return "".join(row if row.endswith("\n") else f"{row}\n{_NO_NEWLINE}" for row in rows)
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\"}
+
+
+def _octal(char: str) -> str:
+    return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", "surrogateescape"))
+
+
+def _mode(path: str) -> str:
+    """100755 for a program, else 100644: the two that git knows."""
+    return "100755" if os.access(path, os.X_OK) else "100644"
 
 
 def _present(path: str) -> bytes | None:
@@ -67,13 +76,12 @@ def _present(path: str) -> bytes | None:
         return None
 
 
-def _text(data: bytes | None) -> str | None:
-    """The content as text; None when it is not UTF-8 or has null bytes. No file is an empty text."""
+def _is_text(data: bytes | None) -> bool:
+    """True for UTF-8 without null bytes, and for no file at all."""
     if data is None:
-        return ""
-    if b"\0" in data:
-        return None
+        return True
     try:
-        return data.decode("utf-8")
+        data.decode()
     except UnicodeDecodeError:
-        return None
+        return False
+    return b"\0" not in data

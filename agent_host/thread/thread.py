@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from agent_host.thread.messages import Message
 
 
+_MARKER_TOKENS = 20
+
+
 class Renderer(Protocol):
     """What a gateway dialect offers the thread: messages to its wire form, comma-separated JSON objects."""
 
@@ -38,16 +41,18 @@ class Thread:
         self._dropped_messages = 0
         self._task_unit = -1
         self._task_prompt = ""
+        self._task_tokens = 0
 
     @property
     def tokens(self) -> int:
         """Estimated tokens of what would be sent now."""
-        return self._kept
+        return self._kept + self._set_before_window()
 
     def add_task(self, prompt: Message) -> None:
         """The user's prompt of a new task; it stays in sight however much is dropped."""
         self._task_unit = len(self._wire)
         self._task_prompt = prompt.content
+        self._task_tokens = prompt.tokens
         self._add(self._renderer.user([prompt.content]), prompt.tokens, 1)
 
     def add_note(self, note: Message) -> None:
@@ -82,8 +87,11 @@ class Thread:
 
     def fit(self, budget: int) -> int:
         """Drop the oldest units until `budget` tokens hold the rest; returns how many messages went this time."""
+        if self.tokens <= budget:
+            return 0
         before = self._start
-        self._start, self._kept = advance(self._sizes, self._start, self._kept, budget)
+        room = max(0, budget - self._task_tokens - _MARKER_TOKENS)
+        self._start, self._kept = advance(self._sizes, self._start, self._kept, room)
         dropped = sum(self._messages[before : self._start])
         self._dropped_messages += dropped
         return dropped
@@ -95,6 +103,12 @@ class Thread:
         marker = f"[Earlier conversation truncated — {self._dropped_messages} messages removed]"
         pinned = [self._task_prompt] if self._task_unit < self._start else []
         return [self._renderer.user([*pinned, marker]), b",", *self._wire.chunks(self._start)]
+
+    def _set_before_window(self) -> int:
+        """Tokens of what stands in for the dropped units: the marker, and the prompt where it was among them."""
+        if self._start == 0:
+            return 0
+        return _MARKER_TOKENS + (self._task_tokens if self._task_unit < self._start else 0)
 
     def _add(self, wire: bytes, tokens: int, messages: int) -> None:
         self._wire.append(wire)
