@@ -28,7 +28,7 @@ from agent_host.thread.prompt import system_prompt
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import TokenizerUnavailable, counter, message_tokens
 from state.checkpoint import Checkpoint, SessionIdentity
-from state.errors import WriteFailed
+from state.errors import Damaged, WriteFailed
 from state.locations import SessionPaths
 from state.store import SessionStore
 from tool_runtime.platform import OS_FAMILY, current
@@ -122,12 +122,17 @@ async def run_headless(
 def recorded_options(state_dir: str, session_id: str) -> dict[str, Any]:
     """What the session was started with: `flags`, `workspace`, `approvals`, `approveAll`.
 
-    Raises SessionNotFound, CheckpointUnreadable; changes nothing on disk.
+    Raises SessionNotFound, CheckpointUnreadable (then the files were moved aside); changes nothing else on disk.
     """
     from state.store import load
 
     with state_errors_translated():
-        return load(SessionPaths(state_dir, session_id)).state.identity.options
+        paths = SessionPaths(state_dir, session_id)
+        try:
+            return load(paths).state.identity.options
+        except Damaged:
+            SessionStore.open(paths).close()  # moves the damaged files aside, and says where
+            raise
 
 
 @contextlib.asynccontextmanager

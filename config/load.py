@@ -65,7 +65,7 @@ def _read(path: str) -> dict[str, TomlValue]:
     import tomllib
 
     try:
-        raw = tomllib.loads(_regular_file(path).decode())
+        raw = tomllib.loads(read_regular_file(path).decode())
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -85,7 +85,7 @@ def _read(path: str) -> dict[str, TomlValue]:
     return values
 
 
-def _regular_file(path: str) -> bytes:
+def read_regular_file(path: str) -> bytes:
     """The content of a file that is one: a pipe in its place would never end. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(fd, "rb") as handle:

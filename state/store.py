@@ -217,6 +217,9 @@ def load(paths: SessionPaths) -> Loaded:
 
 def _replay(state: Checkpoint, content: JournalContent, session_id: str) -> None:
     """Fold the journal's records over the snapshot. Records that the snapshot already holds are skipped."""
+    opening = orjson.loads(content.records[0][1])
+    if opening.get("sessionId") != session_id:
+        raise Damaged(f"the journal belongs to session {opening.get('sessionId')!r}")
     for seq, payload in content.records:
         if seq <= state.seq:
             continue
@@ -226,8 +229,6 @@ def _replay(state: Checkpoint, content: JournalContent, session_id: str) -> None
         kind = fields.pop("kind")
         state.seq = seq
         if kind == "opened":
-            if fields["sessionId"] != session_id:
-                raise Damaged(f"the journal belongs to session {fields['sessionId']!r}")
             continue
         message = fields.pop("message", None)
         state.apply(kind, fields, None if message is None else orjson.dumps(message))
@@ -235,14 +236,15 @@ def _replay(state: Checkpoint, content: JournalContent, session_id: str) -> None
 
 def _refuse_existing(paths: SessionPaths) -> None:
     """Raise SessionExists unless nothing of a session lies here, or only what a cut-off end or start left behind."""
-    if not (os.path.lexists(paths.snapshot) or os.path.lexists(paths.journal)):
-        return
-    try:
-        load(paths)
-    except NoSuchSession:
-        _unlink(paths.journal)
-        return
-    raise SessionExists(f"session {paths.session_id} exists already: resume it, or choose another id")
+    if os.path.lexists(paths.snapshot) or os.path.lexists(paths.journal):
+        try:
+            load(paths)
+        except NoSuchSession:
+            _unlink(paths.journal)
+        else:
+            raise SessionExists(f"session {paths.session_id} exists already: resume it, or choose another id")
+    if os.path.lexists(paths.result):
+        raise SessionExists(f"session {paths.session_id} has ended earlier: choose another id")
 
 
 def _never_begun(content: JournalContent) -> bool:

@@ -29,12 +29,18 @@ class ApprovalRequest:
     rule_id: str | None
     risk_level: str
     risks: tuple[str, ...]
+    prompt: str
 
     @property
     def action_summary(self) -> str:
         """The call in one line, control characters escaped, cut where it gets long."""
         shown = orjson.dumps(dict(self.arguments)).decode()
         return f"{self.tool_name} {shown}" if len(shown) <= 200 else f"{self.tool_name} {shown[:200]}…"
+
+    @property
+    def approve(self) -> str:
+        """What `--approve` takes to approve calls of this kind in advance."""
+        return self.rule_id or self.tool_name
 
     def to_payload(self) -> dict[str, Any]:
         """The payload of `approval_requested`."""
@@ -53,10 +59,10 @@ class ApprovalRequest:
         approve its kind in advance, and the call as JSON."""
         call = {"toolName": self.tool_name, "arguments": dict(self.arguments)}
         digest = hashlib.sha256(orjson.dumps(call, option=orjson.OPT_SORT_KEYS)).hexdigest()
-        approve = self.rule_id or self.tool_name
         return {
             "id": f"replay_{digest[:32]}",
-            "command": f"agent-host run --approve {shlex.quote(approve)}",
+            "approve": self.approve,
+            "command": f"agent-host run {shlex.quote(self.prompt)} --approve {shlex.quote(self.approve)}",
             "request": call,
         }
 

@@ -157,6 +157,9 @@ async def _run(
                 f"{session.dropped_bytes} bytes of an unfinished record were dropped; nothing that was durable is lost"
             )
 
+        for name in session.unknown_approvals(launch.approvals):
+            _notice(f"--approve {name}: this policy knows no such rule, tool or capability")
+
         def stop(number: int) -> None:
             if stopped_by and main_task is not None:
                 main_task.cancel()
@@ -220,8 +223,9 @@ def _show(finished: Finished, form: str, resume_command: str) -> None:
         _show_text(finished)
     if end.status != "completed":
         sys.stderr.write(f"agent-host: {end.status}: {end.reason}: {' '.join((end.message or '').split())}\n")
-    for denied in finished.result["deniedApprovals"]:
-        sys.stderr.write(f"agent-host: {denied['toolName']} needed an approval: {denied['replay']['command']}\n")
+    denied = finished.result["deniedApprovals"]
+    for tool, approve in sorted({(entry["toolName"], entry["replay"]["approve"]) for entry in denied}):
+        sys.stderr.write(f"agent-host: {tool} needed an approval; to give it in advance: --approve {approve}\n")
     if end.resumable:
         sys.stderr.write(f"agent-host: resume with: {resume_command}\n")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,12 @@ _INTERNAL = 1
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _open_missing_streams()
     if arguments == ["--version"]:
-        sys.stdout.write(f"agent-host {__version__}\n")
-        return 0
+        return _print_version()
+    # An exception in the middle of an extension module's initialisation can crash the interpreter, and nothing that is
+    # on disk needs an orderly end. A command that runs for longer puts its own handler in place.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     # What is imported lives as long as the process: collecting among it is a tenth of the start for nothing. The
     # commands that stay for longer switch the collector on again once they are set up.
     gc.disable()
@@ -38,6 +42,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _call(chosen)
     finally:
         _flush_stdout()
+
+
+def _open_missing_streams() -> None:
+    """A standard stream that the caller closed (`>&-`) is there and goes nowhere, instead of being None."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  for the life of the process
+
+
+def _print_version() -> int:
+    try:
+        sys.stdout.write(f"agent-host {__version__}\n")
+    finally:
+        _flush_stdout()
+    return 0
 
 
 def _call(chosen: argparse.Namespace) -> int:

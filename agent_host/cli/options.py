@@ -17,6 +17,8 @@ class _OneLineParser(argparse.ArgumentParser):
     """Errors are one line that says what to do, exit code 2."""
 
     def error(self, message: str) -> NoReturn:
+        if message.endswith("required: COMMAND"):
+            message = "choose a command: run, resume, sessions, mock-gateway or doctor"
         sys.stderr.write(f"agent-host: error: {message} (see `{self.prog} --help`)\n")
         sys.exit(2)
 
@@ -44,7 +46,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     gateway = _add(commands, "mock-gateway", "mock_gateway:mock_gateway", "a scripted LLM gateway on loopback")
     gateway.add_argument("--script", metavar="FILE", required=True, help="TOML or JSON lines")
     gateway.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    gateway.add_argument("--port", type=int, default=0, help="port (any free one)")
+    gateway.add_argument("--port", type=_port, default=0, help="port (any free one)")
     gateway.add_argument("--workspace", metavar="DIR", default=".", help="what ${workspace} in the script stands for")
     doctor = _add(commands, "doctor", "doctor:doctor", "what this machine has; exit 0 or 1")
     _gateway_option(doctor)
@@ -72,6 +74,13 @@ def _state_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state-dir", metavar="DIR", help="default: $AGENT_HOST_STATE_DIR, else the user data directory"
     )
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number < 65536:
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text}")
+    return number
 
 
 def _add(commands: Any, name: str, command: str, text: str) -> argparse.ArgumentParser:

@@ -32,22 +32,27 @@ def sessions(namespace: argparse.Namespace) -> int:
     if not rows:
         sys.stdout.write(f"no sessions under {state_dir}\n")
     for row in rows:
-        held = f" (held by process {row['pid']})" if row["pid"] else " (resumable)" if row["resumable"] else ""
+        held = f" (held by process {row['pid']})" if row["pid"] else ""
+        status = "INTERRUPTED" if row["resumable"] and row["status"] == "SESSION_RUNNING" else row["status"]
+        held += " (resumable)" if row["resumable"] else ""
         prompt = " ".join(row["prompt"].split())
         sys.stdout.write(
-            f"{row['sessionId']}  {row['updatedAt']}  {row['status']}{held}  {row['stepCount']} steps  {prompt[:60]}\n"
+            f"{row['sessionId']}  {row['updatedAt']}  {status}{held}  {row['stepCount']} steps  {prompt[:60]}\n"
         )
     return 0
 
 
 def newest_resumable(state_dir: str) -> str | None:
     """The id of the session that was last at work and is not held by a live process; None when there is none."""
-    candidates = [
-        (os.stat(paths.journal if os.path.exists(paths.journal) else paths.snapshot).st_mtime, paths.session_id)
-        for paths in _resumable(state_dir)
-        if holder(paths.lock) is None
-    ]
-    return max(candidates)[1] if candidates else None
+    free = [paths for paths in _resumable(state_dir) if holder(paths.lock) is None]
+    for paths in sorted(free, key=_mtime, reverse=True):
+        try:
+            load(paths)
+        except StateError as error:
+            sys.stderr.write(f"agent-host: session {paths.session_id} is passed over: {error}\n")
+            continue
+        return paths.session_id
+    return None
 
 
 def _rows(state_dir: str) -> Iterator[dict[str, Any]]:
@@ -62,9 +67,10 @@ def _rows(state_dir: str) -> Iterator[dict[str, Any]]:
         try:
             with open(os.path.join(folder, name, "result.json"), "rb") as handle:
                 kept = orjson.loads(handle.read())
-        except (OSError, orjson.JSONDecodeError):
-            continue
-        yield _row(name, kept["status"], kept["prompt"], kept["stepCount"], kept["endedAt"], kept["workspace"])
+            row = _row(name, *(kept[key] for key in ("status", "prompt", "stepCount", "endedAt", "workspace")))
+        except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+            continue  # not a result of ours
+        yield row
 
 
 def _resumable(state_dir: str) -> Iterator[SessionPaths]:

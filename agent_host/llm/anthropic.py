@@ -174,7 +174,7 @@ class AnthropicAssembler:
         self._blocks[data["index"]].stopped = True
 
     def _message_delta(self, data: dict[str, Any]) -> None:
-        self._stop_reason = data["delta"].get("stop_reason") or self._stop_reason
+        self._stop_reason = _string(data["delta"].get("stop_reason")) or self._stop_reason
         self._note_usage(data.get("usage") or {})
 
     def _message_stop(self, _: dict[str, Any]) -> None:

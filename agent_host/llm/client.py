@@ -49,10 +49,11 @@ class LlmClient:
         self, base_url: str, token: str | None, dialect: Dialect, *, session_id: str, timeouts: GatewayTimeouts
     ) -> None:
         url = checked_url(base_url)
-        if token is not None and not (token.isascii() and token.isprintable()):
+        if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
             raise UsageError("the gateway's token holds characters that no header can carry")
         self.dialect = dialect
-        self._url = base_url.rstrip("/") + dialect.path
+        base_url = base_url.rstrip("/").removesuffix(dialect.path)
+        self._url = base_url + dialect.path
         self._shown = shown_url(base_url) + dialect.path
         self._http = httpx.AsyncClient(
             headers={**dialect.headers(token), "x-session-id": session_id},
@@ -175,7 +176,8 @@ def checked_url(url: str) -> httpx.URL:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise UsageError(f"--gateway {shown_url(url)!r}: {error}") from error
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    usable_port = parsed.port is None or 0 < parsed.port < 65536
+    if parsed.scheme not in ("http", "https") or not parsed.host or not usable_port or " " in url:
         raise UsageError(f"--gateway {shown_url(url)!r}: give an http:// or https:// URL, or mock:FILE")
     return parsed
 

@@ -161,4 +161,5 @@ def _approval_request(ctx: LoopContext, step_id: str, prepared: PreparedCall) ->
         decision.rule_id,
         decision.risk_level or "medium",
         decision.risks,
+        ctx.task.prompt,
     )

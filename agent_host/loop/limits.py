@@ -32,7 +32,7 @@ def check_before_call(ctx: LoopContext, step_id: str) -> int:
     if used + needed > limits.max_session_tokens:
         raise BudgetExceeded(
             f"the session's token budget does not cover the next call: {used} tokens used and about {needed} needed "
-            f"of {limits.max_session_tokens}"
+            f"of {limits.max_session_tokens} (llmPolicy.maxSessionTokens)"
         )
     return needed
 

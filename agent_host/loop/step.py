@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agent_host.llm.stream import Meaning, ModelTurn
     from agent_host.loop.context import LoopContext
     from agent_host.loop.prepare import PreparedCall
+    from agent_host.thread.messages import ToolCall
 
 _GO_ON = "[Your answer was cut at the output limit. Go on where it stopped.]"
 
@@ -48,7 +49,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     needed = check_before_call(ctx, step_id)
     turn = await _call_model(ctx, step_id, needed)
     meaning = _meaning(turn)
-    calls = () if meaning == "blocked" else turn.tool_calls
+    calls = () if meaning == "blocked" else _with_new_ids(ctx, turn.tool_calls)
     assistant = Message("assistant", turn.text, turn.usage.output_tokens, calls)
     prepared = prepare_calls(ctx, calls)
     baselines = {path: blob for call in prepared for path, blob in call.baselines.items()}
@@ -105,6 +106,11 @@ def add_note(ctx: LoopContext, text: str) -> None:
 
 def _note(ctx: LoopContext, text: str) -> Message:
     return Message("system", text, message_tokens(ctx.count, text))
+
+
+def _with_new_ids(ctx: LoopContext, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+    """A gateway may number its calls anew in every answer; in the thread each id stands once (invariant 4)."""
+    return tuple(call._replace(call_id=new_id("call")) if ctx.thread.has_call(call.call_id) else call for call in calls)
 
 
 def _meaning(turn: ModelTurn) -> Meaning:

@@ -24,6 +24,7 @@ from agent_host.loop.cancellation import TaskCancelled
 from agent_host.loop.context import TaskEnd
 from agent_host.loop.limits import warn_of_step_limit
 from agent_host.loop.step import add_note, commit, reopen, take_turn
+from agent_host.thread.messages import last_answer
 
 if TYPE_CHECKING:
     from agent_host.loop.context import EndStatus, LoopContext
@@ -72,7 +73,7 @@ async def _run_steps(ctx: LoopContext) -> TaskEnd:
         await run_calls(ctx, step)
         commit(ctx, step)
         if step.meaning == "complete":
-            return TaskEnd("completed", text=step.assistant.content)
+            return TaskEnd("completed", text=last_answer(ctx.state.thread))
         if step.meaning == "blocked":
             return TaskEnd("failed", ErrorCode.LLM_GUARDRAIL_BLOCKED, "the model refused to answer")
         warn_of_step_limit(ctx, step.step_id)

@@ -7,6 +7,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
+from config.load import read_regular_file
 from config.policies import BUILT_IN, template
 from policy.builtin import instantiate
 from policy.grants import Narrowing, narrow
@@ -49,8 +50,7 @@ def _from_file(path: str, session_id: str, now: datetime) -> PolicyBundle:
     from policy.validate import BundleProblems, check_usable, parse_bundle
 
     try:
-        with open(path, "rb") as handle:
-            bundle = parse_bundle(handle.read())
+        bundle = parse_bundle(read_regular_file(path))
     except OSError as error:
         raise UsageError(
             f"policy {path!r}: {error.strerror}; give a bundle file or one of {', '.join(BUILT_IN)}"

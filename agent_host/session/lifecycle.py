@@ -20,16 +20,17 @@ from agent_host.errors import (
 )
 from agent_host.events.kinds import EventType
 from agent_host.loop.task import run_task
+from agent_host.routing.capabilities import TOOLS
 from agent_host.services.workspace import UploadFailed
 from agent_host.session.patches import session_patch
 from agent_host.stamps import new_id, now_rfc3339
-from agent_host.thread.messages import Message, decode, encode
+from agent_host.thread.messages import Message, encode, last_answer
 from agent_host.thread.tokens import message_tokens
 from state import errors as state_errors
 from state import files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from agent_host.loop.context import EndStatus, LoopContext, TaskEnd
     from state.locations import SessionPaths
@@ -92,6 +93,12 @@ class Session:
     def dropped_bytes(self) -> int:
         """Bytes of a record that a crash left unfinished, dropped when the session was opened."""
         return self._ctx.store.report.torn_bytes
+
+    def unknown_approvals(self, names: Iterable[str]) -> list[str]:
+        """Those of `names` that are no approval rule of the bundle, no tool and no capability: most likely misspelt."""
+        rules = {rule.approval_rule_id for rule in self._ctx.bundle.approval_rules}
+        known = rules | TOOLS.keys() | {row.capability for row in TOOLS.values()}
+        return sorted(set(names) - known)
 
     def request_cancel(self, *, resumable: bool) -> None:
         """Stop at the next safe point (AH 4.5)."""
@@ -190,8 +197,7 @@ class Session:
         from agent_host.loop.context import TaskEnd
 
         task = self._ctx.task
-        last = decode(self._ctx.state.thread[-1])
-        text = last.content if task.status == "completed" and last.role == "assistant" else ""
+        text = last_answer(self._ctx.state.thread) if task.status == "completed" else ""
         status: EndStatus = "completed" if task.status == "completed" else "failed"
         return TaskEnd("cancelled" if task.status == "cancelled" else status, task.reason, task.reason, text)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
 
 from agent_host.stamps import new_id, now_rfc3339
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -55,6 +58,20 @@ def encode(message: Message, *, session_id: str, task_id: str | None = None, ste
     if step_id is not None:
         wire["stepId"] = step_id
     return orjson.dumps(wire)
+
+
+def last_answer(thread: Sequence[bytes]) -> str:
+    """The text that the model ended with: its last message, with the parts before it where the output limit cut the
+    answer and the model went on."""
+    parts: list[str] = []
+    for data in reversed(thread):
+        message = decode(data)
+        if message.role == "system":
+            continue
+        if message.role != "assistant" or message.tool_calls:
+            break
+        parts.append(message.content)
+    return "".join(reversed(parts))
 
 
 def decode(data: bytes) -> Message:

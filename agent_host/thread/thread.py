@@ -39,6 +39,7 @@ class Thread:
         self._start = 0
         self._kept = 0
         self._dropped_messages = 0
+        self._call_ids: set[str] = set()
         self._task_unit = -1
         self._task_prompt = ""
         self._task_tokens = 0
@@ -47,6 +48,10 @@ class Thread:
     def tokens(self) -> int:
         """Estimated tokens of what would be sent now."""
         return self._kept + self._set_before_window()
+
+    def has_call(self, call_id: str) -> bool:
+        """Whether a call of this id is in the conversation; a second one could not be sent."""
+        return call_id in self._call_ids
 
     def add_task(self, prompt: Message) -> None:
         """The user's prompt of a new task; it stays in sight however much is dropped."""
@@ -61,6 +66,7 @@ class Thread:
 
     def add_exchange(self, assistant: Message, results: Sequence[Message]) -> None:
         """A model turn with the results of its calls."""
+        self._call_ids.update(call.call_id for call in assistant.tool_calls)
         tokens = assistant.tokens + sum(result.tokens for result in results)
         self._add(self._renderer.exchange(assistant, results), tokens, 1 + len(results))
 

@@ -116,7 +116,6 @@ def test_what_is_kept_on_disk(as_json: tuple[Host, Outcome]) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
 
 
-@pytest.mark.xfail(strict=True, reason="os.makedirs gives `mode` to the last directory only: state/locations.py")
 def test_directories_are_private(as_json: tuple[Host, Outcome]) -> None:
     host, _ = as_json
     folders = [host.state, *(path for path in host.state.rglob("*") if path.is_dir())]

@@ -39,6 +39,15 @@ def eventually(condition: Callable[[], object], what: str, *, within_s: float = 
         time.sleep(0.005)
 
 
+def process_exists(pid: int) -> bool:
+    """Whether a process of this id runs."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 # What a process leaves
 
 
@@ -205,7 +214,7 @@ class Host:
     ) -> Process:
         """Start `agent-host arguments` in the workspace."""
         popen = subprocess.Popen(
-            [sys.executable, "-m", "agent_host.cli.main", *map(os.fspath, arguments)],
+            [sys.executable, "-m", "agent_host.cli.main", *(os.fspath(argument) for argument in arguments)],
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -224,15 +233,12 @@ class Host:
         return self.start(*arguments, stdin=stdin, env=env).finish()
 
     def start_task(
-        self, gateway: str, *options: str | os.PathLike[str], policy: str | os.PathLike[str] | None = None
+        self, gateway: str, *options: str | os.PathLike[str], policy: str | os.PathLike[str] = "full"
     ) -> Process:
-        """Start `agent-host run` with a result object at the end; the policy allows everything in the workspace."""
-        chosen = self.policy() if policy is None else policy
-        return self.start("run", "Do it.", "--gateway", gateway, "--policy", chosen, "--output", "json", *options)
+        """Start `agent-host run` with a result object at the end. A bundle file instead of `full` costs 0.1 s."""
+        return self.start("run", "Do it.", "--gateway", gateway, "--policy", policy, "--output", "json", *options)
 
-    def task(
-        self, gateway: str, *options: str | os.PathLike[str], policy: str | os.PathLike[str] | None = None
-    ) -> Outcome:
+    def task(self, gateway: str, *options: str | os.PathLike[str], policy: str | os.PathLike[str] = "full") -> Outcome:
         """`start_task`, to its end."""
         return self.start_task(gateway, *options, policy=policy).finish()
 

@@ -1,0 +1,199 @@
+"""What the client and the thread may expect of every Dialect (AH 6.2, 6.3), against the mock gateway's side of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from agent_host.contracts import ToolDefinition
+from agent_host.llm.anthropic import AnthropicDialect
+from agent_host.llm.stream import STOP_REASONS, ModelTurn, StreamFault, StreamProtocolError, TokenUsage
+from agent_host.testing.anthropic_wire import Anthropic
+from agent_host.testing.gateway import Script
+from agent_host.testing.script import ErrorBody
+from agent_host.thread.messages import Message, ToolCall
+from agent_host.thread.thread import Thread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent_host.llm.stream import Dialect
+    from agent_host.testing.dialect import Dialect as GatewaySide
+    from agent_host.testing.dialect import RequestView
+
+TOOL = ToolDefinition("ReadFile", "Reads a file.", {"type": "object", "properties": {}, "additionalProperties": False})
+TOKEN = "s3cr3t-t0ken"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A dialect of ours and the gateway's end of the same wire format."""
+
+    ours: Dialect
+    theirs: GatewaySide
+
+    def request(self, thread: Thread, tools: Sequence[ToolDefinition] = (TOOL,)) -> RequestView:
+        """A request with the thread, as the gateway reads it."""
+        head = self.ours.head(model="some-model", max_tokens=77, system="Be careful.", tools=tools)
+        body = b"".join([head, *thread.encoded(), self.ours.tail])
+        return self.theirs.read(orjson.loads(body), {"x-session-id": "s"})
+
+    def events(self, turn: dict[str, Any], view: RequestView | None = None) -> list[bytes]:
+        read = Script.from_turns([turn]).turns[0]
+        return list(self.theirs.stream_events(read, view or self.request(self.thread("hi"))))
+
+    def assemble(self, events: Sequence[bytes], shown: list[str] | None = None) -> ModelTurn:
+        assembler = self.ours.assembler()
+        for raw in events:
+            name, data = "message", ""
+            for line in raw.decode().splitlines():
+                if line.startswith("event: "):
+                    name = line.removeprefix("event: ")
+                elif line.startswith("data: "):
+                    data = line.removeprefix("data: ")
+            piece = assembler.feed(name, data)
+            if piece and shown is not None:
+                shown.append(piece)
+        return assembler.finish()
+
+    def thread(self, prompt: str) -> Thread:
+        made = Thread(self.ours.renderer)
+        made.add_task(Message("user", prompt, 1))
+        return made
+
+
+@pytest.fixture(params=[Pair(AnthropicDialect(), Anthropic())], ids=["anthropic"])
+def pair(request: pytest.FixtureRequest) -> Pair:
+    made: Pair = request.param
+    return made
+
+
+def result(call_id: str, text: str, *, is_error: bool = False) -> Message:
+    return Message("tool", text, 1, tool_call_id=call_id, is_error=is_error)
+
+
+def test_both_ends_agree_on_the_path(pair: Pair) -> None:
+    assert pair.ours.path == pair.theirs.path
+    assert pair.ours.path.startswith("/")
+
+
+def test_a_request_says_all_that_it_must(pair: Pair) -> None:
+    view = pair.request(pair.thread("fix it"))
+    assert (view.model, view.max_tokens, view.stream, view.tools) == ("some-model", 77, True, ("ReadFile",))
+    assert "Be careful." in view.system
+    assert (view.last_role, view.last_text) == ("user", "fix it")
+    assert pair.request(pair.thread("fix it"), tools=()).tools == ()
+
+
+def test_the_head_is_the_same_in_every_call(pair: Pair) -> None:
+    heads = {pair.ours.head(model="m", max_tokens=1, system="s", tools=[TOOL]) for _ in range(3)}
+    assert len(heads) == 1
+
+
+def test_a_token_goes_into_the_headers_and_nowhere_else(pair: Pair) -> None:
+    without, with_token = pair.ours.headers(None), pair.ours.headers(TOKEN)
+    assert TOKEN in str(with_token)
+    assert {name: value for name, value in with_token.items() if TOKEN not in value} == dict(without)
+    assert without["content-type"] == "application/json"
+
+
+def test_an_exchange_is_sendable_and_its_results_are_seen(pair: Pair) -> None:
+    thread = pair.thread("go")
+    calls = (ToolCall("c1", "ReadFile", {"path": "/a"}), ToolCall("c2", "ReadFile", {}, "broken"))
+    thread.add_exchange(
+        Message("assistant", "", 1, calls), [result("c1", "first"), result("c2", "second", is_error=True)]
+    )
+    view = pair.request(thread)
+    assert view.last_text.index("first") < view.last_text.index("second")
+    assert view.last_tool_error
+    thread.add_exchange(Message("assistant", "Done.", 1), [])
+    thread.add_note(Message("system", "by the way", 1))
+    view = pair.request(thread)
+    assert view.turn_index == 2
+    assert "by the way" in view.last_text
+
+
+@pytest.mark.parametrize("empty", ["", " \n"])
+def test_empty_texts_are_sendable(pair: Pair, empty: str) -> None:
+    thread = pair.thread(empty)
+    thread.add_exchange(Message("assistant", empty, 1), [])
+    thread.add_exchange(Message("assistant", empty, 1, (ToolCall("c", "X", {}),)), [result("c", empty)])
+    thread.add_note(Message("system", empty, 1))
+    assert pair.request(thread).turn_index == 2
+
+
+def test_an_answer_comes_back_whole(pair: Pair) -> None:
+    calls = [{"name": "ReadFile", "arguments": {"path": "/ü", "n": [1, None]}, "id": "c1"}, {"name": "X", "id": "c2"}]
+    usage = {"input_tokens": 100, "output_tokens": 7, "cache_read_input_tokens": 40, "cache_creation_input_tokens": 2}
+    turn = {"text": "Good morning", "tool_calls": calls, "usage": usage, "chunk_chars": 3, "pings": 3}
+    shown: list[str] = []
+    got = pair.assemble(pair.events(turn), shown)
+    assert got.text == "".join(shown) == "Good morning"
+    assert got.tool_calls == (ToolCall("c1", "ReadFile", {"path": "/ü", "n": [1, None]}), ToolCall("c2", "X", {}))
+    assert got.usage == TokenUsage(142, 7, 40)
+    assert len(shown) == 4
+
+
+@pytest.mark.parametrize(("calls", "meaning"), [([], "complete"), ([{"name": "X"}], "complete")])
+def test_the_usual_ends_are_known_stop_reasons(pair: Pair, calls: list[dict[str, Any]], meaning: str) -> None:
+    got = pair.assemble(pair.events({"text": "x", "tool_calls": calls}))
+    assert STOP_REASONS[got.stop_reason] == meaning
+
+
+def test_broken_arguments_keep_their_call(pair: Pair) -> None:
+    turn = {"tool_calls": [{"name": "ReadFile", "raw_arguments": '{"path": "a.t'}], "stop_reason": "max_tokens"}
+    (call,) = pair.assemble(pair.events(turn)).tool_calls
+    assert (call.name, call.arguments) == ("ReadFile", {})
+    assert call.problem
+    assert call.call_id
+
+
+def test_its_own_answer_can_be_sent_back(pair: Pair) -> None:
+    """Several turns in a row, each answered: the gateway's ids stay unique and every call has its result."""
+    thread = pair.thread("go")
+    for number in range(3):
+        view = pair.request(thread)
+        assert view.turn_index == number
+        got = pair.assemble(pair.events({"text": "x", "tool_calls": [{"name": "A"}, {"name": "B"}]}, view))
+        answers = [result(call.call_id, call.name) for call in got.tool_calls]
+        thread.add_exchange(Message("assistant", got.text, 1, got.tool_calls), answers)
+    assert pair.request(thread).turn_index == 3
+
+
+def test_every_cut_stream_is_noticed(pair: Pair) -> None:
+    events = pair.events({"text": "Hello", "chunk_chars": 2, "tool_calls": [{"name": "X", "arguments": {"a": 1}}]})
+    assert pair.assemble(events).text == "Hello"
+    for cut in range(len(events)):
+        with pytest.raises(StreamProtocolError):
+            pair.assemble(events[:cut])
+
+
+def test_assemblers_share_nothing(pair: Pair) -> None:
+    events = pair.events({"text": "Hello"})
+    pair.assemble(events)
+    with pytest.raises(StreamProtocolError):
+        pair.ours.assembler().finish()
+    assert pair.assemble(events).text == "Hello"
+
+
+def test_an_error_in_the_stream_is_a_fault_with_its_text(pair: Pair) -> None:
+    events = pair.events({"text": "Hello"})
+    with pytest.raises(StreamFault, match="all full"):
+        pair.assemble([*events[:2], pair.theirs.error_event(ErrorBody("all full"))])
+
+
+@pytest.mark.parametrize("status", [400, 401, 429, 500, 529])
+def test_the_human_part_of_an_error_is_found(pair: Pair, status: int) -> None:
+    assert pair.ours.error_message(orjson.loads(pair.theirs.error(status, ErrorBody("because")))) == "because"
+    others: tuple[Any, ...] = (None, [], "x", 5, {}, {"detail": "x"})
+    for other in others:
+        assert pair.ours.error_message(other) is None
+
+
+def test_sessions_are_told_apart_by_their_header_alone(pair: Pair) -> None:
+    view = pair.request(pair.thread("go"))
+    assert replace(view, session="other") != view
+    assert view.session == "s"

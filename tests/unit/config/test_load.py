@@ -1,0 +1,316 @@
+"""Layers of configuration, what each may say, and what a workspace may not."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import config.load
+from config.load import ConfigError, load
+from config.settings import SETTINGS, Settings, Tightening
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEFAULTS = os.path.join(os.path.dirname(config.load.__file__), "defaults.toml")
+
+
+class Layers:
+    """A user's file, an environment and a workspace in a scratch directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._user = directory / "user.toml"
+        self.workspace = directory / "ws"
+        (self.workspace / ".agent").mkdir(parents=True)
+        self.environ = {"AGENT_HOST_CONFIG": str(self._user)}
+        self.user("")
+
+    def user(self, text: str) -> None:
+        self._user.write_text(text)
+
+    def project(self, text: str) -> None:
+        (self.workspace / ".agent" / "config.toml").write_text(text)
+
+    def load(self, **flags: Any) -> Settings:
+        given = {key.replace("__", "."): value for key, value in flags.items()}
+        return load(given, workspace=str(self.workspace), environ=self.environ)
+
+
+@pytest.fixture
+def layers(tmp_path: Path) -> Layers:
+    return Layers(tmp_path)
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def test_the_defaults_and_the_table_have_the_same_keys_in_the_same_order() -> None:
+    with open(DEFAULTS, "rb") as handle:
+        raw = tomllib.load(handle)
+    keys = [f"{section}.{name}" for section, content in raw.items() for name in content]
+    assert keys == list(SETTINGS)
+
+
+def test_every_default_is_a_value_that_its_setting_takes(layers: Layers) -> None:
+    settings = layers.load()
+    for key, setting in SETTINGS.items():
+        assert type(settings[key]) is setting.kind, key
+    assert settings.ignored == ()
+
+
+def test_settings_come_out_in_their_own_types(layers: Layers) -> None:
+    settings = layers.load()
+    assert settings.text("llm.dialect") == "anthropic"
+    assert settings.integer("host.max_steps") == 40
+    assert settings.number("llm.connect_timeout_s") == 10.0
+    assert settings.names("host.toolset") == ("desktop",)
+    with pytest.raises(TypeError):
+        settings.number("llm.model")
+    with pytest.raises(TypeError):
+        settings.names("llm.model")
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+def test_each_layer_goes_over_the_one_before(layers: Layers) -> None:
+    assert layers.load()["llm.gateway"] == ""
+    layers.user('[llm]\ngateway = "http://user"\nmodel = "m"\n')
+    assert layers.load()["llm.gateway"] == "http://user"
+    layers.environ["LLM_GATEWAY_ENDPOINT"] = "http://environment"
+    assert layers.load()["llm.gateway"] == "http://environment"
+    settings = layers.load(llm__gateway="http://flag")
+    assert settings["llm.gateway"] == "http://flag"
+    assert settings["llm.model"] == "m"
+    assert settings["host.max_steps"] == 40
+
+
+def test_an_empty_variable_says_nothing(layers: Layers) -> None:
+    layers.user('[llm]\ngateway = "http://user"\n')
+    layers.environ["LLM_GATEWAY_ENDPOINT"] = ""
+    assert layers.load()["llm.gateway"] == "http://user"
+
+
+def test_the_process_environment_is_the_default(layers: Layers, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers.user("[host]\nmax_steps = 7\n")
+    monkeypatch.setenv("AGENT_HOST_CONFIG", layers.environ["AGENT_HOST_CONFIG"])
+    assert load({}, workspace=None)["host.max_steps"] == 7
+
+
+def test_without_a_variable_the_users_own_file_is_read_if_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "conf"))
+    assert load({}, workspace=None, environ={})["host.max_steps"] == 40
+    import platformdirs
+
+    path = os.path.join(platformdirs.user_config_dir("agent-host", appauthor=False), "config.toml")
+    assert path.startswith(str(tmp_path))
+    os.makedirs(os.path.dirname(path))
+    with open(path, "w") as handle:
+        handle.write("[host]\nmax_steps = 3\n")
+    assert load({}, workspace=None, environ={})["host.max_steps"] == 3
+
+
+def test_a_file_named_on_purpose_must_be_there(layers: Layers, tmp_path: Path) -> None:
+    layers.environ["AGENT_HOST_CONFIG"] = str(tmp_path / "nowhere.toml")
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: No such file"):
+        layers.load()
+
+
+def test_a_workspace_need_not_have_a_file(layers: Layers, tmp_path: Path) -> None:
+    assert load({}, workspace=str(tmp_path), environ=layers.environ).ignored == ()
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[llm]\ngatway = 'x'", "unknown key llm.gatway; did you mean llm.gateway?"),
+        ("[host]\nmaxsteps = 1", "unknown key host.maxsteps; did you mean host.max_steps?"),
+        ("[lmm]\nmodel = 'x'", "unknown section [lmm]; did you mean llm?"),
+        ("[zzzzzzzz]\nq = 1", "unknown section [zzzzzzzz]; known are host, limits, llm, policy, tools"),
+        ("max_steps = 3", "unknown section [max_steps]"),
+        ("[host]\nmax_steps = '3'", "host.max_steps must be a whole number, not '3'"),
+        ("[host]\nmax_steps = 3.0", "host.max_steps must be a whole number, not 3.0"),
+        ("[host]\nmax_steps = true", "host.max_steps must be a whole number, not True"),
+        ("[host]\nmax_steps = 0", "host.max_steps must be from 1 to 10000, not 0"),
+        ("[host]\nmax_steps = 10001", "host.max_steps must be from 1 to 10000, not 10001"),
+        ("[llm]\nread_timeout_s = nan", "llm.read_timeout_s must be from 0.1 to 3600, not nan"),
+        ("[llm]\nread_timeout_s = inf", "llm.read_timeout_s must be from 0.1 to 3600, not inf"),
+        ("[llm]\nread_timeout_s = true", "llm.read_timeout_s must be a number, not True"),
+        ("[limits]\nmax_session_tokens = -1", "limits.max_session_tokens must be at least 0, not -1"),
+        ("[llm]\ndialect = 'klingon'", "llm.dialect must be one of "),
+        ("[host]\ntoolset = ['desktop', 'mobile']", "host.toolset must be one of "),
+        ("[llm]\nmodel = 2026-01-01", "llm.model must be a string"),
+        ("[tools]\ndisabled = 'RunCommand'", "tools.disabled must be a list of strings"),
+        ("[tools]\ndisabled = [1]", "tools.disabled must be a list of strings"),
+        ("[host", "not valid TOML"),
+        ("[host]\nmax_steps = 1\nmax_steps = 2", "not valid TOML"),
+    ],
+)
+@pytest.mark.parametrize("where", ["user", "project"])
+def test_a_mistake_is_named_with_its_file(layers: Layers, where: str, text: str, said: str) -> None:
+    getattr(layers, where)(text)
+    with pytest.raises(ConfigError) as caught:
+        layers.load()
+    assert said in str(caught.value)
+    assert str(caught.value).startswith(
+        layers.environ["AGENT_HOST_CONFIG"] if where == "user" else str(layers.workspace / ".agent" / "config.toml")
+    )
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_utf_8_is_named(layers: Layers, tmp_path: Path) -> None:
+    (tmp_path / "user.toml").write_bytes(b"# \xff\n")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        layers.load()
+
+
+@pytest.mark.parametrize("text", ["host = 5", "[[host]]\nmax_steps = 3"])
+def test_a_known_section_that_is_no_table_is_not_called_unknown(layers: Layers, text: str) -> None:
+    layers.user(text)
+    with pytest.raises(ConfigError) as caught:
+        layers.load()
+    assert "unknown" not in str(caught.value)
+
+
+def test_variables_and_flags_are_checked_like_files(layers: Layers) -> None:
+    with pytest.raises(ConfigError, match=r"the command line: host\.max_steps must be from 1 to 10000, not 0"):
+        layers.load(host__max_steps=0)
+    with pytest.raises(ConfigError, match=r"the command line: llm\.dialect must be one of"):
+        layers.load(llm__dialect="x")
+
+
+def test_a_whole_number_does_for_a_number(layers: Layers) -> None:
+    layers.user("[llm]\nread_timeout_s = 5\n")
+    value = layers.load()["llm.read_timeout_s"]
+    assert (value, type(value)) == (5.0, float)
+
+
+# --- the workspace may only tighten -----------------------------------------------------------------------------------
+
+NARROWER: dict[str, tuple[str, Any]] = {
+    "host.max_steps": ("5", 5),
+    "tools.disabled": ('["RunCommand"]', ["RunCommand"]),
+    "tools.file_timeout_s": ("1", 1.0),
+    "tools.command_timeout_s": ("2.5", 2.5),
+    "tools.http_timeout_s": ("1", 1.0),
+    "tools.max_output_bytes": ("2048", 2048),
+    "limits.max_file_size_bytes": ("10", 10),
+    "limits.max_session_tokens": ("10", 10),
+    "policy.blocked_paths": ('["secrets"]', ["secrets"]),
+    "policy.blocked_commands": ('["rm"]', ["rm"]),
+    "policy.blocked_domains": ('["evil.example"]', ["evil.example"]),
+}
+# Values that differ from the default, for what a workspace must never change.
+FORBIDDEN: dict[str, str] = {
+    "host.policy": '"full"',
+    "host.toolset": "[]",
+    "host.output": '"json"',
+    "llm.gateway": '"http://evil.example"',
+    "llm.dialect": '"anthropic"',
+    "llm.model": '"other"',
+    "llm.tokenizer": '"o200k_base"',
+    "llm.connect_timeout_s": "1",
+    "llm.read_timeout_s": "1",
+    "llm.max_retries": "0",
+    "llm.retry_base_s": "0",
+    "llm.retry_max_s": "0",
+    "tools.env_passthrough": '["LLM_GATEWAY_AUTH_TOKEN"]',
+}
+
+
+def toml(key: str, value: str) -> str:
+    section, _, name = key.partition(".")
+    return f"[{section}]\n{name} = {value}\n"
+
+
+def test_every_setting_is_one_or_the_other() -> None:
+    assert {*NARROWER, *FORBIDDEN} == {*SETTINGS}
+    assert {key for key in SETTINGS if SETTINGS[key].tightening is Tightening.NEVER} == {*FORBIDDEN}
+
+
+@pytest.mark.parametrize("key", NARROWER)
+def test_a_workspace_may_narrow(layers: Layers, key: str) -> None:
+    text, value = NARROWER[key]
+    layers.project(toml(key, text))
+    settings = layers.load()
+    assert settings[key] == value
+    assert settings.ignored == ()
+
+
+@pytest.mark.parametrize("key", [key for key in FORBIDDEN if key != "llm.dialect"])
+def test_a_workspace_may_not_touch_the_rest(layers: Layers, key: str) -> None:
+    before = layers.load()[key]
+    layers.project(toml(key, FORBIDDEN[key]))
+    settings = layers.load()
+    assert settings[key] == before
+    (said,) = settings.ignored
+    assert said.startswith(str(layers.workspace / ".agent" / "config.toml") + f": {key} = ")
+    assert "ignored" in said
+
+
+@pytest.mark.parametrize(
+    ("key", "present", "wider"),
+    [
+        ("host.max_steps", "5", "6"),
+        ("tools.file_timeout_s", "1", "1.5"),
+        ("tools.command_timeout_s", "10", "600"),
+        ("tools.http_timeout_s", "1", "60"),
+        ("tools.max_output_bytes", "2000", "2001"),
+        ("limits.max_file_size_bytes", "10", "11"),
+        ("limits.max_file_size_bytes", "10", "0"),
+        ("limits.max_session_tokens", "10", "0"),
+    ],
+)
+def test_a_workspace_may_not_widen_and_is_told_so(layers: Layers, key: str, present: str, wider: str) -> None:
+    layers.user(toml(key, present))
+    before = layers.load()[key]
+    layers.project(toml(key, wider))
+    settings = layers.load()
+    assert settings[key] == before
+    assert len(settings.ignored) == 1
+    assert "a workspace may change it to a smaller number" in settings.ignored[0]
+
+
+@pytest.mark.parametrize(
+    "key", ["tools.disabled", "policy.blocked_paths", "policy.blocked_commands", "policy.blocked_domains"]
+)
+def test_a_workspace_adds_to_lists_and_takes_nothing_away(layers: Layers, key: str) -> None:
+    layers.user(toml(key, '["a", "b"]'))
+    layers.project(toml(key, "[]"))
+    assert layers.load()[key] == ["a", "b"]
+    layers.project(toml(key, '["b", "c"]'))
+    settings = layers.load()
+    assert settings[key] == ["a", "b", "c"]
+    assert settings.ignored == ()
+
+
+def test_a_workspace_tightens_what_the_command_line_says(layers: Layers) -> None:
+    layers.project("[host]\nmax_steps = 5\n")
+    assert layers.load(host__max_steps=9)["host.max_steps"] == 5
+    assert layers.load(host__max_steps=3)["host.max_steps"] == 3
+
+
+def test_the_present_value_said_again_is_no_attempt(layers: Layers) -> None:
+    layers.project('[host]\npolicy = "workspace"\nmax_steps = 40\n')
+    assert layers.load().ignored == ()
+
+
+def test_what_narrows_counts_although_another_line_is_ignored(layers: Layers) -> None:
+    layers.project('[host]\nmax_steps = 5\npolicy = "full"\n[limits]\nmax_session_tokens = 7\n[llm]\nmodel = "x"\n')
+    settings = layers.load()
+    assert (settings["host.max_steps"], settings["limits.max_session_tokens"]) == (5, 7)
+    assert len(settings.ignored) == 2
+
+
+def test_loading_twice_gives_lists_of_their_own(layers: Layers) -> None:
+    layers.project(toml("tools.disabled", '["a"]'))
+    assert layers.load()["tools.disabled"] == layers.load()["tools.disabled"] == ["a"]

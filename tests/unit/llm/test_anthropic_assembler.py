@@ -1,0 +1,302 @@
+"""A turn out of the events of one stream (AH 6.3), or a clear reason why there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_host.llm.anthropic import AnthropicAssembler
+from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError, TokenUsage
+from agent_host.thread.messages import Message, ToolCall, encode
+from tests.unit.llm.helpers import ended, event, events_of, started, text, tool_use
+
+Events = list[tuple[str, str]]
+
+
+def assemble(events: Events, shown: list[str] | None = None) -> ModelTurn:
+    assembler = AnthropicAssembler()
+    for name, data in events:
+        piece = assembler.feed(name, data)
+        if piece and shown is not None:
+            shown.append(piece)
+    return assembler.finish()
+
+
+def test_text_is_shown_piece_by_piece_and_given_whole() -> None:
+    shown: list[str] = []
+    turn = assemble(events_of({"text": "Good morning to you", "chunk_chars": 5, "pings": 4}), shown)
+    assert turn == ModelTurn("Good morning to you", (), "end_turn", TokenUsage(100, 20, 0))
+    assert shown == ["Good ", "morni", "ng to", " you"]
+
+
+def test_calls_come_whole_in_their_order_and_are_not_shown() -> None:
+    calls = [
+        {"name": "ReadFile", "arguments": {"path": f"/{n}", "deep": [{"ü": None}]}, "id": f"c{n}"} for n in range(3)
+    ]
+    shown: list[str] = []
+    turn = assemble(events_of({"text": "ok", "tool_calls": calls, "chunk_chars": 3}), shown)
+    assert turn.tool_calls == tuple(ToolCall(call["id"], call["name"], call["arguments"]) for call in calls)  # type: ignore[arg-type]
+    assert turn.stop_reason == "tool_use"
+    assert "".join(shown) == "ok"
+
+
+def test_thinking_is_neither_shown_nor_said() -> None:
+    shown: list[str] = []
+    turn = assemble(events_of({"text": "yes", "thinking": "hmm " * 30}), shown)
+    assert turn.text == "".join(shown) == "yes"
+
+
+def test_several_texts_are_put_together_in_the_order_of_their_index() -> None:
+    turn = assemble([started(), *text(2, "c"), *text(0, "a", "b"), *tool_use(1, "x", "{}"), *ended()])
+    assert turn.text == "abc"
+
+
+def test_text_that_comes_with_the_start_of_its_block_counts() -> None:
+    block = event("content_block_start", index=0, content_block={"type": "text", "text": "Hel"})
+    rest = event("content_block_delta", index=0, delta={"type": "text_delta", "text": "lo"})
+    shown: list[str] = []
+    assert assemble([started(), block, rest, *ended()], shown).text == "Hello"
+    assert shown == ["Hel", "lo"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "counted"),
+    [
+        ({"input_tokens": 7, "output_tokens": 1}, {"output_tokens": 30}, TokenUsage(7, 30, 0)),
+        (
+            {"input_tokens": 7, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 3, "output_tokens": 1},
+            {"output_tokens": 5},
+            TokenUsage(100, 5, 90),
+        ),
+        ({"input_tokens": 7}, {"input_tokens": 9, "output_tokens": 5}, TokenUsage(9, 5, 0)),
+        ({}, {}, TokenUsage(0, 0, 0)),
+        ({"input_tokens": None, "service_tier": "standard"}, {"output_tokens": 2}, TokenUsage(0, 2, 0)),
+    ],
+)
+def test_usage_is_cumulative_and_counts_what_the_cache_gave(
+    first: dict[str, Any], last: dict[str, Any], counted: TokenUsage
+) -> None:
+    assert assemble([started(**first), *text(0, "x"), *ended(**last)]).usage == counted
+
+
+@pytest.mark.parametrize("reason", ["end_turn", "max_tokens", "stop_sequence", "pause_turn", "refusal", "of_tomorrow"])
+def test_the_stop_reason_is_handed_on(reason: str) -> None:
+    assert assemble([started(), *ended(reason)]).stop_reason == reason
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parts", "problem"),
+    [
+        (['{"path": "a.t'], "not complete JSON"),
+        (['{"path"', ': "a"'], "not complete JSON"),
+        (["nonsense"], "not complete JSON"),
+        (['{"a": NaN}'], "not complete JSON"),
+        (['{"a": "\\ud800"}'], "not complete JSON"),
+        (["[1]"], "not a JSON object"),
+        (["null"], "not a JSON object"),
+        (['"text"'], "not a JSON object"),
+    ],
+)
+def test_arguments_that_cannot_be_used_keep_the_call_and_say_why(parts: list[str], problem: str) -> None:
+    (call,) = assemble([started(), *tool_use(0, "c", *parts), *ended("max_tokens")]).tool_calls
+    assert (call.call_id, call.name, call.arguments) == ("c", "ReadFile", {})
+    assert problem in str(call.problem)
+
+
+@pytest.mark.parametrize(
+    ("parts", "given", "arguments"),
+    [([], {"path": "/f"}, {"path": "/f"}), ([""], {}, {}), ([], "text", {}), (["{}"], {"path": "/f"}, {})],
+)
+def test_arguments_may_stand_in_the_start_of_the_block(parts: list[str], given: Any, arguments: dict[str, Any]) -> None:
+    (call,) = assemble([started(), *tool_use(0, "c", *parts, given=given), *ended()]).tool_calls
+    assert call == ToolCall("c", "ReadFile", arguments)
+
+
+@pytest.mark.parametrize("ids", [["a", "a", "b"], ["", "", "b"], [None, "b", "b"], ["a", "a", "a"]])
+def test_every_call_gets_an_id_of_its_own(ids: list[str | None]) -> None:
+    events = [part for index, call_id in enumerate(ids) for part in tool_use(index, call_id, f'{{"n":{index}}}')]
+    calls = assemble([started(), *events, *ended("tool_use")]).tool_calls
+    assert len({call.call_id for call in calls}) == 3
+    assert all(call.call_id for call in calls)
+    assert [call.arguments["n"] for call in calls] == [0, 1, 2]
+    first_of_each = [call_id for number, call_id in enumerate(ids) if call_id and call_id not in ids[:number]]
+    assert [call.call_id for call in calls if call.call_id in ids] == first_of_each
+
+
+def test_arguments_that_nest_too_deep_to_be_recorded_are_a_problem_of_the_call() -> None:
+    deep = '{"a":' + "[" * 400 + "]" * 400 + "}"
+    turn = assemble([started(), *tool_use(0, "c", deep), *ended("tool_use")])
+    encode(Message("assistant", turn.text, 1, turn.tool_calls), session_id="s")
+
+
+# --- streams that are no answer ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "retryable"),
+    [
+        ("overloaded_error", True),
+        ("api_error", True),
+        ("rate_limit_error", True),
+        ("timeout_error", True),
+        ("error_of_tomorrow", True),
+        ("invalid_request_error", False),
+        ("authentication_error", False),
+        ("permission_error", False),
+        ("not_found_error", False),
+    ],
+)
+def test_an_error_in_the_stream_says_whether_to_try_again(kind: str, *, retryable: bool) -> None:
+    stream = events_of({"text": "Hello", "stream_error": {"type": kind, "message": "boom"}})
+    error = event("error", error={"type": kind, "message": "boom"})
+    with pytest.raises(StreamFault, match=f"{kind}: boom") as caught:
+        assemble([*stream[:2], error])
+    assert caught.value.retryable is retryable
+
+
+@pytest.mark.parametrize("name", ["ping", "content_block_of_tomorrow", "message", ""])
+@pytest.mark.parametrize("data", ["{}", "not json", ""])
+def test_unknown_events_are_skipped_whatever_they_hold(name: str, data: str) -> None:
+    stream = events_of({"text": "Hello"})
+    assert assemble([stream[0], (name, data), *stream[1:]]).text == "Hello"
+
+
+def test_unknown_blocks_and_deltas_are_skipped() -> None:
+    block = event("content_block_start", index=0, content_block={"type": "server_tool_use", "id": "x", "name": "web"})
+    delta = event("content_block_delta", index=0, delta={"type": "citations_delta", "citation": {}})
+    turn = assemble([started(), block, delta, event("content_block_stop", index=0), *text(1, "x"), *ended()])
+    assert (turn.text, turn.tool_calls) == ("x", ())
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        ("message_start", "{}"),
+        ("message_start", "[]"),
+        ("message_start", "null"),
+        ("message_start", "{"),
+        ("message_start", ""),
+        event("message_start", message={"usage": [1]}),
+        event("content_block_start", index=0),
+        event("content_block_start", content_block={"type": "text"}),
+        event("content_block_start", index="x", content_block={"type": "text"}),
+        event("content_block_start", index=0, content_block="text"),
+        event("content_block_start", index=0, content_block={}),
+        event("content_block_delta", index=9, delta={"type": "text_delta", "text": "x"}),
+        event("content_block_delta", index=0, delta={"type": "text_delta"}),
+        event("content_block_delta", index=0, delta=None),
+        event("content_block_delta", index=[], delta={}),
+        event("content_block_stop", index=9),
+        event("content_block_stop"),
+        event("message_delta"),
+        event("message_delta", delta=[]),
+        event("error"),
+        event("error", error="overloaded"),
+        event("error", error={"type": []}),
+    ],
+)
+def test_a_malformed_event_breaks_the_stream_off(bad: tuple[str, str]) -> None:
+    assembler = AnthropicAssembler()
+    for name, data in [started(), text(0, "x")[0]]:
+        assembler.feed(name, data)
+    with pytest.raises(StreamProtocolError, match=bad[0]):
+        assembler.feed(*bad)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [event("content_block_start", index=0, content_block={"type": "text", "text": 5})],
+        [text(0)[0], event("content_block_delta", index=0, delta={"type": "text_delta", "text": None})],
+        [
+            tool_use(0, "c")[0],
+            event("content_block_delta", index=0, delta={"type": "input_json_delta", "partial_json": None}),
+        ],
+        tool_use(0, ["c"]),
+    ],
+    ids=["text of a block", "text", "arguments", "id"],
+)
+def test_a_value_of_the_wrong_type_breaks_the_stream_off_too(events: Events) -> None:
+    with pytest.raises(StreamProtocolError):
+        assemble([started(), *events, *ended()])
+
+
+@pytest.mark.parametrize("reason", [5, ["end_turn"], {"why": "end_turn"}, True])
+def test_a_stop_reason_that_is_no_string_breaks_the_stream_off(reason: Any) -> None:
+    with pytest.raises(StreamProtocolError):
+        assemble(
+            [started(), *text(0, "x"), event("message_delta", delta={"stop_reason": reason}), event("message_stop")]
+        )
+
+
+def test_a_stream_without_a_start_or_a_stop_reason_is_no_turn() -> None:
+    for events in (
+        [*text(0, "x"), *ended()],
+        [started(), *text(0, "x"), event("message_stop")],
+        [started(), *text(0, "x"), *ended(None)],
+        [started(), *text(0, "x"), ended()[0]],
+        [],
+    ):
+        with pytest.raises(StreamProtocolError, match="ended before"):
+            assemble(events)
+
+
+answers = st.fixed_dictionaries(
+    {
+        "text": st.text(st.characters(exclude_categories=["Cs"]), max_size=40).map(lambda text: text.replace("${", "")),
+        "chunk_chars": st.integers(1, 10),
+        "pings": st.integers(0, 3),
+        "tool_calls": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "name": st.sampled_from(["ReadFile", "X"]),
+                    "arguments": st.dictionaries(st.text("ab"), st.integers(0, 9)),
+                }
+            ),
+            max_size=3,
+        ),
+    }
+)
+
+
+@given(answers, st.data())
+def test_a_stream_cut_anywhere_is_no_turn(answer: dict[str, Any], data: st.DataObject) -> None:
+    events = events_of(answer)
+    whole = assemble(events)
+    assert whole.text == answer["text"]
+    assert [(call.name, call.arguments) for call in whole.tool_calls] == [
+        (call["name"], call["arguments"]) for call in answer["tool_calls"]
+    ]
+    cut = data.draw(st.integers(0, len(events) - 1))
+    with pytest.raises(StreamProtocolError):
+        assemble(events[:cut])
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["text", "tool_use", "text_delta", "x"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["index", "delta", "content_block", "type", "message", "usage", "error", "text"]), inner
+        )
+    ),
+    max_leaves=8,
+)
+_names = st.sampled_from([*AnthropicAssembler._HANDLERS, "ping"])
+
+
+@given(st.lists(st.tuples(_names, _json.map(lambda value: orjson.dumps(value).decode())), max_size=6))
+def test_no_event_raises_anything_else(events: Events) -> None:
+    assembler = AnthropicAssembler()
+    for name, data in events:
+        try:
+            assembler.feed(name, data)
+        except (StreamProtocolError, StreamFault):
+            return

@@ -1,0 +1,390 @@
+"""The client against real HTTP on loopback: every answer a gateway may give ends in a turn or in one error of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from agent_host.errors import AgentHostError, ErrorCode, GatewayRejected, GatewayUnavailable, GuardrailBlocked
+from agent_host.llm.client import LlmClient, _retry_after
+from agent_host.testing.gateway import MockGateway, Script
+from tests.unit.llm.helpers import client, ended, event, events_of, ok, raw_server, sse, started, text
+
+if TYPE_CHECKING:
+    from agent_host.llm.stream import ModelTurn
+
+
+async def call(made: LlmClient, shown: list[str] | None = None, *messages: bytes) -> ModelTurn:
+    head = made.dialect.head(model="m", max_tokens=64, system="Be careful.", tools=[])
+    pieces: list[str] = [] if shown is None else shown
+    return await made.stream(head, messages or [made.dialect.renderer.user(["hi"])], pieces.append)
+
+
+async def answered(turn: dict[str, Any], token: str | None = None) -> ModelTurn:
+    """What the client makes of a scripted answer."""
+    async with MockGateway(Script.from_turns([turn])) as gateway, client(gateway.url, token) as made:
+        try:
+            return await call(made)
+        finally:
+            assert gateway.failures == []
+
+
+async def fault(turn: dict[str, Any]) -> AgentHostError:
+    with pytest.raises(AgentHostError) as caught:
+        await answered(turn)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+async def raw_fault(answer: bytes) -> AgentHostError:
+    async with raw_server(answer) as server, client(server.url) as made:
+        with pytest.raises(AgentHostError) as caught:
+            await call(made)
+    return caught.value
+
+
+# --- what goes well ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("split", [None, 1, 7])
+async def test_an_answer_comes_whole_however_it_is_cut_up(split: int | None) -> None:
+    calls = [{"name": "ReadFile", "arguments": {"path": "/größe"}}]
+    turn: dict[str, Any] = {"text": "Grüße\u2028an\u0085alle 👋\r\n", "tool_calls": calls, "pings": 2}
+    shown: list[str] = []
+    script = Script.from_turns([turn | ({"split_bytes": split} if split else {})])
+    async with MockGateway(script) as gateway, client(gateway.url) as made:
+        got = await call(made, shown)
+    assert got.text == "".join(shown) == turn["text"]
+    assert [(one.name, one.arguments) for one in got.tool_calls] == [("ReadFile", {"path": "/größe"})]
+
+
+async def test_the_request_is_that_of_the_messages_api() -> None:
+    script = Script.from_turns([{"text": "ok"}])
+    async with MockGateway(script, keep_bodies=True) as gateway, client(gateway.url + "/", "the-token") as made:
+        first, second = made.dialect.renderer.user(["one"]), b"," + made.dialect.renderer.user(["two"])
+        await call(made, None, first, second)
+        (record,) = gateway.requests
+    assert record.path == "/v1/messages"
+    assert {
+        name: record.headers[name] for name in ("x-api-key", "x-session-id", "anthropic-version", "content-type")
+    } == {
+        "x-api-key": "the-token",
+        "x-session-id": "sess_1",
+        "anthropic-version": "2023-06-01",
+        "content-type": "application/json",
+    }
+    assert record.body is not None
+    assert record.headers["content-length"] == str(len(record.body))
+    assert [message["content"][0]["text"] for message in orjson.loads(record.body)["messages"]] == ["one", "two"]
+
+
+async def test_without_a_token_no_credentials_are_sent() -> None:
+    expect = {"headers": {"x-api-key": False, "authorization": False}}
+    assert (await answered({"text": "ok", "expect": expect})).text == "ok"
+
+
+async def test_a_thread_of_megabytes_arrives_as_it_is() -> None:
+    script = Script.from_turns([{"text": "ok"}])
+    async with MockGateway(script, keep_bodies=True) as gateway, client(gateway.url) as made:
+        user = made.dialect.renderer.user(["x" * 400_000])
+        await call(made, None, user, b",", user, b",", user)
+        body = gateway.requests[0].body
+    assert body is not None
+    assert body.endswith(user + b"," + user + b"," + user + b"]}")
+
+
+async def test_requests_share_one_connection() -> None:
+    script = Script.from_turns([{"text": "ok", "repeat": 5}])
+    connections: set[Any] = set()
+    async with MockGateway(script) as gateway, client(gateway.url) as made:
+        for _ in range(5):
+            await call(made)
+            connections.add(made._http._transport._pool.connections[0])  # type: ignore[attr-defined]
+            assert len(made._http._transport._pool.connections) == 1  # type: ignore[attr-defined]
+    assert len(connections) == 1
+
+
+async def test_a_proxy_of_the_environment_is_not_asked_about_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with raw_server(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n") as proxy:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, proxy.url)
+        assert (await answered({"text": "ok"})).text == "ok"
+        assert proxy.requests == []
+
+
+# --- HTTP errors ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "code"),
+    [
+        (400, GuardrailBlocked, ErrorCode.LLM_GUARDRAIL_BLOCKED),
+        (401, GatewayRejected, ErrorCode.UNAUTHORIZED),
+        (402, GatewayRejected, ErrorCode.LLM_GATEWAY_ERROR),
+        (403, GatewayRejected, ErrorCode.UNAUTHORIZED),
+        (404, GatewayRejected, ErrorCode.LLM_GATEWAY_ERROR),
+        (405, GatewayRejected, ErrorCode.LLM_GATEWAY_ERROR),
+        (408, GatewayUnavailable, ErrorCode.LLM_GATEWAY_ERROR),
+        (413, GatewayRejected, ErrorCode.LLM_GATEWAY_ERROR),
+        (422, GatewayRejected, ErrorCode.LLM_GATEWAY_ERROR),
+        (429, GatewayUnavailable, ErrorCode.RATE_LIMITED),
+        (500, GatewayUnavailable, ErrorCode.LLM_GATEWAY_ERROR),
+        (502, GatewayUnavailable, ErrorCode.LLM_GATEWAY_ERROR),
+        (503, GatewayUnavailable, ErrorCode.LLM_GATEWAY_ERROR),
+        (529, GatewayUnavailable, ErrorCode.LLM_GATEWAY_ERROR),
+    ],
+)
+async def test_every_status_has_its_error(status: int, kind: type[AgentHostError], code: ErrorCode) -> None:
+    error = await fault({"status": status, "error": {"message": "because\nof this"}})
+    assert type(error) is kind
+    assert error.details.get("code", error.code) == code
+    assert "because of this" in str(error)
+    assert str(status) in str(error)
+
+
+async def test_other_successes_are_no_answer() -> None:
+    error = await raw_fault(b"HTTP/1.1 204 No Content\r\n\r\n")
+    assert type(error) is GatewayRejected
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_a_redirect_is_not_followed(status: int) -> None:
+    async with raw_server(ok(sse(*events_of({"text": "gotcha"})))) as elsewhere:
+        answer = f"HTTP/1.1 {status} Moved\r\nlocation: {elsewhere.url}/v1/messages\r\ncontent-length: 0\r\n\r\n"
+        error = await raw_fault(answer.encode())
+        assert elsewhere.requests == []
+    assert type(error) is GatewayRejected
+    assert str(status) in str(error)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 529])
+async def test_the_gateway_says_when_to_come_back(status: int) -> None:
+    error = await fault({"status": status, "headers": {"retry-after": "7.5"}})
+    assert isinstance(error, GatewayUnavailable)
+    assert error.retry_after_s == 7.5
+
+
+async def test_the_moment_may_be_a_date() -> None:
+    when = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
+    error = await fault({"status": 429, "headers": {"retry-after": when}})
+    assert isinstance(error, GatewayUnavailable)
+    assert error.retry_after_s is not None
+    assert 50 < error.retry_after_s <= 60
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("0", 0.0), ("-5", 0.0), (" 3 ", 3.0), ("Fri, 01 Jan 1999 00:00:00 GMT", 0.0), ("soon", None), ("", None)],
+)
+def test_odd_retry_after_headers(value: str, seconds: float | None) -> None:
+    assert _retry_after({"retry-after": value}) == seconds
+
+
+@pytest.mark.parametrize(
+    "value", ["Sun Nov  6 08:49:37 1994", "Sun, 06 Nov 1994 08:49:37 -0000", "Sun, 06 Nov 1994 08:49:37"]
+)
+def test_dates_without_a_zone_are_gmt(value: str) -> None:
+    assert _retry_after({"retry-after": value}) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"<html>Bad\n Gateway</html>", "<html>Bad Gateway</html>"),
+        (b"", "no details"),
+        (b"\xff\xfe\x00", "�"),
+        (b'{"detail":"x"}', '{"detail":"x"}'),
+        (b"y" * 200_000, "y" * 300),
+    ],
+)
+async def test_an_error_body_of_another_kind_is_shown_in_short(body: bytes, said: str) -> None:
+    head = f"HTTP/1.1 502 Bad Gateway\r\ncontent-type: text/html\r\ncontent-length: {len(body)}\r\n\r\n"
+    error = await raw_fault(head.encode() + body)
+    assert type(error) is GatewayUnavailable
+    assert said in str(error)
+    assert len(str(error)) < 500
+
+
+# --- answers that are none --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "cut", [{"cut_after_events": n} for n in range(8)] + [{"cut_after_bytes": n} for n in (0, 1, 500)]
+)
+async def test_a_cut_stream_is_worth_a_retry(cut: dict[str, int]) -> None:
+    error = await fault({"text": "Hello you", "chunk_chars": 3, "tool_calls": [{"name": "X", "arguments": {}}], **cut})
+    assert type(error) is GatewayUnavailable
+    assert error.retryable
+
+
+async def test_a_stream_that_ends_too_soon_but_properly_is_worth_a_retry() -> None:
+    error = await raw_fault(ok(sse(*events_of({"text": "Hello"})[:-1])))
+    assert type(error) is GatewayUnavailable
+    assert "ended before the message did" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error_type"),
+    [
+        ("overloaded_error", GatewayUnavailable),
+        ("api_error", GatewayUnavailable),
+        ("invalid_request_error", GatewayRejected),
+    ],
+)
+async def test_an_error_in_the_middle_of_an_answer(kind: str, error_type: type[AgentHostError]) -> None:
+    error = await fault({"text": "Hel", "stream_error": {"type": kind, "message": "boom"}})
+    assert type(error) is error_type
+    assert f"{kind}: boom" in str(error)
+
+
+@pytest.mark.parametrize(
+    "garbage", ["no events at all", "event: message_start\ndata: {broken\n\n", "\n\n\n", [0, 255, 10]]
+)
+async def test_garbage_is_worth_a_retry(garbage: str | list[int]) -> None:
+    assert type(await fault({"garbage": garbage})) is GatewayUnavailable
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/html; charset=utf-8", "text/event-stream-x", "text/plain"])
+async def test_an_answer_that_is_no_event_stream_is_not(kind: str) -> None:
+    error = await fault({"text": "Hello", "headers": {"content-type": kind}})
+    assert type(error) is GatewayRejected
+    assert kind.partition(";")[0] in str(error)
+    assert "--dialect" in str(error)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "text/event-stream",
+        "text/event-stream ; x=y",
+        "Text/Event-Stream;charset=UTF-8",
+    ],
+)
+async def test_the_content_type_may_be_spelled_in_any_way(kind: str) -> None:
+    body = sse(*events_of({"text": "Hello"}))
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
+    async with raw_server(head.encode() + body) as server, client(server.url) as made:
+        assert (await call(made)).text == "Hello"
+
+
+async def test_no_http_at_all_is_worth_a_retry() -> None:
+    assert type(await raw_fault(b"SSH-2.0-OpenSSH_9.2\r\n")) is GatewayUnavailable
+    assert type(await raw_fault(b"")) is GatewayUnavailable
+
+
+async def test_bytes_that_are_no_utf_8_are_no_answer() -> None:
+    body = sse(started(), *text(0, "rm /tmp/ä"), *ended()).replace("ä".encode(), b"\xe4")
+    assert type(await raw_fault(ok(body))) is GatewayUnavailable
+
+
+async def test_an_event_stream_is_utf_8_whatever_the_header_says() -> None:
+    body = sse(*events_of({"text": "Grüße"}))
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=latin-1\r\ncontent-length: {len(body)}\r\n\r\n"
+    async with raw_server(head.encode() + body) as server, client(server.url) as made:
+        assert (await call(made)).text == "Grüße"
+
+
+@pytest.mark.parametrize("status", ["200 OK", "500 Internal Server Error"])
+async def test_an_answer_that_cannot_be_decompressed_is_an_error_of_ours(status: str) -> None:
+    head = (
+        f"HTTP/1.1 {status}\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\n"
+    )
+    assert type(await raw_fault(head.encode() + b"nope")) is GatewayUnavailable
+
+
+async def test_a_compressed_answer_is_read() -> None:
+    body = gzip.compress(sse(*events_of({"text": "Hello"})))
+    async with raw_server(ok(body, "content-encoding: gzip")) as server, client(server.url) as made:
+        assert (await call(made)).text == "Hello"
+
+
+@pytest.mark.parametrize("turn", [{"hang": True}, {"text": "Hello", "chunk_delay_ms": 5000}])
+async def test_silence_ends_at_the_time_out(turn: dict[str, Any]) -> None:
+    async with MockGateway(Script.from_turns([turn])) as gateway, client(gateway.url, read_s=0.05) as made:
+        with pytest.raises(GatewayUnavailable, match="did not answer in time"):
+            await call(made)
+
+
+async def test_a_gateway_that_is_not_there_is_worth_a_retry() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets the port
+        async with client(f"http://127.0.0.1:{taken.getsockname()[1]}") as made:
+            with pytest.raises(GatewayUnavailable, match=r"127\.0\.0\.1"):
+                await call(made)
+
+
+async def test_the_client_is_good_after_any_failure() -> None:
+    turns: list[dict[str, Any]] = [
+        {"text": "x", "cut_after_events": 2},
+        {"status": 500},
+        {"garbage": "nonsense"},
+        {"text": "fine"},
+    ]
+    async with MockGateway(Script.from_turns(turns)) as gateway, client(gateway.url) as made:
+        for _ in range(3):
+            with pytest.raises(GatewayUnavailable):
+                await call(made)
+        assert (await call(made)).text == "fine"
+
+
+async def test_cancelling_a_call_leaves_the_client_usable() -> None:
+    turns: list[dict[str, Any]] = [{"hang": True}, {"text": "fine"}]
+    async with MockGateway(Script.from_turns(turns)) as gateway, client(gateway.url) as made:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await call(made)
+        assert (await call(made)).text == "fine"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://host:port",
+        "http://[::1",
+        "http://",
+        "ftp://host",
+        "host",
+        "http://127.0.0.1:99999",
+    ],
+)
+async def test_a_url_that_cannot_be_used_is_an_error_of_ours(url: str) -> None:
+    with pytest.raises(AgentHostError):
+        async with client(url) as made:
+            await call(made)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "s3cr3t\n",
+        "s3c\0r3t",
+        "\ts3cr3t",
+        " s3cr3t",
+        "s3cr3t ",
+    ],
+)
+async def test_a_token_that_is_no_header_value_is_not_shown(token: str) -> None:
+    said = ""
+    try:
+        await answered({"text": "ok"}, token)  # surrounding space may be taken off
+    except AgentHostError as error:
+        said = str(error)
+    assert "s3c" not in said
+
+
+async def test_a_token_beyond_ascii_is_an_error_of_ours() -> None:
+    with pytest.raises(AgentHostError) as caught:
+        await answered({"text": "ok"}, token="s3crét")
+    assert "s3cr" not in str(caught.value)
+
+
+async def test_a_null_in_place_of_text_is_an_error_of_ours() -> None:
+    null = event("content_block_delta", index=0, delta={"type": "text_delta", "text": None})
+    assert isinstance(await raw_fault(ok(sse(started(), text(0)[0], null, *ended()))), GatewayUnavailable)

@@ -1,0 +1,94 @@
+"""The session's patch: git applies it to the first versions and gets the present ones."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent_host.session.patches import session_patch
+from state import blobs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Project:
+    """A folder with first versions kept as a session keeps them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "project"
+        self.root.mkdir()
+        self.blobs = str(folder / "blobs")
+        self.baselines: dict[str, str | None] = {}
+
+    def before(self, name: str, content: bytes | None) -> None:
+        path = self.root / name
+        if content is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        self.baselines[str(path)] = None if content is None else blobs.put(self.blobs, content)
+
+    def patch(self) -> str:
+        return session_patch(self.baselines, blob_dir=self.blobs, workspace=str(self.root))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+CHANGES: dict[str, tuple[bytes | None, bytes | None]] = {
+    "changed.txt": (b"one\ntwo\nthree\n", b"one\n2\nthree\n"),
+    "sub/added.txt": (None, b"new\nfile\n"),
+    "deleted.txt": (b"gone\n", None),
+    "no-newline.txt": (b"a\nb", b"a\nc"),
+    "gets-newline.txt": (b"a\nb", b"a\nb\n"),
+    "crlf.txt": (b"a\r\nb\r\n", b"a\r\nc\r\n"),
+    "odd-breaks.txt": ("a\u2028b\x0cc\x85\n".encode(), "a\u2028b\x0cc\x85d\n".encode()),
+    "unicode.txt": ("grün\n".encode(), "blau 漢字\n".encode()),
+}
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@pytest.mark.parametrize("name", CHANGES)
+def test_git_applies_it(project: Project, tmp_path: Path, name: str) -> None:
+    first, present = CHANGES[name]
+    project.before(name, first)
+    copy = tmp_path / "copy"
+    shutil.copytree(project.root, copy)
+    target = project.root / name
+    if present is None:
+        target.unlink()
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(present)
+    patch = project.patch().encode()
+    applied = subprocess.run(["git", "apply", "-"], cwd=copy, input=patch, capture_output=True)
+    assert applied.returncode == 0, (applied.stderr.decode(), patch.decode())
+    assert (copy / name).read_bytes() == present if present is not None else not (copy / name).exists()
+
+
+def test_nothing_changed_is_an_empty_patch(project: Project) -> None:
+    project.before("same.txt", b"same\n")
+    assert project.patch() == ""
+
+
+def test_what_cannot_be_shown_is_said(project: Project) -> None:
+    project.before("binary.bin", b"\x00\x01")
+    (project.root / "binary.bin").write_bytes(b"\x00\x02")
+    project.baselines[str(project.root / "huge.txt")] = blobs.UNAVAILABLE
+    assert project.patch().splitlines() == [
+        "# binary.bin: binary content differs",
+        "# huge.txt: changed; its first version was not kept",
+    ]
+
+
+def test_files_are_in_the_order_of_their_paths(project: Project) -> None:
+    for name in ("b.txt", "a.txt"):
+        project.before(name, None)
+        (project.root / name).write_text(name)
+    patch = project.patch()
+    assert patch.index("a.txt") < patch.index("b.txt")

@@ -1,0 +1,81 @@
+"""Sessions and records in few words. Messages are what `agent_host.thread.messages` would encode, in short."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from state.checkpoint import Checkpoint, SessionIdentity
+from state.locations import SessionPaths
+from state.store import SessionStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SESSION = "sess_1"
+USAGE = {"inputTokens": 10, "outputTokens": 3, "cachedInputTokens": 1}
+
+
+def message(role: str, content: str, **more: Any) -> bytes:
+    return orjson.dumps({"role": role, "content": content, **more})
+
+
+def fresh_state(session_id: str = SESSION, **options: Any) -> Checkpoint:
+    identity = SessionIdentity(session_id, "ws_1", "tenant", "user", options)
+    return Checkpoint(identity, policy_bundle_version="v1", thread=[message("system", "be careful")])
+
+
+def paths_in(directory: Path | str, session_id: str = SESSION) -> SessionPaths:
+    return SessionPaths(str(directory), session_id)
+
+
+def create(directory: Path | str, session_id: str = SESSION) -> SessionStore:
+    return SessionStore.create(paths_in(directory, session_id), fresh_state(session_id))
+
+
+def start_task(store: SessionStore, prompt: str = "do it") -> None:
+    store.append("task_started", {"taskId": "t1", "prompt": prompt, "maxSteps": 40}, message("user", prompt))
+
+
+def turn(
+    store: SessionStore, step: str, *calls: str, gated: bool = False, text: str = "", side_effects: bool = True
+) -> None:
+    """The write-ahead of a step with `calls`, by id."""
+    named = [{"id": call, "name": "RunCommand", "arguments": {"command": call}} for call in calls]
+    rows = [{"callId": call, "sideEffects": side_effects} | ({"gated": True} if gated else {}) for call in calls]
+    fields = {
+        "stepId": step,
+        "stopReason": "tool_use" if calls else "end_turn",
+        "boot": "b",
+        "usage": USAGE,
+        "calls": rows,
+    }
+    store.append("turn", fields, message("assistant", text, **({"toolCalls": named} if named else {})))
+
+
+def finish(store: SessionStore, call: str, text: str = "ok", status: str = "succeeded") -> None:
+    result = message("tool", text, toolCallId=call, isError=status != "succeeded")
+    store.append("call_finished", {"callId": call, "status": status}, result)
+
+
+def commit(store: SessionStore, count: int) -> None:
+    store.append("step_committed", {"stepCount": count})
+
+
+def whole_step(store: SessionStore, number: int, text: str = "ok") -> None:
+    """One durable step with one call, as the loop records it."""
+    call = f"c{number}"
+    turn(store, f"step_{number}", call)
+    store.sync()
+    store.append("call_started", {"callId": call})
+    finish(store, call, text)
+    commit(store, number)
+    store.sync()
+
+
+def unnumbered(state: Checkpoint) -> Checkpoint:
+    """A copy of the state without its sequence number, which a reopened session may count on from elsewhere."""
+    return dataclasses.replace(copy.deepcopy(state), seq=0)

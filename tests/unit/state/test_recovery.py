@@ -1,0 +1,200 @@
+"""What a resume does with each call; which boot this is; content-addressed files; where things lie."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state import blobs, files
+from state.boot import boot_id
+from state.checkpoint import Call
+from state.errors import InvalidSessionId
+from state.locations import SessionPaths, checked_session_id, default_state_dir
+from state.recovery import Verdict, judge
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INTENT = {"path": "/f", "before": None, "after": "h"}
+
+
+def call(*, side_effects: bool, gated: bool, started: bool, intent: bool, result: bool) -> Call:
+    made = Call("c", "WriteFile", {}, side_effects)
+    made.gated, made.started = gated, started
+    made.intent = INTENT if intent else None
+    made.result = b"{}" if result else None
+    return made
+
+
+# Of calls with side effects and without a result: (gated, started, same boot) -> may it have begun?
+MAY_HAVE_BEGUN = {
+    (False, False, False): True,  # its start record may have been lost with the machine
+    (False, False, True): False,
+    (False, True, False): True,
+    (False, True, True): True,
+    (True, False, False): False,  # that start record is synced
+    (True, False, True): False,
+    (True, True, False): True,
+    (True, True, True): True,
+}
+
+
+@pytest.mark.parametrize(
+    ("side_effects", "gated", "started", "intent", "result", "same_boot"),
+    list(itertools.product([False, True], repeat=6)),
+)
+def test_every_call_has_its_verdict(
+    *, side_effects: bool, gated: bool, started: bool, intent: bool, result: bool, same_boot: bool
+) -> None:
+    if result:
+        expected = Verdict.REUSE
+    elif not side_effects or not MAY_HAVE_BEGUN[gated, started, same_boot]:
+        expected = Verdict.RUN
+    else:
+        expected = Verdict.COMPARE if intent else Verdict.INTERRUPTED
+    made = call(side_effects=side_effects, gated=gated, started=started, intent=intent, result=result)
+    assert judge(made, same_boot=same_boot) is expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own file")
+def test_the_boot_has_one_id() -> None:
+    with open("/proc/sys/kernel/random/boot_id") as handle:
+        assert boot_id() == handle.read().strip()
+    assert boot_id() is boot_id()
+
+
+@given(st.binary(max_size=200))
+def test_blobs_come_back(data: bytes) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        name = blobs.put(directory, data)
+        assert name == blobs.sha256_hex(data)
+        assert blobs.put(directory, data) == name
+        assert os.listdir(directory) == [name]
+        assert blobs.get(directory, name) == data
+
+
+def test_a_blob_is_private_and_written_once(tmp_path: Path) -> None:
+    directory = str(tmp_path / "blobs")
+    name = blobs.put(directory, b"first")
+    assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
+    found = os.stat(os.path.join(directory, name))
+    assert stat.S_IMODE(found.st_mode) == 0o600
+    blobs.put(directory, b"first")
+    assert os.stat(os.path.join(directory, name)).st_ino == found.st_ino
+
+
+def test_a_blob_that_is_not_what_its_name_says_is_none(tmp_path: Path) -> None:
+    name = blobs.put(str(tmp_path), b"content")
+    (tmp_path / name).write_bytes(b"Content")
+    assert blobs.get(str(tmp_path), name) is None
+    assert blobs.get(str(tmp_path), "0" * 64) is None
+    (tmp_path / "secret").write_bytes(b"s")
+    assert blobs.get(str(tmp_path / "x"), "../secret") is None
+    (tmp_path / name).unlink()
+    (tmp_path / "elsewhere").write_bytes(b"content")
+    (tmp_path / name).symlink_to(tmp_path / "elsewhere")
+    assert blobs.get(str(tmp_path), name) is None
+
+
+def test_a_damaged_blob_is_healed_by_the_next_put(tmp_path: Path) -> None:
+    name = blobs.put(str(tmp_path), b"content")
+    (tmp_path / name).write_bytes(b"")
+    blobs.put(str(tmp_path), b"content")
+    assert blobs.get(str(tmp_path), name) == b"content"
+
+
+def test_a_blob_that_cannot_be_written_leaves_no_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill_up(fd: int, data: bytes) -> None:
+        os.write(fd, data[:3])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_all", fill_up)
+        with pytest.raises(OSError, match="No space"):
+            blobs.put(str(tmp_path), b"content")
+    name = blobs.sha256_hex(b"content")
+    assert blobs.get(str(tmp_path), name) is None
+    assert blobs.put(str(tmp_path), b"content") == name
+    assert blobs.get(str(tmp_path), name) == b"content"
+
+
+def test_everything_of_a_session_lies_below_the_state_directory(tmp_path: Path) -> None:
+    paths = SessionPaths(str(tmp_path), "a-Z_9")
+    assert {name: os.path.relpath(getattr(paths, name), tmp_path) for name in LAYOUT} == LAYOUT
+
+
+LAYOUT = {
+    "checkpoints": "checkpoints",
+    "snapshot": "checkpoints/a-Z_9.json",
+    "journal": "checkpoints/a-Z_9.journal",
+    "lock": "checkpoints/a-Z_9.lock",
+    "records": "sessions/a-Z_9",
+    "events": "sessions/a-Z_9/events.jsonl",
+    "artifacts": "sessions/a-Z_9/artifacts",
+    "blobs": "sessions/a-Z_9/blobs",
+}
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "",
+        ".",
+        "..",
+        "../x",
+        "a/b",
+        "a\\b",
+        "/etc/passwd",
+        "a\0",
+        "a\n",
+        "a.b",
+        "a b",
+        "é",
+        "１",
+        "C:x",
+        "~",
+        "a" * 129,
+        "*",
+    ],
+)
+def test_a_hostile_id_touches_no_path(hostile: str) -> None:
+    with pytest.raises(InvalidSessionId) as caught:
+        SessionPaths("/nowhere", hostile)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text(max_size=140))
+def test_only_plain_ids_pass(text: str) -> None:
+    plain = 1 <= len(text) <= 128 and all(char.isascii() and (char.isalnum() or char in "_-") for char in text)
+    try:
+        assert checked_session_id(text) == text
+        assert plain
+    except InvalidSessionId:
+        assert not plain
+
+
+@pytest.mark.parametrize("longest", ["a" * 128, "-", "_", "sess_0f"])
+def test_plain_ids_pass(longest: str) -> None:
+    assert checked_session_id(longest) == longest
+
+
+def test_the_state_directory_is_chosen_by_the_environment(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.delenv("AGENT_HOST_STATE_DIR", raising=False)
+    assert default_state_dir().startswith(str(tmp_path))
+    assert default_state_dir().endswith("agent-host")
+    monkeypatch.setenv("AGENT_HOST_STATE_DIR", "~/state")
+    assert default_state_dir() == str(tmp_path / "state")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENT_HOST_STATE_DIR", "relative")
+    assert default_state_dir() == str(tmp_path / "relative")

@@ -1,0 +1,589 @@
+"""One session on disk: what `append` and `sync` promise, what `open` finds, what `delete` leaves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+import state.store
+from state import files
+from state.errors import Damaged, NoSuchSession, SessionExists, SessionLocked, StateError, UnknownVersion, WriteFailed
+from state.journal import frame, parse
+from state.lock import holder
+from state.snapshot import encode_snapshot
+from state.store import ENDED, SessionStore, load
+from tests.unit.state.helpers import (
+    SESSION,
+    USAGE,
+    commit,
+    create,
+    finish,
+    fresh_state,
+    message,
+    paths_in,
+    start_task,
+    turn,
+    unnumbered,
+    whole_step,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SessionStore]:
+    made = create(tmp_path)
+    yield made
+    made.close()
+
+
+def worked(directory: Path) -> SessionStore:
+    """A session in the middle of its second step."""
+    made = create(directory)
+    start_task(made)
+    whole_step(made, 1)
+    turn(made, "step_2", "c2", "c3", text="two at once")
+    made.sync()
+    made.append("call_started", {"callId": "c2", "intent": {"path": "/f", "before": None, "after": "h"}})
+    finish(made, "c2", "done")
+    return made
+
+
+def copy_of(directory: Path, target: Path) -> Path:
+    """What a process killed now would leave behind."""
+    shutil.copytree(directory / "checkpoints", target / "checkpoints")
+    return target
+
+
+def test_a_new_session_can_be_opened_again(tmp_path: Path) -> None:
+    create(tmp_path).close()
+    again = SessionStore.open(paths_in(tmp_path))
+    assert unnumbered(again.state) == fresh_state()
+    assert again.report.torn_bytes == 0
+    again.close()
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_killed_process_leaves_its_whole_state(tmp_path: Path, *, compact: bool, monkeypatch: Any) -> None:
+    if compact:
+        monkeypatch.setattr(state.store, "_MIN_COMPACT_BYTES", 0)
+    live = worked(tmp_path / "a")
+    if compact:
+        live.sync()
+    found = load(paths_in(copy_of(tmp_path / "a", tmp_path / "b")))
+    assert found.state == live.state
+    open_step = found.state.open_step
+    assert open_step is not None
+    first, second = open_step.calls
+    assert (first.started, first.status, first.intent) == (
+        True,
+        "succeeded",
+        {"path": "/f", "before": None, "after": "h"},
+    )
+    assert (second.started, second.result, second.arguments) == (False, None, {"command": "c3"})
+    assert open_step.text == "two at once"
+    live.close()
+
+
+def test_large_messages_make_a_new_snapshot_and_small_ones_do_not(store: SessionStore, tmp_path: Path) -> None:
+    paths = paths_in(tmp_path)
+    start_task(store)
+    before = os.stat(paths.snapshot).st_ino
+    for number in range(1, 20):
+        whole_step(store, number)
+    assert os.stat(paths.snapshot).st_ino == before
+    whole_step(store, 20, "x" * 300_000)
+    assert os.stat(paths.snapshot).st_ino != before
+    assert os.path.getsize(paths.journal) < 10_000
+    assert load(paths).state == store.state
+
+
+def test_bytes_written_follow_bytes_changed(store: SessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    real = files.write_all
+
+    def count(fd: int, data: bytes) -> None:
+        written.append(len(data))
+        real(fd, data)
+
+    monkeypatch.setattr(files, "write_all", count)
+    start_task(store)
+    for number in range(1, 201):
+        whole_step(store, number, "x" * 10_000)
+    assert sum(written) < 4 * sum(map(len, store.state.thread))
+
+
+def test_a_step_costs_two_syncs(store: SessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    real = files.sync_data
+
+    def count(fd: int) -> None:
+        synced.append(fd)
+        real(fd)
+
+    start_task(store)
+    store.sync()
+    monkeypatch.setattr(files, "sync_data", count)
+    turn(store, "step_1", *(f"c{n}" for n in range(8)))
+    store.sync()
+    for number in range(8):
+        store.append("call_started", {"callId": f"c{number}"})
+        finish(store, f"c{number}")
+    commit(store, 1)
+    store.sync()
+    assert len(synced) == 2
+
+
+def test_the_snapshot_is_the_json_of_ah_9_2(tmp_path: Path) -> None:
+    made = worked(tmp_path)
+    raw = orjson.loads(b"".join(encode_snapshot(made.state, "2026-02-21T15:10:00Z")))
+    made.close()
+    assert {key: raw[key] for key in raw if key not in ("thread", "resume", "checksum", "task")} == {
+        "checkpointVersion": "1.0",
+        "sessionId": SESSION,
+        "workspaceId": "ws_1",
+        "tenantId": "tenant",
+        "userId": "user",
+        "sessionStatus": "SESSION_RUNNING",
+        "stepCursor": "step_1",
+        "sessionTokensUsed": 2 * (USAGE["inputTokens"] + USAGE["outputTokens"]),
+        "policyBundleVersion": "v1",
+        "checkpointedAt": "2026-02-21T15:10:00Z",
+    }
+    assert {key: raw["task"][key] for key in ("taskId", "prompt", "status", "stepCount", "maxSteps")} == {
+        "taskId": "t1",
+        "prompt": "do it",
+        "status": "running",
+        "stepCount": 1,
+        "maxSteps": 40,
+    }
+    assert [entry["role"] for entry in raw["thread"]] == ["system", "user", "assistant", "tool", "assistant"]
+
+
+def test_a_snapshot_holds_all_of_an_open_step(store: SessionStore, tmp_path: Path) -> None:
+    start_task(store)
+    turn(store, "step_1", "c1", "c2", gated=True, text="both")
+    store.append(
+        "call_started",
+        {"callId": "c1", "intent": {"path": "/f", "before": "h", "after": None}, "baselines": {"/f": "h", "/g": None}},
+    )
+    answer = {"callId": "c1", "status": "denied", "code": "APPROVAL_REQUIRED", "replay": {"approve": "RunCommand"}}
+    store.append("call_finished", answer, message("tool", "no", toolCallId="c1", isError=True))
+    store.append("grant", {"scope": "task", "toolName": "RunCommand"})
+    store.append("session_status", {"status": "SESSION_PAUSED", "policyBundleVersion": "v2", "maxSteps": 9})
+    store._write_snapshot()
+    found = load(paths_in(tmp_path)).state
+    assert found == store.state
+    assert found.open_step is not None
+    first, second = found.open_step.calls
+    assert (first.gated, first.started, first.code, first.replay) == (True, True, "APPROVAL_REQUIRED", answer["replay"])
+    assert first.result is not None
+    assert (second.gated, second.started, second.replay) == (True, False, None)
+    assert (found.baselines, found.grants) == ({"/f": "h", "/g": None}, [{"scope": "task", "toolName": "RunCommand"}])
+    assert (found.session_status, found.policy_bundle_version) == ("SESSION_PAUSED", "v2")
+
+
+def test_the_file_on_disk_is_that_json(store: SessionStore, tmp_path: Path) -> None:
+    raw = orjson.loads((tmp_path / "checkpoints" / f"{SESSION}.json").read_bytes())
+    assert raw["sessionId"] == SESSION
+    assert raw["checkpointedAt"].startswith("20")
+
+
+@pytest.fixture
+def loose_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("loose_umask")
+def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    made = worked(tmp_path)
+    found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "checkpoints").iterdir()}
+    made.close()
+    assert found == dict.fromkeys((f"{SESSION}.json", f"{SESSION}.journal", f"{SESSION}.lock"), 0o600)
+    for directory in ("checkpoints", f"sessions/{SESSION}"):
+        assert stat.S_IMODE((tmp_path / directory).stat().st_mode) == 0o700
+
+
+@pytest.mark.usefixtures("loose_umask")
+def test_all_directories_that_are_made_are_for_their_owner_alone(tmp_path: Path) -> None:
+    create(tmp_path / "share" / "agent-host").close()
+    made = [path for path in tmp_path.rglob("*") if path.is_dir()]
+    assert len(made) == 5
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in made if path.stat().st_mode & 0o77} == {}
+
+
+def test_the_first_baseline_of_a_path_stays(store: SessionStore, tmp_path: Path) -> None:
+    start_task(store)
+    turn(store, "step_1", "c1", "c2", gated=True)
+    store.append("call_started", {"callId": "c1", "baselines": {"/a": "first", "/b": None}})
+    store.append("call_started", {"callId": "c2", "baselines": {"/a": "second", "/b": "second", "/c": "third"}})
+    assert store.state.baselines == {"/a": "first", "/b": None, "/c": "third"}
+    assert load(paths_in(tmp_path)).state.baselines == store.state.baselines
+
+
+# --- create -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_is_created_once(store: SessionStore, tmp_path: Path) -> None:
+    with pytest.raises(SessionLocked) as caught:
+        create(tmp_path)
+    assert caught.value.pid == os.getpid()
+    store.close()
+    before = (tmp_path / "checkpoints" / f"{SESSION}.json").read_bytes()
+    with pytest.raises(SessionExists, match=SESSION):
+        create(tmp_path)
+    assert (tmp_path / "checkpoints" / f"{SESSION}.json").read_bytes() == before
+    SessionStore.open(paths_in(tmp_path)).close()  # the refused one holds no lock
+
+
+def test_a_dangling_link_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / f"{SESSION}.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises((SessionExists, Damaged)):
+        create(tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_leftover_temporary_files_are_no_obstacle(tmp_path: Path) -> None:
+    live = worked(tmp_path)
+    live.close()
+    for suffix in ("json", "journal"):
+        (tmp_path / "checkpoints" / f"{SESSION}.{suffix}.tmp").write_bytes(b"half a snap")
+    (tmp_path / "bystander").write_bytes(b"mine")
+    os.unlink(tmp_path / "checkpoints" / f"{SESSION}.json.tmp")
+    (tmp_path / "checkpoints" / f"{SESSION}.json.tmp").symlink_to(tmp_path / "bystander")
+    again = SessionStore.open(paths_in(tmp_path))
+    assert unnumbered(again.state) == unnumbered(live.state)
+    again._write_snapshot()
+    again.close()
+    assert (tmp_path / "bystander").read_bytes() == b"mine"
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        f"{SESSION}.journal",
+        f"{SESSION}.json",
+        f"{SESSION}.lock",
+    ]
+
+
+# --- open -------------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_no_such_session(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchSession, match="nobody"):
+        SessionStore.open(paths_in(tmp_path, "nobody"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_crash_between_the_two_replacements_of_a_compaction_is_harmless(tmp_path: Path) -> None:
+    live = worked(tmp_path / "a")
+    old = (tmp_path / "a" / "checkpoints" / f"{SESSION}.journal").read_bytes()
+    expected = unnumbered(live.state)
+    live._write_snapshot()
+    copy_of(tmp_path / "a", tmp_path / "b")
+    live.close()
+    (tmp_path / "b" / "checkpoints" / f"{SESSION}.journal").write_bytes(old)
+    assert unnumbered(load(paths_in(tmp_path / "b")).state) == expected
+    again = SessionStore.open(paths_in(tmp_path / "b"))
+    assert unnumbered(again.state) == expected
+    finish(again, "c3")
+    commit(again, 2)
+    again.close()
+    found = load(paths_in(tmp_path / "b")).state
+    assert found == again.state
+    assert found.task is not None
+    assert [row[0] for row in found.task.finished_calls] == ["RunCommand"] * 3
+
+
+def test_a_crash_in_the_middle_of_a_creation_leaves_no_session(tmp_path: Path) -> None:
+    """The journal is made first, so that a checkpoint without one is always damage."""
+    create(tmp_path).close()
+    journal = tmp_path / "checkpoints" / f"{SESSION}.journal"
+    opening = journal.read_bytes()
+    for begin_again in (False, True):
+        (tmp_path / "checkpoints" / f"{SESSION}.json").unlink(missing_ok=True)
+        journal.write_bytes(opening)
+        if begin_again:
+            create(tmp_path).close()
+            assert unnumbered(load(paths_in(tmp_path)).state) == fresh_state()
+        else:
+            with pytest.raises(NoSuchSession):
+                SessionStore.open(paths_in(tmp_path))
+            assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_a_torn_record_is_dropped_and_reported(tmp_path: Path) -> None:
+    live = worked(tmp_path)
+    finish(live, "c3", "never whole")
+    live.close()
+    journal = tmp_path / "checkpoints" / f"{SESSION}.journal"
+    data = journal.read_bytes()
+    last = data.rindex(b"\nJ1 ") + 1
+    for size in (last + 1, last + 20, len(data) - 1):
+        journal.write_bytes(data[:size])
+        again = SessionStore.open(paths_in(tmp_path))
+        assert again.report.torn_bytes == size - last
+        open_step = again.state.open_step
+        assert open_step is not None
+        assert [call.status for call in open_step.calls] == ["succeeded", None]
+        again.close()
+        assert not parse(journal.read_bytes()).torn_bytes
+
+
+def test_no_changed_byte_of_either_file_gives_another_state(tmp_path: Path) -> None:
+    live = worked(tmp_path)
+    live.close()
+    paths = paths_in(tmp_path)
+    dropped_tail = 0
+    for path in (paths.snapshot, paths.journal):
+        data = files.read_bytes(path)
+        for at in range(len(data)):
+            for flip in (0x01, 0x80):
+                with open(path, "wb") as handle:
+                    handle.write(data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :])
+                try:
+                    found = load(paths)
+                except (Damaged, UnknownVersion):
+                    continue
+                assert path == paths.journal, f"snapshot byte {at}"
+                assert found.report.torn_bytes, f"journal byte {at}"
+                dropped_tail += 1
+        with open(path, "wb") as handle:
+            handle.write(data)
+    assert load(paths).state == live.state
+    assert dropped_tail
+
+
+def test_damage_is_moved_aside_and_never_deleted(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    contents = []
+    for number in (1, 2):
+        worked(tmp_path).close()
+        snapshot, journal = checkpoints / f"{SESSION}.json", checkpoints / f"{SESSION}.journal"
+        damaged = snapshot.read_bytes().replace(b"be careful", b"be careless"[:10])
+        snapshot.write_bytes(damaged)
+        contents.append((damaged, journal.read_bytes()))
+        with pytest.raises(Damaged, match="checksum") as caught:
+            SessionStore.open(paths_in(tmp_path))
+        assert caught.value.quarantined == f"{snapshot}.corrupt-{number}"
+    assert sorted(path.name for path in checkpoints.iterdir()) == [
+        f"{SESSION}.journal.corrupt-1",
+        f"{SESSION}.journal.corrupt-2",
+        f"{SESSION}.json.corrupt-1",
+        f"{SESSION}.json.corrupt-2",
+    ]
+    for number, (snapshot_data, journal_data) in enumerate(contents, 1):
+        assert (checkpoints / f"{SESSION}.json.corrupt-{number}").read_bytes() == snapshot_data
+        assert (checkpoints / f"{SESSION}.journal.corrupt-{number}").read_bytes() == journal_data
+    create(tmp_path).close()
+
+
+def test_a_journal_damaged_before_its_end_is_moved_aside(tmp_path: Path) -> None:
+    worked(tmp_path).close()
+    journal = tmp_path / "checkpoints" / f"{SESSION}.journal"
+    data = journal.read_bytes()
+    journal.write_bytes(data.replace(b'"kind":"turn"', b'"kind":"tarn"', 1))
+    with pytest.raises(Damaged, match="before its end"):
+        SessionStore.open(paths_in(tmp_path))
+    assert not journal.exists()
+
+
+@pytest.mark.parametrize("kind", ["json", "journal"])
+def test_a_link_in_place_of_a_file_is_refused_and_its_target_left_alone(tmp_path: Path, kind: str) -> None:
+    worked(tmp_path).close()
+    path = tmp_path / "checkpoints" / f"{SESSION}.{kind}"
+    target = tmp_path / "target"
+    path.rename(target)
+    path.symlink_to(target)
+    data = target.read_bytes()
+    with pytest.raises(Damaged, match="symbolic links"):
+        SessionStore.open(paths_in(tmp_path))
+    assert target.read_bytes() == data
+    assert not target.is_symlink()
+    assert (tmp_path / "checkpoints" / f"{SESSION}.{kind}.corrupt-1").is_symlink()
+
+
+def test_a_lock_that_cannot_be_opened_is_an_error_of_ours(tmp_path: Path) -> None:
+    worked(tmp_path).close()
+    lock = tmp_path / "checkpoints" / f"{SESSION}.lock"
+    lock.unlink()
+    lock.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StateError):
+        SessionStore.open(paths_in(tmp_path))
+
+
+def test_the_checkpoint_of_another_session_is_refused(tmp_path: Path) -> None:
+    worked(tmp_path).close()
+    for suffix in ("json", "journal"):
+        source = tmp_path / "checkpoints" / f"{SESSION}.{suffix}"
+        shutil.copy(source, tmp_path / "checkpoints" / f"other.{suffix}")
+    with pytest.raises(Damaged, match=SESSION):
+        SessionStore.open(paths_in(tmp_path, "other"))
+    SessionStore.open(paths_in(tmp_path)).close()
+
+
+def test_the_journal_of_another_session_is_refused(tmp_path: Path) -> None:
+    worked(tmp_path).close()
+    create(tmp_path, "other").close()
+    shutil.copy(tmp_path / "checkpoints" / f"{SESSION}.journal", tmp_path / "checkpoints" / "other.journal")
+    with pytest.raises(Damaged, match=SESSION):
+        SessionStore.open(paths_in(tmp_path, "other"))
+
+
+@pytest.mark.parametrize("version", ["1.1", "2.0", 2, None])
+def test_an_unknown_version_is_left_untouched(tmp_path: Path, version: object) -> None:
+    worked(tmp_path).close()
+    snapshot, journal = (tmp_path / "checkpoints" / f"{SESSION}.{suffix}" for suffix in ("json", "journal"))
+    newer = orjson.dumps({**orjson.loads(snapshot.read_bytes()), "checkpointVersion": version, "new": 1})
+    snapshot.write_bytes(newer)
+    before = journal.read_bytes()
+    with pytest.raises(UnknownVersion):
+        SessionStore.open(paths_in(tmp_path))
+    assert (snapshot.read_bytes(), journal.read_bytes()) == (newer, before)
+    assert holder(paths_in(tmp_path).lock) is None
+
+
+def test_a_newer_journal_is_left_untouched(tmp_path: Path) -> None:
+    worked(tmp_path).close()
+    journal = tmp_path / "checkpoints" / f"{SESSION}.journal"
+    newer = journal.read_bytes().replace(b"J1 ", b"J2 ")
+    journal.write_bytes(newer)
+    with pytest.raises(UnknownVersion):
+        SessionStore.open(paths_in(tmp_path))
+    assert journal.read_bytes() == newer
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'"text"', b'{"a":1}', b"\xff\xfe", b"[" * 5000])
+def test_what_is_no_checkpoint_is_damage(tmp_path: Path, data: bytes) -> None:
+    worked(tmp_path).close()
+    (tmp_path / "checkpoints" / f"{SESSION}.json").write_bytes(data)
+    with pytest.raises(Damaged):
+        SessionStore.open(paths_in(tmp_path))
+    assert (tmp_path / "checkpoints" / f"{SESSION}.json.corrupt-1").read_bytes() == data
+
+
+def test_records_missing_between_checkpoint_and_journal_are_damage(tmp_path: Path) -> None:
+    snapshot = tmp_path / "checkpoints" / f"{SESSION}.json"
+    live = create(tmp_path)
+    older = snapshot.read_bytes()
+    start_task(live)
+    live._write_snapshot()
+    live.close()
+    snapshot.write_bytes(older)
+    with pytest.raises(Damaged, match="missing"):
+        SessionStore.open(paths_in(tmp_path))
+
+
+def test_a_record_that_cannot_follow_is_damage(tmp_path: Path) -> None:
+    live = create(tmp_path)
+    seq = live.state.seq
+    live.close()
+    with open(paths_in(tmp_path).journal, "ab") as handle:
+        handle.write(frame(seq + 1, b'{"kind":"call_started","callId":"nobody"}'))
+    with pytest.raises(Damaged, match="call_started"):
+        SessionStore.open(paths_in(tmp_path))
+
+
+def test_a_journal_alone_is_damage_unless_it_says_that_the_session_is_over(tmp_path: Path) -> None:
+    worked(tmp_path).close()
+    os.unlink(tmp_path / "checkpoints" / f"{SESSION}.json")
+    with pytest.raises(Damaged, match="missing"):
+        SessionStore.open(paths_in(tmp_path))
+    assert (tmp_path / "checkpoints" / f"{SESSION}.journal.corrupt-1").exists()
+
+
+@pytest.mark.parametrize("left", [None, b"", b"J1 9"])
+def test_a_journal_that_vanished_is_damage(tmp_path: Path, left: bytes | None) -> None:
+    """No crash leaves this: a journal is put in place whole, with its first record, and stays until the next one."""
+    live = worked(tmp_path)
+    live._write_snapshot()
+    finish(live, "c3")
+    live.close()
+    journal = tmp_path / "checkpoints" / f"{SESSION}.journal"
+    if left is None:
+        journal.unlink()
+    else:
+        journal.write_bytes(left)
+    with pytest.raises(Damaged):
+        SessionStore.open(paths_in(tmp_path))
+
+
+def test_a_note_in_an_open_step_does_not_spoil_the_snapshot(tmp_path: Path) -> None:
+    live = worked(tmp_path)
+    try:
+        live.append("note", {}, message("system", "by the way"))
+    except Damaged:  # refusing it would do as well
+        live.close()
+        return
+    live._write_snapshot()
+    live.close()
+    assert load(paths_in(tmp_path)).state == live.state
+
+
+# --- delete -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_clean_end_leaves_only_the_records_folder(tmp_path: Path) -> None:
+    made = worked(tmp_path)
+    (tmp_path / "sessions" / SESSION / "events.jsonl").write_bytes(b"{}\n")
+    made.delete()
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+    assert (tmp_path / "sessions" / SESSION / "events.jsonl").exists()
+    with pytest.raises(NoSuchSession):
+        SessionStore.open(paths_in(tmp_path))
+    create(tmp_path).close()
+
+
+def ended_journal(directory: Path) -> None:
+    """What a process leaves that was killed between the two removals of a clean end."""
+    made = worked(directory)
+    made.append("session_status", {"status": ENDED})
+    made.close()
+    os.unlink(directory / "checkpoints" / f"{SESSION}.json")
+
+
+def test_a_crash_in_the_middle_of_the_clean_end_finishes_it(tmp_path: Path) -> None:
+    ended_journal(tmp_path)
+    with pytest.raises(NoSuchSession):
+        SessionStore.open(paths_in(tmp_path))
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_the_snapshot_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone it would be an older state; the journal alone says that the session is over."""
+    made = worked(tmp_path)
+    gone: list[str] = []
+    real = os.unlink
+
+    def watch(path: str) -> None:
+        assert parse(files.read_bytes(paths_in(tmp_path).journal)).records[-1][1].endswith(b'"SESSION_COMPLETED"}')
+        gone.append(os.path.basename(path))
+        real(path)
+        if path.endswith(".journal"):
+            monkeypatch.undo()
+
+    monkeypatch.setattr(os, "unlink", watch)
+    made.delete()
+    assert gone == [f"{SESSION}.json", f"{SESSION}.journal"]
+
+
+def test_an_id_whose_clean_end_was_cut_off_can_be_used_again(tmp_path: Path) -> None:
+    ended_journal(tmp_path)
+    create(tmp_path).close()
+
+
+def test_a_clean_end_that_the_disk_refuses_lets_go_of_the_lock(tmp_path: Path) -> None:
+    made = worked(tmp_path)
+    journal = tmp_path / "checkpoints" / f"{SESSION}.journal"
+    journal.unlink()
+    journal.mkdir()  # what cannot be unlinked, even by root
+    with pytest.raises(WriteFailed):
+        made.delete()
+    assert holder(paths_in(tmp_path).lock) is None

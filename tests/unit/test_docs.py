@@ -1,0 +1,45 @@
+"""What the documentation shows must work."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from agent_host.errors import ErrorCode
+from config.settings import SETTINGS
+from policy.validate import parse_bundle
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+
+
+def test_the_bundle_in_the_policy_page_is_valid() -> None:
+    page = (ROOT / "docs" / "policy.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    assert parse_bundle(example.encode()).capability("Shell.Exec") is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_source_files_exist(page: Path) -> None:
+    for named in re.findall(
+        r"`((?:agent_host|tool_runtime|policy|state|config|benchmarks)/[\w/]+\.\w+)`", page.read_text()
+    ):
+        assert (ROOT / named).exists(), named
+
+
+def test_settings_named_in_the_readme_exist() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "config/defaults.toml" in text
+    assert SETTINGS.keys() >= {"host.policy", "llm.gateway"}
+
+
+def test_the_error_codes_are_the_interface_s() -> None:
+    assert all(code == code.name for code in ErrorCode)

@@ -1,0 +1,160 @@
+"""Messages on record (AH 5.1) and how many tokens they are taken for (AH 5.3)."""
+
+from __future__ import annotations
+
+import base64
+import random
+from datetime import datetime
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_host.thread.messages import Message, ToolCall, decode, encode
+from agent_host.thread.tokens import PER_MESSAGE_OVERHEAD, TokenizerUnavailable, counter, estimate, message_tokens
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+ids = st.text("abc_0123456789", min_size=1, max_size=12)
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+calls = st.tuples(ids, texts, st.dictionaries(texts, values, max_size=3), st.none() | texts.filter(bool)).map(
+    lambda given: ToolCall(*given)
+)
+counts = st.integers(0, 10**6)
+messages = st.one_of(
+    st.tuples(st.sampled_from(["system", "user"]), texts, counts),
+    st.tuples(st.just("assistant"), texts, counts, st.lists(calls, max_size=3).map(tuple)),
+    st.tuples(st.just("tool"), texts, counts, st.just(()), ids, st.booleans()),
+).map(lambda given: Message(*given))
+
+
+@given(messages, ids, st.none() | ids, st.none() | ids)
+def test_messages_come_back(message: Message, session_id: str, task_id: str | None, step_id: str | None) -> None:
+    data = encode(message, session_id=session_id, task_id=task_id, step_id=step_id)
+    assert decode(data) == message
+    assert b"\n" not in data
+    assert orjson.dumps(orjson.loads(data)) == data  # as a checkpoint gives it back
+
+
+def test_the_wire_form_is_that_of_the_interface() -> None:
+    call = ToolCall("c1", "ReadFile", {"path": "/f"})
+    raw: dict[str, Any] = orjson.loads(
+        encode(Message("assistant", "I look.", 7, (call,)), session_id="s", task_id="t", step_id="p")
+    )
+    message_id, stamp = raw.pop("messageId"), raw.pop("timestamp")
+    assert message_id.startswith("msg_")
+    assert stamp.endswith("Z")
+    assert datetime.fromisoformat(stamp).tzinfo is not None
+    assert raw == {
+        "sessionId": "s",
+        "role": "assistant",
+        "content": "I look.",
+        "tokenCount": 7,
+        "toolCalls": [{"id": "c1", "name": "ReadFile", "arguments": {"path": "/f"}}],
+        "taskId": "t",
+        "stepId": "p",
+    }
+    result = orjson.loads(encode(Message("tool", "no", 1, tool_call_id="c1", is_error=True), session_id="s"))
+    assert (result["toolCallId"], result["isError"]) == ("c1", True)
+    assert "taskId" not in result
+
+
+def test_ids_are_fresh() -> None:
+    message = Message("user", "x", 1)
+    found = {orjson.loads(encode(message, session_id="s"))["messageId"] for _ in range(50)}
+    assert len(found) == 50
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+PROSE = (
+    "The checkpoint is written after each completed step, before the next call of the model, and the program does not "
+    "go on until the disk has taken it. A crash in between loses nothing that anybody was told of. "
+)
+CODE = """def advance(sizes, start, kept, budget):
+    if kept <= budget:
+        return start, kept
+    while start < len(sizes) - 1 and kept > budget:
+        kept -= sizes[start]
+        start += 1
+    return start, kept
+"""
+_BYTES = random.Random(7).randbytes(600)
+HEX, BASE64 = _BYTES.hex(), base64.b64encode(_BYTES).decode()
+LISTING = "".join(
+    f"-rw-r--r-- 1 root root {n * 3571 % 99991:6} Nov 22 02:{n:02} file_{n:03}.py\n" for n in range(10, 40)
+)
+CHINESE = "检查点在每个步骤之后写入磁盘，然后才调用模型。"
+
+
+def test_prose_is_counted_on_the_high_side() -> None:
+    words = len(PROSE.split())
+    assert words < estimate(PROSE) < 2 * words
+
+
+@pytest.mark.parametrize(
+    # What today's tokenizers make of such text: about so many characters a token.
+    ("text", "fewest", "most"),
+    [
+        (PROSE, 3.0, 4.8),
+        (CODE, 1.8, 4.2),
+        (HEX, 1.2, 2.4),
+        (BASE64, 1.1, 2.9),
+        (LISTING, 1.5, 3.0),
+        (CHINESE, 0.9, 1.7),
+    ],
+    ids=["prose", "code", "hex", "base64", "listing", "chinese"],
+)
+def test_characters_for_a_token_are_in_the_right_region(text: str, fewest: float, most: float) -> None:
+    assert fewest < len(text) / estimate(text) < most
+
+
+@pytest.mark.parametrize("text", [HEX, BASE64, LISTING])
+def test_what_tools_print_costs_far_more_than_a_quarter_of_its_bytes(text: str) -> None:
+    assert estimate(text) > 1.35 * len(text.encode()) / 4
+
+
+@pytest.mark.parametrize("text", [PROSE, CODE, HEX + "\n", BASE64 + "\n", LISTING, CHINESE])
+def test_the_estimate_is_linear(text: str) -> None:
+    once = estimate(text)
+    assert abs(estimate(text * 200) - 200 * once) <= 200
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_text_put_together_costs_about_its_parts(first: str, second: str) -> None:
+    assert abs(estimate(first + second) - estimate(first) - estimate(second)) <= 1 + len(first + second) // 6
+    assert estimate(first) <= len(first)
+    assert (estimate(first) == 0) == (first == "")
+
+
+def test_long_runs_of_one_kind_are_not_nothing() -> None:
+    assert estimate("a" * 6000) == 1000
+    assert estimate("1" * 6000) == 2000
+    assert estimate("=" * 600) == 600
+
+
+def test_a_message_costs_its_text_its_calls_and_something_of_its_own() -> None:
+    assert message_tokens(len, "") == PER_MESSAGE_OVERHEAD
+    assert message_tokens(len, "abc") == PER_MESSAGE_OVERHEAD + 3
+    assert message_tokens(len, "abc", ("{}", '{"a":1}')) > PER_MESSAGE_OVERHEAD + 3 + 2 + 7
+
+
+def test_counters_are_had_by_name_and_never_by_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    assert counter("estimate") is estimate
+    with pytest.raises(TokenizerUnavailable, match="'nope': choose estimate, o200k_base, cl100k_base"):
+        counter("nope")
+    monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
+    with pytest.raises(TokenizerUnavailable, match="TIKTOKEN_CACHE_DIR"):
+        counter("o200k_base")
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    with pytest.raises(TokenizerUnavailable, match="no rank file"):
+        counter("cl100k_base")
