@@ -98,9 +98,15 @@ def test_a_link_in_place_of_the_lock_is_not_followed(path: str, tmp_path: Path) 
     os.symlink(tmp_path / "target", path)
     with pytest.raises(WriteFailed, match="symbolic links"):
         SessionLock.acquire(path, "s")
-    with pytest.raises(OSError, match="symbolic links"):
-        holder(path)
     assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.xfail(
+    strict=True, raises=OSError, reason="one link among the locks ends `agent-host sessions` with an internal error"
+)
+def test_a_look_at_a_link_finds_nobody(path: str, tmp_path: Path) -> None:
+    os.symlink(tmp_path / "target", path)
+    assert holder(path) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage\n", b"999999999\n"])

@@ -361,6 +361,29 @@ def test_no_changed_byte_of_either_file_gives_another_state(tmp_path: Path) -> N
     assert dropped_tail
 
 
+@pytest.mark.xfail(
+    strict=True, reason="a last record that is complete and wrong passes for torn: the call that it started runs twice"
+)
+def test_a_damaged_last_record_does_not_make_a_started_call_unstarted(tmp_path: Path) -> None:
+    """A process that dies leaves a record without its end. One that has its end was whole once, and so was its word."""
+    live = create(tmp_path)
+    start_task(live)
+    turn(live, "step_1", "c1")
+    live.sync()
+    live.append("call_started", {"callId": "c1"})
+    live.close()
+    journal = tmp_path / "checkpoints" / f"{SESSION}.journal"
+    data = bytearray(journal.read_bytes())
+    data[-5] ^= 1
+    journal.write_bytes(data)
+    try:
+        found = load(paths_in(tmp_path))
+    except Damaged:
+        return
+    assert found.state.open_step is not None
+    assert found.state.open_step.calls[0].started
+
+
 def test_damage_is_moved_aside_and_never_deleted(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     contents = []
@@ -525,6 +548,18 @@ def test_a_note_in_an_open_step_does_not_spoil_the_snapshot(tmp_path: Path) -> N
     live._write_snapshot()
     live.close()
     assert load(paths_in(tmp_path)).state == live.state
+
+
+@pytest.mark.xfail(
+    strict=True, reason="fields go over the record's own kind and message: the grant is read back as a note"
+)
+@pytest.mark.parametrize("name", ["kind", "message"])
+def test_fields_cannot_change_what_a_record_is(store: SessionStore, tmp_path: Path, name: str) -> None:
+    try:
+        store.append("grant", {name: "note", "scope": "task"})
+    except ValueError:  # refusing it would do as well
+        assert store.state.grants == []
+    assert load(paths_in(tmp_path)).state == store.state
 
 
 # --- delete -----------------------------------------------------------------------------------------------------------
