@@ -149,13 +149,14 @@ def _task_started(state: Checkpoint, fields: dict[str, Any], message: bytes | No
 
 def _turn(state: Checkpoint, fields: dict[str, Any], message: bytes | None) -> None:
     task = _task(state)
-    if message is None:
-        raise KeyError("message")
+    if message is None or state.open_step is not None:
+        raise KeyError("a turn needs a message and no step that is still open")
+    step = open_step_from({**fields, "position": len(state.thread)}, message)
     _append(state, message)
     state.usage.add(fields["usage"])
     task.usage.add(fields["usage"])
     _add_baselines(state, fields)
-    state.open_step = open_step_from(fields, state.thread)
+    state.open_step = step
 
 
 def _add_baselines(state: Checkpoint, fields: dict[str, Any]) -> None:
@@ -180,8 +181,8 @@ def _call_finished(state: Checkpoint, fields: dict[str, Any], message: bytes | N
 
 def _step_committed(state: Checkpoint, fields: dict[str, Any], message: bytes | None) -> None:
     task, step = _task(state), state.open_step
-    if step is None:
-        raise KeyError("no open step")
+    if step is None or any(call.result is None for call in step.calls):
+        raise KeyError("a step is committed when it is open and all its calls are answered")
     for call in step.calls:
         _append(state, call.result)
         task.finished_calls.append((call.tool_name, call.status or "failed", call.code))
@@ -239,13 +240,12 @@ def _open_call(state: Checkpoint, call_id: str) -> Call:
     return next(call for call in state.open_step.calls if call.call_id == call_id)
 
 
-def open_step_from(fields: dict[str, Any], thread: list[bytes]) -> OpenStep:
+def open_step_from(fields: dict[str, Any], message: bytes) -> OpenStep:
     """The open step: names and arguments of the calls stand in the assistant's message, the rest in `fields`."""
-    position = fields.get("position", len(thread) - 1)
-    turn = orjson.loads(thread[position])
+    turn = orjson.loads(message)
     named = {call["id"]: call for call in turn.get("toolCalls", [])}
     calls = [_call_from(raw, named[raw["callId"]]) for raw in fields["calls"]]
-    return OpenStep(fields["stepId"], fields["stopReason"], fields["boot"], position, turn["content"], calls)
+    return OpenStep(fields["stepId"], fields["stopReason"], fields["boot"], fields["position"], turn["content"], calls)
 
 
 def _call_from(raw: dict[str, Any], named: dict[str, Any]) -> Call:

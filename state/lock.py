@@ -75,7 +75,7 @@ def holder(path: str) -> int | None:
     """Pid of the live process that holds the lock at `path`; None when nobody does."""
     try:
         fd = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-    except FileNotFoundError:
+    except OSError:  # not there, or nothing that could be a lock of ours
         return None
     try:
         return None if _try_lock(fd) else (_pid_in(fd) or 0)

@@ -77,7 +77,7 @@ def decode_snapshot(data: bytes) -> Checkpoint:
         thread=thread,
         task=None if raw["task"] is None else _task_from_json(raw["task"]),
         step_cursor=raw["stepCursor"],
-        open_step=None if step is None else open_step_from(step, thread),
+        open_step=None if step is None else open_step_from(step, thread[step["position"]]),
         usage=_usage_from(resume["usage"]),
         baselines=resume["baselines"],
         grants=resume["grants"],

@@ -11,6 +11,7 @@ descriptor failed is never written again: the next write puts everything into a 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -115,6 +116,8 @@ class SessionStore:
         """Fold one record over the state and write it; on return it survives the death of this process, and after
         `sync` that of the machine. Raises WriteFailed, and then the state has the record all the same: the next
         write that succeeds carries it."""
+        if "kind" in fields or "message" in fields:
+            raise ValueError("`kind` and `message` are the record's own")
         record: dict[str, Any] = {"kind": kind, **fields}
         if message is not None:
             record["message"] = orjson.Fragment(message)
@@ -130,9 +133,20 @@ class SessionStore:
         """Make everything appended so far durable: one sync, or a new snapshot when the journal failed or has
         outgrown the last one. Raises WriteFailed."""
         journal = self._journal
-        if journal is None or journal.broken or self._outgrown(journal):
+        if journal is None or journal.broken:
             self._write_snapshot()
+        elif self._outgrown(journal):
+            self._compact(journal)
         else:
+            journal.sync()
+
+    def _compact(self, journal: Journal) -> None:
+        """A new snapshot in place of a sync; on a disk too full for it the journal that is there goes on."""
+        try:
+            self._write_snapshot()
+        except WriteFailed:
+            if self._journal is not journal or journal.broken:
+                raise
             journal.sync()
 
     def close(self) -> None:
@@ -149,6 +163,7 @@ class SessionStore:
         """
         with contextlib.suppress(WriteFailed):
             self.append("session_status", {"status": ENDED})
+            self.sync()
         self._close_journal()
         gone = False
         try:
@@ -212,6 +227,8 @@ def load(paths: SessionPaths) -> Loaded:
     if content.damaged:
         raise Damaged(f"the journal is damaged {content.valid_bytes} bytes in, before its end")
     _replay(state, content, paths.session_id)
+    if content.torn_bytes and journal_data is not None and journal_data.endswith(b"\n"):
+        _suspect_starts(state)
     return Loaded(state, LoadReport(content.torn_bytes), content, len(data))
 
 
@@ -232,6 +249,14 @@ def _replay(state: Checkpoint, content: JournalContent, session_id: str) -> None
             continue
         message = fields.pop("message", None)
         state.apply(kind, fields, None if message is None else orjson.dumps(message))
+
+
+def _suspect_starts(state: Checkpoint) -> None:
+    """The last record is whole to its end and fails its checksum. No dying process leaves that, so it was whole once,
+    and it may have said that a call of the open step started."""
+    if state.open_step is not None:
+        for call in state.open_step.calls:
+            call.started = call.started or call.result is None
 
 
 def _refuse_existing(paths: SessionPaths) -> None:
@@ -272,7 +297,11 @@ def _read(path: str) -> bytes | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise Damaged(f"{os.path.basename(path)} cannot be read: {error.strerror}") from error
+        problem = f"{os.path.basename(path)} cannot be read: {error.strerror}"
+        # What is no plain file is not ours. Anything else is a trouble of the machine, and the file may be well.
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EMLINK):
+            raise Damaged(problem) from error
+        raise WriteFailed(problem) from error
 
 
 def _quarantine(paths: SessionPaths) -> str:

@@ -73,7 +73,9 @@ def resume(namespace: argparse.Namespace) -> int:
         approvals=[*options["approvals"], *namespace.approve],
         approve_all=namespace.approve_all or options["approveAll"],
     )
-    return _drive(launch, None, max_steps=given.get("host.max_steps"))
+    # As the workspace may have tightened it, where it was given at all.
+    asked = launch.settings.integer("host.max_steps") if "host.max_steps" in given else None
+    return _drive(launch, None, max_steps=asked)
 
 
 def _prompt(given: str) -> str:
@@ -106,6 +108,8 @@ def _launch(
     from agent_host.app import Launch
 
     root = os.path.realpath(os.path.expanduser(workspace))
+    if root != root.encode("utf-8", "replace").decode():
+        raise UsageError(f"--workspace {root!r}: its name is not UTF-8, which no model could be told")
     if not os.path.isdir(root):
         raise UsageError(f"--workspace {workspace}: there is no such directory")
     try:

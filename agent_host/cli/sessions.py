@@ -47,11 +47,12 @@ def newest_resumable(state_dir: str) -> str | None:
     free = [paths for paths in _resumable(state_dir) if holder(paths.lock) is None]
     for paths in sorted(free, key=_mtime, reverse=True):
         try:
-            load(paths)
+            task = load(paths).state.task
         except StateError as error:
             sys.stderr.write(f"agent-host: session {paths.session_id} is passed over: {error}\n")
             continue
-        return paths.session_id
+        if task is not None:  # without one it died before it began
+            return paths.session_id
     return None
 
 

@@ -5,6 +5,7 @@ A sink takes an event in memory and returns; none of them may wait, for the loop
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -30,7 +31,11 @@ class Event:
     def line(self) -> bytes:
         """The envelope as one line of JSON with its newline."""
         if self._line is None:
-            self._line = orjson.dumps(self.envelope, default=str, option=orjson.OPT_APPEND_NEWLINE)
+            try:
+                self._line = orjson.dumps(self.envelope, default=str, option=orjson.OPT_APPEND_NEWLINE)
+            except orjson.JSONEncodeError:
+                # A lone surrogate, a huge integer: what a model or a file name put there must not stop the loop.
+                self._line = json.dumps(self.envelope, default=str).encode() + b"\n"
         return self._line
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _API_VERSION = "2023-06-01"
 # Errors that come after HTTP 200; all but these are passing troubles of the gateway.
 _PERMANENT_ERRORS = frozenset({"invalid_request_error", "authentication_error", "permission_error", "not_found_error"})
+_UNSENDABLE = re.compile(r"[^A-Za-z0-9_-]")
+_MAX_NAME = 128
 _NESTING_THAT_CAN_BE_WRITTEN = 200
 # The API refuses empty text blocks.
 _NOTHING_SAID = "(no text)"
@@ -36,7 +39,7 @@ class AnthropicRenderer:
         """The assistant's blocks and, where it called tools, the user message with their results."""
         blocks = [_text(assistant.content)] if assistant.content.strip() or not assistant.tool_calls else []
         blocks += [
-            {"type": "tool_use", "id": call.call_id, "name": call.name, "input": call.arguments}
+            {"type": "tool_use", "id": call.call_id, "name": _sendable_name(call.name), "input": call.arguments}
             for call in assistant.tool_calls
         ]
         turn = orjson.dumps({"role": "assistant", "content": blocks})
@@ -51,6 +54,11 @@ class AnthropicRenderer:
                 block["is_error"] = True
             answers.append(block)
         return turn + b"," + orjson.dumps({"role": "user", "content": answers})
+
+
+def _sendable_name(name: str) -> str:
+    """A name that the API takes back: a model can make one up that it would refuse."""
+    return _UNSENDABLE.sub("_", name)[:_MAX_NAME] or "_"
 
 
 def _text(text: str) -> dict[str, Any]:
@@ -110,7 +118,6 @@ class _Block:
     name: str = ""
     start_input: Any = None
     parts: list[str] = field(default_factory=list)
-    stopped: bool = False
 
 
 class AnthropicAssembler:
@@ -170,9 +177,6 @@ class AnthropicAssembler:
             block.parts.append(_string(delta["partial_json"], required=True))
         return None
 
-    def _block_stop(self, data: dict[str, Any]) -> None:
-        self._blocks[data["index"]].stopped = True
-
     def _message_delta(self, data: dict[str, Any]) -> None:
         self._stop_reason = _string(data["delta"].get("stop_reason")) or self._stop_reason
         self._note_usage(data.get("usage") or {})
@@ -187,13 +191,12 @@ class AnthropicAssembler:
 
     def _note_usage(self, usage: Mapping[str, Any]) -> None:
         # Counts in message_delta are cumulative and replace those of message_start.
-        self._usage.update({name: count for name, count in usage.items() if isinstance(count, int)})
+        self._usage.update({name: count for name, count in usage.items() if type(count) is int and count >= 0})
 
     _HANDLERS: ClassVar[dict[str, Callable[[AnthropicAssembler, Any], str | None]]] = {
         "message_start": _message_start,
         "content_block_start": _block_start,
         "content_block_delta": _block_delta,
-        "content_block_stop": _block_stop,
         "message_delta": _message_delta,
         "message_stop": _message_stop,
         "error": _error,

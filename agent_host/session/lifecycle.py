@@ -78,6 +78,7 @@ class Session:
         self._resumed_from_step: int | None = None
         self._began = time.monotonic()
         self._began_at = now_rfc3339()
+        self._result: dict[str, Any] | None = None
 
     @property
     def session_id(self) -> str:
@@ -143,7 +144,12 @@ class Session:
         return session_patch(self._ctx.state.baselines, blob_dir=self._paths.blobs, workspace=self._ctx.where.workspace)
 
     def result(self, end: TaskEnd) -> dict[str, Any]:
-        """The result object (interface section 1)."""
+        """The result object (interface section 1); the same one whenever it is asked for."""
+        if self._result is None:
+            self._result = self._make_result(end)
+        return self._result
+
+    def _make_result(self, end: TaskEnd) -> dict[str, Any]:
         task = self._ctx.task
         return {
             "sessionId": self.session_id,
@@ -184,6 +190,7 @@ class Session:
 
     async def _drive(self) -> TaskEnd:
         ctx = self._ctx
+        self._result = None
         end = await run_task(ctx)
         await self._upload_history()
         payload: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}

@@ -39,6 +39,7 @@ class Thread:
         self._start = 0
         self._kept = 0
         self._dropped_messages = 0
+        self._prompt_dropped = False
         self._call_ids: set[str] = set()
         self._task_unit = -1
         self._task_prompt = ""
@@ -56,6 +57,7 @@ class Thread:
     def add_task(self, prompt: Message) -> None:
         """The user's prompt of a new task; it stays in sight however much is dropped."""
         self._task_unit = len(self._wire)
+        self._prompt_dropped = False
         self._task_prompt = prompt.content
         self._task_tokens = prompt.tokens
         self._add(self._renderer.user([prompt.content]), prompt.tokens, 1)
@@ -96,25 +98,34 @@ class Thread:
         if self.tokens <= budget:
             return 0
         before = self._start
-        room = max(0, budget - self._task_tokens - _MARKER_TOKENS)
-        self._start, self._kept = advance(self._sizes, self._start, self._kept, room)
-        dropped = sum(self._messages[before : self._start])
-        self._dropped_messages += dropped
-        return dropped
+        # First as though the prompt stayed in the window; where it would not, it takes its place out of the room.
+        start, kept = advance(self._sizes, self._start, self._kept, max(0, budget - _MARKER_TOKENS))
+        if start > self._task_unit:
+            room = max(0, budget - _MARKER_TOKENS - self._task_tokens)
+            start, kept = advance(self._sizes, self._start, self._kept, room)
+        self._start, self._kept = start, kept
+        seen_before = self._removed()
+        self._dropped_messages += sum(self._messages[before : self._start])
+        self._prompt_dropped = self._task_unit < self._start
+        return self._removed() - seen_before
 
     def encoded(self) -> list[bytes]:
         """The messages to send, encoded; the chunks put together are JSON objects with commas between them."""
         if self._start == 0:
             return self._wire.chunks(0)
-        marker = f"[Earlier conversation truncated — {self._dropped_messages} messages removed]"
-        pinned = [self._task_prompt] if self._task_unit < self._start else []
+        pinned = [self._task_prompt] if self._prompt_dropped else []
+        marker = f"[Earlier conversation truncated — {self._removed()} messages removed]"
         return [self._renderer.user([*pinned, marker]), b",", *self._wire.chunks(self._start)]
 
     def _set_before_window(self) -> int:
         """Tokens of what stands in for the dropped units: the marker, and the prompt where it was among them."""
         if self._start == 0:
             return 0
-        return _MARKER_TOKENS + (self._task_tokens if self._task_unit < self._start else 0)
+        return _MARKER_TOKENS + (self._task_tokens if self._prompt_dropped else 0)
+
+    def _removed(self) -> int:
+        """Messages that are no longer seen; the task's prompt stays in sight when its unit goes."""
+        return self._dropped_messages - self._prompt_dropped
 
     def _add(self, wire: bytes, tokens: int, messages: int) -> None:
         self._wire.append(wire)

@@ -193,8 +193,6 @@ def test_unknown_blocks_and_deltas_are_skipped() -> None:
         event("content_block_delta", index=0, delta={"type": "text_delta"}),
         event("content_block_delta", index=0, delta=None),
         event("content_block_delta", index=[], delta={}),
-        event("content_block_stop", index=9),
-        event("content_block_stop"),
         event("message_delta"),
         event("message_delta", delta=[]),
         event("error"),

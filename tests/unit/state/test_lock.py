@@ -101,9 +101,6 @@ def test_a_link_in_place_of_the_lock_is_not_followed(path: str, tmp_path: Path) 
     assert not (tmp_path / "target").exists()
 
 
-@pytest.mark.xfail(
-    strict=True, raises=OSError, reason="one link among the locks ends `agent-host sessions` with an internal error"
-)
 def test_a_look_at_a_link_finds_nobody(path: str, tmp_path: Path) -> None:
     os.symlink(tmp_path / "target", path)
     assert holder(path) is None

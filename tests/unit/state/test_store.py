@@ -361,9 +361,6 @@ def test_no_changed_byte_of_either_file_gives_another_state(tmp_path: Path) -> N
     assert dropped_tail
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a last record that is complete and wrong passes for torn: the call that it started runs twice"
-)
 def test_a_damaged_last_record_does_not_make_a_started_call_unstarted(tmp_path: Path) -> None:
     """A process that dies leaves a record without its end. One that has its end was whole once, and so was its word."""
     live = create(tmp_path)
@@ -550,9 +547,6 @@ def test_a_note_in_an_open_step_does_not_spoil_the_snapshot(tmp_path: Path) -> N
     assert load(paths_in(tmp_path)).state == live.state
 
 
-@pytest.mark.xfail(
-    strict=True, reason="fields go over the record's own kind and message: the grant is read back as a note"
-)
 @pytest.mark.parametrize("name", ["kind", "message"])
 def test_fields_cannot_change_what_a_record_is(store: SessionStore, tmp_path: Path, name: str) -> None:
     try:

@@ -62,7 +62,7 @@ def test_results_stand_in_call_order_in_one_message() -> None:
 def test_dropping_keeps_pairs_the_task_and_counts_messages() -> None:
     thread = filled(10, calls=2)  # a step: 3 messages, 300 tokens
     dropped = thread.fit(1500)
-    assert dropped == 1 + 3 * 6
+    assert dropped == 3 * 6
     first, *rest = sent(thread)
     prompt, marker = first["content"]
     assert prompt["text"] == "the task"
