@@ -8,12 +8,11 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import signal
 import sys
-from typing import TYPE_CHECKING
 
 from agent_host.version import __version__
 
+TYPE_CHECKING = False  # type checkers take the name for true; importing it from typing is a third of `--version`
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
@@ -29,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_missing_streams()
     if arguments == ["--version"]:
         return _print_version()
+    import signal
+
     # An exception in the middle of an extension module's initialisation can crash the interpreter, and nothing that is
     # on disk needs an orderly end. A command that runs for longer puts its own handler in place.
     signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
@@ -68,7 +69,7 @@ def _call(chosen: argparse.Namespace) -> int:
         return _INTERRUPTED
     except BrokenPipeError:
         return _INTERNAL
-    except Exception as error:
+    except Exception as error:  # one of the two places that turn exceptions into what users see
         if os.environ.get(DEBUG_VARIABLE) == "1":
             raise
         return _report(error)
