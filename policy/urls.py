@@ -154,9 +154,13 @@ def _canonical_host(host: str) -> str:
         from ipaddress import IPv6Address
 
         try:
-            return str(IPv6Address(host.strip("[]")))
+            address = IPv6Address(host.strip("[]"))
         except ValueError:
             raise UrlProblem(f"{host} is not an IPv6 address") from None
+        if address.ipv4_mapped is not None:  # which newer Pythons write with dots
+            low = int(address) & 0xFFFFFFFF
+            return f"::ffff:{low >> 16:x}:{low & 0xFFFF:x}"
+        return str(address)
     if not host.isascii():
         host = _to_ascii(host.translate(_DOTS))
     host = host.lower().removesuffix(".")

@@ -32,9 +32,11 @@ class Server:
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         self.connections = 0
         self.port = 0
+        self.writers: list[asyncio.StreamWriter] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.writers.append(writer)
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -59,7 +61,11 @@ async def serving(answers: dict[str, bytes], host: str = "127.0.0.1") -> AsyncIt
     listener = await asyncio.start_server(server.serve, host, 0)
     server.port = listener.sockets[0].getsockname()[1]
     async with listener:
-        yield server
+        try:
+            yield server
+        finally:  # a server waits for its connections from Python 3.12 on, and the client keeps its own open
+            for writer in server.writers:
+                writer.close()
 
 
 async def test_a_plain_get(call: Call) -> None:
