@@ -55,6 +55,7 @@ endif
 $(VENV)/.ready-run: $(VENV)/.made $(INPUTS)
 	@echo "preparing $(VENV)" >&2
 	$(call INSTALL,)
+	@$(BIN)/python -m compileall -q agent_host tool_runtime policy state config
 	@touch $@
 
 $(VENV)/.ready-test: $(VENV)/.made $(INPUTS)

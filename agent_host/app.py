@@ -13,12 +13,13 @@ from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.llm.anthropic import AnthropicDialect
-from agent_host.llm.client import GatewayTimeouts, LlmClient, checked_url, shown_url
+from agent_host.llm.client import GatewayTimeouts, LlmClient, checked_url, password_of, shown_url
 from agent_host.llm.retry import RetryPolicy
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import LoopContext
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import Surroundings
+from agent_host.scrub import Scrubber, take_from_environment
 from agent_host.services.workspace import EmbeddedWorkspaceService
 from agent_host.session.handshake import load_bundle
 from agent_host.session.lifecycle import Session, state_errors_translated
@@ -226,6 +227,7 @@ def _context(
     sinks: Sequence[Sink],
 ) -> LoopContext:
     settings, identity = launch.settings, store.state.identity
+    token = take_from_environment(TOKEN_VARIABLE)
     router = LocalToolRouter(_runtime_settings(settings, launch.workspace, shell))
     definitions = router.get_available_tools()
     disabled = dict.fromkeys(settings.names("tools.disabled"), "tools.disabled in the configuration")
@@ -249,7 +251,7 @@ def _context(
     return LoopContext(
         store=store,
         thread=thread,
-        llm=_client(settings, gateway_url, dialect, identity.session_id),
+        llm=_client(settings, gateway_url, token, dialect, identity.session_id),
         router=router,
         gate=UnattendedGate(launch.approvals, approve_all=launch.approve_all),
         emitter=emitter,
@@ -268,6 +270,7 @@ def _context(
         count=count,
         clock=_utc_now,
         cancellation=Cancellation(),
+        scrubber=Scrubber([token, password_of(gateway_url)]),
     )
 
 
@@ -299,9 +302,9 @@ def _counter(settings: Settings) -> Callable[[str], int]:
         raise UsageError(f"llm.tokenizer: {error}") from error
 
 
-def _client(settings: Settings, url: str, dialect: Dialect, session_id: str) -> LlmClient:
+def _client(settings: Settings, url: str, token: str | None, dialect: Dialect, session_id: str) -> LlmClient:
     timeouts = GatewayTimeouts(settings.number("llm.connect_timeout_s"), settings.number("llm.read_timeout_s"))
-    return LlmClient(url, os.environ.get(TOKEN_VARIABLE), dialect, session_id=session_id, timeouts=timeouts)
+    return LlmClient(url, token, dialect, session_id=session_id, timeouts=timeouts)
 
 
 def _runtime_settings(settings: Settings, workspace: str, shell: str) -> RuntimeSettings:

@@ -109,7 +109,8 @@ class Task:
 @dataclass(slots=True)
 class Checkpoint:
     """Everything that a resume needs. `thread` holds encoded messages; `baselines` maps a path to the blob of its
-    content before the session's first write to it (None: it did not exist); `grants` are approvals given."""
+    content before the session's first write to it (None: it did not exist); `grants` are approvals given. `boot` is the
+    boot of the machine in which the last turn was recorded."""
 
     identity: SessionIdentity
     session_status: str = "SESSION_RUNNING"
@@ -122,6 +123,7 @@ class Checkpoint:
     baselines: dict[str, str | None] = field(default_factory=dict)
     grants: list[dict[str, Any]] = field(default_factory=list)
     seq: int = 0
+    boot: str | None = None
 
     @property
     def session_tokens_used(self) -> int:
@@ -157,6 +159,7 @@ def _turn(state: Checkpoint, fields: dict[str, Any], message: bytes | None) -> N
     task.usage.add(fields["usage"])
     _add_baselines(state, fields)
     state.open_step = step
+    state.boot = fields["boot"]
 
 
 def _add_baselines(state: Checkpoint, fields: dict[str, Any]) -> None:

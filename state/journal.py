@@ -14,10 +14,13 @@ import os
 import re
 import zlib
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from state import files
 from state.errors import UnknownVersion, WriteFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _VERSION = b"J1"
 _FORMAT = re.compile(rb"J\d+(?=[ \n])")
@@ -33,6 +36,7 @@ class JournalContent:
     valid_bytes: int
     torn_bytes: int = 0
     damaged: bool = False
+    behind: tuple[bytes, ...] = ()
 
 
 def frame(seq: int, payload: bytes) -> bytes:
@@ -51,7 +55,8 @@ def parse(data: bytes) -> JournalContent:
     while at < len(data):
         found = _record_at(data, at)
         if found is None:
-            return JournalContent(records, at, len(data) - at, damaged=_whole_record_after(data, at))
+            behind = tuple(_whole_records_after(data, at))
+            return JournalContent(records, at, len(data) - at, damaged=bool(behind), behind=behind)
         if records and found[0] != records[-1][0] + 1:  # a whole record, and not the one that belongs here
             return JournalContent(records, at, len(data) - at, damaged=True)
         seq, payload, at = found
@@ -75,12 +80,13 @@ def _record_at(data: bytes, at: int) -> tuple[int, bytes, int] | None:
     return int(seq), payload, end + 1
 
 
-def _whole_record_after(data: bytes, at: int) -> bool:
-    """True when a whole record lies behind the first broken one: then no crash tore the file, something damaged it."""
+def _whole_records_after(data: bytes, at: int) -> Iterator[bytes]:
+    """Payloads of the whole records behind a broken one. No dying process leaves any: it writes one after another."""
     while (at := data.find(_VERSION + b" ", at + 1)) >= 0:
-        if _record_at(data, at) is not None:
-            return True
-    return False
+        found = _record_at(data, at)
+        if found is not None:
+            yield found[1]
+            at = found[2] - 1
 
 
 class Journal:

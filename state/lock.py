@@ -42,9 +42,7 @@ class SessionLock:
                     # The holder before us may have removed the file between our open and our lock: then we hold a
                     # lock on nothing, and another process could hold the one on the name.
                     if _still_named(path, fd):
-                        os.ftruncate(fd, 0)
-                        os.lseek(fd, 0, os.SEEK_SET)
-                        os.write(fd, b"%d\n" % os.getpid())
+                        _write_pid(fd)
                         return cls(path, fd)
                 else:
                     pid = _pid_in(fd)
@@ -108,6 +106,15 @@ def _pid_in(fd: int) -> int | None:
     os.lseek(fd, 0, os.SEEK_SET)
     text = os.read(fd, 32).strip()
     return int(text) if text.isdigit() else None
+
+
+def _write_pid(fd: int) -> None:
+    try:
+        os.ftruncate(fd, 0)
+        os.lseek(fd, 0, os.SEEK_SET)
+        os.write(fd, b"%d\n" % os.getpid())
+    except OSError as error:
+        raise WriteFailed(f"the lock cannot be written: {error.strerror}") from error
 
 
 def _still_named(path: str, fd: int) -> bool:

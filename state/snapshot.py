@@ -40,6 +40,7 @@ def encode_snapshot(state: Checkpoint, checkpointed_at: str) -> list[bytes]:
             "resume": {
                 "journalSeq": state.seq,
                 "options": identity.options,
+                "boot": state.boot,
                 "usage": state.usage.to_wire(),
                 "baselines": state.baselines,
                 "grants": state.grants,
@@ -82,6 +83,7 @@ def decode_snapshot(data: bytes) -> Checkpoint:
         baselines=resume["baselines"],
         grants=resume["grants"],
         seq=resume["journalSeq"],
+        boot=resume["boot"],
     )
 
 

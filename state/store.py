@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 import orjson
 
 from state import files
+from state.boot import boot_id
 from state.errors import Damaged, NoSuchSession, SessionExists, UnknownVersion, WriteFailed
 from state.journal import Journal, JournalContent, parse
 from state.locations import SessionPaths, make_private_dir
@@ -224,10 +225,10 @@ def load(paths: SessionPaths) -> Loaded:
         raise Damaged(f"the checkpoint belongs to session {state.identity.session_id!r}")
     if not content.records:
         raise Damaged("the checkpoint is there and its journal is missing or empty")
-    if content.damaged:
-        raise Damaged(f"the journal is damaged {content.valid_bytes} bytes in, before its end")
     _replay(state, content, paths.session_id)
-    if content.torn_bytes and journal_data is not None and journal_data.endswith(b"\n"):
+    if content.damaged and not _lost_with_power(state, content):
+        raise Damaged(f"the journal is damaged {content.valid_bytes} bytes in, before its end")
+    if content.damaged or (content.torn_bytes and journal_data is not None and journal_data.endswith(b"\n")):
         _suspect_starts(state)
     return Loaded(state, LoadReport(content.torn_bytes), content, len(data))
 
@@ -249,6 +250,19 @@ def _replay(state: Checkpoint, content: JournalContent, session_id: str) -> None
             continue
         message = fields.pop("message", None)
         state.apply(kind, fields, None if message is None else orjson.dumps(message))
+
+
+def _lost_with_power(state: Checkpoint, content: JournalContent) -> bool:
+    """True when the break can be what a machine's sudden end made of records that were not synced yet.
+
+    They may reach the disk in any order. It takes another boot, and behind the break nothing but records of the one
+    step: whatever stands before a turn was synced.
+    """
+    if state.boot is None or state.boot == boot_id():
+        return False
+    return all(
+        orjson.loads(payload).get("kind") not in ("turn", "task_started", "opened") for payload in content.behind
+    )
 
 
 def _suspect_starts(state: Checkpoint) -> None:

@@ -182,6 +182,11 @@ def checked_url(url: str) -> httpx.URL:
     return parsed
 
 
+def password_of(url: str) -> str | None:
+    """The password that stands in `url`; None when there is none."""
+    return checked_url(url).password or None
+
+
 def shown_url(url: str) -> str:
     """`url` without the user and password that may stand in it, for people to read."""
     scheme, separator, rest = url.partition("://")

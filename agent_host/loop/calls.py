@@ -118,9 +118,11 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
     def upload_failed(name: str, message: str) -> None:
         ctx.emit(EventType.ARTIFACT_UPLOAD_FAILED, step_id, artifactName=name, message=message)
 
-    result = await store_artifacts(result, ctx.workspace, upload_failed)
+    clean = [artifact._replace(data=ctx.scrubber.data(artifact.data)) for artifact in result.artifacts]
+    result = await store_artifacts(result._replace(artifacts=tuple(clean)), ctx.workspace, upload_failed)
     code = None if result.error is None else result.error.code
-    finish(ctx, step_id, call, result.status, code, text_of(result), None, started, result.artifact_uris)
+    text = ctx.scrubber.text(text_of(result))
+    finish(ctx, step_id, call, result.status, code, text, None, started, result.artifact_uris)
 
 
 def _record_start(ctx: LoopContext, prepared: PreparedCall) -> None:

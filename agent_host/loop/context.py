@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agent_host.llm.retry import RetryPolicy
     from agent_host.loop.cancellation import Cancellation
     from agent_host.routing.facts import Surroundings
+    from agent_host.scrub import Scrubber
     from agent_host.services.workspace import WorkspaceService
     from agent_host.thread.thread import Thread
     from policy.bundle import PolicyBundle
@@ -69,6 +70,7 @@ class LoopContext:
     count: Callable[[str], int]
     clock: Callable[[], datetime]
     cancellation: Cancellation
+    scrubber: Scrubber
     tokens_known: tuple[int, int] | None = field(default=None)
     policy_expired: bool = False
 

@@ -25,6 +25,10 @@ class Surroundings:
     shell: ShellName
 
 
+_PROC = "/proc"
+_MAX_FOLLOWED = 400
+
+
 class UnusableArguments(Exception):
     """The arguments do not say on what the call acts; the call is answered with INVALID_REQUEST and never runs."""
 
@@ -77,7 +81,40 @@ def _command(_: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surr
         raise UnusableArguments("argument 'cwd' must be a string")
     cwd = os.path.realpath(os.path.join(where.workspace, _expand_home(asked, where.home)))
     paths = referenced_paths(parse(subject, where.shell), cwd, where.home)
-    return CommandFacts(subject, cwd, where.shell, where.home, {path: os.path.realpath(path) for path in paths})
+    return CommandFacts(subject, cwd, where.shell, where.home, {path: _real_for_child(path) for path in paths})
+
+
+def _real_for_child(path: str) -> str:
+    """Where `path` leads for a command. What passes through /proc means another thing in another process (its own
+    directory, its own descriptors), so it is not followed: policy gets to see the /proc in it."""
+    real = os.path.realpath(path)
+    if real == os.path.normpath(path):
+        return real
+    return _first_in_proc(path) or real
+
+
+def _first_in_proc(path: str) -> str | None:
+    """The place in /proc that following `path` comes through first, with what is left to follow; None when none."""
+    followed, rest = "/", [part for part in path.split("/") if part]
+    for _ in range(_MAX_FOLLOWED):
+        if not rest:
+            return None
+        part = rest.pop(0)
+        if part in (".", ".."):
+            followed = os.path.normpath(os.path.join(followed, part))
+            continue
+        step = os.path.join(followed, part)
+        if step == _PROC:
+            return os.path.join(step, *rest)
+        try:
+            target = os.readlink(step)
+        except (OSError, ValueError):
+            followed = step
+            continue
+        if target.startswith("/"):
+            followed = "/"
+        rest = [part for part in target.split("/") if part] + rest
+    return _PROC  # links without an end: what cannot be followed is refused like it
 
 
 def _url(_: ToolRow, subject: str, arguments: Mapping[str, Any], __: Surroundings) -> UrlFacts:

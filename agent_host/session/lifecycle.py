@@ -172,9 +172,9 @@ class Session:
         """Let the session go: over for good when its task is, else resumable (AH 3.4, 9.6). Never raises for a disk
         that is full: what could not be kept is told by an event."""
         ctx = self._ctx
-        if end is not None:
-            self._keep_result(end)
-        over = end is not None and not end.resumable
+        kept = end is not None and self._keep_result(end)
+        # A disk that did not take the result keeps the checkpoint instead: a resume tells the end again.
+        over = end is not None and not end.resumable and kept
         if over:
             ctx.emitter.emit(EventType.SESSION_COMPLETED, {"totalTokens": ctx.state.session_tokens_used})
         ctx.emitter.flush()
@@ -218,7 +218,8 @@ class Session:
         except UploadFailed as error:
             ctx.emit(EventType.ARTIFACT_UPLOAD_FAILED, None, artifactName=artifact.name, message=str(error))
 
-    def _keep_result(self, end: TaskEnd) -> None:
+    def _keep_result(self, end: TaskEnd) -> bool:
+        """Write result.json; False when the disk did not take it."""
         kept = {
             **self.result(end),
             "prompt": self._ctx.task.prompt,
@@ -232,6 +233,8 @@ class Session:
             files.replace_atomically(self._paths.result, [orjson.dumps(kept, option=orjson.OPT_INDENT_2)])
         except OSError as error:
             self._warn_of_disk(f"the result could not be kept: {error.strerror}")
+            return False
+        return True
 
     def _warn_of_disk(self, message: str) -> None:
         self._ctx.emit(EventType.CHECKPOINT_FAILED, None, message=message, code=ErrorCode.CHECKPOINT_WRITE_FAILED)

@@ -463,6 +463,32 @@ def test_the_token_goes_to_the_gateway_and_nowhere_else(host: Host, form: str) -
     assert [path for path in files if TOKEN.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+def test_the_token_is_not_in_the_host_s_own_environment_either(host: Host) -> None:
+    """A command is a child of the host, and may read its parent's environment where the system shows it."""
+    with gateway(use(shell("cat /proc/$PPID/environ"), shell(f"echo {TOKEN}")), say("Done.")) as model:
+        options = ("--gateway", model.url, "--policy", "full", "--output", "json")
+        outcome = host.run("run", "Look.", *options, env={"LLM_GATEWAY_AUTH_TOKEN": TOKEN})
+        environment, echoed = model.results()
+    assert outcome.code == 0, outcome.stderr
+    assert "LLM_GATEWAY_AUTH_TOKEN=*" in environment.text
+    assert TOKEN not in environment.text
+    assert "[redacted]" in echoed.text
+    assert TOKEN not in echoed.text
+
+
+def test_a_result_that_cannot_be_kept_keeps_the_session(host: Host) -> None:
+    with gateway(say("Done.")) as model:
+        (host.state / "sessions" / "mine" / "result.json.tmp").mkdir(parents=True)
+        outcome = host.task(model.url, "--session-id", "mine")
+        assert (outcome.code, outcome.result["text"]) == (0, "Done.")
+        assert "mine.json" in host.checkpoints()
+        (host.state / "sessions" / "mine" / "result.json.tmp").rmdir()
+        again = host.resume("mine")
+    assert (again.code, again.result["text"]) == (0, "Done.")
+    assert host.checkpoints() == []
+
+
 # Where it writes
 
 

@@ -104,6 +104,7 @@ def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
             _write_new(directory, temp, params.data, status)
             _refuse_abandoned(abandoned)
             os.replace(temp, name, src_dir_fd=directory, dst_dir_fd=directory)
+            _sync_names(directory)
         except BaseException:
             with suppress(FileNotFoundError):
                 os.unlink(temp, dir_fd=directory)
@@ -118,6 +119,20 @@ def delete_file(path: str, scope: Scope, abandoned: Abandoned) -> None:
         refuse_irregular(os.stat(name, dir_fd=directory, follow_symlinks=False), path)
         _refuse_abandoned(abandoned)
         os.unlink(name, dir_fd=directory)
+        _sync_names(directory)
+
+
+def _sync_names(directory: int | None) -> None:
+    """An effect that is reported should not be undone by a power loss. Windows gives no descriptor for it, and a
+    directory that may not be read none either: the effect has happened all the same."""
+    if directory is None:
+        return
+    with suppress(OSError):
+        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=directory)
+        try:
+            os.fsync(readable)
+        finally:
+            os.close(readable)
 
 
 def _before(directory: int | None, name: str) -> tuple[WriteOutcome, os.stat_result | None]:

@@ -616,3 +616,53 @@ def test_a_clean_end_that_the_disk_refuses_lets_go_of_the_lock(tmp_path: Path) -
     with pytest.raises(WriteFailed):
         made.delete()
     assert holder(paths_in(tmp_path).lock) is None
+
+
+def broken_in_the_middle(directory: Path) -> None:
+    """A journal in which the first of two unsynced results is broken and the second is whole."""
+    store = create(directory)
+    start_task(store)
+    turn(store, "step_1", "c1", "c2")
+    store.sync()
+    for call in ("c1", "c2"):
+        store.append("call_started", {"callId": call})
+    finish(store, "c1", "x" * 100)
+    finish(store, "c2")
+    store.close()
+    path = paths_in(directory).journal
+    with open(path, "r+b") as handle:
+        at = handle.read().index(b"x" * 100)
+        handle.seek(at)
+        handle.write(b"\0" * 100)
+
+
+def test_records_that_a_power_loss_took_out_of_order_are_a_torn_tail(tmp_path: Path) -> None:
+    """The turn is of another boot (`b`): what was not synced then may be there in part, in any order."""
+    broken_in_the_middle(tmp_path)
+    store = SessionStore.open(paths_in(tmp_path))
+    assert store.report.torn_bytes > 0
+    assert store.state.open_step is not None
+    assert [call.started for call in store.state.open_step.calls] == [True, True]
+    store.close()
+
+
+def test_the_same_break_within_one_boot_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state.store, "boot_id", lambda: "b")
+    broken_in_the_middle(tmp_path)
+    with pytest.raises(Damaged):
+        SessionStore.open(paths_in(tmp_path))
+
+
+def test_a_break_before_what_was_synced_is_damage_in_any_boot(tmp_path: Path) -> None:
+    store = create(tmp_path)
+    start_task(store)
+    whole_step(store, 1, "x" * 100)
+    turn(store, "step_2", "c2")
+    store.sync()
+    store.close()
+    with open(paths_in(tmp_path).journal, "r+b") as handle:
+        at = handle.read().index(b"x" * 100)
+        handle.seek(at)
+        handle.write(b"\0" * 100)
+    with pytest.raises(Damaged):
+        SessionStore.open(paths_in(tmp_path))

@@ -1,0 +1,80 @@
+"""What policy is told about the disk: paths as they will be for whoever uses them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent_host.routing.capabilities import TOOLS
+from agent_host.routing.facts import Surroundings, UnusableArguments, gather
+from policy.facts import CommandFacts, PathFacts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Surroundings:
+    return Surroundings(os.path.realpath(tmp_path), os.path.realpath(tmp_path / "home"), "posix", "bash")
+
+
+def command(where: Surroundings, line: str, **more: str) -> CommandFacts:
+    facts = gather(TOOLS["RunCommand"], {"command": line, **more}, where)
+    assert isinstance(facts, CommandFacts)
+    return facts
+
+
+def path(where: Surroundings, name: str) -> PathFacts:
+    facts = gather(TOOLS["ReadFile"], {"path": name}, where)
+    assert isinstance(facts, PathFacts)
+    return facts
+
+
+def test_redirections_are_followed_through_links(where: Surroundings, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "link").symlink_to("out")
+    assert command(where, "echo x > link/new").real_paths == {
+        f"{where.workspace}/link/new": f"{where.workspace}/out/new"
+    }
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+@pytest.mark.parametrize("spelled", ["/proc/self/cwd/x", "/proc/thread-self/cwd/x", "through/x", "twice/x"])
+def test_what_passes_through_proc_is_not_followed(where: Surroundings, tmp_path: Path, spelled: str) -> None:
+    """It would lead to this process's directory, and the command has another."""
+    (tmp_path / "through").symlink_to("/proc/self/cwd")
+    (tmp_path / "twice").symlink_to("through")
+    (real,) = command(where, f"echo x > {spelled}").real_paths.values()
+    assert real.startswith("/proc/")
+
+
+def test_a_relative_directory_is_the_workspace_s(where: Surroundings) -> None:
+    assert command(where, "ls", cwd="sub").cwd == f"{where.workspace}/sub"
+    assert command(where, "ls").cwd == where.workspace
+
+
+def test_a_file_behind_a_link(where: Surroundings, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("12345")
+    (tmp_path / "link").symlink_to("file")
+    facts = path(where, f"{where.workspace}/link")
+    assert (facts.real_path, facts.kind, facts.size_bytes, facts.is_symlink) == (
+        f"{where.workspace}/file",
+        "file",
+        5,
+        True,
+    )
+
+
+def test_a_file_that_is_not_there_yet_behind_a_linked_directory(where: Surroundings, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "inside").symlink_to("outside")
+    facts = path(where, f"{where.workspace}/inside/deep/new")
+    assert (facts.real_path, facts.kind) == (f"{where.workspace}/outside/deep/new", "missing")
+
+
+@pytest.mark.parametrize("arguments", [{}, {"path": 5}, {"path": ""}, {"path": "relative"}, {"path": "/a\0b"}])
+def test_arguments_that_name_no_path(where: Surroundings, arguments: dict[str, object]) -> None:
+    with pytest.raises(UnusableArguments):
+        gather(TOOLS["ReadFile"], arguments, where)
