@@ -39,6 +39,9 @@ clean:
 
 # One stamp a set of packages; a stamp is made anew when what it was made from changed.
 ifneq ($(UV),)
+# The system's certificates, like pip: a company's own proxy is known to them and not to uv. Two names, old and new.
+export UV_NATIVE_TLS := 1
+export UV_SYSTEM_CERTS := 1
 INSTALL = uv sync --quiet --frozen --inexact --no-default-groups --compile-bytecode $(patsubst %,--group %,$(1))
 $(VENV)/.made:
 	@uv venv --quiet --allow-existing $(VENV) && touch $@
