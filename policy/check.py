@@ -14,13 +14,16 @@ from policy.decision import Decision
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, UrlFacts
 from policy.names import FILE_CAPABILITIES
 from policy.names import CapabilityName as Name
-from policy.paths import covering, is_absolute, normalize, problem_with, roots
+from policy.paths import covering, is_absolute, is_under, normalize, problem_with, process_place, roots
 from policy.risk import assess
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from policy.bundle import Capability, PolicyBundle
+
+
+PROCESS_RULE = "builtin.processPlaces"
 
 
 class Case(NamedTuple):
@@ -181,6 +184,22 @@ def _root_table(case: Case, which: str) -> dict[str, str]:
     return table
 
 
+def process_places(case: Case) -> Decision | str | None:
+    """/proc shows the secrets of processes and leads anywhere, so being inside a wider allowed path is not enough:
+    a place there must be inside an allowed path that is there itself."""
+    facts, entry = case.facts, case.entry
+    if not isinstance(facts, PathFacts):
+        return None
+    for path in (facts.requested, facts.absolute, facts.real_path):
+        place = process_place(path, case.os)
+        if place is None:
+            continue
+        named = (one for one in entry.allowed_paths or () if is_under(one, place, case.os))
+        if not any(is_under(path, one, case.os) for one in named):
+            return denied(entry.name, f"{PROCESS_RULE}: {place}", f"path is in {place}, which no allowed path names")
+    return None
+
+
 _CHANGING = frozenset({Name.FILE_WRITE.value, Name.FILE_DELETE.value})
 _UNCHANGEABLE = {"directory": "a directory", "other": "not a regular file"}
 
@@ -271,7 +290,7 @@ Rule = Callable[[Case], Decision | str | None]
 """A denial; a decision of another capability that asks for approval; the entry that admits; or nothing to say."""
 
 _RULES: dict[type, tuple[Rule, ...]] = {
-    PathFacts: (path_rules, file_kind, file_size),
+    PathFacts: (path_rules, process_places, file_kind, file_size),
     CommandFacts: (command_rules,),
     UrlFacts: (url_rules,),
     NamedToolFacts: (tool_name,),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from policy.facts import CommandFacts, ShellName
+    from policy.shell_tables import Grammar
 
 MAX_CHARACTERS = 128 * 1024
 MAX_COMMANDS = 4_000
@@ -88,9 +89,7 @@ def parse(command: str, shell: ShellName = "bash") -> ParsedCommand:
         commands = (SimpleCommand(words[0], tuple(words[1:])),) if words else ()
         return ParsedCommand(commands, dynamic=reasons)
     reader = _Reader()
-    if shell == "zsh" and _ZSH_OWN.search(command):
-        reader.found.doubt("a character that zsh reads differently")
-    reader.read(command, 0)
+    reader.read(command, "posix" if shell == "sh" else "zsh" if shell == "zsh" else "bash", 0)
     return reader.result()
 
 
@@ -146,11 +145,13 @@ class _Reader:
         commands = tuple(SimpleCommand(name, arguments) for name, arguments in self.found.commands)
         return ParsedCommand(commands, tuple(self.redirections), tuple(self.found.dynamic), tuple(self.found.opaque))
 
-    def read(self, text: str, depth: int) -> None:
+    def read(self, text: str, grammar: Grammar, depth: int) -> None:
         from policy.shell_programs import unravel
         from policy.shell_syntax import Command, scan
 
-        for event in scan(text, self.found):
+        if grammar == "zsh" and _ZSH_OWN.search(text):
+            self.found.doubt("a character that zsh reads differently")
+        for event in scan(text, self.found, posix=grammar == "posix"):
             if len(self.found.commands) > MAX_COMMANDS:
                 break  # `result` says so
             if not isinstance(event, Command):
@@ -161,12 +162,12 @@ class _Reader:
             for name, arguments in self.found.commands[first:]:
                 self._directory(name, arguments, event.repeats)
             scripts, self.found.scripts = self.found.scripts, []
-            for script in scripts:
+            for inner, script in scripts:
                 problem = "shells inside shells" if depth >= _MAX_INNER_SHELLS else _refused(script)
                 if problem is not None:
                     self.found.doubt(problem)
                 else:
-                    self.read(script, depth + 1)
+                    self.read(script, inner, depth + 1)
 
     def _redirect(self, operator: str, target: object) -> None:
         from policy.shell_words import Word

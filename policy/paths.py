@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 Width = Literal["narrow", "wide"]
 
 _MAX_LENGTH: dict[OsFamily, int] = {"posix": 4096, "windows": 32_000}
+PROCESS_PLACES = frozenset({"/proc", "/dev/fd"})
 _DRIVE = re.compile(r"[A-Za-z]:")
 _DEVICE = re.compile(r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|CLOCK\$|(?:COM|LPT)[0-9¹²³])\s*(?:[.:].*)?", re.IGNORECASE)
 _SHORT_NAME = re.compile(r"[^.~ ]{1,6}~[0-9]{1,6}(?:\.[^.]{0,3})?")
+_IGNORED = re.compile("[\u00ad\u034f\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]")
+"""Characters that some file systems (HFS+, ext4 with case folding) leave out of a comparison of names."""
 _NOT_IN_NAMES = re.compile(r'[<>"|?*\x00-\x1f]')
 
 
@@ -74,14 +77,15 @@ def ancestors(path: str, os: OsFamily) -> Iterator[str]:
 
 
 def key(path: str, os: OsFamily, width: Width) -> str:
-    """What two normalised paths have in common when they are to be taken for the same place."""
+    """What two normalised paths have in common when they are to be taken for the same place. Wide is what the most
+    forgiving file system makes of a name, whatever this machine's does: any of them may be mounted here."""
     if path.isascii():
-        return path.lower() if os == "windows" else path
+        return path.lower() if width == "wide" or os == "windows" else path
     if width == "wide":
         import unicodedata
 
-        path = unicodedata.normalize("NFC", path)
-        return unicodedata.normalize("NFC", path.casefold()) if os == "windows" else path
+        path = unicodedata.normalize("NFD", _IGNORED.sub("", path)).casefold()
+        return unicodedata.normalize("NFD", path)
     return "".join(map(_fold_one, path)) if os == "windows" else path
 
 
@@ -95,6 +99,22 @@ def covering(path: str, table: dict[str, str], os: OsFamily, width: Width) -> st
     for place in ancestors(key(path, os, width), os):
         if place in table:
             return table[place]
+    return None
+
+
+def process_place(path: str, os: OsFamily) -> str | None:
+    """The place on the way of a POSIX spelling (`..` left in) whose files differ from process to process, or None:
+    what they are for the host says nothing about what they will be for the program that opens them."""
+    if os == "windows" or not path.startswith("/") or ("proc" not in path and "fd" not in path):
+        return None
+    kept: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            kept = kept[:-1]
+        elif part not in {"", "."}:
+            kept.append(part)
+        if len(kept) <= 2 and "/" + "/".join(kept) in PROCESS_PLACES:
+            return "/" + "/".join(kept)
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 
 from policy import shell_tables as tables
 from policy.shell_findings import Findings, check_assignment
@@ -89,7 +90,7 @@ def _awk(base: str, args: list[Word], found: Findings) -> None:
             found.doubt(f"{base} is given a program that is not in the line")
             return
         else:
-            if tables.AWK_RISKY.search(text.replace("||", " ")):
+            if tables.AWK_RISKY.search(text.replace("||", " ")) or -1 < text.find("print") < text.rfind(">"):
                 found.doubt(f"{base} is given a program that may run or write something")
             return
 
@@ -148,12 +149,10 @@ def _git_risky(subcommand: str, text: str) -> bool:
 def _naming(base: str, args: list[Word], found: Findings) -> None:
     """Builtins that take a variable's name: a subscript in it is evaluated, and evaluation runs substitutions."""
     for word in args:
-        text = word.text
-        if text is None:
-            if word.may_be_option and "=" not in word.prefix:
-                found.doubt(f"{base} is given an expansion as a name")
-            continue
-        name = text.partition("=")[0]
+        text = word.prefix if word.text is None else word.text
+        name, assigns, _ = text.partition("=")
+        if word.text is None and not assigns:
+            found.doubt(f"{base} is given an expansion as a name")
         if "[" in name:
             found.doubt(f"{base} is given a subscript")
         elif text.startswith("-") and not re.fullmatch(r"-[xgpr]+", text):
@@ -162,8 +161,10 @@ def _naming(base: str, args: list[Word], found: Findings) -> None:
 
 
 def _test(base: str, args: list[Word], found: Findings) -> None:
-    if any(word.text in {"-v", "-R"} or word.splits for word in args):
+    if any(word.text in {"-v", "-R"} or word.splits or word.globs for word in args):
         found.doubt(f"{base} is given a name to evaluate, or words that are split")
+    elif any(one.text is None and (two.text is None or "[" in two.text) for one, two in pairwise(args)):
+        found.doubt(f"{base} is given an expansion that may be an operator, and a subscript")
     elif len(args) == 2 and args[0].text is None:
         found.doubt(f"{base} is given an expansion as operator")
 

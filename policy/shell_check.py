@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from policy.commands import ParsedCommand, Redirection, SimpleCommand, parse, real_path_of
 from policy.facts import CommandFacts, OsFamily, PathFacts, ShellName
 from policy.names import CapabilityName as Name
-from policy.paths import is_absolute
+from policy.paths import is_absolute, process_place
 
 if TYPE_CHECKING:
     from policy.bundle import ArgumentRule, Capability, CommandPolicy
@@ -198,7 +198,7 @@ def _redirections(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Dec
 
 
 def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision | None:
-    from policy.check import check_tool, denied, where
+    from policy.check import PROCESS_RULE, check_tool, denied, where
 
     capability = (Name.FILE_WRITE if one.mode == "write" else Name.FILE_READ).value
     if one.path is None:
@@ -213,6 +213,10 @@ def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision 
         if real is None:
             reason = f"a redirection to {spelling}, and where that leads was not looked up"
             return denied(case.entry.name, where(case.entry), reason)
+        place = process_place(spelling, case.os) or process_place(real, case.os)
+        if place is not None:
+            reason = f"redirection ({capability}): {spelling} is in {place}, where each process finds other files"
+            return denied(case.entry.name, f"{PROCESS_RULE}: {place}", reason)
         target = PathFacts(requested=one.path, absolute=spelling, real_path=real)
         answer = check_tool(case.bundle, capability, target, now=case.now, os=_path_family(facts, case.os))
         if not answer.allowed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policy.shell_tables import STEERING_VARIABLE
+from policy.shell_tables import STEERING_VARIABLE, Grammar
 
 
 class Findings:
@@ -12,7 +12,7 @@ class Findings:
         self.commands: list[tuple[str | None, tuple[str | None, ...]]] = []
         self.dynamic: dict[str, None] = {}
         self.opaque: dict[str, None] = {}
-        self.scripts: list[str] = []
+        self.scripts: list[tuple[Grammar, str]] = []
         self.steps = 0
 
     def doubt(self, reason: str) -> None:

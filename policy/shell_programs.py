@@ -75,10 +75,10 @@ def _started_by(base: str, args: list[Word], found: Findings) -> list[list[Word]
 
 def _shell(base: str, args: list[Word], found: Findings) -> None:
     first = args[0].text if args else None
-    if first is None:
+    if first is None or base == "fish":
         found.doubt(f"{base} runs what it reads")
     elif re.fullmatch(r"-[euxf]*c", first) and len(args) > 1 and args[1].text is not None:
-        found.scripts.append(args[1].text)
+        found.scripts.append((tables.GRAMMAR_OF.get(base, "posix"), args[1].text))
     elif first[:1] in {"-", "+"} or args[0].tilde:
         found.doubt(f"{base} {first} runs other commands")
     else:

@@ -1,7 +1,8 @@
 """bash's grammar, walked once: every simple command, redirection and assignment, wherever it stands.
 
 The grammar is tree-sitter's, which forgives what bash reads differently. So nothing is taken on trust: node types that
-are not known here, errors, and places where the tree's boundaries do not fit the text all count as 'not decided'.
+are not known here, errors, and places where the tree's boundaries do not fit the text all count as 'not decided';
+`shell_doubts` has the places where what a node means is in doubt.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
+from policy.shell_doubts import DELIMITER, DOUBTS, not_posix, spaces, text_of
 from policy.shell_findings import Findings, check_assignment
 from policy.shell_words import Word, read_word
 
@@ -43,7 +45,7 @@ _CONTAINERS = words(
     "do_group for_statement case_statement case_item negated_command redirected_statement command_substitution "
     "process_substitution string concatenation expansion simple_expansion variable_assignments array "
     "heredoc_redirect heredoc_body herestring_redirect unary_expression binary_expression "
-    "parenthesized_expression negated_expression"
+    "parenthesized_expression negated_expression function_definition"
 )
 _LEAVES = words(
     "word number raw_string ansi_c_string variable_name special_variable_name file_descriptor comment "
@@ -52,12 +54,9 @@ _LEAVES = words(
 )
 _LOOPS = frozenset({"while_statement", "for_statement"})
 _QUOTES = words("string raw_string ansi_c_string heredoc_body comment")
+_SINGLE_QUOTES = frozenset({"raw_string", "ansi_c_string"})
 _GAP = re.compile(r"(?:[ \t]|(?<=[ \t])\\\n)+")
-_CONTINUATION = re.compile(r"\\\n")
-_ODD_SPACE = re.compile(r"[^\S \t\n]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_DELIMITER = re.compile(r"(['\"]?)([A-Za-z_][A-Za-z0-9_]{0,63})\1")
-_COMPARES_NUMBERS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
 
 
 @lru_cache(maxsize=1)
@@ -68,23 +67,26 @@ def _language() -> Language:
     return Language(tree_sitter_bash.language())
 
 
-def scan(command: str, found: Findings) -> list[Command | Redirect]:
-    """Commands and redirections in the order of the text; what can't be decided is noted in `found`."""
+def scan(command: str, found: Findings, *, posix: bool = False) -> list[Command | Redirect]:
+    """Commands and redirections in the order of the text; what can't be decided is noted in `found`. `posix` for a
+    shell that may not know what bash has beyond POSIX."""
     from tree_sitter import Parser
 
     source = command.encode("utf-8", "surrogatepass")
     root = Parser(_language()).parse(source).root_node
     if root.has_error:
         found.doubt("the line cannot be parsed")
-    return _Walk(source, found).run(root)
+    return _Walk(source, found, posix).run(root)
 
 
 class _Walk:
     """One pass over one tree, with a stack of its own: depth is the line's to choose."""
 
-    def __init__(self, source: bytes, found: Findings) -> None:
+    def __init__(self, source: bytes, found: Findings, posix: bool) -> None:
         self.source = source
         self.found = found
+        self.posix = posix
+        self.expansion = (0, 0)  # the outermost one that was met last
         self.events: list[Command | Redirect] = []
         self.quoted: list[tuple[int, int]] = []
         self.handlers = {
@@ -95,12 +97,9 @@ class _Walk:
             "unset_command": self._declaration,
             "variable_assignment": self._assignment,
             "test_command": self._test,
-            "comment": self._comment,
             "heredoc_redirect": self._heredoc,
             "for_statement": self._for,
-            "expansion": self._expansion,
             "arithmetic_expansion": self._arithmetic,
-            "function_definition": self._function,
             "compound_statement": self._compound,
         }
 
@@ -109,17 +108,34 @@ class _Walk:
         while stack:
             node, repeats = stack.pop()
             kind = node.type
-            if kind in _QUOTES:
-                self.quoted.append((node.start_byte, node.end_byte))
+            self._doubt(node, kind)
             handler = self.handlers.get(kind)
             children = handler(node, repeats) if handler else self._plain(node)
             repeats = repeats or kind in _LOOPS
             stack.extend((child, repeats) for child in reversed(children))
-        self._check_spaces()
+        for reason in spaces(self.source, self.quoted):
+            self.found.doubt(reason)
         return self.events
 
+    def _doubt(self, node: Node, kind: str) -> None:
+        judge = DOUBTS.get(kind)
+        reason = judge(self.source, node) if judge else None
+        if reason is not None:
+            self.found.doubt(reason)
+        if self.posix:
+            reason = not_posix(self.source, node)
+            if reason is not None:
+                self.found.doubt(reason)
+        if kind in _QUOTES:
+            self.quoted.append((node.start_byte, node.end_byte))
+        inside = self.expansion[0] <= node.start_byte < self.expansion[1]
+        if kind == "expansion" and not inside:
+            self.expansion = (node.start_byte, node.end_byte)
+        elif kind in _SINGLE_QUOTES and inside:
+            self.found.doubt("single quotes in an expansion, which quote nothing inside double quotes")
+
     def _text(self, node: Node) -> str:
-        return self.source[node.start_byte : node.end_byte].decode("utf-8", "surrogatepass")
+        return text_of(self.source, node)
 
     def _plain(self, node: Node) -> list[Node]:
         if node.is_missing:
@@ -208,6 +224,9 @@ class _Walk:
             if child.type == "variable_assignment":
                 name = child.child_by_field_name("name")
                 words.append(Word(None, (self._text(name) if name else "") + "="))
+                value = child.child_by_field_name("value")
+                if self.posix and value is not None and read_word(self._text(value)).splits:
+                    self.found.doubt("a value that sh may split into further assignments")
         self.events.append(Command(words, repeats))
         return [child for child in node.children if child.is_named]
 
@@ -220,124 +239,44 @@ class _Walk:
         return node.children
 
     def _test(self, node: Node, repeats: bool) -> list[Node]:
-        bracket = node.children[0].type
-        if bracket == "[":
+        if node.children[0].type == "[":
             self.events.append(Command([Word("[", "["), *self._test_words(node)], repeats))
-        elif bracket == "[[":
-            self._double_bracket(node)
-        elif any(_is_variable(one) for one in _descendants(node)):
-            self.found.doubt("arithmetic on a variable, whose text is evaluated")
         return [child for child in node.children if child.is_named]
 
     def _test_words(self, node: Node) -> list[Word]:
-        """The operands and operators of `[`, in order, as far as they matter: unquoted expansions and `-v`."""
+        """The operands and operators of `[`, in order."""
         words: list[Word] = []
         pending = list(reversed(node.children[1:-1]))
         while pending:
             one = pending.pop()
-            if one.type in _WORDS or one.type == "test_operator":
+            if one.type in _WORDS or not one.children:
                 words.append(read_word(self._text(one)))
             else:
                 pending.extend(reversed(one.children))
         return words
 
-    def _double_bracket(self, node: Node) -> None:
-        for one in _descendants(node):
-            if one.type == "test_operator" and self._text(one) in {"-v", "-R"}:
-                self.found.doubt("[[ -v ]] evaluates a name")
-            if one.type == "binary_expression" and any(self._text(c) in _COMPARES_NUMBERS for c in one.children):
-                operands = [c for c in one.children if self._text(c) not in _COMPARES_NUMBERS]
-                if any(not self._text(c).lstrip("-").isdecimal() for c in operands):
-                    self.found.doubt("arithmetic on a variable, whose text is evaluated")
-
-    def _comment(self, node: Node, _repeats: bool) -> list[Node]:
-        before = self.source[max(node.start_byte - 2, 0) : node.start_byte]
-        if before and (before[-1:] not in b" \t\n;&|()" or before[:-1] == b"\\"):
-            self.found.doubt("a comment whose start is not plain")
-        return []
-
     def _heredoc(self, node: Node, _repeats: bool) -> list[Node]:
-        """A here-document is data, as long as its end is where bash would see it."""
+        """Behind a quoted delimiter nothing in the body is expanded: it is data."""
         parts = {child.type: child for child in node.children}
-        start, body, end = (parts.get(f"heredoc_{name}") for name in ("start", "body", "end"))
-        delimiter = _DELIMITER.fullmatch(self._text(start)) if start else None
-        if start is None or body is None or end is None or delimiter is None:
-            self.found.doubt("a here-document whose delimiter is not plain")
+        start, body = parts.get("heredoc_start"), parts.get("heredoc_body")
+        delimiter = DELIMITER.fullmatch(self._text(start)) if start else None
+        if body is None or delimiter is None or not delimiter[1]:
             return node.children
-        line_end = self.source.find(b"\n", start.end_byte)
-        strip = "\t" if "<<-" in parts else ""
-        text = self.source[line_end + 1 : end.end_byte].decode("utf-8", "surrogatepass")
-        lines = [line.lstrip(strip) if strip else line for line in text.split("\n")]
-        closed = self.source[end.end_byte : end.end_byte + 1] in {b"", b"\n"}
-        if lines[-1] != delimiter[2] or delimiter[2] in lines[:-1] or not closed or line_end >= end.start_byte:
-            self.found.doubt("a here-document whose end is not plain")
-        if delimiter[1]:  # quoted: nothing in the body is expanded
-            self.quoted.append((body.start_byte, body.end_byte))
-            return [child for child in node.children if child != body]
-        if re.search(r"\\\n", text) is not None:
-            self.found.doubt("a here-document with continued lines")
-        return node.children
+        self.quoted.append((body.start_byte, body.end_byte))
+        return [child for child in node.children if child != body]
 
     def _for(self, node: Node, _repeats: bool) -> list[Node]:
         variable = node.child_by_field_name("variable")
         check_assignment(self._text(variable) if variable else "PATH", self.found)
         return node.children
 
-    def _expansion(self, node: Node, _repeats: bool) -> list[Node]:
-        text = self._text(node)
-        if re.match(r"\$\{#?(?:[A-Za-z0-9_]+|[@*#?])(?:\}|:?[-+]|%%?|##?)", text) is None:
-            self.found.doubt("an expansion that assigns, evaluates or is indirect")
-        return node.children
-
-    def _arithmetic(self, node: Node, _repeats: bool) -> list[Node]:
-        if any(_is_variable(one) for one in _descendants(node)):
-            self.found.doubt("arithmetic on a variable, whose text is evaluated")
+    def _arithmetic(self, _node: Node, _repeats: bool) -> list[Node]:
         return []
 
-    def _function(self, node: Node, _repeats: bool) -> list[Node]:
-        self.found.doubt("defines a function, which gives a name another meaning")
-        return node.children
-
-    def _compound(self, node: Node, repeats: bool) -> list[Node]:
-        if node.children and node.children[0].type == "((":
-            return self._arithmetic(node, repeats)
-        return node.children
-
-    def _check_spaces(self) -> None:
-        """bash joins continued lines where the grammar sees a blank, and knows fewer blanks than the grammar does."""
-        if b"\\\n" not in self.source and self.source.isascii():
-            return
-        masked = bytearray(self.source)
-        for start, end in self.quoted:
-            masked[start:end] = b"." * (end - start)
-        text = masked.decode("utf-8", "replace")
-        if _ODD_SPACE.search(text):
-            self.found.doubt("a blank that the shell does not take for one")
-        for match in _CONTINUATION.finditer(text):
-            if text[max(match.start() - 1, 0)] not in " \t;&|":
-                self.found.doubt("a word continued on the next line")
+    def _compound(self, node: Node, _repeats: bool) -> list[Node]:
+        return [] if node.children and node.children[0].type == "((" else node.children
 
 
 def _behind_target(redirect: Node) -> list[Node]:
     """The grammar takes words behind a redirection's target for more targets; to bash they belong to the command."""
     return [child for child in redirect.children if child.type in _WORDS][1:]
-
-
-def _descendants(node: Node) -> list[Node]:
-    seen, pending = [], [node]
-    while pending:
-        one = pending.pop()
-        seen.append(one)
-        pending.extend(one.children)
-    return seen
-
-
-def _is_variable(node: Node) -> bool:
-    return node.type in {
-        "variable_name",
-        "word",
-        "subscript",
-        "command_substitution",
-        "string",
-        "special_variable_name",
-    }

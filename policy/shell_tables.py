@@ -7,9 +7,11 @@ not unravelled here; `RISKY_OPTIONS` turn a harmless program into one that runs 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from policy.names import words
+
+Grammar = Literal["bash", "posix", "zsh"]
 
 STEERING_VARIABLE = re.compile(
     r"PATH|IFS|ENV|BASH_.*|BASHOPTS|SHELLOPTS|PS[0-4]|PROMPT_COMMAND|CDPATH|FPATH|ZDOTDIR|HOME|SHELL|TMOUT|HISTFILE|INPUTRC"
@@ -19,7 +21,8 @@ STEERING_VARIABLE = re.compile(
     r"|CLASSPATH|JDK_.*|MAVEN_.*|GRADLE_.*|LESS.*|MAN.*|TERMINFO.*|TERMCAP|RSYNC_.*|CVS_.*|SSH_.*|SUDO_.*|GREP_.*"
     r"|MAKE.*|GNUMAKEFLAGS|CC|CXX|CPP|LD|AR|AS|.*FLAGS|CARGO_.*|RUST.*|GO[A-Z]*|PIP_.*|UV_.*|NPM_.*|YARN_.*|POETRY_.*"
     r"|VIRTUAL_ENV|CONDA_.*|DOCKER_.*|KUBECONFIG|AWS_.*|GOOGLE_.*|AZURE_.*|.*_PROXY|SSL_.*|CURL_.*|WGETRC|REQUESTS_.*"
-    r"|XDG_.*|EXINIT|VIMINIT|VIMRUNTIME|OPENSSL_.*|.*_PLUGIN_PATH|.*_MODULE.*|.*_PRELOAD|.*_LIBRARY_PATH|.*RC",
+    r"|UNZIP|ZIPOPT|GZIP|XZ_OPT|GCC_.*|COMPILER_PATH|CMAKE_.*|AWK.*|XDG_.*|EXINIT|VIMINIT|VIMRUNTIME|OPENSSL_.*"
+    r"|.*OPTS|.*_OPTIONS|.*_CONFIG_PATH|.*_PLUGIN_PATH|.*_MODULE.*|.*_PRELOAD|.*_LIBRARY_PATH|.*RC",
     re.IGNORECASE,
 )
 """Variables that decide which program, library, configuration, pager or editor is used."""
@@ -38,6 +41,8 @@ NAMING_BUILTINS = words(
 """Builtins that take names of variables: a name may carry a subscript, and a subscript is evaluated."""
 DIRECTORY_BUILTINS = frozenset({"cd", "pushd", "popd", "chdir"})
 SHELLS = words("sh bash dash ash zsh ksh mksh fish rbash")
+GRAMMAR_OF: dict[str, Grammar] = {"bash": "bash", "rbash": "bash", "zsh": "zsh"}
+"""Which grammar a shell's text is read by; the others know POSIX's for certain."""
 
 
 class Wrapper(NamedTuple):
@@ -140,7 +145,7 @@ SED_SAFE = re.compile(
     r"(?:[pdq=]|s([/|#,:@])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gpiI0-9]*)\s*",
 )
 SED_OPTIONS = re.compile(r"-[nErsuz]*i?[nErsuz]*|-i\.[A-Za-z]+|--(?:quiet|silent|regexp-extended|in-place|null-data)")
-AWK_RISKY = re.compile(r"system|getline|@|\||print[^;}]*>")
+AWK_RISKY = re.compile(r"system|getline|@|\|")
 
 GIT_GLOBAL_FLAGS = frozenset({"--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--version", "--help"})
 GIT_SUBCOMMANDS = words(

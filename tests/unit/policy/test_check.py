@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.check import check_llm, check_tool
-from policy.facts import ActionFacts, CommandFacts, NamedToolFacts
+from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, PathFacts
 from policy.grants import Narrowing, narrow
 from policy.names import ALL_CAPABILITIES
 
@@ -60,6 +60,50 @@ def test_windows_paths_fold_case_and_posix_paths_do_not() -> None:
     assert not verdict("File.Read", path("c:/WORK/SECRET/a"), held, os="windows").allowed
     assert not verdict("File.Read", path("C:\\Work\\a::$DATA"), held, os="windows").allowed
     assert not verdict("File.Read", path("/W/a")).allowed
+
+
+@pytest.mark.parametrize("capability", ["File.Read", "File.Write", "File.Delete"])
+@pytest.mark.parametrize(
+    ("absolute", "expected", "rule"),
+    [
+        ("/w/SECRET/a", "DENIED", "blockedPaths: /w/secret"),
+        ("/w/Secret", "DENIED", "blockedPaths: /w/secret"),
+        ("/w/\u017fecret/a", "DENIED", "blockedPaths: /w/secret"),
+        ("/W/a", "DENIED", "allowedPaths"),
+        ("/w/SECRETS", "ALLOWED", "allowedPaths: /w"),
+    ],
+)
+def test_a_block_entry_folds_case_on_every_system_and_an_allow_entry_does_not(
+    capability: str, absolute: str, expected: str, rule: str
+) -> None:
+    for facts in (path(absolute), path("/w/a", absolute)):
+        answer = verdict(capability, facts)
+        assert (answer.decision, answer.rule) == (expected, f"capabilities[{capability}].{rule}")
+
+
+@pytest.mark.parametrize("capability", ["File.Read", "File.Write", "File.Delete"])
+@pytest.mark.parametrize(
+    ("allowed", "facts", "expected"),
+    [
+        (None, path("/proc/self/environ", "/proc/7/environ"), "DENIED"),
+        (None, path("/w/link", "/proc/7/environ"), "DENIED"),
+        (None, path("/proc/self/cwd/a", "/w/a"), "DENIED"),
+        (None, path("/dev/fd/3", "/w/a"), "DENIED"),
+        (None, path("/w/proc/a"), "ALLOWED"),
+        (["/"], path("/proc/7/environ"), "DENIED"),
+        (["/", "/proc/cpuinfo"], path("/proc/7/environ"), "DENIED"),
+        (["/", "/proc/cpuinfo"], path("/proc/cpuinfo"), "ALLOWED"),
+        (["/proc"], path("/proc/self/environ", "/proc/7/environ"), "ALLOWED"),
+        (["/w", "/proc"], path("/w/link", "/proc/7/environ"), "ALLOWED"),
+    ],
+)
+def test_proc_is_only_for_who_is_allowed_a_place_in_it_by_name(
+    capability: str, allowed: list[str] | None, facts: PathFacts, expected: str
+) -> None:
+    held = bundle({"name": capability} | ({} if allowed is None else {"allowedPaths": allowed}))
+    answer = verdict(capability, facts, held)
+    assert answer.decision == expected
+    assert expected == "ALLOWED" or answer.rule.startswith("builtin.processPlaces: /")
 
 
 def test_lists_absent_and_empty() -> None:

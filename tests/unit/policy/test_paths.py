@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.paths import is_absolute, is_under, normalize, problem_with
+from policy.paths import is_absolute, is_under, normalize, problem_with, process_place
 
 if TYPE_CHECKING:
     from policy.facts import OsFamily
@@ -73,6 +73,55 @@ def test_refusing_looks_wider_than_permitting() -> None:
     assert is_under("C:\\stra\u00dfe\\x", "C:\\strasse", "windows", "wide")
     assert is_under("/a/e\u0301", "/a/\u00e9", "posix", "wide")
     assert not is_under("/a/e\u0301", "/a/\u00e9", "posix")
+
+
+@pytest.mark.parametrize(
+    ("path", "root"),
+    [
+        ("/h/.SSH/id", "/h/.ssh"),
+        ("/h/.ssh/id", "/H/.Ssh"),
+        ("/h/\u00c9t\u00c9/x", "/h/\u00e9t\u00e9"),
+        ("/h/E\u0301/x", "/h/\u00e9"),
+        ("/h/stra\u00dfe/x", "/h/STRASSE"),
+        ("/h/.\u017fsh/x", "/h/.ssh"),
+        ("/h/.\u212aube/x", "/h/.kube"),
+        ("/h/\u03a3\u03c2/x", "/h/\u03c3\u03c3"),
+        ("/h/.s\u200csh/x", "/h/.ssh"),
+        ("/h/.ss\ufeffh/x", "/h/.ssh"),
+    ],
+)
+def test_any_posix_system_may_have_a_file_system_that_folds(path: str, root: str) -> None:
+    assert is_under(path, root, "posix", "wide")
+    assert not is_under(path, root, "posix")
+
+
+def test_folding_keeps_to_components() -> None:
+    assert not is_under("/h/.SSHX/id", "/h/.ssh", "posix", "wide")
+    assert not is_under("/h/stra\u00dfe", "/h/strasses", "posix", "wide")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/proc", "/proc"),
+        ("/proc/self/environ", "/proc"),
+        ("//proc/./1", "/proc"),
+        ("/a/../proc/1", "/proc"),
+        ("/proc/self/cwd/../../../a", "/proc"),
+        ("/../proc", "/proc"),
+        ("/dev/fd/1", "/dev/fd"),
+        ("/dev//fd", "/dev/fd"),
+        ("/dev/null", None),
+        ("/processes/fd", None),
+        ("/a/proc/dev/fd", None),
+        ("/dev/a/../fdx", None),
+        ("proc/1", None),
+        ("", None),
+    ],
+)
+def test_spellings_that_pass_through_what_each_process_sees_differently(path: str, expected: str | None) -> None:
+    assert process_place(path, "posix") == expected
+    assert process_place(path, "windows") is None
 
 
 @pytest.mark.parametrize(

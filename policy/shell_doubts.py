@@ -1,0 +1,196 @@
+"""Places in a line where bash and the grammar may read differently, or where text is evaluated as code.
+
+Each function looks at one node and returns why the line can't be decided, or None. Nothing here keeps state.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from policy.names import words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tree_sitter import Node
+
+DELIMITER = re.compile(r"(['\"]?)([A-Za-z_][A-Za-z0-9_]{0,63})\1")
+_SUBSTITUTES = re.compile(r"(?<!\\)(?:\\\\)*(?:`|\$[({\[])")
+_PLAIN_EXPANSION = re.compile(r"\$\{#?(?:[A-Za-z0-9_]+|[@*#?])(?:\}|:?[-+]|%%?|##?)")
+_NUMBERS_ONLY = re.compile(r"[0-9\s+*/%()<>=!&|^~?:,.-]*")
+_COMPARES_NUMBERS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
+_CONTINUATION = re.compile(r"\\\n")
+_ODD_SPACE = re.compile(r"[^\S \t\n]")
+_DATA = frozenset({"string_content", "heredoc_content"})
+_EVALUATED = "arithmetic on more than numbers, whose text is evaluated"
+
+
+def text_of(source: bytes, node: Node) -> str:
+    """The text that a node stands for."""
+    return source[node.start_byte : node.end_byte].decode("utf-8", "surrogatepass")
+
+
+# Expansions
+
+
+def _expansion(source: bytes, node: Node) -> str | None:
+    if _PLAIN_EXPANSION.match(text_of(source, node)) is None:
+        return "an expansion that assigns, evaluates or is indirect"
+    return None
+
+
+def _arithmetic(source: bytes, node: Node) -> str | None:
+    inner = text_of(source, node).removeprefix("$")
+    inner = inner[1:-1] if inner.startswith("[") else inner
+    return None if _NUMBERS_ONLY.fullmatch(inner) else _EVALUATED
+
+
+def _substitution(source: bytes, node: Node) -> str | None:
+    if source[node.start_byte : node.start_byte + 1] == b"`" and "\\" in text_of(source, node):
+        return "backquotes with a backslash in them, which is read twice"
+    return None
+
+
+def _leaf(source: bytes, node: Node) -> str | None:
+    """The grammar leaves patterns, words inside expansions and some here-documents unlooked into."""
+    if node.named_children:
+        return None
+    text = text_of(source, node)
+    if node.type not in _DATA and ("<(" in text or ">(" in text):
+        return "a process substitution where the grammar does not look"
+    return _unlooked(text)
+
+
+def _unlooked(text: str) -> str | None:
+    return "a substitution where the grammar does not look" if _SUBSTITUTES.search(text) else None
+
+
+def _heredoc_body(source: bytes, node: Node) -> str | None:
+    """What no child accounts for is text that the grammar has skipped."""
+    place = node.start_byte
+    skipped: list[bytes] = []
+    for child in node.named_children:
+        if child.type != "heredoc_content":
+            skipped.append(source[place : child.start_byte])
+            place = child.end_byte
+    skipped.append(source[place : node.end_byte])
+    reasons = (_unlooked(piece.decode("utf-8", "surrogatepass")) for piece in skipped)
+    return next(filter(None, reasons), None)
+
+
+def heredoc_end(source: bytes, node: Node) -> str | None:
+    """A here-document is data, as long as its end is where bash would see it."""
+    parts = {child.type: child for child in node.children}
+    start, body, end = (parts.get(f"heredoc_{name}") for name in ("start", "body", "end"))
+    delimiter = DELIMITER.fullmatch(text_of(source, start)) if start else None
+    if start is None or body is None or end is None or delimiter is None:
+        return "a here-document whose delimiter is not plain"
+    line_end = source.find(b"\n", start.end_byte)
+    strip = "\t" if "<<-" in parts else ""
+    text = source[line_end + 1 : end.end_byte].decode("utf-8", "surrogatepass")
+    lines = [line.lstrip(strip) if strip else line for line in text.split("\n")]
+    closed = source[end.end_byte : end.end_byte + 1] in {b"", b"\n"}
+    if lines[-1] != delimiter[2] or delimiter[2] in lines[:-1] or not closed or line_end >= end.start_byte:
+        return "a here-document whose end is not plain"
+    if not delimiter[1] and _CONTINUATION.search(text):
+        return "a here-document with continued lines"
+    return None
+
+
+# Tests, functions, comments
+
+
+def _test(source: bytes, node: Node) -> str | None:
+    bracket = node.children[0].type
+    if bracket == "[[":
+        return next(filter(None, (_evaluates(source, one) for one in descendants(node))), None)
+    return _arithmetic(source, node) if bracket == "((" else None
+
+
+def _evaluates(source: bytes, node: Node) -> str | None:
+    if node.type == "test_operator" and text_of(source, node) in {"-v", "-R"}:
+        return "[[ -v ]] evaluates a name"
+    if node.type == "binary_expression":
+        texts = [text_of(source, child) for child in node.children]
+        operands = [text for text in texts if text not in _COMPARES_NUMBERS]
+        if len(operands) < len(texts) and not all(text.lstrip("-").isdecimal() for text in operands):
+            return _EVALUATED
+    return None
+
+
+def _compound(source: bytes, node: Node) -> str | None:
+    return _arithmetic(source, node) if node.children and node.children[0].type == "((" else None
+
+
+def _function(_source: bytes, _node: Node) -> str | None:
+    return "defines a function, which gives a name another meaning"
+
+
+def _comment(source: bytes, node: Node) -> str | None:
+    before = source[max(node.start_byte - 2, 0) : node.start_byte]
+    if before and (before[-1:] not in b" \t\n;&|()" or before[:-1] == b"\\"):
+        return "a comment whose start is not plain"
+    return None
+
+
+DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
+    "expansion": _expansion,
+    "arithmetic_expansion": _arithmetic,
+    "command_substitution": _substitution,
+    "heredoc_redirect": heredoc_end,
+    "heredoc_body": _heredoc_body,
+    "test_command": _test,
+    "compound_statement": _compound,
+    "function_definition": _function,
+    "comment": _comment,
+    **dict.fromkeys(words("word number regex extglob_pattern string_content heredoc_content brace_expression"), _leaf),
+}
+"""By type of node."""
+
+
+def spaces(source: bytes, quoted: list[tuple[int, int]]) -> list[str]:
+    """bash joins continued lines where the grammar sees a blank, and knows fewer blanks than the grammar does."""
+    if b"\\\n" not in source and source.isascii():
+        return []
+    masked = bytearray(source)
+    for start, end in quoted:
+        masked[start:end] = b"." * (end - start)
+    text = masked.decode("utf-8", "replace")
+    reasons = ["a blank that the shell does not take for one"] if _ODD_SPACE.search(text) else []
+    if any(text[max(match.start() - 1, 0)] not in " \t;&|" for match in _CONTINUATION.finditer(text)):
+        reasons.append("a word continued on the next line")
+    return reasons
+
+
+# Plain sh: dash and ash read these as something else
+
+
+_BASH_NODES = words("ansi_c_string translated_string process_substitution herestring_redirect array")
+_BASH_TOKENS = words("[[ (( $[ &> &>> |& <<< ;& ;;& += function <( >(")
+_BASH_QUOTES = re.compile(r"\$['\"]")
+_REDIRECTS = frozenset({"file_redirect", "heredoc_redirect"})
+
+
+def not_posix(source: bytes, node: Node) -> str | None:
+    """Why a plain sh would read this node in another way than bash does."""
+    kind = node.type
+    if kind in _BASH_NODES or any(child.type in _BASH_TOKENS for child in node.children):
+        return f"a construct of bash, which sh reads differently: {kind}"
+    if kind in _REDIRECTS and source[node.start_byte - 1 : node.start_byte] == b"}":
+        return "a construct of bash, which sh reads differently: a variable for a file descriptor"
+    follows_dollar = kind in {"string", "raw_string"} and source[node.start_byte - 1 : node.start_byte] == b"$"
+    is_word = DOUBTS.get(kind) is _leaf and kind not in _DATA
+    if follows_dollar or (is_word and _BASH_QUOTES.search(text_of(source, node))):
+        return "a construct of bash, which sh reads differently: quotes behind $"
+    return None
+
+
+def descendants(node: Node) -> list[Node]:
+    """A node and all below it."""
+    seen, pending = [], [node]
+    while pending:
+        one = pending.pop()
+        seen.append(one)
+        pending.extend(one.children)
+    return seen

@@ -1,0 +1,328 @@
+"""Ways to talk a shell policy round, each with what it does in bash, next to the harmless line that looks like it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from policy.commands import parse
+
+from .helpers import shell
+
+if TYPE_CHECKING:
+    from policy.facts import ShellName
+
+LISTED = [
+    "[", ":", "awk", "cat", "declare", "echo", "env", "export", "find", "gcc", "grep", "ls", "mapfile", "printf",
+    "read", "rg", "sh", "sort", "tar", "test", "true", "unset", "zip",
+]  # fmt: skip
+
+TRICKS = {
+    "here-document: a body is expanded where its delimiter is bare": [
+        "cat <<E\n`evil`\nE",
+        "cat <<E\na `evil` b\nE",
+        "cat <<E\n'`evil`'\nE",
+        "cat <<E\n${x:-'$(evil)'}\nE",
+        "cat <<E\n${x##`evil`}\nE",
+        "cat <<-E\n\t$(evil)\n\tE",
+        "cat <<-E\n$(evil)\nE",
+        "cat <<-E\n\ta\n\t$(evil)\nE",
+        "(cat <<E\n`evil`\nE\n)",
+        'echo "$(cat <<E\n`evil`\nE\n)"',
+    ],
+    "expansion: the pattern behind # and % is expanded, quoted or not": [
+        "x=a; echo ${x#$(evil)}",
+        "x=a; echo ${x##$(evil)}",
+        "x=a; echo ${x%$(evil)}",
+        "x=a; echo ${x%%$(evil)}",
+        "x=a; echo ${x%%`evil`}",
+        'x=a; echo "${x##$(evil)}"',
+        'x=a; echo "${x%"$(evil)"}"',
+        "x=a; echo \"${x#'$(evil)'}\"",
+        "x=a; echo ${x##*[$(evil)]}",
+        "x=a; echo ${x##>(evil)}",
+    ],
+    "expansion: single quotes quote nothing in one that stands in double quotes": [
+        "echo \"${x:-'$(evil)'}\"",
+        "echo \"${x:-'`evil`'}\"",
+        "x=1; echo \"${x:+'$(evil)'}a\"",
+        'echo "${x-"\'$(evil)\'"}"',
+        ": \"${x:-${y:-'$(evil)'}}\"",
+    ],
+    "expansion: a default is a word of its own": [
+        "echo ${x:-<(evil)}",
+        "echo ${x:-$((`evil`))}",
+        ': "${x:-"${y:-`evil`}"}"',
+        ": ${x:+a} ${x:-b`evil`c}",
+    ],
+    "backquotes: an escaped pair inside runs at the second reading": [
+        "echo `echo \\`evil\\``",
+        'echo "`echo \\`evil\\``"',
+        'echo "`echo \\$(evil)`"',
+        "echo \"`echo '\\$(evil)'`\"",
+    ],
+    "patterns: [[ and case expand theirs": [
+        "[[ ab =~ a`evil` ]]",
+        "[[ ab =~ [$(evil)] ]]",
+        "[[ a != +(`evil`) ]]",
+        "[[ ab == *`evil`* ]]",
+        "case ab in a?`evil`|b) :;; esac",
+        "case ab in [`evil`]) :;; esac",
+        "case x in @($(evil)|b)) echo ;; esac",
+    ],
+    "arithmetic: quotes do not keep its text from being expanded": [
+        "echo $(('$(evil)'))",
+        "echo $(('`evil`'))",
+        "(('$(evil)'))",
+        "echo $[`evil`]",
+    ],
+    "names: a subscript that comes in by expansion is evaluated": [
+        "x='[$(evil)]'; read \"a$x\" <<< 1",
+        "x='[$(evil)]'; mapfile \"a$x\" <<< 1",
+        "x='[$(evil)]'; declare \"a$x=1\"",
+        "x='[$(evil)]'; export \"a$x=1\"",
+        "x='[$(evil)]'; a=(1 2); unset \"a$x\"",
+        "declare 'a[$(evil)]='\"$x\"",
+    ],
+    "names: half of one comes in by expansion, and the whole steers": [
+        "x=S4; read \"P$x\" <<< '$(evil)'; echo",
+        'x=S4; export "P$x=\\$(evil)"; echo',
+        'x=S4; declare "P$x=\\$(evil)"; echo',
+        'x=/tmp; export "PATH=$x"; ls',
+        "x=ATH; declare P$x=/tmp; ls",
+    ],
+    "test: an operator that comes in by expansion evaluates its operand": [
+        "x=-v; test ! \"$x\" 'a[$(evil)]'",
+        "x=-v; test \"$x\" 'a[$(evil)]' -a y",
+        "x=-v; [ a -a \"$x\" 'a[$(evil)]' ]",
+        'x=-v; y=\'a[$(evil)]\'; test a -a "$x" "$y"',
+        "[ * ]",
+    ],
+    "variables: a program takes options, or the programs that it runs, from its environment": [
+        spelling.format(assignment)
+        for assignment in (
+            "TAR_OPTIONS='--checkpoint=1 --checkpoint-action=exec=evil'",
+            "ZIPOPT='-T -TT evil'",
+            "RIPGREP_CONFIG_PATH=/w/cfg",
+            "GCC_EXEC_PREFIX=/w/",
+            "COMPILER_PATH=/w",
+        )
+        for spelling in ("{} tar cf a.tar .", "{}; tar c .", "env {} tar c .", "export {}; tar c .", "export {} b=1")
+    ],
+    "awk: print writes wherever it is told to, and runs what it is piped to": [
+        "awk '{print > \"/etc/x\"}' a",
+        "awk '{print>\"/etc/x\"}' a",
+        "awk '{print >> \"/etc/x\"}' a",
+        "awk '{print $1 > $2}' a",
+        "awk '{print $1, $2 >\n\"/etc/x\"}' a",
+        'awk \'BEGIN{print "}" > "/etc/x"}\'',
+        'awk \'BEGIN{print ";" > "/etc/x"}\'',
+        'awk \'BEGIN{printf("a;b") > "/etc/x"}\'',
+        "awk 'BEGIN{print ((1)) > \"/etc/x\"}'",
+        'awk \'BEGIN{print "x" | "evil"}\'',
+        'awk \'BEGIN { "ev" "il" | getline }\'',
+        "awk -F: -v a=b '{print > a}' a",
+    ],
+}
+
+NEIGHBOURS = {
+    "here-document": [
+        "cat <<'E'\n`evil` $(evil)\nE",
+        'cat <<"E" > notes.md\n${x##`evil`}\nE',
+        "cat <<E\nplain $1 ${x} \\`quoted\\` <(x\nE",
+        "cat <<-E\n\tplain\n\tE",
+    ],
+    "expansion": [
+        "echo ${x%.py}",
+        'echo "${x##*/}"',
+        "echo ${x:-a} ${#x}",
+        'echo "${x:-"$(ls)"}"',
+        "echo '${x:-`evil`}'",
+    ],
+    "backquotes": ["echo `ls`", 'echo "`ls -l`"', "echo 'a `b`'", 'echo "a \\`b\\`"'],
+    "patterns": [
+        "[[ $a == b* ]]",
+        "[[ $a =~ ^v[0-9]+$ ]]",
+        "case $a in *.py|b?) ls;; esac",
+        "case $a in [ab]*) ls;; esac",
+    ],
+    "arithmetic": ["echo $((1 + 2 * (3 - 1)))", "((1 < 2)) && ls"],
+    "names": [
+        "read line",
+        "read -r a b",
+        "export NODE_ENV=test",
+        'export "A=$x"',
+        "export A=$x",
+        "declare -x A=1",
+        "unset A",
+        "export A",
+    ],
+    "test": ["test -f x", 'test -f "$x"', '[ "$a" = "$b" ]', '[ -n "$a" ]', "[ a -nt b ] || ls", '[ ! -e "$x" ]'],
+    "variables": ["NODE_ENV=test ls", "env A=1 ls", "TZ=UTC LANG=C ls", "DEBUG=1 tar cf a.tar ."],
+    "awk": [
+        "awk '{print $1}' a",
+        "awk -F: '$3 > 5 { print $1 }' a",
+        "awk '{ if ($1 > 2) print $1 }' a",
+        "awk 'END { print NR }' a",
+        "awk '$1 || $2 { print }' a",
+    ],
+}
+
+
+def _rows(table: dict[str, list[str]]) -> list[Any]:
+    return [
+        pytest.param(line, id=f"{name.partition(':')[0]}-{line}") for name, lines in table.items() for line in lines
+    ]
+
+
+@pytest.mark.parametrize("command", _rows(TRICKS))
+@pytest.mark.parametrize("lists", [{"allowedCommands": LISTED}, {"blockedCommands": ["evil"]}], ids=["allow", "block"])
+def test_tricks_are_denied_though_every_program_they_show_is_listed(command: str, lists: dict[str, Any]) -> None:
+    assert shell(command, **lists) == "DENIED"
+
+
+@pytest.mark.parametrize("command", _rows(NEIGHBOURS))
+@pytest.mark.parametrize("lists", [{"allowedCommands": LISTED}, {"blockedCommands": ["evil"]}], ids=["allow", "block"])
+def test_their_everyday_neighbours_are_allowed(command: str, lists: dict[str, Any]) -> None:
+    assert shell(command, **lists) == "ALLOWED"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["echo " + "${a:-" * 3_000 + "}" * 3_000, "awk '" + "print" * 20_000 + "'", "echo '" + "\\" * 100_000 + "'"],
+    ids=["nested expansions", "print and no >", "backslashes"],
+)
+def test_looking_closely_takes_no_long_time(command: str) -> None:
+    started = time.perf_counter()
+    parse(command, "bash")
+    assert time.perf_counter() - started < 1
+
+
+# Plain sh
+
+
+BASH_ONLY = [
+    "[[ a > b ]]",
+    "[[ x || ls ]]",
+    "((1 > 2)); cat 2",
+    "echo $'a\\' ; evil #\\''",
+    "echo a$'b'",
+    'echo $"a"',
+    "echo ${x:-a}$'b'",
+    "case a in $'a') ls;; esac",
+    "ls &> out",
+    "ls &>> out",
+    "ls |& cat",
+    "cat <<< a",
+    "cat <(ls)",
+    "echo $(cat <(ls))",
+    "echo a {fd}> out",
+    "a=(1 2)",
+    "a+=x",
+    "echo $[1]",
+    "export A=$x",
+]
+
+
+@pytest.mark.parametrize("command", BASH_ONLY)
+def test_what_only_bash_has_is_not_decided_for_sh(command: str) -> None:
+    """To dash `a &> b` are two commands, `((` two subshells, `[[` a program, `$'…'` a dollar and a string."""
+    assert shell(command, shell_name="sh", allowedCommands=LISTED) == "DENIED"
+    assert shell(command, shell_name="sh", blockedCommands=["evil"]) == "DENIED"
+    assert shell(command, shell_name="sh") == "ALLOWED"
+    assert shell(command, shell_name="bash", allowedCommands=LISTED) == "ALLOWED"
+
+
+def test_functions_are_decided_for_no_shell() -> None:
+    for name in ("bash", "sh"):
+        assert shell("function f { ls; }", shell_name=name, allowedCommands=LISTED) == "DENIED"
+        assert shell("f() { ls; }; f", shell_name=name, allowedCommands=LISTED) == "DENIED"
+
+
+@pytest.mark.parametrize(
+    ("outer", "command", "expected"),
+    [
+        ("bash", "sh -c 'ls &> out'", "DENIED"),
+        ("bash", "bash -c 'ls &> out'", "ALLOWED"),
+        ("sh", "bash -c 'ls &> out'", "ALLOWED"),
+        ("bash", "bash -c \"sh -c 'ls &> out'\"", "DENIED"),
+        ("bash", "dash -c '[[ a ]]'", "DENIED"),
+        ("bash", "zsh -c 'ls *(e:evil:)'", "DENIED"),
+        ("bash", "fish -c ls", "DENIED"),
+        ("bash", "sh -c 'ls > out'", "ALLOWED"),
+    ],
+)
+def test_a_shell_inside_is_read_by_its_own_grammar(outer: ShellName, command: str, expected: str) -> None:
+    listed = [*LISTED, "bash", "dash", "zsh", "fish"]
+    assert shell(command, shell_name=outer, allowedCommands=listed) == expected
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls -la 'a b' \"c d\" | grep x && echo done",
+        "ls > out 2>&1",
+        "cat <<E\n$x\nE",
+        "cat <<'E' > out\n[[ a ]] $'x' <(y)\nE",
+        "if [ -f a ]; then cat a; else echo none; fi",
+        'for f in a b; do cat "$f"; done',
+        "while test -f a; do ls; done",
+        "case $a in *.py) ls;; esac",
+        "(cat a; ls) && { echo done; }",
+        'echo "$(ls)" `ls` $((1 + 2)) ${x:-y} ${x%.py}',
+        "grep -n '[[:space:]]$' a | sort",
+        "grep '$' a; echo \"a [[ b\" '&> |& <<<'",
+        "awk '{print $1}' a",
+        'export A=1 B="$x"',
+        "A=1 ls &",
+        "! true",
+    ],
+)
+def test_everyday_posix_lines_are_allowed_for_sh(command: str) -> None:
+    assert shell(command, shell_name="sh", allowedCommands=LISTED) == "ALLOWED"
+
+
+# Files that each process finds elsewhere
+
+
+@pytest.mark.parametrize("opens", ["echo a >", "echo a >>", "cat <", "exec 3>", "{ ls; } >"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/proc/self/cwd/x",
+        "/proc/thread-self/cwd/x",
+        "/proc/123/root/w/x",
+        "/proc/self/environ",
+        "/proc/self/fd/1",
+        "//proc/./self/cwd/x",
+        "/w/../proc/self/cwd/x",
+        "/proc/self/cwd/../../w/x",
+        "'/pr'oc/self/cwd/x",
+        "/dev/fd/3",
+        "/dev/../dev/fd/3",
+    ],
+)
+@pytest.mark.parametrize("lists", [{"allowedCommands": [*LISTED, "exec"]}, {}], ids=["allow", "none"])
+def test_a_redirection_through_proc_is_denied_wherever_the_host_sees_it_lead(
+    opens: str, target: str, lists: dict[str, Any]
+) -> None:
+    line = f"{opens} {target}"
+    spelling = "".join(target.split("'"))
+    assert shell(line, links={spelling: "/w/x"}, **lists) == "DENIED"
+
+
+def test_a_directory_or_link_into_proc_is_denied_too() -> None:
+    links = {"/w/link/x": "/proc/self/cwd/x", "/w/up/x": "/proc/self/cwd/../../w/x"}
+    assert shell("echo a > link/x", links=links) == "DENIED"
+    assert shell("echo a > up/x", links=links) == "DENIED"
+    assert shell("cd /proc/self/cwd; echo a > x", links={"/proc/self/cwd/x": "/w/x"}) == "DENIED"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["ls > /dev/null 2>&1", "ls > /dev/stdout", "ls 2> /dev/stderr", "cat < /dev/stdin", "ls >&2", "ls > processed"],
+)
+def test_redirections_to_the_null_device_and_the_streams_are_allowed(command: str) -> None:
+    assert shell(command, allowedCommands=LISTED) == "ALLOWED"
