@@ -6,14 +6,14 @@ import contextlib
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.approval.gate import UnattendedGate
 from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.llm.anthropic import AnthropicDialect
-from agent_host.llm.client import GatewayTimeouts, LlmClient, checked_url, password_of, shown_url
+from agent_host.llm.client import GatewayTimeouts, LlmClient, TlsContext, checked_url, password_of, shown_url
 from agent_host.llm.retry import RetryPolicy
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import LoopContext
@@ -79,6 +79,13 @@ class Launch:
     approve_all: bool = False
 
 
+class Gateway(NamedTuple):
+    """Where the model is, and what its certificate is checked with, which is being made while a session opens."""
+
+    url: str
+    tls: TlsContext
+
+
 @dataclass(frozen=True, slots=True)
 class Finished:
     """A headless run that came to an end: the result object, what it changed, and where its records lie."""
@@ -105,7 +112,8 @@ async def run_headless(
     the result.
     """
     async with _gateway(launch) as url:
-        session = _open_session(launch, url, new=prompt is not None, sinks=sinks)
+        gateway = Gateway(url, TlsContext(url))
+        session = _open_session(launch, gateway, new=prompt is not None, sinks=sinks)
         end: TaskEnd | None = None
         try:
             on_open(session)
@@ -157,7 +165,7 @@ async def _gateway(launch: Launch) -> AsyncIterator[str]:
         yield url
 
 
-def _open_session(launch: Launch, gateway_url: str, *, new: bool, sinks: Sequence[Sink]) -> Session:
+def _open_session(launch: Launch, gateway: Gateway, *, new: bool, sinks: Sequence[Sink]) -> Session:
     shell = current.default_shell(os.environ)
     where = _surroundings(launch, shell)
     with state_errors_translated():
@@ -170,7 +178,7 @@ def _open_session(launch: Launch, gateway_url: str, *, new: bool, sinks: Sequenc
     with state_errors_translated():
         store = _create(paths, launch, bundle, where, count) if new else SessionStore.open(paths)
     try:
-        return Session(_context(launch, gateway_url, where, shell, bundle, model, count, store, paths, sinks), paths)
+        return Session(_context(launch, gateway, where, shell, bundle, model, count, store, paths, sinks), paths)
     except BaseException:
         store.close()
         raise
@@ -216,7 +224,7 @@ def _kept_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def _context(
     launch: Launch,
-    gateway_url: str,
+    gateway: Gateway,
     where: Surroundings,
     shell: str,
     bundle: PolicyBundle,
@@ -251,7 +259,7 @@ def _context(
     return LoopContext(
         store=store,
         thread=thread,
-        llm=_client(settings, gateway_url, token, dialect, identity.session_id),
+        llm=_client(settings, gateway, token, dialect, identity.session_id),
         router=router,
         gate=UnattendedGate(launch.approvals, approve_all=launch.approve_all),
         emitter=emitter,
@@ -270,7 +278,7 @@ def _context(
         count=count,
         clock=_utc_now,
         cancellation=Cancellation(),
-        scrubber=Scrubber([token, password_of(gateway_url)]),
+        scrubber=Scrubber([token, password_of(gateway.url)]),
     )
 
 
@@ -302,9 +310,9 @@ def _counter(settings: Settings) -> Callable[[str], int]:
         raise UsageError(f"llm.tokenizer: {error}") from error
 
 
-def _client(settings: Settings, url: str, token: str | None, dialect: Dialect, session_id: str) -> LlmClient:
+def _client(settings: Settings, gateway: Gateway, token: str | None, dialect: Dialect, session_id: str) -> LlmClient:
     timeouts = GatewayTimeouts(settings.number("llm.connect_timeout_s"), settings.number("llm.read_timeout_s"))
-    return LlmClient(url, token, dialect, session_id=session_id, timeouts=timeouts)
+    return LlmClient(gateway.url, token, dialect, session_id=session_id, timeouts=timeouts, tls=gateway.tls)
 
 
 def _runtime_settings(settings: Settings, workspace: str, shell: str) -> RuntimeSettings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import ssl
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -46,7 +47,14 @@ class LlmClient:
     """
 
     def __init__(
-        self, base_url: str, token: str | None, dialect: Dialect, *, session_id: str, timeouts: GatewayTimeouts
+        self,
+        base_url: str,
+        token: str | None,
+        dialect: Dialect,
+        *,
+        session_id: str,
+        timeouts: GatewayTimeouts,
+        tls: TlsContext | None = None,
     ) -> None:
         url = checked_url(base_url)
         if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
@@ -58,7 +66,7 @@ class LlmClient:
         self._http = httpx.AsyncClient(
             headers={**dialect.headers(token), "x-session-id": session_id},
             timeout=httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s),
-            verify=_tls_context(base_url),
+            verify=(tls or TlsContext(base_url)).get(),
             follow_redirects=False,
             # A proxy of the environment is for the world outside; this machine is reached without one.
             trust_env=url.host not in _LOOPBACK,
@@ -224,12 +232,34 @@ def _retry_after(headers: Mapping[str, Any]) -> float | None:
     return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
-def _tls_context(base_url: str) -> ssl.SSLContext:
-    """What the gateway's URL needs. Loading the trusted roots takes as long as the rest of the start, so a plain
-    http gateway gets a context that trusts nobody: it serves no TLS, and could not be led to by a redirect either."""
-    if base_url.lower().startswith("https:"):
-        return ssl.create_default_context() if _has_system_roots() else httpx.create_ssl_context()
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+class TlsContext:
+    """The TLS context that the gateway's URL needs.
+
+    Loading the trusted roots takes as long as the rest of the start, so it happens in a thread beside it. A plain http
+    gateway gets a context that trusts nobody: it serves no TLS, and could not be led to by a redirect either.
+    """
+
+    def __init__(self, base_url: str) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._error: OSError | None = None
+        self._thread: threading.Thread | None = None
+        if base_url.lower().startswith("https:"):
+            self._thread = threading.Thread(target=self._load_roots, name="tls-roots", daemon=True)
+            self._thread.start()
+
+    def get(self) -> ssl.SSLContext:
+        """The context, once it is whole. Raises UsageError when the roots cannot be loaded."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise UsageError(f"the trusted certificates cannot be loaded: {self._error}") from self._error
+        return self._context
+
+    def _load_roots(self) -> None:
+        try:
+            self._context = ssl.create_default_context() if _has_system_roots() else httpx.create_ssl_context()
+        except OSError as error:
+            self._error = error
 
 
 def _has_system_roots() -> bool:
