@@ -111,7 +111,7 @@ async def end_leftovers(mark: str, pool: DaemonPool) -> int:
         return 0
     found: set[int] = set()
     for _ in range(_KILL_ROUNDS):
-        members = await pool.run(lambda: current.tree_members(0, f"{MARK_NAME}={mark}", {}))
+        members = await pool.run(lambda: current.tree_members(0, f"{MARK_NAME}={mark}#", {}))
         if not members:
             break
         found |= members.keys()
@@ -126,7 +126,9 @@ class _Command:
     def __init__(self, params: CommandParams, pool: DaemonPool) -> None:
         self._params = params
         self._pool = pool
-        self._mark = f"{MARK_NAME}={params.mark}"
+        # What this process started is told apart from what another one did for a call of the same name.
+        value = f"{params.mark}#{os.urandom(8).hex()}"
+        self._mark = f"{MARK_NAME}={value}"
         self._known: dict[int, int] = {}
         self._exit: Watch | None = None
         self._outputs: list[Watch] = []
@@ -137,7 +139,7 @@ class _Command:
             self._process = subprocess.Popen(
                 params.argv,
                 cwd=params.cwd,
-                env={**params.environment, MARK_NAME: params.mark},
+                env={**params.environment, MARK_NAME: value},
                 stdin=subprocess.DEVNULL if params.stdin is None else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

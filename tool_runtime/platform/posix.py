@@ -40,8 +40,8 @@ def tree_members(leader: int, mark: str, known: Mapping[int, int]) -> dict[int, 
     """Live processes that belong to the command whose shell is `leader` (0: not known), each with its start time.
 
     They are its process group, its descendants, those of `known` (an earlier answer), and whatever carries `mark`
-    (`NAME=value`) in its environment: the mark also finds a daemon that left the group and whose parents are gone,
-    and needs no subreaper, which would make this process inherit everybody's orphans.
+    (`NAME=value`, or the start of it) in its environment. The mark also finds a daemon that left the group and whose
+    parents are gone, and needs no subreaper, which would make this process inherit everybody's orphans.
     """
     table = {entry.pid: entry for entry in _processes()}
     wanted = mark.encode()
@@ -90,7 +90,8 @@ def _entry(pid: str) -> ProcessEntry | None:
 
 
 def _carries(pid: int, mark: bytes) -> bool:
-    return mark in _read(f"/proc/{pid}/environ").split(b"\0")
+    environment = _read(f"/proc/{pid}/environ")
+    return mark in environment and any(entry.startswith(mark) for entry in environment.split(b"\0"))
 
 
 def _read(path: str) -> bytes:
