@@ -193,6 +193,9 @@ def _step_committed(state: Checkpoint, fields: dict[str, Any], message: bytes | 
             task.denied.append({"toolName": call.tool_name, "replay": call.replay})
     _append(state, message)
     task.step_count = fields["stepCount"]
+    # The task ends with its last step, in the same record: a crash between two would have the model asked again.
+    task.status = fields.get("taskStatus", task.status)
+    task.reason = fields.get("taskReason", task.reason)
     state.step_cursor = step.step_id
     state.open_step = None
 

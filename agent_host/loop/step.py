@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.llm.retry import with_retries
 from agent_host.llm.stream import STOP_REASONS, TokenUsage
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from agent_host.loop.prepare import PreparedCall
     from agent_host.thread.messages import ToolCall
 
+# What a step that ends its task puts on record about it.
+_END_OF_TASK: dict[str, dict[str, str]] = {
+    "complete": {"taskStatus": "completed"},
+    "blocked": {"taskStatus": "failed", "taskReason": ErrorCode.LLM_GUARDRAIL_BLOCKED},
+}
 _GO_ON = "[Your answer was cut at the output limit. Go on where it stopped.]"
 
 
@@ -80,8 +86,8 @@ def reopen(ctx: LoopContext) -> Step:
 
 
 def commit(ctx: LoopContext, step: Step) -> None:
-    """Put the results into the thread, in call order, and close the step. Durable on return, unless the task's end is
-    recorded next and syncs for both."""
+    """Put the results into the thread, in call order, and close the step, and with the last step the task: durable on
+    return."""
     open_step = ctx.state.open_step
     calls = open_step.calls if open_step is not None else []
     results = [decode(call.result) for call in calls if call.result is not None]
@@ -89,7 +95,8 @@ def commit(ctx: LoopContext, step: Step) -> None:
     note = _note(ctx, _GO_ON) if cut_short else None
     count = ctx.task.step_count + 1
     encoded = None if note is None else encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id)
-    ctx.checkpoint(step.step_id, "step_committed", {"stepCount": count}, encoded, sync=step.meaning == "continue")
+    fields = {"stepCount": count, **_END_OF_TASK.get(step.meaning, {})}
+    ctx.checkpoint(step.step_id, "step_committed", fields, encoded)
     ctx.thread.add_exchange(step.assistant, results)
     if note is not None:
         ctx.thread.add_note(note)

@@ -80,6 +80,8 @@ async def _run_steps(ctx: LoopContext) -> TaskEnd:
 
 
 def _record_end(ctx: LoopContext, end: TaskEnd) -> None:
+    if ctx.task.status != "running":  # its last step said so
+        return
     if end.status == "paused":
         ctx.checkpoint(None, "session_status", {"status": "SESSION_PAUSED", "reason": end.reason})
     elif end.resumable:

@@ -128,7 +128,7 @@ class Session:
             raise UsageError(f"session {self.session_id} has no task to go on with")
         self._resumed_from_step = task.step_count
         if task.status != "running":
-            return self._told_again()
+            return await self._wind_up(self._told_again())
         fields: dict[str, Any] = {
             "status": "SESSION_RUNNING",
             "policyBundleVersion": ctx.bundle.policy_bundle_version,
@@ -191,7 +191,11 @@ class Session:
     async def _drive(self) -> TaskEnd:
         ctx = self._ctx
         self._result = None
-        end = await run_task(ctx)
+        return await self._wind_up(await run_task(ctx))
+
+    async def _wind_up(self, end: TaskEnd) -> TaskEnd:
+        """What follows the end of a task; a resume does it again when the process died before it was through."""
+        ctx = self._ctx
         await self._upload_history()
         payload: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
         if end.reason is not None:

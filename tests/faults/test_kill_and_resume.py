@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 FINAL = "All six are in the log and the note is written."
 EFFECTS = ("one", "two", "three", "four", "five", "six")
 MAX_RESUMES = 5
-# Of an undisturbed session; a test below holds it to that.
-RECORDS = 27
+# Of an undisturbed session; test_there_is_no_record_after_the_last_one_that_is_tried holds it to that.
+RECORDS = 29
 
 
 def append(word: str) -> dict[str, Any]:
@@ -153,6 +153,13 @@ def test_killed_after_each_record(session: Session, url: str, record: int) -> No
     out, err = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, (out, err)
     session.check(session.resume_until_done(url))
+
+
+def test_there_is_no_record_after_the_last_one_that_is_tried(session: Session, url: str) -> None:
+    process = session.first(url, kill_after=RECORDS + 1)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err.decode()
+    session.check(json.loads(out))
 
 
 @pytest.mark.parametrize("seed", range(12))
