@@ -20,6 +20,7 @@ from agent_host.errors import (
 )
 from agent_host.llm.lean_httpx import EventSource, httpx
 from agent_host.llm.stream import StreamFault, StreamProtocolError
+from agent_host.scrub import Scrubber
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -60,6 +61,7 @@ class LlmClient:
         if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
             raise UsageError("the gateway's token holds characters that no header can carry")
         self.dialect = dialect
+        self._scrubber = Scrubber([token, url.password or None])  # a gateway may quote what it refuses
         base_url = base_url.rstrip("/").removesuffix(dialect.path)
         self._url = base_url + dialect.path
         self._shown = shown_url(base_url) + dialect.path
@@ -114,7 +116,8 @@ class LlmClient:
             raise GatewayUnavailable("the gateway's answer is not UTF-8") from error
         except StreamFault as error:
             kind_of_error = GatewayUnavailable if error.retryable else GatewayRejected
-            raise kind_of_error(f"the gateway reported an error in the middle of its answer: {error}") from error
+            said = self._scrubber.text(str(error))
+            raise kind_of_error(f"the gateway reported an error in the middle of its answer: {said}") from error
 
     async def _http_error(self, response: httpx.Response) -> GatewayError | GuardrailBlocked:
         said = self._error_text(await _read_bounded(response))
@@ -144,7 +147,7 @@ class LlmClient:
         except orjson.JSONDecodeError:
             said = None
         text = said if said is not None else body.decode("utf-8", "replace")
-        return " ".join(text.split())[:_MAX_SHOWN] or "no details"
+        return " ".join(self._scrubber.text(text).split())[:_MAX_SHOWN] or "no details"
 
 
 def _parts(head: bytes, messages: Sequence[bytes], tail: bytes) -> list[bytes]:

@@ -62,7 +62,7 @@ async def _run_one(
         started = time.monotonic()
         ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(prepared))
         if prepared.gated:
-            prepared = await _approved(ctx, step_id, prepared)
+            prepared = await _approved(ctx, step_id, prepared, before)
         if before is not None and prepared.refusal is None:
             await before.wait()
         if prepared.refusal is None and ctx.cancellation.requested:
@@ -76,7 +76,9 @@ async def _run_one(
         done.set()
 
 
-async def _approved(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> PreparedCall:
+async def _approved(
+    ctx: LoopContext, step_id: str, prepared: PreparedCall, before: asyncio.Event | None
+) -> PreparedCall:
     """The call as it may be started once it is approved, or refused. Policy has the last word, after the wait."""
     request = _approval_request(ctx, step_id, prepared)
     asked = time.monotonic()
@@ -97,6 +99,8 @@ async def _approved(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> P
         code = ErrorCode.APPROVAL_REQUIRED if answer.unattended else ErrorCode.APPROVAL_DENIED
         replay = request.replay() if answer.unattended else None
         return prepared.refused("denied", code, answer.reason, replay)
+    if before is not None:  # what it will find, and what its record says of it, is what the call before it leaves
+        await before.wait()
     checked = check_call(ctx, prepared.call)
     if checked.refusal is not None:
         return checked

@@ -463,6 +463,23 @@ def test_the_token_goes_to_the_gateway_and_nowhere_else(host: Host, form: str) -
     assert [path for path in files if TOKEN.encode() in path.read_bytes()] == []
 
 
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"status": 401, "error": {"type": "authentication_error", "message": f"bad key {TOKEN}"}, "times": "always"},
+        {"text": "x", "stream_error": {"type": "authentication_error", "message": f"bad key {TOKEN}"}},
+    ],
+)
+def test_a_gateway_that_quotes_the_token(host: Host, turn: dict[str, Any]) -> None:
+    with gateway(turn) as model:
+        options = ("--gateway", model.url, "--policy", "full", "--output", "jsonl")
+        outcome = host.run("run", "Do it.", *options, env={"LLM_GATEWAY_AUTH_TOKEN": TOKEN})
+    assert outcome.code == 1
+    assert "bad key [redacted]" in outcome.stderr
+    assert TOKEN not in outcome.stderr + outcome.text
+    assert [path for path in host.root.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()] == []
+
+
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
 def test_the_token_is_not_in_the_host_s_own_environment_either(host: Host) -> None:
     """A command is a child of the host, and may read its parent's environment where the system shows it."""
