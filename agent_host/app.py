@@ -29,7 +29,7 @@ from agent_host.thread.prompt import system_prompt
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import TokenizerUnavailable, counter, message_tokens
 from state.checkpoint import Checkpoint, SessionIdentity
-from state.errors import Damaged, WriteFailed
+from state.errors import Damaged, NoSuchSession, WriteFailed
 from state.locations import SessionPaths
 from state.store import SessionStore
 from tool_runtime.platform import OS_FAMILY, current
@@ -139,8 +139,8 @@ def recorded_options(state_dir: str, session_id: str) -> dict[str, Any]:
         paths = SessionPaths(state_dir, session_id)
         try:
             return load(paths).state.identity.options
-        except Damaged:
-            SessionStore.open(paths).close()  # moves the damaged files aside, and says where
+        except (Damaged, NoSuchSession):
+            SessionStore.open(paths).close()  # moves damaged files aside, and clears up a clean end that was cut off
             raise
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.version import __version__
+from state.locations import SessionPaths
+from state.store import ENDED, SessionStore
 from tests.support.process import Host, bundle, call, eventually, gateway, process_exists, say, shell, use
 
 if TYPE_CHECKING:
@@ -492,6 +494,18 @@ def test_the_token_is_not_in_the_host_s_own_environment_either(host: Host) -> No
     assert TOKEN not in environment.text
     assert "[redacted]" in echoed.text
     assert TOKEN not in echoed.text
+
+
+def test_a_resume_clears_up_a_clean_end_that_was_cut_off(host: Host) -> None:
+    with gateway({"status": 500, "times": "always"}) as model:
+        host.configure(max_retries=0)
+        assert host.task(model.url, "--session-id", "mine").code == 3
+    store = SessionStore.open(SessionPaths(str(host.state), "mine"))
+    store.append("session_status", {"status": ENDED})
+    store.close()
+    (host.state / "checkpoints" / "mine.json").unlink()  # as far as the dead process came
+    assert host.resume("mine").code == 2
+    assert host.checkpoints() == []
 
 
 def test_a_result_that_cannot_be_kept_keeps_the_session(host: Host) -> None:
