@@ -1,0 +1,289 @@
+"""All that the store asks of a machine: the one seam between durability and the operating system.
+
+`LocalDisk` is the real one. Fault tests put another behind it: `agent_host.testing.disk` has a simulated one that loses
+what was not synced, and a real one whose calls fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from state import boot, locations
+from state.lock import SessionLock, holder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_BINARY = getattr(os, "O_BINARY", 0)
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+# A named pipe in a file's place would otherwise hold the open up until somebody writes to it.
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+
+# Small pieces are gathered to writes of about this size: a snapshot consists of one piece a message.
+_WRITE_BYTES = 1024 * 1024
+TEMPORARY = ".tmp"
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatus:
+    """What lies under a name, links not followed. `modified`: seconds since the epoch. `foreign`: it belongs to another
+    user; `exposed`: others may write to it; `readable`: others may read it. Windows has no such modes: all False."""
+
+    kind: Literal["file", "directory", "other"]
+    size: int
+    modified: float
+    links: int
+    foreign: bool
+    exposed: bool
+    readable: bool
+
+
+class Lock(Protocol):
+    """A held lock."""
+
+    def release(self, *, remove: bool) -> None:
+        """Let go; `remove` takes its file away too."""
+        ...
+
+
+class Disk(Protocol):
+    """File operations on absolute paths and on descriptors that this disk gave out. All raise OSError; nothing is
+    durable before `sync`, and no name before `sync_directory` of its directory."""
+
+    def make_private_dir(self, path: str) -> None:
+        """Create `path` and its parents, for their owner alone."""
+        ...
+
+    def open_new(self, path: str) -> int:
+        """A descriptor of a new empty private file at `path`, in place of what lies there."""
+        ...
+
+    def open_append(self, path: str) -> int:
+        """A descriptor that writes to the end of the file at `path`; a link is refused."""
+        ...
+
+    def write(self, fd: int, data: bytes) -> None:
+        """Write all of `data`; where it raises, any part of it may be there."""
+        ...
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Cut the file back to `size` bytes."""
+        ...
+
+    def sync(self, fd: int) -> None:
+        """Make the file's content durable. After a failure its unsynced content may be gone for good."""
+        ...
+
+    def close(self, fd: int) -> None:
+        """Close the descriptor."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """The whole regular file at `path`; a link is refused with ELOOP, anything else with EINVAL."""
+        ...
+
+    def status(self, path: str) -> FileStatus | None:
+        """What lies at `path`; None when nothing does."""
+        ...
+
+    def names(self, path: str) -> list[str]:
+        """Sorted names in a directory; empty when there is none."""
+        ...
+
+    def replace(self, source: str, target: str) -> None:
+        """Give `source` the name `target`, atomically, in place of what had it."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Take a name away; one that is not there is fine."""
+        ...
+
+    def make_private(self, path: str) -> None:
+        """Take all rights of others on `path` away."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in the directory `path` durable."""
+        ...
+
+    def lock(self, path: str, session_id: str) -> Lock:
+        """The lock at `path`. Raises SessionLocked, WriteFailed."""
+        ...
+
+    def holder(self, path: str) -> int | None:
+        """Pid of the live process that holds the lock at `path`, 0 where it cannot be read, None when nobody does."""
+        ...
+
+    def boot_id(self) -> str | None:
+        """See `state.boot`."""
+        ...
+
+
+class LocalDisk:
+    """The file system of this machine; see `Disk`."""
+
+    def make_private_dir(self, path: str) -> None:
+        """See Disk."""
+        locations.make_private_dir(path)
+
+    def open_new(self, path: str) -> int:
+        """See Disk."""
+        self.remove(path)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW | _BINARY, locations.FILE_MODE)
+
+    def open_append(self, path: str) -> int:
+        """See Disk."""
+        return os.open(path, os.O_WRONLY | os.O_APPEND | _NO_FOLLOW | _BINARY)
+
+    def write(self, fd: int, data: bytes) -> None:
+        """See Disk. A short write goes on where it stopped."""
+        written = os.write(fd, data)
+        if written < len(data):
+            view = memoryview(data)[written:]
+            while view:
+                view = view[os.write(fd, view) :]
+
+    def truncate(self, fd: int, size: int) -> None:
+        """See Disk."""
+        os.ftruncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        """See Disk. macOS needs F_FULLFSYNC: its fsync stops at the drive's cache."""
+        if sys.platform == "darwin":
+            import fcntl
+
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        elif sys.platform == "win32":
+            os.fsync(fd)
+        else:
+            os.fdatasync(fd)
+
+    def close(self, fd: int) -> None:
+        """See Disk."""
+        os.close(fd)
+
+    def read(self, path: str) -> bytes:
+        """See Disk."""
+        fd = os.open(path, os.O_RDONLY | _NO_FOLLOW | _NO_WAIT | _BINARY)
+        with os.fdopen(fd, "rb") as handle:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "it is no regular file", path)
+            return handle.read()
+
+    def status(self, path: str) -> FileStatus | None:
+        """See Disk."""
+        try:
+            found = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        mode = found.st_mode
+        posix = sys.platform != "win32"
+        return FileStatus(
+            "file" if stat.S_ISREG(mode) else "directory" if stat.S_ISDIR(mode) else "other",
+            found.st_size,
+            found.st_mtime,
+            found.st_nlink,
+            foreign=posix and found.st_uid != _user(),
+            exposed=posix and bool(mode & (stat.S_IWGRP | stat.S_IWOTH)),
+            readable=posix and bool(mode & (stat.S_IRGRP | stat.S_IROTH)),
+        )
+
+    def names(self, path: str) -> list[str]:
+        """See Disk."""
+        try:
+            return sorted(os.listdir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def replace(self, source: str, target: str) -> None:
+        """See Disk."""
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        """See Disk."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def make_private(self, path: str) -> None:
+        """See Disk."""
+        os.chmod(path, locations.FILE_MODE)
+
+    def sync_directory(self, path: str) -> None:
+        """See Disk. Windows has no such call and needs none."""
+        if sys.platform == "win32":
+            return
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str, session_id: str) -> SessionLock:
+        """See Disk."""
+        return SessionLock.acquire(path, session_id)
+
+    def holder(self, path: str) -> int | None:
+        """See Disk."""
+        return holder(path)
+
+    def boot_id(self) -> str | None:
+        """See Disk."""
+        return boot.boot_id()
+
+
+LOCAL_DISK = LocalDisk()
+
+
+def write_new(disk: Disk, path: str, chunks: Iterable[bytes], *, durable: bool = True) -> int:
+    """Put `chunks` into a new file at `path` and return its size; a file that could not be written whole is taken away
+    again. Its name is not durable yet. Raises OSError."""
+    size = 0
+    fd = disk.open_new(path)
+    try:
+        for data in _gathered(chunks):
+            disk.write(fd, data)
+            size += len(data)
+        if durable:
+            disk.sync(fd)
+    except BaseException:
+        disk.close(fd)
+        with contextlib.suppress(OSError):
+            disk.remove(path)
+        raise
+    disk.close(fd)
+    return size
+
+
+def replace_atomically(disk: Disk, path: str, chunks: Iterable[bytes]) -> int:
+    """Put `chunks` at `path` so that a reader or a crash sees all of the old or all of the new, and return the size.
+
+    Durable on return: temporary file in the same directory, sync, rename, sync of the directory (AH 9.3). Raises OSError.
+    """
+    size = write_new(disk, path + TEMPORARY, chunks)
+    disk.replace(path + TEMPORARY, path)
+    disk.sync_directory(os.path.dirname(path))
+    return size
+
+
+def _gathered(chunks: Iterable[bytes]) -> Iterable[bytes]:
+    """`chunks` in pieces worth a system call each."""
+    waiting: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        waiting.append(chunk)
+        size += len(chunk)
+        if size >= _WRITE_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)
+
+
+def _user() -> int:
+    return os.geteuid() if sys.platform != "win32" else 0
