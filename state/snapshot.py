@@ -95,11 +95,13 @@ def _lines(data: bytes, start: int, end: int) -> list[bytes]:
 
 
 def _refuse_unknown(raw: dict[str, Any]) -> None:
-    version, resume = raw.get("checkpointVersion"), raw.get("resume")
-    if not isinstance(resume, dict):
-        raise Damaged("the checkpoint lacks what a resume needs")
+    if "checkpointVersion" not in raw:
+        raise Damaged("the checkpoint says no version")
+    version, resume = raw["checkpointVersion"], raw.get("resume")
     if version != CHECKPOINT_VERSION:
         raise UnknownVersion(f"checkpoint version {version!r} is not known to this program ({CHECKPOINT_VERSION})")
+    if not isinstance(resume, dict):
+        raise Damaged("the checkpoint lacks what a resume needs")
     if resume.get("version", 1) not in (1, RESUME_VERSION):
         raise UnknownVersion(
             f"checkpoint version {version!r} with resume version {resume['version']!r} is not known to this program "

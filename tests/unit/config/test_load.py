@@ -198,6 +198,7 @@ def test_a_whole_number_does_for_a_number(layers: Layers) -> None:
 
 NARROWER: dict[str, tuple[str, Any]] = {
     "host.max_steps": ("5", 5),
+    "host.max_stored_bytes": ("1000", 1000),
     "tools.disabled": ('["RunCommand"]', ["RunCommand"]),
     "tools.file_timeout_s": ("1", 1.0),
     "tools.command_timeout_s": ("2.5", 2.5),
