@@ -1,4 +1,4 @@
-"""`agent-host sessions`: what can be resumed and what has ended."""
+"""`agent-host sessions`: what can be resumed and what has ended; `--prune` is in `cli/prune.py`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.cli.shared import state_dir_of
+from agent_host.cli.shared import prunes, state_dir_of
 from state.errors import InvalidSessionId, StateError
-from state.locations import SessionPaths
+from state.locations import SessionPaths, checked_session_id
 from state.lock import holder
 from state.store import load
 
@@ -24,6 +24,10 @@ _READ_TRIES = 3
 
 def sessions(namespace: argparse.Namespace) -> int:
     """`agent-host sessions`, newest first."""
+    if prunes(namespace):
+        from agent_host.cli.prune import prune
+
+        return prune(namespace)
     state_dir = state_dir_of(namespace)
     rows = sorted(_rows(state_dir), key=lambda row: str(row["updatedAt"]), reverse=True)
     if namespace.output == "json":
@@ -66,10 +70,10 @@ def _rows(state_dir: str) -> Iterator[dict[str, Any]]:
         if name in seen:
             continue
         try:
-            with open(os.path.join(folder, name, "result.json"), "rb") as handle:
+            with open(os.path.join(folder, checked_session_id(name), "result.json"), "rb") as handle:
                 kept = orjson.loads(handle.read())
             row = _row(name, *(kept[key] for key in ("status", "prompt", "stepCount", "endedAt", "workspace")))
-        except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        except (InvalidSessionId, OSError, orjson.JSONDecodeError, KeyError, TypeError):
             continue  # not a result of ours
         yield row
 
