@@ -23,19 +23,21 @@ if TYPE_CHECKING:
     from agent_host.loop.context import LoopContext
     from agent_host.loop.prepare import PreparedCall
     from agent_host.loop.step import Step
+    from agent_host.thread.messages import Message
 
 _SUMMARY_CHARS = 160
 
 
-async def run_calls(ctx: LoopContext, step: Step) -> None:
-    """Answer every call of the open step that has no answer yet; on return each has its result on record.
+async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
+    """Answer every call of the open step that has no answer yet; on return each has its result on record. Returns the
+    results of the calls that were run or refused here, in call order.
 
     Calls run at once, except that calls on one path run in call order. What fails is the call, not its siblings.
     Raises CheckpointWriteFailed when a call could not be put on record before its start.
     """
     prepared = step.prepared if step.prepared is not None else await recover_calls(ctx, step.step_id)
     last_on_path: dict[str, asyncio.Event] = {}
-    running: list[Coroutine[Any, Any, None]] = []
+    running: list[Coroutine[Any, Any, Message]] = []
     for call in prepared:
         done = asyncio.Event()
         before = last_on_path.get(call.path) if call.path is not None else None
@@ -43,17 +45,19 @@ async def run_calls(ctx: LoopContext, step: Step) -> None:
             last_on_path[call.path] = done
         running.append(_run_one(ctx, step.step_id, call, before, done))
     if len(running) == 1:
-        await running[0]
-        return
+        return [await running[0]]
+    results: list[Message] = []
     # No sibling is cancelled for another's failure: each may have an effect under way that must be recorded.
     for outcome in await asyncio.gather(*running, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
+        results.append(outcome)
+    return results
 
 
 async def _run_one(
     ctx: LoopContext, step_id: str, prepared: PreparedCall, before: asyncio.Event | None, done: asyncio.Event
-) -> None:
+) -> Message:
     """One call from policy's word to its result on record."""
     try:
         started = time.monotonic()
@@ -66,15 +70,14 @@ async def _run_one(
         if prepared.refusal is None and ctx.cancellation.requested:
             prepared = prepared.refused("failed", ErrorCode.TOOL_INTERRUPTED, NOT_STARTED)
         if prepared.refusal is None:
-            await _execute(ctx, step_id, prepared, started)
-        else:
-            refusal = prepared.refusal
-            finish(ctx, step_id, prepared.call, refusal.status, refusal.code, refusal.text, refusal.replay, started)
+            return await _execute(ctx, step_id, prepared, started)
+        refusal = prepared.refusal
+        return finish(ctx, step_id, prepared.call, refusal.status, refusal.code, refusal.text, refusal.replay, started)
     finally:
         done.set()
 
 
-async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, started: float) -> None:
+async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, started: float) -> Message:
     row, call = prepared.row, prepared.call
     if row is None:
         raise RuntimeError("only a call with a row in the table is executed")
@@ -90,7 +93,7 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
     result = await store_artifacts(result._replace(artifacts=tuple(clean)), ctx.workspace, upload_failed)
     code = None if result.error is None else result.error.code
     text = ctx.scrubber.text(text_of(result))
-    finish(ctx, step_id, call, result.status, code, text, None, started, result.artifact_uris)
+    return finish(ctx, step_id, call, result.status, code, text, None, started, result.artifact_uris)
 
 
 def _request_payload(prepared: PreparedCall, grant: str | None) -> dict[str, Any]:
