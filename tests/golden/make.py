@@ -1,0 +1,122 @@
+"""Writes the golden session in the present format: `python -m tests.golden.make FOLDER`.
+
+It holds something of everything: a large result, a kept first version of a file, a grant, and an open step with a call
+that started, one that waits for its approval and one that was denied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from state.checkpoint import Checkpoint, SessionIdentity
+from state.file_store import FileCheckpointStore
+
+SESSION = "golden"
+_USAGE = {"inputTokens": 100, "outputTokens": 20, "cachedInputTokens": 50}
+_OPTIONS = {"flags": {"host.policy": "ci"}, "workspace": "/project", "approvals": [], "approveAll": False}
+
+
+def plain(value: object) -> object:
+    """Any value of the state as JSON has it; encoded messages as objects; without the number of the last record."""
+    if isinstance(value, Checkpoint):
+        fields = dataclasses.asdict(value)
+        del fields["seq"]
+        return plain(fields)
+    if isinstance(value, bytes):
+        return orjson.loads(value)
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _message(number: int, role: str, content: str, **more: Any) -> bytes:
+    return orjson.dumps(
+        {
+            "messageId": f"msg_{number}",
+            "sessionId": SESSION,
+            "role": role,
+            "content": content,
+            "timestamp": "2026-11-22T10:00:00.000Z",
+            "tokenCount": len(content) // 4 + 4,
+            **more,
+        }
+    )
+
+
+def _call(call_id: str, name: str, **arguments: Any) -> dict[str, Any]:
+    return {"id": call_id, "name": name, "arguments": arguments}
+
+
+def _turn(step: str, calls: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    return {"stepId": step, "stopReason": "tool_use", "boot": "boot-1", "usage": _USAGE, "calls": calls, **more}
+
+
+def write(folder: Path) -> None:
+    """Write the session's files, its blobs and the expected state into `folder`."""
+    with tempfile.TemporaryDirectory() as work:
+        identity = SessionIdentity(SESSION, "ws_1", "tenant", "user", _OPTIONS)
+        first = _message(0, "system", "Be careful.")
+        state = Checkpoint(identity, policy_bundle_version="2026-11-22.1", thread=[first])
+        session = FileCheckpointStore(work).create(SESSION, state)
+        prompt = "Do it.\nÄ"
+        session.append(
+            "task_started", {"taskId": "task_1", "prompt": prompt, "maxSteps": 12}, _message(1, "user", prompt)
+        )
+        before = session.keep(b"first version\n")
+        intent = {"path": "/project/a", "before": before, "after": "0" * 64}
+        rows = [{"callId": "c1", "sideEffects": True, "intent": intent}, {"callId": "c2", "sideEffects": False}]
+        named = [_call("c1", "WriteFile", path="/project/a", content="x"), _call("c2", "ReadFile", path="/project/b")]
+        baselines = {"/project/a": before, "/project/new": None}
+        turn = _message(2, "assistant", "Two at once.", toolCalls=named)
+        session.commit("turn", _turn("step_1", rows, baselines=baselines), turn)
+        session.append("call_started", {"callId": "c1"})
+        missing = {"callId": "c2", "status": "failed", "code": "FILE_NOT_FOUND"}
+        session.append(
+            "call_finished", missing, _message(3, "tool", "FILE_NOT_FOUND: no", toolCallId="c2", isError=True)
+        )
+        large = _message(4, "tool", "large \u2028 " + "y" * 20_000, toolCallId="c1", isError=False)
+        session.append("call_finished", {"callId": "c1", "status": "succeeded"}, large)
+        session.commit("step_committed", {"stepCount": 1})
+        session.append("grant", {"scope": "session", "toolName": "RunCommand", "approvalId": "appr_0"})
+        status = {"status": "SESSION_RUNNING", "policyBundleVersion": "2026-11-22.2", "maxSteps": 30}
+        session.append("session_status", status)
+        session.compact()
+        rows = [
+            {"callId": "c3", "sideEffects": True},
+            {"callId": "c4", "sideEffects": True, "gated": True, "approvalId": "appr_1"},
+            {"callId": "c5", "sideEffects": True, "gated": True, "approvalId": "appr_2"},
+        ]
+        named = [
+            _call("c3", "RunCommand", command="make"),
+            _call("c4", "RunCommand", command="rm x"),
+            {**_call("c5", "RunCommand"), "problem": "cut off"},
+        ]
+        session.commit("turn", _turn("step_2", rows), _message(5, "assistant", "", toolCalls=named))
+        answer = {"approved": False, "scope": "once", "reason": "nobody is there", "unattended": True}
+        session.append("approval", {"callId": "c5", "approvalId": "appr_2", **answer})
+        session.append("call_started", {"callId": "c3"})
+        replay = {"id": "replay_1", "approve": "RunCommand"}
+        denied = {"callId": "c5", "status": "denied", "code": "APPROVAL_REQUIRED", "replay": replay}
+        session.append("call_finished", denied, _message(6, "tool", "no", toolCallId="c5", isError=True))
+        session.close()
+        _take(Path(work), folder, session.state)
+
+
+def _take(state_dir: Path, folder: Path, state: Checkpoint) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for suffix in ("json", "journal"):
+        shutil.copy(state_dir / "checkpoints" / f"{SESSION}.{suffix}", folder)
+    shutil.copytree(state_dir / "sessions" / SESSION / "blobs", folder / "blobs", dirs_exist_ok=True)
+    expected = orjson.dumps(plain(state), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    (folder / "expected.json").write_bytes(expected)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
