@@ -52,7 +52,8 @@ SCRIPT: tuple[tuple[Planned, ...], ...] = (
     (Planned("a"), Planned("b"), Planned("c")),
     (Planned("read", side_effects=False, text="x" * 20_000), Planned("fails", status="failed")),
     (Planned("gated", gated=True, file=b"small"), Planned("free", file=b"other")),
-    (Planned("large", file=b"L" * 70_000), Planned("waits", gated=True)),
+    (Planned("large", file=b"L" * 70_000),),
+    (Planned("look", side_effects=False), Planned("waits", gated=True)),
     (Planned("last", text="y" * 2000),),
 )
 
@@ -225,7 +226,8 @@ class Host:
         fields: dict[str, Any] = {"stepId": f"step{number}", "stopReason": "tool_use", "boot": self.disk.boot_id()}
         fields |= {"usage": USAGE, "calls": rows, "baselines": baselines}
         self._record("turn", fields, message("assistant", "", toolCalls=named), pause=True, names=baselines)
-        self._write_ahead()
+        if any(call.side_effects and not call.gated for call in calls):  # the start of a gated one syncs them both
+            self._write_ahead()
 
     def _baselines(self, calls: list[Planned]) -> dict[str, str]:
         return {f"/w/{call.call_id}": self.session.keep(call.file) for call in calls if call.file is not None}
