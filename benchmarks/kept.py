@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.thread.messages import Message, ToolCall, encode
 from state.checkpoint import Checkpoint, SessionIdentity
-from state.locations import SessionPaths
-from state.store import SessionStore
+from state.file_store import FileCheckpointStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,11 +29,11 @@ class Store:
     """All that the benchmarks know of the store under test; `folder` is the state directory."""
 
     def __init__(self, folder: str, state: Checkpoint | None = None) -> None:
-        paths = SessionPaths(folder, SESSION)
-        self._session = SessionStore.open(paths) if state is None else SessionStore.create(paths, state)
+        store = FileCheckpointStore(folder)
+        self._session = store.open(SESSION) if state is None else store.create(SESSION, state)
         self.append = self._session.append
         self.sync = self._session.sync
-        self.compact = self._session._write_snapshot  # noqa: SLF001 - the store offers no other way to ask for it
+        self.compact = self._session.compact
         self.close = self._session.close
 
     def messages(self) -> Iterable[bytes]:
