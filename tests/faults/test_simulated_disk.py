@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SHARDS = 4
 RANDOM_OUTCOMES = 2
-CHAINS = 240
+CHAINS = 160
 # A little more than any session has, so that a plan may also find nothing to spoil.
 MANY_CALLS = 200
 
