@@ -6,7 +6,7 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
-from state.disk import TEMPORARY, write_new
+from state.disk import TEMPORARY, make_durable_dir, write_new
 from state.errors import StorageLimit
 
 if TYPE_CHECKING:
@@ -43,19 +43,20 @@ class BlobFolder:
         """Whether `size` more bytes may be kept."""
         return self.used_bytes + size <= self.limit_bytes
 
-    def put(self, *contents: bytes) -> None:
+    def put(self, *contents: bytes, limited: bool = True) -> None:
         """Keep each of `contents` under its SHA-256, durable on return; what is there already is not written again.
 
-        Raises StorageLimit, before anything is written, when the folder may not hold all of them; OSError.
+        Raises StorageLimit, before anything is written, when it is `limited` and the folder may not hold all of them;
+        OSError.
         """
         new = {name: data for data in contents if (name := sha256_hex(data)) not in self._durable}
         if not new:
             return
         sizes = self._known()
         needed = sum(len(data) for name, data in new.items() if name not in sizes)
-        if needed and not self.has_room(needed):
+        if limited and needed and not self.has_room(needed):
             raise StorageLimit(self.limit_bytes)
-        self._disk.make_private_dir(self._directory)
+        make_durable_dir(self._disk, self._directory, within=os.path.dirname(self._directory))
         for name, data in new.items():
             temporary = self._path(name) + TEMPORARY
             write_new(self._disk, temporary, [data])

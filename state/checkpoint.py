@@ -111,9 +111,8 @@ class Task:
 @dataclass(slots=True)
 class Checkpoint:
     """Everything that a resume needs. `thread` holds encoded messages; `baselines` maps a path to the blob of its
-    content before the session's first write to it (None: it did not exist); `grants` are approvals given. `boot` is the
-    boot of the machine in which the last turn was recorded. `salvaged` says what was lost when the session was saved
-    from damage, until the model has been told."""
+    content before the session's first write to it (None: it did not exist); `grants` are approvals given. `salvaged`
+    says what was lost when the session was saved from damage, until the model has been told."""
 
     identity: SessionIdentity
     session_status: str = "SESSION_RUNNING"
@@ -126,7 +125,6 @@ class Checkpoint:
     baselines: dict[str, str | None] = field(default_factory=dict)
     grants: list[dict[str, Any]] = field(default_factory=list)
     seq: int = 0
-    boot: str | None = None
     salvaged: str | None = None
 
     @property
@@ -169,7 +167,6 @@ def _turn(state: Checkpoint, fields: dict[str, Any], message: bytes | None) -> N
     task.usage.add(fields["usage"])
     _add_baselines(state, fields)
     state.open_step = step
-    state.boot = fields["boot"]
 
 
 def _add_baselines(state: Checkpoint, fields: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ class Lock(Protocol):
     """A held lock."""
 
     def release(self, *, remove: bool) -> None:
-        """Let go; `remove` takes its file away too."""
+        """Let go; `remove` takes its file away too. Never raises: a file that cannot be taken away stays."""
         ...
 
 
@@ -222,6 +222,21 @@ class LocalDisk:
 
 
 LOCAL_DISK = LocalDisk()
+
+
+def make_durable_dir(disk: Disk, path: str, *, within: str) -> None:
+    """Create `path`, its parents included, for their owner alone; the names below the directory `within` are durable on
+    return, and all others that were not there before. Raises OSError."""
+    to_sync: list[str] = []
+    at = path
+    while at != os.path.dirname(at) and (at != within or disk.status(at) is None):
+        to_sync.append(os.path.dirname(at))
+        at = os.path.dirname(at)
+        if len(at) < len(within) and disk.status(at) is not None:
+            break
+    disk.make_private_dir(path)
+    for directory in reversed(to_sync):
+        disk.sync_directory(directory)
 
 
 def write_new(disk: Disk, path: str, chunks: Iterable[bytes], *, durable: bool = True) -> int:

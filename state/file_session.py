@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import orjson
 
 from state.blobs import UNAVAILABLE, sha256_hex
-from state.disk import TEMPORARY, replace_atomically
+from state.disk import TEMPORARY, make_durable_dir, replace_atomically
 from state.errors import Damaged, NoSuchSession, SessionExists, StorageLimit, WriteFailed, as_write_failure
 from state.journal import Journal
 from state.large import named_in, shortened
@@ -68,8 +68,8 @@ class FileSession:
         """A new session. Raises SessionExists, SessionLocked, WriteFailed."""
         disk, paths = place.disk, place.paths
         with as_write_failure("preparing the state directory"):
-            disk.make_private_dir(paths.checkpoints)
-            disk.make_private_dir(paths.records)
+            for directory in (paths.checkpoints, paths.records):
+                make_durable_dir(disk, directory, within=paths.state_dir)
         lock = disk.lock(paths.lock, paths.session_id)
         try:
             _refuse_existing(place)
@@ -178,23 +178,28 @@ class FileSession:
         """See OpenSession.
 
         The snapshot goes first: alone it would be an older state that a resume could take for the present one. The
-        journal that a crash leaves behind says by its last record that the session is over.
+        journal that a crash leaves behind says that the session is over; where it cannot be made to, both stay.
         """
         disk, paths = self._place.disk, self._place.paths
-        with contextlib.suppress(WriteFailed):
-            self.append("session_status", {"status": ENDED})
-            if self._journal is not None:
-                self._journal.sync()
-        self._close_journal()
         gone = False
         try:
+            self._record_end()
+            self._close_journal()
             with as_write_failure("removing the checkpoint"):
                 disk.remove(paths.snapshot)
+                disk.sync_directory(paths.checkpoints)
                 disk.remove(paths.journal)
                 gone = True
                 self._remove_leftovers(named=frozenset())
         finally:
+            self._close_journal()
             self._lock.release(remove=gone)
+
+    def _record_end(self) -> None:
+        try:
+            self.commit("session_status", {"status": ENDED})
+        except WriteFailed:  # of the journal, perhaps; the state has it, and new files may carry it
+            self.sync()
 
     def _take_over(self) -> None:
         """Put what the last process left into files of our own: it may have died of a disk that failed to sync it, and
@@ -252,7 +257,7 @@ class FileSession:
     def _move_to_blobs(self) -> None:
         """Give what the journal alone holds, and the large parts of new messages, files of their own."""
         blobs = self._place.blobs
-        blobs.put(*self._inline.values())
+        blobs.put(*self._inline.values(), limited=False)  # there was room when they were taken
         self._inline, self._to_record = {}, {}
         for place in range(self._examined, len(self.state.thread)):
             short, parts = shortened(self.state.thread[place])
@@ -270,7 +275,12 @@ class FileSession:
         is harmless: records up to the snapshot's sequence number are skipped on load."""
         self._close_journal()
         paths = self._place.paths
-        opening = {"kind": "opened", "sessionId": paths.session_id, "status": self.state.session_status}
+        opening = {
+            "kind": "opened",
+            "sessionId": paths.session_id,
+            "status": self.state.session_status,
+            "boot": self._place.disk.boot_id(),
+        }
         self.state.seq += 1
         self._journal = Journal.create(self._place.disk, paths.journal, self.state.seq, orjson.dumps(opening))
 

@@ -2,16 +2,18 @@
 
 A record is one line of text, so that a person can read a journal with a pager:
 
-    J2 <seq> <length of fields> <length of message> <crc32> <fields>[ <message>]\\n
+    J2 <seq> <synced> <length of fields> <length of message> <crc32> <fields>[ <message>]\\n
 
-`J2` is the format version, `seq` rises by one from record to record and across compactions, lengths count bytes, and
-the checksum covers all that follows the version, so that a flipped bit anywhere is seen. Fields and message are JSON;
-the message stands apart as it was encoded when it was made, and is taken out again without being parsed. Format J1,
-which had one length and the message among the fields, is read and no longer written.
+`J2` is the format version, `seq` rises by one from record to record and across compactions, `synced` is the last one
+that was durable when this one was written, lengths count bytes, and the checksum covers all that follows the version,
+so that a flipped bit anywhere is seen. Fields and message are JSON; the message stands apart as it was encoded when it
+was made, and is taken out again without being parsed. Format J1, which had neither `synced` nor the message apart, is
+read and no longer written.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import zlib
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -28,14 +30,16 @@ _VERSION = b"J2"
 _OLD_VERSION = b"J1"
 _FORMAT = re.compile(rb"J\d+(?=[ \n])")
 _ANY_RECORD = re.compile(rb"J[12] ")
-_MAX_HEADER_BYTES = 80
+_MAX_HEADER_BYTES = 100
 
 
 class Record(NamedTuple):
-    """One record: its sequence number, its fields as JSON, and the encoded message, None where it has none (in format
-    J1 a message is among the fields). `end` is the offset behind it in the file."""
+    """One record: its sequence number, the last one that was durable when it was written, its fields as JSON, and the
+    encoded message, None where it has none; `end` is the offset behind it in the file. In format J1 a message is among
+    the fields, and `synced` is the record before."""
 
     seq: int
+    synced: int
     fields: bytes
     message: bytes | None
     end: int
@@ -43,7 +47,7 @@ class Record(NamedTuple):
 
 class JournalContent(NamedTuple):
     """What a journal file holds: whole records, the bytes up to the end of the last of them, and what is wrong after
-    that: nothing, a torn tail, or damage with whole records behind it."""
+    that: nothing, a torn tail, or damage, with the whole records `behind` it."""
 
     records: list[Record]
     valid_bytes: int
@@ -52,10 +56,10 @@ class JournalContent(NamedTuple):
     behind: tuple[Record, ...] = ()
 
 
-def frame(seq: int, fields: bytes, message: bytes | None = None) -> bytes:
+def frame(seq: int, synced: int, fields: bytes, message: bytes | None = None) -> bytes:
     """One record as it stands in the file."""
     payload = fields if message is None else b"%s %s" % (fields, message)
-    counted = b"%d %d %d " % (seq, len(fields), 0 if message is None else len(message))
+    counted = b"%d %d %d %d " % (seq, synced, len(fields), 0 if message is None else len(message))
     return b"%s %s%08x %s\n" % (_VERSION, counted, zlib.crc32(payload, zlib.crc32(counted)), payload)
 
 
@@ -81,24 +85,24 @@ def parse(data: bytes) -> JournalContent:
 def _record_at(data: bytes, at: int) -> Record | None:
     """The whole record that starts at `at`, or None when there is none."""
     version, _, rest = data[at : at + _MAX_HEADER_BYTES].partition(b" ")
-    numbers = {_VERSION: 3, _OLD_VERSION: 2}.get(version)
+    numbers = {_VERSION: 4, _OLD_VERSION: 2}.get(version)
     if numbers is None:
         return None
     head = rest.split(b" ", numbers + 1)
     if len(head) < numbers + 2 or not all(number.isdigit() for number in head[:numbers]):
         return None
-    lengths = [int(number) for number in head[1:numbers]]
     start = at + len(version) + sum(map(len, head[: numbers + 1])) + numbers + 2
-    message_length = lengths[1] if numbers == 3 else 0
-    end = start + lengths[0] + (message_length + 1 if message_length else 0)
+    seq, *rest_of_head = map(int, head[:numbers])
+    synced, fields_length, message_length = rest_of_head if version == _VERSION else (seq - 1, *rest_of_head, 0)
+    fields_end = start + fields_length
+    end = fields_end + (message_length + 1 if message_length else 0)
     if data[end : end + 1] != b"\n":
         return None
     counted = b" ".join(head[:numbers]) + b" "
     if b"%08x" % zlib.crc32(memoryview(data)[start:end], zlib.crc32(counted)) != head[numbers]:
         return None
-    fields_end = start + lengths[0]
     message = data[fields_end + 1 : end] if message_length else None
-    return Record(int(head[0]), data[start:fields_end], message, end + 1)
+    return Record(seq, synced, data[start:fields_end], message, end + 1)
 
 
 def _whole_records_after(data: bytes, at: int) -> Iterator[Record]:
@@ -123,47 +127,47 @@ class Journal:
         self.next_seq = next_seq
         self.size = size
         self.broken = False
-        self._unsynced = False
+        self._synced = next_seq - 1
 
     @classmethod
     def create(cls, disk: Disk, path: str, seq: int, opening: bytes) -> Self:
         """A new journal in place of whatever is at `path`, atomically, with the fields `opening` as its durable first
         record. Raises OSError."""
-        size = replace_atomically(disk, path, [frame(seq, opening)])
+        size = replace_atomically(disk, path, [frame(seq, seq - 1, opening)])
         return cls(disk, disk.open_append(path), seq + 1, size)
 
     def append(self, fields: bytes, message: bytes | None = None) -> int:
         """Write one record; it survives the death of the process, and of the machine after `sync`. Returns its
         sequence number. Raises WriteFailed."""
         self._refuse_broken()
-        record = frame(self.next_seq, fields, message)
+        record = frame(self.next_seq, self._synced, fields, message)
         try:
             self._disk.write(self._fd, record)
         except OSError as error:
             self.broken = True
             raise WriteFailed(f"writing the journal failed: {error.strerror}") from error
         self.size += len(record)
-        self._unsynced = True
         self.next_seq += 1
         return self.next_seq - 1
 
     def sync(self) -> None:
         """Make every appended record durable. Raises WriteFailed."""
         self._refuse_broken()
-        if not self._unsynced:
+        if self._synced == self.next_seq - 1:
             return
         try:
             self._disk.sync(self._fd)
         except OSError as error:
             self.broken = True
             raise WriteFailed(f"syncing the journal failed: {error.strerror}") from error
-        self._unsynced = False
+        self._synced = self.next_seq - 1
 
     def close(self) -> None:
-        """Close the descriptor; the file stays."""
+        """Close the descriptor; the file stays. Whether what was written is durable, `sync` has said."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            self._disk.close(fd)
+            with contextlib.suppress(OSError):
+                self._disk.close(fd)
 
     def _refuse_broken(self) -> None:
         if self.broken:

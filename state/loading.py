@@ -17,8 +17,6 @@ from state.snapshot import decode_snapshot
 from state.store import BLOBS, ENDED, KIND, MESSAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from state.blobs import BlobFolder
     from state.checkpoint import Checkpoint
     from state.disk import Disk
@@ -131,7 +129,7 @@ def _fold(state: Checkpoint, record: Record, inline: dict[str, bytes]) -> None:
 
 def _judge_end(disk: Disk, state: Checkpoint, content: JournalContent, *, whole_lines: bool) -> str | None:
     """What is wrong behind the journal's whole records, None when a crash can have left it."""
-    if content.damaged and not _lost_with_power(disk, state, content.behind):
+    if content.damaged and not _lost_with_power(disk, state, content):
         return f"the journal is damaged {content.valid_bytes} bytes in, before its end"
     if content.damaged or (content.torn_bytes and whole_lines):
         # The last record is whole to its end and fails its checksum. No dying process leaves that, so it was whole
@@ -140,15 +138,16 @@ def _judge_end(disk: Disk, state: Checkpoint, content: JournalContent, *, whole_
     return None
 
 
-def _lost_with_power(disk: Disk, state: Checkpoint, behind: Iterable[Record]) -> bool:
+def _lost_with_power(disk: Disk, state: Checkpoint, content: JournalContent) -> bool:
     """True when the break can be what a machine's sudden end made of records that were not synced yet.
 
-    They may reach the disk in any order. It takes another boot, and behind the break nothing but records of the one
-    step: whatever stands before a turn was synced.
+    They may reach the disk in any order. It takes another boot than that of the process that began the journal, and no
+    record behind the break that was written when what is broken had been synced already.
     """
-    if state.boot is None or state.boot == disk.boot_id():
+    boot = orjson.loads(content.records[0].fields).get("boot")
+    if boot is not None and boot == disk.boot_id():
         return False
-    return all(_kind(record) not in ("turn", "task_started", "opened") for record in behind)
+    return bool(content.behind) and all(record.synced <= state.seq for record in content.behind)
 
 
 def _never_begun(content: JournalContent) -> bool:
@@ -159,10 +158,6 @@ def _never_begun(content: JournalContent) -> bool:
 def _says_ended(content: JournalContent) -> bool:
     last = orjson.loads(content.records[-1].fields) if content.records else {}
     return last.get(KIND) in ("session_status", "opened") and last.get("status") == ENDED
-
-
-def _kind(record: Record) -> object:
-    return orjson.loads(record.fields).get(KIND)
 
 
 def _check_owner(disk: Disk, paths: SessionPaths) -> bool:

@@ -60,10 +60,11 @@ class SessionLock:
         if self._fd < 0:
             return
         if remove and sys.platform != "win32":  # before the close: behind it, the name may be another process's lock
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 os.unlink(self._path)
-        os.close(self._fd)
-        self._fd = -1
+        fd, self._fd = self._fd, -1
+        with contextlib.suppress(OSError):  # the descriptor is gone all the same
+            os.close(fd)
         if remove and sys.platform == "win32":  # an open file has no other chance there, and a held one refuses
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
@@ -77,6 +78,8 @@ def holder(path: str) -> int | None:
         return None
     try:
         return None if _try_lock(fd) else (_pid_in(fd) or 0)
+    except WriteFailed:  # a file system without locks: nobody can hold one
+        return None
     finally:
         os.close(fd)
 
@@ -99,6 +102,8 @@ def _try_lock(fd: int) -> bool:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise WriteFailed(f"the lock cannot be taken: {error.strerror}") from error
     return True
 
 

@@ -63,7 +63,6 @@ def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkp
         baselines=resume["baselines"],
         grants=resume["grants"],
         seq=resume["journalSeq"],
-        boot=resume["boot"],
         salvaged=resume.get("salvaged"),
     )
 
@@ -127,7 +126,6 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
             "version": RESUME_VERSION,
             "journalSeq": state.seq,
             "options": identity.options,
-            "boot": state.boot,
             "usage": state.usage.to_wire(),
             "baselines": state.baselines,
             "grants": state.grants,

@@ -222,6 +222,4 @@ class _CountedLock:
         """See state.disk.Lock. One that fails keeps the file and lets go of the lock."""
         failure = self._calls.begin(f"release({self._path}, remove={remove})")
         self._lock.release(remove=remove and failure is None)
-        if failure is not None and remove:
-            raise failure
         self._calls.end()

@@ -25,7 +25,7 @@ PAYLOADS: list[Payload] = [
     (b"{}", None),
     (b'{"kind":"note"}', b'{"content":"\xc3\xa9"}'),
 ]
-FRAMES = [frame(number, *payload) for number, payload in enumerate(PAYLOADS, 7)]
+FRAMES = [frame(number, number - 1, *payload) for number, payload in enumerate(PAYLOADS, 7)]
 STARTS = [0, len(FRAMES[0]), len(FRAMES[0]) + len(FRAMES[1])]
 DATA = b"".join(FRAMES)
 
@@ -34,8 +34,8 @@ def records_of(payloads: list[Payload], first: int) -> list[Record]:
     """The records that `payloads`, framed one behind the other, are to give."""
     records, end = [], 0
     for number, payload in enumerate(payloads, first):
-        end += len(frame(number, *payload))
-        records.append(Record(number, *payload, end))
+        end += len(frame(number, number - 1, *payload))
+        records.append(Record(number, number - 1, *payload, end))
     return records
 
 
@@ -56,14 +56,14 @@ def parsed(data: bytes) -> JournalContent | None:
 
 
 def test_a_record_is_one_line_that_a_person_can_read() -> None:
-    assert frame(3, b'{"a":1}') == b'J2 3 7 0 ffca9081 {"a":1}\n'
-    assert frame(3, b'{"a":1}', b'{"b":2}') == b'J2 3 7 7 11729290 {"a":1} {"b":2}\n'
+    assert frame(3, 2, b'{"a":1}') == b'J2 3 2 7 0 ea45bf11 {"a":1}\n'
+    assert frame(3, 1, b'{"a":1}', b'{"b":2}') == b'J2 3 1 7 7 3bff5308 {"a":1} {"b":2}\n'
 
 
 def test_the_first_format_can_still_be_read() -> None:
-    data = b'J1 3 7 ed0323bd {"a":1}\n' + frame(4, b"{}")
+    data = b'J1 3 7 ed0323bd {"a":1}\n' + frame(4, 3, b"{}")
     assert parse(data) == JournalContent(
-        [Record(3, b'{"a":1}', None, 24), Record(4, b"{}", None, len(data))], len(data)
+        [Record(3, 2, b'{"a":1}', None, 24), Record(4, 3, b"{}", None, len(data))], len(data)
     )
     assert parse(data.replace(b'"a"', b'"b"')).damaged
 
@@ -73,9 +73,9 @@ def test_records_come_back() -> None:
     assert parse(b"") == JournalContent([], 0)
 
 
-@given(st.integers(0, 2**60), st.lists(anything, max_size=8))
+@given(st.integers(1, 2**60), st.lists(anything, max_size=8))
 def test_any_payloads_come_back(first: int, payloads: list[Payload]) -> None:
-    data = b"".join(frame(first + number, *payload) for number, payload in enumerate(payloads))
+    data = b"".join(frame(first + number, first + number - 1, *payload) for number, payload in enumerate(payloads))
     assert parse(data) == JournalContent(records_of(payloads, first), len(data))
 
 
@@ -109,7 +109,7 @@ def test_a_file_cut_anywhere_keeps_its_whole_records_and_is_called_torn() -> Non
 
 @given(st.lists(json_like, min_size=1, max_size=6), st.data())
 def test_whatever_is_overwritten_only_a_prefix_is_accepted(payloads: list[Payload], data: st.DataObject) -> None:
-    whole = b"".join(frame(number, *payload) for number, payload in enumerate(payloads, 1))
+    whole = b"".join(frame(number, number - 1, *payload) for number, payload in enumerate(payloads, 1))
     at = data.draw(st.integers(0, len(whole) - 1))
     junk = data.draw(st.binary(min_size=1, max_size=40))
     content = parsed(whole[:at] + junk + whole[at + len(junk) :])
@@ -118,7 +118,7 @@ def test_whatever_is_overwritten_only_a_prefix_is_accepted(payloads: list[Payloa
 
 
 def test_a_gap_in_the_numbers_ends_the_valid_part() -> None:
-    for gap in (frame(9, b"c"), frame(7, b"a"), frame(0, b"z")):
+    for gap in (frame(9, 8, b"c"), frame(7, 6, b"a"), frame(0, 0, b"z")):
         content = parse(FRAMES[0] + gap + FRAMES[2])
         assert content.records == RECORDS[:1]
         assert content.damaged
@@ -154,6 +154,7 @@ def read(path: str) -> JournalContent:
 def test_a_journal_is_made_and_appended_to(tmp_path: Path) -> None:
     made, path = journal(tmp_path)
     assert made.append(b"two") == 2
+    made.sync()
     assert made.append(b"three", b"said") == 3
     made.sync()
     made.close()

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from state.file_session import FileSession
 
 
-class SameBoot(LocalDisk):
-    """The machine has been up since the turns of `helpers.turn` were recorded."""
+class AnotherBoot(LocalDisk):
+    """The machine went down since."""
 
     def boot_id(self) -> str | None:
-        return "b"
+        return "another"
 
 
 @pytest.fixture
@@ -481,7 +481,7 @@ def test_what_is_whole_before_the_damage_can_be_resumed(tmp_path: Path) -> None:
     broken = data.replace(b"two at once", b"two at ONCE", 1)
     journal.write_bytes(broken)
     with pytest.raises(Damaged, match="before its end") as caught:
-        reopen(tmp_path, disk=SameBoot())
+        reopen(tmp_path)
     assert caught.value.salvaged
     assert caught.value.quarantined == str(tmp_path / "checkpoints" / f"{SESSION}.json.corrupt-1")
     assert (tmp_path / "checkpoints" / f"{SESSION}.journal.corrupt-1").read_bytes() == broken
@@ -503,7 +503,7 @@ def test_calls_of_a_step_that_was_saved_count_as_started(tmp_path: Path) -> None
     started = b'"kind":"call_started","callId":"c'
     journal.write_bytes(journal.read_bytes().replace(started + b"2", started + b"X"))
     with pytest.raises(Damaged):
-        reopen(tmp_path, disk=SameBoot())
+        reopen(tmp_path)
     step = load(tmp_path).open_step
     assert step is not None
     assert [call.started for call in step.calls] == [True, True]
@@ -600,7 +600,7 @@ def test_a_record_that_cannot_follow_is_damage(tmp_path: Path) -> None:
     seq = live.state.seq
     live.close()
     with open(paths_in(tmp_path).journal, "ab") as handle:
-        handle.write(frame(seq + 1, b'{"kind":"call_started","callId":"nobody"}'))
+        handle.write(frame(seq + 1, seq, b'{"kind":"call_started","callId":"nobody"}'))
     with pytest.raises(Damaged, match="call_started"):
         reopen(tmp_path)
 
@@ -731,9 +731,9 @@ def broken_in_the_middle(directory: Path) -> None:
 
 
 def test_records_that_a_power_loss_took_out_of_order_are_a_torn_tail(tmp_path: Path) -> None:
-    """The turn is of another boot (`b`): what was not synced then may be there in part, in any order."""
+    """What was not synced may be there in part, in any order."""
     broken_in_the_middle(tmp_path)
-    store = reopen(tmp_path)
+    store = reopen(tmp_path, disk=AnotherBoot())
     assert store.report.torn_bytes > 0
     assert store.state.open_step is not None
     assert [call.started for call in store.state.open_step.calls] == [True, True]
@@ -743,7 +743,7 @@ def test_records_that_a_power_loss_took_out_of_order_are_a_torn_tail(tmp_path: P
 def test_the_same_break_within_one_boot_is_damage(tmp_path: Path) -> None:
     broken_in_the_middle(tmp_path)
     with pytest.raises(Damaged):
-        reopen(tmp_path, disk=SameBoot())
+        reopen(tmp_path)
 
 
 def test_a_break_before_what_was_synced_is_damage_in_any_boot(tmp_path: Path) -> None:
@@ -758,4 +758,4 @@ def test_a_break_before_what_was_synced_is_damage_in_any_boot(tmp_path: Path) ->
         handle.seek(at)
         handle.write(b"\0" * 100)
     with pytest.raises(Damaged):
-        reopen(tmp_path)
+        reopen(tmp_path, disk=AnotherBoot())
