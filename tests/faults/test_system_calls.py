@@ -1,0 +1,47 @@
+"""Every system call that a checkpoint is written with, failed once, failed from then on, and the process killed before
+it.
+
+What must hold: no effect starts before its record is durable, what fails is told by an event or ends the task as paused,
+and once the disk is well a resume comes to the same end. By default each kind of call is tried at some of its places;
+with AGENT_HOST_ALL_FAULTS=1 at all of them, which takes minutes.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent_host.testing.system_calls import KILL, FailSystemCall, every_system_call, traced, why_not
+from tests.faults.jobs import passes, trials
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent_host.testing.fault_command import Job, Verdict
+
+REASON = why_not()
+pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+
+def tried() -> Iterator[FailSystemCall]:
+    if REASON is not None:
+        return
+    if os.environ.get("AGENT_HOST_ALL_FAULTS") == "1":
+        yield from every_system_call()
+        return
+    for call, count in traced().calls.items():
+        yield FailSystemCall(call, (count + 1) // 2, "ENOSPC")
+        yield FailSystemCall(call, (count + 3) // 4, "EIO", persistently=True)
+        yield FailSystemCall(call, (3 * count + 3) // 4, KILL)
+
+
+@trials(tried(), scenario="brief")
+def test_a_checkpoint_s_system_calls_fail(job: Job, verdict: Verdict) -> None:
+    passes(job, verdict)
+
+
+def test_what_is_tried_is_what_a_checkpoint_is_made_of() -> None:
+    assert {"openat", "write", "fdatasync", "fsync", "close"} <= traced().calls.keys()
+    assert any(call.startswith("rename") for call in traced().calls)
