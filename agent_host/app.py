@@ -30,8 +30,8 @@ from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import TokenizerUnavailable, counter, message_tokens
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.errors import Damaged, NoSuchSession, WriteFailed
+from state.file_store import FileCheckpointStore
 from state.locations import SessionPaths
-from state.store import SessionStore
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from policy.bundle import PolicyBundle
     from policy.facts import ShellName
+    from state.store import CheckpointStore, OpenSession
 
 TOKEN_VARIABLE = "LLM_GATEWAY_AUTH_TOKEN"  # noqa: S105  the variable's name, not its value
 MOCK_PREFIX = "mock:"
@@ -133,14 +134,12 @@ def recorded_options(state_dir: str, session_id: str) -> dict[str, Any]:
 
     Raises SessionNotFound, CheckpointUnreadable (then the files were moved aside); changes nothing else on disk.
     """
-    from state.store import load
-
+    store = FileCheckpointStore(state_dir)
     with state_errors_translated():
-        paths = SessionPaths(state_dir, session_id)
         try:
-            return load(paths).state.identity.options
+            return store.load(session_id).identity.options
         except (Damaged, NoSuchSession):
-            SessionStore.open(paths).close()  # moves damaged files aside, and clears up a clean end that was cut off
+            store.open(session_id).close()  # moves damaged files aside, and clears up a clean end that was cut off
             raise
 
 
@@ -175,8 +174,10 @@ def _open_session(launch: Launch, gateway: Gateway, *, new: bool, sinks: Sequenc
     )
     model = _model(launch.settings, bundle)  # a wrong model or tokenizer is told before anything is on disk
     count = _counter(launch.settings)
+    limit = launch.settings.integer("host.max_stored_bytes")
+    sessions = FileCheckpointStore(launch.state_dir, blob_limit_bytes=limit)
     with state_errors_translated():
-        store = _create(paths, launch, bundle, where, count) if new else SessionStore.open(paths)
+        store = _create(sessions, launch, bundle, where, count) if new else sessions.open(launch.session_id)
     try:
         return Session(_context(launch, gateway, where, shell, bundle, model, count, store, paths, sinks), paths)
     except BaseException:
@@ -195,22 +196,22 @@ def _surroundings(launch: Launch, shell: str) -> Surroundings:
 
 
 def _create(
-    paths: SessionPaths, launch: Launch, bundle: PolicyBundle, where: Surroundings, count: Callable[[str], int]
-) -> SessionStore:
+    sessions: CheckpointStore, launch: Launch, bundle: PolicyBundle, where: Surroundings, count: Callable[[str], int]
+) -> OpenSession:
     options = {
         "flags": _kept_flags(launch.flags),
         "workspace": launch.workspace,
         "approvals": sorted(launch.approvals),
         "approveAll": launch.approve_all,
     }
-    identity = SessionIdentity(paths.session_id, new_id("ws"), LOCAL, LOCAL, options)
+    identity = SessionIdentity(launch.session_id, new_id("ws"), LOCAL, LOCAL, options)
     text = system_prompt(workspace=where.workspace, os_family=where.os_family, shell=where.shell)
-    first = encode(Message("system", text, message_tokens(count, text)), session_id=paths.session_id)
+    first = encode(Message("system", text, message_tokens(count, text)), session_id=launch.session_id)
     state = Checkpoint(identity, policy_bundle_version=bundle.policy_bundle_version, thread=[first])
     try:
-        return SessionStore.create(paths, state)
+        return sessions.create(launch.session_id, state)
     except WriteFailed as error:  # nothing was begun, so there is nothing to resume
-        raise UsageError(f"the state directory {paths.state_dir} cannot be used: {error}") from error
+        raise UsageError(f"the state directory {launch.state_dir} cannot be used: {error}") from error
 
 
 def _kept_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -230,7 +231,7 @@ def _context(
     bundle: PolicyBundle,
     model: str,
     count: Callable[[str], int],
-    store: SessionStore,
+    store: OpenSession,
     paths: SessionPaths,
     sinks: Sequence[Sink],
 ) -> LoopContext:
@@ -266,7 +267,6 @@ def _context(
         workspace=EmbeddedWorkspaceService(paths.artifacts, workspace_id=identity.workspace_id),
         bundle=bundle,
         where=where,
-        blobs=paths.blobs,
         tools=frozenset(tool.tool_name for tool in definitions),
         disabled_tools=disabled,
         model=model,

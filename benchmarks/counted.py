@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from agent_host.cli.main import main
-from state import files
+from state.disk import LocalDisk
 
 
 class Counts:
@@ -18,21 +18,22 @@ class Counts:
 
 def count() -> None:
     """Puts counters in front of the store's write and sync functions; everything it does on disk goes through them."""
-    write_all, sync_data, sync_directory = files.write_all, files.sync_data, files.sync_directory
+    write, sync, sync_directory = LocalDisk.write, LocalDisk.sync, LocalDisk.sync_directory
 
-    def counted_write(fd: int, data: bytes) -> None:
+    def counted_write(disk: LocalDisk, fd: int, data: bytes) -> None:
         Counts.written += len(data)
-        write_all(fd, data)
+        write(disk, fd, data)
 
-    def counted_sync(fd: int) -> None:
+    def counted_sync(disk: LocalDisk, fd: int) -> None:
         Counts.syncs += 1
-        sync_data(fd)
+        sync(disk, fd)
 
-    def counted_directory(path: str) -> None:
+    def counted_directory(disk: LocalDisk, path: str) -> None:
         Counts.syncs += 1
-        sync_directory(path)
+        sync_directory(disk, path)
 
-    files.write_all, files.sync_data, files.sync_directory = counted_write, counted_sync, counted_directory
+    for name, counted in (("write", counted_write), ("sync", counted_sync), ("sync_directory", counted_directory)):
+        setattr(LocalDisk, name, counted)
 
 
 if __name__ == "__main__":

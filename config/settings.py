@@ -39,6 +39,7 @@ SETTINGS: dict[str, Setting] = {
     "host.policy": Setting(str),
     "host.toolset": Setting(list, choices=("desktop",)),
     "host.max_steps": Setting(int, _SMALLER, low=1, high=10_000),
+    "host.max_stored_bytes": Setting(int, _SMALLER, low=0),
     "host.output": Setting(str, choices=("text", "json", "jsonl")),
     "llm.gateway": Setting(str),
     "llm.dialect": Setting(str, choices=("anthropic",)),

@@ -110,7 +110,8 @@ class Task:
 class Checkpoint:
     """Everything that a resume needs. `thread` holds encoded messages; `baselines` maps a path to the blob of its
     content before the session's first write to it (None: it did not exist); `grants` are approvals given. `boot` is the
-    boot of the machine in which the last turn was recorded."""
+    boot of the machine in which the last turn was recorded. `salvaged` says what was lost when the session was saved
+    from damage, until the model has been told."""
 
     identity: SessionIdentity
     session_status: str = "SESSION_RUNNING"
@@ -124,11 +125,18 @@ class Checkpoint:
     grants: list[dict[str, Any]] = field(default_factory=list)
     seq: int = 0
     boot: str | None = None
+    salvaged: str | None = None
 
     @property
     def session_tokens_used(self) -> int:
         """Input and output of every call so far (AH 5.3)."""
         return self.usage.input_tokens + self.usage.output_tokens
+
+    def suspect_starts(self) -> None:
+        """Take every unanswered call of the open step for started: records that may have said so are gone."""
+        if self.open_step is not None:
+            for call in self.open_step.calls:
+                call.started = call.started or call.result is None
 
     def apply(self, kind: str, fields: dict[str, Any], message: bytes | None) -> None:
         """Fold one record over the state. Raises Damaged for a record that cannot follow what came before."""
@@ -200,8 +208,10 @@ def _step_committed(state: Checkpoint, fields: dict[str, Any], message: bytes | 
     state.open_step = None
 
 
-def _note(state: Checkpoint, _: dict[str, Any], message: bytes | None) -> None:
+def _note(state: Checkpoint, fields: dict[str, Any], message: bytes | None) -> None:
     _append(state, message)
+    if fields.get("ofDamage"):
+        state.salvaged = None
 
 
 def _task_ended(state: Checkpoint, fields: dict[str, Any], _: bytes | None) -> None:

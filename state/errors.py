@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 class StateError(Exception):
     """Base: something about the kept state of a session."""
@@ -33,12 +39,36 @@ class UnknownVersion(StateError):
 
 
 class Damaged(StateError):
-    """A snapshot or journal fails its checksum where no crash can have torn it. `quarantined` names where it went."""
+    """A snapshot or journal fails its checksum where no crash can have torn it. `quarantined` names where it went.
+    `salvaged`: what was whole before the damage has taken its place, and can be opened."""
 
-    def __init__(self, message: str, quarantined: str | None = None) -> None:
+    def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.quarantined = quarantined
+        self.quarantined: str | None = None
+        self.salvaged = False
+
+
+class Untrusted(StateError):
+    """Others than this user own or may write the files of a session; left untouched."""
+
+
+class StorageLimit(StateError):
+    """A session's blobs may not take more room. `limit_bytes` is what they may take."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"the session's stored content has reached its limit of {limit_bytes} bytes")
+        self.limit_bytes = limit_bytes
 
 
 class WriteFailed(StateError):
     """The disk did not take the record; nothing may be taken for durable until a later write succeeds."""
+
+
+@contextlib.contextmanager
+def as_write_failure(doing: str) -> Iterator[None]:
+    """Errors of the disk as WriteFailed."""
+    try:
+        yield
+    except OSError as error:
+        where = f": {error.filename}" if isinstance(error.filename, str) else ""
+        raise WriteFailed(f"{doing} failed: {error.strerror or error}{where}") from error

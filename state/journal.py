@@ -2,91 +2,114 @@
 
 A record is one line of text, so that a person can read a journal with a pager:
 
-    J1 <seq> <length> <crc32> <payload>\\n
+    J2 <seq> <length of fields> <length of message> <crc32> <fields>[ <message>]\\n
 
-`J1` is the format version, `seq` rises by one from record to record and across compactions, `length` counts the
-payload's bytes and the checksum covers sequence number, length and payload, so that a flipped bit anywhere is seen.
+`J2` is the format version, `seq` rises by one from record to record and across compactions, lengths count bytes, and
+the checksum covers all that follows the version, so that a flipped bit anywhere is seen. Fields and message are JSON;
+the message stands apart as it was encoded when it was made, and is taken out again without being parsed. Format J1,
+which had one length and the message among the fields, is read and no longer written.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import zlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from state import files
+from state.disk import replace_atomically
 from state.errors import UnknownVersion, WriteFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_VERSION = b"J1"
+    from state.disk import Disk
+
+_VERSION = b"J2"
+_OLD_VERSION = b"J1"
 _FORMAT = re.compile(rb"J\d+(?=[ \n])")
-_MAX_HEADER_BYTES = 64
+_ANY_RECORD = re.compile(rb"J[12] ")
+_MAX_HEADER_BYTES = 80
 
 
-@dataclass(frozen=True, slots=True)
-class JournalContent:
-    """What a journal file holds: `records` as (sequence number, payload), the bytes up to the end of the last whole
-    record, and what is wrong after that: nothing, a torn tail, or damage with whole records behind it."""
+class Record(NamedTuple):
+    """One record: its sequence number, its fields as JSON, and the encoded message, None where it has none (in format
+    J1 a message is among the fields). `end` is the offset behind it in the file."""
 
-    records: list[tuple[int, bytes]]
+    seq: int
+    fields: bytes
+    message: bytes | None
+    end: int
+
+
+class JournalContent(NamedTuple):
+    """What a journal file holds: whole records, the bytes up to the end of the last of them, and what is wrong after
+    that: nothing, a torn tail, or damage with whole records behind it. `old`: it was written in an older format."""
+
+    records: list[Record]
     valid_bytes: int
     torn_bytes: int = 0
     damaged: bool = False
-    behind: tuple[bytes, ...] = ()
+    behind: tuple[Record, ...] = ()
+    old: bool = False
 
 
-def frame(seq: int, payload: bytes) -> bytes:
+def frame(seq: int, fields: bytes, message: bytes | None = None) -> bytes:
     """One record as it stands in the file."""
-    counted = b"%d %d " % (seq, len(payload))
+    payload = fields if message is None else b"%s %s" % (fields, message)
+    counted = b"%d %d %d " % (seq, len(fields), 0 if message is None else len(message))
     return b"%s %s%08x %s\n" % (_VERSION, counted, zlib.crc32(payload, zlib.crc32(counted)), payload)
 
 
 def parse(data: bytes) -> JournalContent:
     """The valid prefix of a journal. Raises UnknownVersion when the file was written by a newer format."""
     newer = _FORMAT.match(data)
-    if newer is not None and newer[0] != _VERSION:
+    if newer is not None and newer[0] not in (_VERSION, _OLD_VERSION):
         raise UnknownVersion(f"journal format {newer[0].decode()} is newer than this program")
-    records: list[tuple[int, bytes]] = []
+    records: list[Record] = []
     at = 0
+    old = data.startswith(_OLD_VERSION)
     while at < len(data):
         found = _record_at(data, at)
         if found is None:
             behind = tuple(_whole_records_after(data, at))
-            return JournalContent(records, at, len(data) - at, damaged=bool(behind), behind=behind)
-        if records and found[0] != records[-1][0] + 1:  # a whole record, and not the one that belongs here
-            return JournalContent(records, at, len(data) - at, damaged=True)
-        seq, payload, at = found
-        records.append((seq, payload))
-    return JournalContent(records, at)
+            return JournalContent(records, at, len(data) - at, bool(behind), behind, old)
+        if records and found.seq != records[-1].seq + 1:  # a whole record, and not the one that belongs here
+            return JournalContent(records, at, len(data) - at, damaged=True, old=old)
+        records.append(found)
+        at = found.end
+    return JournalContent(records, at, old=old)
 
 
-def _record_at(data: bytes, at: int) -> tuple[int, bytes, int] | None:
-    """(sequence number, payload, offset behind it) of the record that starts at `at`, or None when there is none."""
-    head = data[at : at + _MAX_HEADER_BYTES].split(b" ", 4)
-    if len(head) < 5:
+def _record_at(data: bytes, at: int) -> Record | None:
+    """The whole record that starts at `at`, or None when there is none."""
+    version, _, rest = data[at : at + _MAX_HEADER_BYTES].partition(b" ")
+    numbers = {_VERSION: 3, _OLD_VERSION: 2}.get(version)
+    if numbers is None:
         return None
-    version, seq, length, checksum, _ = head
-    if version != _VERSION or not (seq.isdigit() and length.isdigit()):
+    head = rest.split(b" ", numbers + 1)
+    if len(head) < numbers + 2 or not all(number.isdigit() for number in head[:numbers]):
         return None
-    start = at + len(version) + len(seq) + len(length) + len(checksum) + 4
-    end = start + int(length)
-    payload = data[start:end]
-    if data[end : end + 1] != b"\n" or b"%08x" % zlib.crc32(payload, zlib.crc32(b"%s %s " % (seq, length))) != checksum:
+    lengths = [int(number) for number in head[1:numbers]]
+    start = at + len(version) + sum(map(len, head[: numbers + 1])) + numbers + 2
+    message_length = lengths[1] if numbers == 3 else 0
+    end = start + lengths[0] + (message_length + 1 if message_length else 0)
+    if data[end : end + 1] != b"\n":
         return None
-    return int(seq), payload, end + 1
+    counted = b" ".join(head[:numbers]) + b" "
+    if b"%08x" % zlib.crc32(memoryview(data)[start:end], zlib.crc32(counted)) != head[numbers]:
+        return None
+    fields_end = start + lengths[0]
+    message = data[fields_end + 1 : end] if message_length else None
+    return Record(int(head[0]), data[start:fields_end], message, end + 1)
 
 
-def _whole_records_after(data: bytes, at: int) -> Iterator[bytes]:
-    """Payloads of the whole records behind a broken one. No dying process leaves any: it writes one after another."""
-    while (at := data.find(_VERSION + b" ", at + 1)) >= 0:
-        found = _record_at(data, at)
+def _whole_records_after(data: bytes, at: int) -> Iterator[Record]:
+    """The whole records behind a broken one. No dying process leaves any: it writes one after another."""
+    while (start := _ANY_RECORD.search(data, at + 1)) is not None:
+        found = _record_at(data, start.start())
         if found is not None:
-            yield found[1]
-            at = found[2] - 1
+            yield found
+        at = start.start() if found is None else found.end - 1
 
 
 class Journal:
@@ -96,7 +119,8 @@ class Journal:
     failed is never trusted again.
     """
 
-    def __init__(self, fd: int, next_seq: int, size: int) -> None:
+    def __init__(self, disk: Disk, fd: int, next_seq: int, size: int) -> None:
+        self._disk = disk
         self._fd = fd
         self.next_seq = next_seq
         self.size = size
@@ -104,33 +128,33 @@ class Journal:
         self._unsynced = False
 
     @classmethod
-    def create(cls, path: str, seq: int, opening: bytes) -> Self:
-        """A new journal in place of whatever is at `path`, atomically, with `opening` as its durable first record."""
-        record = frame(seq, opening)
-        files.replace_atomically(path, [record])
-        return cls(_open_for_append(path), seq + 1, len(record))
+    def create(cls, disk: Disk, path: str, seq: int, opening: bytes) -> Self:
+        """A new journal in place of whatever is at `path`, atomically, with the fields `opening` as its durable first
+        record. Raises OSError."""
+        size = replace_atomically(disk, path, [frame(seq, opening)])
+        return cls(disk, disk.open_append(path), seq + 1, size)
 
     @classmethod
-    def reopen(cls, path: str, content: JournalContent) -> Self:
+    def reopen(cls, disk: Disk, path: str, content: JournalContent) -> Self:
         """The existing journal at `path`, cut back to its whole records, ready for the next one. Raises OSError."""
-        fd = _open_for_append(path)
+        fd = disk.open_append(path)
         try:
             if content.torn_bytes:
-                os.ftruncate(fd, content.valid_bytes)
-                files.sync_data(fd)
+                disk.truncate(fd, content.valid_bytes)
+            # The dead process may have left records that were never synced. What follows builds on them.
+            disk.sync(fd)
         except BaseException:
-            os.close(fd)
+            disk.close(fd)
             raise
-        return cls(fd, content.records[-1][0] + 1, content.valid_bytes)
+        return cls(disk, fd, content.records[-1].seq + 1, content.valid_bytes)
 
-    def append(self, payload: bytes) -> int:
+    def append(self, fields: bytes, message: bytes | None = None) -> int:
         """Write one record; it survives the death of the process, and of the machine after `sync`. Returns its
         sequence number. Raises WriteFailed."""
-        if self.broken:
-            raise WriteFailed("the journal failed earlier and was not renewed yet")
-        record = frame(self.next_seq, payload)
+        self._refuse_broken()
+        record = frame(self.next_seq, fields, message)
         try:
-            files.write_all(self._fd, record)
+            self._disk.write(self._fd, record)
         except OSError as error:
             self.broken = True
             raise WriteFailed(f"writing the journal failed: {error.strerror}") from error
@@ -141,12 +165,11 @@ class Journal:
 
     def sync(self) -> None:
         """Make every appended record durable. Raises WriteFailed."""
-        if self.broken:
-            raise WriteFailed("the journal failed earlier and was not renewed yet")
+        self._refuse_broken()
         if not self._unsynced:
             return
         try:
-            files.sync_data(self._fd)
+            self._disk.sync(self._fd)
         except OSError as error:
             self.broken = True
             raise WriteFailed(f"syncing the journal failed: {error.strerror}") from error
@@ -155,10 +178,9 @@ class Journal:
     def close(self) -> None:
         """Close the descriptor; the file stays."""
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            self._disk.close(fd)
 
-
-def _open_for_append(path: str) -> int:
-    flags = os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    return os.open(path, flags)
+    def _refuse_broken(self) -> None:
+        if self.broken:
+            raise WriteFailed("the journal failed earlier and was not renewed yet")

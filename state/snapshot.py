@@ -1,4 +1,8 @@
-"""The snapshot file: the form of AH 9.2 with what a resume needs beside it, ended by a checksum over itself."""
+"""The snapshot file: the form of AH 9.2 with what a resume needs under `resume`, ended by a checksum over itself.
+
+It is one JSON object. The messages of the thread stand on lines of their own, so that they are put in and taken out as
+they were encoded when they were made. Large parts of them lie in blobs (`state.large`).
+"""
 
 from __future__ import annotations
 
@@ -11,66 +15,40 @@ from state.checkpoint import Checkpoint, OpenStep, SessionIdentity, Task, Usage,
 from state.errors import Damaged, UnknownVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 CHECKPOINT_VERSION = "1.0"
+# Version 1, which had no number, held the whole file on one line and every message in full.
+RESUME_VERSION = 2
 
+_THREAD_KEY = b',"thread":['
 _CHECKSUM_KEY = b',"checksum":"crc32:'
 _TRAILER_BYTES = len(_CHECKSUM_KEY) + 8 + len(b'"}\n')
 
 
-def encode_snapshot(state: Checkpoint, checkpointed_at: str) -> list[bytes]:
-    """The snapshot file in chunks: JSON in the form of AH 9.2 with what a resume needs under `resume`, ended by a
-    checksum over everything before it. Messages go in as they were encoded when they were made."""
-    task, step = state.task, state.open_step
-    identity = state.identity
-    head = orjson.dumps(
-        {
-            "checkpointVersion": CHECKPOINT_VERSION,
-            "sessionId": identity.session_id,
-            "workspaceId": identity.workspace_id,
-            "tenantId": identity.tenant_id,
-            "userId": identity.user_id,
-            "sessionStatus": state.session_status,
-            "task": None if task is None else _task_to_json(task),
-            "stepCursor": state.step_cursor,
-            "sessionTokensUsed": state.session_tokens_used,
-            "policyBundleVersion": state.policy_bundle_version,
-            "checkpointedAt": checkpointed_at,
-            "resume": {
-                "journalSeq": state.seq,
-                "options": identity.options,
-                "boot": state.boot,
-                "usage": state.usage.to_wire(),
-                "baselines": state.baselines,
-                "grants": state.grants,
-                "openStep": None if step is None else _step_to_json(step),
-            },
-        }
-    )
-    body = [head[:-1] + b',"thread":[', *_separated(state.thread), b"]"]
+def encode_snapshot(state: Checkpoint, thread: Iterable[bytes], checkpointed_at: str) -> list[bytes]:
+    """The snapshot file in chunks. `thread` holds the messages as they are to stand in it."""
+    body = [orjson.dumps(_head(state, checkpointed_at))[:-1] + _THREAD_KEY]
+    separator = b"\n"
+    for message in thread:
+        body += (separator, message)
+        separator = b",\n"
+    body.append(b"\n]")
     checksum = 0
     for chunk in body:
         checksum = zlib.crc32(chunk, checksum)
     return [*body, _CHECKSUM_KEY + b'%08x"}\n' % checksum]
 
 
-def decode_snapshot(data: bytes) -> Checkpoint:
-    """The state that `data` holds. Raises Damaged or UnknownVersion."""
-    body, trailer = data[:-_TRAILER_BYTES], data[-_TRAILER_BYTES:]
-    whole = trailer == _CHECKSUM_KEY + b'%08x"}\n' % zlib.crc32(body)
-    try:
-        raw = orjson.loads(data)
-        version = raw["checkpointVersion"]
-    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-        raise Damaged("the checkpoint is not readable as JSON") from error
-    if version != CHECKPOINT_VERSION:
-        raise UnknownVersion(f"checkpoint version {version!r} is not known to this program ({CHECKPOINT_VERSION})")
-    if not whole:
+def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkpoint:
+    """The state that `data` holds. `whole` gets the place and the form of each message as it stands there, and gives
+    the whole message. Raises Damaged or UnknownVersion."""
+    raw, short = _taken_apart(data)
+    _refuse_unknown(raw)
+    if data[-_TRAILER_BYTES:] != _CHECKSUM_KEY + b'%08x"}\n' % zlib.crc32(memoryview(data)[:-_TRAILER_BYTES]):
         raise Damaged("the checkpoint's checksum does not match its content")
     resume = raw["resume"]
-    step = resume["openStep"]
-    thread = [orjson.dumps(message) for message in raw["thread"]]
+    thread = [whole(place, message) for place, message in enumerate(short)]
     return Checkpoint(
         SessionIdentity(raw["sessionId"], raw["workspaceId"], raw["tenantId"], raw["userId"], resume["options"]),
         session_status=raw["sessionStatus"],
@@ -78,22 +56,87 @@ def decode_snapshot(data: bytes) -> Checkpoint:
         thread=thread,
         task=None if raw["task"] is None else _task_from_json(raw["task"]),
         step_cursor=raw["stepCursor"],
-        open_step=None if step is None else open_step_from(step, thread[step["position"]]),
+        open_step=_open_step(resume["openStep"], thread),
         usage=_usage_from(resume["usage"]),
         baselines=resume["baselines"],
         grants=resume["grants"],
         seq=resume["journalSeq"],
         boot=resume["boot"],
+        salvaged=resume.get("salvaged"),
     )
 
 
-def _separated(messages: Iterable[bytes]) -> Iterable[bytes]:
-    first = True
-    for message in messages:
-        if not first:
-            yield b","
-        first = False
-        yield message
+def _taken_apart(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """The object without its messages, and the messages."""
+    first = data.find(b"\n")
+    last = data.rfind(b"\n]", first)
+    try:
+        if 0 <= first < last and data[first - len(_THREAD_KEY) : first] == _THREAD_KEY:
+            raw = orjson.loads(data[: first - len(_THREAD_KEY)] + b"}")
+            return raw, _lines(data, first + 1, last)
+        raw = orjson.loads(data)
+        if not isinstance(raw, dict):
+            raise Damaged("the checkpoint is no JSON object")
+        return raw, [orjson.dumps(message) for message in raw.get("thread", ())]
+    except (orjson.JSONDecodeError, TypeError) as error:
+        raise Damaged("the checkpoint is not readable as JSON") from error
+
+
+def _lines(data: bytes, start: int, end: int) -> list[bytes]:
+    """The messages between `start` and `end`, a comma behind each but the last."""
+    messages: list[bytes] = []
+    while start < end:
+        stop = data.find(b",\n", start, end)
+        if stop < 0:
+            stop = end
+        messages.append(data[start:stop])
+        start = stop + 2
+    return messages
+
+
+def _refuse_unknown(raw: dict[str, Any]) -> None:
+    version, resume = raw.get("checkpointVersion"), raw.get("resume")
+    if not isinstance(resume, dict):
+        raise Damaged("the checkpoint lacks what a resume needs")
+    if version != CHECKPOINT_VERSION:
+        raise UnknownVersion(f"checkpoint version {version!r} is not known to this program ({CHECKPOINT_VERSION})")
+    if resume.get("version", 1) not in (1, RESUME_VERSION):
+        raise UnknownVersion(
+            f"checkpoint version {version!r} with resume version {resume['version']!r} is not known to this program "
+            f"({RESUME_VERSION})"
+        )
+
+
+def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
+    task, step, identity = state.task, state.open_step, state.identity
+    return {
+        "checkpointVersion": CHECKPOINT_VERSION,
+        "sessionId": identity.session_id,
+        "workspaceId": identity.workspace_id,
+        "tenantId": identity.tenant_id,
+        "userId": identity.user_id,
+        "sessionStatus": state.session_status,
+        "task": None if task is None else _task_to_json(task),
+        "stepCursor": state.step_cursor,
+        "sessionTokensUsed": state.session_tokens_used,
+        "policyBundleVersion": state.policy_bundle_version,
+        "checkpointedAt": checkpointed_at,
+        "resume": {
+            "version": RESUME_VERSION,
+            "journalSeq": state.seq,
+            "options": identity.options,
+            "boot": state.boot,
+            "usage": state.usage.to_wire(),
+            "baselines": state.baselines,
+            "grants": state.grants,
+            "openStep": None if step is None else _step_to_json(step),
+            "salvaged": state.salvaged,
+        },
+    }
+
+
+def _open_step(raw: dict[str, Any] | None, thread: list[bytes]) -> OpenStep | None:
+    return None if raw is None else open_step_from(raw, thread[raw["position"]])
 
 
 def _step_to_json(step: OpenStep) -> dict[str, Any]:

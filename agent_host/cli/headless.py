@@ -21,11 +21,12 @@ from state.locations import default_state_dir
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from agent_host.app import Finished, Launch
     from agent_host.events.emitter import Sink
     from agent_host.session.lifecycle import Session
+    from state.store import LoadReport
 
 _MOCK_PREFIX = "mock:"
 _SERVICE_VARIABLES = (
@@ -156,11 +157,8 @@ async def _run(
     def on_open(session: Session) -> None:
         gc.freeze()
         gc.enable()
-        if session.dropped_bytes:
-            _notice(
-                f"{session.dropped_bytes} bytes of an unfinished record were dropped; nothing that was durable is lost"
-            )
-
+        for line in _found_on_disk(session.report):
+            _notice(line)
         for name in session.unknown_approvals(launch.approvals):
             _notice(f"--approve {name}: this policy knows no such rule, tool or capability")
 
@@ -188,6 +186,16 @@ async def _run(
             raise
         _notice(f"ended; resume with: {_resume_command(launch)}")
         return None
+
+
+def _found_on_disk(report: LoadReport) -> Iterator[str]:
+    """What a user should know about the files that the session was opened from."""
+    if report.torn_bytes:
+        yield f"{report.torn_bytes} bytes of an unfinished record were dropped; nothing that was durable is lost"
+    if report.lost_blobs:
+        yield f"{len(report.lost_blobs)} large texts of this session are damaged on disk; the model is told where"
+    if report.made_private:
+        yield "others could read the files of this session; they no longer can"
 
 
 def _on_signals(stop: Any) -> None:

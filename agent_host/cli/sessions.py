@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.cli.shared import state_dir_of
-from state.errors import InvalidSessionId, StateError
-from state.locations import SessionPaths
-from state.lock import holder
-from state.store import load
+from state.file_store import FileCheckpointStore
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-_SNAPSHOT_SUFFIX = ".json"
-_READ_TRIES = 3
+    from state.store import Summary
 
 
 def sessions(namespace: argparse.Namespace) -> int:
@@ -44,23 +40,20 @@ def sessions(namespace: argparse.Namespace) -> int:
 
 def newest_resumable(state_dir: str) -> str | None:
     """The id of the session that was last at work and is not held by a live process; None when there is none."""
-    free = [paths for paths in _resumable(state_dir) if holder(paths.lock) is None]
-    for paths in sorted(free, key=_mtime, reverse=True):
-        try:
-            task = load(paths).state.task
-        except StateError as error:
-            sys.stderr.write(f"agent-host: session {paths.session_id} is passed over: {error}\n")
-            continue
-        if task is not None:  # without one it died before it began
-            return paths.session_id
+    free = [summary for summary in FileCheckpointStore(state_dir).list() if summary.pid is None]
+    for summary in sorted(free, key=lambda summary: summary.updated_at, reverse=True):
+        if summary.state is None:
+            sys.stderr.write(f"agent-host: session {summary.session_id} is passed over: {summary.problem}\n")
+        elif summary.state.task is not None:  # without one it died before it began
+            return summary.session_id
     return None
 
 
 def _rows(state_dir: str) -> Iterator[dict[str, Any]]:
     seen: set[str] = set()
-    for paths in _resumable(state_dir):
-        seen.add(paths.session_id)
-        yield _resumable_row(paths)
+    for summary in FileCheckpointStore(state_dir).list():
+        seen.add(summary.session_id)
+        yield _resumable_row(summary)
     folder = os.path.join(state_dir, "sessions")
     for name in _names(folder):
         if name in seen:
@@ -74,15 +67,6 @@ def _rows(state_dir: str) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _resumable(state_dir: str) -> Iterator[SessionPaths]:
-    for name in _names(os.path.join(state_dir, "checkpoints")):
-        if name.endswith(_SNAPSHOT_SUFFIX):
-            try:
-                yield SessionPaths(state_dir, name.removesuffix(_SNAPSHOT_SUFFIX))
-            except InvalidSessionId:
-                continue
-
-
 def _names(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
@@ -90,27 +74,20 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _resumable_row(paths: SessionPaths) -> dict[str, Any]:
-    pid = holder(paths.lock)
-    updated = _mtime(paths)
-    for _ in range(_READ_TRIES):  # a live holder may put a new snapshot in place between our two reads
-        try:
-            state = load(paths).state
-        except StateError as error:
-            problem = str(error)
-            continue
-        task = state.task
-        return _row(
-            paths.session_id,
-            state.session_status,
-            "" if task is None else task.prompt,
-            0 if task is None else task.step_count,
-            updated,
-            str(state.identity.options.get("workspace", "")),
-            pid=pid,
-            resumable=pid is None,
-        )
-    return _row(paths.session_id, "UNREADABLE", problem, 0, updated, "", pid=pid)
+def _resumable_row(summary: Summary) -> dict[str, Any]:
+    updated, state = _rfc3339(summary.updated_at), summary.state
+    if state is None:
+        return _row(summary.session_id, "UNREADABLE", summary.problem, 0, updated, "", pid=summary.pid)
+    return _row(
+        summary.session_id,
+        state.session_status,
+        "" if state.task is None else state.task.prompt,
+        0 if state.task is None else state.task.step_count,
+        updated,
+        str(state.identity.options.get("workspace", "")),
+        pid=summary.pid,
+        resumable=summary.pid is None,
+    )
 
 
 def _row(
@@ -136,9 +113,7 @@ def _row(
     }
 
 
-def _mtime(paths: SessionPaths) -> str:
+def _rfc3339(timestamp: float) -> str:
     from datetime import UTC, datetime
 
-    times = [os.stat(path).st_mtime for path in (paths.snapshot, paths.journal) if os.path.exists(path)]
-    moment = datetime.fromtimestamp(max(times, default=0.0), UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

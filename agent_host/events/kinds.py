@@ -32,6 +32,7 @@ class EventType(StrEnum):
     POLICY_EXPIRED = "policy_expired"
     ARTIFACT_UPLOAD_FAILED = "artifact_upload_failed"
     CHECKPOINT_FAILED = "checkpoint_failed"
+    STORAGE_LIMIT_REACHED = "storage_limit_reached"
 
 
 # (component, severity); what is not named here comes from the loop and is information.
@@ -56,6 +57,7 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.POLICY_EXPIRED: ("policy", "warning"),
     EventType.ARTIFACT_UPLOAD_FAILED: ("routing", "warning"),
     EventType.CHECKPOINT_FAILED: ("state", "warning"),
+    EventType.STORAGE_LIMIT_REACHED: ("state", "warning"),
 }
 
 # Pieces of a stream: shown live, never kept, since the whole is kept elsewhere.

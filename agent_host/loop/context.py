@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agent_host.thread.thread import Thread
     from policy.bundle import PolicyBundle
     from state.checkpoint import Checkpoint, Task
-    from state.store import SessionStore
+    from state.store import OpenSession
 
 EndStatus = Literal["completed", "failed", "cancelled", "paused"]
 
@@ -51,7 +51,7 @@ class LoopContext:
     the request size that the gateway last reported, with the estimate of it at that moment.
     """
 
-    store: SessionStore
+    store: OpenSession
     thread: Thread
     llm: LlmClient
     router: ToolRouter
@@ -60,7 +60,6 @@ class LoopContext:
     workspace: WorkspaceService
     bundle: PolicyBundle
     where: Surroundings
-    blobs: str
     tools: frozenset[str]
     disabled_tools: Mapping[str, str]
     model: str
@@ -73,6 +72,7 @@ class LoopContext:
     scrubber: Scrubber
     tokens_known: tuple[int, int] | None = field(default=None)
     policy_expired: bool = False
+    storage_limit_told: bool = False
 
     @property
     def state(self) -> Checkpoint:
@@ -96,6 +96,12 @@ class LoopContext:
         """An event of the task at work."""
         self.emitter.emit(event_type, payload, task_id=self.task.task_id, step_id=step_id)
 
+    def keep(self, data: bytes) -> str:
+        """Keep a large thing with the session; see `OpenSession.keep`."""
+        name = self.store.keep(data)
+        self._tell_of_storage_limit(None)
+        return name
+
     def record(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
         """Put something on record that must be there before the loop goes on. Raises CheckpointWriteFailed."""
         try:
@@ -109,6 +115,7 @@ class LoopContext:
             self.store.sync()
         except WriteFailed as error:
             raise CheckpointWriteFailed(f"{error}; nothing was started") from error
+        self._tell_of_storage_limit(None)
 
     def checkpoint(
         self, step_id: str | None, kind: str, fields: dict[str, Any], message: bytes | None = None, *, sync: bool = True
@@ -121,3 +128,10 @@ class LoopContext:
                 self.store.sync()
         except WriteFailed as error:
             self.emit(EventType.CHECKPOINT_FAILED, step_id, message=str(error), code=ErrorCode.CHECKPOINT_WRITE_FAILED)
+        self._tell_of_storage_limit(step_id)
+
+    def _tell_of_storage_limit(self, step_id: str | None) -> None:
+        if self.store.storage_full and not self.storage_limit_told:
+            self.storage_limit_told = True
+            message = "large outputs stay in the checkpoint, first versions of files are not kept for the patch"
+            self.emit(EventType.STORAGE_LIMIT_REACHED, step_id, message=message)

@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from policy.facts import PathFacts
-from state import blobs, files
+from state.blobs import UNAVAILABLE, sha256_hex
+from state.disk import LOCAL_DISK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from agent_host.routing.capabilities import ToolRow
     from policy.facts import ActionFacts
@@ -26,30 +27,31 @@ def capture_intent(
     facts: ActionFacts | None,
     arguments: Mapping[str, Any],
     *,
-    blob_dir: str,
+    keep: Callable[[bytes], str],
     known: Mapping[str, str | None],
     will_hold: dict[str, str | None],
 ) -> tuple[dict[str, Any] | None, dict[str, str | None]]:
     """(intent, baselines) of a call that changes one file; (None, {}) for any other.
 
-    The intent is {path, before, after}: sha256 of the content, None for "no file". `known` are the baselines that the
+    The intent is {path, before, after}: sha256 of the content, None for "no file". `keep` puts a first version by and
+    gives its name. `known` are the baselines that the
     session has; `will_hold` what earlier calls of the same turn will leave at a path, kept up to date here.
     """
     if not (row.changes_file and isinstance(facts, PathFacts)):
         return None, {}
     path = facts.real_path
     content = arguments.get(row.content_argument) if row.content_argument else None
-    after = blobs.sha256_hex(content.encode("utf-8", "replace")) if isinstance(content, str) else None
+    after = sha256_hex(content.encode("utf-8", "replace")) if isinstance(content, str) else None
     baselines: dict[str, str | None] = {}
     if path in will_hold:
         before = will_hold[path]
     else:
         data = _content(facts)
-        before = None if data is None else blobs.sha256_hex(data) if isinstance(data, bytes) else data
+        before = None if data is None else sha256_hex(data) if isinstance(data, bytes) else data
         if path not in known:
-            baselines[path] = _keep(blob_dir, data) if isinstance(data, bytes) else data
+            baselines[path] = keep(data) if isinstance(data, bytes) else data
     will_hold[path] = after
-    if before == blobs.UNAVAILABLE:
+    if before == UNAVAILABLE:
         return None, baselines
     return {"path": path, "before": before, "after": after}, baselines
 
@@ -58,7 +60,7 @@ def outcome_on_disk(intent: Mapping[str, Any]) -> DiskOutcome:
     """Whether the call of `intent` took effect, as far as the file shows."""
     path = intent["path"]
     try:
-        found: str | None = blobs.sha256_hex(files.read_bytes(path))
+        found: str | None = sha256_hex(LOCAL_DISK.read(path))
     except FileNotFoundError:
         found = None
     except OSError:
@@ -73,17 +75,10 @@ def _content(facts: PathFacts) -> bytes | str | None:
     if facts.kind == "missing":
         return None
     if facts.kind != "file" or (facts.size_bytes or 0) > _MAX_BASELINE_BYTES:
-        return blobs.UNAVAILABLE
+        return UNAVAILABLE
     try:
-        return files.read_bytes(facts.real_path)
+        return LOCAL_DISK.read(facts.real_path)
     except FileNotFoundError:
         return None
     except OSError:
-        return blobs.UNAVAILABLE
-
-
-def _keep(blob_dir: str, data: bytes) -> str:
-    try:
-        return blobs.put(blob_dir, data)
-    except OSError:
-        return blobs.UNAVAILABLE
+        return UNAVAILABLE

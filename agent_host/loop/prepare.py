@@ -61,6 +61,11 @@ class PreparedCall:
         """True when it must be approved first."""
         return self.decision is not None and self.decision.decision == "APPROVAL_REQUIRED"
 
+    @property
+    def may_act(self) -> bool:
+        """True when it may have an effect before anything else is put on record."""
+        return self.refusal is None and not self.gated and self.row is not None and self.row.side_effects
+
     def refused(self, status: str, code: str, message: str, replay: dict[str, Any] | None = None) -> PreparedCall:
         """The same call, come to its end."""
         return dataclasses.replace(self, refusal=Refusal(status, code, message, replay))
@@ -131,7 +136,7 @@ def with_intent(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, s
         prepared.row,
         prepared.facts,
         prepared.call.arguments,
-        blob_dir=ctx.blobs,
+        keep=ctx.keep,
         known=ctx.state.baselines,
         will_hold=will_hold,
     )

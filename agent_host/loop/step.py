@@ -31,6 +31,10 @@ _END_OF_TASK: dict[str, dict[str, str]] = {
     "complete": {"taskStatus": "completed"},
     "blocked": {"taskStatus": "failed", "taskReason": ErrorCode.LLM_GUARDRAIL_BLOCKED},
 }
+_DAMAGED = (
+    "[The record of this session was damaged on disk and is whole up to here. What was done after this is not known: "
+    "look at what is there before you do anything again.]"
+)
 _GO_ON = "[Your answer was cut at the output limit. Go on where it stopped.]"
 
 
@@ -69,9 +73,11 @@ async def take_turn(ctx: LoopContext) -> Step:
     if baselines:
         fields["baselines"] = baselines
     message = encode(assistant, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id)
-    ctx.record("turn", fields, message)
-    if calls:
+    if any(call.may_act for call in prepared):
+        ctx.record("turn", fields, message)
         ctx.write_ahead()
+    else:  # nothing that a resume could do twice: a disk that refuses does not keep the model from its work (AH 11)
+        ctx.checkpoint(step_id, "turn", fields, message, sync=bool(calls))
     return Step(step_id, assistant, meaning, prepared)
 
 
@@ -104,11 +110,17 @@ def commit(ctx: LoopContext, step: Step) -> None:
     ctx.emitter.flush()
 
 
-def add_note(ctx: LoopContext, text: str) -> None:
-    """A word of the host to the model, seen with the next request."""
+def add_note(ctx: LoopContext, text: str, **fields: object) -> None:
+    """A word of the host to the model, seen with the next request; `fields` go into its record."""
     note = _note(ctx, text)
-    ctx.checkpoint(None, "note", {}, encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id), sync=False)
+    ctx.checkpoint(None, "note", fields, encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id), sync=False)
     ctx.thread.add_note(note)
+
+
+def tell_of_damage(ctx: LoopContext) -> None:
+    """Say to the model that it was here before, where the session was saved from damage."""
+    if ctx.state.salvaged is not None:
+        add_note(ctx, _DAMAGED, ofDamage=True)
 
 
 def _note(ctx: LoopContext, text: str) -> Message:

@@ -23,7 +23,7 @@ from agent_host.loop.calls import run_calls
 from agent_host.loop.cancellation import TaskCancelled
 from agent_host.loop.context import TaskEnd
 from agent_host.loop.limits import warn_of_step_limit
-from agent_host.loop.step import add_note, commit, reopen, take_turn
+from agent_host.loop.step import add_note, commit, reopen, take_turn, tell_of_damage
 from agent_host.thread.messages import last_answer
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ async def _run_steps(ctx: LoopContext) -> TaskEnd:
     while True:
         if ctx.state.open_step is None:
             ctx.cancellation.check()
+            tell_of_damage(ctx)
             if ctx.policy_expired:
                 raise PolicyExpired("the policy expired during the last step; resume with a refreshed one")
             if ctx.task.step_count >= ctx.task.max_steps:

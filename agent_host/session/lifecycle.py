@@ -27,13 +27,14 @@ from agent_host.stamps import new_id, now_rfc3339
 from agent_host.thread.messages import Message, encode, last_answer
 from agent_host.thread.tokens import message_tokens
 from state import errors as state_errors
-from state import files
+from state.disk import LOCAL_DISK, replace_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from agent_host.loop.context import EndStatus, LoopContext, TaskEnd
     from state.locations import SessionPaths
+    from state.store import LoadReport
 
 _STATUS_NAMES: dict[EndStatus, str] = {
     "completed": "TASK_COMPLETED",
@@ -61,12 +62,23 @@ def state_errors_translated() -> Iterator[None]:
     except (state_errors.SessionExists, state_errors.InvalidSessionId) as error:
         raise UsageError(str(error)) from error
     except state_errors.Damaged as error:
-        kept = f"; it was moved to {error.quarantined}" if error.quarantined else ""
-        raise CheckpointUnreadable(f"the session cannot be recovered: {error}{kept}") from error
+        raise CheckpointUnreadable(_of_damage(error)) from error
+    except state_errors.Untrusted as error:
+        raise CheckpointUnreadable(str(error)) from error
     except state_errors.UnknownVersion as error:
         raise CheckpointUnreadable(f"{error}; use the program that wrote it") from error
     except state_errors.WriteFailed as error:
         raise CheckpointWriteFailed(str(error)) from error
+
+
+def _of_damage(error: state_errors.Damaged) -> str:
+    if error.salvaged:
+        return (
+            f"the session is damaged: {error}; the damaged files are kept as {error.quarantined}; what was whole "
+            "before the damage can be resumed: give the same command again"
+        )
+    kept = f"; it was moved to {error.quarantined}" if error.quarantined else ""
+    return f"the session cannot be recovered: {error}{kept}"
 
 
 class Session:
@@ -91,9 +103,9 @@ class Session:
         return self._paths.records
 
     @property
-    def dropped_bytes(self) -> int:
-        """Bytes of a record that a crash left unfinished, dropped when the session was opened."""
-        return self._ctx.store.report.torn_bytes
+    def report(self) -> LoadReport:
+        """What was found on disk besides the session when it was opened."""
+        return self._ctx.store.report
 
     def unknown_approvals(self, names: Iterable[str]) -> list[str]:
         """Those of `names` that are no approval rule of the bundle, no tool and no capability: most likely misspelt."""
@@ -141,7 +153,8 @@ class Session:
 
     def patch(self) -> str:
         """What the session changed, as a unified diff."""
-        return session_patch(self._ctx.state.baselines, blob_dir=self._paths.blobs, workspace=self._ctx.where.workspace)
+        ctx = self._ctx
+        return session_patch(ctx.state.baselines, kept=ctx.store.kept, workspace=ctx.where.workspace)
 
     def result(self, end: TaskEnd) -> dict[str, Any]:
         """The result object (interface section 1); the same one whenever it is asked for."""
@@ -234,7 +247,7 @@ class Session:
         }
         try:
             os.makedirs(self._paths.records, mode=0o700, exist_ok=True)
-            files.replace_atomically(self._paths.result, [orjson.dumps(kept, option=orjson.OPT_INDENT_2)])
+            replace_atomically(LOCAL_DISK, self._paths.result, [orjson.dumps(kept, option=orjson.OPT_INDENT_2)])
         except OSError as error:
             self._warn_of_disk(f"the result could not be kept: {error.strerror}")
             return False

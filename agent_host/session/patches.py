@@ -6,20 +6,20 @@ import os
 from typing import TYPE_CHECKING
 
 from agent_host.diffs import hunks
-from state import blobs, files
+from state.disk import LOCAL_DISK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
-def session_patch(baselines: Mapping[str, str | None], *, blob_dir: str, workspace: str) -> str:
+def session_patch(baselines: Mapping[str, str | None], *, kept: Callable[[str], bytes | None], workspace: str) -> str:
     """A unified diff over all files that the session wrote or deleted, in the order of their paths; "" for none.
 
-    Paths inside the workspace are shown relative to it. What cannot be shown (binary content, a first version that was
-    too large to keep) has one line that says so.
+    `kept` gives the first version of a file by its name in `baselines`. Paths inside the workspace are shown relative
+    to it. What cannot be shown (binary content, a first version that was too large to keep) has one line that says so.
     """
     return "".join(
-        _file_patch(path, blob, blob_dir, os.path.relpath(path, workspace) if _inside(path, workspace) else path)
+        _file_patch(path, blob, kept, os.path.relpath(path, workspace) if _inside(path, workspace) else path)
         for path, blob in sorted(baselines.items())
     )
 
@@ -28,9 +28,9 @@ def _inside(path: str, workspace: str) -> bool:
     return path.startswith(workspace.rstrip(os.sep) + os.sep)
 
 
-def _file_patch(path: str, blob: str | None, blob_dir: str, shown: str) -> str:
+def _file_patch(path: str, blob: str | None, kept: Callable[[str], bytes | None], shown: str) -> str:
     shown = shown.replace(os.sep, "/").lstrip("/")
-    before = None if blob is None else blobs.get(blob_dir, blob)
+    before = None if blob is None else kept(blob)
     if blob is not None and before is None:
         return f"# {shown}: changed; its first version was not kept\n"
     after = _present(path)
@@ -71,7 +71,7 @@ def _mode(path: str) -> str:
 
 def _present(path: str) -> bytes | None:
     try:
-        return files.read_bytes(path) if os.path.isfile(path) else None
+        return LOCAL_DISK.read(path) if os.path.isfile(path) else None
     except OSError:
         return None
 

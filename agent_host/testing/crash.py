@@ -23,9 +23,9 @@ def kill_after_record(number: int) -> None:
     append = Journal.append
     left = number
 
-    def counted(journal: Journal, payload: bytes) -> int:
+    def counted(journal: Journal, fields: bytes, message: bytes | None = None) -> int:
         nonlocal left
-        seq = append(journal, payload)
+        seq = append(journal, fields, message)
         left -= 1
         if left <= 0:
             # Windows has no SIGKILL; there, os.kill ends a process at once with any other signal.

@@ -1,0 +1,309 @@
+"""One open session on the local disk: a snapshot, a journal and a folder of blobs (AH 9, design section 6).
+
+The snapshot is rewritten when the journal has outgrown it, so that bytes written follow bytes changed. Until then all
+that is new stands in the journal, blobs included, and shares its two syncs a step. A journal whose descriptor failed is
+never written again: the next write puts everything into a fresh snapshot and a fresh journal.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import orjson
+
+from state.blobs import UNAVAILABLE, sha256_hex
+from state.disk import TEMPORARY, replace_atomically
+from state.errors import Damaged, NoSuchSession, SessionExists, StorageLimit, WriteFailed, as_write_failure
+from state.journal import Journal
+from state.large import named_in, shortened
+from state.loading import find
+from state.quarantine import copy_aside, is_quarantined, move_aside
+from state.snapshot import encode_snapshot
+from state.store import ENDED, LoadReport, encoded_fields
+
+if TYPE_CHECKING:
+    from state.blobs import BlobFolder
+    from state.checkpoint import Checkpoint
+    from state.disk import Disk, Lock
+    from state.loading import Found
+    from state.locations import SessionPaths
+
+# Larger blobs cost a file and its syncs at once; smaller ones wait in the journal for the next snapshot.
+_MAX_INLINE_BYTES = 64 * 1024
+
+
+class Place(NamedTuple):
+    """Where a session lies, and its limits. Below `min_compact_bytes` of journal a new snapshot would cost more in
+    syncs than it saves in replay."""
+
+    disk: Disk
+    paths: SessionPaths
+    blobs: BlobFolder
+    min_compact_bytes: int
+
+
+class FileSession:
+    """See `state.store.OpenSession`."""
+
+    def __init__(self, place: Place, lock: Lock, state: Checkpoint, report: LoadReport) -> None:
+        self._place = place
+        self._lock = lock
+        self._journal: Journal | None = None
+        self._snapshot_bytes = 0
+        # Blobs that stand in the journal alone, and those that the next record takes there.
+        self._inline: dict[str, bytes] = {}
+        self._to_record: dict[str, str] = {}
+        # Messages as they stand in snapshots, by their place in the thread, where that is not as they are.
+        self._short: dict[int, bytes] = {}
+        self._examined = 0
+        self.state = state
+        self.report = report
+        self.storage_full = False
+
+    @classmethod
+    def create(cls, place: Place, state: Checkpoint) -> Self:
+        """A new session. Raises SessionExists, SessionLocked, WriteFailed."""
+        disk, paths = place.disk, place.paths
+        with as_write_failure("preparing the state directory"):
+            disk.make_private_dir(paths.checkpoints)
+            disk.make_private_dir(paths.records)
+        lock = disk.lock(paths.lock, paths.session_id)
+        try:
+            _refuse_existing(place)
+            session = cls(place, lock, state, LoadReport())
+            # The journal first: so a checkpoint without one is never the trace of a crash, and always damage.
+            with as_write_failure("writing the journal"):
+                session._start_journal()
+                session._replace_snapshot()
+        except WriteFailed:
+            lock.release(remove=True)
+            raise
+        except BaseException:
+            lock.release(remove=False)
+            raise
+        return session
+
+    @classmethod
+    def open(cls, place: Place) -> Self:
+        """An existing session. Raises what `CheckpointStore.open` does."""
+        lock = place.disk.lock(place.paths.lock, place.paths.session_id)
+        try:
+            found = find(place.disk, place.paths, place.blobs)
+            if found.state is None:
+                raise _moved_aside(place, found)
+            report = LoadReport(found.journal.torn_bytes, tuple(found.lost), made_private=found.readable)
+            session = cls(place, lock, found.state, report)
+            session._snapshot_bytes, session._inline, session._short = found.snapshot_bytes, found.inline, found.short
+            if found.damage is not None:
+                raise session._saved(found.damage)
+            with as_write_failure("opening the journal"):
+                session._go_on(found)
+        except NoSuchSession:
+            with contextlib.suppress(OSError):
+                place.disk.remove(place.paths.journal)
+            lock.release(remove=True)
+            raise
+        except Damaged as error:
+            lock.release(remove=not error.salvaged)
+            raise
+        except BaseException:
+            lock.release(remove=False)
+            raise
+        return session
+
+    def append(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
+        """See OpenSession."""
+        encoded = encoded_fields(kind, fields, self._to_record)
+        self.state.apply(kind, fields, message)
+        self.state.seq += 1
+        self._to_record = {}
+        if self._journal is None or self._journal.broken:
+            self._write_snapshot()
+        else:
+            self._journal.append(encoded, message)
+
+    def sync(self) -> None:
+        """See OpenSession. A journal that failed gives way to a new snapshot."""
+        journal = self._journal
+        if journal is None or journal.broken:
+            self._write_snapshot()
+        elif journal.size > max(self._place.min_compact_bytes, self._snapshot_bytes):
+            self._compact_or_sync(journal)
+        else:
+            journal.sync()
+
+    def commit(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
+        """See OpenSession."""
+        self.append(kind, fields, message)
+        self.sync()
+
+    def keep(self, data: bytes) -> str:
+        """See OpenSession."""
+        name, blobs = sha256_hex(data), self._place.blobs
+        if name in self._inline:
+            return name
+        try:
+            if len(data) > _MAX_INLINE_BYTES:
+                blobs.put(data)
+                return name
+            if not blobs.has_room(len(data) + sum(map(len, self._inline.values()))):
+                raise StorageLimit(blobs.limit_bytes)
+        except StorageLimit:
+            self.storage_full = True
+            return UNAVAILABLE
+        except OSError:
+            return UNAVAILABLE
+        self._inline[name] = data
+        self._to_record[name] = base64.b64encode(data).decode()
+        return name
+
+    def kept(self, name: str) -> bytes | None:
+        """See OpenSession."""
+        inline = self._inline.get(name)
+        return self._place.blobs.get(name) if inline is None else inline
+
+    def compact(self) -> None:
+        """See OpenSession."""
+        self._write_snapshot()
+
+    def close(self) -> None:
+        """See OpenSession."""
+        self._close_journal()
+        self._lock.release(remove=False)
+
+    def delete(self) -> None:
+        """See OpenSession.
+
+        The snapshot goes first: alone it would be an older state that a resume could take for the present one. The
+        journal that a crash leaves behind says by its last record that the session is over.
+        """
+        disk, paths = self._place.disk, self._place.paths
+        with contextlib.suppress(WriteFailed):
+            self.append("session_status", {"status": ENDED})
+            if self._journal is not None:
+                self._journal.sync()
+        self._close_journal()
+        gone = False
+        try:
+            with as_write_failure("removing the checkpoint"):
+                disk.remove(paths.snapshot)
+                disk.remove(paths.journal)
+                gone = True
+                self._remove_leftovers(named=frozenset())
+        finally:
+            self._lock.release(remove=gone)
+
+    def _go_on(self, found: Found) -> None:
+        """Take over what the last process left."""
+        disk, paths = self._place.disk, self._place.paths
+        if found.readable:
+            for path in (paths.snapshot, paths.journal):
+                disk.make_private(path)
+        if found.journal.records[-1].seq == self.state.seq and not found.journal.old:
+            self._journal = Journal.reopen(disk, paths.journal, found.journal)
+        else:
+            self._replace_snapshot()
+            self._start_journal()
+        self._remove_leftovers(self._named_blobs())
+
+    def _saved(self, damage: str) -> Damaged:
+        """Put the damaged files aside and what was whole before the damage in their place."""
+        error = Damaged(damage)
+        with as_write_failure("putting damaged files aside"):
+            error.quarantined = copy_aside(self._place.disk, self._place.paths)
+            self._replace_snapshot()
+            self._start_journal()
+            self._close_journal()
+        error.salvaged = True
+        return error
+
+    def _named_blobs(self) -> frozenset[str]:
+        named = {name for message in self._short.values() for name in named_in(message)}
+        return frozenset(named.union(name for name in self.state.baselines.values() if name is not None))
+
+    def _remove_leftovers(self, named: frozenset[str]) -> None:
+        """Take away what a crash left half written, and blobs that no record names; what was put aside may name any."""
+        disk, paths = self._place.disk, self._place.paths
+        for path in (paths.snapshot, paths.journal):
+            disk.remove(path + TEMPORARY)
+        if not is_quarantined(disk, paths):
+            self._place.blobs.sweep(named)
+
+    def _compact_or_sync(self, journal: Journal) -> None:
+        """A new snapshot in place of a sync; on a disk too full for it the journal that is there goes on."""
+        try:
+            self._write_snapshot()
+        except WriteFailed:
+            if self._journal is not journal or journal.broken:
+                raise
+            journal.sync()
+
+    def _write_snapshot(self) -> None:
+        with as_write_failure("writing the checkpoint"):
+            self._replace_snapshot()
+            self._start_journal()
+
+    def _replace_snapshot(self) -> None:
+        self._move_to_blobs()
+        thread = self.state.thread
+        if self._short:
+            thread = [self._short.get(place, message) for place, message in enumerate(thread)]
+        moment = datetime.now(UTC).isoformat(timespec="milliseconds")
+        chunks = encode_snapshot(self.state, thread, moment)
+        self._snapshot_bytes = replace_atomically(self._place.disk, self._place.paths.snapshot, chunks)
+
+    def _move_to_blobs(self) -> None:
+        """Give what the journal alone holds, and the large parts of new messages, files of their own."""
+        blobs = self._place.blobs
+        blobs.put(*self._inline.values())
+        self._inline, self._to_record = {}, {}
+        for place in range(self._examined, len(self.state.thread)):
+            short, parts = shortened(self.state.thread[place])
+            try:
+                blobs.put(*parts)
+            except StorageLimit:  # then it stays where it is
+                self.storage_full = True
+                continue
+            if parts:
+                self._short[place] = short
+        self._examined = len(self.state.thread)
+
+    def _start_journal(self) -> None:
+        """An empty journal in place of the old one, whose records the snapshot now holds. A crash between the two
+        is harmless: records up to the snapshot's sequence number are skipped on load."""
+        self._close_journal()
+        paths = self._place.paths
+        opening = {"kind": "opened", "sessionId": paths.session_id, "status": self.state.session_status}
+        self.state.seq += 1
+        self._journal = Journal.create(self._place.disk, paths.journal, self.state.seq, orjson.dumps(opening))
+
+    def _close_journal(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+
+def _moved_aside(place: Place, found: Found) -> Damaged:
+    error = Damaged(found.damage or "the checkpoint holds nothing")
+    with as_write_failure("putting damaged files aside"):
+        error.quarantined = move_aside(place.disk, place.paths)
+    return error
+
+
+def _refuse_existing(place: Place) -> None:
+    """Raise SessionExists unless nothing of a session lies here, or only what a cut-off end or start left behind."""
+    disk, paths = place.disk, place.paths
+    taken = SessionExists(f"session {paths.session_id} exists already: resume it, or choose another id")
+    if disk.status(paths.snapshot) is not None or disk.status(paths.journal) is not None:
+        try:
+            find(disk, paths, place.blobs)
+        except NoSuchSession:
+            with as_write_failure("clearing up"):
+                disk.remove(paths.journal)
+        else:
+            raise taken
+    if disk.status(paths.result) is not None:
+        raise SessionExists(f"session {paths.session_id} has ended earlier: choose another id")

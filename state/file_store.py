@@ -1,0 +1,87 @@
+"""Sessions on the local disk, each a snapshot, a journal and a folder of blobs under one state directory (AH 9.4)."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from state.blobs import BlobFolder
+from state.disk import LOCAL_DISK
+from state.errors import Damaged, InvalidSessionId, StateError
+from state.file_session import FileSession, Place
+from state.loading import find, no_such
+from state.locations import SessionPaths
+from state.store import Summary
+
+if TYPE_CHECKING:
+    from state.checkpoint import Checkpoint
+    from state.disk import Disk
+
+MIN_COMPACT_BYTES = 256 * 1024
+BLOB_LIMIT_BYTES = 1024 * 1024 * 1024
+
+_SNAPSHOT_SUFFIX = ".json"
+_READ_TRIES = 3
+
+
+class FileCheckpointStore:
+    """See `state.store.CheckpointStore`. `blob_limit_bytes` holds for each session, `min_compact_bytes` is Place's."""
+
+    def __init__(
+        self,
+        state_dir: str,
+        disk: Disk = LOCAL_DISK,
+        *,
+        min_compact_bytes: int = MIN_COMPACT_BYTES,
+        blob_limit_bytes: int = BLOB_LIMIT_BYTES,
+    ) -> None:
+        self._state_dir = state_dir
+        self._disk = disk
+        self._min_compact_bytes = min_compact_bytes
+        self._blob_limit_bytes = blob_limit_bytes
+
+    def create(self, session_id: str, state: Checkpoint) -> FileSession:
+        """See CheckpointStore."""
+        return FileSession.create(self._place(session_id), state)
+
+    def open(self, session_id: str) -> FileSession:
+        """See CheckpointStore. What is damaged is kept as `.corrupt-N`; what was whole before the damage takes its
+        place, and the next `open` finds it."""
+        place = self._place(session_id)
+        if all(self._disk.status(path) is None for path in (place.paths.snapshot, place.paths.journal)):
+            raise no_such(place.paths)
+        return FileSession.open(place)
+
+    def load(self, session_id: str) -> Checkpoint:
+        """See CheckpointStore."""
+        place = self._place(session_id)
+        found = find(self._disk, place.paths, place.blobs)
+        if found.damage is not None or found.state is None:
+            raise Damaged(found.damage or "the checkpoint holds nothing")
+        return found.state
+
+    def list(self) -> list[Summary]:
+        """See CheckpointStore."""
+        summaries = []
+        for name in self._disk.names(SessionPaths(self._state_dir, "any").checkpoints):
+            if name.endswith(_SNAPSHOT_SUFFIX):
+                with contextlib.suppress(InvalidSessionId):
+                    summaries.append(self._summary(SessionPaths(self._state_dir, name.removesuffix(_SNAPSHOT_SUFFIX))))
+        return summaries
+
+    def _summary(self, paths: SessionPaths) -> Summary:
+        found = [self._disk.status(path) for path in (paths.snapshot, paths.journal)]
+        updated = max((status.modified for status in found if status is not None), default=0.0)
+        pid = self._disk.holder(paths.lock)
+        problem = ""
+        for _ in range(_READ_TRIES):  # a live holder may put a new snapshot in place between our two reads
+            try:
+                return Summary(paths.session_id, self.load(paths.session_id), "", pid, updated)
+            except StateError as error:
+                problem = str(error)
+        return Summary(paths.session_id, None, problem, pid, updated)
+
+    def _place(self, session_id: str) -> Place:
+        paths = SessionPaths(self._state_dir, session_id)
+        blobs = BlobFolder(self._disk, paths.blobs, self._blob_limit_bytes)
+        return Place(self._disk, paths, blobs, self._min_compact_bytes)

@@ -1,0 +1,78 @@
+"""Large parts of messages: in a snapshot they stand in a blob of their own, so that it stays small and equal texts are
+kept once. Journal and memory hold messages whole.
+
+    {"role": "tool", "content": "", ..., "contentBlob": {"sha256": "...", "bytes": 81920}}
+
+The same goes for a call's `arguments`, beside which `argumentsBlob` stands.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from state.blobs import sha256_hex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# Parts of this size are worth a file of their own.
+LARGE_BYTES = 16 * 1024
+_MARK = b'Blob":{"sha256":"'
+
+
+def shortened(message: bytes) -> tuple[bytes, list[bytes]]:
+    """The message with its large parts named, and these parts."""
+    if len(message) <= LARGE_BYTES:
+        return message, []
+    wire = orjson.loads(message)
+    parts: list[bytes] = []
+    content = wire["content"].encode()
+    if len(content) > LARGE_BYTES:
+        wire |= {"content": "", "contentBlob": _reference(content)}
+        parts.append(content)
+    for call in wire.get("toolCalls", ()):
+        arguments = orjson.dumps(call["arguments"])
+        if len(arguments) > LARGE_BYTES:
+            call |= {"arguments": {}, "argumentsBlob": _reference(arguments)}
+            parts.append(arguments)
+    return (orjson.dumps(wire), parts) if parts else (message, [])
+
+
+def restored(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes, list[str]]:
+    """The whole message again, and the names of the parts that `get` no longer has: in their place stands a word about
+    it, so that the thread can still be sent."""
+    if _MARK not in message:
+        return message, []
+    wire = orjson.loads(message)
+    lost: list[str] = []
+    for holder, key in _holders(wire):
+        reference = holder.pop(f"{key}Blob")
+        data = get(reference["sha256"])
+        if data is None:
+            lost.append(reference["sha256"])
+            said = f"[{reference['bytes']} bytes that stood here were damaged on disk and are lost]"
+            holder[key] = said if key == "content" else {"lost": said}
+        else:
+            holder[key] = data.decode() if key == "content" else orjson.loads(data)
+    return orjson.dumps(wire), lost
+
+
+def named_in(message: bytes) -> list[str]:
+    """The blobs that a shortened message names."""
+    if _MARK not in message:
+        return []
+    return [holder[f"{key}Blob"]["sha256"] for holder, key in _holders(orjson.loads(message))]
+
+
+def _reference(data: bytes) -> dict[str, Any]:
+    return {"sha256": sha256_hex(data), "bytes": len(data)}
+
+
+def _holders(wire: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    if "contentBlob" in wire:
+        yield wire, "content"
+    for call in wire.get("toolCalls", ()):
+        if "argumentsBlob" in call:
+            yield call, "arguments"

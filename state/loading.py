@@ -1,0 +1,200 @@
+"""A session read from disk: the snapshot and the journal's whole records over it, and what is wrong with them."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import orjson
+
+from state.errors import Damaged, NoSuchSession, Untrusted, WriteFailed
+from state.journal import JournalContent, Record, parse
+from state.large import restored
+from state.snapshot import decode_snapshot
+from state.store import BLOBS, ENDED, KIND, MESSAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from state.blobs import BlobFolder
+    from state.checkpoint import Checkpoint
+    from state.disk import Disk
+    from state.locations import SessionPaths
+
+_NO_CONTENT = JournalContent([], 0)
+
+
+@dataclass(slots=True)
+class Found:
+    """What lies on disk. `damage` says what is wrong where no crash can have done it; `state` is then what was whole
+    before that, None when nothing was. `inline` are blobs that stand in the journal alone, `short` the messages of the
+    snapshot that name blobs, by their place in the thread, `lost` the blobs that are damaged."""
+
+    state: Checkpoint | None
+    damage: str | None = None
+    journal: JournalContent = _NO_CONTENT
+    snapshot_bytes: int = 0
+    inline: dict[str, bytes] = field(default_factory=dict)
+    short: dict[int, bytes] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+    readable: bool = False
+
+
+def find(disk: Disk, paths: SessionPaths, blobs: BlobFolder) -> Found:
+    """Read a session without changing anything. Raises NoSuchSession, UnknownVersion, Untrusted, WriteFailed."""
+    readable = _check_owner(disk, paths)
+    journal_data, problem = None, None
+    try:
+        journal_data = _read(disk, paths.journal)
+    except Damaged as error:
+        problem = str(error)
+    content = parse(journal_data or b"")
+    try:
+        data = _read(disk, paths.snapshot)
+    except Damaged as error:
+        return Found(None, str(error))
+    if data is None:
+        if problem is None and (journal_data is None or _never_begun(content) or _says_ended(content)):
+            raise no_such(paths)
+        return Found(None, problem or "the journal is there and its checkpoint is missing")
+    found = _folded(data, content.records, paths.session_id, blobs)
+    found.journal, found.snapshot_bytes, found.readable = content, len(data), readable
+    found.damage = problem or found.damage
+    if found.damage is None and found.state is not None:
+        found.damage = _judge_end(disk, found.state, content, whole_lines=(journal_data or b"").endswith(b"\n"))
+    if found.damage is not None and found.state is not None:
+        found.state.suspect_starts()
+        found.state.salvaged = found.damage
+    return found
+
+
+def no_such(paths: SessionPaths) -> NoSuchSession:
+    """The error for a session that is not there."""
+    return NoSuchSession(f"there is no session {paths.session_id} to resume under {paths.state_dir}")
+
+
+def _folded(data: bytes, records: list[Record], session_id: str, blobs: BlobFolder) -> Found:
+    """The snapshot's state with the records over it, as far as they fit."""
+    found = Found(None)
+    try:
+        found.state = state = decode_snapshot(data, lambda place, message: _whole(place, message, found, blobs))
+    except Damaged as error:
+        return Found(None, str(error))
+    if state.identity.session_id != session_id:
+        return Found(None, f"the checkpoint belongs to session {state.identity.session_id!r}")
+    if not records:
+        found.damage = "the checkpoint is there and its journal is missing or empty"
+        return found
+    opening = orjson.loads(records[0].fields)
+    if opening.get("sessionId") != session_id:
+        found.damage = f"the journal belongs to session {opening.get('sessionId')!r}"
+        return found
+    fitting = 0
+    try:
+        for record in records:
+            _fold(state, record, found.inline)
+            fitting += 1
+    except Damaged as error:
+        # What does not fit may have changed a part of the state already.
+        found = _folded(data, records[:fitting], session_id, blobs)
+        found.damage = str(error)
+    return found
+
+
+def _whole(place: int, message: bytes, found: Found, blobs: BlobFolder) -> bytes:
+    whole, lost = restored(message, blobs.get)
+    if whole is not message:
+        found.short[place] = message
+        found.lost += lost
+    return whole
+
+
+def _fold(state: Checkpoint, record: Record, inline: dict[str, bytes]) -> None:
+    """One record over the state, unless the snapshot already holds it. Raises Damaged."""
+    if record.seq <= state.seq:
+        return
+    if record.seq != state.seq + 1:
+        raise Damaged(f"records {state.seq + 1} to {record.seq - 1} are missing between checkpoint and journal")
+    fields = orjson.loads(record.fields)
+    kind = fields.pop(KIND)
+    if kind != "opened":
+        for name, encoded in fields.pop(BLOBS, {}).items():
+            inline[name] = base64.b64decode(encoded)
+        message = record.message
+        if MESSAGE in fields:  # format J1
+            message = orjson.dumps(fields.pop(MESSAGE))
+        state.apply(kind, fields, message)
+    state.seq = record.seq
+
+
+def _judge_end(disk: Disk, state: Checkpoint, content: JournalContent, *, whole_lines: bool) -> str | None:
+    """What is wrong behind the journal's whole records, None when a crash can have left it."""
+    if content.damaged and not _lost_with_power(disk, state, content.behind):
+        return f"the journal is damaged {content.valid_bytes} bytes in, before its end"
+    if content.damaged or (content.torn_bytes and whole_lines):
+        # The last record is whole to its end and fails its checksum. No dying process leaves that, so it was whole
+        # once, and it may have said that a call of the open step started.
+        state.suspect_starts()
+    return None
+
+
+def _lost_with_power(disk: Disk, state: Checkpoint, behind: Iterable[Record]) -> bool:
+    """True when the break can be what a machine's sudden end made of records that were not synced yet.
+
+    They may reach the disk in any order. It takes another boot, and behind the break nothing but records of the one
+    step: whatever stands before a turn was synced.
+    """
+    if state.boot is None or state.boot == disk.boot_id():
+        return False
+    return all(_kind(record) not in ("turn", "task_started", "opened") for record in behind)
+
+
+def _never_begun(content: JournalContent) -> bool:
+    """True when the process died between the first journal and the first checkpoint."""
+    return len(content.records) == 1 and content.torn_bytes == 0 and content.records[0].seq == 1
+
+
+def _says_ended(content: JournalContent) -> bool:
+    last = orjson.loads(content.records[-1].fields) if content.records else {}
+    return last.get(KIND) in ("session_status", "opened") and last.get("status") == ENDED
+
+
+def _kind(record: Record) -> object:
+    return orjson.loads(record.fields).get(KIND)
+
+
+def _check_owner(disk: Disk, paths: SessionPaths) -> bool:
+    """Refuse what others can have written; True when others can read it."""
+    readable = False
+    for path in (paths.snapshot, paths.journal):
+        status = disk.status(path)
+        if status is None or status.kind != "file":
+            continue
+        if status.foreign:
+            raise Untrusted(f"{path} belongs to another user: look at who put it there, then make it yours (chown)")
+        if status.exposed:
+            raise Untrusted(f"others can write to {path}: look at what is in it, then close it to them (chmod 600)")
+        readable = readable or status.readable
+    return readable
+
+
+def _read(disk: Disk, path: str) -> bytes | None:
+    """The file's content, None when there is none. Raises Damaged for what is no plain file, WriteFailed."""
+    status = disk.status(path)
+    if status is None:
+        return None
+    if status.kind != "file":
+        raise Damaged(f"{os.path.basename(path)} is no regular file")
+    try:
+        return disk.read(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        problem = f"{os.path.basename(path)} cannot be read: {error.strerror}"
+        # What was put in its place meanwhile is not ours. Anything else is a trouble of the machine.
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.EMLINK):
+            raise Damaged(problem) from error
+        raise WriteFailed(problem) from error

@@ -1,0 +1,145 @@
+"""Sessions in memory, for as long as the process lives: for embedders that want no disk, and for tests of what is above
+the store. It keeps what the file store keeps, encoded, and a session is opened by folding its records anew."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from state.blobs import UNAVAILABLE, sha256_hex
+from state.errors import NoSuchSession, SessionExists, SessionLocked
+from state.locations import checked_session_id
+from state.snapshot import decode_snapshot, encode_snapshot
+from state.store import ENDED, KIND, LoadReport, Summary, encoded_fields
+
+if TYPE_CHECKING:
+    from state.checkpoint import Checkpoint
+
+BLOB_LIMIT_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Kept:
+    snapshot: bytes
+    records: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    held: bool = False
+    updated_at: float = 0.0
+
+
+class MemoryCheckpointStore:
+    """See `state.store.CheckpointStore`."""
+
+    def __init__(self, *, blob_limit_bytes: int = BLOB_LIMIT_BYTES) -> None:
+        self._kept: dict[str, _Kept] = {}
+        self._ended: set[str] = set()
+        self._blob_limit_bytes = blob_limit_bytes
+
+    def create(self, session_id: str, state: Checkpoint) -> MemorySession:
+        """See CheckpointStore."""
+        checked_session_id(session_id)
+        kept = self._kept.get(session_id)
+        if kept is not None and kept.held:
+            raise SessionLocked(session_id, None)
+        if kept is not None or session_id in self._ended:
+            raise SessionExists(f"session {session_id} exists already: resume it, or choose another id")
+        kept = self._kept[session_id] = _Kept(_snapshot(state))
+        return MemorySession(self, session_id, kept, state, self._blob_limit_bytes)
+
+    def open(self, session_id: str) -> MemorySession:
+        """See CheckpointStore."""
+        state = self.load(session_id)
+        kept = self._kept[session_id]
+        if kept.held:
+            raise SessionLocked(session_id, None)
+        return MemorySession(self, session_id, kept, state, self._blob_limit_bytes)
+
+    def load(self, session_id: str) -> Checkpoint:
+        """See CheckpointStore."""
+        kept = self._kept.get(checked_session_id(session_id))
+        if kept is None:
+            raise NoSuchSession(f"there is no session {session_id} to resume in memory")
+        state = decode_snapshot(kept.snapshot, lambda _, message: message)
+        for fields, message in kept.records:
+            record = orjson.loads(fields)
+            state.apply(record.pop(KIND), record, message)
+            state.seq += 1
+        return state
+
+    def list(self) -> list[Summary]:
+        """See CheckpointStore."""
+        return [
+            Summary(session_id, self.load(session_id), "", 0 if kept.held else None, kept.updated_at)
+            for session_id, kept in sorted(self._kept.items())
+        ]
+
+    def forget(self, session_id: str) -> None:
+        """A session's clean end; its id is not given out again."""
+        del self._kept[session_id]
+        self._ended.add(session_id)
+
+
+class MemorySession:
+    """See `state.store.OpenSession`."""
+
+    def __init__(
+        self, store: MemoryCheckpointStore, session_id: str, kept: _Kept, state: Checkpoint, limit_bytes: int
+    ) -> None:
+        self._store = store
+        self._session_id = session_id
+        self._kept = kept
+        self._limit_bytes = limit_bytes
+        kept.held = True
+        kept.updated_at = time.time()
+        self.state = state
+        self.report = LoadReport()
+        self.storage_full = False
+
+    def append(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
+        """See OpenSession."""
+        encoded = encoded_fields(kind, fields)
+        self.state.apply(kind, fields, message)
+        self.state.seq += 1
+        self._kept.records.append((encoded, message))
+        self._kept.updated_at = time.time()
+
+    def sync(self) -> None:
+        """See OpenSession."""
+
+    def commit(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
+        """See OpenSession."""
+        self.append(kind, fields, message)
+
+    def keep(self, data: bytes) -> str:
+        """See OpenSession."""
+        name, blobs = sha256_hex(data), self._kept.blobs
+        if name not in blobs and sum(map(len, blobs.values())) + len(data) > self._limit_bytes:
+            self.storage_full = True
+            return UNAVAILABLE
+        blobs[name] = data
+        return name
+
+    def kept(self, name: str) -> bytes | None:
+        """See OpenSession."""
+        return self._kept.blobs.get(name)
+
+    def compact(self) -> None:
+        """See OpenSession."""
+        self._kept.snapshot, self._kept.records = _snapshot(self.state), []
+
+    def close(self) -> None:
+        """See OpenSession."""
+        self._kept.held = False
+
+    def delete(self) -> None:
+        """See OpenSession."""
+        self.append("session_status", {"status": ENDED})
+        self._store.forget(self._session_id)
+        self.close()
+
+
+def _snapshot(state: Checkpoint) -> bytes:
+    return b"".join(encode_snapshot(state, state.thread, ""))

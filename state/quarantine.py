@@ -1,0 +1,53 @@
+"""What is damaged is kept as `.corrupt-N` beside its place: nothing is ever deleted unread."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from state.disk import write_new
+
+if TYPE_CHECKING:
+    from state.disk import Disk
+    from state.locations import SessionPaths
+
+_MARK = ".corrupt-"
+
+
+def move_aside(disk: Disk, paths: SessionPaths) -> str:
+    """Move snapshot and journal aside, whatever lies in their places, and return the first one's new path."""
+    suffix = _free_suffix(disk, paths)
+    for path in (paths.snapshot, paths.journal):
+        if disk.status(path) is not None:
+            disk.replace(path, path + suffix)
+    disk.sync_directory(paths.checkpoints)
+    return paths.snapshot + suffix
+
+
+def copy_aside(disk: Disk, paths: SessionPaths) -> str:
+    """Copy snapshot and journal aside, durably, and return the first one's path; they stay in their places, to be
+    replaced by what was saved of them. What is no plain file is moved."""
+    suffix = _free_suffix(disk, paths)
+    for path in (paths.snapshot, paths.journal):
+        status = disk.status(path)
+        if status is None:
+            continue
+        if status.kind == "file":
+            write_new(disk, path + suffix, [disk.read(path)])
+        else:
+            disk.replace(path, path + suffix)
+    disk.sync_directory(paths.checkpoints)
+    return paths.snapshot + suffix
+
+
+def is_quarantined(disk: Disk, paths: SessionPaths) -> bool:
+    """True when something of this session was put aside."""
+    starts = tuple(os.path.basename(path) + _MARK for path in (paths.snapshot, paths.journal))
+    return any(name.startswith(starts) for name in disk.names(paths.checkpoints))
+
+
+def _free_suffix(disk: Disk, paths: SessionPaths) -> str:
+    number = 1
+    while any(disk.status(f"{path}{_MARK}{number}") is not None for path in (paths.snapshot, paths.journal)):
+        number += 1
+    return f"{_MARK}{number}"
