@@ -133,6 +133,7 @@ class KillAtInstant:
 
     def inflict(self, trial: Trial) -> None:
         """See Fault. A session that was done before the last kill is fine."""
+        trial.lock_may_stay = True
         chance = random.Random(self.seed)
         process = trial.run()
         for _ in range(self.kills):
@@ -159,6 +160,7 @@ class Race:
 
     def inflict(self, trial: Trial) -> None:
         """See Fault."""
+        trial.lock_may_stay = True
         if self.record is not None:
             _killed(trial, trial.run(crash=_after(self.record)), f"{self.record} records")
         start = trial.run if self.record is None else trial.resume

@@ -113,6 +113,7 @@ class FailSystemCall:
         """See Fault. Raises RuntimeError where `why_not` has a reason."""
         if reason := why_not():
             raise RuntimeError(reason)
+        trial.lock_may_stay = True
         log = trial.folder / "strace"
         ended = trial.finish(trial.run(prefix=[*self._command(trial), "-o", str(log)]))
         if ended.code == KILLED and self.error == KILL:

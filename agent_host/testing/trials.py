@@ -47,6 +47,8 @@ class Trial:
     Inside `serving()`, `run` and `resume` start processes and `finish` waits for one; `recover` brings the session to
     its end and `check` says what is wrong with that. `problems` collects what went wrong on the way. `output` is the
     form that the processes print: with "text" the patch is checked, with "json" the result object on stdout.
+    `lock_may_stay`: a process may have died, or come too late, between the session's files and its lock; a lock file
+    that nobody holds and that nothing lies beside keeps nobody out.
     """
 
     def __init__(self, folder: Path, scenario: Scenario, *, output: str = "text") -> None:
@@ -61,6 +63,7 @@ class Trial:
         self.problems: list[str] = []
         self.told: Ended | None = None
         self.url = ""
+        self.lock_may_stay = False
         self._output = output
         self._started: list[subprocess.Popen[str]] = []
 
@@ -154,11 +157,12 @@ class Trial:
             self.problems.append(f"exit code {ended.code} where {code} was expected: {ended.err.strip()}")
 
     def left_over(self) -> list[str]:
-        """Names of what keeps the session resumable."""
+        """Names of what is left of the checkpoint."""
         try:
-            return sorted(os.listdir(self.paths.checkpoints))
+            left = sorted(os.listdir(self.paths.checkpoints))
         except FileNotFoundError:
             return []
+        return [] if self.lock_may_stay and left == [os.path.basename(self.paths.lock)] else left
 
     def paused_or_done(self, ended: Ended) -> None:
         """Note a problem unless `ended` is how a process may end whose disk fails: done with a warning, paused with
