@@ -61,6 +61,9 @@ SETTINGS: dict[str, Setting] = {
     "policy.blocked_paths": Setting(list, _MORE),
     "policy.blocked_commands": Setting(list, _MORE),
     "policy.blocked_domains": Setting(list, _MORE),
+    "retention.max_age_days": Setting(int, low=0, zero_is_unset=True),
+    "retention.max_sessions": Setting(int, low=0, zero_is_unset=True),
+    "retention.max_bytes": Setting(int, low=0, zero_is_unset=True),
 }
 
 

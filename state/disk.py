@@ -72,10 +72,6 @@ class Disk(Protocol):
         """Write all of `data`; where it raises, any part of it may be there."""
         ...
 
-    def truncate(self, fd: int, size: int) -> None:
-        """Cut the file back to `size` bytes."""
-        ...
-
     def sync(self, fd: int) -> None:
         """Make the file's content durable. After a failure its unsynced content may be gone for good."""
         ...
@@ -102,10 +98,6 @@ class Disk(Protocol):
 
     def remove(self, path: str) -> None:
         """Take a name away; one that is not there is fine."""
-        ...
-
-    def make_private(self, path: str) -> None:
-        """Take all rights of others on `path` away."""
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -148,10 +140,6 @@ class LocalDisk:
             view = memoryview(data)[written:]
             while view:
                 view = view[os.write(fd, view) :]
-
-    def truncate(self, fd: int, size: int) -> None:
-        """See Disk."""
-        os.ftruncate(fd, size)
 
     def sync(self, fd: int) -> None:
         """See Disk. macOS needs F_FULLFSYNC: its fsync stops at the drive's cache."""
@@ -209,10 +197,6 @@ class LocalDisk:
         """See Disk."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-
-    def make_private(self, path: str) -> None:
-        """See Disk."""
-        os.chmod(path, locations.FILE_MODE)
 
     def sync_directory(self, path: str) -> None:
         """See Disk. Windows has no such call and needs none."""

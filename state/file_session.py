@@ -96,11 +96,11 @@ class FileSession:
                 raise _moved_aside(place, found)
             report = LoadReport(found.journal.torn_bytes, tuple(found.lost), made_private=found.readable)
             session = cls(place, lock, found.state, report)
-            session._snapshot_bytes, session._inline, session._short = found.snapshot_bytes, found.inline, found.short
+            session._inline, session._short = found.inline, found.short
             if found.damage is not None:
                 raise session._saved(found.damage)
-            with as_write_failure("opening the journal"):
-                session._go_on(found)
+            with as_write_failure("taking the session over"):
+                session._take_over()
         except NoSuchSession:
             with contextlib.suppress(OSError):
                 place.disk.remove(place.paths.journal)
@@ -196,17 +196,11 @@ class FileSession:
         finally:
             self._lock.release(remove=gone)
 
-    def _go_on(self, found: Found) -> None:
-        """Take over what the last process left."""
-        disk, paths = self._place.disk, self._place.paths
-        if found.readable:
-            for path in (paths.snapshot, paths.journal):
-                disk.make_private(path)
-        if found.journal.records[-1].seq == self.state.seq and not found.journal.old:
-            self._journal = Journal.reopen(disk, paths.journal, found.journal)
-        else:
-            self._replace_snapshot()
-            self._start_journal()
+    def _take_over(self) -> None:
+        """Put what the last process left into files of our own: it may have died of a disk that failed to sync it, and
+        syncing the same file again would then report success for pages that are gone."""
+        self._replace_snapshot()
+        self._start_journal()
         self._remove_leftovers(self._named_blobs())
 
     def _saved(self, damage: str) -> Damaged:

@@ -43,14 +43,13 @@ class Record(NamedTuple):
 
 class JournalContent(NamedTuple):
     """What a journal file holds: whole records, the bytes up to the end of the last of them, and what is wrong after
-    that: nothing, a torn tail, or damage with whole records behind it. `old`: it was written in an older format."""
+    that: nothing, a torn tail, or damage with whole records behind it."""
 
     records: list[Record]
     valid_bytes: int
     torn_bytes: int = 0
     damaged: bool = False
     behind: tuple[Record, ...] = ()
-    old: bool = False
 
 
 def frame(seq: int, fields: bytes, message: bytes | None = None) -> bytes:
@@ -67,17 +66,16 @@ def parse(data: bytes) -> JournalContent:
         raise UnknownVersion(f"journal format {newer[0].decode()} is newer than this program")
     records: list[Record] = []
     at = 0
-    old = data.startswith(_OLD_VERSION)
     while at < len(data):
         found = _record_at(data, at)
         if found is None:
             behind = tuple(_whole_records_after(data, at))
-            return JournalContent(records, at, len(data) - at, bool(behind), behind, old)
+            return JournalContent(records, at, len(data) - at, bool(behind), behind)
         if records and found.seq != records[-1].seq + 1:  # a whole record, and not the one that belongs here
-            return JournalContent(records, at, len(data) - at, damaged=True, old=old)
+            return JournalContent(records, at, len(data) - at, damaged=True)
         records.append(found)
         at = found.end
-    return JournalContent(records, at, old=old)
+    return JournalContent(records, at)
 
 
 def _record_at(data: bytes, at: int) -> Record | None:
@@ -133,20 +131,6 @@ class Journal:
         record. Raises OSError."""
         size = replace_atomically(disk, path, [frame(seq, opening)])
         return cls(disk, disk.open_append(path), seq + 1, size)
-
-    @classmethod
-    def reopen(cls, disk: Disk, path: str, content: JournalContent) -> Self:
-        """The existing journal at `path`, cut back to its whole records, ready for the next one. Raises OSError."""
-        fd = disk.open_append(path)
-        try:
-            if content.torn_bytes:
-                disk.truncate(fd, content.valid_bytes)
-            # The dead process may have left records that were never synced. What follows builds on them.
-            disk.sync(fd)
-        except BaseException:
-            disk.close(fd)
-            raise
-        return cls(disk, fd, content.records[-1].seq + 1, content.valid_bytes)
 
     def append(self, fields: bytes, message: bytes | None = None) -> int:
         """Write one record; it survives the death of the process, and of the machine after `sync`. Returns its

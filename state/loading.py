@@ -36,7 +36,6 @@ class Found:
     state: Checkpoint | None
     damage: str | None = None
     journal: JournalContent = _NO_CONTENT
-    snapshot_bytes: int = 0
     inline: dict[str, bytes] = field(default_factory=dict)
     short: dict[int, bytes] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
@@ -61,7 +60,7 @@ def find(disk: Disk, paths: SessionPaths, blobs: BlobFolder) -> Found:
             raise no_such(paths)
         return Found(None, problem or "the journal is there and its checkpoint is missing")
     found = _folded(data, content.records, paths.session_id, blobs)
-    found.journal, found.snapshot_bytes, found.readable = content, len(data), readable
+    found.journal, found.readable = content, readable
     found.damage = problem or found.damage
     if found.damage is None and found.state is not None:
         found.damage = _judge_end(disk, found.state, content, whole_lines=(journal_data or b"").endswith(b"\n"))

@@ -109,12 +109,11 @@ def _pid_in(fd: int) -> int | None:
 
 
 def _write_pid(fd: int) -> None:
-    try:
+    """The pid is for the message to the second process; on a full disk the lock is held without it."""
+    with contextlib.suppress(OSError):
         os.ftruncate(fd, 0)
         os.lseek(fd, 0, os.SEEK_SET)
         os.write(fd, b"%d\n" % os.getpid())
-    except OSError as error:
-        raise WriteFailed(f"the lock cannot be written: {error.strerror}") from error
 
 
 def _still_named(path: str, fd: int) -> bool:

@@ -47,6 +47,8 @@ def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkp
     _refuse_unknown(raw)
     if data[-_TRAILER_BYTES:] != _CHECKSUM_KEY + b'%08x"}\n' % zlib.crc32(memoryview(data)[:-_TRAILER_BYTES]):
         raise Damaged("the checkpoint's checksum does not match its content")
+    if "resume" not in raw:
+        raise UnknownVersion("the checkpoint holds nothing to resume from: another program wrote it")
     resume = raw["resume"]
     thread = [whole(place, message) for place, message in enumerate(short)]
     return Checkpoint(
@@ -95,12 +97,12 @@ def _lines(data: bytes, start: int, end: int) -> list[bytes]:
 
 
 def _refuse_unknown(raw: dict[str, Any]) -> None:
-    version, resume = raw.get("checkpointVersion"), raw.get("resume")
-    if not isinstance(resume, dict):
-        raise Damaged("the checkpoint lacks what a resume needs")
+    if "checkpointVersion" not in raw:
+        raise Damaged("the checkpoint says no version")
+    version, resume = raw["checkpointVersion"], raw.get("resume", {})
     if version != CHECKPOINT_VERSION:
         raise UnknownVersion(f"checkpoint version {version!r} is not known to this program ({CHECKPOINT_VERSION})")
-    if resume.get("version", 1) not in (1, RESUME_VERSION):
+    if isinstance(resume, dict) and resume.get("version", 1) not in (1, RESUME_VERSION):
         raise UnknownVersion(
             f"checkpoint version {version!r} with resume version {resume['version']!r} is not known to this program "
             f"({RESUME_VERSION})"

@@ -40,8 +40,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     resume = _add(commands, "resume", "headless:resume", "go on with a crashed or paused session, headless")
     resume.add_argument("session_id", metavar="SESSION_ID", nargs="?", help="default: the newest resumable one")
     _session_options(resume)
-    sessions = _add(commands, "sessions", "sessions:sessions", "list resumable and finished sessions")
+    sessions = _add(commands, "sessions", "sessions:sessions", "list resumable and finished sessions, or prune them")
     sessions.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
+    _prune_options(sessions)
     _state_dir(sessions)
     gateway = _add(commands, "mock-gateway", "mock_gateway:mock_gateway", "a scripted LLM gateway on loopback")
     gateway.add_argument("--script", metavar="FILE", required=True, help="TOML or JSON lines")
@@ -63,6 +64,24 @@ def _session_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--approve-all", action="store_true", help="approve everything: for a throw-away sandbox")
     _state_dir(parser)
+
+
+def _prune_options(parser: argparse.ArgumentParser) -> None:
+    """What `cli/prune.py` reads; None where it was not given."""
+    parser.add_argument(
+        "--prune",
+        action="store_true",
+        help="remove ended sessions that are over a limit; without one, over those of [retention] in the configuration",
+    )
+    limits = parser.add_argument_group("limits of --prune")
+    limits.add_argument("--max-age", metavar="AGE", help="keep what was used within AGE: 30d; units s, m, h, d, w")
+    limits.add_argument("--max-count", metavar="N", help="keep the newest N")
+    limits.add_argument("--max-size", metavar="SIZE", help="keep the newest that together have SIZE: 2GiB, 500M, 4096")
+    for option, text in (
+        ("--resumable", "let the limits apply to resumable and damaged sessions too"),
+        ("--dry-run", "only say what would be removed"),
+    ):
+        limits.add_argument(option, action="store_true", default=None, help=text)
 
 
 def _gateway_option(parser: argparse.ArgumentParser) -> None:

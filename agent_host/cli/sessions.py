@@ -1,4 +1,4 @@
-"""`agent-host sessions`: what can be resumed and what has ended."""
+"""`agent-host sessions`: what can be resumed and what has ended; `--prune` is in `cli/prune.py`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.cli.shared import state_dir_of
+from agent_host.cli.shared import prunes, state_dir_of
+from state.errors import InvalidSessionId
 from state.file_store import FileCheckpointStore
+from state.locations import checked_session_id
 
 if TYPE_CHECKING:
     import argparse
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 def sessions(namespace: argparse.Namespace) -> int:
     """`agent-host sessions`, newest first."""
+    if prunes(namespace):
+        from agent_host.cli.prune import prune
+
+        return prune(namespace)
     state_dir = state_dir_of(namespace)
     rows = sorted(_rows(state_dir), key=lambda row: str(row["updatedAt"]), reverse=True)
     if namespace.output == "json":
@@ -59,10 +65,10 @@ def _rows(state_dir: str) -> Iterator[dict[str, Any]]:
         if name in seen:
             continue
         try:
-            with open(os.path.join(folder, name, "result.json"), "rb") as handle:
+            with open(os.path.join(folder, checked_session_id(name), "result.json"), "rb") as handle:
                 kept = orjson.loads(handle.read())
             row = _row(name, *(kept[key] for key in ("status", "prompt", "stepCount", "endedAt", "workspace")))
-        except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        except (InvalidSessionId, OSError, orjson.JSONDecodeError, KeyError, TypeError):
             continue  # not a result of ours
         yield row
 

@@ -29,6 +29,14 @@ SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("--output", "host.output", {"metavar": "FORM", "help": "text, json or jsonl"}),
 )
 
+# Options of `sessions` that need `--prune`, by attribute.
+PRUNE_OPTIONS = ("max_age", "max_count", "max_size", "resumable", "dry_run")
+
+
+def prunes(namespace: argparse.Namespace) -> bool:
+    """Whether the command line speaks of pruning, rightly or not."""
+    return namespace.prune or any(getattr(namespace, name) is not None for name in PRUNE_OPTIONS)
+
 
 def given_settings(namespace: argparse.Namespace) -> dict[str, Any]:
     """The settings that the command line sets, by key."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.version import __version__
-from state.locations import SessionPaths
-from state.store import ENDED, SessionStore
+from state.file_store import FileCheckpointStore
+from state.store import ENDED
 from tests.support.process import Host, bundle, call, eventually, gateway, process_exists, say, shell, use
 
 if TYPE_CHECKING:
@@ -500,7 +500,7 @@ def test_a_resume_clears_up_a_clean_end_that_was_cut_off(host: Host) -> None:
     with gateway({"status": 500, "times": "always"}) as model:
         host.configure(max_retries=0)
         assert host.task(model.url, "--session-id", "mine").code == 3
-    store = SessionStore.open(SessionPaths(str(host.state), "mine"))
+    store = FileCheckpointStore(str(host.state)).open("mine")
     store.append("session_status", {"status": ENDED})
     store.close()
     (host.state / "checkpoints" / "mine.json").unlink()  # as far as the dead process came

@@ -135,7 +135,7 @@ def test_a_workspace_need_not_have_a_file(layers: Layers, tmp_path: Path) -> Non
         ("[llm]\ngatway = 'x'", "unknown key llm.gatway; did you mean llm.gateway?"),
         ("[host]\nmaxsteps = 1", "unknown key host.maxsteps; did you mean host.max_steps?"),
         ("[lmm]\nmodel = 'x'", "unknown section [lmm]; did you mean llm?"),
-        ("[zzzzzzzz]\nq = 1", "unknown section [zzzzzzzz]; known are host, limits, llm, policy, tools"),
+        ("[zzzzzzzz]\nq = 1", "unknown section [zzzzzzzz]; known are host, limits, llm, policy, retention, tools"),
         ("max_steps = 3", "unknown section [max_steps]"),
         ("[host]\nmax_steps = '3'", "host.max_steps must be a whole number, not '3'"),
         ("[host]\nmax_steps = 3.0", "host.max_steps must be a whole number, not 3.0"),
@@ -198,6 +198,7 @@ def test_a_whole_number_does_for_a_number(layers: Layers) -> None:
 
 NARROWER: dict[str, tuple[str, Any]] = {
     "host.max_steps": ("5", 5),
+    "host.max_stored_bytes": ("1000", 1000),
     "tools.disabled": ('["RunCommand"]', ["RunCommand"]),
     "tools.file_timeout_s": ("1", 1.0),
     "tools.command_timeout_s": ("2.5", 2.5),
@@ -224,6 +225,9 @@ FORBIDDEN: dict[str, str] = {
     "llm.retry_base_s": "0",
     "llm.retry_max_s": "0",
     "tools.env_passthrough": '["LLM_GATEWAY_AUTH_TOKEN"]',
+    "retention.max_age_days": "1",
+    "retention.max_sessions": "1",
+    "retention.max_bytes": "1",
 }
 
 

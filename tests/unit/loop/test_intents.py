@@ -11,7 +11,7 @@ from agent_host.loop import intents
 from agent_host.loop.intents import capture_intent, outcome_on_disk
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import path_facts
-from state import blobs
+from state.blobs import UNAVAILABLE, sha256_hex
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ Captured = tuple[dict[str, Any] | None, dict[str, str | None]]
 class Case:
     def __init__(self, folder: Path) -> None:
         self.file = folder / "file.txt"
-        self.blobs = str(folder / "blobs")
+        self.kept: dict[str, bytes] = {}
         self.will_hold: dict[str, str | None] = {}
 
     def write(self, content: str, known: dict[str, str | None] | None = None) -> Captured:
@@ -34,7 +34,12 @@ class Case:
 
     def _capture(self, row: Any, arguments: dict[str, Any], known: dict[str, str | None] | None) -> Captured:
         facts = path_facts(str(self.file), str(self.file))
-        return capture_intent(row, facts, arguments, blob_dir=self.blobs, known=known or {}, will_hold=self.will_hold)
+        return capture_intent(row, facts, arguments, keep=self.keep, known=known or {}, will_hold=self.will_hold)
+
+    def keep(self, data: bytes) -> str:
+        name = sha256_hex(data)
+        self.kept[name] = data
+        return name
 
 
 @pytest.fixture
@@ -60,7 +65,7 @@ def test_an_existing_file_keeps_its_first_version(case: Case) -> None:
     assert intent is not None
     (name,) = baselines.values()
     assert name is not None
-    assert blobs.get(case.blobs, name) == b"old"
+    assert case.kept == {name: b"old"}
     assert outcome_on_disk(intent) == "not done"
 
 
@@ -96,7 +101,7 @@ def test_a_file_too_large_to_keep_has_no_intent(case: Case, monkeypatch: pytest.
     case.file.write_text("old")
     intent, baselines = case.write("new")
     assert intent is None
-    assert list(baselines.values()) == [blobs.UNAVAILABLE]
+    assert list(baselines.values()) == [UNAVAILABLE]
 
 
 def test_calls_that_change_no_file_have_none(case: Case) -> None:

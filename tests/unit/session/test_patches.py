@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.session.patches import session_patch
-from state import blobs
+from state.blobs import UNAVAILABLE, sha256_hex
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ class Project:
     def __init__(self, folder: Path) -> None:
         self.root = folder / "project"
         self.root.mkdir()
-        self.blobs = str(folder / "blobs")
+        self.kept: dict[str, bytes] = {}
         self.baselines: dict[str, str | None] = {}
 
     def before(self, name: str, content: bytes | None) -> None:
@@ -29,10 +29,14 @@ class Project:
         if content is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        self.baselines[str(path)] = None if content is None else blobs.put(self.blobs, content)
+        if content is None:
+            self.baselines[str(path)] = None
+            return
+        self.baselines[str(path)] = sha256_hex(content)
+        self.kept[sha256_hex(content)] = content
 
     def patch(self) -> str:
-        return session_patch(self.baselines, blob_dir=self.blobs, workspace=str(self.root))
+        return session_patch(self.baselines, kept=self.kept.get, workspace=str(self.root))
 
 
 @pytest.fixture
@@ -79,7 +83,7 @@ def test_nothing_changed_is_an_empty_patch(project: Project) -> None:
 def test_what_cannot_be_shown_is_said(project: Project) -> None:
     project.before("binary.bin", b"\x00\x01")
     (project.root / "binary.bin").write_bytes(b"\x00\x02")
-    project.baselines[str(project.root / "huge.txt")] = blobs.UNAVAILABLE
+    project.baselines[str(project.root / "huge.txt")] = UNAVAILABLE
     assert project.patch().splitlines() == [
         "# binary.bin: binary content differs",
         "# huge.txt: changed; its first version was not kept",

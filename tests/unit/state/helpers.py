@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from state.blobs import BlobFolder
 from state.checkpoint import Checkpoint, SessionIdentity
+from state.disk import LOCAL_DISK
+from state.file_store import FileCheckpointStore
+from state.loading import Found, find
 from state.locations import SessionPaths
-from state.store import SessionStore
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from state.file_session import FileSession
+    from state.store import OpenSession
 
 SESSION = "sess_1"
 USAGE = {"inputTokens": 10, "outputTokens": 3, "cachedInputTokens": 1}
@@ -32,16 +38,31 @@ def paths_in(directory: Path | str, session_id: str = SESSION) -> SessionPaths:
     return SessionPaths(str(directory), session_id)
 
 
-def create(directory: Path | str, session_id: str = SESSION) -> SessionStore:
-    return SessionStore.create(paths_in(directory, session_id), fresh_state(session_id))
+def create(directory: Path | str, session_id: str = SESSION, **options: Any) -> FileSession:
+    return FileCheckpointStore(str(directory), **options).create(session_id, fresh_state(session_id))
 
 
-def start_task(store: SessionStore, prompt: str = "do it") -> None:
+def reopen(directory: Path | str, session_id: str = SESSION, **options: Any) -> FileSession:
+    return FileCheckpointStore(str(directory), **options).open(session_id)
+
+
+def load(directory: Path | str, session_id: str = SESSION) -> Checkpoint:
+    """The session as it is on disk, whoever holds it."""
+    return FileCheckpointStore(str(directory)).load(session_id)
+
+
+def on_disk(directory: Path | str) -> Found:
+    """What lies on disk, with what is wrong about it."""
+    paths = paths_in(directory)
+    return find(LOCAL_DISK, paths, BlobFolder(LOCAL_DISK, paths.blobs, 0))
+
+
+def start_task(store: OpenSession, prompt: str = "do it") -> None:
     store.append("task_started", {"taskId": "t1", "prompt": prompt, "maxSteps": 40}, message("user", prompt))
 
 
 def turn(
-    store: SessionStore, step: str, *calls: str, gated: bool = False, text: str = "", side_effects: bool = True
+    store: OpenSession, step: str, *calls: str, gated: bool = False, text: str = "", side_effects: bool = True
 ) -> None:
     """The write-ahead of a step with `calls`, by id."""
     named = [{"id": call, "name": "RunCommand", "arguments": {"command": call}} for call in calls]
@@ -56,16 +77,16 @@ def turn(
     store.append("turn", fields, message("assistant", text, **({"toolCalls": named} if named else {})))
 
 
-def finish(store: SessionStore, call: str, text: str = "ok", status: str = "succeeded") -> None:
+def finish(store: OpenSession, call: str, text: str = "ok", status: str = "succeeded") -> None:
     result = message("tool", text, toolCallId=call, isError=status != "succeeded")
     store.append("call_finished", {"callId": call, "status": status}, result)
 
 
-def commit(store: SessionStore, count: int) -> None:
+def commit(store: OpenSession, count: int) -> None:
     store.append("step_committed", {"stepCount": count})
 
 
-def whole_step(store: SessionStore, number: int, text: str = "ok") -> None:
+def whole_step(store: OpenSession, number: int, text: str = "ok") -> None:
     """One durable step with one call, as the loop records it."""
     call = f"c{number}"
     turn(store, f"step_{number}", call)

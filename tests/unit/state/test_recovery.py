@@ -1,10 +1,9 @@
-"""What a resume does with each call; which boot this is; content-addressed files; where things lie."""
+"""What a resume does with each call; which boot this is; where things lie."""
 
 from __future__ import annotations
 
 import itertools
 import os
-import stat
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state import blobs, files
 from state.boot import boot_id
 from state.checkpoint import Call
 from state.errors import InvalidSessionId
@@ -68,63 +66,6 @@ def test_the_boot_has_one_id() -> None:
     with open("/proc/sys/kernel/random/boot_id") as handle:
         assert boot_id() == handle.read().strip()
     assert boot_id() is boot_id()
-
-
-@given(st.binary(max_size=200))
-def test_blobs_come_back(data: bytes) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as directory:
-        name = blobs.put(directory, data)
-        assert name == blobs.sha256_hex(data)
-        assert blobs.put(directory, data) == name
-        assert os.listdir(directory) == [name]
-        assert blobs.get(directory, name) == data
-
-
-def test_a_blob_is_private_and_written_once(tmp_path: Path) -> None:
-    directory = str(tmp_path / "blobs")
-    name = blobs.put(directory, b"first")
-    assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
-    found = os.stat(os.path.join(directory, name))
-    assert stat.S_IMODE(found.st_mode) == 0o600
-    blobs.put(directory, b"first")
-    assert os.stat(os.path.join(directory, name)).st_ino == found.st_ino
-
-
-def test_a_blob_that_is_not_what_its_name_says_is_none(tmp_path: Path) -> None:
-    name = blobs.put(str(tmp_path), b"content")
-    (tmp_path / name).write_bytes(b"Content")
-    assert blobs.get(str(tmp_path), name) is None
-    assert blobs.get(str(tmp_path), "0" * 64) is None
-    (tmp_path / "secret").write_bytes(b"s")
-    assert blobs.get(str(tmp_path / "x"), "../secret") is None
-    (tmp_path / name).unlink()
-    (tmp_path / "elsewhere").write_bytes(b"content")
-    (tmp_path / name).symlink_to(tmp_path / "elsewhere")
-    assert blobs.get(str(tmp_path), name) is None
-
-
-def test_a_damaged_blob_is_healed_by_the_next_put(tmp_path: Path) -> None:
-    name = blobs.put(str(tmp_path), b"content")
-    (tmp_path / name).write_bytes(b"")
-    blobs.put(str(tmp_path), b"content")
-    assert blobs.get(str(tmp_path), name) == b"content"
-
-
-def test_a_blob_that_cannot_be_written_leaves_no_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fill_up(fd: int, data: bytes) -> None:
-        os.write(fd, data[:3])
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "write_all", fill_up)
-        with pytest.raises(OSError, match="No space"):
-            blobs.put(str(tmp_path), b"content")
-    name = blobs.sha256_hex(b"content")
-    assert blobs.get(str(tmp_path), name) is None
-    assert blobs.put(str(tmp_path), b"content") == name
-    assert blobs.get(str(tmp_path), name) == b"content"
 
 
 def test_everything_of_a_session_lies_below_the_state_directory(tmp_path: Path) -> None:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-import state.store
-from state import files
+from state.disk import LOCAL_DISK, LocalDisk
 from state.errors import Damaged, NoSuchSession, SessionExists, SessionLocked, StateError, UnknownVersion, WriteFailed
 from state.journal import frame, parse
 from state.lock import holder
 from state.snapshot import encode_snapshot
-from state.store import ENDED, SessionStore, load
+from state.store import ENDED
 from tests.unit.state.helpers import (
     SESSION,
     USAGE,
@@ -24,8 +23,11 @@ from tests.unit.state.helpers import (
     create,
     finish,
     fresh_state,
+    load,
     message,
+    on_disk,
     paths_in,
+    reopen,
     start_task,
     turn,
     unnumbered,
@@ -36,17 +38,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from state.file_session import FileSession
+
+
+class SameBoot(LocalDisk):
+    """The machine has been up since the turns of `helpers.turn` were recorded."""
+
+    def boot_id(self) -> str | None:
+        return "b"
+
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SessionStore]:
+def store(tmp_path: Path) -> Iterator[FileSession]:
     made = create(tmp_path)
     yield made
     made.close()
 
 
-def worked(directory: Path) -> SessionStore:
+def worked(directory: Path, **options: Any) -> FileSession:
     """A session in the middle of its second step."""
-    made = create(directory)
+    made = create(directory, **options)
     start_task(made)
     whole_step(made, 1)
     turn(made, "step_2", "c2", "c3", text="two at once")
@@ -58,28 +69,26 @@ def worked(directory: Path) -> SessionStore:
 
 def copy_of(directory: Path, target: Path) -> Path:
     """What a process killed now would leave behind."""
-    shutil.copytree(directory / "checkpoints", target / "checkpoints")
+    shutil.copytree(directory, target)
     return target
 
 
 def test_a_new_session_can_be_opened_again(tmp_path: Path) -> None:
     create(tmp_path).close()
-    again = SessionStore.open(paths_in(tmp_path))
+    again = reopen(tmp_path)
     assert unnumbered(again.state) == fresh_state()
     assert again.report.torn_bytes == 0
     again.close()
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_a_killed_process_leaves_its_whole_state(tmp_path: Path, *, compact: bool, monkeypatch: Any) -> None:
-    if compact:
-        monkeypatch.setattr(state.store, "_MIN_COMPACT_BYTES", 0)
-    live = worked(tmp_path / "a")
+def test_a_killed_process_leaves_its_whole_state(tmp_path: Path, *, compact: bool) -> None:
+    live = worked(tmp_path / "a", min_compact_bytes=0 if compact else 1 << 20)
     if compact:
         live.sync()
-    found = load(paths_in(copy_of(tmp_path / "a", tmp_path / "b")))
-    assert found.state == live.state
-    open_step = found.state.open_step
+    found = load(copy_of(tmp_path / "a", tmp_path / "b"))
+    assert found == live.state
+    open_step = found.open_step
     assert open_step is not None
     first, second = open_step.calls
     assert (first.started, first.status, first.intent) == (
@@ -92,7 +101,7 @@ def test_a_killed_process_leaves_its_whole_state(tmp_path: Path, *, compact: boo
     live.close()
 
 
-def test_large_messages_make_a_new_snapshot_and_small_ones_do_not(store: SessionStore, tmp_path: Path) -> None:
+def test_large_messages_make_a_new_snapshot_and_small_ones_do_not(store: FileSession, tmp_path: Path) -> None:
     paths = paths_in(tmp_path)
     start_task(store)
     before = os.stat(paths.snapshot).st_ino
@@ -102,35 +111,35 @@ def test_large_messages_make_a_new_snapshot_and_small_ones_do_not(store: Session
     whole_step(store, 20, "x" * 300_000)
     assert os.stat(paths.snapshot).st_ino != before
     assert os.path.getsize(paths.journal) < 10_000
-    assert load(paths).state == store.state
+    assert load(tmp_path) == store.state
 
 
-def test_bytes_written_follow_bytes_changed(store: SessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_written_follow_bytes_changed(store: FileSession, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
-    real = files.write_all
+    real = LocalDisk.write
 
-    def count(fd: int, data: bytes) -> None:
+    def count(disk: LocalDisk, fd: int, data: bytes) -> None:
         written.append(len(data))
-        real(fd, data)
+        real(disk, fd, data)
 
-    monkeypatch.setattr(files, "write_all", count)
+    monkeypatch.setattr(LocalDisk, "write", count)
     start_task(store)
     for number in range(1, 201):
         whole_step(store, number, "x" * 10_000)
     assert sum(written) < 4 * sum(map(len, store.state.thread))
 
 
-def test_a_step_costs_two_syncs(store: SessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_costs_two_syncs(store: FileSession, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
-    real = files.sync_data
+    real = LocalDisk.sync
 
-    def count(fd: int) -> None:
+    def count(disk: LocalDisk, fd: int) -> None:
         synced.append(fd)
-        real(fd)
+        real(disk, fd)
 
     start_task(store)
     store.sync()
-    monkeypatch.setattr(files, "sync_data", count)
+    monkeypatch.setattr(LocalDisk, "sync", count)
     turn(store, "step_1", *(f"c{n}" for n in range(8)))
     store.sync()
     for number in range(8):
@@ -143,7 +152,7 @@ def test_a_step_costs_two_syncs(store: SessionStore, monkeypatch: pytest.MonkeyP
 
 def test_the_snapshot_is_the_json_of_ah_9_2(tmp_path: Path) -> None:
     made = worked(tmp_path)
-    raw = orjson.loads(b"".join(encode_snapshot(made.state, "2026-02-21T15:10:00Z")))
+    raw = orjson.loads(b"".join(encode_snapshot(made.state, made.state.thread, "2026-02-21T15:10:00Z")))
     made.close()
     assert {key: raw[key] for key in raw if key not in ("thread", "resume", "checksum", "task")} == {
         "checkpointVersion": "1.0",
@@ -167,7 +176,7 @@ def test_the_snapshot_is_the_json_of_ah_9_2(tmp_path: Path) -> None:
     assert [entry["role"] for entry in raw["thread"]] == ["system", "user", "assistant", "tool", "assistant"]
 
 
-def test_a_snapshot_holds_all_of_an_open_step(store: SessionStore, tmp_path: Path) -> None:
+def test_a_snapshot_holds_all_of_an_open_step(store: FileSession, tmp_path: Path) -> None:
     start_task(store)
     turn(store, "step_1", "c1", "c2", gated=True, text="both")
     store.append(
@@ -178,8 +187,8 @@ def test_a_snapshot_holds_all_of_an_open_step(store: SessionStore, tmp_path: Pat
     store.append("call_finished", answer, message("tool", "no", toolCallId="c1", isError=True))
     store.append("grant", {"scope": "task", "toolName": "RunCommand"})
     store.append("session_status", {"status": "SESSION_PAUSED", "policyBundleVersion": "v2", "maxSteps": 9})
-    store._write_snapshot()
-    found = load(paths_in(tmp_path)).state
+    store.compact()
+    found = load(tmp_path)
     assert found == store.state
     assert found.open_step is not None
     first, second = found.open_step.calls
@@ -190,7 +199,7 @@ def test_a_snapshot_holds_all_of_an_open_step(store: SessionStore, tmp_path: Pat
     assert (found.session_status, found.policy_bundle_version) == ("SESSION_PAUSED", "v2")
 
 
-def test_the_file_on_disk_is_that_json(store: SessionStore, tmp_path: Path) -> None:
+def test_the_file_on_disk_is_that_json(store: FileSession, tmp_path: Path) -> None:
     raw = orjson.loads((tmp_path / "checkpoints" / f"{SESSION}.json").read_bytes())
     assert raw["sessionId"] == SESSION
     assert raw["checkpointedAt"].startswith("20")
@@ -221,19 +230,19 @@ def test_all_directories_that_are_made_are_for_their_owner_alone(tmp_path: Path)
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in made if path.stat().st_mode & 0o77} == {}
 
 
-def test_the_first_baseline_of_a_path_stays(store: SessionStore, tmp_path: Path) -> None:
+def test_the_first_baseline_of_a_path_stays(store: FileSession, tmp_path: Path) -> None:
     start_task(store)
     turn(store, "step_1", "c1", "c2", gated=True)
     store.append("call_started", {"callId": "c1", "baselines": {"/a": "first", "/b": None}})
     store.append("call_started", {"callId": "c2", "baselines": {"/a": "second", "/b": "second", "/c": "third"}})
     assert store.state.baselines == {"/a": "first", "/b": None, "/c": "third"}
-    assert load(paths_in(tmp_path)).state.baselines == store.state.baselines
+    assert load(tmp_path).baselines == store.state.baselines
 
 
 # --- create -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_session_is_created_once(store: SessionStore, tmp_path: Path) -> None:
+def test_a_session_is_created_once(store: FileSession, tmp_path: Path) -> None:
     with pytest.raises(SessionLocked) as caught:
         create(tmp_path)
     assert caught.value.pid == os.getpid()
@@ -242,7 +251,7 @@ def test_a_session_is_created_once(store: SessionStore, tmp_path: Path) -> None:
     with pytest.raises(SessionExists, match=SESSION):
         create(tmp_path)
     assert (tmp_path / "checkpoints" / f"{SESSION}.json").read_bytes() == before
-    SessionStore.open(paths_in(tmp_path)).close()  # the refused one holds no lock
+    reopen(tmp_path).close()  # the refused one holds no lock
 
 
 def test_a_dangling_link_is_not_written_through(tmp_path: Path) -> None:
@@ -261,9 +270,9 @@ def test_leftover_temporary_files_are_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "bystander").write_bytes(b"mine")
     os.unlink(tmp_path / "checkpoints" / f"{SESSION}.json.tmp")
     (tmp_path / "checkpoints" / f"{SESSION}.json.tmp").symlink_to(tmp_path / "bystander")
-    again = SessionStore.open(paths_in(tmp_path))
+    again = reopen(tmp_path)
     assert unnumbered(again.state) == unnumbered(live.state)
-    again._write_snapshot()
+    again.compact()
     again.close()
     assert (tmp_path / "bystander").read_bytes() == b"mine"
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
@@ -278,7 +287,7 @@ def test_leftover_temporary_files_are_no_obstacle(tmp_path: Path) -> None:
 
 def test_there_is_no_such_session(tmp_path: Path) -> None:
     with pytest.raises(NoSuchSession, match="nobody"):
-        SessionStore.open(paths_in(tmp_path, "nobody"))
+        reopen(tmp_path, "nobody")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -286,17 +295,17 @@ def test_a_crash_between_the_two_replacements_of_a_compaction_is_harmless(tmp_pa
     live = worked(tmp_path / "a")
     old = (tmp_path / "a" / "checkpoints" / f"{SESSION}.journal").read_bytes()
     expected = unnumbered(live.state)
-    live._write_snapshot()
+    live.compact()
     copy_of(tmp_path / "a", tmp_path / "b")
     live.close()
     (tmp_path / "b" / "checkpoints" / f"{SESSION}.journal").write_bytes(old)
-    assert unnumbered(load(paths_in(tmp_path / "b")).state) == expected
-    again = SessionStore.open(paths_in(tmp_path / "b"))
+    assert unnumbered(load(tmp_path / "b")) == expected
+    again = reopen(tmp_path / "b")
     assert unnumbered(again.state) == expected
     finish(again, "c3")
     commit(again, 2)
     again.close()
-    found = load(paths_in(tmp_path / "b")).state
+    found = load(tmp_path / "b")
     assert found == again.state
     assert found.task is not None
     assert [row[0] for row in found.task.finished_calls] == ["RunCommand"] * 3
@@ -312,10 +321,10 @@ def test_a_crash_in_the_middle_of_a_creation_leaves_no_session(tmp_path: Path) -
         journal.write_bytes(opening)
         if begin_again:
             create(tmp_path).close()
-            assert unnumbered(load(paths_in(tmp_path)).state) == fresh_state()
+            assert unnumbered(load(tmp_path)) == fresh_state()
         else:
             with pytest.raises(NoSuchSession):
-                SessionStore.open(paths_in(tmp_path))
+                reopen(tmp_path)
             assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
@@ -325,10 +334,10 @@ def test_a_torn_record_is_dropped_and_reported(tmp_path: Path) -> None:
     live.close()
     journal = tmp_path / "checkpoints" / f"{SESSION}.journal"
     data = journal.read_bytes()
-    last = data.rindex(b"\nJ1 ") + 1
+    last = data.rindex(b"\nJ2 ") + 1
     for size in (last + 1, last + 20, len(data) - 1):
         journal.write_bytes(data[:size])
-        again = SessionStore.open(paths_in(tmp_path))
+        again = reopen(tmp_path)
         assert again.report.torn_bytes == size - last
         open_step = again.state.open_step
         assert open_step is not None
@@ -343,21 +352,23 @@ def test_no_changed_byte_of_either_file_gives_another_state(tmp_path: Path) -> N
     paths = paths_in(tmp_path)
     dropped_tail = 0
     for path in (paths.snapshot, paths.journal):
-        data = files.read_bytes(path)
+        data = LOCAL_DISK.read(path)
         for at in range(len(data)):
             for flip in (0x01, 0x80):
                 with open(path, "wb") as handle:
                     handle.write(data[:at] + bytes([data[at] ^ flip]) + data[at + 1 :])
                 try:
-                    found = load(paths)
-                except (Damaged, UnknownVersion):
+                    found = on_disk(tmp_path)
+                except UnknownVersion:
+                    continue
+                if found.damage is not None:
                     continue
                 assert path == paths.journal, f"snapshot byte {at}"
-                assert found.report.torn_bytes, f"journal byte {at}"
+                assert found.journal.torn_bytes, f"journal byte {at}"
                 dropped_tail += 1
         with open(path, "wb") as handle:
             handle.write(data)
-    assert load(paths).state == live.state
+    assert load(tmp_path) == live.state
     assert dropped_tail
 
 
@@ -374,11 +385,11 @@ def test_a_damaged_last_record_does_not_make_a_started_call_unstarted(tmp_path: 
     data[-5] ^= 1
     journal.write_bytes(data)
     try:
-        found = load(paths_in(tmp_path))
+        found = load(tmp_path)
     except Damaged:
         return
-    assert found.state.open_step is not None
-    assert found.state.open_step.calls[0].started
+    assert found.open_step is not None
+    assert found.open_step.calls[0].started
 
 
 def test_damage_is_moved_aside_and_never_deleted(tmp_path: Path) -> None:
@@ -391,7 +402,7 @@ def test_damage_is_moved_aside_and_never_deleted(tmp_path: Path) -> None:
         snapshot.write_bytes(damaged)
         contents.append((damaged, journal.read_bytes()))
         with pytest.raises(Damaged, match="checksum") as caught:
-            SessionStore.open(paths_in(tmp_path))
+            reopen(tmp_path)
         assert caught.value.quarantined == f"{snapshot}.corrupt-{number}"
     assert sorted(path.name for path in checkpoints.iterdir()) == [
         f"{SESSION}.journal.corrupt-1",
@@ -405,14 +416,41 @@ def test_damage_is_moved_aside_and_never_deleted(tmp_path: Path) -> None:
     create(tmp_path).close()
 
 
-def test_a_journal_damaged_before_its_end_is_moved_aside(tmp_path: Path) -> None:
-    worked(tmp_path).close()
+def test_what_is_whole_before_the_damage_can_be_resumed(tmp_path: Path) -> None:
+    live = worked(tmp_path)
+    turn_two = next(at for at, data in enumerate(live.state.thread) if b"two at once" in data)
+    live.close()
     journal = tmp_path / "checkpoints" / f"{SESSION}.journal"
     data = journal.read_bytes()
-    journal.write_bytes(data.replace(b'"kind":"turn"', b'"kind":"tarn"', 1))
-    with pytest.raises(Damaged, match="before its end"):
-        SessionStore.open(paths_in(tmp_path))
-    assert not journal.exists()
+    broken = data.replace(b"two at once", b"two at ONCE", 1)
+    journal.write_bytes(broken)
+    with pytest.raises(Damaged, match="before its end") as caught:
+        reopen(tmp_path, disk=SameBoot())
+    assert caught.value.salvaged
+    assert caught.value.quarantined == str(tmp_path / "checkpoints" / f"{SESSION}.json.corrupt-1")
+    assert (tmp_path / "checkpoints" / f"{SESSION}.journal.corrupt-1").read_bytes() == broken
+    again = reopen(tmp_path)
+    assert again.state.thread == live.state.thread[:turn_two]
+    assert again.state.task is not None
+    assert again.state.task.step_count == 1
+    assert again.state.salvaged is not None
+    again.append("note", {"ofDamage": True}, message("system", "it was damaged"))
+    again.close()
+    assert load(tmp_path).salvaged is None
+
+
+def test_calls_of_a_step_that_was_saved_count_as_started(tmp_path: Path) -> None:
+    """What said that they started may be what is damaged."""
+    live = worked(tmp_path)
+    live.close()
+    journal = tmp_path / "checkpoints" / f"{SESSION}.journal"
+    started = b'"kind":"call_started","callId":"c'
+    journal.write_bytes(journal.read_bytes().replace(started + b"2", started + b"X"))
+    with pytest.raises(Damaged):
+        reopen(tmp_path, disk=SameBoot())
+    step = load(tmp_path).open_step
+    assert step is not None
+    assert [call.started for call in step.calls] == [True, True]
 
 
 @pytest.mark.parametrize("kind", ["json", "journal"])
@@ -423,8 +461,8 @@ def test_a_link_in_place_of_a_file_is_refused_and_its_target_left_alone(tmp_path
     path.rename(target)
     path.symlink_to(target)
     data = target.read_bytes()
-    with pytest.raises(Damaged, match="symbolic links"):
-        SessionStore.open(paths_in(tmp_path))
+    with pytest.raises(Damaged, match="no regular file"):
+        reopen(tmp_path)
     assert target.read_bytes() == data
     assert not target.is_symlink()
     assert (tmp_path / "checkpoints" / f"{SESSION}.{kind}.corrupt-1").is_symlink()
@@ -436,7 +474,7 @@ def test_a_lock_that_cannot_be_opened_is_an_error_of_ours(tmp_path: Path) -> Non
     lock.unlink()
     lock.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StateError):
-        SessionStore.open(paths_in(tmp_path))
+        reopen(tmp_path)
 
 
 def test_the_checkpoint_of_another_session_is_refused(tmp_path: Path) -> None:
@@ -445,8 +483,8 @@ def test_the_checkpoint_of_another_session_is_refused(tmp_path: Path) -> None:
         source = tmp_path / "checkpoints" / f"{SESSION}.{suffix}"
         shutil.copy(source, tmp_path / "checkpoints" / f"other.{suffix}")
     with pytest.raises(Damaged, match=SESSION):
-        SessionStore.open(paths_in(tmp_path, "other"))
-    SessionStore.open(paths_in(tmp_path)).close()
+        reopen(tmp_path, "other")
+    reopen(tmp_path).close()
 
 
 def test_the_journal_of_another_session_is_refused(tmp_path: Path) -> None:
@@ -454,7 +492,7 @@ def test_the_journal_of_another_session_is_refused(tmp_path: Path) -> None:
     create(tmp_path, "other").close()
     shutil.copy(tmp_path / "checkpoints" / f"{SESSION}.journal", tmp_path / "checkpoints" / "other.journal")
     with pytest.raises(Damaged, match=SESSION):
-        SessionStore.open(paths_in(tmp_path, "other"))
+        reopen(tmp_path, "other")
 
 
 @pytest.mark.parametrize("version", ["1.1", "2.0", 2, None])
@@ -465,7 +503,7 @@ def test_an_unknown_version_is_left_untouched(tmp_path: Path, version: object) -
     snapshot.write_bytes(newer)
     before = journal.read_bytes()
     with pytest.raises(UnknownVersion):
-        SessionStore.open(paths_in(tmp_path))
+        reopen(tmp_path)
     assert (snapshot.read_bytes(), journal.read_bytes()) == (newer, before)
     assert holder(paths_in(tmp_path).lock) is None
 
@@ -473,10 +511,10 @@ def test_an_unknown_version_is_left_untouched(tmp_path: Path, version: object) -
 def test_a_newer_journal_is_left_untouched(tmp_path: Path) -> None:
     worked(tmp_path).close()
     journal = tmp_path / "checkpoints" / f"{SESSION}.journal"
-    newer = journal.read_bytes().replace(b"J1 ", b"J2 ")
+    newer = journal.read_bytes().replace(b"J2 ", b"J3 ")
     journal.write_bytes(newer)
     with pytest.raises(UnknownVersion):
-        SessionStore.open(paths_in(tmp_path))
+        reopen(tmp_path)
     assert journal.read_bytes() == newer
 
 
@@ -485,7 +523,7 @@ def test_what_is_no_checkpoint_is_damage(tmp_path: Path, data: bytes) -> None:
     worked(tmp_path).close()
     (tmp_path / "checkpoints" / f"{SESSION}.json").write_bytes(data)
     with pytest.raises(Damaged):
-        SessionStore.open(paths_in(tmp_path))
+        reopen(tmp_path)
     assert (tmp_path / "checkpoints" / f"{SESSION}.json.corrupt-1").read_bytes() == data
 
 
@@ -494,11 +532,11 @@ def test_records_missing_between_checkpoint_and_journal_are_damage(tmp_path: Pat
     live = create(tmp_path)
     older = snapshot.read_bytes()
     start_task(live)
-    live._write_snapshot()
+    live.compact()
     live.close()
     snapshot.write_bytes(older)
     with pytest.raises(Damaged, match="missing"):
-        SessionStore.open(paths_in(tmp_path))
+        reopen(tmp_path)
 
 
 def test_a_record_that_cannot_follow_is_damage(tmp_path: Path) -> None:
@@ -508,22 +546,22 @@ def test_a_record_that_cannot_follow_is_damage(tmp_path: Path) -> None:
     with open(paths_in(tmp_path).journal, "ab") as handle:
         handle.write(frame(seq + 1, b'{"kind":"call_started","callId":"nobody"}'))
     with pytest.raises(Damaged, match="call_started"):
-        SessionStore.open(paths_in(tmp_path))
+        reopen(tmp_path)
 
 
 def test_a_journal_alone_is_damage_unless_it_says_that_the_session_is_over(tmp_path: Path) -> None:
     worked(tmp_path).close()
     os.unlink(tmp_path / "checkpoints" / f"{SESSION}.json")
     with pytest.raises(Damaged, match="missing"):
-        SessionStore.open(paths_in(tmp_path))
+        reopen(tmp_path)
     assert (tmp_path / "checkpoints" / f"{SESSION}.journal.corrupt-1").exists()
 
 
-@pytest.mark.parametrize("left", [None, b"", b"J1 9"])
+@pytest.mark.parametrize("left", [None, b"", b"J2 9"])
 def test_a_journal_that_vanished_is_damage(tmp_path: Path, left: bytes | None) -> None:
     """No crash leaves this: a journal is put in place whole, with its first record, and stays until the next one."""
     live = worked(tmp_path)
-    live._write_snapshot()
+    live.compact()
     finish(live, "c3")
     live.close()
     journal = tmp_path / "checkpoints" / f"{SESSION}.journal"
@@ -532,7 +570,7 @@ def test_a_journal_that_vanished_is_damage(tmp_path: Path, left: bytes | None) -
     else:
         journal.write_bytes(left)
     with pytest.raises(Damaged):
-        SessionStore.open(paths_in(tmp_path))
+        reopen(tmp_path)
 
 
 def test_a_note_in_an_open_step_does_not_spoil_the_snapshot(tmp_path: Path) -> None:
@@ -542,18 +580,18 @@ def test_a_note_in_an_open_step_does_not_spoil_the_snapshot(tmp_path: Path) -> N
     except Damaged:  # refusing it would do as well
         live.close()
         return
-    live._write_snapshot()
+    live.compact()
     live.close()
-    assert load(paths_in(tmp_path)).state == live.state
+    assert load(tmp_path) == live.state
 
 
-@pytest.mark.parametrize("name", ["kind", "message"])
-def test_fields_cannot_change_what_a_record_is(store: SessionStore, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["kind", "message", "blobs"])
+def test_fields_cannot_change_what_a_record_is(store: FileSession, tmp_path: Path, name: str) -> None:
     try:
         store.append("grant", {name: "note", "scope": "task"})
     except ValueError:  # refusing it would do as well
         assert store.state.grants == []
-    assert load(paths_in(tmp_path)).state == store.state
+    assert load(tmp_path) == store.state
 
 
 # --- delete -----------------------------------------------------------------------------------------------------------
@@ -566,7 +604,7 @@ def test_the_clean_end_leaves_only_the_records_folder(tmp_path: Path) -> None:
     assert list((tmp_path / "checkpoints").iterdir()) == []
     assert (tmp_path / "sessions" / SESSION / "events.jsonl").exists()
     with pytest.raises(NoSuchSession):
-        SessionStore.open(paths_in(tmp_path))
+        reopen(tmp_path)
     create(tmp_path).close()
 
 
@@ -581,7 +619,7 @@ def ended_journal(directory: Path) -> None:
 def test_a_crash_in_the_middle_of_the_clean_end_finishes_it(tmp_path: Path) -> None:
     ended_journal(tmp_path)
     with pytest.raises(NoSuchSession):
-        SessionStore.open(paths_in(tmp_path))
+        reopen(tmp_path)
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
@@ -592,7 +630,7 @@ def test_the_snapshot_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     real = os.unlink
 
     def watch(path: str) -> None:
-        assert parse(files.read_bytes(paths_in(tmp_path).journal)).records[-1][1].endswith(b'"SESSION_COMPLETED"}')
+        assert parse(LOCAL_DISK.read(paths_in(tmp_path).journal)).records[-1].fields.endswith(b'"SESSION_COMPLETED"}')
         gone.append(os.path.basename(path))
         real(path)
         if path.endswith(".journal"):
@@ -639,18 +677,17 @@ def broken_in_the_middle(directory: Path) -> None:
 def test_records_that_a_power_loss_took_out_of_order_are_a_torn_tail(tmp_path: Path) -> None:
     """The turn is of another boot (`b`): what was not synced then may be there in part, in any order."""
     broken_in_the_middle(tmp_path)
-    store = SessionStore.open(paths_in(tmp_path))
+    store = reopen(tmp_path)
     assert store.report.torn_bytes > 0
     assert store.state.open_step is not None
     assert [call.started for call in store.state.open_step.calls] == [True, True]
     store.close()
 
 
-def test_the_same_break_within_one_boot_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state.store, "boot_id", lambda: "b")
+def test_the_same_break_within_one_boot_is_damage(tmp_path: Path) -> None:
     broken_in_the_middle(tmp_path)
     with pytest.raises(Damaged):
-        SessionStore.open(paths_in(tmp_path))
+        reopen(tmp_path, disk=SameBoot())
 
 
 def test_a_break_before_what_was_synced_is_damage_in_any_boot(tmp_path: Path) -> None:
@@ -665,4 +702,4 @@ def test_a_break_before_what_was_synced_is_damage_in_any_boot(tmp_path: Path) ->
         handle.seek(at)
         handle.write(b"\0" * 100)
     with pytest.raises(Damaged):
-        SessionStore.open(paths_in(tmp_path))
+        reopen(tmp_path)

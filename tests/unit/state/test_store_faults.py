@@ -11,23 +11,36 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import state.store
-from state import files
+from state.disk import LocalDisk
 from state.errors import StateError, WriteFailed
 from state.lock import holder
-from state.store import SessionStore, load
-from tests.unit.state.helpers import SESSION, commit, create, finish, paths_in, start_task, turn, unnumbered, whole_step
+from tests.unit.state.helpers import (
+    SESSION,
+    commit,
+    create,
+    finish,
+    load,
+    on_disk,
+    paths_in,
+    reopen,
+    start_task,
+    turn,
+    unnumbered,
+    whole_step,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-SEAMS = ("write_all", "sync_data", "sync_directory")
+    from state.file_session import FileSession
+
+SEAMS = ("write", "sync", "sync_directory")
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EROFS)
 
 
 class Disk:
-    """The seam of `state.files`: fails as often as told, and watches that a failed descriptor is not used again."""
+    """In front of LocalDisk: fails as often as told, and watches that a failed descriptor is not used again."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.failures = 0
@@ -36,7 +49,7 @@ class Disk:
         self.calls = 0
         self._held: list[int] = []
         for name in SEAMS:
-            monkeypatch.setattr(files, name, self._wrapped(name, getattr(files, name)))
+            monkeypatch.setattr(LocalDisk, name, self._wrapped(name, getattr(LocalDisk, name)))
 
     def fail(self, seam: str, times: int, code: int = errno.ENOSPC) -> None:
         self.seam, self.failures, self.code = seam, times, code
@@ -49,7 +62,7 @@ class Disk:
             os.close(fd)
 
     def _wrapped(self, name: str, real: Callable[..., None]) -> Callable[..., None]:
-        def call(target: int | str, *data: bytes) -> None:
+        def call(disk: LocalDisk, target: int | str, *data: bytes) -> None:
             self.calls += 1
             if isinstance(target, int):
                 assert not any(os.path.sameopenfile(target, fd) for fd in self._held), "a failed file is used again"
@@ -60,7 +73,7 @@ class Disk:
                 if isinstance(target, int):
                     self._held.append(os.dup(target))  # keeps the inode from being given to another file
                 raise OSError(self.code, os.strerror(self.code))
-            real(target, *data)
+            real(disk, target, *data)
 
         return call
 
@@ -72,20 +85,20 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     made.close()
 
 
-def survivors(tmp_path: Path) -> SessionStore:
+def survivors(tmp_path: Path) -> FileSession:
     """The session as another process would find it now."""
     shutil.rmtree(tmp_path / "copy", ignore_errors=True)
-    shutil.copytree(tmp_path / "live" / "checkpoints", tmp_path / "copy" / "checkpoints")
-    return SessionStore.open(paths_in(tmp_path / "copy"))
+    shutil.copytree(tmp_path / "live", tmp_path / "copy")
+    return reopen(tmp_path / "copy")
 
 
-def durable_turn(store: SessionStore) -> None:
+def durable_turn(store: FileSession) -> None:
     turn(store, "step_1", "c1")
     store.sync()
 
 
 @pytest.mark.parametrize("code", ERRORS)
-@pytest.mark.parametrize("torn_by", ["write_all", "sync_data"])
+@pytest.mark.parametrize("torn_by", ["write", "sync"])
 def test_a_write_that_failed_once_is_carried_by_the_next(tmp_path: Path, disk: Disk, torn_by: str, code: int) -> None:
     store = create(tmp_path / "live")
     start_task(store)
@@ -110,7 +123,7 @@ def test_a_write_that_failed_once_is_carried_by_the_next(tmp_path: Path, disk: D
 def test_an_append_after_a_failure_carries_what_failed(tmp_path: Path, disk: Disk) -> None:
     store = create(tmp_path / "live")
     start_task(store)
-    disk.fail("sync_data", 1)
+    disk.fail("sync", 1)
     with pytest.raises(WriteFailed):
         durable_turn(store)
     store.append("call_started", {"callId": "c1"})
@@ -125,7 +138,7 @@ def test_a_disk_that_stays_bad_fails_every_write_and_loses_nothing(tmp_path: Pat
     store = create(tmp_path / "live")
     start_task(store)
     store.sync()
-    disk.fail("sync_data", 1)  # from here on only a new snapshot will do
+    disk.fail("sync", 1)  # from here on only a new snapshot will do
     with pytest.raises(WriteFailed):
         durable_turn(store)
     disk.fail(seam, 10_000)
@@ -134,11 +147,10 @@ def test_a_disk_that_stays_bad_fails_every_write_and_loses_nothing(tmp_path: Pat
             finish(store, "c1", str(number))
         with pytest.raises(WriteFailed):
             store.sync()
-    again = load(paths_in(tmp_path / "live"))  # what is there is still readable
-    assert again.state.task is not None
+    assert load(tmp_path / "live").task is not None  # what is there is still readable
     disk.heal()
     store.sync()
-    found = load(paths_in(tmp_path / "live")).state
+    found = load(tmp_path / "live")
     assert found == store.state
     assert found.open_step is not None
     assert found.open_step.calls[0].result is not None
@@ -150,13 +162,12 @@ def test_a_disk_that_stays_bad_fails_every_write_and_loses_nothing(tmp_path: Pat
 def test_a_compaction_that_fails_keeps_the_old_pair(
     tmp_path: Path, disk: Disk, seam: str, nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state.store, "_MIN_COMPACT_BYTES", 0)
-    store = create(tmp_path / "live")
+    store = create(tmp_path / "live", min_compact_bytes=0)
     start_task(store, "x" * 1000)
     whole_step(store, 1, "y" * 5000)
     turn(store, "step_2", "c2", text="z" * 50_000)
     before = unnumbered(store.state)
-    real = getattr(files, seam)
+    real = getattr(LocalDisk, seam)
     seen = 0
 
     def nth_time(*arguments: object) -> None:
@@ -167,7 +178,7 @@ def test_a_compaction_that_fails_keeps_the_old_pair(
         real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, seam, nth_time)
+        patch.setattr(LocalDisk, seam, nth_time)
         with contextlib.suppress(WriteFailed):  # not raised where the old journal could be synced instead
             store.sync()
     assert seen >= nth
@@ -196,7 +207,7 @@ def test_a_session_that_cannot_be_created_says_so_and_holds_no_lock(tmp_path: Pa
 def test_a_session_that_could_not_be_created_can_be_created_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seam: str, nth: int
 ) -> None:
-    real = getattr(files, seam)
+    real = getattr(LocalDisk, seam)
     seen = 0
 
     def nth_time(*arguments: object) -> None:
@@ -207,7 +218,7 @@ def test_a_session_that_could_not_be_created_can_be_created_later(
         real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, seam, nth_time)
+        patch.setattr(LocalDisk, seam, nth_time)
         try:
             create(tmp_path).close()
         except WriteFailed:
@@ -216,7 +227,7 @@ def test_a_session_that_could_not_be_created_can_be_created_later(
             assert seen < nth
             return
     if seam == "sync_directory" and nth == 2:  # all of it is in place, only not known to be durable
-        SessionStore.open(paths_in(tmp_path)).close()
+        reopen(tmp_path).close()
     else:
         create(tmp_path).close()
 
@@ -224,7 +235,7 @@ def test_a_session_that_could_not_be_created_can_be_created_later(
 def test_a_clean_end_on_a_full_disk_is_clean_all_the_same(tmp_path: Path, disk: Disk) -> None:
     store = create(tmp_path)
     start_task(store)
-    disk.fail("write_all", 10_000)
+    disk.fail("write", 10_000)
     store.delete()
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
@@ -236,12 +247,13 @@ def test_a_full_disk_at_resume_leaves_the_session_resumable(tmp_path: Path, disk
     expected = unnumbered(store.state)
     store.close()
     os.truncate(paths_in(tmp_path).journal, os.path.getsize(paths_in(tmp_path).journal) - 5)
-    disk.fail("sync_data", 1)
+    disk.fail("sync", 1)
     with pytest.raises(WriteFailed):
-        SessionStore.open(paths_in(tmp_path))
+        reopen(tmp_path)
     assert holder(paths_in(tmp_path).lock) is None
-    again = SessionStore.open(paths_in(tmp_path))
+    again = reopen(tmp_path)
     assert again.state.thread == expected.thread[:-1]  # the commit was torn
+    assert on_disk(tmp_path).journal.torn_bytes == 0
     again.close()
 
 
@@ -254,7 +266,7 @@ def test_a_record_that_is_no_json_changes_nothing(tmp_path: Path) -> None:
     assert unnumbered(store.state) == before
     assert os.path.getsize(paths_in(tmp_path).journal) == size
     store.close()
-    assert load(paths_in(tmp_path)).state == store.state
+    assert load(tmp_path) == store.state
 
 
 def test_the_lock_is_let_go_by_whatever_keeps_a_session_from_opening(tmp_path: Path) -> None:
@@ -262,15 +274,15 @@ def test_the_lock_is_let_go_by_whatever_keeps_a_session_from_opening(tmp_path: P
     (tmp_path / "checkpoints" / f"{SESSION}.json").write_bytes(b'{"checkpointVersion":"9"}')
     for _ in range(2):
         with pytest.raises(StateError, match="version"):
-            SessionStore.open(paths_in(tmp_path))
+            reopen(tmp_path)
 
 
 def test_no_half_of_a_file_is_left_behind(tmp_path: Path, disk: Disk) -> None:
     store = create(tmp_path)
-    for seam in ("write_all", "sync_data"):
+    for seam in ("write", "sync"):
         disk.fail(seam, 1)
         with pytest.raises(WriteFailed):
-            store._write_snapshot()
+            store.compact()
         assert [path.name for path in (tmp_path / "checkpoints").iterdir() if path.suffix == ".tmp"] == []
     store.close()
 
@@ -290,9 +302,10 @@ def test_a_disk_that_takes_only_a_part_is_a_failure(tmp_path: Path) -> None:
             durable_turn(store)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    found = load(paths_in(tmp_path))
-    assert found.report.torn_bytes == 50
+    found = on_disk(tmp_path)
+    assert found.state is not None
+    assert found.journal.torn_bytes == 50
     assert unnumbered(found.state) == before
     store.sync()
-    assert load(paths_in(tmp_path)).state == store.state
+    assert load(tmp_path) == store.state
     store.close()

@@ -13,11 +13,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-import state.store
-from state import files
+from state.disk import LocalDisk
 from state.errors import WriteFailed
-from state.store import SessionStore, load
-from tests.unit.state.helpers import create, message, paths_in, unnumbered
+from tests.unit.state.helpers import create, load, message, reopen, unnumbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +47,6 @@ class History(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(state.store, "_MIN_COMPACT_BYTES", self.min_compact_bytes)
         self._directory = tempfile.mkdtemp(prefix="store")
         self._numbers = 0
         # The states that a killed process may leave: the one of the last successful write and what came after it.
@@ -62,8 +59,7 @@ class History(RuleBasedStateMachine):
 
     @initialize()
     def open_new(self) -> None:
-        self.store = create(self._directory)
-        self.paths = paths_in(self._directory)
+        self.store = create(self._directory, min_compact_bytes=self.min_compact_bytes)
         self.possible = [unnumbered(self.store.state)]
 
     def number(self) -> int:
@@ -167,7 +163,7 @@ class History(RuleBasedStateMachine):
         fields |= {"maxSteps": steps} if steps is not None else {}
         self.append("session_status", fields)
 
-    @rule(grant=arguments.filter(lambda fields: "kind" not in fields and "message" not in fields))
+    @rule(grant=arguments.filter(lambda fields: fields.keys().isdisjoint(("kind", "message", "blobs"))))
     def grant(self, grant: dict[str, Any]) -> None:
         self.append("grant", grant)
 
@@ -178,14 +174,14 @@ class History(RuleBasedStateMachine):
     @rule()
     def end_and_resume(self) -> None:
         self.store.close()
-        self.store = SessionStore.open(self.paths)
+        self.store = reopen(self._directory, min_compact_bytes=self.min_compact_bytes)
         assert unnumbered(self.store.state) in self.possible
         self.possible = [unnumbered(self.store.state)]
 
     @invariant()
     def the_disk_holds_it(self) -> None:
         if self.possible:
-            assert unnumbered(load(self.paths).state) in self.possible
+            assert unnumbered(load(self._directory)) in self.possible
 
 
 class HistoryWithCompaction(History):
@@ -199,21 +195,21 @@ class HistoryOnABadDisk(History):
 
     def __init__(self) -> None:
         super().__init__()
-        self.plan: dict[str, list[bool]] = {"write_all": [], "sync_data": [], "sync_directory": []}
+        self.plan: dict[str, list[bool]] = {"write": [], "sync": [], "sync_directory": []}
         for name in self.plan:
-            self._patch.setattr(files, name, self._unreliable(name, getattr(files, name)))
+            self._patch.setattr(LocalDisk, name, self._unreliable(name, getattr(LocalDisk, name)))
 
     def _unreliable(self, name: str, real: Callable[..., None]) -> Callable[..., None]:
-        def call(target: int | str, *data: bytes) -> None:
+        def call(disk: LocalDisk, target: int | str, *data: bytes) -> None:
             if self.plan[name] and self.plan[name].pop(0):
                 if data and isinstance(target, int):
                     os.write(target, data[0][: len(data[0]) * 2 // 3])
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
-            real(target, *data)
+            real(disk, target, *data)
 
         return call
 
-    @rule(name=st.sampled_from(["write_all", "sync_data", "sync_directory"]), fails=st.lists(st.booleans(), max_size=6))
+    @rule(name=st.sampled_from(["write", "sync", "sync_directory"]), fails=st.lists(st.booleans(), max_size=6))
     def spoil(self, name: str, fails: list[bool]) -> None:
         self.plan[name] = fails
 
