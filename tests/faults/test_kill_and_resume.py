@@ -11,9 +11,11 @@ import pytest
 
 from agent_host.testing.fault_command import RACES, RANDOM_SEEDS, RECOVERIES
 from agent_host.testing.faults import KillAfterRecord, KillAtInstant, KillDuringRecovery, NoFault, NotReached
-from agent_host.testing.scenarios import Effects, Ending, Scenario, command
+from agent_host.testing.scenarios import Brief, Effects, Ending, Scenario, command
 from agent_host.testing.script import Script
 from agent_host.testing.trials import Trial
+from state.checkpoint import Checkpoint, SessionIdentity
+from state.file_store import FileCheckpointStore
 from tests.faults.jobs import passes, trials
 from tests.support.process import eventually
 
@@ -68,6 +70,16 @@ def test_the_step_limit_is_kept(job: Job, verdict: Verdict) -> None:
 @trials(RACES)
 def test_one_of_several_processes_gets_the_session(job: Job, verdict: Verdict) -> None:
     passes(job, verdict)
+
+
+def test_a_session_that_was_killed_before_its_task_was_on_record_is_started_again(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, Brief())
+    identity = SessionIdentity(trial.paths.session_id, "ws", "local", "local", {"workspace": str(trial.workspace)})
+    FileCheckpointStore(trial.paths.state_dir).create(trial.paths.session_id, Checkpoint(identity)).close()
+    with trial.serving():
+        ended = trial.finish(trial.run())
+        assert ended.code == 0, ended.err
+        assert trial.check() == []
 
 
 class Slow(Scenario):
