@@ -39,6 +39,7 @@ from tool_runtime.settings import RuntimeSettings
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+    from agent_host.approval.gate import ApprovalGate
     from agent_host.contracts import ToolDefinition
     from agent_host.events.emitter import Sink
     from agent_host.llm.stream import Dialect
@@ -105,8 +106,10 @@ async def run_headless(
     sinks: Sequence[Sink],
     on_open: Callable[[Session], None],
     on_end: Callable[[Finished], None],
+    gate: ApprovalGate | None = None,
 ) -> Finished:
-    """One task from start to end without anybody to ask: `prompt` starts a session, None resumes it.
+    """One task from start to end: `prompt` starts a session, None resumes it. `gate` answers what needs an approval;
+    without one nobody is there, and what was approved in advance is all that is.
 
     `on_end` tells the result while the checkpoint is still there: a process that dies in between leaves a session
     whose resume tells it again. Raises AgentHostError for what keeps the session from starting; everything later is in
@@ -114,7 +117,7 @@ async def run_headless(
     """
     async with _gateway(launch) as url:
         gateway = Gateway(url, TlsContext(url))
-        session = _open_session(launch, gateway, new=prompt is not None, sinks=sinks)
+        session = _open_session(launch, gateway, new=prompt is not None, sinks=sinks, gate=gate)
         end: TaskEnd | None = None
         try:
             on_open(session)
@@ -164,7 +167,10 @@ async def _gateway(launch: Launch) -> AsyncIterator[str]:
         yield url
 
 
-def _open_session(launch: Launch, gateway: Gateway, *, new: bool, sinks: Sequence[Sink]) -> Session:
+def _open_session(
+    launch: Launch, gateway: Gateway, *, new: bool, sinks: Sequence[Sink], gate: ApprovalGate | None
+) -> Session:
+    gate = gate or UnattendedGate(launch.approvals, approve_all=launch.approve_all)
     shell = current.default_shell(os.environ)
     where = _surroundings(launch, shell)
     with state_errors_translated():
@@ -179,7 +185,7 @@ def _open_session(launch: Launch, gateway: Gateway, *, new: bool, sinks: Sequenc
     with state_errors_translated():
         store = _create(sessions, launch, bundle, where, count) if new else sessions.open(launch.session_id)
     try:
-        return Session(_context(launch, gateway, where, shell, bundle, model, count, store, paths, sinks), paths)
+        return Session(_context(launch, gateway, where, shell, bundle, model, count, store, paths, sinks, gate), paths)
     except BaseException:
         store.close()
         raise
@@ -243,6 +249,7 @@ def _context(
     store: OpenSession,
     paths: SessionPaths,
     sinks: Sequence[Sink],
+    gate: ApprovalGate,
 ) -> LoopContext:
     settings, identity = launch.settings, store.state.identity
     token = take_from_environment(TOKEN_VARIABLE)
@@ -271,7 +278,7 @@ def _context(
         thread=thread,
         llm=_client(settings, gateway, token, dialect, identity.session_id),
         router=router,
-        gate=UnattendedGate(launch.approvals, approve_all=launch.approve_all),
+        gate=gate,
         emitter=emitter,
         workspace=EmbeddedWorkspaceService(paths.artifacts, workspace_id=identity.workspace_id),
         bundle=bundle,

@@ -36,9 +36,9 @@ class SessionIdentity:
 class Call:
     """One tool call of the open step.
 
-    `problem` says why the arguments cannot be used.
-    `intent` holds the path and the hashes before and after of a call whose whole effect is on one file. `gated`: it
-    waits for an approval, so its start record, unlike others, is synced before it starts.
+    `problem` says why the arguments cannot be used. `intent` holds the path and the hashes before and after of a call
+    whose whole effect is on one file. `gated`: it waits for an approval, so its start record, unlike others, is synced
+    before it starts. `approval_id`: what it is asked under. `decision`: {approved, scope, reason, unattended?}.
     """
 
     call_id: str
@@ -53,6 +53,8 @@ class Call:
     status: str | None = None
     code: str | None = None
     replay: dict[str, Any] | None = None
+    approval_id: str | None = None
+    decision: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -175,6 +177,12 @@ def _add_baselines(state: Checkpoint, fields: dict[str, Any]) -> None:
         state.baselines.setdefault(path, blob)
 
 
+def _approval(state: Checkpoint, fields: dict[str, Any], _: bytes | None) -> None:
+    call = _open_call(state, fields["callId"])
+    call.gated, call.approval_id = True, fields["approvalId"]
+    call.decision = {key: value for key, value in fields.items() if key not in ("callId", "approvalId")} or None
+
+
 def _call_started(state: Checkpoint, fields: dict[str, Any], _: bytes | None) -> None:
     call = _open_call(state, fields["callId"])
     call.started = True
@@ -234,6 +242,7 @@ def _grant(state: Checkpoint, fields: dict[str, Any], _: bytes | None) -> None:
 _APPLY: dict[str, Callable[[Checkpoint, dict[str, Any], bytes | None], None]] = {
     "task_started": _task_started,
     "turn": _turn,
+    "approval": _approval,
     "call_started": _call_started,
     "call_finished": _call_finished,
     "step_committed": _step_committed,
@@ -279,6 +288,8 @@ def _call_from(raw: dict[str, Any], named: dict[str, Any]) -> Call:
         raw.get("status"),
         raw.get("code"),
         raw.get("replay"),
+        raw.get("approvalId"),
+        raw.get("decision"),
     )
 
 
@@ -292,9 +303,8 @@ def call_to_json(call: Call) -> dict[str, Any]:
         "status": call.status,
         "code": call.code,
         "replay": call.replay,
+        "approvalId": call.approval_id,
+        "decision": call.decision,
     }
-    return {
-        "callId": call.call_id,
-        "sideEffects": call.side_effects,
-        **{key: value for key, value in optional.items() if value is not None},
-    }
+    given = {key: value for key, value in optional.items() if value is not None}
+    return {"callId": call.call_id, "sideEffects": call.side_effects, **given}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import orjson
 
+from agent_host.approval.grants import call_digest
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+Scope = Literal["once", "task", "session"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +60,34 @@ class ApprovalRequest:
     def replay(self) -> dict[str, Any]:
         """How to have this very call approved another time: an id bound to the exact arguments, the option that would
         approve its kind in advance, and the call as JSON."""
-        call = {"toolName": self.tool_name, "arguments": dict(self.arguments)}
-        digest = hashlib.sha256(orjson.dumps(call, option=orjson.OPT_SORT_KEYS)).hexdigest()
         return {
-            "id": f"replay_{digest[:32]}",
+            "id": f"replay_{call_digest(self.tool_name, self.arguments)[:32]}",
             "approve": self.approve,
             "command": f"agent-host run {shlex.quote(self.prompt)} --approve {shlex.quote(self.approve)}",
-            "request": call,
+            "request": {"toolName": self.tool_name, "arguments": dict(self.arguments)},
         }
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalAnswer:
-    """`approved`, and why not where it is not. `unattended` marks a denial because nobody could be asked."""
+    """`approved`, and why not where it is not. `unattended` marks a denial because nobody could be asked.
+
+    `scope` says how far an approval reaches: this call, the same call again in this task, or in this session.
+    """
 
     approved: bool
     reason: str
     unattended: bool = False
+    scope: Scope = "once"
+
+    def to_record(self) -> dict[str, Any]:
+        """The answer as it stands in an `approval` record: {approved, scope, reason, unattended?}."""
+        fields: dict[str, Any] = {"approved": self.approved, "scope": self.scope, "reason": self.reason}
+        if self.unattended:
+            fields["unattended"] = True
+        return fields
+
+    @classmethod
+    def from_record(cls, fields: Mapping[str, Any]) -> Self:
+        """The answer that `to_record` wrote. Raises KeyError for what is none."""
+        return cls(fields["approved"], fields["reason"], fields.get("unattended", False), fields["scope"])

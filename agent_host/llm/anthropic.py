@@ -10,7 +10,7 @@ import orjson
 
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError, TokenUsage
 from agent_host.stamps import new_id
-from agent_host.thread.messages import ToolCall
+from agent_host.thread.messages import ToolCall, to_keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,6 @@ _API_VERSION = "2023-06-01"
 _PERMANENT_ERRORS = frozenset({"invalid_request_error", "authentication_error", "permission_error", "not_found_error"})
 _UNSENDABLE = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME = 128
-_NESTING_THAT_CAN_BE_WRITTEN = 200
 # The API refuses empty text blocks.
 _NOTHING_SAID = "(no text)"
 
@@ -31,25 +30,30 @@ _NOTHING_SAID = "(no text)"
 class AnthropicRenderer:
     """Messages as the Messages API takes them: results of one turn's calls stand together in one user message."""
 
-    def user(self, texts: Sequence[str]) -> bytes:
-        """One user message, a text block for each of `texts`."""
-        return orjson.dumps({"role": "user", "content": [_text(text) for text in texts]})
+    def user(self, messages: Sequence[Message]) -> bytes:
+        """One user message, a text block for each of `messages`."""
+        return to_keep(orjson.dumps({"role": "user", "content": [_text(message) for message in messages]}))
 
     def exchange(self, assistant: Message, results: Sequence[Message]) -> bytes:
         """The assistant's blocks and, where it called tools, the user message with their results."""
-        blocks = [_text(assistant.content)] if assistant.content.strip() or not assistant.tool_calls else []
+        blocks = [_text(assistant)] if assistant.content.strip() or not assistant.tool_calls else []
         blocks += [
-            {"type": "tool_use", "id": call.call_id, "name": _sendable_name(call.name), "input": call.arguments}
+            {
+                "type": "tool_use",
+                "id": call.call_id,
+                "name": _sendable_name(call.name),
+                "input": orjson.Fragment(call.arguments_json),
+            }
             for call in assistant.tool_calls
         ]
         turn = orjson.dumps({"role": "assistant", "content": blocks})
         if not results:
-            return turn
+            return to_keep(turn)
         answers: list[dict[str, Any]] = []
         for result in results:
             block: dict[str, Any] = {"type": "tool_result", "tool_use_id": result.tool_call_id}
             if result.content:
-                block["content"] = result.content
+                block["content"] = orjson.Fragment(result.content_json)
             if result.is_error:
                 block["is_error"] = True
             answers.append(block)
@@ -61,8 +65,9 @@ def _sendable_name(name: str) -> str:
     return _UNSENDABLE.sub("_", name)[:_MAX_NAME] or "_"
 
 
-def _text(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text if text.strip() else _NOTHING_SAID}
+def _text(message: Message) -> dict[str, Any]:
+    said = message.content.strip()
+    return {"type": "text", "text": orjson.Fragment(message.content_json) if said else _NOTHING_SAID}
 
 
 class AnthropicDialect:
@@ -213,30 +218,22 @@ def _string(value: object, *, required: bool = False) -> str:
 
 
 def _tool_call(block: _Block) -> ToolCall:
-    """The call of a tool_use block. Arguments that are no JSON object (an answer cut at max_tokens ends inside them)
-    leave an empty object and the reason: the call is answered with it and never runs."""
+    """The call of a tool_use block, its arguments encoded. Arguments that are no JSON object (an answer cut at
+    max_tokens ends inside them) leave an empty object and the reason: the call is answered with it and never runs."""
     text = "".join(block.parts)
-    if not text:
-        arguments = block.start_input if isinstance(block.start_input, dict) else {}
-        return ToolCall(block.call_id, block.name, arguments)
     try:
-        arguments = orjson.loads(text)
+        arguments = orjson.loads(text) if text else block.start_input
     except orjson.JSONDecodeError:
         return ToolCall(block.call_id, block.name, {}, "the arguments are not complete JSON")
     if not isinstance(arguments, dict):
-        return ToolCall(block.call_id, block.name, {}, "the arguments are not a JSON object")
-    if text.count("[") + text.count("{") > _NESTING_THAT_CAN_BE_WRITTEN and not _can_be_written(arguments):
-        return ToolCall(block.call_id, block.name, {}, "the arguments are nested too deep")
-    return ToolCall(block.call_id, block.name, arguments)
-
-
-def _can_be_written(arguments: dict[str, Any]) -> bool:
-    """orjson reads deeper nesting than it writes; what it cannot write could not be put on record."""
+        problem = "the arguments are not a JSON object" if text else None
+        return ToolCall(block.call_id, block.name, {}, problem)
+    call = ToolCall(block.call_id, block.name, arguments)
     try:
-        orjson.dumps(arguments)
-    except orjson.JSONEncodeError:
-        return False
-    return True
+        _ = call.arguments_json
+    except orjson.JSONEncodeError:  # orjson reads deeper nesting than it writes
+        return ToolCall(block.call_id, block.name, {}, "the arguments are nested too deep")
+    return call
 
 
 def _with_distinct_ids(calls: list[ToolCall]) -> tuple[ToolCall, ...]:
@@ -244,7 +241,7 @@ def _with_distinct_ids(calls: list[ToolCall]) -> tuple[ToolCall, ...]:
     seen: set[str] = set()
     distinct: list[ToolCall] = []
     for call in calls:
-        unique = call if call.call_id and call.call_id not in seen else call._replace(call_id=new_id("call"))
+        unique = call if call.call_id and call.call_id not in seen else call.renamed(new_id("call"))
         seen.add(unique.call_id)
         distinct.append(unique)
     return tuple(distinct)

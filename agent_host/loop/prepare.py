@@ -1,4 +1,5 @@
-"""Each call of a turn before anything is done about it (AH 4.2, phase 1): its facts, policy's word, its intent."""
+"""Each call of a turn before anything is done about it (AH 4.2, phase 1): its facts, policy's word, its intent, the id
+of its approval where it needs one."""
 
 from __future__ import annotations
 
@@ -6,23 +7,26 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import ToolConstraints, ToolRequest
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.intents import capture_intent
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import UnusableArguments, gather
+from agent_host.stamps import new_id
 from policy.check import check_tool
 from policy.facts import PathFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from agent_host.loop.context import LoopContext
     from agent_host.routing.capabilities import ToolRow
     from agent_host.thread.messages import ToolCall
     from policy.decision import Decision
     from policy.facts import ActionFacts
+    from state.checkpoint import Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,10 @@ class Refusal:
 class PreparedCall:
     """A call with its facts and policy's decision; `refusal` where it has come to its end already. `intent` and
     `baselines` are set for a call that changes one file and may start; `started`: its start is on record;
-    `recovered`: it belongs to a step that a crash left open."""
+    `recovered`: it belongs to a step that a crash left open.
+
+    `approval_id`: policy wants an approval for it, or wanted one when its turn was recorded, and so its start record
+    is synced (see `state.recovery.judge`). `answer` is what was answered before a crash."""
 
     call: ToolCall
     row: ToolRow | None = None
@@ -55,11 +62,19 @@ class PreparedCall:
     baselines: dict[str, str | None] = field(default_factory=dict)
     started: bool = False
     recovered: bool = False
+    approval_id: str | None = None
+    answer: ApprovalAnswer | None = None
 
     @property
     def gated(self) -> bool:
-        """True when it must be approved first."""
-        return self.decision is not None and self.decision.decision == "APPROVAL_REQUIRED"
+        """True when an approval decides about it: policy asks for one, or a person has said no before a crash.
+
+        That nobody was there counts only as long as policy asks.
+        """
+        if self.refusal is not None or self.decision is None:
+            return False
+        said_no = self.answer is not None and not self.answer.approved and not self.answer.unattended
+        return said_no or self.decision.decision == "APPROVAL_REQUIRED"
 
     @property
     def may_act(self) -> bool:
@@ -76,16 +91,32 @@ class PreparedCall:
         return self.facts.real_path if isinstance(self.facts, PathFacts) else None
 
 
-def prepare_calls(ctx: LoopContext, calls: Sequence[ToolCall]) -> tuple[PreparedCall, ...]:
-    """Facts, policy and intents for each call in order (AH 4.2, phase 1)."""
+def prepare_calls(
+    ctx: LoopContext, calls: Sequence[ToolCall], on_record: Mapping[str, Call] | None = None
+) -> tuple[PreparedCall, ...]:
+    """Facts, policy and intents for each call in order (AH 4.2, phase 1), with the ids of their approvals (AH 10.1).
+
+    `on_record` maps the ids of calls that a crash left open to what is on record of them.
+    """
     prepared: list[PreparedCall] = []
     will_hold: dict[str, str | None] = {}
     for call in calls:
         checked = check_call(ctx, call)
-        if checked.decision is not None and checked.decision.allowed:
+        if on_record is not None:
+            checked = _taken_up(checked, on_record[call.call_id])
+        if checked.gated:
+            checked = dataclasses.replace(checked, approval_id=checked.approval_id or new_id("appr"))
+        elif checked.decision is not None and checked.decision.allowed:
             checked = with_intent(ctx, checked, will_hold)
         prepared.append(checked)
     return tuple(prepared)
+
+
+def _taken_up(prepared: PreparedCall, left: Call) -> PreparedCall:
+    """The call with what a crash left of its approval."""
+    answer = None if left.decision is None else ApprovalAnswer.from_record(left.decision)
+    approval_id = left.approval_id or (new_id("appr") if left.gated else None)
+    return dataclasses.replace(prepared, recovered=True, approval_id=approval_id, answer=answer)
 
 
 def record_of(prepared: PreparedCall) -> dict[str, Any]:
@@ -95,10 +126,21 @@ def record_of(prepared: PreparedCall) -> dict[str, Any]:
         "sideEffects": prepared.row is None or prepared.row.side_effects,
     }
     if prepared.gated:
-        row["gated"] = True
+        row |= {"gated": True, "approvalId": prepared.approval_id}
     if prepared.intent is not None:
         row["intent"] = prepared.intent
     return row
+
+
+def record_start(ctx: LoopContext, prepared: PreparedCall) -> None:
+    """Say that the call starts, before it does: a missing record is how a resume knows that it did not. That of a call
+    with an approval proves it even after the machine went down, and is synced. Raises CheckpointWriteFailed."""
+    fields: dict[str, Any] = {"callId": prepared.call.call_id}
+    if prepared.approval_id is not None or prepared.recovered:  # otherwise the turn's record has them
+        fields |= {"intent": prepared.intent, "baselines": prepared.baselines}
+    ctx.record("call_started", fields)
+    if prepared.approval_id is not None:
+        ctx.write_ahead()
 
 
 def check_call(ctx: LoopContext, call: ToolCall) -> PreparedCall:

@@ -1,8 +1,10 @@
-"""The calls of a step that a crash left open: reuse what is on record, report what was cut, run what never began."""
+"""The calls of a step that a crash left open: reuse what is on record, report what was cut, run what never began.
+
+What was approved is not asked again, and what was denied is not run; a question that was open is put again as it was.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 from agent_host.errors import ErrorCode
@@ -25,19 +27,28 @@ _UNKNOWN = "interrupted by a crash; whether it took effect is unknown: inspect b
 
 
 async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, ...]:
-    """What is left to run of the open step, judged by policy anew; calls that are not run again get their results."""
+    """What is left to run of the open step, judged by policy anew; calls that are not run again get their results.
+
+    Raises CheckpointWriteFailed when a new approval cannot be recorded.
+    """
     step = ctx.state.open_step
     if step is None:
         return ()
     same_boot = step.boot is not None and step.boot == boot_id()
-    to_run: list[ToolCall] = []
+    to_run: dict[str, Call] = {}
     for call in step.calls:
         verdict = judge(call, same_boot=same_boot)
         if verdict is Verdict.RUN:
-            to_run.append(ToolCall(call.call_id, call.tool_name, call.arguments, call.problem))
+            to_run[call.call_id] = call
         elif verdict is not Verdict.REUSE:
             await _report(ctx, step_id, call, verdict)
-    return tuple(dataclasses.replace(call, recovered=True) for call in prepare_calls(ctx, to_run))
+    calls = [ToolCall(call.call_id, call.tool_name, call.arguments, call.problem) for call in to_run.values()]
+    prepared = prepare_calls(ctx, calls, to_run)
+    for ready in prepared:
+        # The next resume is to ask under the same id, also where policy asks only now.
+        if ready.gated and to_run[ready.call.call_id].approval_id is None:
+            ctx.record("approval", {"callId": ready.call.call_id, "approvalId": ready.approval_id})
+    return prepared
 
 
 async def _report(ctx: LoopContext, step_id: str, call: Call, verdict: Verdict) -> None:

@@ -26,8 +26,8 @@ def finish(
     replay: dict[str, Any] | None = None,
     started: float | None = None,
     artifact_uris: Sequence[str] = (),
-) -> None:
-    """Put the call's result on record and tell the observers."""
+) -> Message:
+    """Put the call's result on record and tell the observers; returns it as it enters the thread."""
     message = Message(
         "tool", text, message_tokens(ctx.count, text), tool_call_id=call.call_id, is_error=status != "succeeded"
     )
@@ -45,6 +45,7 @@ def finish(
         payload["artifactUris"] = list(artifact_uris)
     payload["latencyMs"] = 0 if started is None else int((time.monotonic() - started) * 1000)
     ctx.emit(EventType.TOOL_COMPLETED, step_id, **payload)
+    return message
 
 
 def text_of(result: ToolResult) -> str:

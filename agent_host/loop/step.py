@@ -6,8 +6,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.llm.retry import with_retries
@@ -20,6 +18,8 @@ from agent_host.thread.tokens import message_tokens
 from state.boot import boot_id
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agent_host.errors import GatewayUnavailable
     from agent_host.llm.stream import Meaning, ModelTurn
     from agent_host.loop.context import LoopContext
@@ -91,12 +91,13 @@ def reopen(ctx: LoopContext) -> Step:
     return Step(step.step_id, assistant, meaning, None)
 
 
-def commit(ctx: LoopContext, step: Step) -> None:
+def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     """Put the results into the thread, in call order, and close the step, and with the last step the task: durable on
-    return."""
+    return. `made` are results that this process made; what is not among them is read from the record."""
     open_step = ctx.state.open_step
     calls = open_step.calls if open_step is not None else []
-    results = [decode(call.result) for call in calls if call.result is not None]
+    by_call = {result.tool_call_id: result for result in made}
+    results = [by_call.get(call.call_id) or decode(call.result) for call in calls if call.result is not None]
     cut_short = step.meaning == "continue" and not calls
     note = _note(ctx, _GO_ON) if cut_short else None
     count = ctx.task.step_count + 1
@@ -129,7 +130,7 @@ def _note(ctx: LoopContext, text: str) -> Message:
 
 def _with_new_ids(ctx: LoopContext, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
     """A gateway may number its calls anew in every answer; in the thread each id stands once (invariant 4)."""
-    return tuple(call._replace(call_id=new_id("call")) if ctx.thread.has_call(call.call_id) else call for call in calls)
+    return tuple(call.renamed(new_id("call")) if ctx.thread.has_call(call.call_id) else call for call in calls)
 
 
 def _meaning(turn: ModelTurn) -> Meaning:
@@ -173,7 +174,7 @@ def _with_counted_usage(ctx: LoopContext, turn: ModelTurn, needed: int) -> Model
     usage = turn.usage
     if usage.input_tokens and usage.output_tokens:
         return turn
-    calls = tuple(orjson.dumps(call.arguments).decode() for call in turn.tool_calls)
+    calls = tuple(call.arguments_json.decode() for call in turn.tool_calls)
     said = usage.output_tokens or message_tokens(ctx.count, turn.text, calls)
     counted = TokenUsage(usage.input_tokens or needed, said, usage.cached_input_tokens)
     return type(turn)(turn.text, turn.tool_calls, turn.stop_reason, counted)

@@ -71,8 +71,7 @@ async def _run_steps(ctx: LoopContext) -> TaskEnd:
             step = await take_turn(ctx)
         else:
             step = reopen(ctx)
-        await run_calls(ctx, step)
-        commit(ctx, step)
+        commit(ctx, step, await run_calls(ctx, step))
         if step.meaning == "complete":
             return TaskEnd("completed", text=last_answer(ctx.state.thread))
         if step.meaning == "blocked":

@@ -1,7 +1,12 @@
-"""The messages of a session (AH 5.1), encoded once: the bytes go into journal, snapshot and history as they are."""
+"""The messages of a session (AH 5.1), encoded once: the bytes go into journal, snapshot and history as they are.
+
+What is large in a message, its text and the arguments of its calls, is encoded once for the gateway too: its JSON is
+made when it is first asked for and is kept as long as the message is.
+"""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
@@ -14,18 +19,30 @@ if TYPE_CHECKING:
 Role = Literal["system", "user", "assistant", "tool"]
 
 
-class ToolCall(NamedTuple):
-    """One call as the model asked for it. `problem` says why the arguments cannot be used, None when they can."""
-
+class _CallFields(NamedTuple):
     call_id: str
     name: str
     arguments: dict[str, Any]
     problem: str | None = None
 
 
-class Message(NamedTuple):
-    """One ConversationMessage. `tokens` is an estimate made when the message was."""
+class ToolCall(_CallFields):
+    """One call as the model asked for it. `problem` says why the arguments cannot be used, None when they can."""
 
+    @cached_property
+    def arguments_json(self) -> bytes:
+        """The arguments as JSON. Raises orjson.JSONEncodeError when they nest too deep for a message on record."""
+        # A resume writes the whole message without fragments, so what counts is the depth at which they stand in it.
+        return orjson.dumps([[[self.arguments]]])[3:-3]
+
+    def renamed(self, call_id: str) -> ToolCall:
+        """The same call under another id; what is encoded stays encoded."""
+        other = self._replace(call_id=call_id)
+        vars(other).update(vars(self))
+        return other
+
+
+class _MessageFields(NamedTuple):
     role: Role
     content: str
     tokens: int
@@ -34,19 +51,29 @@ class Message(NamedTuple):
     is_error: bool = False
 
 
+class Message(_MessageFields):
+    """One ConversationMessage. `tokens` is an estimate made when the message was."""
+
+    @cached_property
+    def content_json(self) -> bytes:
+        """The content as a JSON string. Raises orjson.JSONEncodeError for a lone surrogate."""
+        return orjson.dumps(self.content)
+
+
 def encode(message: Message, *, session_id: str, task_id: str | None = None, step_id: str | None = None) -> bytes:
-    """The ConversationMessage JSON of `message` (interface section 3), with a fresh messageId and timestamp."""
+    """The ConversationMessage JSON of `message` (interface section 3), with a fresh messageId and timestamp. Raises
+    orjson.JSONEncodeError for a lone surrogate."""
     wire: dict[str, Any] = {
         "messageId": new_id("msg"),
         "sessionId": session_id,
         "role": message.role,
-        "content": message.content,
+        "content": orjson.Fragment(message.content_json),
         "timestamp": now_rfc3339(),
         "tokenCount": message.tokens,
     }
     if message.tool_calls:
         wire["toolCalls"] = [
-            {"id": call.call_id, "name": call.name, "arguments": call.arguments}
+            {"id": call.call_id, "name": call.name, "arguments": orjson.Fragment(call.arguments_json)}
             | ({"problem": call.problem} if call.problem else {})
             for call in message.tool_calls
         ]
@@ -57,7 +84,13 @@ def encode(message: Message, *, session_id: str, task_id: str | None = None, ste
         wire["taskId"] = task_id
     if step_id is not None:
         wire["stepId"] = step_id
-    return orjson.dumps(wire)
+    return to_keep(orjson.dumps(wire))
+
+
+def to_keep(data: bytes) -> bytes:
+    """`data` in a buffer of its own size: those that orjson returns can be eight times as large, which counts for what
+    is kept as long as the session lives."""
+    return bytes(memoryview(data))
 
 
 def last_answer(thread: Sequence[bytes]) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from agent_host.thread.messages import Message
 from agent_host.thread.window import advance
 from agent_host.thread.wire import WireBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from agent_host.thread.messages import Message
-
 
 _MARKER_TOKENS = 20
 
@@ -19,8 +17,8 @@ _MARKER_TOKENS = 20
 class Renderer(Protocol):
     """What a gateway dialect offers the thread: messages to its wire form, comma-separated JSON objects."""
 
-    def user(self, texts: Sequence[str]) -> bytes:
-        """One user message of one or more texts."""
+    def user(self, messages: Sequence[Message]) -> bytes:
+        """One user message with the texts of one or more messages."""
         ...
 
     def exchange(self, assistant: Message, results: Sequence[Message]) -> bytes:
@@ -42,8 +40,7 @@ class Thread:
         self._prompt_dropped = False
         self._call_ids: set[str] = set()
         self._task_unit = -1
-        self._task_prompt = ""
-        self._task_tokens = 0
+        self._task_prompt = Message("user", "", 0)
 
     @property
     def tokens(self) -> int:
@@ -58,13 +55,12 @@ class Thread:
         """The user's prompt of a new task; it stays in sight however much is dropped."""
         self._task_unit = len(self._wire)
         self._prompt_dropped = False
-        self._task_prompt = prompt.content
-        self._task_tokens = prompt.tokens
-        self._add(self._renderer.user([prompt.content]), prompt.tokens, 1)
+        self._task_prompt = prompt
+        self._add(self._renderer.user([prompt]), prompt.tokens, 1)
 
     def add_note(self, note: Message) -> None:
         """A message of the host to the model, sent as the user's."""
-        self._add(self._renderer.user([note.content]), note.tokens, 1)
+        self._add(self._renderer.user([note]), note.tokens, 1)
 
     def add_exchange(self, assistant: Message, results: Sequence[Message]) -> None:
         """A model turn with the results of its calls."""
@@ -101,7 +97,7 @@ class Thread:
         # First as though the prompt stayed in the window; where it would not, it takes its place out of the room.
         start, kept = advance(self._sizes, self._start, self._kept, max(0, budget - _MARKER_TOKENS))
         if start > self._task_unit:
-            room = max(0, budget - _MARKER_TOKENS - self._task_tokens)
+            room = max(0, budget - _MARKER_TOKENS - self._task_prompt.tokens)
             start, kept = advance(self._sizes, self._start, self._kept, room)
         self._start, self._kept = start, kept
         seen_before = self._removed()
@@ -114,14 +110,15 @@ class Thread:
         if self._start == 0:
             return self._wire.chunks(0)
         pinned = [self._task_prompt] if self._prompt_dropped else []
-        marker = f"[Earlier conversation truncated — {self._removed()} messages removed]"
+        text = f"[Earlier conversation truncated — {self._removed()} messages removed]"
+        marker = Message("system", text, _MARKER_TOKENS)
         return [self._renderer.user([*pinned, marker]), b",", *self._wire.chunks(self._start)]
 
     def _set_before_window(self) -> int:
         """Tokens of what stands in for the dropped units: the marker, and the prompt where it was among them."""
         if self._start == 0:
             return 0
-        return _MARKER_TOKENS + (self._task_tokens if self._prompt_dropped else 0)
+        return _MARKER_TOKENS + (self._task_prompt.tokens if self._prompt_dropped else 0)
 
     def _removed(self) -> int:
         """Messages that are no longer seen; the task's prompt stays in sight when its unit goes."""

@@ -210,11 +210,15 @@ class Host:
         }
 
     def start(
-        self, *arguments: str | os.PathLike[str], stdin: bytes | None = None, env: Mapping[str, str] | None = None
+        self,
+        *arguments: str | os.PathLike[str],
+        stdin: bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        program: str = "agent_host.cli.main",
     ) -> Process:
-        """Start `agent-host arguments` in the workspace."""
+        """Start `agent-host arguments` in the workspace; or another module that takes them."""
         popen = subprocess.Popen(
-            [sys.executable, "-m", "agent_host.cli.main", *(os.fspath(argument) for argument in arguments)],
+            [sys.executable, "-m", program, *(os.fspath(argument) for argument in arguments)],
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -13,11 +13,16 @@ from agent_host.llm.client import GatewayTimeouts, LlmClient
 from agent_host.testing.anthropic_wire import Anthropic
 from agent_host.testing.dialect import RequestView
 from agent_host.testing.gateway import Script
+from agent_host.thread.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 VIEW = RequestView("s", "m", "", 10, True, (), 1, 0, 0, "user", "hi", False, {})
+
+
+def prompt(text: str) -> Message:
+    return Message("user", text, 1)
 
 
 def events_of(turn: dict[str, Any]) -> list[tuple[str, str]]:

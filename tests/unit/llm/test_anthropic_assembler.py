@@ -130,10 +130,16 @@ def test_every_call_gets_an_id_of_its_own(ids: list[str | None]) -> None:
     assert [call.call_id for call in calls if call.call_id in ids] == first_of_each
 
 
-def test_arguments_that_nest_too_deep_to_be_recorded_are_a_problem_of_the_call() -> None:
-    deep = '{"a":' + "[" * 400 + "]" * 400 + "}"
-    turn = assemble([started(), *tool_use(0, "c", deep), *ended("tool_use")])
-    encode(Message("assistant", turn.text, 1, turn.tool_calls), session_id="s")
+@pytest.mark.parametrize("in_start", [True, False])
+@pytest.mark.parametrize("depth", [1, *range(240, 260), 400])
+def test_arguments_that_nest_too_deep_to_be_recorded_are_a_problem_of_the_call(depth: int, in_start: bool) -> None:
+    deep = '{"a":' + "[" * depth + "]" * depth + "}"
+    block = tool_use(0, "c", given=orjson.Fragment(deep)) if in_start else tool_use(0, "c", deep)
+    (call,) = assemble([started(), *block, *ended("tool_use")]).tool_calls
+    assert (call.problem is None) == (call.arguments != {})
+    assert call.problem is None or depth > 200
+    data = encode(Message("assistant", "", 1, (call,)), session_id="s")
+    assert orjson.dumps(orjson.loads(data)) == data  # as a checkpoint gives it back
 
 
 # --- streams that are no answer ---------------------------------------------------------------------------------------

@@ -6,10 +6,16 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent_host.contracts import ToolDefinition
-from agent_host.llm.anthropic import AnthropicDialect, AnthropicRenderer
-from agent_host.thread.messages import Message, ToolCall
+from agent_host.llm.anthropic import AnthropicDialect, AnthropicRenderer, _sendable_name
+from agent_host.thread.messages import Message, ToolCall, encode
+from tests.unit.llm.helpers import prompt
+from tests.unit.thread.strategies import results, said, texts, turns
+
+blanks = st.sampled_from(["", " ", "\n\t ", "\u2003"])
 
 
 def rendered(data: bytes) -> list[dict[str, Any]]:
@@ -26,14 +32,14 @@ def result(call_id: str, content: str, *, is_error: bool = False) -> Message:
 
 
 def test_a_user_message_has_a_block_for_each_text() -> None:
-    assert rendered(AnthropicRenderer().user(["one", "two"])) == [
+    assert rendered(AnthropicRenderer().user([prompt("one"), prompt("two")])) == [
         {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}
     ]
 
 
 @pytest.mark.parametrize("empty", ["", " ", "\n\t "])
 def test_no_block_of_text_is_ever_empty(empty: str) -> None:
-    (user,) = rendered(AnthropicRenderer().user([empty]))
+    (user,) = rendered(AnthropicRenderer().user([prompt(empty)]))
     assert user["content"][0]["text"].strip()
     (assistant,) = exchange(Message("assistant", empty, 1))
     assert assistant["content"][0]["text"].strip()
@@ -69,12 +75,58 @@ def test_a_result_without_output_has_no_content() -> None:
     assert answers["content"] == [{"type": "tool_result", "tool_use_id": "c"}]
 
 
+@given(st.lists(said | (texts | blanks).map(prompt), min_size=1, max_size=3))
+def test_texts_are_sent_as_though_they_were_encoded_in_one_go(messages: list[Message]) -> None:
+    blocks = [
+        {"type": "text", "text": message.content if message.content.strip() else "(no text)"} for message in messages
+    ]
+    assert AnthropicRenderer().user(messages) == orjson.dumps({"role": "user", "content": blocks})
+
+
+@given(turns, blanks | st.none(), st.lists(results, max_size=3), st.booleans())
+def test_an_exchange_is_sent_as_though_it_was_encoded_in_one_go(
+    turn: Message, blank: str | None, results: list[Message], recorded: bool
+) -> None:
+    turn = turn if blank is None else turn._replace(content=blank)
+    if recorded:
+        for message in (turn, *results):
+            encode(message, session_id="s")
+    blocks: list[dict[str, Any]] = [
+        {"type": "tool_use", "id": call.call_id, "name": _sendable_name(call.name), "input": call.arguments}
+        for call in turn.tool_calls
+    ]
+    if turn.content.strip():
+        blocks.insert(0, {"type": "text", "text": turn.content})
+    elif not blocks:
+        blocks.append({"type": "text", "text": "(no text)"})
+    answers = [
+        {"type": "tool_result", "tool_use_id": result.tool_call_id}
+        | ({"content": result.content} if result.content else {})
+        | ({"is_error": True} if result.is_error else {})
+        for result in results
+    ]
+    wire = orjson.dumps({"role": "assistant", "content": blocks})
+    if answers:
+        wire += b"," + orjson.dumps({"role": "user", "content": answers})
+    assert AnthropicRenderer().exchange(turn, results) == wire
+
+
+def test_what_is_on_record_is_what_is_sent() -> None:
+    """Nothing is encoded a second time: arguments that a tool changed meanwhile are sent as the model made them."""
+    arguments = {"path": "/f"}
+    turn = Message("assistant", "", 1, (ToolCall("c", "X", arguments),))
+    encode(turn, session_id="s")
+    arguments["path"] = "/changed"
+    (sent,) = exchange(turn)
+    assert sent["content"][0]["input"] == {"path": "/f"}
+
+
 def test_a_request_is_head_messages_and_tail() -> None:
     dialect = AnthropicDialect()
     schema = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
     tool = ToolDefinition("ReadFile", "Reads.", schema)
     head = dialect.head(model="m", max_tokens=9, system="Be careful.", tools=[tool])
-    assert orjson.loads(head + dialect.renderer.user(["hi"]) + dialect.tail) == {
+    assert orjson.loads(head + dialect.renderer.user([prompt("hi")]) + dialect.tail) == {
         "model": "m",
         "max_tokens": 9,
         "stream": True,

@@ -15,7 +15,7 @@ import pytest
 from agent_host.errors import AgentHostError, ErrorCode, GatewayRejected, GatewayUnavailable, GuardrailBlocked
 from agent_host.llm.client import LlmClient, _retry_after
 from agent_host.testing.gateway import MockGateway, Script
-from tests.unit.llm.helpers import client, ended, event, events_of, ok, raw_server, sse, started, text
+from tests.unit.llm.helpers import client, ended, event, events_of, ok, prompt, raw_server, sse, started, text
 
 if TYPE_CHECKING:
     from agent_host.llm.stream import ModelTurn
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 async def call(made: LlmClient, shown: list[str] | None = None, *messages: bytes) -> ModelTurn:
     head = made.dialect.head(model="m", max_tokens=64, system="Be careful.", tools=[])
     pieces: list[str] = [] if shown is None else shown
-    return await made.stream(head, messages or [made.dialect.renderer.user(["hi"])], pieces.append)
+    return await made.stream(head, messages or [made.dialect.renderer.user([prompt("hi")])], pieces.append)
 
 
 async def answered(turn: dict[str, Any], token: str | None = None) -> ModelTurn:
@@ -68,7 +68,7 @@ async def test_an_answer_comes_whole_however_it_is_cut_up(split: int | None) -> 
 async def test_the_request_is_that_of_the_messages_api() -> None:
     script = Script.from_turns([{"text": "ok"}])
     async with MockGateway(script, keep_bodies=True) as gateway, client(gateway.url + "/", "the-token") as made:
-        first, second = made.dialect.renderer.user(["one"]), b"," + made.dialect.renderer.user(["two"])
+        first, second = made.dialect.renderer.user([prompt("one")]), b"," + made.dialect.renderer.user([prompt("two")])
         await call(made, None, first, second)
         (record,) = gateway.requests
     assert record.path == "/v1/messages"
@@ -93,7 +93,7 @@ async def test_without_a_token_no_credentials_are_sent() -> None:
 async def test_a_thread_of_megabytes_arrives_as_it_is() -> None:
     script = Script.from_turns([{"text": "ok"}])
     async with MockGateway(script, keep_bodies=True) as gateway, client(gateway.url) as made:
-        user = made.dialect.renderer.user(["x" * 400_000])
+        user = made.dialect.renderer.user([prompt("x" * 400_000)])
         await call(made, None, user, b",", user, b",", user)
         body = gateway.requests[0].body
     assert body is not None

@@ -66,7 +66,9 @@ def turn(
 ) -> None:
     """The write-ahead of a step with `calls`, by id."""
     named = [{"id": call, "name": "RunCommand", "arguments": {"command": call}} for call in calls]
-    rows = [{"callId": call, "sideEffects": side_effects} | ({"gated": True} if gated else {}) for call in calls]
+    rows: list[dict[str, Any]] = [{"callId": call, "sideEffects": side_effects} for call in calls]
+    if gated:
+        rows = [{**row, "gated": True, "approvalId": f"appr_{row['callId']}"} for row in rows]
     fields = {
         "stepId": step,
         "stopReason": "tool_use" if calls else "end_turn",

@@ -186,6 +186,8 @@ def test_a_snapshot_holds_all_of_an_open_step(store: FileSession, tmp_path: Path
     answer = {"callId": "c1", "status": "denied", "code": "APPROVAL_REQUIRED", "replay": {"approve": "RunCommand"}}
     store.append("call_finished", answer, message("tool", "no", toolCallId="c1", isError=True))
     store.append("grant", {"scope": "task", "toolName": "RunCommand"})
+    refused = {"approved": False, "scope": "once", "reason": "nobody is there", "unattended": True}
+    store.append("approval", {"callId": "c1", "approvalId": "appr_c1", **refused})
     store.append("session_status", {"status": "SESSION_PAUSED", "policyBundleVersion": "v2", "maxSteps": 9})
     store.compact()
     found = load(tmp_path)
@@ -194,9 +196,63 @@ def test_a_snapshot_holds_all_of_an_open_step(store: FileSession, tmp_path: Path
     first, second = found.open_step.calls
     assert (first.gated, first.started, first.code, first.replay) == (True, True, "APPROVAL_REQUIRED", answer["replay"])
     assert first.result is not None
+    assert (first.approval_id, first.decision) == ("appr_c1", refused)
     assert (second.gated, second.started, second.replay) == (True, False, None)
+    assert (second.approval_id, second.decision) == ("appr_c2", None)
     assert (found.baselines, found.grants) == ({"/f": "h", "/g": None}, [{"scope": "task", "toolName": "RunCommand"}])
     assert (found.session_status, found.policy_bundle_version) == ("SESSION_PAUSED", "v2")
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_an_answer_survives_in_journal_and_snapshot(store: FileSession, tmp_path: Path, *, compact: bool) -> None:
+    answer = {"approved": True, "scope": "session", "reason": "go on"}
+    start_task(store)
+    turn(store, "step_1", "c1", "c2", gated=True)
+    store.append("approval", {"callId": "c1", "approvalId": "appr_c1", **answer})
+    if compact:
+        store.compact()
+    open_step = load(tmp_path).open_step
+    assert open_step is not None
+    found = [(call.approval_id, call.decision) for call in open_step.calls]
+    assert found == [("appr_c1", answer), ("appr_c2", None)]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_call_that_needs_approval_only_now_is_gated_from_now_on(
+    store: FileSession, tmp_path: Path, *, compact: bool
+) -> None:
+    start_task(store)
+    turn(store, "step_1", "c1")
+    store.append("approval", {"callId": "c1", "approvalId": "appr_late"})
+    if compact:
+        store.compact()
+    open_step = load(tmp_path).open_step
+    assert open_step is not None
+    (found,) = open_step.calls
+    assert (found.gated, found.approval_id, found.decision) == (True, "appr_late", None)
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_a_gated_call_without_an_id_still_loads(store: FileSession, tmp_path: Path, *, compact: bool) -> None:
+    """As programs wrote it before calls had the id of their approval."""
+    start_task(store)
+    fields = {"stepId": "step_1", "stopReason": "tool_use", "boot": "b", "usage": USAGE}
+    named = [{"id": "c1", "name": "RunCommand", "arguments": {}}]
+    rows = [{"callId": "c1", "sideEffects": True, "gated": True}]
+    store.append("turn", {**fields, "calls": rows}, message("assistant", "", toolCalls=named))
+    if compact:
+        store.compact()
+    open_step = load(tmp_path).open_step
+    assert open_step is not None
+    (found,) = open_step.calls
+    assert (found.gated, found.approval_id, found.decision) == (True, None, None)
+
+
+def test_an_answer_to_no_call_of_the_open_step_is_damage(store: FileSession) -> None:
+    start_task(store)
+    turn(store, "step_1", "c1", gated=True)
+    with pytest.raises(Damaged, match="approval"):
+        store.append("approval", {"callId": "c9", "approvalId": "a", "approved": True, "scope": "once", "reason": ""})
 
 
 def test_the_file_on_disk_is_that_json(store: FileSession, tmp_path: Path) -> None:

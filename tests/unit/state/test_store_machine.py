@@ -113,11 +113,20 @@ class History(RuleBasedStateMachine):
                 {"id": call, "name": "WriteFile", "arguments": values} | ({"problem": "cut"} if broken else {})
             )
             intent = {"path": "/w/a", "before": None, "after": "h"}
-            rows.append({"callId": call, "sideEffects": gated} | ({"gated": True} if gated else {"intent": intent}))
+            approval = {"gated": True} | ({"approvalId": f"appr_{call}"} if not broken else {})
+            rows.append({"callId": call, "sideEffects": gated} | (approval if gated else {"intent": intent}))
         counted = dict(zip(("inputTokens", "outputTokens", "cachedInputTokens"), usage, strict=True))
         fields: dict[str, Any] = {"stepId": f"step{self.number()}", "stopReason": "tool_use", "boot": boot}
         fields |= {"usage": counted, "calls": rows} | ({"baselines": first} if first else {})
         self.append("turn", fields, message("assistant", text, **({"toolCalls": named} if named else {})))
+
+    @precondition(lambda self: self.calls(answered=False))
+    @rule(data=st.data(), answer=st.none() | st.booleans(), reason=words, scope=st.sampled_from(["once", "session"]))
+    def approval(self, data: st.DataObject, answer: bool | None, reason: str, scope: str) -> None:
+        call = data.draw(st.sampled_from(self.calls(answered=False)))
+        fields = {"callId": call.call_id, "approvalId": f"appr_{call.call_id}"}
+        given = {} if answer is None else {"approved": answer, "scope": scope, "reason": reason}
+        self.append("approval", {**fields, **given})
 
     @precondition(lambda self: self.calls(answered=False))
     @rule(data=st.data(), first=baselines)

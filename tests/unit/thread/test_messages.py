@@ -14,27 +14,7 @@ from hypothesis import strategies as st
 
 from agent_host.thread.messages import Message, ToolCall, decode, encode
 from agent_host.thread.tokens import PER_MESSAGE_OVERHEAD, TokenizerUnavailable, counter, estimate, message_tokens
-
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
-ids = st.text("abc_0123456789", min_size=1, max_size=12)
-values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=6,
-)
-calls = st.tuples(ids, texts, st.dictionaries(texts, values, max_size=3), st.none() | texts.filter(bool)).map(
-    lambda given: ToolCall(*given)
-)
-counts = st.integers(0, 10**6)
-messages = st.one_of(
-    st.tuples(st.sampled_from(["system", "user"]), texts, counts),
-    st.tuples(st.just("assistant"), texts, counts, st.lists(calls, max_size=3).map(tuple)),
-    st.tuples(st.just("tool"), texts, counts, st.just(()), ids, st.booleans()),
-).map(lambda given: Message(*given))
+from tests.unit.thread.strategies import arguments, ids, messages
 
 
 @given(messages, ids, st.none() | ids, st.none() | ids)
@@ -43,6 +23,58 @@ def test_messages_come_back(message: Message, session_id: str, task_id: str | No
     assert decode(data) == message
     assert b"\n" not in data
     assert orjson.dumps(orjson.loads(data)) == data  # as a checkpoint gives it back
+
+
+@given(messages)
+def test_a_message_is_written_as_though_it_was_encoded_in_one_go(message: Message) -> None:
+    data = encode(message, session_id="s", step_id="p")
+    stamps = orjson.loads(data)
+    plain: dict[str, Any] = {
+        "messageId": stamps["messageId"],
+        "sessionId": "s",
+        "role": message.role,
+        "content": message.content,
+        "timestamp": stamps["timestamp"],
+        "tokenCount": message.tokens,
+    }
+    if message.tool_calls:
+        plain["toolCalls"] = [
+            {"id": call.call_id, "name": call.name, "arguments": call.arguments}
+            | ({"problem": call.problem} if call.problem else {})
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        plain |= {"toolCallId": message.tool_call_id, "isError": message.is_error}
+    assert data == orjson.dumps(plain | {"stepId": "p"})
+
+
+@given(arguments, ids)
+def test_a_call_under_another_id_is_not_encoded_again(given: dict[str, Any], call_id: str) -> None:
+    call = ToolCall("c", "X", given, "a problem")
+    assert call.arguments_json == orjson.dumps(given)
+    renamed = call.renamed(call_id)
+    assert renamed == ToolCall(call_id, "X", given, "a problem")
+    assert renamed.arguments_json is call.arguments_json
+    assert ToolCall("c", "X", given).renamed(call_id).arguments_json == call.arguments_json
+
+
+def test_what_nests_too_deep_to_be_written_again_is_not_written() -> None:
+    """A resume puts a record's message into JSON again, in one go."""
+    nested: dict[str, Any] = {}
+    for _ in range(500):
+        nested = {"a": nested}
+        try:
+            data = encode(Message("assistant", "", 1, (ToolCall("c", "X", nested),)), session_id="s")
+        except orjson.JSONEncodeError:
+            break
+        assert orjson.dumps(orjson.loads(data)) == data
+    else:
+        pytest.fail("there is no limit")
+
+
+def test_a_lone_surrogate_is_not_written() -> None:
+    with pytest.raises(orjson.JSONEncodeError):
+        encode(Message("user", "\ud800", 1), session_id="s")
 
 
 def test_the_wire_form_is_that_of_the_interface() -> None:

@@ -1,0 +1,145 @@
+"""A call that needs an approval, from the question to its start on record (AH 10).
+
+The answer is on record before anything follows from it, so that a crash loses no answer and asks nothing twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+from agent_host.approval.grants import covering, grant_for
+from agent_host.approval.request import ApprovalRequest
+from agent_host.errors import ErrorCode
+from agent_host.events.kinds import EventType
+from agent_host.loop.cancellation import TaskCancelled
+from agent_host.loop.prepare import check_call, record_start, with_intent
+from agent_host.stamps import now_rfc3339
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from agent_host.approval.request import ApprovalAnswer
+    from agent_host.loop.context import LoopContext
+    from agent_host.loop.prepare import PreparedCall
+
+NOT_STARTED = "not started: the task was cancelled first"
+
+
+def granted_by(ctx: LoopContext, prepared: PreparedCall) -> str | None:
+    """The id of an earlier approval that covers the call too; None when there is none or none is needed.
+
+    An answer to this very call goes before what was granted for others like it.
+    """
+    if not prepared.gated or prepared.answer is not None:
+        return None
+    return covering(
+        ctx.state.grants,
+        tool_name=prepared.call.name,
+        arguments=prepared.call.arguments,
+        task_id=ctx.task.task_id,
+        policy_bundle_version=ctx.bundle.policy_bundle_version,
+    )
+
+
+async def settle(
+    ctx: LoopContext, step_id: str, prepared: PreparedCall, before: asyncio.Event | None, *, granted: bool
+) -> PreparedCall:
+    """The call with its start on record, synced, or refused. Policy has the last word, after the wait.
+
+    `before` is set when the call before it on the same path is done; `granted`: it need not be asked for. Raises
+    CheckpointWriteFailed when it is approved and that or its start cannot be recorded.
+    """
+    if not granted:
+        answer = await _answer(ctx, step_id, prepared)
+        if answer is None:
+            return prepared.refused("failed", ErrorCode.TOOL_INTERRUPTED, NOT_STARTED)
+        if not answer.approved:
+            code = ErrorCode.APPROVAL_REQUIRED if answer.unattended else ErrorCode.APPROVAL_DENIED
+            replay = _request(ctx, step_id, prepared).replay() if answer.unattended else None
+            return prepared.refused("denied", code, answer.reason, replay)
+    if before is not None:  # what it will find, and what its record says of it, is what the call before it leaves
+        await before.wait()
+    if ctx.cancellation.requested:
+        return prepared.refused("failed", ErrorCode.TOOL_INTERRUPTED, NOT_STARTED)
+    now = check_call(ctx, prepared.call)
+    prepared = dataclasses.replace(
+        prepared, row=now.row, facts=now.facts, decision=now.decision, refusal=now.refusal, intent=None, baselines={}
+    )
+    if prepared.refusal is not None:
+        return prepared
+    prepared = with_intent(ctx, prepared, {})
+    record_start(ctx, prepared)
+    return dataclasses.replace(prepared, started=True)
+
+
+async def _answer(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> ApprovalAnswer | None:
+    """The answer to the call, on record and told: the one from before a crash, or a new one. None when the task was
+    cancelled while it waited."""
+    if prepared.answer is not None:
+        # The process that took the answer may have died before it told anybody.
+        _tell(ctx, step_id, prepared, prepared.answer, 0.0)
+        return prepared.answer
+    request = _request(ctx, step_id, prepared)
+    asked = time.monotonic()
+    ctx.emit(EventType.APPROVAL_REQUESTED, step_id, **request.to_payload())
+    ctx.emitter.flush()  # the wait may be long, and whoever reads the run log is to see what for
+    try:
+        answer = await ctx.cancellation.interruptible(ctx.gate.ask(request))
+    except TaskCancelled:
+        return None
+    _put_on_record(ctx, step_id, prepared, request, answer)
+    _tell(ctx, step_id, prepared, answer, time.monotonic() - asked)
+    return answer
+
+
+def _put_on_record(
+    ctx: LoopContext, step_id: str, prepared: PreparedCall, request: ApprovalRequest, answer: ApprovalAnswer
+) -> None:
+    """Nothing is synced here: the start of an approved call is, and carries what stands before it; a denial that is
+    lost with the machine had no effect yet."""
+    fields = {"callId": prepared.call.call_id, "approvalId": request.approval_id, **answer.to_record()}
+    if not answer.approved:
+        ctx.checkpoint(step_id, "approval", fields, sync=False)
+        return
+    if answer.scope != "once":
+        # First: a crash between the two leaves a call that its own grant covers, and not an approval without its grant.
+        version = ctx.bundle.policy_bundle_version
+        granted = grant_for(request, answer.scope, policy_bundle_version=version, granted_at=now_rfc3339())
+        ctx.record("grant", granted)
+    ctx.record("approval", fields)
+
+
+def _tell(ctx: LoopContext, step_id: str, prepared: PreparedCall, answer: ApprovalAnswer, waited_s: float) -> None:
+    ctx.emit(
+        EventType.APPROVAL_RESOLVED,
+        step_id,
+        approvalId=prepared.approval_id,
+        decision="approved" if answer.approved else "denied",
+        scope=answer.scope,
+        reason=answer.reason,
+        latencyMs=int(waited_s * 1000),
+    )
+
+
+def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> ApprovalRequest:
+    decision, row, call = prepared.decision, prepared.row, prepared.call
+    if decision is None or row is None or prepared.approval_id is None:
+        raise RuntimeError("only a call that policy wants an approval for asks for one")
+    rule = ctx.bundle.approval_rule(decision.rule_id) if decision.rule_id is not None else None
+    return ApprovalRequest(
+        prepared.approval_id,
+        ctx.session_id,
+        ctx.task.task_id,
+        step_id,
+        call.name,
+        row.capability,
+        call.arguments,
+        rule.title if rule is not None else f"{call.name} wants to act",
+        rule.description if rule is not None else decision.reason,
+        decision.rule_id,
+        decision.risk_level or "medium",
+        decision.risks,
+        ctx.task.prompt,
+    )

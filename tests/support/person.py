@@ -1,0 +1,76 @@
+"""Somebody who is asked for approvals: a gate of their own in a session that is otherwise the program's.
+
+    python -m tests.support.person WORD KILL_AFTER_RECORD PROMPT GATEWAY POLICY
+
+runs (or with an empty PROMPT resumes) session "s" in the working directory. The process prints the result object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING, Literal
+
+import orjson
+
+from agent_host.app import Finished, Launch, run_headless
+from agent_host.approval.request import ApprovalAnswer
+from agent_host.testing.crash import kill_after_record
+from config.load import load
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent_host.approval.request import ApprovalRequest, Scope
+    from agent_host.events.emitter import Sink
+
+Word = Literal["silent", "no", "once", "task", "session"]
+SESSION = "s"
+REASONS = {"no": "not today", "once": "this time", "task": "for now", "session": "as often as you like"}
+
+
+class Person:
+    """Says the same to everything: no, yes as far as `word` says, or nothing at all. `asked` is what came."""
+
+    def __init__(self, word: Word) -> None:
+        self._word = word
+        self.asked: list[ApprovalRequest] = []
+
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
+        """The answer, or a wait without end."""
+        self.asked.append(request)
+        return await self.answer()
+
+    async def answer(self) -> ApprovalAnswer:
+        """What they say to everything."""
+        if self._word == "silent":
+            await asyncio.Event().wait()
+        scope: Scope = "task" if self._word == "task" else "session" if self._word == "session" else "once"
+        return ApprovalAnswer(self._word != "no", REASONS[self._word], scope=scope)
+
+
+def launch(gateway: str, policy: str, *, workspace: str, state_dir: str) -> Launch:
+    """A session with this policy and the user's configuration."""
+    flags = {"llm.gateway": gateway, "host.policy": policy}
+    return Launch(load(flags, workspace=workspace), flags, workspace, state_dir, SESSION)
+
+
+async def drive(start: Launch, prompt: str | None, person: Person, sinks: Sequence[Sink] = ()) -> Finished:
+    """One task to its end, or on with it."""
+    return await run_headless(
+        start, prompt, max_steps=None, sinks=sinks, on_open=lambda _: None, on_end=lambda _: None, gate=person
+    )
+
+
+async def _main(word: Word, prompt: str, gateway: str, policy: str) -> None:
+    start = launch(gateway, policy, workspace=os.getcwd(), state_dir=os.environ["AGENT_HOST_STATE_DIR"])
+    finished = await drive(start, prompt or None, Person(word))
+    sys.stdout.buffer.write(orjson.dumps(finished.result, option=orjson.OPT_APPEND_NEWLINE))
+
+
+if __name__ == "__main__":
+    said, kill_after, *others = sys.argv[1:]
+    if int(kill_after):
+        kill_after_record(int(kill_after))
+    asyncio.run(_main(said, *others))  # type: ignore[arg-type]  # the word is one of the test's
