@@ -215,9 +215,18 @@ def _create(
     first = encode(Message("system", text, message_tokens(count, text)), session_id=launch.session_id)
     state = Checkpoint(identity, policy_bundle_version=bundle.policy_bundle_version, thread=[first])
     try:
+        _clear_unbegun(sessions, launch.session_id)
         return sessions.create(launch.session_id, state)
     except WriteFailed as error:  # nothing was begun, so there is nothing to resume
         raise UsageError(f"the state directory {launch.state_dir} cannot be used: {error}") from error
+
+
+def _clear_unbegun(sessions: CheckpointStore, session_id: str) -> None:
+    """Take away a session whose process died before its task was on record: there is nothing in it to resume, and it
+    would keep its id from being used."""
+    with contextlib.suppress(NoSuchSession, Damaged):  # `create` says what is wrong with what is there
+        if sessions.load(session_id).task is None:
+            sessions.open(session_id).delete()
 
 
 def _kept_flags(flags: Mapping[str, Any]) -> dict[str, Any]:

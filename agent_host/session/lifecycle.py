@@ -200,6 +200,7 @@ class Session:
             ctx.store.delete()
         except state_errors.WriteFailed as error:
             self._warn_of_disk(str(error))
+            ctx.emitter.flush()
 
     async def _drive(self) -> TaskEnd:
         ctx = self._ctx

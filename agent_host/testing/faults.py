@@ -1,0 +1,230 @@
+"""Faults that happen to real processes at work, and the command that puts a session through them.
+
+    python -m agent_host.testing.faults --after-record 7     # one trial; --all runs every one
+    python -m agent_host.testing.faults --list
+
+A trial starts a session, lets its fault happen, resumes until the session is done, and checks the end: no effect twice,
+none unreported, the thread sendable, the totals right, the answer of an undisturbed session. docs/faults.md says more.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from agent_host.testing.scenarios import Effects, Ending, Scenario
+from agent_host.testing.trials import KILLED, Ended, Trial
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+__all__ = [
+    "CrashArguments",
+    "Ended",
+    "Ending",
+    "Fault",
+    "KillAfterRecord",
+    "KillAtInstant",
+    "KillDuringRecovery",
+    "NoFault",
+    "NotReached",
+    "Race",
+    "Scenario",
+    "Trial",
+    "run_trial",
+]
+
+_HELD = 1
+_UNUSABLE = 2
+
+
+class NotReached(Exception):
+    """The session came to its end before the fault could happen."""
+
+
+class Fault(Protocol):
+    """Something that happens to a session at work."""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The options of `python -m agent_host.testing.faults` that make it happen again."""
+        ...
+
+    def inflict(self, trial: Trial) -> None:
+        """Start the session of `trial` and let it happen; no process runs on return. Raises NotReached."""
+        ...
+
+
+def run_trial(fault: Fault, folder: Path, scenario: Scenario | None = None, *, output: str = "text") -> list[str]:
+    """Put a session of `scenario` (default: Effects) in `folder`, an existing empty directory, through `fault` and to
+    its end. Returns what was wrong, one line each. Raises NotReached."""
+    trial = Trial(folder, scenario if scenario is not None else Effects(), output=output)
+    with trial.serving():
+        fault.inflict(trial)
+        trial.recover()
+        return trial.check()
+
+
+@dataclass(frozen=True, slots=True)
+class NoFault:
+    """An undisturbed session, which must pass the same checks."""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """See Fault."""
+        return ("--undisturbed",)
+
+    def inflict(self, trial: Trial) -> None:
+        """See Fault."""
+        ended = trial.finish(trial.run())
+        if ended.code != trial.scenario.exit_code:
+            trial.problems.append(f"exit code {ended.code}: {ended.err.strip()}")
+
+
+@dataclass(frozen=True, slots=True)
+class KillAfterRecord:
+    """SIGKILL right after the `number`-th record of the first process, from 1."""
+
+    number: int
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """See Fault."""
+        return ("--after-record", str(self.number))
+
+    def inflict(self, trial: Trial) -> None:
+        """See Fault."""
+        _killed(trial, trial.run(crash=_after(self.number)), f"{self.number} records")
+
+
+@dataclass(frozen=True, slots=True)
+class KillDuringRecovery:
+    """SIGKILL after record `first`, and again after record `second` of the process that resumes."""
+
+    first: int
+    second: int
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """See Fault."""
+        return ("--recovery", f"{self.first},{self.second}")
+
+    def inflict(self, trial: Trial) -> None:
+        """See Fault."""
+        _killed(trial, trial.run(crash=_after(self.first)), f"{self.first} records")
+        _killed(trial, trial.resume(crash=_after(self.second)), f"{self.second} records of the resume")
+
+
+@dataclass(frozen=True, slots=True)
+class KillAtInstant:
+    """SIGKILL `kills` times in a row, each at a random instant within `seconds` of taking hold of the session."""
+
+    seed: int
+    kills: int = 3
+    seconds: float = 0.4
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """See Fault."""
+        return ("--random", str(self.seed))
+
+    def inflict(self, trial: Trial) -> None:
+        """See Fault. A session that was done before the last kill is fine."""
+        trial.lock_may_stay = True
+        chance = random.Random(self.seed)
+        process = trial.run()
+        for _ in range(self.kills):
+            trial.wait_until_held(process)
+            trial.finish(process, kill_after_s=chance.uniform(0.0, self.seconds))
+            if trial.told is not None:
+                return
+            process = trial.resume()
+        trial.finish(process)
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """`processes` at once for one session. With `record`, they resume one that was killed after that record; without,
+    they all start it under the same id. One gets it, the others are told who has it or that it is there or over."""
+
+    processes: int
+    record: int | None = None
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """See Fault."""
+        return ("--race", f"{self.processes}" + ("" if self.record is None else f",{self.record}"))
+
+    def inflict(self, trial: Trial) -> None:
+        """See Fault."""
+        trial.lock_may_stay = True
+        if self.record is not None:
+            _killed(trial, trial.run(crash=_after(self.record)), f"{self.record} records")
+        start = trial.run if self.record is None else trial.resume
+        started = [start() for _ in range(self.processes)]
+        ended = [trial.finish(process) for process in started]
+        winners = [process for process in ended if trial.tells(process)]
+        if len(winners) != 1:
+            trial.problems.append(f"{len(winners)} of {self.processes} processes had the session")
+            return
+        trial.told = winners[0]
+        for loser in ended:
+            if loser is not winners[0] and not _turned_away(loser, winners[0]):
+                trial.problems.append(f"turned away with exit code {loser.code} and {loser.err.strip()!r}")
+
+
+def _turned_away(loser: Ended, winner: Ended) -> bool:
+    """Whether `loser` ended with one line and the code that goes with it."""
+    if loser.out or loser.err.count("\n") != 1:
+        return False
+    if loser.code == _HELD:
+        return f"held by process {winner.pid}:" in loser.err
+    words = ("there is no session", "exists already", "has ended earlier")
+    return loser.code == _UNUSABLE and any(word in loser.err for word in words)
+
+
+@dataclass(frozen=True, slots=True)
+class CrashArguments:
+    """Whatever options of agent_host.testing.crash, such as `--fail-call 12 --errno ENOSPC --persistently`: the process
+    is killed by them, or finds its disk failing."""
+
+    options: tuple[str, ...]
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """See Fault."""
+        return ("--crash-arguments", " ".join(self.options))
+
+    def inflict(self, trial: Trial) -> None:
+        """See Fault. Whether the fault was reached cannot be seen from here."""
+        ended = trial.finish(trial.run(crash=self.options))
+        if ended.code != KILLED:
+            trial.paused_or_done(ended)
+
+
+def _after(record: int) -> tuple[str, ...]:
+    return ("--after-record", str(record))
+
+
+def _killed(trial: Trial, process: subprocess.Popen[str], what: str) -> None:
+    """Wait for a process that kills itself. Raises NotReached when it came to its end instead."""
+    ended = trial.finish(process)
+    if ended.code == KILLED:
+        return
+    if ended.code == trial.scenario.exit_code:
+        raise NotReached(f"the session has fewer than {what}")
+    trial.problems.append(f"exit code {ended.code} instead of a kill: {ended.err.strip()}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; see `agent_host.testing.fault_command`."""
+    from agent_host.testing.fault_command import run
+
+    return run(sys.argv[1:] if argv is None else argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""What a fault trial puts a session through: a workspace, the model's side of the conversation, and what must hold at
+the end. `Effects` is the built-in one; see docs/faults.md for one of your own."""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agent_host.testing.script import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+FINAL = "All six are in the log, the note is written and the colour is green."
+EFFECTS = ("one", "two", "three", "four", "five", "six")
+PATCH = """\
+diff --git a/note.txt b/note.txt
+new file mode 100644
+--- /dev/null
++++ b/note.txt
+@@ -0,0 +1 @@
++done
+diff --git a/old.txt b/old.txt
+deleted file mode 100644
+--- a/old.txt
++++ /dev/null
+@@ -1 +0,0 @@
+-old
+diff --git a/settings.ini b/settings.ini
+--- a/settings.ini
++++ b/settings.ini
+@@ -1 +1 @@
+-colour = red
++colour = green
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a session that has ended left behind.
+
+    `result` is its result.json, `history` the messages of its whole thread, `events` its run log, `text` what the
+    process that told the end wrote to stdout, `patch` what it showed as changed (None with `--output json`).
+    """
+
+    workspace: Path
+    result: Mapping[str, Any]
+    history: Sequence[Mapping[str, Any]]
+    events: Sequence[Mapping[str, Any]]
+    text: str
+    patch: str | None
+
+
+class Scenario:
+    """One task for fault trials. The script answers by position; a turn for a call that was cut off has
+    `when = {last_contains = "TOOL_INTERRUPTED", position = N}` and looks before it repeats anything.
+
+    `options` are those of `agent-host run` besides the ones a trial sets itself; `exit_code`, `status` and `answer`
+    are what an undisturbed session ends with, and so must every disturbed one.
+    """
+
+    prompt = "Make the effects."
+    options: tuple[str, ...] = ("--policy", "ci")
+    exit_code = 0
+    status = "TASK_COMPLETED"
+    answer = ""
+
+    def prepare(self, workspace: Path) -> None:
+        """Put into the empty `workspace` what the task finds there."""
+
+    def script(self, workspace: Path) -> Script:
+        """The gateway's script."""
+        raise NotImplementedError
+
+    def check(self, ending: Ending) -> list[str]:
+        """What is wrong with the end, one line each; a trial checks thread, totals and answer itself."""
+        raise NotImplementedError
+
+
+def command(line: str) -> dict[str, Any]:
+    """A RunCommand call for a script."""
+    return {"name": "RunCommand", "arguments": {"command": line}}
+
+
+def append(word: str) -> dict[str, Any]:
+    """A command that takes a moment, so that a random kill finds it running, and then adds `word` to effects.log."""
+    return command(f"sleep 0.02 && echo {word} >> effects.log")
+
+
+def repair(*words: str) -> dict[str, Any]:
+    """A command that adds to effects.log those of `words` that are not in it."""
+    return command("; ".join(f"grep -qx {word} effects.log || echo {word} >> effects.log" for word in words))
+
+
+Part = tuple["list[dict[str, Any]]", "list[dict[str, Any]]"]
+
+
+def script_of(parts: Sequence[Part], final: str) -> Script:
+    """A script that makes each part's calls in turn and says `final`. A part is (calls, calls that mend it where some
+    were interrupted); every turn reports another usage, so that no total comes out right by accident."""
+    turns: list[dict[str, Any]] = []
+    for position, (calls, mend) in enumerate(parts, 1):
+        turns.append({"text": f"Part {position}.", "tool_calls": calls, "usage": _usage(10 * position)})
+        interrupted = {"position": position + 1, "last_contains": "TOOL_INTERRUPTED"}
+        usage = _usage(10 * position + 5)
+        turns.append({"when": interrupted, "text": "I look at what is there.", "tool_calls": mend, "usage": usage})
+    turns.append({"text": final, "expect": {"last_role": "user"}, "usage": _usage(10 * len(parts) + 10)})
+    return Script.from_turns(turns)
+
+
+def _usage(number: int) -> dict[str, int]:
+    return {"input_tokens": 1000 + number, "output_tokens": number, "cache_read_input_tokens": number // 2}
+
+
+def effect_problems(workspace: Path, words: Sequence[str]) -> list[str]:
+    """What is wrong with effects.log, in which each of `words` must stand once."""
+    made = collections.Counter((workspace / "effects.log").read_text().split())
+    names = sorted({*made, *words})
+    return [f"effect {name!r} was made {made[name]} times" for name in names if made[name] != (name in words)]
+
+
+class Effects(Scenario):
+    """Six commands that each append a word to a file, calls in parallel, a file that is made, one that is deleted, and
+    one that is written twice, so that the patch needs the version before the first of them."""
+
+    answer = FINAL
+
+    def prepare(self, workspace: Path) -> None:
+        """See Scenario."""
+        (workspace / "old.txt").write_text("old\n")
+        (workspace / "effects.log").write_text("")
+        (workspace / "settings.ini").write_text("colour = red\n")
+
+    def script(self, workspace: Path) -> Script:
+        """See Scenario."""
+        note = _write(workspace / "note.txt", "done\n")
+        blue, green = (_write(workspace / "settings.ini", f"colour = {colour}\n") for colour in ("blue", "green"))
+        gone = {"name": "DeleteFile", "arguments": {"path": f"{workspace}/old.txt"}}
+        read = {"name": "ReadFile", "arguments": {"path": f"{workspace}/effects.log"}}
+        parts: list[Part] = [
+            ([append("one"), append("two"), append("three")], [repair("one", "two", "three")]),
+            ([note, append("four")], [note, repair("four")]),
+            ([read, append("five"), gone], [repair("five"), command("rm -f old.txt")]),
+            ([append("six"), blue], [repair("six"), blue]),
+            ([green], [green]),
+        ]
+        return script_of(parts, FINAL)
+
+    def check(self, ending: Ending) -> list[str]:
+        """See Scenario."""
+        workspace = ending.workspace
+        problems = effect_problems(workspace, EFFECTS)
+        for name, content in (("note.txt", "done\n"), ("settings.ini", "colour = green\n")):
+            path = workspace / name
+            found = path.read_text() if path.exists() else None
+            if found != content:
+                problems.append(f"{name} holds {found!r}, not {content!r}")
+        if (workspace / "old.txt").exists():
+            problems.append("old.txt is still there")
+        if ending.patch is not None and ending.patch != PATCH:
+            problems.append(f"the patch is not that of an undisturbed session: {ending.patch!r}")
+        return problems
+
+
+def _write(path: Path, content: str) -> dict[str, Any]:
+    return {"name": "WriteFile", "arguments": {"path": str(path), "content": content}}
+
+
+class Brief(Scenario):
+    """Three effects in two steps: for faults of which there are many."""
+
+    answer = "All three are in the log."
+
+    def prepare(self, workspace: Path) -> None:
+        """See Scenario."""
+        (workspace / "effects.log").write_text("")
+
+    def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
+        """See Scenario."""
+        first, second = EFFECTS[:2], EFFECTS[2]
+        return script_of([([*map(append, first)], [repair(*first)]), ([append(second)], [repair(second)])], self.answer)
+
+    def check(self, ending: Ending) -> list[str]:
+        """See Scenario."""
+        return effect_problems(ending.workspace, EFFECTS[:3])
+
+
+class StepLimit(Scenario):
+    """A model that never comes to an end: however often it is killed, the task gets the steps of `--max-steps`."""
+
+    steps = 3
+    options = ("--policy", "ci", "--max-steps", str(steps))
+    exit_code = 1
+    status = "TASK_FAILED"
+
+    def prepare(self, workspace: Path) -> None:
+        """See Scenario."""
+        (workspace / "effects.log").write_text("")
+
+    def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
+        """See Scenario."""
+        return Script.from_turns([{"text": "Again.", "tool_calls": [append("tick")], "repeat": 4 * self.steps}])
+
+    def check(self, ending: Ending) -> list[str]:
+        """See Scenario."""
+        result = ending.result
+        ends = (result["reason"], result["stepCount"])
+        problems = [] if ends == ("max_steps_exceeded", self.steps) else [f"it ended with {ends}"]
+        statuses = [call["status"] for call in result["toolCalls"]]
+        made = len((ending.workspace / "effects.log").read_text().split())
+        if not statuses.count("succeeded") <= made <= len(statuses):
+            problems.append(f"{made} effects of {statuses.count('succeeded')} calls that succeeded of {len(statuses)}")
+        return problems
+
+
+SCENARIOS: Mapping[str, type[Scenario]] = {"effects": Effects, "brief": Brief, "step-limit": StepLimit}

@@ -1,0 +1,273 @@
+"""One session driven through real processes while faults happen to it, and the checks that hold for every session."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agent_host.testing.gateway import MockGateway
+from agent_host.testing.scenarios import Ending, Scenario
+from state.locations import SessionPaths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from agent_host.testing.gateway import RequestRecord
+
+SESSION_ID = "s1"
+PATIENCE_S = 60.0
+KILLED = -int(getattr(signal, "SIGKILL", signal.SIGTERM))
+_NO_SESSION = 2
+_PAUSED = 3
+# What a disturbed session may need: once for what was cut off, once to start what never began, once to clear up.
+_MAX_RESUMES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A process that has ended. `code` is negative for a signal."""
+
+    pid: int
+    code: int
+    out: str
+    err: str
+
+
+class Trial:
+    """One session of `scenario` in `folder`, an existing empty directory.
+
+    Inside `serving()`, `run` and `resume` start processes and `finish` waits for one; `recover` brings the session to
+    its end and `check` says what is wrong with that. `problems` collects what went wrong on the way. `output` is the
+    form that the processes print: with "text" the patch is checked, with "json" the result object on stdout.
+    `lock_may_stay`: a process may have died, or come too late, between the session's files and its lock; a lock file
+    that nobody holds and that nothing lies beside keeps nobody out.
+    """
+
+    def __init__(self, folder: Path, scenario: Scenario, *, output: str = "text") -> None:
+        self.folder = folder
+        self.scenario = scenario
+        self.workspace = folder / "workspace"
+        self.workspace.mkdir()
+        scenario.prepare(self.workspace)
+        self.paths = SessionPaths(str(folder / "state"), SESSION_ID)
+        self.script = scenario.script(self.workspace)
+        self.gateway = MockGateway(self.script)
+        self.problems: list[str] = []
+        self.told: Ended | None = None
+        self.url = ""
+        self.lock_may_stay = False
+        self._output = output
+        self._started: list[subprocess.Popen[str]] = []
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[Trial]:
+        """The gateway listens; processes that are left running are killed in the end."""
+        with self.gateway.in_thread() as self.url:
+            try:
+                yield self
+            finally:
+                for process in self._started:
+                    if process.poll() is None:
+                        process.kill()
+                        process.communicate()
+
+    # Processes
+
+    def run(self, *, crash: Sequence[str] = (), prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """Start the session. `crash` are options of agent_host.testing.crash, `prefix` a command to start it with."""
+        options = ("--workspace", str(self.workspace), "--session-id", SESSION_ID, *self.scenario.options)
+        return self._start(["run", self.scenario.prompt, *options], crash, prefix)
+
+    def resume(self, *, crash: Sequence[str] = (), prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """Go on with the session; see `run`."""
+        return self._start(["resume", SESSION_ID], crash, prefix)
+
+    def _start(self, arguments: Sequence[str], crash: Sequence[str], prefix: Sequence[str]) -> subprocess.Popen[str]:
+        program = ["agent_host.testing.crash", *crash] if crash else ["agent_host.cli.main"]
+        options = ["--gateway", self.url, "--state-dir", self.paths.state_dir, "--output", self._output]
+        process = subprocess.Popen(  # what follows is this interpreter and this package
+            [*prefix, sys.executable, "-m", *program, *arguments, *options],
+            env={**os.environ, "HOME": str(self.folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+        )
+        self._started.append(process)
+        return process
+
+    def finish(self, process: subprocess.Popen[str], *, kill_after_s: float | None = None) -> Ended:
+        """Wait for the end of `process`, or kill it when it still runs after `kill_after_s` seconds."""
+        try:
+            out, err = process.communicate(timeout=PATIENCE_S if kill_after_s is None else kill_after_s)
+        except subprocess.TimeoutExpired:
+            if kill_after_s is None:
+                self.problems.append(f"a process was still at work after {PATIENCE_S:.0f} s")
+            process.kill()
+            out, err = process.communicate()
+        ended = Ended(process.pid, process.returncode, out, err)
+        if "Traceback" in err or "internal error" in err:
+            self.problems.append(f"a process broke down: {err.strip()}")
+        # Told is told, even if the process was killed while it cleaned up.
+        if self.tells(ended):
+            self.told = ended
+        return ended
+
+    def tells(self, ended: Ended) -> bool:
+        """Whether the process printed the result of the task. A paused task has one too, and is not over with it."""
+        told = bool(ended.out) if self._output == "json" else "\nrecords: " in ended.err
+        return told and f"resume {SESSION_ID}" not in ended.err
+
+    def wait_until_held(self, process: subprocess.Popen[str]) -> None:
+        """Until `process` has the session or has ended; a start takes differently long."""
+        deadline = time.monotonic() + PATIENCE_S
+        while process.poll() is None and time.monotonic() < deadline:
+            with contextlib.suppress(FileNotFoundError), open(self.paths.lock, encoding="ascii") as lock:
+                if lock.read().strip() == str(process.pid):
+                    return
+            time.sleep(0.002)
+
+    # The end
+
+    def recover(self) -> None:
+        """Resume until the end was told and nothing is left to clear up. A session that a fault kept from beginning
+        is run anew. A resume of an undisturbed machine that ends in any other way is a problem."""
+        anew = False
+        for _ in range(_MAX_RESUMES):
+            if self.told is not None and not self.left_over():
+                return
+            ended = self.finish(self.run() if anew else self.resume())
+            never_began = ended.code == _NO_SESSION and self.told is None and not self.gateway.requests
+            if anew or not (never_began or ended.code in (self.scenario.exit_code, _NO_SESSION)):
+                self._expect(ended, self.scenario.exit_code)
+            anew = never_began and not anew
+        self.problems.append(f"not over after {_MAX_RESUMES} resumes; left: {self.left_over()}")
+
+    def _expect(self, ended: Ended, code: int) -> None:
+        if ended.code != code:
+            self.problems.append(f"exit code {ended.code} where {code} was expected: {ended.err.strip()}")
+
+    def left_over(self) -> list[str]:
+        """Names of what is left of the checkpoint."""
+        try:
+            left = sorted(os.listdir(self.paths.checkpoints))
+        except FileNotFoundError:
+            return []
+        return [] if self.lock_may_stay and left == [os.path.basename(self.paths.lock)] else left
+
+    def paused_or_done(self, ended: Ended) -> None:
+        """Note a problem unless `ended` is how a process may end whose disk fails: done with a warning, paused with
+        the command that resumes it, or refused before anything began."""
+        if ended.code == _PAUSED:
+            if f"resume {SESSION_ID}" not in ended.err and "error" not in ended.err:
+                self.problems.append(f"paused without a word on how to go on: {ended.err.strip()}")
+        elif ended.code == _NO_SESSION:
+            if self.gateway.requests:
+                self.problems.append(f"refused after it began: {ended.err.strip()}")
+        else:
+            self._expect(ended, self.scenario.exit_code)
+
+    def check(self) -> list[str]:
+        """What is wrong with the session at its end, one line each; empty when all is well."""
+        problems = [*self.problems, *self.gateway.failures]  # the gateway refuses a thread that could not be sent
+        if left := self.left_over():
+            problems.append(f"left under checkpoints: {', '.join(left)}")
+        if self.told is None or not os.path.exists(self.paths.result):
+            return [*problems, "the session has no result"]
+        ending = self._ending(self.told)
+        found = (ending.result["status"], ending.result["text"])
+        if found != (self.scenario.status, self.scenario.answer):
+            problems.append(f"it ended with {found}")
+        problems += self._told_problems(self.told, ending.result)
+        problems += _thread_problems(ending)
+        problems += self._usage_problems(ending)
+        return problems + self.scenario.check(ending)
+
+    def _ending(self, told: Ended) -> Ending:
+        return Ending(
+            self.workspace,
+            _read_json(self.paths.result),
+            _read_json(os.path.join(self.paths.artifacts, "session_history")),
+            self.events(),
+            told.out,
+            None if self._output == "json" else _patch_in(told.err),
+        )
+
+    def events(self) -> list[dict[str, Any]]:
+        """The run log; a line that a kill cut off is left out."""
+        found = []
+        with contextlib.suppress(FileNotFoundError), open(self.paths.events, "rb") as log:
+            for line in log:
+                with contextlib.suppress(ValueError):
+                    found.append(json.loads(line))
+        return found
+
+    def _told_problems(self, told: Ended, kept: Mapping[str, Any]) -> list[str]:
+        """What was told must be what is kept."""
+        keys = ("status", "reason", "text", "stepCount", "usage", "toolCalls")
+        if self._output == "json":
+            said = json.loads(told.out)
+            return [f"{key}: told {said[key]!r}, kept {kept[key]!r}" for key in keys if said[key] != kept[key]]
+        usage = kept["usage"]
+        totals = (
+            f"{kept['stepCount']} steps, {len(kept['toolCalls'])} tool calls, {usage['inputTokens']} tokens in, "
+            f"{usage['outputTokens']} out"
+        )
+        return [] if totals in told.err else [f"the totals told are not those kept: {totals!r}"]
+
+    def _usage_problems(self, ending: Ending) -> list[str]:
+        """The totals are the sum over the answers that are in the thread, as the gateway reported them."""
+        # An answer that a crash took away is asked for again, with as many messages: the last one is in the thread.
+        answers: dict[int | None, RequestRecord] = {
+            record.message_count: record for record in self.gateway.requests if record.turn is not None
+        }
+        said = [self.script.turns[(record.turn or 0) - 1].usage for record in answers.values()]
+        turns = sum(message["role"] == "assistant" for message in ending.history)
+        if len(said) != turns:
+            return [f"{turns} answers are in the thread and {len(said)} were given"]
+        cached = sum(usage.cache_read_input_tokens for usage in said)
+        uncached = sum(usage.input_tokens + usage.cache_creation_input_tokens for usage in said)
+        total = {
+            "inputTokens": uncached + cached,
+            "outputTokens": sum(usage.output_tokens for usage in said),
+            "cachedInputTokens": cached,
+        }
+        found = ending.result["usage"]
+        return [] if found == total else [f"usage is {found}, and the gateway reported {total}"]
+
+
+def _thread_problems(ending: Ending) -> list[str]:
+    """Every call has one answer, in call order, and the result counts what the thread holds."""
+    calls = [call["id"] for message in ending.history for call in message.get("toolCalls", [])]
+    answers = [message["toolCallId"] for message in ending.history if message["role"] == "tool"]
+    turns = sum(message["role"] == "assistant" for message in ending.history)
+    problems = []
+    if answers != calls:
+        problems.append(f"calls {calls} were answered by {answers}")
+    if len(set(answers)) != len(answers):
+        problems.append(f"a call was answered twice: {answers}")
+    if len(ending.result["toolCalls"]) != len(answers):
+        problems.append(f"{len(answers)} calls were made, {len(ending.result['toolCalls'])} are reported")
+    if ending.result["stepCount"] != turns:
+        problems.append(f"{turns} turns are in the thread, {ending.result['stepCount']} are counted")
+    return problems
+
+
+def _patch_in(err: str) -> str:
+    """The patch on stderr: what stands before the totals from the first file's header on."""
+    start = err.find("\ndiff --git ")
+    return "" if start < 0 else err[start + 1 : err.rindex("\n\n") + 1]
+
+
+def _read_json(path: str) -> Any:
+    with open(path, "rb") as handle:
+        return json.loads(handle.read())
