@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from policy.bundle import PolicyBundle
     from policy.facts import ShellName
-    from state.store import CheckpointStore, OpenSession
+    from state.file_session import FileSession
 
 TOKEN_VARIABLE = "LLM_GATEWAY_AUTH_TOKEN"  # noqa: S105  the variable's name, not its value
 MOCK_PREFIX = "mock:"
@@ -202,8 +202,12 @@ def _surroundings(launch: Launch, shell: str) -> Surroundings:
 
 
 def _create(
-    sessions: CheckpointStore, launch: Launch, bundle: PolicyBundle, where: Surroundings, count: Callable[[str], int]
-) -> OpenSession:
+    sessions: FileCheckpointStore,
+    launch: Launch,
+    bundle: PolicyBundle,
+    where: Surroundings,
+    count: Callable[[str], int],
+) -> FileSession:
     options = {
         "flags": _kept_flags(launch.flags),
         "workspace": launch.workspace,
@@ -221,7 +225,7 @@ def _create(
         raise UsageError(f"the state directory {launch.state_dir} cannot be used: {error}") from error
 
 
-def _clear_unbegun(sessions: CheckpointStore, session_id: str) -> None:
+def _clear_unbegun(sessions: FileCheckpointStore, session_id: str) -> None:
     """Take away a session whose process died before its task was on record: there is nothing in it to resume, and it
     would keep its id from being used."""
     with contextlib.suppress(NoSuchSession, Damaged):  # `create` says what is wrong with what is there
@@ -246,7 +250,7 @@ def _context(
     bundle: PolicyBundle,
     model: str,
     count: Callable[[str], int],
-    store: OpenSession,
+    store: FileSession,
     paths: SessionPaths,
     sinks: Sequence[Sink],
     gate: ApprovalGate,
@@ -280,7 +284,7 @@ def _context(
         router=router,
         gate=gate,
         emitter=emitter,
-        workspace=EmbeddedWorkspaceService(paths.artifacts, workspace_id=identity.workspace_id),
+        workspace=EmbeddedWorkspaceService(paths.artifacts, store.blobs, workspace_id=identity.workspace_id),
         bundle=bundle,
         where=where,
         tools=frozenset(tool.tool_name for tool in definitions),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from typing import TYPE_CHECKING
 
 from state.disk import TEMPORARY, make_durable_dir, write_new
@@ -33,6 +34,7 @@ class BlobFolder:
         self._sizes: dict[str, int] | None = None
         # What an earlier process left may be whole and not durable, so only what this one wrote counts.
         self._durable: set[str] = set()
+        self._guard = threading.Lock()  # large artifacts are shared from another thread
 
     @property
     def used_bytes(self) -> int:
@@ -52,18 +54,33 @@ class BlobFolder:
         new = {name: data for data in contents if (name := sha256_hex(data)) not in self._durable}
         if not new:
             return
-        sizes = self._known()
-        needed = sum(len(data) for name, data in new.items() if name not in sizes)
-        if limited and needed and not self.has_room(needed):
-            raise StorageLimit(self.limit_bytes)
-        make_durable_dir(self._disk, self._directory, within=os.path.dirname(self._directory))
-        for name, data in new.items():
-            temporary = self._path(name) + TEMPORARY
-            write_new(self._disk, temporary, [data])
-            self._disk.replace(temporary, self._path(name))
-            sizes[name] = len(data)
-        self._disk.sync_directory(self._directory)
-        self._durable.update(new)
+        with self._guard:
+            if limited:
+                self._check_room(new)
+            make_durable_dir(self._disk, self._directory, within=os.path.dirname(self._directory))
+            for name, data in new.items():
+                self._write(name, data, durable=True)
+            self._disk.sync_directory(self._directory)
+            self._durable.update(new)
+
+    def share(self, data: bytes, path: str) -> str:
+        """Keep `data`, not durably, with `path` as a second name for the same file, and return its SHA-256. `path` is
+        replaced atomically; where the file system knows no second names it gets a copy. Raises StorageLimit, OSError.
+        """
+        name = sha256_hex(data)
+        with self._guard:
+            self._check_room({name: data})
+            if self.get(name) is None:
+                self._disk.make_private_dir(self._directory)
+                self._write(name, data, durable=False)
+        temporary = path + TEMPORARY
+        self._disk.remove(temporary)
+        try:
+            os.link(self._path(name), temporary)
+        except OSError:
+            write_new(self._disk, temporary, [data], durable=False)
+        self._disk.replace(temporary, path)
+        return name
 
     def get(self, name: str) -> bytes | None:
         """The content called `name`; None when it is missing or no longer what its name says."""
@@ -84,6 +101,17 @@ class BlobFolder:
             self._disk.remove(self._path(name))
             sizes.pop(name, None)
             self._durable.discard(name)
+
+    def _check_room(self, contents: dict[str, bytes]) -> None:
+        needed = sum(len(data) for name, data in contents.items() if name not in self._known())
+        if needed and not self.has_room(needed):
+            raise StorageLimit(self.limit_bytes)
+
+    def _write(self, name: str, data: bytes, *, durable: bool) -> None:
+        temporary = self._path(name) + TEMPORARY
+        write_new(self._disk, temporary, [data], durable=durable)
+        self._disk.replace(temporary, self._path(name))
+        self._known()[name] = len(data)
 
     def _known(self) -> dict[str, int]:
         if self._sizes is None:

@@ -63,6 +63,11 @@ class FileSession:
         self.report = report
         self.storage_full = False
 
+    @property
+    def blobs(self) -> BlobFolder:
+        """The session's folder of large things."""
+        return self._place.blobs
+
     @classmethod
     def create(cls, place: Place, state: Checkpoint) -> Self:
         """A new session. Raises SessionExists, SessionLocked, WriteFailed."""

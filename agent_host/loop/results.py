@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.events.kinds import EventType
 from agent_host.thread.messages import Message, ToolCall, encode
 from agent_host.thread.tokens import message_tokens
+from state.blobs import sha256_hex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +44,9 @@ def finish(
         payload["code"] = code
     if artifact_uris:
         payload["artifactUris"] = list(artifact_uris)
+    # What was observed can be told apart and found again: the whole text stands in the history (SK 7).
+    content = text.encode()
+    payload |= {"outputBytes": len(content), "outputSha256": sha256_hex(content)}
     payload["latencyMs"] = 0 if started is None else int((time.monotonic() - started) * 1000)
     ctx.emit(EventType.TOOL_COMPLETED, step_id, **payload)
     return message

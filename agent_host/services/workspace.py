@@ -10,12 +10,15 @@ import orjson
 
 from agent_host.errors import AgentHostError, ErrorCode
 from agent_host.stamps import new_id, now_rfc3339
+from state.disk import LOCAL_DISK, TEMPORARY, write_new
+from state.errors import StorageLimit
+from state.locations import FILE_MODE
 
 if TYPE_CHECKING:
     from agent_host.contracts import Artifact
+    from state.blobs import BlobFolder
 
 _INLINE_BYTES = 1024 * 1024
-_FILE_MODE = 0o600
 
 
 class UploadFailed(AgentHostError):
@@ -35,10 +38,14 @@ class WorkspaceService(Protocol):
 
 
 class EmbeddedWorkspaceService:
-    """Artifacts as files of the session's own folder: `{artifactId}` holds the bytes, `index.jsonl` names them."""
+    """Artifacts as files of the session's own folder: `{artifactId}` holds the bytes, `index.jsonl` names them.
 
-    def __init__(self, directory: str, *, workspace_id: str) -> None:
+    Equal contents are one file in `blobs`, which limits what a session keeps; only the history counts for itself.
+    """
+
+    def __init__(self, directory: str, blobs: BlobFolder, *, workspace_id: str) -> None:
         self._directory = directory
+        self._blobs = blobs
         self._workspace_id = workspace_id
 
     async def upload(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> str:
@@ -64,18 +71,20 @@ class EmbeddedWorkspaceService:
             "storedAt": now_rfc3339(),
         }
         try:
-            os.makedirs(self._directory, mode=0o700, exist_ok=True)
-            temporary = f"{path}.tmp"
-            _write(temporary, os.O_TRUNC, artifact.data)
-            os.replace(temporary, path)
-            line = orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)
-            _write(os.path.join(self._directory, "index.jsonl"), os.O_APPEND, line)
-        except OSError as error:
-            raise UploadFailed(f"storing artifact {artifact.name} failed: {error.strerror}") from error
+            LOCAL_DISK.make_private_dir(self._directory)
+            if is_history:
+                write_new(LOCAL_DISK, path + TEMPORARY, [artifact.data], durable=False)
+                LOCAL_DISK.replace(path + TEMPORARY, path)
+            else:
+                entry["sha256"] = self._blobs.share(artifact.data, path)
+            _append(os.path.join(self._directory, "index.jsonl"), orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
+        except (OSError, StorageLimit) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UploadFailed(f"storing artifact {artifact.name} failed: {reason}") from error
         return uri
 
 
-def _write(path: str, how: int, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | how | getattr(os, "O_NOFOLLOW", 0), _FILE_MODE)
-    with os.fdopen(fd, "wb") as handle:
-        handle.write(data)
+def _append(path: str, line: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+    with os.fdopen(os.open(path, flags, FILE_MODE), "wb") as handle:
+        handle.write(line)

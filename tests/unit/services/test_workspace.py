@@ -1,0 +1,107 @@
+"""The embedded Workspace Service: artifacts as files, equal ones once, below the session's limit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from agent_host.contracts import Artifact
+from agent_host.services.workspace import EmbeddedWorkspaceService, UploadFailed
+from state.blobs import BlobFolder, sha256_hex
+from state.disk import LOCAL_DISK
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Literal
+
+    Kind = Literal["tool_output", "session_history"]
+
+
+class Workspace:
+    def __init__(self, folder: Path, limit_bytes: int = 5_000_000) -> None:
+        self.artifacts = folder / "artifacts"
+        self.blobs = BlobFolder(LOCAL_DISK, str(folder / "blobs"), limit_bytes)
+        self.service = EmbeddedWorkspaceService(str(self.artifacts), self.blobs, workspace_id="ws_1")
+
+    def upload(self, data: bytes, kind: Kind = "tool_output") -> str:
+        return asyncio.run(self.upload_async(data, kind))
+
+    async def upload_async(self, data: bytes, kind: Kind = "tool_output") -> str:
+        return await self.service.upload(Artifact(kind, "out.txt", "text/plain", data), task_id="t", step_id="s")
+
+    def content(self, uri: str) -> bytes:
+        return (self.artifacts / os.path.basename(uri)).read_bytes()
+
+    def index(self) -> list[dict[str, Any]]:
+        return [orjson.loads(line) for line in (self.artifacts / "index.jsonl").read_bytes().splitlines()]
+
+
+@pytest.mark.parametrize("size", [0, 10, 2_000_000])
+def test_an_artifact_is_a_file_under_its_uri(tmp_path: Path, size: int) -> None:
+    workspace, data = Workspace(tmp_path), b"x" * size
+    uri = workspace.upload(data)
+    assert uri.startswith("workspaces/ws_1/artifacts/art_")
+    assert workspace.content(uri) == data
+    (entry,) = workspace.index()
+    assert (entry["artifactUri"], entry["sizeBytes"], entry["sha256"]) == (uri, size, sha256_hex(data))
+
+
+def test_equal_contents_are_one_file(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    first, second = workspace.upload(b"same"), workspace.upload(b"same")
+    assert first != second
+    assert workspace.content(first) == workspace.content(second) == b"same"
+    inodes = {os.stat(workspace.artifacts / os.path.basename(uri)).st_ino for uri in (first, second)}
+    assert len(inodes) == 1
+    assert workspace.blobs.used_bytes == 4
+
+
+def test_artifacts_of_one_turn_may_be_equal_and_large(tmp_path: Path) -> None:
+    workspace, data = Workspace(tmp_path), b"y" * 1_500_000
+
+    async def at_once() -> list[str]:
+        return await asyncio.gather(*(workspace.upload_async(data) for _ in range(6)))
+
+    uris = asyncio.run(at_once())
+    assert len(set(uris)) == 6
+    assert all(workspace.content(uri) == data for uri in uris)
+    assert workspace.blobs.used_bytes == len(data)
+
+
+def test_the_limit_is_told_and_nothing_is_half_there(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, limit_bytes=100)
+    workspace.upload(b"x" * 80)
+    with pytest.raises(UploadFailed, match="limit of 100 bytes"):
+        workspace.upload(b"y" * 21)
+    workspace.upload(b"x" * 80)
+    assert len(workspace.index()) == 2
+    assert len(list(workspace.artifacts.iterdir())) == 3
+
+
+def test_the_history_is_replaced_and_counts_for_itself(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, limit_bytes=10)
+    for data in (b"[1]" * 10, b"[2]" * 20):
+        assert workspace.upload(data, "session_history") == "workspaces/ws_1/artifacts/session_history"
+        assert (workspace.artifacts / "session_history").read_bytes() == data
+
+
+def test_artifacts_outlive_the_sweep(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    uri = workspace.upload(b"kept")
+    workspace.blobs.put(b"nobody's")
+    workspace.blobs.sweep(frozenset())
+    assert workspace.content(uri) == b"kept"
+    assert os.listdir(tmp_path / "blobs") == [sha256_hex(b"kept")]
+
+
+def test_a_disk_that_knows_no_second_names_gets_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    workspace = Workspace(tmp_path)
+    assert workspace.content(workspace.upload(b"copied")) == b"copied"
