@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any
 
-import orjson
+from agent_host.approval.request import call_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from agent_host.approval.request import ApprovalRequest, Scope
-
-
-def call_digest(tool_name: str, arguments: Mapping[str, Any]) -> str:
-    """What makes two calls the same call: sha256, in hex, of {toolName, arguments} as JSON with sorted keys."""
-    call = {"toolName": tool_name, "arguments": dict(arguments)}
-    return hashlib.sha256(orjson.dumps(call, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def grant_for(request: ApprovalRequest, scope: Scope, *, policy_bundle_version: str, granted_at: str) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import orjson
-
-from agent_host.approval.grants import call_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,3 +90,9 @@ class ApprovalAnswer:
     def from_record(cls, fields: Mapping[str, Any]) -> Self:
         """The answer that `to_record` wrote. Raises KeyError for what is none."""
         return cls(fields["approved"], fields["reason"], fields.get("unattended", False), fields["scope"])
+
+
+def call_digest(tool_name: str, arguments: Mapping[str, Any]) -> str:
+    """What makes two calls the same call: sha256, in hex, of {toolName, arguments} as JSON with sorted keys."""
+    call = {"toolName": tool_name, "arguments": dict(arguments)}
+    return hashlib.sha256(orjson.dumps(call, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from agent_host.testing.scenarios import Effects, Ending, Scenario
-from agent_host.testing.trials import KILLED, Ended, Trial
+from agent_host.testing.trials import KILLED, Ended, NotReached, Trial
 
 if TYPE_CHECKING:
     import subprocess
@@ -39,10 +39,6 @@ __all__ = [
 
 _HELD = 1
 _UNUSABLE = 2
-
-
-class NotReached(Exception):
-    """The session came to its end before the fault could happen."""
 
 
 class Fault(Protocol):

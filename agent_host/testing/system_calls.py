@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_host.testing.faults import NotReached
 from agent_host.testing.scenarios import Brief
-from agent_host.testing.trials import KILLED, Trial
+from agent_host.testing.trials import KILLED, NotReached, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

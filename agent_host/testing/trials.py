@@ -41,6 +41,10 @@ class Ended:
     err: str
 
 
+class NotReached(Exception):
+    """The session came to its end before the fault could happen."""
+
+
 class Trial:
     """One session of `scenario` in `folder`, an existing empty directory.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host import app
-from agent_host.approval.grants import call_digest
+from agent_host.approval.request import call_digest
 from agent_host.events.kinds import EventType
 from agent_host.llm.client import TlsContext
 from state.file_session import FileSession

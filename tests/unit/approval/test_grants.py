@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.approval.grants import call_digest, covering, grant_for
-from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
+from agent_host.approval.grants import covering, grant_for
+from agent_host.approval.request import ApprovalAnswer, ApprovalRequest, call_digest
 
 if TYPE_CHECKING:
     from agent_host.approval.request import Scope
