@@ -57,7 +57,8 @@ class BlobFolder:
         with self._guard:
             if limited:
                 self._check_room(new)
-            make_durable_dir(self._disk, self._directory, within=os.path.dirname(self._directory))
+            if not self._durable:
+                make_durable_dir(self._disk, self._directory, within=os.path.dirname(self._directory))
             for name, data in new.items():
                 self._write(name, data, durable=True)
             self._disk.sync_directory(self._directory)

@@ -264,15 +264,14 @@ class FileSession:
         blobs = self._place.blobs
         blobs.put(*self._inline.values(), limited=False)  # there was room when they were taken
         self._inline, self._to_record = {}, {}
-        for place in range(self._examined, len(self.state.thread)):
-            short, parts = shortened(self.state.thread[place])
-            try:
-                blobs.put(*parts)
-            except StorageLimit:  # then it stays where it is
-                self.storage_full = True
-                continue
-            if parts:
-                self._short[place] = short
+        new = {place: shortened(self.state.thread[place]) for place in range(self._examined, len(self.state.thread))}
+        large = {place: (short, parts) for place, (short, parts) in new.items() if parts}
+        try:
+            blobs.put(*(part for _, parts in large.values() for part in parts))
+        except StorageLimit:  # then they stay where they are
+            self.storage_full = True
+        else:
+            self._short |= {place: short for place, (short, _) in large.items()}
         self._examined = len(self.state.thread)
 
     def _start_journal(self) -> None:

@@ -229,7 +229,7 @@ class Session:
     async def _upload_history(self) -> None:
         """The whole thread as the session's `session_history` artifact (AH 5.5)."""
         ctx = self._ctx
-        data = b"[" + b",".join(ctx.state.thread) + b"]"
+        data = b"".join((b"[", *_separated(ctx.state.thread), b"]"))
         artifact = Artifact("session_history", "session_history.json", "application/json", data)
         try:
             await ctx.workspace.upload(artifact, task_id=ctx.task.task_id, step_id=None)
@@ -256,3 +256,12 @@ class Session:
 
     def _warn_of_disk(self, message: str) -> None:
         self._ctx.emit(EventType.CHECKPOINT_FAILED, None, message=message, code=ErrorCode.CHECKPOINT_WRITE_FAILED)
+
+
+def _separated(messages: Iterable[bytes]) -> Iterator[bytes]:
+    """`messages` with commas between them."""
+    separator = b""
+    for message in messages:
+        yield separator
+        yield message
+        separator = b","
