@@ -13,7 +13,7 @@ from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.llm.anthropic import AnthropicDialect
-from agent_host.llm.client import GatewayTimeouts, LlmClient, TlsContext, checked_url, password_of, shown_url
+from agent_host.llm.client import GatewayTimeouts, LlmClient, TlsContext, checked_url, password_of
 from agent_host.llm.retry import RetryPolicy
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import LoopContext
@@ -22,15 +22,11 @@ from agent_host.routing.facts import Surroundings
 from agent_host.scrub import Scrubber, take_from_environment
 from agent_host.services.workspace import EmbeddedWorkspaceService
 from agent_host.session.handshake import load_bundle
-from agent_host.session.lifecycle import Session, state_errors_translated
-from agent_host.stamps import new_id
-from agent_host.thread.messages import Message, decode, encode
-from agent_host.thread.prompt import system_prompt
+from agent_host.session.lifecycle import Session
+from agent_host.session.opening import MOCK_PREFIX, Launch, open_store, state_errors_translated
+from agent_host.thread.messages import decode
 from agent_host.thread.thread import Thread
-from agent_host.thread.tokens import TokenizerUnavailable, counter, message_tokens
-from state.checkpoint import Checkpoint, SessionIdentity
-from state.errors import Damaged, NoSuchSession, WriteFailed
-from state.file_store import FileCheckpointStore
+from agent_host.thread.tokens import TokenizerUnavailable, counter
 from state.locations import SessionPaths
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.router import LocalToolRouter
@@ -50,11 +46,6 @@ if TYPE_CHECKING:
     from state.file_session import FileSession
 
 TOKEN_VARIABLE = "LLM_GATEWAY_AUTH_TOKEN"  # noqa: S105  the variable's name, not its value
-MOCK_PREFIX = "mock:"
-LOCAL = "local"
-
-# Settings that say how this process shows its work, not how the session works: a resume has its own.
-_OF_ONE_PROCESS = frozenset({"host.output"})
 
 _DIALECTS: dict[str, Callable[[], Dialect]] = {"anthropic": AnthropicDialect}
 _SHELLS: dict[str, ShellName] = {
@@ -65,20 +56,6 @@ _SHELLS: dict[str, ShellName] = {
     "powershell.exe": "powershell",
     "pwsh": "powershell",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """What a session is started with. `flags` are the settings given on the command line: a resume takes them over
-    from the run. `approve_all` and `approvals` answer approval requests in advance."""
-
-    settings: Settings
-    flags: Mapping[str, Any]
-    workspace: str
-    state_dir: str
-    session_id: str
-    approvals: frozenset[str] = frozenset()
-    approve_all: bool = False
 
 
 class Gateway(NamedTuple):
@@ -132,20 +109,6 @@ async def run_headless(
             await session.close(end)
 
 
-def recorded_options(state_dir: str, session_id: str) -> dict[str, Any]:
-    """What the session was started with: `flags`, `workspace`, `approvals`, `approveAll`.
-
-    Raises SessionNotFound, CheckpointUnreadable (then the files were moved aside); changes nothing else on disk.
-    """
-    store = FileCheckpointStore(state_dir)
-    with state_errors_translated():
-        try:
-            return store.load(session_id).identity.options
-        except (Damaged, NoSuchSession):
-            store.open(session_id).close()  # moves damaged files aside, and clears up a clean end that was cut off
-            raise
-
-
 @contextlib.asynccontextmanager
 async def _gateway(launch: Launch) -> AsyncIterator[str]:
     """The gateway's URL; `mock:FILE` starts the scripted one in this process for as long."""
@@ -180,10 +143,7 @@ def _open_session(
     )
     model = _model(launch.settings, bundle)  # a wrong model or tokenizer is told before anything is on disk
     count = _counter(launch.settings)
-    limit = launch.settings.integer("host.max_stored_bytes")
-    sessions = FileCheckpointStore(launch.state_dir, blob_limit_bytes=limit)
-    with state_errors_translated():
-        store = _create(sessions, launch, bundle, where, count) if new else sessions.open(launch.session_id)
+    store = open_store(launch, bundle, where, count, new=new)
     try:
         return Session(_context(launch, gateway, where, shell, bundle, model, count, store, paths, sinks, gate), paths)
     except BaseException:
@@ -199,47 +159,6 @@ def _surroundings(launch: Launch, shell: str) -> Surroundings:
         os_family=OS_FAMILY,
         shell=_SHELLS.get(os.path.basename(shell).lower(), "sh"),
     )
-
-
-def _create(
-    sessions: FileCheckpointStore,
-    launch: Launch,
-    bundle: PolicyBundle,
-    where: Surroundings,
-    count: Callable[[str], int],
-) -> FileSession:
-    options = {
-        "flags": _kept_flags(launch.flags),
-        "workspace": launch.workspace,
-        "approvals": sorted(launch.approvals),
-        "approveAll": launch.approve_all,
-    }
-    identity = SessionIdentity(launch.session_id, new_id("ws"), LOCAL, LOCAL, options)
-    text = system_prompt(workspace=where.workspace, os_family=where.os_family, shell=where.shell)
-    first = encode(Message("system", text, message_tokens(count, text)), session_id=launch.session_id)
-    state = Checkpoint(identity, policy_bundle_version=bundle.policy_bundle_version, thread=[first])
-    try:
-        _clear_unbegun(sessions, launch.session_id)
-        return sessions.create(launch.session_id, state)
-    except WriteFailed as error:  # nothing was begun, so there is nothing to resume
-        raise UsageError(f"the state directory {launch.state_dir} cannot be used: {error}") from error
-
-
-def _clear_unbegun(sessions: FileCheckpointStore, session_id: str) -> None:
-    """Take away a session whose process died before its task was on record: there is nothing in it to resume, and it
-    would keep its id from being used."""
-    with contextlib.suppress(NoSuchSession, Damaged):  # `create` says what is wrong with what is there
-        if sessions.load(session_id).task is None:
-            sessions.open(session_id).delete()
-
-
-def _kept_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that a resume takes over. A gateway URL with a password in it is a secret and is not kept."""
-    kept = {key: value for key, value in flags.items() if key not in _OF_ONE_PROCESS}
-    url = kept.get("llm.gateway", "")
-    if "@" in url and not url.startswith(MOCK_PREFIX) and shown_url(url) != url.rstrip("/"):
-        del kept["llm.gateway"]
-    return kept
 
 
 def _context(

@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import orjson
-
 from state.errors import Damaged
+from state.open_step import open_step_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from state.open_step import Call, OpenStep
 
 TaskStatus = Literal["running", "completed", "failed", "cancelled"]
 
@@ -30,44 +31,6 @@ class SessionIdentity:
     tenant_id: str
     user_id: str
     options: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Call:
-    """One tool call of the open step.
-
-    `problem` says why the arguments cannot be used. `intent` holds the path and the hashes before and after of a call
-    whose whole effect is on one file. `gated`: it waits for an approval, so its start record, unlike others, is synced
-    before it starts. `approval_id`: what it is asked under. `decision`: {approved, scope, reason, unattended?}.
-    """
-
-    call_id: str
-    tool_name: str
-    arguments: dict[str, Any]
-    side_effects: bool
-    problem: str | None = None
-    intent: dict[str, Any] | None = None
-    gated: bool = False
-    started: bool = False
-    result: bytes | None = None
-    status: str | None = None
-    code: str | None = None
-    replay: dict[str, Any] | None = None
-    approval_id: str | None = None
-    decision: dict[str, Any] | None = None
-
-
-@dataclass(slots=True)
-class OpenStep:
-    """A step whose model turn is recorded and whose tool calls are not all answered yet. `boot` is the boot of the
-    machine in which the turn was recorded: see `state.boot`. `position` is the place of its message in the thread."""
-
-    step_id: str
-    stop_reason: str
-    boot: str | None
-    position: int
-    text: str
-    calls: list[Call]
 
 
 @dataclass(slots=True)
@@ -260,48 +223,3 @@ def _open_call(state: Checkpoint, call_id: str) -> Call:
     if state.open_step is None:
         raise KeyError("no open step")
     return next(call for call in state.open_step.calls if call.call_id == call_id)
-
-
-def open_step_from(fields: dict[str, Any], message: bytes) -> OpenStep:
-    """The open step: names and arguments of the calls stand in the assistant's message, the rest in `fields`."""
-    turn = orjson.loads(message)
-    named = {call["id"]: call for call in turn.get("toolCalls", [])}
-    calls = [_call_from(raw, named[raw["callId"]]) for raw in fields["calls"]]
-    return OpenStep(fields["stepId"], fields["stopReason"], fields["boot"], fields["position"], turn["content"], calls)
-
-
-def _call_from(raw: dict[str, Any], named: dict[str, Any]) -> Call:
-    result = raw.get("result")
-    return Call(
-        raw["callId"],
-        named["name"],
-        named["arguments"],
-        raw["sideEffects"],
-        named.get("problem"),
-        raw.get("intent"),
-        raw.get("gated", False),
-        raw.get("started", False),
-        None if result is None else orjson.dumps(result),
-        raw.get("status"),
-        raw.get("code"),
-        raw.get("replay"),
-        raw.get("approvalId"),
-        raw.get("decision"),
-    )
-
-
-def call_to_json(call: Call) -> dict[str, Any]:
-    """A call as it stands in records and snapshots, beside the message that names it; defaults are left out."""
-    optional = {
-        "intent": call.intent,
-        "gated": call.gated or None,
-        "started": call.started or None,
-        "result": None if call.result is None else orjson.Fragment(call.result),
-        "status": call.status,
-        "code": call.code,
-        "replay": call.replay,
-        "approvalId": call.approval_id,
-        "decision": call.decision,
-    }
-    given = {key: value for key, value in optional.items() if value is not None}
-    return {"callId": call.call_id, "sideEffects": call.side_effects, **given}

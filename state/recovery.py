@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from state.checkpoint import Call
+    from state.open_step import Call
 
 
 class Verdict(Enum):

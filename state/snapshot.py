@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from state.checkpoint import Checkpoint, OpenStep, SessionIdentity, Task, Usage, call_to_json, open_step_from
+from state.checkpoint import Checkpoint, SessionIdentity, Task, Usage
 from state.errors import Damaged, UnknownVersion
+from state.open_step import OpenStep, call_to_json, open_step_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

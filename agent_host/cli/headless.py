@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
-    from agent_host.app import Finished, Launch
+    from agent_host.app import Finished
     from agent_host.events.emitter import Sink
     from agent_host.session.lifecycle import Session
+    from agent_host.session.opening import Launch
     from state.store import LoadReport
 
 _MOCK_PREFIX = "mock:"
@@ -58,7 +59,7 @@ def run(namespace: argparse.Namespace) -> int:
 
 def resume(namespace: argparse.Namespace) -> int:
     """`agent-host resume [SESSION_ID]`: as the session was started, with what is given now over it."""
-    from agent_host.app import recorded_options
+    from agent_host.session.opening import recorded_options
 
     state_dir = state_dir_of(namespace)
     session_id = namespace.session_id or newest_resumable(state_dir)
@@ -106,7 +107,7 @@ def _launch(
     approvals: list[str],
     approve_all: bool,
 ) -> Launch:
-    from agent_host.app import Launch
+    from agent_host.session.opening import Launch
 
     root = os.path.realpath(os.path.expanduser(workspace))
     if root != root.encode("utf-8", "replace").decode():

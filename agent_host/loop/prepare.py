@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agent_host.thread.messages import ToolCall
     from policy.decision import Decision
     from policy.facts import ActionFacts
-    from state.checkpoint import Call
+    from state.open_step import Call
 
 
 @dataclass(frozen=True, slots=True)

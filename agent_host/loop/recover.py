@@ -19,7 +19,7 @@ from state.recovery import Verdict, judge
 if TYPE_CHECKING:
     from agent_host.loop.context import LoopContext
     from agent_host.loop.prepare import PreparedCall
-    from state.checkpoint import Call
+    from state.open_step import Call
 
 _DONE = "done: a crash cut off the answer, and the file is as this call was to leave it"
 _NOT_DONE = "interrupted by a crash before it took effect: the file is as it was"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -11,11 +10,7 @@ import orjson
 
 from agent_host.contracts import Artifact
 from agent_host.errors import (
-    CheckpointUnreadable,
-    CheckpointWriteFailed,
     ErrorCode,
-    SessionHeld,
-    SessionNotFound,
     UsageError,
 )
 from agent_host.events.kinds import EventType
@@ -48,37 +43,6 @@ _END_EVENTS: dict[EndStatus, EventType] = {
     "cancelled": EventType.TASK_CANCELLED,
     "paused": EventType.SESSION_PAUSED,
 }
-
-
-@contextlib.contextmanager
-def state_errors_translated() -> Iterator[None]:
-    """Errors of the state package as errors of the host; the one place that does it."""
-    try:
-        yield
-    except state_errors.SessionLocked as error:
-        raise SessionHeld(f"{error}: wait for it or end it", pid=error.pid) from error
-    except state_errors.NoSuchSession as error:
-        raise SessionNotFound(f"{error}; `agent-host sessions` lists what there is") from error
-    except (state_errors.SessionExists, state_errors.InvalidSessionId) as error:
-        raise UsageError(str(error)) from error
-    except state_errors.Damaged as error:
-        raise CheckpointUnreadable(_of_damage(error)) from error
-    except state_errors.Untrusted as error:
-        raise CheckpointUnreadable(str(error)) from error
-    except state_errors.UnknownVersion as error:
-        raise CheckpointUnreadable(f"{error}; use the program that wrote it") from error
-    except state_errors.WriteFailed as error:
-        raise CheckpointWriteFailed(str(error)) from error
-
-
-def _of_damage(error: state_errors.Damaged) -> str:
-    if error.salvaged:
-        return (
-            f"the session is damaged: {error}; the damaged files are kept as {error.quarantined}; what was whole "
-            "before the damage can be resumed: give the same command again"
-        )
-    kept = f"; it was moved to {error.quarantined}" if error.quarantined else ""
-    return f"the session cannot be recovered: {error}{kept}"
 
 
 class Session:

@@ -25,8 +25,8 @@ from state.recovery import Verdict, judge
 
 if TYPE_CHECKING:
     from agent_host.testing.disk import SimulatedDisk
-    from state.checkpoint import Call
     from state.file_session import FileSession
+    from state.open_step import Call
 
 STATE_DIR = "/home/state"
 SESSION = "s1"

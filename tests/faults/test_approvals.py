@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from state.checkpoint import Call, Checkpoint
+    from state.checkpoint import Checkpoint
+    from state.open_step import Call
     from tests.support.person import Word
     from tests.support.process import Gateway, Outcome, Process, Turn
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from agent_host.testing.disk_content import Outcome
-    from state.checkpoint import Call
+    from state.open_step import Call
 
 SHARDS = 4
 RANDOM_OUTCOMES = 2

@@ -23,9 +23,9 @@ from tests.support.process import Host, gateway, say, shell, use
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.app import Launch
     from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
     from agent_host.events.emitter import Event
+    from agent_host.session.opening import Launch
     from tests.support.person import Word
 
 RULES = [{"approvalRuleId": "shell", "title": "Run", "description": "Runs a command."}]

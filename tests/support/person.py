@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Literal
 
 import orjson
 
-from agent_host.app import Finished, Launch, run_headless
+from agent_host.app import Finished, run_headless
 from agent_host.approval.request import ApprovalAnswer
+from agent_host.session.opening import Launch
 from agent_host.testing.crash import kill_after_record
 from config.load import load
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state.boot import boot_id
-from state.checkpoint import Call
 from state.errors import InvalidSessionId
 from state.locations import SessionPaths, checked_session_id, default_state_dir
+from state.open_step import Call
 from state.recovery import Verdict, judge
 
 if TYPE_CHECKING:

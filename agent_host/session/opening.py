@@ -1,0 +1,144 @@
+"""How a session comes to its store: with its first state, or as the last process left it (AH 3.2, 9.5)."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agent_host.errors import CheckpointUnreadable, CheckpointWriteFailed, SessionHeld, SessionNotFound, UsageError
+from agent_host.llm.client import shown_url
+from agent_host.stamps import new_id
+from agent_host.thread.messages import Message, encode
+from agent_host.thread.prompt import system_prompt
+from agent_host.thread.tokens import message_tokens
+from state import errors as state_errors
+from state.checkpoint import Checkpoint, SessionIdentity
+from state.errors import Damaged, NoSuchSession, WriteFailed
+from state.file_store import FileCheckpointStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from agent_host.routing.facts import Surroundings
+    from config.settings import Settings
+    from policy.bundle import PolicyBundle
+    from state.file_session import FileSession
+
+MOCK_PREFIX = "mock:"
+LOCAL = "local"
+
+# Settings that say how this process shows its work, not how the session works: a resume has its own.
+_OF_ONE_PROCESS = frozenset({"host.output"})
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a session is started with. `flags` are the settings given on the command line: a resume takes them over
+    from the run. `approve_all` and `approvals` answer approval requests in advance."""
+
+    settings: Settings
+    flags: Mapping[str, Any]
+    workspace: str
+    state_dir: str
+    session_id: str
+    approvals: frozenset[str] = frozenset()
+    approve_all: bool = False
+
+
+@contextlib.contextmanager
+def state_errors_translated() -> Iterator[None]:
+    """Errors of the state package as errors of the host; the one place that does it."""
+    try:
+        yield
+    except state_errors.SessionLocked as error:
+        raise SessionHeld(f"{error}: wait for it or end it", pid=error.pid) from error
+    except state_errors.NoSuchSession as error:
+        raise SessionNotFound(f"{error}; `agent-host sessions` lists what there is") from error
+    except (state_errors.SessionExists, state_errors.InvalidSessionId) as error:
+        raise UsageError(str(error)) from error
+    except state_errors.Damaged as error:
+        raise CheckpointUnreadable(_of_damage(error)) from error
+    except state_errors.Untrusted as error:
+        raise CheckpointUnreadable(str(error)) from error
+    except state_errors.UnknownVersion as error:
+        raise CheckpointUnreadable(f"{error}; use the program that wrote it") from error
+    except state_errors.WriteFailed as error:
+        raise CheckpointWriteFailed(str(error)) from error
+
+
+def _of_damage(error: state_errors.Damaged) -> str:
+    if error.salvaged:
+        return (
+            f"the session is damaged: {error}; the damaged files are kept as {error.quarantined}; what was whole "
+            "before the damage can be resumed: give the same command again"
+        )
+    kept = f"; it was moved to {error.quarantined}" if error.quarantined else ""
+    return f"the session cannot be recovered: {error}{kept}"
+
+
+def recorded_options(state_dir: str, session_id: str) -> dict[str, Any]:
+    """What the session was started with: `flags`, `workspace`, `approvals`, `approveAll`.
+
+    Raises SessionNotFound, CheckpointUnreadable (then the files were moved aside); changes nothing else on disk.
+    """
+    store = FileCheckpointStore(state_dir)
+    with state_errors_translated():
+        try:
+            return store.load(session_id).identity.options
+        except (Damaged, NoSuchSession):
+            store.open(session_id).close()  # moves damaged files aside, and clears up a clean end that was cut off
+            raise
+
+
+def open_store(
+    launch: Launch, bundle: PolicyBundle, where: Surroundings, count: Callable[[str], int], *, new: bool
+) -> FileSession:
+    """The session's store: made anew, or taken over from the process that had it last.
+
+    Raises SessionHeld, SessionNotFound, CheckpointUnreadable, CheckpointWriteFailed, UsageError.
+    """
+    sessions = FileCheckpointStore(launch.state_dir, blob_limit_bytes=launch.settings.integer("host.max_stored_bytes"))
+    with state_errors_translated():
+        return _create(sessions, launch, bundle, where, count) if new else sessions.open(launch.session_id)
+
+
+def _create(
+    sessions: FileCheckpointStore,
+    launch: Launch,
+    bundle: PolicyBundle,
+    where: Surroundings,
+    count: Callable[[str], int],
+) -> FileSession:
+    options = {
+        "flags": _kept_flags(launch.flags),
+        "workspace": launch.workspace,
+        "approvals": sorted(launch.approvals),
+        "approveAll": launch.approve_all,
+    }
+    identity = SessionIdentity(launch.session_id, new_id("ws"), LOCAL, LOCAL, options)
+    text = system_prompt(workspace=where.workspace, os_family=where.os_family, shell=where.shell)
+    first = encode(Message("system", text, message_tokens(count, text)), session_id=launch.session_id)
+    state = Checkpoint(identity, policy_bundle_version=bundle.policy_bundle_version, thread=[first])
+    try:
+        _clear_unbegun(sessions, launch.session_id)
+        return sessions.create(launch.session_id, state)
+    except WriteFailed as error:  # nothing was begun, so there is nothing to resume
+        raise UsageError(f"the state directory {launch.state_dir} cannot be used: {error}") from error
+
+
+def _clear_unbegun(sessions: FileCheckpointStore, session_id: str) -> None:
+    """Take away a session whose process died before its task was on record: there is nothing in it to resume, and it
+    would keep its id from being used."""
+    with contextlib.suppress(NoSuchSession, Damaged):  # `create` says what is wrong with what is there
+        if sessions.load(session_id).task is None:
+            sessions.open(session_id).delete()
+
+
+def _kept_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that a resume takes over. A gateway URL with a password in it is a secret and is not kept."""
+    kept = {key: value for key, value in flags.items() if key not in _OF_ONE_PROCESS}
+    url = kept.get("llm.gateway", "")
+    if "@" in url and not url.startswith(MOCK_PREFIX) and shown_url(url) != url.rstrip("/"):
+        del kept["llm.gateway"]
+    return kept
