@@ -30,7 +30,7 @@ _VERSION = b"J2"
 _OLD_VERSION = b"J1"
 _FORMAT = re.compile(rb"J\d+(?=[ \n])")
 _ANY_RECORD = re.compile(rb"J[12] ")
-_MAX_HEADER_BYTES = 100
+_HEADER = re.compile(rb"(?:J2 (\d{1,19}) (\d{1,19}) (\d{1,19}) (\d{1,19})|J1 (\d{1,19}) (\d{1,19})) ([0-9a-f]{8}) ")
 
 
 class Record(NamedTuple):
@@ -84,22 +84,21 @@ def parse(data: bytes) -> JournalContent:
 
 def _record_at(data: bytes, at: int) -> Record | None:
     """The whole record that starts at `at`, or None when there is none."""
-    version, _, rest = data[at : at + _MAX_HEADER_BYTES].partition(b" ")
-    numbers = {_VERSION: 4, _OLD_VERSION: 2}.get(version)
-    if numbers is None:
+    head = _HEADER.match(data, at)
+    if head is None:
         return None
-    head = rest.split(b" ", numbers + 1)
-    if len(head) < numbers + 2 or not all(number.isdigit() for number in head[:numbers]):
-        return None
-    start = at + len(version) + sum(map(len, head[: numbers + 1])) + numbers + 2
-    seq, *rest_of_head = map(int, head[:numbers])
-    synced, fields_length, message_length = rest_of_head if version == _VERSION else (seq - 1, *rest_of_head, 0)
+    *numbers, old_seq, old_length, checksum = head.groups()
+    if old_seq is None:
+        seq, synced, fields_length, message_length = map(int, numbers)
+    else:
+        seq, synced, fields_length, message_length = int(old_seq), int(old_seq) - 1, int(old_length), 0
+    start = head.end()
     fields_end = start + fields_length
     end = fields_end + (message_length + 1 if message_length else 0)
     if data[end : end + 1] != b"\n":
         return None
-    counted = b" ".join(head[:numbers]) + b" "
-    if b"%08x" % zlib.crc32(memoryview(data)[start:end], zlib.crc32(counted)) != head[numbers]:
+    counted = data[at + len(_VERSION) + 1 : start - len(checksum) - 1]
+    if zlib.crc32(memoryview(data)[start:end], zlib.crc32(counted)) != int(checksum, 16):
         return None
     message = data[fields_end + 1 : end] if message_length else None
     return Record(seq, synced, data[start:fields_end], message, end + 1)
