@@ -117,6 +117,8 @@ def _append(state: Checkpoint, message: bytes | None) -> None:
 def _task_started(state: Checkpoint, fields: dict[str, Any], message: bytes | None) -> None:
     state.task = Task(fields["taskId"], fields["prompt"], fields["maxSteps"])
     state.open_step = None
+    # Approvals for a task end with it.
+    state.grants = [grant for grant in state.grants if grant.get("scope") != "task"]
     _append(state, message)
 
 

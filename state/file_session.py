@@ -22,7 +22,7 @@ from state.large import named_in, shortened
 from state.loading import find
 from state.quarantine import copy_aside, is_quarantined, move_aside
 from state.snapshot import encode_snapshot
-from state.store import ENDED, LoadReport, encoded_fields
+from state.store import ENDED, SNAPSHOT, LoadReport, encoded_fields
 
 if TYPE_CHECKING:
     from state.blobs import BlobFolder
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from state.loading import Found
     from state.locations import SessionPaths
 
+_SMALL_SNAPSHOT_BYTES = 16 * 1024
 # Larger blobs cost a file and its syncs at once; smaller ones wait in the journal for the next snapshot.
 _MAX_INLINE_BYTES = 64 * 1024
 
@@ -81,8 +82,8 @@ class FileSession:
             session = cls(place, lock, state, LoadReport())
             # The journal first: so a checkpoint without one is never the trace of a crash, and always damage.
             with as_write_failure("writing the journal"):
-                session._start_journal()
-                session._replace_snapshot()
+                session._start_journal(session._encoded())
+                session._replace_snapshot(session._encoded())
         except WriteFailed:
             lock.release(remove=True)
             raise
@@ -135,7 +136,7 @@ class FileSession:
         journal = self._journal
         if journal is None or journal.broken:
             self._write_snapshot()
-        elif journal.size > max(self._place.min_compact_bytes, self._snapshot_bytes):
+        elif journal.grown_bytes > max(self._place.min_compact_bytes, self._snapshot_bytes):
             self._compact_or_sync(journal)
         else:
             journal.sync()
@@ -209,8 +210,7 @@ class FileSession:
     def _take_over(self) -> None:
         """Put what the last process left into files of our own: it may have died of a disk that failed to sync it, and
         syncing the same file again would then report success for pages that are gone."""
-        self._replace_snapshot()
-        self._start_journal()
+        self._renew()
         self._remove_leftovers(self._named_blobs())
 
     def _saved(self, damage: str) -> Damaged:
@@ -218,8 +218,7 @@ class FileSession:
         error = Damaged(damage)
         with as_write_failure("putting damaged files aside"):
             error.quarantined = copy_aside(self._place.disk, self._place.paths)
-            self._replace_snapshot()
-            self._start_journal()
+            self._renew()
             self._close_journal()
         error.salvaged = True
         return error
@@ -247,17 +246,25 @@ class FileSession:
 
     def _write_snapshot(self) -> None:
         with as_write_failure("writing the checkpoint"):
-            self._replace_snapshot()
-            self._start_journal()
+            self._renew()
 
-    def _replace_snapshot(self) -> None:
+    def _renew(self) -> None:
+        """A new snapshot, and behind it a new journal. A crash between the two is harmless: records up to the number
+        that the snapshot names are skipped on load."""
+        snapshot = self._encoded()
+        self._replace_snapshot(snapshot)
+        self._start_journal(snapshot)
+
+    def _encoded(self) -> list[bytes]:
+        """The snapshot of the state in chunks, what is large in it put into blobs first."""
         self._move_to_blobs()
         thread = self.state.thread
         if self._short:
             thread = [self._short.get(place, message) for place, message in enumerate(thread)]
-        moment = datetime.now(UTC).isoformat(timespec="milliseconds")
-        chunks = encode_snapshot(self.state, thread, moment)
-        self._snapshot_bytes = replace_atomically(self._place.disk, self._place.paths.snapshot, chunks)
+        return encode_snapshot(self.state, thread, datetime.now(UTC).isoformat(timespec="milliseconds"))
+
+    def _replace_snapshot(self, snapshot: list[bytes]) -> None:
+        self._snapshot_bytes = replace_atomically(self._place.disk, self._place.paths.snapshot, snapshot)
 
     def _move_to_blobs(self) -> None:
         """Give what the journal alone holds, and the large parts of new messages, files of their own."""
@@ -274,9 +281,9 @@ class FileSession:
             self._short |= {place: short for place, (short, _) in large.items()}
         self._examined = len(self.state.thread)
 
-    def _start_journal(self) -> None:
-        """An empty journal in place of the old one, whose records the snapshot now holds. A crash between the two
-        is harmless: records up to the snapshot's sequence number are skipped on load."""
+    def _start_journal(self, snapshot: list[bytes]) -> None:
+        """A journal with nothing but its opening in place of the old one. A small snapshot stands in it as well: should
+        its file be damaged, the journal can do without."""
         self._close_journal()
         paths = self._place.paths
         opening = {
@@ -285,6 +292,8 @@ class FileSession:
             "status": self.state.session_status,
             "boot": self._place.disk.boot_id(),
         }
+        if sum(map(len, snapshot)) <= _SMALL_SNAPSHOT_BYTES:
+            opening[SNAPSHOT] = b"".join(snapshot).decode()
         self.state.seq += 1
         self._journal = Journal.create(self._place.disk, paths.journal, self.state.seq, orjson.dumps(opening))
 

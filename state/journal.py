@@ -120,11 +120,11 @@ class Journal:
     failed is never trusted again.
     """
 
-    def __init__(self, disk: Disk, fd: int, next_seq: int, size: int) -> None:
+    def __init__(self, disk: Disk, fd: int, next_seq: int) -> None:
         self._disk = disk
         self._fd = fd
         self.next_seq = next_seq
-        self.size = size
+        self.grown_bytes = 0  # since its opening
         self.broken = False
         self._synced = next_seq - 1
 
@@ -132,8 +132,8 @@ class Journal:
     def create(cls, disk: Disk, path: str, seq: int, opening: bytes) -> Self:
         """A new journal in place of whatever is at `path`, atomically, with the fields `opening` as its durable first
         record. Raises OSError."""
-        size = replace_atomically(disk, path, [frame(seq, seq - 1, opening)])
-        return cls(disk, disk.open_append(path), seq + 1, size)
+        replace_atomically(disk, path, [frame(seq, seq - 1, opening)])
+        return cls(disk, disk.open_append(path), seq + 1)
 
     def append(self, fields: bytes, message: bytes | None = None) -> int:
         """Write one record; it survives the death of the process, and of the machine after `sync`. Returns its
@@ -145,7 +145,7 @@ class Journal:
         except OSError as error:
             self.broken = True
             raise WriteFailed(f"writing the journal failed: {error.strerror}") from error
-        self.size += len(record)
+        self.grown_bytes += len(record)
         self.next_seq += 1
         return self.next_seq - 1
 

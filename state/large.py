@@ -42,7 +42,7 @@ def shortened(message: bytes) -> tuple[bytes, list[bytes]]:
 
 def restored(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes, list[str]]:
     """The whole message again, and the names of the parts that `get` no longer has: in their place stands a word about
-    it, so that the thread can still be sent."""
+    it, so that the thread can still be sent. A blob that is put back is found again."""
     if _MARK not in message:
         return message, []
     wire = orjson.loads(message)
@@ -52,8 +52,11 @@ def restored(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes,
         data = get(reference["sha256"])
         if data is None:
             lost.append(reference["sha256"])
-            said = f"[{reference['bytes']} bytes that stood here were damaged on disk and are lost]"
-            holder[key] = said if key == "content" else {"lost": said}
+            said = f"{reference['bytes']} bytes that stood here were damaged on disk and are lost"
+            if key == "content":
+                holder[key] = f"[{said}]"
+            else:  # a call that cannot be made any more
+                holder["problem"] = said
         else:
             holder[key] = data.decode() if key == "content" else orjson.loads(data)
     return orjson.dumps(wire), lost

@@ -14,7 +14,7 @@ from state.errors import Damaged, NoSuchSession, Untrusted, WriteFailed
 from state.journal import JournalContent, Record, parse
 from state.large import restored
 from state.snapshot import decode_snapshot
-from state.store import BLOBS, ENDED, KIND, MESSAGE
+from state.store import BLOBS, ENDED, KIND, MESSAGE, SNAPSHOT
 
 if TYPE_CHECKING:
     from state.blobs import BlobFolder
@@ -43,20 +43,12 @@ class Found:
 def find(disk: Disk, paths: SessionPaths, blobs: BlobFolder) -> Found:
     """Read a session without changing anything. Raises NoSuchSession, UnknownVersion, Untrusted, WriteFailed."""
     readable = _check_owner(disk, paths)
-    journal_data, problem = None, None
-    try:
-        journal_data = _read(disk, paths.journal)
-    except Damaged as error:
-        problem = str(error)
+    data, snapshot_problem = _read(disk, paths.snapshot)
+    journal_data, journal_problem = _read(disk, paths.journal)
+    problem = snapshot_problem or journal_problem
     content = parse(journal_data or b"")
-    try:
-        data = _read(disk, paths.snapshot)
-    except Damaged as error:
-        return Found(None, str(error))
-    if data is None:
-        if problem is None and (journal_data is None or _never_begun(content) or _says_ended(content)):
-            raise no_such(paths)
-        return Found(None, problem or "the journal is there and its checkpoint is missing")
+    if data is None and problem is None and (journal_data is None or _never_begun(content) or _says_ended(content)):
+        raise no_such(paths)
     found = _folded(data, content.records, paths.session_id, blobs)
     found.journal, found.readable = content, readable
     found.damage = problem or found.damage
@@ -73,32 +65,41 @@ def no_such(paths: SessionPaths) -> NoSuchSession:
     return NoSuchSession(f"there is no session {paths.session_id} to resume under {paths.state_dir}")
 
 
-def _folded(data: bytes, records: list[Record], session_id: str, blobs: BlobFolder) -> Found:
-    """The snapshot's state with the records over it, as far as they fit."""
+def _folded(data: bytes | None, records: list[Record], session_id: str, blobs: BlobFolder) -> Found:
+    """The snapshot's state with the records over it, as far as they fit. A journal that began with a small snapshot
+    holds it too."""
     found = Found(None)
+    opening = orjson.loads(records[0].fields) if records else {}
     try:
-        found.state = state = decode_snapshot(data, lambda place, message: _whole(place, message, found, blobs))
+        if data is None:
+            raise Damaged("the journal is there and its checkpoint is missing")
+        state = _decoded(data, found, blobs)
     except Damaged as error:
-        return Found(None, str(error))
+        found.damage = str(error)
+        if SNAPSHOT not in opening:
+            return found
+        state = _decoded(opening[SNAPSHOT].encode(), found, blobs)
     if state.identity.session_id != session_id:
         return Found(None, f"the checkpoint belongs to session {state.identity.session_id!r}")
+    found.state = state
     if not records:
         found.damage = "the checkpoint is there and its journal is missing or empty"
-        return found
-    opening = orjson.loads(records[0].fields)
-    if opening.get("sessionId") != session_id:
+    elif opening.get("sessionId") != session_id:
         found.damage = f"the journal belongs to session {opening.get('sessionId')!r}"
-        return found
-    fitting = 0
-    try:
-        for record in records:
-            _fold(state, record, found.inline)
-            fitting += 1
-    except Damaged as error:
-        # What does not fit may have changed a part of the state already.
-        found = _folded(data, records[:fitting], session_id, blobs)
-        found.damage = str(error)
+    else:
+        for fitting, record in enumerate(records):
+            try:
+                _fold(state, record, found.inline)
+            except Damaged as error:  # what does not fit may have changed a part of the state already
+                found = _folded(data, records[:fitting], session_id, blobs)
+                found.damage = str(error)
+                break
     return found
+
+
+def _decoded(data: bytes, found: Found, blobs: BlobFolder) -> Checkpoint:
+    found.short, found.lost = {}, []
+    return decode_snapshot(data, lambda place, message: _whole(place, message, found, blobs))
 
 
 def _whole(place: int, message: bytes, found: Found, blobs: BlobFolder) -> bytes:
@@ -175,20 +176,20 @@ def _check_owner(disk: Disk, paths: SessionPaths) -> bool:
     return readable
 
 
-def _read(disk: Disk, path: str) -> bytes | None:
-    """The file's content, None when there is none. Raises Damaged for what is no plain file, WriteFailed."""
+def _read(disk: Disk, path: str) -> tuple[bytes | None, str | None]:
+    """The file's content, None when there is none, and what is wrong with what lies there. Raises WriteFailed."""
     status = disk.status(path)
     if status is None:
-        return None
+        return None, None
+    name = os.path.basename(path)
     if status.kind != "file":
-        raise Damaged(f"{os.path.basename(path)} is no regular file")
+        return None, f"{name} is no regular file"
     try:
-        return disk.read(path)
+        return disk.read(path), None
     except FileNotFoundError:
-        return None
+        return None, None
     except OSError as error:
-        problem = f"{os.path.basename(path)} cannot be read: {error.strerror}"
         # What was put in its place meanwhile is not ours. Anything else is a trouble of the machine.
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.EMLINK):
-            raise Damaged(problem) from error
-        raise WriteFailed(problem) from error
+            return None, f"{name} cannot be read: {error.strerror}"
+        raise WriteFailed(f"{name} cannot be read: {error.strerror}") from error

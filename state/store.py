@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ENDED = "SESSION_COMPLETED"
 # Fields of a record that are the store's own.
-KIND, MESSAGE, BLOBS = "kind", "message", "blobs"
+KIND, MESSAGE, BLOBS, SNAPSHOT = "kind", "message", "blobs", "snapshot"
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,15 @@ def worked(directory: Path, **options: Any) -> FileSession:
     return made
 
 
+def large(directory: Path) -> FileSession:
+    """A session whose snapshot is too large to stand in the journal."""
+    made = worked(directory)
+    for _ in range(2):
+        made.append("note", {}, message("system", "n" * 10_000))
+    made.compact()
+    return made
+
+
 def copy_of(directory: Path, target: Path) -> Path:
     """What a process killed now would leave behind."""
     shutil.copytree(directory, target)
@@ -452,14 +461,14 @@ def test_damage_is_moved_aside_and_never_deleted(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     contents = []
     for number in (1, 2):
-        worked(tmp_path).close()
+        large(tmp_path).close()
         snapshot, journal = checkpoints / f"{SESSION}.json", checkpoints / f"{SESSION}.journal"
         damaged = snapshot.read_bytes().replace(b"be careful", b"be careless"[:10])
         snapshot.write_bytes(damaged)
         contents.append((damaged, journal.read_bytes()))
         with pytest.raises(Damaged, match="checksum") as caught:
             reopen(tmp_path)
-        assert caught.value.quarantined == f"{snapshot}.corrupt-{number}"
+        assert (caught.value.quarantined, caught.value.salvaged) == (f"{snapshot}.corrupt-{number}", False)
     assert sorted(path.name for path in checkpoints.iterdir()) == [
         f"{SESSION}.journal.corrupt-1",
         f"{SESSION}.journal.corrupt-2",
@@ -470,6 +479,25 @@ def test_damage_is_moved_aside_and_never_deleted(tmp_path: Path) -> None:
         assert (checkpoints / f"{SESSION}.json.corrupt-{number}").read_bytes() == snapshot_data
         assert (checkpoints / f"{SESSION}.journal.corrupt-{number}").read_bytes() == journal_data
     create(tmp_path).close()
+
+
+@pytest.mark.parametrize("damaged", [None, b"", b'{"checkpointVersion":"1.0"'])
+def test_a_small_snapshot_stands_in_the_journal_too(tmp_path: Path, damaged: bytes | None) -> None:
+    live = worked(tmp_path)
+    live.close()
+    snapshot = tmp_path / "checkpoints" / f"{SESSION}.json"
+    if damaged is None:
+        snapshot.unlink()
+    else:
+        snapshot.write_bytes(damaged)
+    with pytest.raises(Damaged) as caught:
+        reopen(tmp_path)
+    assert caught.value.salvaged
+    again = reopen(tmp_path)
+    assert again.state.thread == live.state.thread
+    assert again.state.open_step is not None
+    assert [call.started for call in again.state.open_step.calls] == [True, True]
+    again.close()
 
 
 def test_what_is_whole_before_the_damage_can_be_resumed(tmp_path: Path) -> None:
