@@ -130,8 +130,20 @@ def test_a_system_call_is_named_as_it_is_read() -> None:
     assert FailSystemCall.parse(fault.arguments[1]) == fault
 
 
-def test_the_scenario_on_the_page_works(tmp_path: Path) -> None:
-    example, *_ = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+def example(words: str) -> dict[str, Any]:
+    """The names that the example with `words` on the page leaves."""
+    (found,) = (
+        text for text in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL) if words in text
+    )
     names: dict[str, Any] = {}
-    exec(example, names)
+    exec(found, names)
+    return names
+
+
+def test_the_simulated_disk_on_the_page_works() -> None:
+    assert example("SimulatedDisk(Faults")["session"].state.task.step_count == 0
+
+
+def test_the_scenario_on_the_page_works(tmp_path: Path) -> None:
+    names = example("class Greeting")
     assert run_trial(KillAfterRecord(3), tmp_path, names["Greeting"]()) == []
