@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -179,6 +180,29 @@ def test_a_disk_that_refuses_the_result_is_told(host: Host) -> None:
         outcome = host.resume("s", "--gateway", model.url)
     assert checkpoint(host, "json").exists(), "so it can be resumed, and somebody should know"
     assert "result could not be kept" in outcome.stderr
+
+
+# Where the output goes is full
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+@pytest.mark.xfail(strict=True, reason="json to a full disk: internal error; progress to one: exit code 120, no effect")
+@pytest.mark.parametrize(("form", "stream"), [("json", "stdout"), ("text", "stderr")])
+def test_output_to_a_full_disk(host: Host, form: str, stream: str) -> None:
+    command = ["run", "Do it.", "--policy", "full", "--session-id", "s", "--output", form]
+    with gateway(use(EFFECT), say("Done.")) as model, open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "agent_host.cli.main", *command, "--gateway", model.url],
+            stdout=full if stream == "stdout" else subprocess.PIPE,
+            stderr=full if stream == "stderr" else subprocess.PIPE,
+            env=host.environment(),
+            cwd=host.workspace,
+            check=False,
+            timeout=30,
+        )
+    assert (host.workspace / "effects").exists(), "who watches is no reason to stop"
+    assert done.returncode in (0, 1)
+    assert b"internal error" not in (done.stderr or b"")
 
 
 # The state directory changes under a running session
