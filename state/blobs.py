@@ -31,9 +31,11 @@ class BlobFolder:
         self._disk = disk
         self._directory = directory
         self.limit_bytes = limit_bytes
+        self.refused = False  # something, for want of room
         self._sizes: dict[str, int] | None = None
         # What an earlier process left may be whole and not durable, so only what this one wrote counts.
         self._durable: set[str] = set()
+        self._made = False
         self._guard = threading.Lock()  # large artifacts are shared from another thread
 
     @property
@@ -44,6 +46,10 @@ class BlobFolder:
     def has_room(self, size: int) -> bool:
         """Whether `size` more bytes may be kept."""
         return self.used_bytes + size <= self.limit_bytes
+
+    def trust(self, names: AbstractSet[str]) -> None:
+        """Take `names` for durable: a checkpoint names them, and they were before it did."""
+        self._durable.update(names)
 
     def put(self, *contents: bytes, limited: bool = True) -> None:
         """Keep each of `contents` under its SHA-256, durable on return; what is there already is not written again.
@@ -57,8 +63,9 @@ class BlobFolder:
         with self._guard:
             if limited:
                 self._check_room(new)
-            if not self._durable:
+            if not self._made:
                 make_durable_dir(self._disk, self._directory, within=os.path.dirname(self._directory))
+                self._made = True
             for name, data in new.items():
                 self._write(name, data, durable=True)
             self._disk.sync_directory(self._directory)
@@ -106,6 +113,7 @@ class BlobFolder:
     def _check_room(self, contents: dict[str, bytes]) -> None:
         needed = sum(len(data) for name, data in contents.items() if name not in self._known())
         if needed and not self.has_room(needed):
+            self.refused = True
             raise StorageLimit(self.limit_bytes)
 
     def _write(self, name: str, data: bytes, *, durable: bool) -> None:

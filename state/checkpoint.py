@@ -2,7 +2,7 @@
 
 Live and after a crash the state comes about the same way: `apply` folds records over it. A record is a kind, a few
 fields, and at most one message in its encoded form; encoded messages are kept as bytes and put into journal, snapshot
-and history as they are, so that nothing is encoded twice.
+and history as they are; only parts too large for a snapshot are taken out of it (`state.large`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from state.errors import Damaged
+from state.errors import Damaged, UnknownVersion
 from state.open_step import open_step_from
 
 if TYPE_CHECKING:
@@ -95,6 +95,10 @@ class Checkpoint:
         """Input and output of every call so far (AH 5.3)."""
         return self.usage.input_tokens + self.usage.output_tokens
 
+    def take_start_back(self, call_id: str) -> None:
+        """The call did not start after all: the record that was to say so first could not be written."""
+        _open_call(self, call_id).started = False
+
     def suspect_starts(self) -> None:
         """Take every unanswered call of the open step for started: records that may have said so are gone."""
         if self.open_step is not None:
@@ -102,7 +106,10 @@ class Checkpoint:
                 call.started = call.started or call.result is None
 
     def apply(self, kind: str, fields: dict[str, Any], message: bytes | None) -> None:
-        """Fold one record over the state. Raises Damaged for a record that cannot follow what came before."""
+        """Fold one record over the state. Raises Damaged for a record that cannot follow what came before,
+        UnknownVersion for a kind that this program does not have."""
+        if kind not in _APPLY:
+            raise UnknownVersion(f"records of kind {kind!r} are not known to this program")
         try:
             _APPLY[kind](self, fields, message)
         except (KeyError, TypeError, AttributeError, StopIteration) as error:
@@ -115,8 +122,9 @@ def _append(state: Checkpoint, message: bytes | None) -> None:
 
 
 def _task_started(state: Checkpoint, fields: dict[str, Any], message: bytes | None) -> None:
+    if state.open_step is not None:
+        raise KeyError("a task follows when the step before it is over")
     state.task = Task(fields["taskId"], fields["prompt"], fields["maxSteps"])
-    state.open_step = None
     # Approvals for a task end with it.
     state.grants = [grant for grant in state.grants if grant.get("scope") != "task"]
     _append(state, message)

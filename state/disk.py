@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from state import boot, locations
-from state.lock import SessionLock, holder
+from state.lock import SessionLock, holder, is_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,6 +46,10 @@ class FileStatus:
 
 class Lock(Protocol):
     """A held lock."""
+
+    def still_held(self) -> bool:
+        """Whether the lock's file is still the one under its name; otherwise another process may hold a lock there."""
+        ...
 
     def release(self, *, remove: bool) -> None:
         """Let go; `remove` takes its file away too. Never raises: a file that cannot be taken away stays."""
@@ -78,6 +82,10 @@ class Disk(Protocol):
 
     def close(self, fd: int) -> None:
         """Close the descriptor."""
+        ...
+
+    def is_named(self, fd: int, path: str) -> bool:
+        """Whether `path` still leads to the file of `fd`: what is written to a file without a name is lost."""
         ...
 
     def read(self, path: str) -> bytes:
@@ -155,6 +163,10 @@ class LocalDisk:
     def close(self, fd: int) -> None:
         """See Disk."""
         os.close(fd)
+
+    def is_named(self, fd: int, path: str) -> bool:
+        """See Disk."""
+        return is_named(fd, path)
 
     def read(self, path: str) -> bytes:
         """See Disk."""

@@ -60,9 +60,14 @@ class FileSession:
         # Messages as they stand in snapshots, by their place in the thread, where that is not as they are.
         self._short: dict[int, bytes] = {}
         self._examined = 0
+        self._full = False
         self.state = state
         self.report = report
-        self.storage_full = False
+
+    @property
+    def storage_full(self) -> bool:
+        """See OpenSession."""
+        return self._full or self._place.blobs.refused
 
     @property
     def blobs(self) -> BlobFolder:
@@ -78,7 +83,8 @@ class FileSession:
                 make_durable_dir(disk, directory, within=paths.state_dir)
         lock = disk.lock(paths.lock, paths.session_id)
         try:
-            _refuse_existing(place)
+            with as_write_failure("looking for a session of this id"):
+                _refuse_existing(place)
             session = cls(place, lock, state, LoadReport())
             # The journal first: so a checkpoint without one is never the trace of a crash, and always damage.
             with as_write_failure("writing the journal"):
@@ -100,13 +106,8 @@ class FileSession:
             found = find(place.disk, place.paths, place.blobs)
             if found.state is None:
                 raise _moved_aside(place, found)
-            report = LoadReport(found.journal.torn_bytes, tuple(found.lost), made_private=found.readable)
-            session = cls(place, lock, found.state, report)
-            session._inline, session._short = found.inline, found.short
-            if found.damage is not None:
-                raise session._saved(found.damage)
-            with as_write_failure("taking the session over"):
-                session._take_over()
+            session = cls(place, lock, found.state, LoadReport())
+            session._take_over(found)
         except NoSuchSession:
             with contextlib.suppress(OSError):
                 place.disk.remove(place.paths.journal)
@@ -133,6 +134,7 @@ class FileSession:
 
     def sync(self) -> None:
         """See OpenSession. A journal that failed gives way to a new snapshot."""
+        self._check_lock()
         journal = self._journal
         if journal is None or journal.broken:
             self._write_snapshot()
@@ -158,7 +160,7 @@ class FileSession:
             if not blobs.has_room(len(data) + sum(map(len, self._inline.values()))):
                 raise StorageLimit(blobs.limit_bytes)
         except StorageLimit:
-            self.storage_full = True
+            self._full = True
             return UNAVAILABLE
         except OSError:
             return UNAVAILABLE
@@ -207,21 +209,28 @@ class FileSession:
         except WriteFailed:  # of the journal, perhaps; the state has it, and new files may carry it
             self.sync()
 
-    def _take_over(self) -> None:
+    def _take_over(self, found: Found) -> None:
         """Put what the last process left into files of our own: it may have died of a disk that failed to sync it, and
-        syncing the same file again would then report success for pages that are gone."""
-        self._renew()
-        self._remove_leftovers(self._named_blobs())
+        syncing the same file again would then report success for pages that are gone.
 
-    def _saved(self, damage: str) -> Damaged:
-        """Put the damaged files aside and what was whole before the damage in their place."""
-        error = Damaged(damage)
-        with as_write_failure("putting damaged files aside"):
-            error.quarantined = copy_aside(self._place.disk, self._place.paths)
+        What is damaged, or was whole once, is put aside first. Raises Damaged when it is damage.
+        """
+        self._inline, self._short, self._examined = found.inline, found.short, found.in_snapshot
+        self._place.blobs.trust(self._named_blobs() - frozenset(found.lost) - found.inline.keys())
+        aside = None
+        with as_write_failure("taking the session over"):
+            if found.damage is not None or found.suspect:
+                aside = copy_aside(self._place.disk, self._place.paths)
             self._renew()
+            if found.damage is None:
+                self._remove_leftovers(self._named_blobs())
+        if found.damage is not None:
             self._close_journal()
-        error.salvaged = True
-        return error
+            error = Damaged(found.damage)
+            error.quarantined, error.salvaged = aside, True
+            raise error
+        torn = found.journal.torn_bytes
+        self.report = LoadReport(torn, tuple(found.lost), made_private=found.readable, kept_aside=aside)
 
     def _named_blobs(self) -> frozenset[str]:
         named = {name for message in self._short.values() for name in named_in(message)}
@@ -245,8 +254,13 @@ class FileSession:
             journal.sync()
 
     def _write_snapshot(self) -> None:
+        self._check_lock()
         with as_write_failure("writing the checkpoint"):
             self._renew()
+
+    def _check_lock(self) -> None:
+        if not self._lock.still_held():
+            raise WriteFailed("the session's lock was removed or replaced: another process may have the session")
 
     def _renew(self) -> None:
         """A new snapshot, and behind it a new journal. A crash between the two is harmless: records up to the number
@@ -276,7 +290,7 @@ class FileSession:
         try:
             blobs.put(*(part for _, parts in large.values() for part in parts))
         except StorageLimit:  # then they stay where they are
-            self.storage_full = True
+            self._full = True
         else:
             self._short |= {place: short for place, (short, _) in large.items()}
         self._examined = len(self.state.thread)
@@ -318,9 +332,10 @@ def _refuse_existing(place: Place) -> None:
         try:
             find(disk, paths, place.blobs)
         except NoSuchSession:
-            with as_write_failure("clearing up"):
-                disk.remove(paths.journal)
+            disk.remove(paths.journal)
         else:
             raise taken
+    if is_quarantined(disk, paths):
+        raise SessionExists(f"damaged files of an earlier session {paths.session_id} are kept: choose another id")
     if disk.status(paths.result) is not None:
         raise SessionExists(f"session {paths.session_id} has ended earlier: choose another id")

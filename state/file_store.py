@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from state.blobs import BlobFolder
 from state.disk import LOCAL_DISK
-from state.errors import Damaged, InvalidSessionId, StateError
+from state.errors import Damaged, InvalidSessionId, NoSuchSession, StateError, as_write_failure
 from state.file_session import FileSession, Place
 from state.loading import find, no_such
 from state.locations import SessionPaths
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 MIN_COMPACT_BYTES = 256 * 1024
 BLOB_LIMIT_BYTES = 1024 * 1024 * 1024
 
-_SNAPSHOT_SUFFIX = ".json"
 _READ_TRIES = 3
 
 
@@ -48,8 +47,9 @@ class FileCheckpointStore:
         """See CheckpointStore. What is damaged is kept as `.corrupt-N`; what was whole before the damage takes its
         place, and the next `open` finds it."""
         place = self._place(session_id)
-        if all(self._disk.status(path) is None for path in (place.paths.snapshot, place.paths.journal)):
-            raise no_such(place.paths)
+        with as_write_failure("looking for the session"):
+            if all(self._disk.status(path) is None for path in (place.paths.snapshot, place.paths.journal)):
+                raise no_such(self._disk, place.paths)
         return FileSession.open(place)
 
     def load(self, session_id: str) -> Checkpoint:
@@ -62,12 +62,14 @@ class FileCheckpointStore:
 
     def list(self) -> list[Summary]:
         """See CheckpointStore."""
-        summaries = []
-        for name in self._disk.names(SessionPaths(self._state_dir, "any").checkpoints):
-            if name.endswith(_SNAPSHOT_SUFFIX):
-                with contextlib.suppress(InvalidSessionId):
-                    summaries.append(self._summary(SessionPaths(self._state_dir, name.removesuffix(_SNAPSHOT_SUFFIX))))
-        return summaries
+        with as_write_failure("listing the sessions"):
+            names = self._disk.names(SessionPaths(self._state_dir, "any").checkpoints)
+            ids = {name.partition(".")[0] for name in names if name.endswith((".json", ".journal"))}
+            rows = []
+            for session_id in sorted(ids):
+                with contextlib.suppress(InvalidSessionId, NoSuchSession):  # the latter: an end that was cut off
+                    rows.append(self._summary(SessionPaths(self._state_dir, session_id)))
+            return rows
 
     def _summary(self, paths: SessionPaths) -> Summary:
         found = [self._disk.status(path) for path in (paths.snapshot, paths.journal)]
@@ -77,6 +79,8 @@ class FileCheckpointStore:
         for _ in range(_READ_TRIES):  # a live holder may put a new snapshot in place between our two reads
             try:
                 return Summary(paths.session_id, self.load(paths.session_id), "", pid, updated)
+            except NoSuchSession:
+                raise
             except StateError as error:
                 problem = str(error)
         return Summary(paths.session_id, None, problem, pid, updated)

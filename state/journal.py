@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 _VERSION = b"J2"
 _OLD_VERSION = b"J1"
 _FORMAT = re.compile(rb"J\d+(?=[ \n])")
-_ANY_RECORD = re.compile(rb"J[12] ")
+_ANY_RECORD = re.compile(rb"^J[12] ", re.MULTILINE)  # no line ends within a record
 _HEADER = re.compile(rb"(?:J2 (\d{1,19}) (\d{1,19}) (\d{1,19}) (\d{1,19})|J1 (\d{1,19}) (\d{1,19})) ([0-9a-f]{8}) ")
+_BEGUN_HEADER = re.compile(rb"J?|J[12](?: (?:\d{1,19} ){0,4}(?:\d{0,19}|[0-9a-f]{0,8})?)?")
 
 
 class Record(NamedTuple):
@@ -47,13 +48,15 @@ class Record(NamedTuple):
 
 class JournalContent(NamedTuple):
     """What a journal file holds: whole records, the bytes up to the end of the last of them, and what is wrong after
-    that: nothing, a torn tail, or damage, with the whole records `behind` it."""
+    that: nothing, a torn tail, or damage, with the whole records `behind` it. `cut_off`: what is torn is the beginning
+    of a record, as a dying process leaves it; otherwise it was whole once."""
 
     records: list[Record]
     valid_bytes: int
     torn_bytes: int = 0
     damaged: bool = False
     behind: tuple[Record, ...] = ()
+    cut_off: bool = False
 
 
 def frame(seq: int, synced: int, fields: bytes, message: bytes | None = None) -> bytes:
@@ -74,7 +77,7 @@ def parse(data: bytes) -> JournalContent:
         found = _record_at(data, at)
         if found is None:
             behind = tuple(_whole_records_after(data, at))
-            return JournalContent(records, at, len(data) - at, bool(behind), behind)
+            return JournalContent(records, at, len(data) - at, bool(behind), behind, _is_cut_off(data, at))
         if records and found.seq != records[-1].seq + 1:  # a whole record, and not the one that belongs here
             return JournalContent(records, at, len(data) - at, damaged=True)
         records.append(found)
@@ -104,8 +107,30 @@ def _record_at(data: bytes, at: int) -> Record | None:
     return Record(seq, synced, data[start:fields_end], message, end + 1)
 
 
+def _declared_end(data: bytes, at: int) -> int:
+    """Where the record at `at` ends if its header is to be believed; `at` where it has none."""
+    head = _HEADER.match(data, at)
+    if head is None:
+        return at
+    *_, fields_length, message_length, _, old_length, _ = head.groups()
+    lengths = [int(length) for length in (fields_length, message_length, old_length) if length is not None]
+    return head.end() + sum(lengths) + (message_length not in (None, b"0")) + 1
+
+
+def _is_cut_off(data: bytes, at: int) -> bool:
+    """True when what lies from `at` on is the beginning of a record without its end."""
+    if data.endswith(b"\n"):
+        return False
+    end = _declared_end(data, at)
+    return len(data) < end if end != at else _BEGUN_HEADER.fullmatch(data, at) is not None
+
+
 def _whole_records_after(data: bytes, at: int) -> Iterator[Record]:
     """The whole records behind a broken one. No dying process leaves any: it writes one after another."""
+    next_one = _record_at(data, _declared_end(data, at))
+    if next_one is not None:
+        yield next_one
+        at = next_one.end - 1
     while (start := _ANY_RECORD.search(data, at + 1)) is not None:
         found = _record_at(data, start.start())
         if found is not None:
@@ -120,8 +145,9 @@ class Journal:
     failed is never trusted again.
     """
 
-    def __init__(self, disk: Disk, fd: int, next_seq: int) -> None:
+    def __init__(self, disk: Disk, path: str, fd: int, next_seq: int) -> None:
         self._disk = disk
+        self._path = path
         self._fd = fd
         self.next_seq = next_seq
         self.grown_bytes = 0  # since its opening
@@ -133,7 +159,7 @@ class Journal:
         """A new journal in place of whatever is at `path`, atomically, with the fields `opening` as its durable first
         record. Raises OSError."""
         replace_atomically(disk, path, [frame(seq, seq - 1, opening)])
-        return cls(disk, disk.open_append(path), seq + 1)
+        return cls(disk, path, disk.open_append(path), seq + 1)
 
     def append(self, fields: bytes, message: bytes | None = None) -> int:
         """Write one record; it survives the death of the process, and of the machine after `sync`. Returns its
@@ -154,6 +180,9 @@ class Journal:
         self._refuse_broken()
         if self._synced == self.next_seq - 1:
             return
+        if not self._disk.is_named(self._fd, self._path):
+            self.broken = True
+            raise WriteFailed("the journal was removed or replaced")
         try:
             self._disk.sync(self._fd)
         except OSError as error:

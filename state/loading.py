@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from state.errors import Damaged, NoSuchSession, Untrusted, WriteFailed
+from state.errors import Damaged, NoSuchSession, Untrusted, WriteFailed, as_write_failure
 from state.journal import JournalContent, Record, parse
 from state.large import restored
 from state.snapshot import decode_snapshot
@@ -29,39 +29,55 @@ _NO_CONTENT = JournalContent([], 0)
 class Found:
     """What lies on disk. `damage` says what is wrong where no crash can have done it; `state` is then what was whole
     before that, None when nothing was. `inline` are blobs that stand in the journal alone, `short` the messages of the
-    snapshot that name blobs, by their place in the thread, `lost` the blobs that are damaged."""
+    snapshot that name blobs, by their place in the thread, and `in_snapshot` how many messages it has; `lost` are the
+    blobs that are damaged. `suspect`: what was dropped from the journal's end had been whole once."""
 
     state: Checkpoint | None
     damage: str | None = None
     journal: JournalContent = _NO_CONTENT
     inline: dict[str, bytes] = field(default_factory=dict)
     short: dict[int, bytes] = field(default_factory=dict)
+    in_snapshot: int = 0
     lost: list[str] = field(default_factory=list)
+    suspect: bool = False
     readable: bool = False
 
 
 def find(disk: Disk, paths: SessionPaths, blobs: BlobFolder) -> Found:
     """Read a session without changing anything. Raises NoSuchSession, UnknownVersion, Untrusted, WriteFailed."""
+    with as_write_failure("reading the checkpoint"):
+        return _find(disk, paths, blobs)
+
+
+def _find(disk: Disk, paths: SessionPaths, blobs: BlobFolder) -> Found:
     readable = _check_owner(disk, paths)
     data, snapshot_problem = _read(disk, paths.snapshot)
     journal_data, journal_problem = _read(disk, paths.journal)
     problem = snapshot_problem or journal_problem
     content = parse(journal_data or b"")
     if data is None and problem is None and (journal_data is None or _never_begun(content) or _says_ended(content)):
-        raise no_such(paths)
+        raise no_such(disk, paths)
     found = _folded(data, content.records, paths.session_id, blobs)
     found.journal, found.readable = content, readable
     found.damage = problem or found.damage
-    if found.damage is None and found.state is not None:
-        found.damage = _judge_end(disk, found.state, content, whole_lines=(journal_data or b"").endswith(b"\n"))
-    if found.damage is not None and found.state is not None:
-        found.state.suspect_starts()
+    if found.state is None:
+        return found
+    if found.damage is None:
+        _judge_end(disk, found)
+    if found.damage is not None:
         found.state.salvaged = found.damage
+        found.suspect = True
+        if found.state.task is None:  # nothing that could be gone on with
+            found.state = None
+    if found.suspect and found.state is not None:
+        found.state.suspect_starts()
     return found
 
 
-def no_such(paths: SessionPaths) -> NoSuchSession:
+def no_such(disk: Disk, paths: SessionPaths) -> NoSuchSession:
     """The error for a session that is not there."""
+    if disk.status(paths.result) is not None:
+        return NoSuchSession(f"session {paths.session_id} has ended; what is left of it lies in {paths.records}")
     return NoSuchSession(f"there is no session {paths.session_id} to resume under {paths.state_dir}")
 
 
@@ -99,7 +115,9 @@ def _folded(data: bytes | None, records: list[Record], session_id: str, blobs: B
 
 def _decoded(data: bytes, found: Found, blobs: BlobFolder) -> Checkpoint:
     found.short, found.lost = {}, []
-    return decode_snapshot(data, lambda place, message: _whole(place, message, found, blobs))
+    state = decode_snapshot(data, lambda place, message: _whole(place, message, found, blobs))
+    found.in_snapshot = len(state.thread)
+    return state
 
 
 def _whole(place: int, message: bytes, found: Found, blobs: BlobFolder) -> bytes:
@@ -128,15 +146,14 @@ def _fold(state: Checkpoint, record: Record, inline: dict[str, bytes]) -> None:
     state.seq = record.seq
 
 
-def _judge_end(disk: Disk, state: Checkpoint, content: JournalContent, *, whole_lines: bool) -> str | None:
-    """What is wrong behind the journal's whole records, None when a crash can have left it."""
-    if content.damaged and not _lost_with_power(disk, state, content):
-        return f"the journal is damaged {content.valid_bytes} bytes in, before its end"
-    if content.damaged or (content.torn_bytes and whole_lines):
-        # The last record is whole to its end and fails its checksum. No dying process leaves that, so it was whole
-        # once, and it may have said that a call of the open step started.
-        state.suspect_starts()
-    return None
+def _judge_end(disk: Disk, found: Found) -> None:
+    """What is behind the journal's whole records: nothing, what a crash can have left, or damage."""
+    content, state = found.journal, found.state
+    if state is not None and content.damaged and not _lost_with_power(disk, state, content):
+        found.damage = f"the journal is damaged {content.valid_bytes} bytes in, before its end"
+    # A dying process leaves the beginning of a record. What was whole once may have said that a call of the open step
+    # started.
+    found.suspect = content.torn_bytes > 0 and not content.cut_off
 
 
 def _lost_with_power(disk: Disk, state: Checkpoint, content: JournalContent) -> bool:

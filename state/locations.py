@@ -101,5 +101,5 @@ class SessionPaths:
 
     @property
     def blobs(self) -> str:
-        """Content-addressed files: patch baselines."""
+        """Content-addressed files: large texts, first versions of files, artifacts."""
         return os.path.join(self.records, "blobs")

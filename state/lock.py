@@ -41,7 +41,7 @@ class SessionLock:
                 if _try_lock(fd):
                     # The holder before us may have removed the file between our open and our lock: then we hold a
                     # lock on nothing, and another process could hold the one on the name.
-                    if _still_named(path, fd):
+                    if is_named(fd, path):
                         _write_pid(fd)
                         return cls(path, fd)
                 else:
@@ -54,6 +54,10 @@ class SessionLock:
                 os.close(fd)
                 raise
             os.close(fd)
+
+    def still_held(self) -> bool:
+        """Whether the file of this lock is still the one under its name."""
+        return self._fd >= 0 and is_named(self._fd, self._path)
 
     def release(self, *, remove: bool) -> None:
         """Let go; `remove` takes the file away too, which is right only when the session is over."""
@@ -121,10 +125,11 @@ def _write_pid(fd: int) -> None:
         os.write(fd, b"%d\n" % os.getpid())
 
 
-def _still_named(path: str, fd: int) -> bool:
+def is_named(fd: int, path: str) -> bool:
+    """Whether `path` leads to the open file `fd`."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(fd))
-    except FileNotFoundError:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
+    except OSError:
         return False
 
 

@@ -35,7 +35,6 @@ class MemoryCheckpointStore:
 
     def __init__(self, *, blob_limit_bytes: int = BLOB_LIMIT_BYTES) -> None:
         self._kept: dict[str, _Kept] = {}
-        self._ended: set[str] = set()
         self._blob_limit_bytes = blob_limit_bytes
 
     def create(self, session_id: str, state: Checkpoint) -> MemorySession:
@@ -44,7 +43,7 @@ class MemoryCheckpointStore:
         kept = self._kept.get(session_id)
         if kept is not None and kept.held:
             raise SessionLocked(session_id, None)
-        if kept is not None or session_id in self._ended:
+        if kept is not None:
             raise SessionExists(f"session {session_id} exists already: resume it, or choose another id")
         kept = self._kept[session_id] = _Kept(_snapshot(state))
         return MemorySession(self, session_id, kept, state, self._blob_limit_bytes)
@@ -77,9 +76,8 @@ class MemoryCheckpointStore:
         ]
 
     def forget(self, session_id: str) -> None:
-        """A session's clean end; its id is not given out again."""
+        """A session's clean end."""
         del self._kept[session_id]
-        self._ended.add(session_id)
 
 
 class MemorySession:

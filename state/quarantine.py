@@ -17,27 +17,26 @@ _MARK = ".corrupt-"
 def move_aside(disk: Disk, paths: SessionPaths) -> str:
     """Move snapshot and journal aside, whatever lies in their places, and return the first one's new path."""
     suffix = _free_suffix(disk, paths)
-    for path in (paths.snapshot, paths.journal):
-        if disk.status(path) is not None:
-            disk.replace(path, path + suffix)
+    there = [path for path in (paths.snapshot, paths.journal) if disk.status(path) is not None]
+    for path in there:
+        disk.replace(path, path + suffix)
     disk.sync_directory(paths.checkpoints)
-    return paths.snapshot + suffix
+    return there[0] + suffix
 
 
 def copy_aside(disk: Disk, paths: SessionPaths) -> str:
     """Copy snapshot and journal aside, durably, and return the first one's path; they stay in their places, to be
     replaced by what was saved of them. What is no plain file is moved."""
     suffix = _free_suffix(disk, paths)
-    for path in (paths.snapshot, paths.journal):
-        status = disk.status(path)
-        if status is None:
-            continue
+    found = {path: disk.status(path) for path in (paths.snapshot, paths.journal)}
+    there = {path: status for path, status in found.items() if status is not None}
+    for path, status in there.items():
         if status.kind == "file":
             write_new(disk, path + suffix, [disk.read(path)])
         else:
             disk.replace(path, path + suffix)
     disk.sync_directory(paths.checkpoints)
-    return paths.snapshot + suffix
+    return next(iter(there)) + suffix
 
 
 def is_quarantined(disk: Disk, paths: SessionPaths) -> bool:

@@ -44,12 +44,21 @@ def encode_snapshot(state: Checkpoint, thread: Iterable[bytes], checkpointed_at:
 def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkpoint:
     """The state that `data` holds. `whole` gets the place and the form of each message as it stands there, and gives
     the whole message. Raises Damaged or UnknownVersion."""
+    trailer = data[-_TRAILER_BYTES:]
+    whole_file = trailer == _CHECKSUM_KEY + b'%08x"}\n' % zlib.crc32(memoryview(data)[:-_TRAILER_BYTES])
+    if not whole_file and trailer.startswith(_CHECKSUM_KEY):  # also where it is the version that was changed
+        raise Damaged("the checkpoint's checksum does not match its content")
     raw, short = _taken_apart(data)
     _refuse_unknown(raw)
-    if data[-_TRAILER_BYTES:] != _CHECKSUM_KEY + b'%08x"}\n' % zlib.crc32(memoryview(data)[:-_TRAILER_BYTES]):
-        raise Damaged("the checkpoint's checksum does not match its content")
-    if "resume" not in raw:
-        raise UnknownVersion("the checkpoint holds nothing to resume from: another program wrote it")
+    if not whole_file:
+        raise Damaged("the checkpoint has no checksum")
+    try:
+        return _state_from(raw, short, whole)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UnknownVersion("the checkpoint is whole and of another shape: another program wrote it") from error
+
+
+def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, bytes], bytes]) -> Checkpoint:
     resume = raw["resume"]
     thread = [whole(place, message) for place, message in enumerate(short)]
     return Checkpoint(

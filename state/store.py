@@ -28,11 +28,13 @@ KIND, MESSAGE, BLOBS, SNAPSHOT = "kind", "message", "blobs", "snapshot"
 @dataclass(frozen=True, slots=True)
 class LoadReport:
     """What was found besides the state itself. `torn_bytes` of an unfinished last record were dropped; `lost_blobs` are
-    the names of large texts that are damaged; `made_private`: others could read the files, and no longer can."""
+    the names of large texts that are damaged; `made_private`: others could read the files, and no longer can;
+    `kept_aside` is where the files were copied to before something was dropped that had been whole once."""
 
     torn_bytes: int = 0
     lost_blobs: tuple[str, ...] = ()
     made_private: bool = False
+    kept_aside: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,15 @@ class OpenSession(Protocol):
     """One session, held from `create` or `open` to `close` or `delete`.
 
     `state` is the present state: every record goes through `append`, which writes it and folds it over `state`.
-    `storage_full`: something large could not be kept apart, since the session has reached its limit.
     """
 
     state: Checkpoint
     report: LoadReport
-    storage_full: bool
+
+    @property
+    def storage_full(self) -> bool:
+        """Whether something large could not be kept apart, since the session has reached its limit."""
+        ...
 
     def append(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
         """Fold one record over the state and write it; on return it survives the death of this process, and after

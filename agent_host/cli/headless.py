@@ -192,7 +192,8 @@ async def _run(
 def _found_on_disk(report: LoadReport) -> Iterator[str]:
     """What a user should know about the files that the session was opened from."""
     if report.torn_bytes:
-        yield f"{report.torn_bytes} bytes of an unfinished record were dropped; nothing that was durable is lost"
+        kept = f"; the files are kept as {report.kept_aside}" if report.kept_aside else ""
+        yield f"{report.torn_bytes} bytes of a record that was not whole were dropped{kept}"
     if report.lost_blobs:
         yield f"{len(report.lost_blobs)} large texts of this session are damaged on disk; the model is told where"
     if report.made_private:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.cli.shared import prunes, state_dir_of
-from state.errors import InvalidSessionId
+from agent_host.errors import UsageError
+from state.errors import InvalidSessionId, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.locations import checked_session_id
 
@@ -46,7 +47,7 @@ def sessions(namespace: argparse.Namespace) -> int:
 
 def newest_resumable(state_dir: str) -> str | None:
     """The id of the session that was last at work and is not held by a live process; None when there is none."""
-    free = [summary for summary in FileCheckpointStore(state_dir).list() if summary.pid is None]
+    free = [summary for summary in _resumable(state_dir) if summary.pid is None]
     for summary in sorted(free, key=lambda summary: summary.updated_at, reverse=True):
         if summary.state is None:
             sys.stderr.write(f"agent-host: session {summary.session_id} is passed over: {summary.problem}\n")
@@ -57,7 +58,7 @@ def newest_resumable(state_dir: str) -> str | None:
 
 def _rows(state_dir: str) -> Iterator[dict[str, Any]]:
     seen: set[str] = set()
-    for summary in FileCheckpointStore(state_dir).list():
+    for summary in _resumable(state_dir):
         seen.add(summary.session_id)
         yield _resumable_row(summary)
     folder = os.path.join(state_dir, "sessions")
@@ -71,6 +72,13 @@ def _rows(state_dir: str) -> Iterator[dict[str, Any]]:
         except (InvalidSessionId, OSError, orjson.JSONDecodeError, KeyError, TypeError):
             continue  # not a result of ours
         yield row
+
+
+def _resumable(state_dir: str) -> list[Summary]:
+    try:
+        return FileCheckpointStore(state_dir).list()
+    except WriteFailed as error:
+        raise UsageError(f"the state directory {state_dir} cannot be used: {error}") from error
 
 
 def _names(folder: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import ToolConstraints, ToolRequest
-from agent_host.errors import ErrorCode
+from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.intents import capture_intent
 from agent_host.routing.capabilities import TOOLS
@@ -138,9 +138,13 @@ def record_start(ctx: LoopContext, prepared: PreparedCall) -> None:
     fields: dict[str, Any] = {"callId": prepared.call.call_id}
     if prepared.approval_id is not None or prepared.recovered:  # otherwise the turn's record has them
         fields |= {"intent": prepared.intent, "baselines": prepared.baselines}
-    ctx.record("call_started", fields)
-    if prepared.approval_id is not None:
-        ctx.write_ahead()
+    try:
+        ctx.record("call_started", fields)
+        if prepared.approval_id is not None:
+            ctx.write_ahead()
+    except CheckpointWriteFailed:
+        ctx.state.take_start_back(prepared.call.call_id)
+        raise
 
 
 def check_call(ctx: LoopContext, call: ToolCall) -> PreparedCall:

@@ -131,8 +131,13 @@ def _clear_unbegun(sessions: FileCheckpointStore, session_id: str) -> None:
     """Take away a session whose process died before its task was on record: there is nothing in it to resume, and it
     would keep its id from being used."""
     with contextlib.suppress(NoSuchSession, Damaged):  # `create` says what is wrong with what is there
-        if sessions.load(session_id).task is None:
-            sessions.open(session_id).delete()
+        if sessions.load(session_id).task is not None:
+            return
+        found = sessions.open(session_id)
+        if found.state.task is None:  # looked at again, now that nobody else can begin it
+            found.delete()
+        else:
+            found.close()
 
 
 def _kept_flags(flags: Mapping[str, Any]) -> dict[str, Any]:

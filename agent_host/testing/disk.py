@@ -120,6 +120,11 @@ class SimulatedDisk:
         with call:
             self._close(fd)
 
+    def is_named(self, fd: int, path: str) -> bool:
+        """See Disk."""
+        with self._on(fd, "is_named({})", reads=True):
+            return self._names.get(path) is self._descriptor(fd).inode
+
     def read(self, path: str) -> bytes:
         """See Disk."""
         with _Call(self, f"read({path})", reads=True):
@@ -195,12 +200,12 @@ class SimulatedDisk:
             self._take_away(path)
         self.calls.end()
 
-    def _on(self, fd: int, text: str) -> _Call:
+    def _on(self, fd: int, text: str, *, reads: bool = False) -> _Call:
         descriptor = self._descriptors.get(fd)
         text = text.format(descriptor.path if descriptor else fd)
-        if descriptor is not None and descriptor.sync_failed:
+        if descriptor is not None and descriptor.sync_failed and not reads:
             self.misuses.append(f"{text} after its sync had failed")
-        return _Call(self, text)
+        return _Call(self, text, reads=reads)
 
     def _open(self, descriptor: _Descriptor) -> int:
         self._next_fd += 1
@@ -256,6 +261,10 @@ class _SimulatedLock:
     def __init__(self, disk: SimulatedDisk, path: str) -> None:
         self._disk: SimulatedDisk | None = disk
         self._path = path
+
+    def still_held(self) -> bool:
+        """See state.disk.Lock."""
+        return self._disk is not None and self._disk.status(self._path) is not None
 
     def release(self, *, remove: bool) -> None:
         """See state.disk.Lock."""

@@ -158,6 +158,10 @@ class FailingDisk:
             raise failure
         self.calls.end()
 
+    def is_named(self, fd: int, path: str) -> bool:
+        """See Disk."""
+        return self._disk.is_named(fd, path)
+
     def read(self, path: str) -> bytes:
         """See Disk."""
         self._pass(f"read({path})", reads=True)
@@ -217,6 +221,10 @@ class _CountedLock:
         self._lock = lock
         self._calls = calls
         self._path = path
+
+    def still_held(self) -> bool:
+        """See state.disk.Lock."""
+        return self._lock.still_held()
 
     def release(self, *, remove: bool) -> None:
         """See state.disk.Lock. One that fails keeps the file and lets go of the lock."""

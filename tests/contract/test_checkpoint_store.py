@@ -176,6 +176,9 @@ def test_the_clean_end_leaves_nothing_to_resume(home: Home, new: Callable[[str],
     with pytest.raises(NoSuchSession):
         home.store().open("s")
     assert home.store().list() == []
+    again = new("s")  # who keeps the results of sessions knows which ids were used
+    assert again.state.task is None
+    again.close()
 
 
 @pytest.mark.parametrize("size", [0, 1, 60_000, 100_000])

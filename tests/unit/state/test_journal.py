@@ -104,7 +104,7 @@ def test_a_file_cut_anywhere_keeps_its_whole_records_and_is_called_torn() -> Non
     for size in range(len(DATA) + 1):
         whole = sum(start + len(record) <= size for start, record in zip(STARTS, FRAMES, strict=True))
         end = (*STARTS, len(DATA))[whole]
-        assert parse(DATA[:size]) == JournalContent(RECORDS[:whole], end, size - end), size
+        assert parse(DATA[:size]) == JournalContent(RECORDS[:whole], end, size - end, cut_off=size > end), size
 
 
 @given(st.lists(json_like, min_size=1, max_size=6), st.data())

@@ -292,7 +292,8 @@ def test_a_newer_program_s_session_is_never_touched(tmp_path: Path) -> None:
         resumable(tmp_path, name)
     checkpoints = tmp_path / "checkpoints"
     version = checkpoints / "version.json"
-    version.write_bytes(version.read_bytes().replace(b'"checkpointVersion":"1.0"', b'"checkpointVersion":"9.0"'))
+    body = version.read_bytes().rpartition(b',"checksum"')[0]
+    version.write_bytes(with_checksum(body.replace(b'"checkpointVersion":"1.0"', b'"checkpointVersion":"9.0"')))
     (checkpoints / "extra.segments").touch()
     (checkpoints / "shape.json").write_bytes(with_checksum(b'{"checkpointVersion":"1.0"'))
     aged(tmp_path)

@@ -459,26 +459,23 @@ def test_a_damaged_last_record_does_not_make_a_started_call_unstarted(tmp_path: 
 
 def test_damage_is_moved_aside_and_never_deleted(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
-    contents = []
+    snapshot, journal = checkpoints / f"{SESSION}.json", checkpoints / f"{SESSION}.journal"
+    large(tmp_path).close()
+    whole = snapshot.read_bytes(), journal.read_bytes()
+    damaged = whole[0].replace(b"be careful", b"be careless"[:10])
     for number in (1, 2):
-        large(tmp_path).close()
-        snapshot, journal = checkpoints / f"{SESSION}.json", checkpoints / f"{SESSION}.journal"
-        damaged = snapshot.read_bytes().replace(b"be careful", b"be careless"[:10])
         snapshot.write_bytes(damaged)
-        contents.append((damaged, journal.read_bytes()))
+        journal.write_bytes(whole[1])
+        for path in (snapshot, journal):
+            path.chmod(0o600)
         with pytest.raises(Damaged, match="checksum") as caught:
             reopen(tmp_path)
         assert (caught.value.quarantined, caught.value.salvaged) == (f"{snapshot}.corrupt-{number}", False)
-    assert sorted(path.name for path in checkpoints.iterdir()) == [
-        f"{SESSION}.journal.corrupt-1",
-        f"{SESSION}.journal.corrupt-2",
-        f"{SESSION}.json.corrupt-1",
-        f"{SESSION}.json.corrupt-2",
-    ]
-    for number, (snapshot_data, journal_data) in enumerate(contents, 1):
-        assert (checkpoints / f"{SESSION}.json.corrupt-{number}").read_bytes() == snapshot_data
-        assert (checkpoints / f"{SESSION}.journal.corrupt-{number}").read_bytes() == journal_data
-    create(tmp_path).close()
+        assert (checkpoints / f"{SESSION}.json.corrupt-{number}").read_bytes() == damaged
+        assert (checkpoints / f"{SESSION}.journal.corrupt-{number}").read_bytes() == whole[1]
+    assert len(list(checkpoints.iterdir())) == 4
+    with pytest.raises(SessionExists, match="damaged files of an earlier session"):
+        create(tmp_path)
 
 
 @pytest.mark.parametrize("damaged", [None, b"", b'{"checkpointVersion":"1.0"'])

@@ -29,6 +29,7 @@ def state_dir(tmp_path: Path) -> Path:
     session = create(tmp_path)
     start_task(session)
     whole_step(session, 1)
+    session.compact()
     session.close()
     return tmp_path
 
