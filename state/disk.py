@@ -48,7 +48,8 @@ class Lock(Protocol):
     """A held lock."""
 
     def still_held(self) -> bool:
-        """Whether the lock's file is still the one under its name; otherwise another process may hold a lock there."""
+        """Whether the lock's file is still the one under its name; otherwise another process may hold a lock there.
+        Raises OSError."""
         ...
 
     def release(self, *, remove: bool) -> None:

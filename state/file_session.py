@@ -259,7 +259,9 @@ class FileSession:
             self._renew()
 
     def _check_lock(self) -> None:
-        if not self._lock.still_held():
+        with as_write_failure("looking at the session's lock"):
+            held = self._lock.still_held()
+        if not held:
             raise WriteFailed("the session's lock was removed or replaced: another process may have the session")
 
     def _renew(self) -> None:

@@ -180,10 +180,10 @@ class Journal:
         self._refuse_broken()
         if self._synced == self.next_seq - 1:
             return
-        if not self._disk.is_named(self._fd, self._path):
-            self.broken = True
-            raise WriteFailed("the journal was removed or replaced")
         try:
+            if not self._disk.is_named(self._fd, self._path):
+                self.broken = True
+                raise WriteFailed("the journal was removed or replaced")
             self._disk.sync(self._fd)
         except OSError as error:
             self.broken = True

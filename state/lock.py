@@ -50,13 +50,16 @@ class SessionLock:
                     if patience <= 0 or (pid is not None and _alive(pid)):
                         raise SessionLocked(session_id, pid)
                     time.sleep(_PROBE_S)
+            except OSError as error:
+                os.close(fd)
+                raise WriteFailed(f"the lock {path} cannot be looked at: {error.strerror}") from error
             except BaseException:
                 os.close(fd)
                 raise
             os.close(fd)
 
     def still_held(self) -> bool:
-        """Whether the file of this lock is still the one under its name."""
+        """Whether the file of this lock is still the one under its name. Raises OSError when that cannot be told."""
         return self._fd >= 0 and is_named(self._fd, self._path)
 
     def release(self, *, remove: bool) -> None:
@@ -126,10 +129,10 @@ def _write_pid(fd: int) -> None:
 
 
 def is_named(fd: int, path: str) -> bool:
-    """Whether `path` leads to the open file `fd`."""
+    """Whether `path` leads to the open file `fd`. Raises OSError when it cannot be looked at."""
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

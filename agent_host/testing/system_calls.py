@@ -26,6 +26,7 @@ _CALLS = (
     *("open", "openat", "creat", "link", "linkat", "mkdir", "mkdirat", "flock", "chmod", "fchmod", "fchmodat", "close"),
     *("write", "pwrite64", "writev", "fallocate", "ftruncate", "fdatasync", "fsync"),
     *("rename", "renameat", "renameat2", "unlink", "unlinkat"),
+    *("stat", "lstat", "fstat", "newfstatat", "statx", "read"),
 )
 _QUIET = ("strace", "-f", "-qq", "-e", "signal=none")
 
