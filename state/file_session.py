@@ -7,18 +7,16 @@ never written again: the next write puts everything into a fresh snapshot and a 
 
 from __future__ import annotations
 
-import base64
 import contextlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import orjson
 
-from state.blobs import UNAVAILABLE, sha256_hex
 from state.disk import TEMPORARY, make_durable_dir, replace_atomically
-from state.errors import Damaged, NoSuchSession, SessionExists, StorageLimit, WriteFailed, as_write_failure
+from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed, as_write_failure
 from state.journal import Journal
-from state.large import named_in, shortened
+from state.kept import Kept
 from state.loading import find
 from state.quarantine import copy_aside, is_quarantined, move_aside
 from state.snapshot import encode_snapshot
@@ -31,9 +29,8 @@ if TYPE_CHECKING:
     from state.loading import Found
     from state.locations import SessionPaths
 
+# A snapshot of this size stands in the journal as well.
 _SMALL_SNAPSHOT_BYTES = 16 * 1024
-# Larger blobs cost a file and its syncs at once; smaller ones wait in the journal for the next snapshot.
-_MAX_INLINE_BYTES = 64 * 1024
 
 
 class Place(NamedTuple):
@@ -54,20 +51,14 @@ class FileSession:
         self._lock = lock
         self._journal: Journal | None = None
         self._snapshot_bytes = 0
-        # Blobs that stand in the journal alone, and those that the next record takes there.
-        self._inline: dict[str, bytes] = {}
-        self._to_record: dict[str, str] = {}
-        # Messages as they stand in snapshots, by their place in the thread, where that is not as they are.
-        self._short: dict[int, bytes] = {}
-        self._examined = 0
-        self._full = False
+        self._kept = Kept(place.blobs)
         self.state = state
         self.report = report
 
     @property
     def storage_full(self) -> bool:
         """See OpenSession."""
-        return self._full or self._place.blobs.refused
+        return self._kept.full
 
     @property
     def blobs(self) -> BlobFolder:
@@ -123,10 +114,10 @@ class FileSession:
 
     def append(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
         """See OpenSession."""
-        encoded = encoded_fields(kind, fields, self._to_record)
+        encoded = encoded_fields(kind, fields, self._kept.to_record())
         self.state.apply(kind, fields, message)
         self.state.seq += 1
-        self._to_record = {}
+        self._kept.recorded()
         if self._journal is None or self._journal.broken:
             self._write_snapshot()
         else:
@@ -150,28 +141,11 @@ class FileSession:
 
     def keep(self, data: bytes) -> str:
         """See OpenSession."""
-        name, blobs = sha256_hex(data), self._place.blobs
-        if name in self._inline:
-            return name
-        try:
-            if len(data) > _MAX_INLINE_BYTES:
-                blobs.put(data)
-                return name
-            if not blobs.has_room(len(data) + sum(map(len, self._inline.values()))):
-                raise StorageLimit(blobs.limit_bytes)
-        except StorageLimit:
-            self._full = True
-            return UNAVAILABLE
-        except OSError:
-            return UNAVAILABLE
-        self._inline[name] = data
-        self._to_record[name] = base64.b64encode(data).decode()
-        return name
+        return self._kept.put(data)
 
     def kept(self, name: str) -> bytes | None:
         """See OpenSession."""
-        inline = self._inline.get(name)
-        return self._place.blobs.get(name) if inline is None else inline
+        return self._kept.get(name)
 
     def compact(self) -> None:
         """See OpenSession."""
@@ -215,15 +189,14 @@ class FileSession:
 
         What is damaged, or was whole once, is put aside first. Raises Damaged when it is damage.
         """
-        self._inline, self._short, self._examined = found.inline, found.short, found.in_snapshot
-        self._place.blobs.trust(self._named_blobs() - frozenset(found.lost) - found.inline.keys())
+        self._kept.take_over(found, self.state.baselines.values())
         aside = None
         with as_write_failure("taking the session over"):
             if found.damage is not None or found.suspect:
                 aside = copy_aside(self._place.disk, self._place.paths)
             self._renew()
             if found.damage is None:
-                self._remove_leftovers(self._named_blobs())
+                self._remove_leftovers(self._kept.named(self.state.baselines.values()))
         if found.damage is not None:
             self._close_journal()
             error = Damaged(found.damage)
@@ -231,10 +204,6 @@ class FileSession:
             raise error
         torn = found.journal.torn_bytes
         self.report = LoadReport(torn, tuple(found.lost), made_private=found.readable, kept_aside=aside)
-
-    def _named_blobs(self) -> frozenset[str]:
-        named = {name for message in self._short.values() for name in named_in(message)}
-        return frozenset(named.union(name for name in self.state.baselines.values() if name is not None))
 
     def _remove_leftovers(self, named: frozenset[str]) -> None:
         """Take away what a crash left half written, and blobs that no record names; what was put aside may name any."""
@@ -273,29 +242,11 @@ class FileSession:
 
     def _encoded(self) -> list[bytes]:
         """The snapshot of the state in chunks, what is large in it put into blobs first."""
-        self._move_to_blobs()
-        thread = self.state.thread
-        if self._short:
-            thread = [self._short.get(place, message) for place, message in enumerate(thread)]
+        thread = self._kept.in_snapshot(self.state.thread)
         return encode_snapshot(self.state, thread, datetime.now(UTC).isoformat(timespec="milliseconds"))
 
     def _replace_snapshot(self, snapshot: list[bytes]) -> None:
         self._snapshot_bytes = replace_atomically(self._place.disk, self._place.paths.snapshot, snapshot)
-
-    def _move_to_blobs(self) -> None:
-        """Give what the journal alone holds, and the large parts of new messages, files of their own."""
-        blobs = self._place.blobs
-        blobs.put(*self._inline.values(), limited=False)  # there was room when they were taken
-        self._inline, self._to_record = {}, {}
-        new = {place: shortened(self.state.thread[place]) for place in range(self._examined, len(self.state.thread))}
-        large = {place: (short, parts) for place, (short, parts) in new.items() if parts}
-        try:
-            blobs.put(*(part for _, parts in large.values() for part in parts))
-        except StorageLimit:  # then they stay where they are
-            self._full = True
-        else:
-            self._short |= {place: short for place, (short, _) in large.items()}
-        self._examined = len(self.state.thread)
 
     def _start_journal(self, snapshot: list[bytes]) -> None:
         """A journal with nothing but its opening in place of the old one. A small snapshot stands in it as well: should
