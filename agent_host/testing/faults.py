@@ -178,7 +178,7 @@ def _turned_away(loser: Ended, winner: Ended) -> bool:
         return False
     if loser.code == _HELD:
         return f"held by process {winner.pid}:" in loser.err
-    words = ("there is no session", "exists already", "has ended earlier")
+    words = ("there is no session", "exists already", "has ended")
     return loser.code == _UNUSABLE and any(word in loser.err for word in words)
 
 
