@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agent_host.events.kinds import EventType
-from agent_host.thread.messages import Message, ToolCall, encode
+from agent_host.thread.messages import Message, ToolCall, encodable, encode
 from agent_host.thread.tokens import message_tokens
 from state.blobs import sha256_hex
 
@@ -28,7 +28,11 @@ def finish(
     started: float | None = None,
     artifact_uris: Sequence[str] = (),
 ) -> Message:
-    """Put the call's result on record and tell the observers; returns it as it enters the thread."""
+    """Put the call's result on record and tell the observers; returns it as it enters the thread.
+
+    `text` may hold what cannot be encoded; here every result passes, whoever worded it.
+    """
+    text = encodable(text)
     message = Message(
         "tool", text, message_tokens(ctx.count, text), tool_call_id=call.call_id, is_error=status != "succeeded"
     )
@@ -57,6 +61,4 @@ def text_of(result: ToolResult) -> str:
     parts = [] if result.error is None else [f"{result.error.code}: {result.error.message}"]
     if result.output_text:
         parts.append(result.output_text)
-    text = "\n".join(parts)
-    # A lone surrogate (a file name that is no UTF-8) could not be encoded for the journal or the gateway.
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    return "\n".join(parts)

@@ -13,7 +13,7 @@ from agent_host.llm.stream import STOP_REASONS, TokenUsage
 from agent_host.loop.limits import check_before_call
 from agent_host.loop.prepare import prepare_calls, record_of
 from agent_host.stamps import new_id
-from agent_host.thread.messages import Message, decode, encode
+from agent_host.thread.messages import Message, decode, encodable, encode
 from agent_host.thread.tokens import message_tokens
 from state.boot import boot_id
 
@@ -125,6 +125,7 @@ def tell_of_damage(ctx: LoopContext) -> None:
 
 
 def _note(ctx: LoopContext, text: str) -> Message:
+    text = encodable(text)
     return Message("system", text, message_tokens(ctx.count, text))
 
 

@@ -240,7 +240,6 @@ def test_a_write_that_was_cut_off_leaves_nothing_in_the_workspace(host: Host) ->
 # Sessions that are stuck
 
 
-@pytest.mark.xfail(strict=True, reason="the words of a refusal may hold a lone surrogate")
 @pytest.mark.parametrize("tool", ["ReadFile", "WriteFile", "RunCommand"])
 def test_a_link_to_a_name_that_is_no_text_ends_no_session(host: Host, tool: str) -> None:
     """A file of the workspace is enough: the turn is on record, and every resume breaks down at the same place."""
@@ -257,12 +256,34 @@ def test_a_link_to_a_name_that_is_no_text_ends_no_session(host: Host, tool: str)
     assert outcome.result["text"] == "Done."
 
 
-@pytest.mark.xfail(strict=True, reason="an intent's path may hold lone surrogates")
-def test_a_file_whose_name_is_no_text_can_be_written_through_a_link(host: Host) -> None:
-    os.symlink(os.fsencode(str(host.workspace)) + b"/caf\xe9", host.workspace / "link")
-    with gateway(use(call("WriteFile", path=str(host.workspace / "link"), content="x")), say("Done.")) as model:
+@pytest.mark.parametrize(("tool", "arguments"), [("WriteFile", {"content": "x"}), ("DeleteFile", {})])
+def test_a_file_whose_name_is_no_text_is_not_changed_through_a_link(
+    host: Host, tool: str, arguments: dict[str, str]
+) -> None:
+    """What changes goes on record by its real name, and this one cannot."""
+    target = os.fsencode(str(host.workspace)) + b"/caf\xe9"
+    with open(target, "w") as handle:
+        handle.write("as it was")
+    os.symlink(target, host.workspace / "link")
+    with gateway(use(call(tool, path=str(host.workspace / "link"), **arguments)), say("Done.")) as model:
         outcome = host.task(model.url)
-    assert "internal error" not in outcome.stderr
+        (answer,) = model.results()
+    assert (outcome.code, outcome.result["text"]) == (0, "Done.")
+    assert answer.text.startswith("INVALID_REQUEST: ")
+    assert "not UTF-8" in answer.text
+    with open(target) as handle:
+        assert handle.read() == "as it was"
+
+
+def test_a_file_whose_name_is_no_text_can_be_read_through_a_link(host: Host) -> None:
+    target = os.fsencode(str(host.workspace)) + b"/caf\xe9"
+    with open(target, "w") as handle:
+        handle.write("as it is")
+    os.symlink(target, host.workspace / "link")
+    with gateway(use(call("ReadFile", path=str(host.workspace / "link"))), say("Done.")) as model:
+        outcome = host.task(model.url)
+        (answer,) = model.results()
+    assert (outcome.code, answer.text) == (0, "as it is")
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -294,11 +315,17 @@ def test_deep_arguments_of_a_denied_call_survive_a_crash(host: Host) -> None:
     assert outcome.result["text"] == "Done."
 
 
-@pytest.mark.xfail(strict=True, reason="options are not checked before the session is made")
-def test_an_option_that_is_no_text_is_refused_in_one_line(host: Host) -> None:
+@pytest.mark.parametrize(
+    "option", ["--approve", "--session-id", "--model", "--policy", "--toolset", "--dialect", "--output", "--gateway"]
+)
+def test_an_option_that_is_no_text_is_refused_in_one_line(host: Host, option: str) -> None:
     with gateway(say("Done.")) as model:
-        outcome = host.task(model.url, "--approve", "\udcff")
-    assert "internal error" not in outcome.stderr
+        given = ["run", "Do it.", "--gateway", model.url, "--policy", "full"]
+        outcome = host.run(*given, option, "mock:\udcff" if option == "--gateway" else "\udcff")
+        assert model.bodies == []
+    assert (outcome.code, outcome.stdout) == (2, b"")
+    assert outcome.stderr.startswith(f"agent-host: error: {option}")
+    assert outcome.stderr.count("\n") == 1
     assert host.checkpoints() == []
 
 
