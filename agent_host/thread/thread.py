@@ -68,26 +68,25 @@ class Thread:
         tokens = assistant.tokens + sum(result.tokens for result in results)
         self._add(self._renderer.exchange(assistant, results), tokens, 1 + len(results))
 
-    def restore(self, messages: Iterable[Message]) -> None:
-        """Fill an empty thread from a checkpoint's messages behind the system prompt, in their order. A last
-        assistant message whose calls are still open is left out: it enters when its step is over."""
+    def restore(self, messages: Iterable[Message], *, still_open: int | None = None) -> None:
+        """Fill an empty thread from a checkpoint's messages behind the system prompt, in their order. `still_open` is
+        the place among them of the model turn whose step is open: it enters when its step is over."""
         assistant: Message | None = None
         results: list[Message] = []
-        for message in messages:
-            if message.role == "tool":
-                results.append(message)
+        for place, message in enumerate(messages):
+            if place == still_open:
                 continue
-            if assistant is not None:
-                self.add_exchange(assistant, results)
-                assistant, results = None, []
             if message.role == "assistant":
-                assistant = message
+                assistant, results = message, []
+            elif message.role == "tool":
+                results.append(message)
             elif message.role == "user":
                 self.add_task(message)
             else:
                 self.add_note(message)
-        if assistant is not None and len(results) == len(assistant.tool_calls):
-            self.add_exchange(assistant, results)
+            if assistant is not None and len(results) == len(assistant.tool_calls):
+                self.add_exchange(assistant, results)
+                assistant = None
 
     def fit(self, budget: int) -> int:
         """Drop the oldest units until `budget` tokens hold the rest; returns how many messages went this time."""

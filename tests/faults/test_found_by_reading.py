@@ -83,7 +83,6 @@ def flipped(path: str, at: int) -> None:
 # The thread
 
 
-@pytest.mark.xfail(strict=True, reason="Thread.restore takes an open turn without calls in, and commit adds it again")
 def test_an_answer_that_was_cut_is_sent_once_after_a_crash(host: Host) -> None:
     with gateway(say("It is lo", stop_reason="max_tokens"), say("ng."), say("ng.")) as model:
         killed_after(host, 2, model)
@@ -107,7 +106,6 @@ def test_the_window_after_a_crash_is_the_one_before_it() -> None:
     assert b"".join(restored.encoded()) == b"".join(live.encoded())
 
 
-@pytest.mark.xfail(strict=True, reason="task_started drops an open step and leaves its calls unanswered")
 def test_a_task_that_follows_an_open_step_leaves_a_thread_that_can_be_sent(tmp_path: Path) -> None:
     store = create(tmp_path)
     prompt = encode(Message("user", "do", 1), session_id=SESSION)
