@@ -188,7 +188,11 @@ def _context(
     )
     thread = Thread(dialect.renderer)
     step = store.state.open_step
-    thread.restore(map(decode, store.state.thread[1:]), still_open=None if step is None else step.position - 1)
+    thread.restore(
+        map(decode, store.state.thread[1:]),
+        still_open=None if step is None else step.position - 1,
+        dropped=store.state.dropped_messages,
+    )
     emitter = Emitter(
         session_id=identity.session_id,
         workspace_id=identity.workspace_id,

@@ -65,6 +65,8 @@ def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkp
         grants=resume["grants"],
         seq=resume["journalSeq"],
         salvaged=resume.get("salvaged"),
+        dropped_messages=resume.get("droppedMessages", 0),
+        tokens_known=_pair(resume.get("tokensKnown")),
     )
 
 
@@ -132,6 +134,8 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
             "grants": state.grants,
             "openStep": None if step is None else _step_to_json(step),
             "salvaged": state.salvaged,
+            "droppedMessages": state.dropped_messages,
+            "tokensKnown": state.tokens_known,
         },
     }
 
@@ -176,6 +180,10 @@ def _task_from_json(raw: dict[str, Any]) -> Task:
         [(name, status, code) for name, status, code in raw["finishedCalls"]],
         raw["denied"],
     )
+
+
+def _pair(raw: list[int] | None) -> tuple[int, int] | None:
+    return None if raw is None else (raw[0], raw[1])
 
 
 def _usage_from(raw: dict[str, int]) -> Usage:

@@ -91,7 +91,6 @@ def test_an_answer_that_was_cut_is_sent_once_after_a_crash(host: Host) -> None:
     assert roles == ["user", "assistant", "user"]
 
 
-@pytest.mark.xfail(strict=True, reason="where the window starts is not on record")
 def test_the_window_after_a_crash_is_the_one_before_it() -> None:
     """What is sent, and so what is paid for, is that of an undisturbed session."""
     live, restored = Thread(AnthropicRenderer()), Thread(AnthropicRenderer())
@@ -101,9 +100,30 @@ def test_the_window_after_a_crash_is_the_one_before_it() -> None:
         live.fit(1000)
         live.add_exchange(message, [])
     live.fit(1000)
-    restored.restore([prompt, *said])
+    restored.restore([prompt, *said], dropped=live.dropped)
     restored.fit(1000)
     assert b"".join(restored.encoded()) == b"".join(live.encoded())
+
+
+def test_what_is_sent_after_a_crash_is_what_would_have_been_sent(host: Host) -> None:
+    """Killed behind a turn, a result and the commit of the step, each with a window that was cut before."""
+    (host.workspace / "large").write_text("word " * 900)
+    options = ["--policy", str(host.policy(llm={"maxInputTokens": 9000})), "--output", "json"]
+    steps = [use(call("ReadFile", path=str(host.workspace / "large"))) for _ in range(12)]
+
+    def bodies(session: str, *crash: str) -> list[Any]:
+        with gateway(*steps, say("Done.")) as model:
+            run = ["run", "Do it.", "--gateway", model.url, "--session-id", session, *options]
+            ended = host.start(*crash, *run, program=CRASH if crash else "agent_host.cli.main").finish()
+            assert ended.code == (KILLED if crash else 0)
+            if crash:
+                assert host.run("resume", session, "--gateway", model.url).code == 0
+            return [body["messages"] for body in model.bodies]
+
+    undisturbed = bodies("undisturbed")
+    assert "truncated" in str(undisturbed[9])
+    for record in ("29", "30", "31"):
+        assert bodies(f"killed-{record}", "--after-record", record) == undisturbed
 
 
 def test_a_task_that_follows_an_open_step_leaves_a_thread_that_can_be_sent(tmp_path: Path) -> None:

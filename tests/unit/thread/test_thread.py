@@ -170,6 +170,28 @@ def test_a_restored_thread_is_the_live_one(script: list[tuple[str, int, int]], b
     assert restored.tokens == live.tokens
 
 
+@given(steps, st.lists(st.integers(0, 3000), min_size=1, max_size=3), st.integers(0, 3000))
+def test_a_restored_window_starts_where_the_live_one_does(
+    script: list[tuple[str, int, int]], budgets: list[int], next_budget: int
+) -> None:
+    live, recorded = live_and_recorded(script)
+    for budget in budgets:
+        live.fit(budget)
+    restored = Thread(AnthropicRenderer())
+    restored.restore(recorded, dropped=live.dropped)
+    assert (restored.encoded(), restored.tokens, restored.dropped) == (live.encoded(), live.tokens, live.dropped)
+    for thread in (live, restored):
+        thread.add_exchange(*exchange("next", 2, 200))
+    assert restored.fit(next_budget) == live.fit(next_budget)
+    assert (restored.encoded(), restored.tokens, restored.dropped) == (live.encoded(), live.tokens, live.dropped)
+
+
+def test_a_restored_window_keeps_the_last_unit_of_a_thread_that_lost_its_end() -> None:
+    thread = Thread(AnthropicRenderer())
+    thread.restore([task("first"), Message("assistant", "a", 9), Message("assistant", "b", 9)], dropped=9)
+    assert [message["role"] for message in sent(thread)] == ["user", "assistant"]
+
+
 @given(steps, st.lists(st.integers(0, 3000), max_size=4))
 def test_a_thread_is_sendable_after_any_cuts(script: list[tuple[str, int, int]], budgets: list[int]) -> None:
     thread, _ = live_and_recorded(script)
