@@ -241,9 +241,11 @@ def _show(finished: Finished, form: str, resume_command: str) -> None:
     if form == "json":
         import orjson
 
+        from agent_host import lenient_json
+
         # Nobody there to read it is no reason to fail a task that is done.
         with contextlib.suppress(BrokenPipeError):
-            sys.stdout.buffer.write(orjson.dumps(finished.result, option=orjson.OPT_APPEND_NEWLINE))
+            sys.stdout.buffer.write(lenient_json.dumps(finished.result, option=orjson.OPT_APPEND_NEWLINE))
             sys.stdout.buffer.flush()
     elif form == "text":
         _show_text(finished)

@@ -24,13 +24,14 @@ def finish(
     status: str,
     code: str | None,
     text: str,
-    replay: dict[str, Any] | None = None,
+    approve: str | None = None,
     started: float | None = None,
     artifact_uris: Sequence[str] = (),
 ) -> Message:
     """Put the call's result on record and tell the observers; returns it as it enters the thread.
 
-    `text` may hold what cannot be encoded; here every result passes, whoever worded it.
+    `text` may hold what cannot be encoded; here every result passes, whoever worded it. `approve` marks a call that was
+    denied since nobody was there; the rest of how to replay it stands in the thread.
     """
     text = encodable(text)
     message = Message(
@@ -39,8 +40,8 @@ def finish(
     fields: dict[str, Any] = {"callId": call.call_id, "status": status}
     if code is not None:
         fields["code"] = code
-    if replay is not None:
-        fields["replay"] = replay
+    if approve is not None:
+        fields["replay"] = {"callId": call.call_id, "approve": approve}
     encoded = encode(message, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id)
     ctx.checkpoint(step_id, "call_finished", fields, encoded, sync=False)
     payload: dict[str, Any] = {"toolCallId": call.call_id, "toolName": call.name, "status": status}

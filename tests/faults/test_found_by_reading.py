@@ -311,7 +311,6 @@ def nested(depth: int) -> dict[str, Any]:
     return {"value": value}
 
 
-@pytest.mark.xfail(strict=True, reason="a refusal's replay nests the arguments deeper than the message")
 def test_deep_arguments_of_a_denied_call_end_no_session(host: Host) -> None:
     """They fit into the message; in the record of the refusal they stand deeper."""
     with gateway(use(shell("true", more=nested(248))), say("Done.")) as model:
@@ -320,7 +319,6 @@ def test_deep_arguments_of_a_denied_call_end_no_session(host: Host) -> None:
     assert outcome.result["text"] == "Done."
 
 
-@pytest.mark.xfail(strict=True, reason="the snapshot nests a replay deeper than its record")
 def test_deep_arguments_of_a_denied_call_survive_a_crash(host: Host) -> None:
     """They fit into the record of the refusal; in the snapshot they stand deeper still."""
     path = host.policy(grants=ASKS, approvalRules=RULES)
