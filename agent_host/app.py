@@ -187,7 +187,12 @@ def _context(
         tools=_offered(definitions, bundle, disabled),
     )
     thread = Thread(dialect.renderer)
-    thread.restore(map(decode, store.state.thread[1:]))
+    step = store.state.open_step
+    thread.restore(
+        map(decode, store.state.thread[1:]),
+        still_open=None if step is None else step.position - 1,
+        dropped=store.state.dropped_messages,
+    )
     emitter = Emitter(
         session_id=identity.session_id,
         workspace_id=identity.workspace_id,

@@ -75,7 +75,9 @@ class Task:
 class Checkpoint:
     """Everything that a resume needs. `thread` holds encoded messages; `baselines` maps a path to the blob of its
     content before the session's first write to it (None: it did not exist); `grants` are approvals given. `salvaged`
-    says what was lost when the session was saved from damage, until the model has been told."""
+    says what was lost when the session was saved from damage, until the model has been told. `dropped_messages` of the
+    conversation were left out of the last request; `tokens_known` are its input tokens as the gateway counted them and
+    as they had been estimated."""
 
     identity: SessionIdentity
     session_status: str = "SESSION_RUNNING"
@@ -89,6 +91,8 @@ class Checkpoint:
     grants: list[dict[str, Any]] = field(default_factory=list)
     seq: int = 0
     salvaged: str | None = None
+    dropped_messages: int = 0
+    tokens_known: tuple[int, int] | None = None
 
     @property
     def session_tokens_used(self) -> int:
@@ -139,6 +143,9 @@ def _turn(state: Checkpoint, fields: dict[str, Any], message: bytes | None) -> N
     state.usage.add(fields["usage"])
     task.usage.add(fields["usage"])
     _add_baselines(state, fields)
+    if "window" in fields:
+        state.dropped_messages = fields["window"]["dropped"]
+        state.tokens_known = (fields["usage"]["inputTokens"], fields["window"]["estimated"])
     state.open_step = step
 
 

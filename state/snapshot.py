@@ -74,6 +74,8 @@ def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, b
         grants=resume["grants"],
         seq=resume["journalSeq"],
         salvaged=resume.get("salvaged"),
+        dropped_messages=resume.get("droppedMessages", 0),
+        tokens_known=_pair(resume.get("tokensKnown")),
     )
 
 
@@ -141,6 +143,8 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
             "grants": state.grants,
             "openStep": None if step is None else _step_to_json(step),
             "salvaged": state.salvaged,
+            "droppedMessages": state.dropped_messages,
+            "tokensKnown": state.tokens_known,
         },
     }
 
@@ -185,6 +189,10 @@ def _task_from_json(raw: dict[str, Any]) -> Task:
         [(name, status, code) for name, status, code in raw["finishedCalls"]],
         raw["denied"],
     )
+
+
+def _pair(raw: list[int] | None) -> tuple[int, int] | None:
+    return None if raw is None else (raw[0], raw[1])
 
 
 def _usage_from(raw: dict[str, int]) -> Usage:

@@ -31,7 +31,6 @@ class ApprovalRequest:
     rule_id: str | None
     risk_level: str
     risks: tuple[str, ...]
-    prompt: str
 
     @property
     def action_summary(self) -> str:
@@ -54,16 +53,6 @@ class ApprovalRequest:
             "riskLevel": self.risk_level,
             "risks": list(self.risks),
             "details": {"toolName": self.tool_name, "capability": self.capability},
-        }
-
-    def replay(self) -> dict[str, Any]:
-        """How to have this very call approved another time: an id bound to the exact arguments, the option that would
-        approve its kind in advance, and the call as JSON."""
-        return {
-            "id": f"replay_{call_digest(self.tool_name, self.arguments)[:32]}",
-            "approve": self.approve,
-            "command": f"agent-host run {shlex.quote(self.prompt)} --approve {shlex.quote(self.approve)}",
-            "request": {"toolName": self.tool_name, "arguments": dict(self.arguments)},
         }
 
 
@@ -90,6 +79,17 @@ class ApprovalAnswer:
     def from_record(cls, fields: Mapping[str, Any]) -> Self:
         """The answer that `to_record` wrote. Raises KeyError for what is none."""
         return cls(fields["approved"], fields["reason"], fields.get("unattended", False), fields["scope"])
+
+
+def replay_of(tool_name: str, arguments: Mapping[str, Any], *, prompt: str, approve: str) -> dict[str, Any]:
+    """How to have a denied call approved another time: an id bound to the exact arguments, the option that approves its
+    kind in advance, a command that gives it, and the call as JSON."""
+    return {
+        "id": f"replay_{call_digest(tool_name, arguments)[:32]}",
+        "approve": approve,
+        "command": f"agent-host run {shlex.quote(prompt)} --approve {shlex.quote(approve)}",
+        "request": {"toolName": tool_name, "arguments": dict(arguments)},
+    }
 
 
 def call_digest(tool_name: str, arguments: Mapping[str, Any]) -> str:

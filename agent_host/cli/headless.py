@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.cli import exit_codes
 from agent_host.cli.progress import TextOutput, defused
 from agent_host.cli.sessions import newest_resumable
-from agent_host.cli.shared import given_settings, state_dir_of
+from agent_host.cli.shared import SETTING_OPTIONS, given_settings, state_dir_of
 from agent_host.errors import SessionNotFound, UsageError
 from config.load import ConfigError, load
 from state.locations import default_state_dir
@@ -110,8 +110,9 @@ def _launch(
     from agent_host.session.opening import Launch
 
     root = os.path.realpath(os.path.expanduser(workspace))
-    if root != root.encode("utf-8", "replace").decode():
+    if not _is_text(root):
         raise UsageError(f"--workspace {root!r}: its name is not UTF-8, which no model could be told")
+    _refuse_what_is_no_text({"--session-id": session_id, "--approve": approvals}, flags)
     if not os.path.isdir(root):
         raise UsageError(f"--workspace {workspace}: there is no such directory")
     try:
@@ -132,6 +133,18 @@ def _launch(
         approvals=frozenset(approvals),
         approve_all=approve_all,
     )
+
+
+def _refuse_what_is_no_text(options: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
+    """Raises UsageError for a value that a session's record could not hold."""
+    for option, given in (*options.items(), *((option, flags.get(key)) for option, key, _ in SETTING_OPTIONS)):
+        for value in given if isinstance(given, list) else [given]:
+            if isinstance(value, str) and not _is_text(value):
+                raise UsageError(f"{option} {value!r}: it is not UTF-8")
+
+
+def _is_text(value: str) -> bool:
+    return value == value.encode("utf-8", "replace").decode()
 
 
 def _drive(launch: Launch, prompt: str | None, *, max_steps: int | None) -> int:
@@ -229,9 +242,11 @@ def _show(finished: Finished, form: str, resume_command: str) -> None:
     if form == "json":
         import orjson
 
+        from agent_host import lenient_json
+
         # Nobody there to read it is no reason to fail a task that is done.
         with contextlib.suppress(BrokenPipeError):
-            sys.stdout.buffer.write(orjson.dumps(finished.result, option=orjson.OPT_APPEND_NEWLINE))
+            sys.stdout.buffer.write(lenient_json.dumps(finished.result, option=orjson.OPT_APPEND_NEWLINE))
             sys.stdout.buffer.flush()
     elif form == "text":
         _show_text(finished)

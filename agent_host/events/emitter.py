@@ -5,11 +5,11 @@ A sink takes an event in memory and returns; none of them may wait, for the loop
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
+from agent_host import lenient_json
 from agent_host.events.kinds import EventType, source_of
 from agent_host.stamps import now_rfc3339
 
@@ -31,11 +31,7 @@ class Event:
     def line(self) -> bytes:
         """The envelope as one line of JSON with its newline."""
         if self._line is None:
-            try:
-                self._line = orjson.dumps(self.envelope, default=str, option=orjson.OPT_APPEND_NEWLINE)
-            except orjson.JSONEncodeError:
-                # A lone surrogate, a huge integer: what a model or a file name put there must not stop the loop.
-                self._line = json.dumps(self.envelope, default=str).encode() + b"\n"
+            self._line = lenient_json.dumps(self.envelope, option=orjson.OPT_APPEND_NEWLINE)
         return self._line
 
 

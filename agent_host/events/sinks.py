@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -97,16 +98,19 @@ class RunLog:
                 continue
             self.lost += 1
             written = 0
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1  # opening it anew ends a line that is cut
+        self._let_go()  # opening it anew ends a line that is cut
 
     def close(self) -> None:
         """Flush and close."""
         self.flush()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Close the file. What the disk did not take cannot be told from a failed close, and nobody waits for it."""
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
 
 def _open_log(path: str) -> int:

@@ -25,6 +25,8 @@ _UNSENDABLE = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME = 128
 # The API refuses empty text blocks.
 _NOTHING_SAID = "(no text)"
+# Far above what any model takes; the sums of a whole session stay countable in any JSON.
+_MAX_COUNT = 10**9
 
 
 class AnthropicRenderer:
@@ -196,7 +198,8 @@ class AnthropicAssembler:
 
     def _note_usage(self, usage: Mapping[str, Any]) -> None:
         # Counts in message_delta are cumulative and replace those of message_start.
-        self._usage.update({name: count for name, count in usage.items() if type(count) is int and count >= 0})
+        counts = {name: min(count, _MAX_COUNT) for name, count in usage.items() if type(count) is int and count >= 0}
+        self._usage.update(counts)
 
     _HANDLERS: ClassVar[dict[str, Callable[[AnthropicAssembler, Any], str | None]]] = {
         "message_start": _message_start,

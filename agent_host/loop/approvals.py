@@ -57,8 +57,8 @@ async def settle(
             return prepared.refused("failed", ErrorCode.TOOL_INTERRUPTED, NOT_STARTED)
         if not answer.approved:
             code = ErrorCode.APPROVAL_REQUIRED if answer.unattended else ErrorCode.APPROVAL_DENIED
-            replay = _request(ctx, step_id, prepared).replay() if answer.unattended else None
-            return prepared.refused("denied", code, answer.reason, replay)
+            approve = _request(ctx, step_id, prepared).approve if answer.unattended else None
+            return prepared.refused("denied", code, answer.reason, approve)
     if before is not None:  # what it will find, and what its record says of it, is what the call before it leaves
         await before.wait()
     if ctx.cancellation.requested:
@@ -141,5 +141,4 @@ def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> Approval
         decision.rule_id,
         decision.risk_level or "medium",
         decision.risks,
-        ctx.task.prompt,
     )

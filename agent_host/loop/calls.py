@@ -72,7 +72,7 @@ async def _run_one(
         if prepared.refusal is None:
             return await _execute(ctx, step_id, prepared, started)
         refusal = prepared.refusal
-        return finish(ctx, step_id, prepared.call, refusal.status, refusal.code, refusal.text, refusal.replay, started)
+        return finish(ctx, step_id, prepared.call, refusal.status, refusal.code, refusal.text, refusal.approve, started)
     finally:
         done.set()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
@@ -47,8 +47,7 @@ class LoopContext:
     """Collaborators, limits and switches of one session.
 
     `tools` are the names that the router knows, `disabled_tools` those of them that this session may not use, with
-    the reason. `head` is the encoded front of every model request, `head_tokens` its estimated size. `tokens_known` is
-    the request size that the gateway last reported, with the estimate of it at that moment.
+    the reason. `head` is the encoded front of every model request, `head_tokens` its estimated size.
     """
 
     store: OpenSession
@@ -70,7 +69,6 @@ class LoopContext:
     clock: Callable[[], datetime]
     cancellation: Cancellation
     scrubber: Scrubber
-    tokens_known: tuple[int, int] | None = field(default=None)
     policy_expired: bool = False
     storage_limit_told: bool = False
 

@@ -40,9 +40,9 @@ def check_before_call(ctx: LoopContext, step_id: str) -> int:
 def estimated_input(ctx: LoopContext) -> int:
     """Input tokens of the next request: what the gateway counted last time, corrected by what changed since."""
     estimate = ctx.head_tokens + ctx.thread.tokens
-    if ctx.tokens_known is None:
+    if ctx.state.tokens_known is None:
         return estimate
-    counted, estimated_then = ctx.tokens_known
+    counted, estimated_then = ctx.state.tokens_known
     return max(0, counted + estimate - estimated_then)
 
 

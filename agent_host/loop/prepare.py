@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A call that ends without being run: `status` failed or denied, a documented code, and words for the model."""
+    """A call that ends without being run: `status` failed or denied, a documented code, and words for the model.
+    `approve` is what `--approve` would have taken, where nobody was there to be asked."""
 
     status: str
     code: str
     message: str
-    replay: dict[str, Any] | None = None
+    approve: str | None = None
 
     @property
     def text(self) -> str:
@@ -81,9 +82,9 @@ class PreparedCall:
         """True when it may have an effect before anything else is put on record."""
         return self.refusal is None and not self.gated and self.row is not None and self.row.side_effects
 
-    def refused(self, status: str, code: str, message: str, replay: dict[str, Any] | None = None) -> PreparedCall:
+    def refused(self, status: str, code: str, message: str, approve: str | None = None) -> PreparedCall:
         """The same call, come to its end."""
-        return dataclasses.replace(self, refusal=Refusal(status, code, message, replay))
+        return dataclasses.replace(self, refusal=Refusal(status, code, message, approve))
 
     @property
     def path(self) -> str | None:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agent_host.events.kinds import EventType
-from agent_host.thread.messages import Message, ToolCall, encode
+from agent_host.thread.messages import Message, ToolCall, encodable, encode
 from agent_host.thread.tokens import message_tokens
 from state.blobs import sha256_hex
 
@@ -24,19 +24,24 @@ def finish(
     status: str,
     code: str | None,
     text: str,
-    replay: dict[str, Any] | None = None,
+    approve: str | None = None,
     started: float | None = None,
     artifact_uris: Sequence[str] = (),
 ) -> Message:
-    """Put the call's result on record and tell the observers; returns it as it enters the thread."""
+    """Put the call's result on record and tell the observers; returns it as it enters the thread.
+
+    `text` may hold what cannot be encoded; here every result passes, whoever worded it. `approve` marks a call that was
+    denied since nobody was there; the rest of how to replay it stands in the thread.
+    """
+    text = encodable(text)
     message = Message(
         "tool", text, message_tokens(ctx.count, text), tool_call_id=call.call_id, is_error=status != "succeeded"
     )
     fields: dict[str, Any] = {"callId": call.call_id, "status": status}
     if code is not None:
         fields["code"] = code
-    if replay is not None:
-        fields["replay"] = replay
+    if approve is not None:
+        fields["replay"] = {"callId": call.call_id, "approve": approve}
     encoded = encode(message, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id)
     ctx.checkpoint(step_id, "call_finished", fields, encoded, sync=False)
     payload: dict[str, Any] = {"toolCallId": call.call_id, "toolName": call.name, "status": status}
@@ -57,6 +62,4 @@ def text_of(result: ToolResult) -> str:
     parts = [] if result.error is None else [f"{result.error.code}: {result.error.message}"]
     if result.output_text:
         parts.append(result.output_text)
-    text = "\n".join(parts)
-    # A lone surrogate (a file name that is no UTF-8) could not be encoded for the journal or the gateway.
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    return "\n".join(parts)

@@ -13,7 +13,7 @@ from agent_host.llm.stream import STOP_REASONS, TokenUsage
 from agent_host.loop.limits import check_before_call
 from agent_host.loop.prepare import prepare_calls, record_of
 from agent_host.stamps import new_id
-from agent_host.thread.messages import Message, decode, encode
+from agent_host.thread.messages import Message, decode, encodable, encode
 from agent_host.thread.tokens import message_tokens
 from state.boot import boot_id
 
@@ -57,6 +57,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     step_id = new_id("step")
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
     needed = check_before_call(ctx, step_id)
+    window = {"dropped": ctx.thread.dropped, "estimated": ctx.head_tokens + ctx.thread.tokens}
     turn = await _call_model(ctx, step_id, needed)
     meaning = _meaning(turn)
     calls = () if meaning == "blocked" else _with_new_ids(ctx, turn.tool_calls)
@@ -68,6 +69,7 @@ async def take_turn(ctx: LoopContext) -> Step:
         "stopReason": turn.stop_reason,
         "boot": boot_id(),
         "usage": turn.usage.to_wire(),
+        "window": window,
         "calls": [record_of(call) for call in prepared],
     }
     if baselines:
@@ -125,6 +127,7 @@ def tell_of_damage(ctx: LoopContext) -> None:
 
 
 def _note(ctx: LoopContext, text: str) -> Message:
+    text = encodable(text)
     return Message("system", text, message_tokens(ctx.count, text))
 
 
@@ -141,7 +144,6 @@ def _meaning(turn: ModelTurn) -> Meaning:
 
 async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:
     messages = ctx.thread.encoded()
-    estimated = ctx.head_tokens + ctx.thread.tokens
     started = time.monotonic()
 
     def on_text(text: str) -> None:
@@ -155,7 +157,6 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:
         with_retries(lambda: ctx.llm.stream(ctx.head, messages, on_text), ctx.retry, on_retry)
     )
     turn = _with_counted_usage(ctx, turn, needed)
-    ctx.tokens_known = (turn.usage.input_tokens, estimated)
     ctx.emit(
         EventType.LLM_REQUEST_COMPLETED,
         step_id,

@@ -48,9 +48,20 @@ def _path(row: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surro
     if not os.path.isabs(expanded):
         raise UnusableArguments(f"argument {row.argument!r} must be an absolute path, not {subject!r}")
     content = arguments.get(row.content_argument) if row.content_argument else None
-    return path_facts(
+    facts = path_facts(
         subject, expanded, new_size_bytes=len(content.encode("utf-8", "replace")) if isinstance(content, str) else None
     )
+    if row.changes_file and not _is_text(facts.real_path):  # what changes goes on record by this name
+        raise UnusableArguments(f"{subject!r} leads to a name that is not UTF-8; files of such names are not changed")
+    return facts
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:  # the bytes of a name that is no UTF-8 are lone surrogates here
+        return False
+    return True
 
 
 def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = None) -> PathFacts:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from agent_host import lenient_json
 from agent_host.contracts import Artifact
 from agent_host.errors import (
     ErrorCode,
@@ -17,6 +18,7 @@ from agent_host.events.kinds import EventType
 from agent_host.loop.task import run_task
 from agent_host.routing.capabilities import TOOLS
 from agent_host.services.workspace import UploadFailed
+from agent_host.session.denials import denied_approvals
 from agent_host.session.patches import session_patch
 from agent_host.stamps import new_id, now_rfc3339
 from agent_host.thread.messages import Message, encode, last_answer
@@ -140,7 +142,7 @@ class Session:
                 {"toolName": name, "status": status} | ({"code": code} if code is not None else {})
                 for name, status, code in task.finished_calls
             ],
-            "deniedApprovals": task.denied,
+            "deniedApprovals": denied_approvals(task, self._ctx.state.thread),
             "resumedFromStep": self._resumed_from_step,
             "durationMs": int((time.monotonic() - self._began) * 1000),
         }
@@ -212,7 +214,7 @@ class Session:
         }
         try:
             os.makedirs(self._paths.records, mode=0o700, exist_ok=True)
-            replace_atomically(LOCAL_DISK, self._paths.result, [orjson.dumps(kept, option=orjson.OPT_INDENT_2)])
+            replace_atomically(LOCAL_DISK, self._paths.result, [lenient_json.dumps(kept, option=orjson.OPT_INDENT_2)])
         except OSError as error:
             self._warn_of_disk(f"the result could not be kept: {error.strerror}")
             return False

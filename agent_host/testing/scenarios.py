@@ -215,4 +215,37 @@ class StepLimit(Scenario):
         return problems
 
 
-SCENARIOS: Mapping[str, type[Scenario]] = {"effects": Effects, "brief": Brief, "step-limit": StepLimit}
+class CutAnswer(Scenario):
+    """An answer that is cut at the output limit, once before a call and once at the end: the step is then open without
+    a call, and the model is asked to go on."""
+
+    answer = "Both halves are there."
+
+    def prepare(self, workspace: Path) -> None:
+        """See Scenario."""
+        (workspace / "effects.log").write_text("")
+
+    def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
+        """See Scenario."""
+        interrupted = {"position": 3, "last_contains": "TOOL_INTERRUPTED"}
+        return Script.from_turns(
+            [
+                {"text": "First I", "stop_reason": "max_tokens", "expect": {"message_count": 1}, "usage": _usage(10)},
+                {"text": " act.", "tool_calls": [append("one")], "expect": {"message_count": 3}, "usage": _usage(20)},
+                {"when": interrupted, "text": "I look.", "tool_calls": [repair("one")], "usage": _usage(25)},
+                {"text": "Both halves", "stop_reason": "max_tokens", "usage": _usage(30)},
+                {"text": " are there.", "expect": {"last_role": "user"}, "usage": _usage(40)},
+            ]
+        )
+
+    def check(self, ending: Ending) -> list[str]:
+        """See Scenario."""
+        return effect_problems(ending.workspace, EFFECTS[:1])
+
+
+SCENARIOS: Mapping[str, type[Scenario]] = {
+    "effects": Effects,
+    "brief": Brief,
+    "step-limit": StepLimit,
+    "cut-answer": CutAnswer,
+}

@@ -87,6 +87,12 @@ def encode(message: Message, *, session_id: str, task_id: str | None = None, ste
     return to_keep(orjson.dumps(wire))
 
 
+def encodable(text: str) -> str:
+    """`text` with a question mark for each lone surrogate: what stands for a name that is no UTF-8 could be put neither
+    on record nor into a request."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 def to_keep(data: bytes) -> bytes:
     """`data` in a buffer of its own size: those that orjson returns can be eight times as large, which counts for what
     is kept as long as the session lives."""

@@ -47,6 +47,11 @@ class Thread:
         """Estimated tokens of what would be sent now."""
         return self._kept + self._set_before_window()
 
+    @property
+    def dropped(self) -> int:
+        """How many messages the window has left behind."""
+        return self._dropped_messages
+
     def has_call(self, call_id: str) -> bool:
         """Whether a call of this id is in the conversation; a second one could not be sent."""
         return call_id in self._call_ids
@@ -68,41 +73,46 @@ class Thread:
         tokens = assistant.tokens + sum(result.tokens for result in results)
         self._add(self._renderer.exchange(assistant, results), tokens, 1 + len(results))
 
-    def restore(self, messages: Iterable[Message]) -> None:
-        """Fill an empty thread from a checkpoint's messages behind the system prompt, in their order. A last
-        assistant message whose calls are still open is left out: it enters when its step is over."""
+    def restore(self, messages: Iterable[Message], *, still_open: int | None = None, dropped: int = 0) -> None:
+        """Fill an empty thread from a checkpoint's messages behind the system prompt, in their order.
+
+        `still_open` is the place among them of the model turn whose step is open: it enters when its step is over.
+        `dropped` is what `dropped` was: the window starts where it did, for a prefix that stays is what is cached.
+        """
         assistant: Message | None = None
         results: list[Message] = []
-        for message in messages:
-            if message.role == "tool":
-                results.append(message)
+        for place, message in enumerate(messages):
+            if place == still_open:
                 continue
-            if assistant is not None:
-                self.add_exchange(assistant, results)
-                assistant, results = None, []
             if message.role == "assistant":
-                assistant = message
+                assistant, results = message, []
+            elif message.role == "tool":
+                results.append(message)
             elif message.role == "user":
                 self.add_task(message)
             else:
                 self.add_note(message)
-        if assistant is not None and len(results) == len(assistant.tool_calls):
-            self.add_exchange(assistant, results)
+            if assistant is not None and len(results) == len(assistant.tool_calls):
+                self.add_exchange(assistant, results)
+                assistant = None
+        start = gone = 0
+        while gone < dropped and start < len(self._sizes) - 1:  # the last unit is always sent
+            gone += self._messages[start]
+            start += 1
+        if start:
+            self._begin_at(start, self._kept - sum(self._sizes[:start]))
 
     def fit(self, budget: int) -> int:
         """Drop the oldest units until `budget` tokens hold the rest; returns how many messages went this time."""
         if self.tokens <= budget:
             return 0
-        before = self._start
         # First as though the prompt stayed in the window; where it would not, it takes its place out of the room.
         start, kept = advance(self._sizes, self._start, self._kept, max(0, budget - _MARKER_TOKENS))
         if start > self._task_unit:
             room = max(0, budget - _MARKER_TOKENS - self._task_prompt.tokens)
             start, kept = advance(self._sizes, self._start, self._kept, room)
-        self._start, self._kept = start, kept
         seen_before = self._removed()
-        self._dropped_messages += sum(self._messages[before : self._start])
-        self._prompt_dropped = self._task_unit < self._start
+        self._begin_at(start, kept)
         return self._removed() - seen_before
 
     def encoded(self) -> list[bytes]:
@@ -113,6 +123,12 @@ class Thread:
         text = f"[Earlier conversation truncated — {self._removed()} messages removed]"
         marker = Message("system", text, _MARKER_TOKENS)
         return [self._renderer.user([*pinned, marker]), b",", *self._wire.chunks(self._start)]
+
+    def _begin_at(self, start: int, kept: int) -> None:
+        """Move the window forward to the unit `start`; `kept` are the tokens from there on."""
+        self._dropped_messages += sum(self._messages[self._start : start])
+        self._start, self._kept = start, kept
+        self._prompt_dropped = self._task_unit < start
 
     def _set_before_window(self) -> int:
         """Tokens of what stands in for the dropped units: the marker, and the prompt where it was among them."""

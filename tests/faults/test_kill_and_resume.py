@@ -11,7 +11,7 @@ import pytest
 
 from agent_host.testing.fault_command import RACES, RANDOM_SEEDS, RECOVERIES
 from agent_host.testing.faults import KillAfterRecord, KillAtInstant, KillDuringRecovery, NoFault, NotReached
-from agent_host.testing.scenarios import Brief, Effects, Ending, Scenario, command
+from agent_host.testing.scenarios import Brief, CutAnswer, Effects, Ending, Scenario, command
 from agent_host.testing.script import Script
 from agent_host.testing.trials import Trial
 from state.checkpoint import Checkpoint, SessionIdentity
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # Of an undisturbed session; test_there_is_no_record_after_the_last_one_that_is_tried holds it to that.
 RECORDS = 35
+CUT_ANSWER_RECORDS = 12
 
 
 def test_undisturbed(tmp_path: Path) -> None:
@@ -44,11 +45,12 @@ def test_killed_after_each_record(job: Job, verdict: Verdict) -> None:
     passes(job, verdict)
 
 
-def test_there_is_no_record_after_the_last_one_that_is_tried(tmp_path: Path) -> None:
-    trial = Trial(tmp_path, Effects(), output="json")
+@pytest.mark.parametrize(("scenario", "records"), [(Effects(), RECORDS), (CutAnswer(), CUT_ANSWER_RECORDS)])
+def test_there_is_no_record_after_the_last_one_that_is_tried(tmp_path: Path, scenario: Scenario, records: int) -> None:
+    trial = Trial(tmp_path, scenario, output="json")
     with trial.serving():
         with pytest.raises(NotReached):
-            KillAfterRecord(RECORDS + 1).inflict(trial)
+            KillAfterRecord(records + 1).inflict(trial)
         assert trial.check() == []
 
 
@@ -64,6 +66,11 @@ def test_killed_again_while_it_recovers(job: Job, verdict: Verdict) -> None:
 
 @trials([KillAfterRecord(2), KillAfterRecord(9), KillDuringRecovery(4, 3)], scenario="step-limit")
 def test_the_step_limit_is_kept(job: Job, verdict: Verdict) -> None:
+    passes(job, verdict)
+
+
+@trials(map(KillAfterRecord, range(1, CUT_ANSWER_RECORDS + 1)), scenario="cut-answer")
+def test_an_answer_that_was_cut_goes_on_where_it_stopped(job: Job, verdict: Verdict) -> None:
     passes(job, verdict)
 
 

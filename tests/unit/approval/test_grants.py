@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.approval.grants import covering, grant_for
-from agent_host.approval.request import ApprovalAnswer, ApprovalRequest, call_digest
+from agent_host.approval.request import ApprovalAnswer, ApprovalRequest, call_digest, replay_of
 
 if TYPE_CHECKING:
     from agent_host.approval.request import Scope
@@ -32,7 +32,6 @@ def request(**changes: Any) -> ApprovalRequest:
         "rule_id": "shell",
         "risk_level": "medium",
         "risks": (),
-        "prompt": "Do it.",
     }
     return ApprovalRequest(**{**values, **changes})
 
@@ -97,7 +96,7 @@ def test_the_first_grant_that_covers_is_named() -> None:
 
 
 def test_the_replay_id_is_of_the_same_digest() -> None:
-    replay = request().replay()
+    replay = replay_of("RunCommand", ARGUMENTS, prompt="Do it.", approve="shell")
     assert replay["id"] == f"replay_{call_digest('RunCommand', ARGUMENTS)[:32]}"
     assert re.fullmatch(r"[0-9a-f]{64}", call_digest("RunCommand", ARGUMENTS))
 

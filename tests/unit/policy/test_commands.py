@@ -415,9 +415,9 @@ def test_a_pattern_that_could_run_for_ever_permits_nothing() -> None:
     ids=lambda text: text[:12],
 )
 def test_hostile_lines_are_denied_quickly(command: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()  # what other processes take of the machine does not count
     assert shell(command, allowedCommands=EVERYDAY) == "DENIED"
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_size_alone_is_no_reason_to_deny() -> None:

@@ -195,9 +195,9 @@ def test_their_everyday_neighbours_are_allowed(command: str, lists: dict[str, An
     ids=["nested expansions", "print and no >", "backslashes"],
 )
 def test_looking_closely_takes_no_long_time(command: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     parse(command, "bash")
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 # Plain sh

@@ -102,10 +102,11 @@ class History(RuleBasedStateMachine):
         first=baselines,
         usage=st.tuples(counts, counts, counts),
         boot=st.none() | st.just("boot"),
+        window=st.none() | st.fixed_dictionaries({"dropped": counts, "estimated": counts}),
     )
     def turn(
         self, text: str, given: list[tuple[dict[str, Any], bool, bool]], first: dict[str, str | None],
-        usage: tuple[int, int, int], boot: str | None,
+        usage: tuple[int, int, int], boot: str | None, window: dict[str, int] | None,
     ) -> None:  # fmt: skip
         named, rows = [], []
         for values, gated, broken in given:
@@ -119,6 +120,7 @@ class History(RuleBasedStateMachine):
         counted = dict(zip(("inputTokens", "outputTokens", "cachedInputTokens"), usage, strict=True))
         fields: dict[str, Any] = {"stepId": f"step{self.number()}", "stopReason": "tool_use", "boot": boot}
         fields |= {"usage": counted, "calls": rows} | ({"baselines": first} if first else {})
+        fields |= {} if window is None else {"window": window}
         self.append("turn", fields, message("assistant", text, **({"toolCalls": named} if named else {})))
 
     @precondition(lambda self: self.calls(answered=False))

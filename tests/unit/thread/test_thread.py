@@ -170,6 +170,28 @@ def test_a_restored_thread_is_the_live_one(script: list[tuple[str, int, int]], b
     assert restored.tokens == live.tokens
 
 
+@given(steps, st.lists(st.integers(0, 3000), min_size=1, max_size=3), st.integers(0, 3000))
+def test_a_restored_window_starts_where_the_live_one_does(
+    script: list[tuple[str, int, int]], budgets: list[int], next_budget: int
+) -> None:
+    live, recorded = live_and_recorded(script)
+    for budget in budgets:
+        live.fit(budget)
+    restored = Thread(AnthropicRenderer())
+    restored.restore(recorded, dropped=live.dropped)
+    assert (restored.encoded(), restored.tokens, restored.dropped) == (live.encoded(), live.tokens, live.dropped)
+    for thread in (live, restored):
+        thread.add_exchange(*exchange("next", 2, 200))
+    assert restored.fit(next_budget) == live.fit(next_budget)
+    assert (restored.encoded(), restored.tokens, restored.dropped) == (live.encoded(), live.tokens, live.dropped)
+
+
+def test_a_restored_window_keeps_the_last_unit_of_a_thread_that_lost_its_end() -> None:
+    thread = Thread(AnthropicRenderer())
+    thread.restore([task("first"), Message("assistant", "a", 9), Message("assistant", "b", 9)], dropped=9)
+    assert [message["role"] for message in sent(thread)] == ["user", "assistant"]
+
+
 @given(steps, st.lists(st.integers(0, 3000), max_size=4))
 def test_a_thread_is_sendable_after_any_cuts(script: list[tuple[str, int, int]], budgets: list[int]) -> None:
     thread, _ = live_and_recorded(script)
@@ -179,16 +201,40 @@ def test_a_thread_is_sendable_after_any_cuts(script: list[tuple[str, int, int]],
         checked(thread)
 
 
-@pytest.mark.parametrize("answered", [0, 1])
-def test_a_turn_whose_calls_are_open_waits_for_its_results(answered: int) -> None:
-    assistant, results = exchange("open", calls=2)
+@pytest.mark.parametrize("calls", [0, 2])
+def test_the_turn_of_an_open_step_waits_for_its_end(calls: int) -> None:
+    assistant, results = exchange("open", calls=calls)
     thread = Thread(AnthropicRenderer())
-    thread.restore([task("first"), assistant, *results[:answered]])
+    thread.restore([task("first"), assistant], still_open=1)
     assert len(sent(thread)) == 1
     thread.add_exchange(assistant, results)
     whole = Thread(AnthropicRenderer())
     whole.restore([task("first"), assistant, *results])
     assert thread.encoded() == whole.encoded()
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+def test_a_note_that_came_while_a_step_was_open_goes_before_its_turn(calls: int) -> None:
+    """On record it stands behind the turn, and before the results where there are any."""
+    assistant, results = exchange("open", calls=calls)
+    note = Message("system", "meanwhile", 3)
+    thread = Thread(AnthropicRenderer())
+    thread.restore([task("first"), assistant, note], still_open=1)
+    thread.add_exchange(assistant, results)
+    checked(thread)
+    again = Thread(AnthropicRenderer())
+    again.restore([task("first"), assistant, note, *results])
+    checked(again)
+    if calls:
+        assert again.encoded() == thread.encoded()
+
+
+def test_a_turn_whose_calls_were_never_answered_is_not_sent() -> None:
+    assistant, results = exchange("lost", calls=2)
+    thread = Thread(AnthropicRenderer())
+    thread.restore([task("first"), assistant, results[0], task("second")])
+    checked(thread)
+    assert [message["role"] for message in sent(thread)] == ["user", "user"]
 
 
 def test_a_turn_without_calls_is_there_at_once() -> None:

@@ -1,0 +1,19 @@
+"""JSON of what may not stop the host, whatever a model or a file name put into it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+
+
+def dumps(value: Any, *, option: int = 0) -> bytes:
+    """`value` as JSON. What orjson refuses, a lone surrogate, an integer beyond 64 bits, nesting deeper than 254, the
+    standard library writes; what is no JSON at all becomes its `str()`. Of orjson's options it takes OPT_INDENT_2 and
+    OPT_APPEND_NEWLINE."""
+    try:
+        return orjson.dumps(value, default=str, option=option)
+    except orjson.JSONEncodeError:
+        text = json.dumps(value, default=str, indent=2 if option & orjson.OPT_INDENT_2 else None)
+        return text.encode() + (b"\n" if option & orjson.OPT_APPEND_NEWLINE else b"")

@@ -1,0 +1,34 @@
+"""JSON of what orjson refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+
+from agent_host import lenient_json
+
+BOTH = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+
+
+def deep(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": [1, "ä"]}, "\udcff", 2**70, deep(300)], ids=["plain", "text", "number", "deep"]
+)
+@pytest.mark.parametrize("option", [0, orjson.OPT_APPEND_NEWLINE, BOTH])
+def test_it_reads_back_as_it_was(value: Any, option: int) -> None:
+    data = lenient_json.dumps(value, option=option)
+    assert json.loads(data) == value
+    assert data.endswith(b"\n") == bool(option)
+
+
+def test_what_is_no_json_becomes_its_text() -> None:
+    assert lenient_json.dumps({"a": deep, "b": 2**70}) == lenient_json.dumps({"a": str(deep), "b": 2**70})
