@@ -48,7 +48,8 @@ class LoopContext:
 
     `tools` are the names that the router knows, `disabled_tools` those of them that this session may not use, with
     the reason. `head` is the encoded front of every model request, `head_tokens` its estimated size. `tokens_known` is
-    the request size that the gateway last reported, with the estimate of it at that moment.
+    the request size that the gateway last reported, with the estimate of it at that moment. `max_stored_bytes` is the
+    limit at which the store is full.
     """
 
     store: OpenSession
@@ -70,6 +71,7 @@ class LoopContext:
     clock: Callable[[], datetime]
     cancellation: Cancellation
     scrubber: Scrubber
+    max_stored_bytes: int
     tokens_known: tuple[int, int] | None = field(default=None)
     policy_expired: bool = False
     storage_limit_told: bool = False
@@ -133,5 +135,8 @@ class LoopContext:
     def _tell_of_storage_limit(self, step_id: str | None) -> None:
         if self.store.storage_full and not self.storage_limit_told:
             self.storage_limit_told = True
-            message = "large outputs stay in the checkpoint, first versions of files are not kept for the patch"
+            message = (
+                f"the session has reached host.max_stored_bytes ({self.max_stored_bytes} bytes): artifacts and first "
+                "versions of files are no longer kept"
+            )
             self.emit(EventType.STORAGE_LIMIT_REACHED, step_id, message=message)
