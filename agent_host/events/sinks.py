@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -97,15 +98,17 @@ class RunLog:
                 continue
             self.lost += 1
             written = 0
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1  # opening it anew ends a line that is cut
+        self._let_go()  # opening it anew ends a line that is cut
 
     def close(self) -> None:
         """Flush and close."""
         self.flush()
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._fd >= 0:
-            os.close(self._fd)
+            with contextlib.suppress(OSError):
+                os.close(self._fd)
             self._fd = -1
 
 

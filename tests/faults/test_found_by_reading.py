@@ -500,7 +500,6 @@ def test_a_flipped_bit_in_a_step_that_was_synced_is_put_aside_in_another_boot(tm
     assert [name for name in os.listdir(paths_in(tmp_path).checkpoints) if ".corrupt-" in name]
 
 
-@pytest.mark.xfail(strict=True, reason="closing a log that failed raises out of the loop")
 def test_a_log_that_cannot_even_be_closed_ends_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = RunLog(str(tmp_path / "events.jsonl"))
     event = Event(EventType.TASK_STARTED, {}, {"eventId": 1})
