@@ -223,6 +223,7 @@ def _context(
         clock=_utc_now,
         cancellation=Cancellation(),
         scrubber=Scrubber([token, password_of(gateway.url)]),
+        max_stored_bytes=settings.integer("host.max_stored_bytes"),
     )
 
 

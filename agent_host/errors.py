@@ -2,6 +2,7 @@
 
     AgentHostError
     ├── UsageError                     exit 2: options, configuration
+    ├── OutputRefused                  standard output is full or gone
     ├── PolicyError
     │   ├── PolicyBundleInvalid        exit 2
     │   ├── PolicyExpired              pauses the session (AH 8.6)
@@ -73,6 +74,10 @@ class UsageError(AgentHostError):
 
     code = ErrorCode.INVALID_REQUEST
     rpc_code = -32602
+
+
+class OutputRefused(AgentHostError):
+    """Standard output did not take what the command was asked for; `__cause__` is why."""
 
 
 class PolicyError(AgentHostError):

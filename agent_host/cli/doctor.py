@@ -9,6 +9,7 @@ import tempfile
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.cli.shared import given_settings, state_dir_of
+from agent_host.cli.streams import answer
 from agent_host.errors import UsageError
 from agent_host.thread.tokens import TokenizerUnavailable, counter
 from config.load import ConfigError, load
@@ -45,9 +46,8 @@ def doctor(namespace: argparse.Namespace) -> int:
         _shell(),
         _sandbox(),
     )
-    for check in checks:
-        mark = {True: "ok  ", False: "FAIL", None: "-   "}[check.ok]
-        sys.stdout.write(f"{mark}  {check.name:10} {check.found}\n")
+    marks = {True: "ok  ", False: "FAIL", None: "-   "}
+    answer("".join(f"{marks[check.ok]}  {check.name:10} {check.found}\n" for check in checks))
     return 1 if any(check.ok is False for check in checks) else 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import shlex
@@ -12,10 +11,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from agent_host.cli import exit_codes
-from agent_host.cli.progress import TextOutput, defused
+from agent_host.cli.display import Display
 from agent_host.cli.sessions import newest_resumable
-from agent_host.cli.shared import SETTING_OPTIONS, given_settings, state_dir_of
-from agent_host.errors import SessionNotFound, UsageError
+from agent_host.cli.shared import SETTING_OPTIONS, anchored, given_settings, state_dir_of
+from agent_host.cli.streams import notice
+from agent_host.errors import CheckpointWriteFailed, SessionNotFound, UsageError
 from config.load import ConfigError, load
 from state.locations import default_state_dir
 
@@ -24,11 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from agent_host.app import Finished
-    from agent_host.events.emitter import Sink
     from agent_host.session.lifecycle import Session
     from agent_host.session.opening import Launch
     from state.store import LoadReport
 
+# The disk may have refused records before it refused the end.
+_STAYS = (
+    "; the session stays resumable, and resuming it goes on from the last record on disk, which does no more than tell "
+    "this end again if the disk took it: "
+)
 _MOCK_PREFIX = "mock:"
 _SERVICE_VARIABLES = (
     "SESSION_SERVICE_URL",
@@ -54,17 +58,25 @@ def run(namespace: argparse.Namespace) -> int:
         approvals=namespace.approve,
         approve_all=namespace.approve_all,
     )
-    return _drive(launch, prompt, max_steps=None)
+    return _drive(launch, prompt, None, _resume_command(launch.session_id, launch.state_dir))
 
 
 def resume(namespace: argparse.Namespace) -> int:
     """`agent-host resume [SESSION_ID]`: as the session was started, with what is given now over it."""
-    from agent_host.session.opening import recorded_options
-
     state_dir = state_dir_of(namespace)
     session_id = namespace.session_id or newest_resumable(state_dir)
     if session_id is None:
         raise SessionNotFound(f"there is no session to resume under {state_dir}")
+    try:
+        return _resume(namespace, session_id, state_dir)
+    except CheckpointWriteFailed as error:  # of a disk that may take it later
+        command = _resume_command(session_id, state_dir, namespace.workspace)
+        raise CheckpointWriteFailed(f"{error}; resume with: {command}") from error
+
+
+def _resume(namespace: argparse.Namespace, session_id: str, state_dir: str) -> int:
+    from agent_host.session.opening import recorded_options
+
     options = recorded_options(state_dir, session_id)
     given = _portable(given_settings(namespace))
     launch = _launch(
@@ -77,7 +89,8 @@ def resume(namespace: argparse.Namespace) -> int:
     )
     # As the workspace may have tightened it, where it was given at all.
     asked = launch.settings.integer("host.max_steps") if "host.max_steps" in given else None
-    return _drive(launch, None, max_steps=asked)
+    moved = None if launch.workspace == options["workspace"] else launch.workspace
+    return _drive(launch, None, asked, _resume_command(session_id, state_dir, moved))
 
 
 def _prompt(given: str) -> str:
@@ -91,10 +104,10 @@ def _portable(flags: dict[str, Any]) -> dict[str, Any]:
     """Flags that mean the same from another directory, so that a resume can take them over."""
     gateway = flags.get("llm.gateway", "")
     if gateway.startswith(_MOCK_PREFIX):
-        flags["llm.gateway"] = _MOCK_PREFIX + os.path.abspath(gateway.removeprefix(_MOCK_PREFIX))
+        flags["llm.gateway"] = _MOCK_PREFIX + anchored(gateway.removeprefix(_MOCK_PREFIX))
     policy = flags.get("host.policy", "")
     if os.path.exists(policy):
-        flags["host.policy"] = os.path.abspath(policy)
+        flags["host.policy"] = anchored(policy)
     return flags
 
 
@@ -109,7 +122,7 @@ def _launch(
 ) -> Launch:
     from agent_host.session.opening import Launch
 
-    root = os.path.realpath(os.path.expanduser(workspace))
+    root = anchored(workspace, os.path.realpath)
     if not _is_text(root):
         raise UsageError(f"--workspace {root!r}: its name is not UTF-8, which no model could be told")
     _refuse_what_is_no_text({"--session-id": session_id, "--approve": approvals}, flags)
@@ -120,10 +133,10 @@ def _launch(
     except ConfigError as error:
         raise UsageError(str(error)) from error
     for line in settings.ignored:
-        _notice(line)
+        notice(line)
     for variable in _SERVICE_VARIABLES:
         if os.environ.get(variable):
-            _notice(f"{variable} is set, but this version knows only the embedded services; it is not used")
+            notice(f"{variable} is set, but this version knows only the embedded services; it is not used")
     return Launch(
         settings=settings,
         flags=flags,
@@ -147,34 +160,43 @@ def _is_text(value: str) -> bool:
     return value == value.encode("utf-8", "replace").decode()
 
 
-def _drive(launch: Launch, prompt: str | None, *, max_steps: int | None) -> int:
-    form = launch.settings.text("host.output")
+def _drive(launch: Launch, prompt: str | None, max_steps: int | None, resume_command: str) -> int:
+    display = Display(launch.settings.text("host.output"))
     stopped_by: list[int] = []
-    finished = asyncio.run(_run(launch, prompt, max_steps, form, stopped_by))
+    finished = asyncio.run(_run(launch, prompt, max_steps, display, stopped_by, resume_command))
     if finished is None:
         return exit_codes.BY_SIGTERM if stopped_by == [signal.SIGTERM] else exit_codes.BY_SIGINT
     if finished.end.status == "cancelled" and stopped_by == [signal.SIGTERM]:
         return exit_codes.BY_SIGTERM
     if finished.end.status == "completed" and finished.result["deniedApprovals"]:
         return exit_codes.NEEDED_APPROVAL
+    if finished.end.status == "completed" and display.lost is not None:
+        return exit_codes.FAILED
     return exit_codes.BY_STATUS[finished.end.status]
 
 
 async def _run(
-    launch: Launch, prompt: str | None, max_steps: int | None, form: str, stopped_by: list[int]
+    launch: Launch,
+    prompt: str | None,
+    max_steps: int | None,
+    display: Display,
+    stopped_by: list[int],
+    resume_command: str,
 ) -> Finished | None:
     """None when a second signal ended it by force; the session is then as after a crash."""
     from agent_host.app import run_headless
 
     main_task = asyncio.current_task()
+    sessions: list[Session] = []
 
     def on_open(session: Session) -> None:
+        sessions.append(session)
         gc.freeze()
         gc.enable()
         for line in _found_on_disk(session.report):
-            _notice(line)
+            notice(line)
         for name in session.unknown_approvals(launch.approvals):
-            _notice(f"--approve {name}: this policy knows no such rule, tool or capability")
+            notice(f"--approve {name}: this policy knows no such rule, tool or capability")
 
         def stop(number: int) -> None:
             if stopped_by and main_task is not None:
@@ -182,24 +204,35 @@ async def _run(
                 return
             stopped_by.append(number)
             session.request_cancel(resumable=True)
-            _notice("stopping once the running tools are done; the same signal again ends them")
+            notice("stopping once the running tools are done; the same signal again ends them")
 
         _on_signals(stop)
 
     try:
-        return await run_headless(
+        finished = await run_headless(
             launch,
             prompt,
             max_steps=max_steps,
-            sinks=_sinks(form),
+            sinks=display.sinks,
             on_open=on_open,
-            on_end=lambda finished: _show(finished, form, _resume_command(launch)),
+            on_end=lambda finished: display.end(finished, resume_command),
         )
     except asyncio.CancelledError:
         if not stopped_by:
             raise
-        _notice(f"ended; resume with: {_resume_command(launch)}")
+        notice(f"ended; resume with: {resume_command}")
         return None
+    for session in sessions:
+        _tell_of_losses(session, display, resume_command)
+    return finished
+
+
+def _tell_of_losses(session: Session, display: Display, resume_command: str) -> None:
+    """What could not be told or kept at the end, after which the disk has been asked for the last time."""
+    if session.unkept is not None:
+        notice(f"{session.unkept}{_STAYS}{resume_command}" if session.stays else session.unkept)
+    if display.lost is not None:
+        notice(display.lost if session.kept_at is None else f"{display.lost}; the result is kept in {session.kept_at}")
 
 
 def _found_on_disk(report: LoadReport) -> Iterator[str]:
@@ -222,54 +255,8 @@ def _on_signals(stop: Any) -> None:
             signal.signal(number, lambda received, _: loop.call_soon_threadsafe(stop, received))
 
 
-def _sinks(form: str) -> list[Sink]:
-    if form == "text":
-        return [TextOutput()]
-    if form == "jsonl":
-        from agent_host.events.sinks import JsonLines
-
-        return [JsonLines(sys.stdout.buffer)]
-    return []
-
-
-def _resume_command(launch: Launch) -> str:
-    state_dir = "" if launch.state_dir == default_state_dir() else f" --state-dir {shlex.quote(launch.state_dir)}"
-    return f"agent-host resume {launch.session_id}{state_dir}"
-
-
-def _show(finished: Finished, form: str, resume_command: str) -> None:
-    end = finished.end
-    if form == "json":
-        import orjson
-
-        from agent_host import lenient_json
-
-        # Nobody there to read it is no reason to fail a task that is done.
-        with contextlib.suppress(BrokenPipeError):
-            sys.stdout.buffer.write(lenient_json.dumps(finished.result, option=orjson.OPT_APPEND_NEWLINE))
-            sys.stdout.buffer.flush()
-    elif form == "text":
-        _show_text(finished)
-    if end.status != "completed":
-        sys.stderr.write(f"agent-host: {end.status}: {end.reason}: {' '.join((end.message or '').split())}\n")
-    denied = finished.result["deniedApprovals"]
-    for tool, approve in sorted({(entry["toolName"], entry["replay"]["approve"]) for entry in denied}):
-        sys.stderr.write(f"agent-host: {tool} needed an approval; to give it in advance: --approve {approve}\n")
-    if end.resumable:
-        sys.stderr.write(f"agent-host: resume with: {resume_command}\n")
-
-
-def _show_text(finished: Finished) -> None:
-    result = finished.result
-    if finished.patch:
-        sys.stderr.write("\n" + (defused(finished.patch) if sys.stderr.isatty() else finished.patch))
-    usage = result["usage"]
-    sys.stderr.write(
-        f"\n{result['stepCount']} steps, {len(result['toolCalls'])} tool calls, {usage['inputTokens']} tokens in, "
-        f"{usage['outputTokens']} out, {result['durationMs'] / 1000:.2f} s\nrecords: {finished.records}\n"
-    )
-
-
-def _notice(line: str) -> None:
-    sys.stderr.write(f"agent-host: {' '.join(line.split())}\n")
-    sys.stderr.flush()
+def _resume_command(session_id: str, state_dir: str, workspace: str | None = None) -> str:
+    """`workspace` where it is not the one that the session began in."""
+    options = "" if state_dir == default_state_dir() else f" --state-dir {shlex.quote(state_dir)}"
+    options += "" if workspace is None else f" --workspace {shlex.quote(workspace)}"
+    return f"agent-host resume {session_id}{options}"

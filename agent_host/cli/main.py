@@ -38,11 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.disable()
     from agent_host.cli.options import parse
 
-    chosen = parse(arguments)
     try:
-        return _call(chosen)
+        return _call(parse(arguments))
     finally:
-        _flush_stdout()
+        _flush()
 
 
 def _open_missing_streams() -> None:
@@ -53,11 +52,10 @@ def _open_missing_streams() -> None:
 
 
 def _print_version() -> int:
-    try:
-        sys.stdout.write(f"agent-host {__version__}\n")
-    finally:
-        _flush_stdout()
-    return 0
+    from agent_host.cli.streams import put
+
+    refused = put(sys.stdout, f"agent-host {__version__}\n")
+    return 0 if refused is None else _INTERNAL
 
 
 def _call(chosen: argparse.Namespace) -> int:
@@ -67,32 +65,32 @@ def _call(chosen: argparse.Namespace) -> int:
         return int(command(chosen))
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:
-        return _INTERNAL
     except Exception as error:  # one of the two places that turn exceptions into what users see
         if os.environ.get(DEBUG_VARIABLE) == "1":
             raise
         return _report(error)
 
 
-def _flush_stdout() -> None:
-    """What is left for a reader that has gone goes nowhere: the interpreter's own flush at exit would complain."""
-    try:
-        sys.stdout.flush()
-    except (OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _flush() -> None:
+    from agent_host.cli.streams import flush
+
+    for stream in (sys.stdout, sys.stderr):
+        flush(stream)
 
 
 def _report(error: Exception) -> int:
     from agent_host.cli import exit_codes
-    from agent_host.errors import AgentHostError
+    from agent_host.cli.streams import notice
+    from agent_host.errors import AgentHostError, OutputRefused
 
+    if isinstance(error, OutputRefused) and isinstance(error.__cause__, BrokenPipeError):  # nobody wants to know
+        return _INTERNAL
     if isinstance(error, AgentHostError):
         line, code = str(error), exit_codes.of_error(error)
     else:
         line = f"internal error: {type(error).__name__}: {error} (set {DEBUG_VARIABLE}=1 for the traceback)"
         code = _INTERNAL
-    sys.stderr.write("agent-host: error: " + " ".join(line.split()) + "\n")
+    notice(f"error: {line}")
     return code
 
 

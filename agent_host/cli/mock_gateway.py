@@ -9,6 +9,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from agent_host.cli.streams import answer, put
 from agent_host.errors import UsageError
 from agent_host.testing.gateway import ScriptError, serve_forever
 
@@ -33,12 +34,10 @@ async def _serve(namespace: argparse.Namespace, workspace: str) -> int:
     def on_failure(text: str) -> None:
         nonlocal failures
         failures += 1
-        sys.stderr.write(f"mock-gateway: {text}\n")
-        sys.stderr.flush()
+        put(sys.stderr, f"mock-gateway: {text}\n")
 
     def on_ready(url: str) -> None:
-        sys.stdout.write(f"{url}\n")
-        sys.stdout.flush()
+        answer(f"{url}\n")
 
     serving = asyncio.ensure_future(
         serve_forever(

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from agent_host.cli.shared import SETTING_OPTIONS
+from agent_host.cli.streams import notice
 from agent_host.version import __version__
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class _OneLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: COMMAND"):
             message = "choose a command: run, resume, sessions, mock-gateway or doctor"
-        sys.stderr.write(f"agent-host: error: {message} (see `{self.prog} --help`)\n")
+        notice(f"error: {message} (see `{self.prog} --help`)")
         sys.exit(2)
 
 

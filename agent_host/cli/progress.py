@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from agent_host.cli.streams import put
 from agent_host.events.kinds import EventType
 
 if TYPE_CHECKING:
@@ -19,12 +19,15 @@ _SUMMARY_CHARS = 100
 
 
 class TextOutput:
-    """A sink for `--output text`. Text of the model goes to `out` as it comes, everything else to `progress`."""
+    """A sink for `--output text`. Text of the model goes to `out` as it comes, everything else to `progress`. `refused`
+    is why `out` takes no more, None as long as it does."""
 
     def __init__(self, out: TextIO | None = None, progress: TextIO | None = None) -> None:
-        self._out: TextIO = sys.stdout if out is None else out
+        self._out = sys.stdout if out is None else out
         self._progress = sys.stderr if progress is None else progress
         self._in_text = False
+        self._any_text = False
+        self.refused: Exception | None = None
         self._subjects: dict[str, str] = {}
         self._began = time.monotonic()
 
@@ -40,22 +43,27 @@ class TextOutput:
             self._write("\n")
             self._in_text = False
 
+    def answer(self, text: str) -> None:
+        """The model's last words, unless they were shown as they came: a process before this one may have had them."""
+        if text and not self._any_text:
+            self._prose(text)
+        self.flush()
+
     def _write(self, text: str) -> None:
-        """Prose. A reader that went away or a full disk ends the prose, not the task."""
-        try:
-            self._out.write(text)
-            self._out.flush()
-        except (OSError, ValueError):
-            self._out = io.StringIO()
+        """A reader that went away or a full disk ends the prose, not the task."""
+        if self.refused is None:
+            self.refused = put(self._out, text)
 
     def _say(self, line: str) -> None:
         self.flush()
-        self._progress.write(f"[{time.monotonic() - self._began:7.2f}s] {line}\n")
-        self._progress.flush()
+        put(self._progress, f"[{time.monotonic() - self._began:7.2f}s] {line}\n")
 
     def _text(self, payload: dict[str, Any]) -> None:
-        self._write(payload["text"] if not self._out.isatty() else defused(payload["text"]))
-        self._in_text = True
+        self._prose(payload["text"])
+
+    def _prose(self, text: str) -> None:
+        self._write(text if not self._out.isatty() else defused(text))
+        self._in_text = self._any_text = True
 
     def _step_started(self, payload: dict[str, Any]) -> None:
         self._say(f"step {payload['stepCount']}")
@@ -104,6 +112,7 @@ class TextOutput:
         EventType.APPROVAL_RESOLVED: _approval,
         EventType.CHECKPOINT_FAILED: _warning,
         EventType.ARTIFACT_UPLOAD_FAILED: _warning,
+        EventType.STORAGE_LIMIT_REACHED: _warning,
         EventType.POLICY_EXPIRED: _expired,
     }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import orjson
 
 from agent_host.cli import exit_codes
 from agent_host.cli.shared import PRUNE_OPTIONS, state_dir_of
+from agent_host.cli.streams import answer, notice
 from agent_host.errors import UsageError
 from config.load import ConfigError, load
 from state.errors import WriteFailed
@@ -82,23 +82,23 @@ class _Report:
         if isinstance(error, OSError):
             where = f"{error.filename}: " if error.filename is not None else ""
             problem = f"{where}{error.strerror or error}"
-        sys.stderr.write("agent-host: " + " ".join(f"{what}: {problem}".split()) + "\n")
+        notice(f"{what}: {problem}")
 
     def write(self, form: str) -> None:
         """Write the report to stdout."""
         if form == "json":
-            sys.stdout.buffer.write(
-                orjson.dumps(self._to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-            )
+            answer(orjson.dumps(self._to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
             return
+        lines = []
         for chosen in self.pruned:
             stored = chosen.stored
             age = _age_text(self._now - stored.last_used)
-            sys.stdout.write(f"{stored.session_id}  {age}  {_size_text(stored.size_bytes)}  {chosen.reason}\n")
+            lines.append(f"{stored.session_id}  {age}  {_size_text(stored.size_bytes)}  {chosen.reason}\n")
         count = len(self.pruned)
         done = "would be pruned" if self._dry_run else "pruned"
         freed = f"{_size_text(self._freed)} {'to free' if self._dry_run else 'freed'}"
-        sys.stdout.write(f"{count} session{'' if count == 1 else 's'} {done}, {freed}, {self.kept} kept\n")
+        lines.append(f"{count} session{'' if count == 1 else 's'} {done}, {freed}, {self.kept} kept\n")
+        answer("".join(lines))
 
     def _to_json(self) -> dict[str, Any]:
         return {

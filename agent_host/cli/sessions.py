@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from agent_host.cli.shared import prunes, state_dir_of
+from agent_host.cli.streams import answer, notice
 from agent_host.errors import UsageError
+from state.disk import LOCAL_DISK
 from state.errors import InvalidSessionId, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.locations import checked_session_id
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state.store import Summary
+
+_UNREADABLE = "UNREADABLE"
+_PROMPT_CHARS = 60
+# What a row takes from a result, in the order of `_row`.
+_KEPT = {"status": str, "prompt": str, "stepCount": int, "endedAt": str, "workspace": str}
 
 
 def sessions(namespace: argparse.Namespace) -> int:
@@ -30,18 +36,9 @@ def sessions(namespace: argparse.Namespace) -> int:
     state_dir = state_dir_of(namespace)
     rows = sorted(_rows(state_dir), key=lambda row: str(row["updatedAt"]), reverse=True)
     if namespace.output == "json":
-        sys.stdout.buffer.write(orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-        return 0
-    if not rows:
-        sys.stdout.write(f"no sessions under {state_dir}\n")
-    for row in rows:
-        held = f" (held by process {row['pid']})" if row["pid"] else ""
-        status = "INTERRUPTED" if row["resumable"] and row["status"] == "SESSION_RUNNING" else row["status"]
-        held += " (resumable)" if row["resumable"] else ""
-        prompt = " ".join(row["prompt"].split())
-        sys.stdout.write(
-            f"{row['sessionId']}  {row['updatedAt']}  {status}{held}  {row['stepCount']} steps  {prompt[:60]}\n"
-        )
+        answer(orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    else:
+        answer("".join(map(_line, rows)) or f"no sessions under {state_dir}\n")
     return 0
 
 
@@ -50,7 +47,7 @@ def newest_resumable(state_dir: str) -> str | None:
     free = [summary for summary in _resumable(state_dir) if summary.pid is None]
     for summary in sorted(free, key=lambda summary: summary.updated_at, reverse=True):
         if summary.state is None:
-            sys.stderr.write(f"agent-host: session {summary.session_id} is passed over: {summary.problem}\n")
+            notice(f"session {summary.session_id} is passed over: {summary.problem}")
         elif summary.state.task is not None:  # without one it died before it began
             return summary.session_id
     return None
@@ -66,12 +63,12 @@ def _rows(state_dir: str) -> Iterator[dict[str, Any]]:
         if name in seen:
             continue
         try:
-            with open(os.path.join(folder, checked_session_id(name), "result.json"), "rb") as handle:
-                kept = orjson.loads(handle.read())
-            row = _row(name, *(kept[key] for key in ("status", "prompt", "stepCount", "endedAt", "workspace")))
+            kept = orjson.loads(LOCAL_DISK.read(os.path.join(folder, checked_session_id(name), "result.json")))
+            values = [kept[key] for key in _KEPT]
         except (InvalidSessionId, OSError, orjson.JSONDecodeError, KeyError, TypeError):
             continue  # not a result of ours
-        yield row
+        if [type(value) for value in values] == list(_KEPT.values()):
+            yield _row(name, *values)
 
 
 def _resumable(state_dir: str) -> list[Summary]:
@@ -88,10 +85,20 @@ def _names(folder: str) -> list[str]:
         return []
 
 
+def _line(row: dict[str, Any]) -> str:
+    """One row of the list for a person."""
+    held = f" (held by process {row['pid']})" if row["pid"] else ""
+    status = "INTERRUPTED" if row["resumable"] and row["status"] == "SESSION_RUNNING" else row["status"]
+    held += " (resumable)" if row["resumable"] else ""
+    prompt = " ".join(row["prompt"].split())
+    shown = prompt if status == _UNREADABLE else prompt[:_PROMPT_CHARS]
+    return f"{row['sessionId']}  {row['updatedAt']}  {status}{held}  {row['stepCount']} steps  {shown}\n"
+
+
 def _resumable_row(summary: Summary) -> dict[str, Any]:
     updated, state = _rfc3339(summary.updated_at), summary.state
     if state is None:
-        return _row(summary.session_id, "UNREADABLE", summary.problem, 0, updated, "", pid=summary.pid)
+        return _row(summary.session_id, _UNREADABLE, summary.problem, 0, updated, "", pid=summary.pid)
     return _row(
         summary.session_id,
         state.session_status,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from agent_host.errors import UsageError
 from state.locations import default_state_dir
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
 # Options of `run` and `resume` that are settings: option, setting, arguments for argparse.
 SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -51,7 +53,19 @@ def _destination(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
 
 
+def anchored(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
+    """`path` made absolute by `resolve`, `~` included. Raises UsageError where that needs a current directory and there
+    is none any more."""
+    try:
+        return resolve(os.path.expanduser(path))
+    except OSError as error:
+        raise UsageError(
+            f"{path!r} is relative to the current directory, which is no longer there ({error.strerror}): "
+            "go to another one, or give the absolute path"
+        ) from error
+
+
 def state_dir_of(namespace: argparse.Namespace) -> str:
     """The state directory of `--state-dir`, the environment or the platform, absolute."""
     chosen = namespace.state_dir
-    return os.path.abspath(os.path.expanduser(chosen)) if chosen else default_state_dir()
+    return anchored(chosen) if chosen else default_state_dir()

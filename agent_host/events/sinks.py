@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import orjson
 
 from agent_host.events.kinds import LIVE_ONLY
+from agent_host.regular_files import open_regular
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
     from agent_host.events.emitter import Event
 
-_FILE_MODE = 0o600
 _MAX_PENDING_BYTES = 64 * 1024
 
 
@@ -27,7 +27,7 @@ _TAIL_BYTES = 64 * 1024
 def next_event_id(path: str) -> int:
     """The first event number for a process that goes on with the run log at `path`: 1, or well above the last one."""
     try:
-        with open(path, "rb") as handle:
+        with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as handle:
             size = os.fstat(handle.fileno()).st_size
             length = _TAIL_BYTES
             while True:  # further back until a whole line is found
@@ -115,7 +115,7 @@ class RunLog:
 
 def _open_log(path: str) -> int:
     """The log, ready for a new line: one that a crash left unfinished is ended first."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), _FILE_MODE)
+    fd = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     size = os.fstat(fd).st_size
     if size:
         os.lseek(fd, size - 1, os.SEEK_SET)
@@ -125,20 +125,22 @@ def _open_log(path: str) -> int:
 
 
 class JsonLines:
-    """Every event as it happens, one line each, on a binary stream (`--output jsonl`)."""
+    """Every event as it happens, one line each, on a binary stream (`--output jsonl`). `refused` is why the stream
+    takes no more, None as long as it does."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._stream: BinaryIO | None = stream
+        self._stream = stream
+        self.refused: Exception | None = None
 
     def take(self, event: Event) -> None:
         """Write the event. A reader that went away or a full disk ends the output, not the session."""
-        if self._stream is None:
+        if self.refused is not None:
             return
         try:
             self._stream.write(event.line())
             self._stream.flush()
-        except (OSError, ValueError):
-            self._stream = None
+        except (OSError, ValueError) as error:
+            self.refused = error
 
     def flush(self) -> None:
         """Nothing waits here."""

@@ -121,6 +121,7 @@ def _tell(ctx: LoopContext, step_id: str, prepared: PreparedCall, answer: Approv
         reason=answer.reason,
         latencyMs=int(waited_s * 1000),
     )
+    ctx.emitter.flush()  # the call that follows may be what the process dies in
 
 
 def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> ApprovalRequest:

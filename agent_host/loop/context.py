@@ -47,7 +47,8 @@ class LoopContext:
     """Collaborators, limits and switches of one session.
 
     `tools` are the names that the router knows, `disabled_tools` those of them that this session may not use, with
-    the reason. `head` is the encoded front of every model request, `head_tokens` its estimated size.
+    the reason. `head` is the encoded front of every model request, `head_tokens` its estimated size. `max_stored_bytes`
+    is the limit at which the store is full.
     """
 
     store: OpenSession
@@ -69,6 +70,7 @@ class LoopContext:
     clock: Callable[[], datetime]
     cancellation: Cancellation
     scrubber: Scrubber
+    max_stored_bytes: int
     policy_expired: bool = False
     storage_limit_told: bool = False
 
@@ -131,5 +133,8 @@ class LoopContext:
     def _tell_of_storage_limit(self, step_id: str | None) -> None:
         if self.store.storage_full and not self.storage_limit_told:
             self.storage_limit_told = True
-            message = "large outputs stay in the checkpoint, first versions of files are not kept for the patch"
+            message = (
+                f"the session has reached host.max_stored_bytes ({self.max_stored_bytes} bytes): artifacts and first "
+                "versions of files are no longer kept"
+            )
             self.emit(EventType.STORAGE_LIMIT_REACHED, step_id, message=message)

@@ -44,10 +44,11 @@ _ENDS: dict[type[AgentHostError], tuple[EndStatus, bool]] = {
 }
 
 
-async def run_task(ctx: LoopContext) -> TaskEnd:
-    """Run the task at work to its end, or go on with it after a crash; its end is on record on return."""
+async def run_task(ctx: LoopContext, *, news: str | None = None) -> TaskEnd:
+    """Run the task at work to its end, or go on with it after a crash; its end is on record on return. `news` is told
+    to the model before its next turn."""
     try:
-        end = await _run_steps(ctx)
+        end = await _run_steps(ctx, news)
     except TaskCancelled:
         end = TaskEnd("cancelled", "cancelled", "cancelled on request", resumable=ctx.cancellation.resumable)
     except AgentHostError as error:
@@ -59,15 +60,19 @@ async def run_task(ctx: LoopContext) -> TaskEnd:
     return end
 
 
-async def _run_steps(ctx: LoopContext) -> TaskEnd:
+async def _run_steps(ctx: LoopContext, news: str | None) -> TaskEnd:
     while True:
         if ctx.state.open_step is None:
             ctx.cancellation.check()
             tell_of_damage(ctx)
+            if news is not None:
+                add_note(ctx, news)
+                news = None
             if ctx.policy_expired:
                 raise PolicyExpired("the policy expired during the last step; resume with a refreshed one")
             if ctx.task.step_count >= ctx.task.max_steps:
-                return TaskEnd("failed", MAX_STEPS_EXCEEDED, f"not done after {ctx.task.max_steps} steps (--max-steps)")
+                message = f"not done after {ctx.task.step_count} steps (--max-steps {ctx.task.max_steps})"
+                return TaskEnd("failed", MAX_STEPS_EXCEEDED, message)
             step = await take_turn(ctx)
         else:
             step = reopen(ctx)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 import orjson
 
 from agent_host.errors import AgentHostError, ErrorCode
+from agent_host.regular_files import open_regular
 from agent_host.stamps import new_id, now_rfc3339
 from state.disk import LOCAL_DISK, TEMPORARY, write_new
 from state.errors import StorageLimit
-from state.locations import FILE_MODE
 
 if TYPE_CHECKING:
     from agent_host.contracts import Artifact
@@ -85,6 +85,5 @@ class EmbeddedWorkspaceService:
 
 
 def _append(path: str, line: bytes) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-    with os.fdopen(os.open(path, flags, FILE_MODE), "wb") as handle:
+    with os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb") as handle:
         handle.write(line)

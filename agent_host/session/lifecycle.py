@@ -10,15 +10,13 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.contracts import Artifact
-from agent_host.errors import (
-    ErrorCode,
-    UsageError,
-)
+from agent_host.errors import ErrorCode, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.loop.task import run_task
 from agent_host.routing.capabilities import TOOLS
 from agent_host.services.workspace import UploadFailed
 from agent_host.session.denials import denied_approvals
+from agent_host.session.moves import news_of_move, workspaces
 from agent_host.session.patches import session_patch
 from agent_host.stamps import new_id, now_rfc3339
 from agent_host.thread.messages import Message, encode, last_answer
@@ -48,7 +46,11 @@ _END_EVENTS: dict[EndStatus, EventType] = {
 
 
 class Session:
-    """A running session around its loop context. One task at a time; each may follow another on the same thread."""
+    """A running session around its loop context. One task at a time; each may follow another on the same thread.
+
+    `close` sets `kept_at` to the file of the result where the disk took it, and `unkept` to what it refused of the end,
+    in one line; `stays`: the session can then be resumed although its task is over.
+    """
 
     def __init__(self, ctx: LoopContext, paths: SessionPaths) -> None:
         self._ctx = ctx
@@ -57,6 +59,9 @@ class Session:
         self._began = time.monotonic()
         self._began_at = now_rfc3339()
         self._result: dict[str, Any] | None = None
+        self.kept_at: str | None = None
+        self.unkept: str | None = None
+        self.stays = False
 
     @property
     def session_id(self) -> str:
@@ -115,12 +120,15 @@ class Session:
             fields["maxSteps"] = max_steps
         ctx.record("session_status", fields)
         ctx.emit(EventType.SESSION_RESUMED, None, resumedFromStep=task.step_count)
-        return await self._drive()
+        return await self._drive(news_of_move(ctx.state, ctx.where.workspace))
 
     def patch(self) -> str:
         """What the session changed, as a unified diff."""
         ctx = self._ctx
-        return session_patch(ctx.state.baselines, kept=ctx.store.kept, workspace=ctx.where.workspace)
+        workspace = ctx.where.workspace
+        return session_patch(
+            ctx.state.baselines, kept=ctx.store.kept, workspace=workspace, former=workspaces(ctx.state)
+        )
 
     def result(self, end: TaskEnd) -> dict[str, Any]:
         """The result object (interface section 1); the same one whenever it is asked for."""
@@ -149,13 +157,14 @@ class Session:
 
     async def close(self, end: TaskEnd | None) -> None:
         """Let the session go: over for good when its task is, else resumable (AH 3.4, 9.6). Never raises for a disk
-        that is full: what could not be kept is told by an event."""
+        that is full: what could not be kept is told by an event and in `unkept`."""
         ctx = self._ctx
         kept = end is not None and self._keep_result(end)
         # A disk that did not take the result keeps the checkpoint instead: a resume tells the end again.
         over = end is not None and not end.resumable and kept
         if over:
             ctx.emitter.emit(EventType.SESSION_COMPLETED, {"totalTokens": ctx.state.session_tokens_used})
+        self.stays = end is not None and not end.resumable and not kept
         ctx.emitter.flush()
         await ctx.llm.aclose()
         await ctx.router.aclose()
@@ -166,12 +175,13 @@ class Session:
             ctx.store.delete()
         except state_errors.WriteFailed as error:
             self._warn_of_disk(str(error))
+            self.stays = _is_there(self._paths.snapshot)
             ctx.emitter.flush()
 
-    async def _drive(self) -> TaskEnd:
+    async def _drive(self, news: str | None = None) -> TaskEnd:
         ctx = self._ctx
         self._result = None
-        return await self._wind_up(await run_task(ctx))
+        return await self._wind_up(await run_task(ctx, news=news))
 
     async def _wind_up(self, end: TaskEnd) -> TaskEnd:
         """What follows the end of a task; a resume does it again when the process died before it was through."""
@@ -203,7 +213,7 @@ class Session:
             ctx.emit(EventType.ARTIFACT_UPLOAD_FAILED, None, artifactName=artifact.name, message=str(error))
 
     def _keep_result(self, end: TaskEnd) -> bool:
-        """Write result.json; False when the disk did not take it."""
+        """Write result.json; False when the disk did not take it, which is then told."""
         kept = {
             **self.result(end),
             "prompt": self._ctx.task.prompt,
@@ -218,10 +228,16 @@ class Session:
         except OSError as error:
             self._warn_of_disk(f"the result could not be kept: {error.strerror}")
             return False
+        self.kept_at = self._paths.result
         return True
 
     def _warn_of_disk(self, message: str) -> None:
+        self.unkept = message
         self._ctx.emit(EventType.CHECKPOINT_FAILED, None, message=message, code=ErrorCode.CHECKPOINT_WRITE_FAILED)
+
+
+def _is_there(path: str) -> bool:
+    return os.path.lexists(path)
 
 
 def _separated(messages: Iterable[bytes]) -> Iterator[bytes]:

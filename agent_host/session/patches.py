@@ -9,19 +9,58 @@ from agent_host.diffs import hunks
 from state.disk import LOCAL_DISK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
-def session_patch(baselines: Mapping[str, str | None], *, kept: Callable[[str], bytes | None], workspace: str) -> str:
+def session_patch(
+    baselines: Mapping[str, str | None],
+    *,
+    kept: Callable[[str], bytes | None],
+    workspace: str,
+    former: Sequence[str] = (),
+) -> str:
     """A unified diff over all files that the session wrote or deleted, in the order of their paths; "" for none.
 
     `kept` gives the first version of a file by its name in `baselines`. Paths inside the workspace are shown relative
     to it. What cannot be shown (binary content, a first version that was too large to keep) has one line that says so.
+
+    `former` are workspaces that the session had before, oldest first: a file that is gone from one of them is looked
+    for at the same place in `workspace`, and is not taken for deleted when it is not there either.
     """
+    placed, lost = _placed(baselines, workspace, former)
     return "".join(
-        _file_patch(path, blob, kept, os.path.relpath(path, workspace) if _inside(path, workspace) else path)
-        for path, blob in sorted(baselines.items())
+        f"# {_shown(path, workspace)}: its workspace has moved, and it is in neither place\n"
+        if path in lost
+        else _file_patch(path, blob, kept, _shown(path, workspace))
+        for path, blob in sorted(placed.items())
     )
+
+
+def _placed(
+    baselines: Mapping[str, str | None], workspace: str, former: Sequence[str]
+) -> tuple[dict[str, str | None], set[str]]:
+    """`baselines` by where their files are now, and those that are in no place where they should be."""
+    placed = dict(baselines)
+    lost: set[str] = set()
+    for root in reversed(list(dict.fromkeys(former))):  # the oldest last: the oldest of several first versions counts
+        if root == workspace or _inside(root, workspace) or _inside(workspace, root):
+            continue  # it has not moved, the session works in more or less of it
+        for path, blob in baselines.items():
+            if not (_inside(path, root) and _is_gone(path)):
+                continue
+            moved = os.path.join(workspace, os.path.relpath(path, root))
+            if moved in baselines or not _is_gone(moved):
+                placed.pop(path, None)
+                placed[moved] = blob
+            elif blob is not None:
+                lost.add(path)
+    return placed, lost
+
+
+def _shown(path: str, workspace: str) -> str:
+    """The path as the patch names it."""
+    shown = os.path.relpath(path, workspace) if _inside(path, workspace) else path
+    return shown.replace(os.sep, "/").lstrip("/")
 
 
 def _inside(path: str, workspace: str) -> bool:
@@ -29,11 +68,14 @@ def _inside(path: str, workspace: str) -> bool:
 
 
 def _file_patch(path: str, blob: str | None, kept: Callable[[str], bytes | None], shown: str) -> str:
-    shown = shown.replace(os.sep, "/").lstrip("/")
     before = None if blob is None else kept(blob)
     if blob is not None and before is None:
-        return f"# {shown}: changed; its first version was not kept\n"
-    after = _present(path)
+        done = "deleted" if _is_gone(path) else "changed"
+        return f"# {shown}: {done}; its first version was not kept\n"
+    try:
+        after = None if _is_gone(path) else LOCAL_DISK.read(path)
+    except OSError as error:
+        return f"# {shown}: cannot be read: {error.strerror}\n"
     if before == after:
         return ""
     if not (_is_text(before) and _is_text(after)):
@@ -69,11 +111,13 @@ def _mode(path: str) -> str:
     return "100755" if os.access(path, os.X_OK) else "100644"
 
 
-def _present(path: str) -> bytes | None:
+def _is_gone(path: str) -> bool:
+    """True where no file is: nothing, or a folder. What cannot be looked at may be there."""
     try:
-        return LOCAL_DISK.read(path) if os.path.isfile(path) else None
+        found = LOCAL_DISK.status(path)
     except OSError:
-        return None
+        return False
+    return found is None or found.kind == "directory"
 
 
 def _is_text(data: bytes | None) -> bool:

@@ -299,3 +299,17 @@ def test_a_full_disk_behind_the_stream_does_not_end_the_session() -> None:
         emitter(JsonLines(stream)).emit(EventType.STEP_STARTED, {})
     finally:
         stream.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="named pipes")
+def test_a_log_that_is_a_pipe_costs_the_lines(tmp_path: Path) -> None:
+    path = str(tmp_path / "events.jsonl")
+    os.mkfifo(path)
+    assert next_event_id(path) == 1
+    log = RunLog(path)
+    made = emitter(log)
+    for _ in range(3):
+        made.emit(EventType.SESSION_PAUSED, {"message": "x" * 100_000})  # more than a pipe takes unread
+    made.flush()
+    log.close()
+    assert log.lost == 3

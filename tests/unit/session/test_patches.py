@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -83,11 +84,73 @@ def test_nothing_changed_is_an_empty_patch(project: Project) -> None:
 def test_what_cannot_be_shown_is_said(project: Project) -> None:
     project.before("binary.bin", b"\x00\x01")
     (project.root / "binary.bin").write_bytes(b"\x00\x02")
-    project.baselines[str(project.root / "huge.txt")] = UNAVAILABLE
+    for name in ("huge.txt", "huge-and-gone.txt"):
+        project.baselines[str(project.root / name)] = UNAVAILABLE
+    (project.root / "huge.txt").touch()
     assert project.patch().splitlines() == [
         "# binary.bin: binary content differs",
+        "# huge-and-gone.txt: deleted; its first version was not kept",
         "# huge.txt: changed; its first version was not kept",
     ]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
+def test_what_cannot_be_read_is_not_taken_for_deleted(project: Project) -> None:
+    project.before("link.txt", b"one\n")
+    (project.root / "link.txt").unlink()
+    (project.root / "link.txt").symlink_to("other.txt")
+    assert project.patch().startswith("# link.txt: cannot be read: ")
+
+
+class Move:
+    """A project that was moved from `old` to `new`, and what was first in its files."""
+
+    def __init__(self, project: Project, folder: Path) -> None:
+        self.old, self.new = project.root, folder / "new"
+        self.project = project
+
+    def patch(self, *between: Path) -> str:
+        former = [str(self.old), *map(str, between)]
+        project = self.project
+        return session_patch(project.baselines, kept=project.kept.get, workspace=str(self.new), former=former)
+
+
+def test_a_moved_file_is_compared_where_it_is(project: Project, tmp_path: Path) -> None:
+    project.before("a.txt", b"one\n")
+    project.before("gone.txt", b"one\n")
+    project.before("never.txt", None)
+    move = Move(project, tmp_path)
+    project.root.rename(move.new)
+    (move.new / "a.txt").write_bytes(b"two\n")
+    (move.new / "gone.txt").unlink()
+    patch = move.patch(tmp_path / "between", move.old)
+    assert "+++ b/a.txt\n@@ -1 +1 @@\n-one\n+two\n" in patch
+    assert [line for line in patch.splitlines() if line.startswith("#")] == [
+        f"# {str(move.old).lstrip('/')}/gone.txt: its workspace has moved, and it is in neither place"
+    ]
+    assert "never" not in patch
+
+
+def test_the_oldest_first_version_counts_after_a_move(project: Project, tmp_path: Path) -> None:
+    project.before("a.txt", b"one\n")
+    move = Move(project, tmp_path)
+    project.root.rename(move.new)
+    project.baselines[str(move.new / "a.txt")] = sha256_hex(b"two\n")
+    project.kept[sha256_hex(b"two\n")] = b"two\n"
+    (move.new / "a.txt").write_bytes(b"three\n")
+    assert move.patch().count("diff --git") == 1
+    assert "-one\n+three\n" in move.patch()
+    (move.new / "a.txt").unlink()
+    assert "deleted file" in move.patch()
+
+
+def test_a_workspace_within_the_one_before_has_not_moved(project: Project, tmp_path: Path) -> None:
+    project.before("a.txt", b"one\n")
+    project.before("sub/a.txt", b"one\n")
+    move = Move(project, tmp_path)
+    move.new = project.root / "sub"
+    (project.root / "a.txt").unlink()
+    assert move.patch().count("deleted file") == 1
 
 
 def test_files_are_in_the_order_of_their_paths(project: Project) -> None:

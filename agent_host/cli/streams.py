@@ -1,0 +1,61 @@
+"""The standard streams of the process. Who watches is no reason to stop: what a stream refuses is lost, and no more."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # see cli/main.py
+if TYPE_CHECKING:
+    from typing import TextIO
+
+
+def put(stream: TextIO, data: str | bytes) -> Exception | None:
+    """Write `data` and flush. Returns why the stream refused it, None when it did not; a stream that refused once goes
+    nowhere from then on."""
+    try:
+        if isinstance(data, bytes):
+            stream.buffer.write(data)
+        else:
+            stream.write(data)
+        stream.flush()
+    except (OSError, ValueError) as error:
+        _to_nowhere(stream)
+        return error
+    return None
+
+
+def notice(line: str) -> None:
+    """One line on stderr."""
+    put(sys.stderr, f"agent-host: {' '.join(line.split())}\n")
+
+
+def answer(data: str | bytes) -> None:
+    """What a command was asked for, on stdout. Raises OutputRefused."""
+    refused = put(sys.stdout, data)
+    if refused is not None:
+        from agent_host.errors import OutputRefused  # what `--version` can do without
+
+        raise OutputRefused(f"the answer could not be written to stdout: {reason_of(refused)}") from refused
+
+
+def flush(stream: TextIO) -> Exception | None:
+    """Write what waits, as `put` does: the interpreter's own flush at exit would complain and change the exit code."""
+    return put(stream, "")
+
+
+def reason_of(error: Exception) -> str:
+    """Why a stream refused, in words."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _to_nowhere(stream: TextIO) -> None:
+    """What is still in the stream's buffer would be refused again with every flush."""
+    try:
+        fd = stream.fileno()
+    except (OSError, ValueError):  # no descriptor behind it
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    if nowhere != fd:
+        os.dup2(nowhere, fd)
+        os.close(nowhere)

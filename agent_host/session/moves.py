@@ -1,0 +1,33 @@
+"""A session that goes on in another workspace: what the model is told of it, and where the session has been."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from agent_host.thread.messages import decode
+
+if TYPE_CHECKING:
+    from state.checkpoint import Checkpoint
+
+# The path has a line of its own, from which `workspaces` reads it.
+_BEFORE = "[The session goes on in another workspace. It is now\n"
+_BEHIND = "\nWhat lay in the one before may be there, or not: look before you rely on a path that was named earlier.]"
+
+
+def workspaces(state: Checkpoint) -> list[str]:
+    """Every workspace of the session that the model was told of, in that order; the last one is what it knows."""
+    found = [str(state.identity.options.get("workspace", ""))]
+    mark = orjson.dumps(_BEFORE)[1:-1]
+    for data in state.thread:
+        if mark in data:
+            message = decode(data)
+            if message.role == "system" and message.content.startswith(_BEFORE):
+                found.append(message.content.removeprefix(_BEFORE).removesuffix(_BEHIND))
+    return found
+
+
+def news_of_move(state: Checkpoint, workspace: str) -> str | None:
+    """What to tell the model of `workspace`; None when it knows."""
+    return None if workspaces(state)[-1] == workspace else f"{_BEFORE}{workspace}{_BEHIND}"
