@@ -123,8 +123,9 @@ class ToolRouter(Protocol):
         ...
 
     async def end_leftovers(self, request: ToolRequest) -> int:
-        """End what is still running of a call whose host process died, so that it has no effect after it has been
-        reported as interrupted; returns how many processes were ended."""
+        """Do away with what is left of a call whose host process died, so that it has no effect after it has been
+        reported: end its processes, remove its temporary files. Returns how many those were; what cannot be reached
+        stays and raises nothing."""
         ...
 
     async def aclose(self) -> None:

@@ -70,7 +70,8 @@ class LocalToolRouter:
                 self._running.discard(task)
 
     async def end_leftovers(self, request: ToolRequest) -> int:
-        """Kill what a host that died left running of the call `request`; says how many processes that were."""
+        """End what a host that died left running of the call `request`, and take away its temporary file; says how many
+        processes and files that were."""
         return await self._desktop.end_leftovers(request)
 
     async def aclose(self) -> None:

@@ -14,7 +14,7 @@ from agent_host.approval.request import ApprovalRequest
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.cancellation import TaskCancelled
-from agent_host.loop.prepare import check_call, record_start, with_intent
+from agent_host.loop.prepare import judged_anew, record_start
 from agent_host.stamps import now_rfc3339
 
 if TYPE_CHECKING:
@@ -63,13 +63,9 @@ async def settle(
         await before.wait()
     if ctx.cancellation.requested:
         return prepared.refused("failed", ErrorCode.TOOL_INTERRUPTED, NOT_STARTED)
-    now = check_call(ctx, prepared.call)
-    prepared = dataclasses.replace(
-        prepared, row=now.row, facts=now.facts, decision=now.decision, refusal=now.refusal, intent=None, baselines={}
-    )
+    prepared = judged_anew(ctx, prepared)
     if prepared.refusal is not None:
         return prepared
-    prepared = with_intent(ctx, prepared, {})
     record_start(ctx, prepared)
     return dataclasses.replace(prepared, started=True)
 

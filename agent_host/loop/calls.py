@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.approvals import NOT_STARTED, granted_by, settle
-from agent_host.loop.prepare import record_start, request_for
+from agent_host.loop.prepare import judged_anew, record_start, request_for
 from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import finish, text_of
 from agent_host.routing.artifacts import store_artifacts
@@ -65,8 +65,10 @@ async def _run_one(
         ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(prepared, grant))
         if prepared.gated:
             prepared = await settle(ctx, step_id, prepared, before, granted=grant is not None)
-        if before is not None and prepared.refusal is None:
+        elif before is not None and prepared.refusal is None:
             await before.wait()
+            if prepared.may_act and not ctx.cancellation.requested:
+                prepared = judged_anew(ctx, prepared)
         if prepared.refusal is None and ctx.cancellation.requested:
             prepared = prepared.refused("failed", ErrorCode.TOOL_INTERRUPTED, NOT_STARTED)
         if prepared.refusal is None:
@@ -74,6 +76,8 @@ async def _run_one(
         refusal = prepared.refusal
         return finish(ctx, step_id, prepared.call, refusal.status, refusal.code, refusal.text, refusal.approve, started)
     finally:
+        if before is not None:  # a refused call waits for none, and who waits for it means those before it too
+            await before.wait()
         done.set()
 
 

@@ -3,7 +3,7 @@ did, and so that the session's patch has a first version to compare with."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from policy.facts import PathFacts
 from state.blobs import UNAVAILABLE, sha256_hex
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 # Larger files are written all the same; a crash in the middle is then answered with "unknown", and the patch says that
 # the first version was not kept.
 _MAX_BASELINE_BYTES = 16 * 1024 * 1024
-
-DiskOutcome = Literal["done", "not done", "unknown"]
 
 
 def capture_intent(
@@ -56,18 +54,14 @@ def capture_intent(
     return {"path": path, "before": before, "after": after}, baselines
 
 
-def outcome_on_disk(intent: Mapping[str, Any]) -> DiskOutcome:
-    """Whether the call of `intent` took effect, as far as the file shows."""
-    path = intent["path"]
+def hash_on_disk(path: str) -> str | None:
+    """What is at `path` now, as intents have it: None for no file, UNAVAILABLE for what cannot be read."""
     try:
-        found: str | None = sha256_hex(LOCAL_DISK.read(path))
+        return sha256_hex(LOCAL_DISK.read(path))
     except FileNotFoundError:
-        found = None
+        return None
     except OSError:
-        return "unknown"
-    if found == intent["after"]:
-        return "done"
-    return "not done" if found == intent["before"] else "unknown"
+        return UNAVAILABLE
 
 
 def _content(facts: PathFacts) -> bytes | str | None:

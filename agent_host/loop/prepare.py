@@ -49,7 +49,7 @@ class Refusal:
 class PreparedCall:
     """A call with its facts and policy's decision; `refusal` where it has come to its end already. `intent` and
     `baselines` are set for a call that changes one file and may start; `started`: its start is on record;
-    `recovered`: it belongs to a step that a crash left open.
+    `renewed`: its intent is newer than the turn's record, and stands in the record of its start.
 
     `approval_id`: policy wants an approval for it, or wanted one when its turn was recorded, and so its start record
     is synced (see `state.recovery.judge`). `answer` is what was answered before a crash."""
@@ -62,7 +62,7 @@ class PreparedCall:
     intent: dict[str, Any] | None = None
     baselines: dict[str, str | None] = field(default_factory=dict)
     started: bool = False
-    recovered: bool = False
+    renewed: bool = False
     approval_id: str | None = None
     answer: ApprovalAnswer | None = None
 
@@ -117,7 +117,7 @@ def _taken_up(prepared: PreparedCall, left: Call) -> PreparedCall:
     """The call with what a crash left of its approval."""
     answer = None if left.decision is None else ApprovalAnswer.from_record(left.decision)
     approval_id = left.approval_id or (new_id("appr") if left.gated else None)
-    return dataclasses.replace(prepared, recovered=True, approval_id=approval_id, answer=answer)
+    return dataclasses.replace(prepared, renewed=True, approval_id=approval_id, answer=answer)
 
 
 def record_of(prepared: PreparedCall) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def record_start(ctx: LoopContext, prepared: PreparedCall) -> None:
     """Say that the call starts, before it does: a missing record is how a resume knows that it did not. That of a call
     with an approval proves it even after the machine went down, and is synced. Raises CheckpointWriteFailed."""
     fields: dict[str, Any] = {"callId": prepared.call.call_id}
-    if prepared.approval_id is not None or prepared.recovered:  # otherwise the turn's record has them
+    if prepared.renewed:
         fields |= {"intent": prepared.intent, "baselines": prepared.baselines}
     try:
         ctx.record("call_started", fields)
@@ -173,6 +173,22 @@ def check_call(ctx: LoopContext, call: ToolCall) -> PreparedCall:
     elif decision.decision == "DENIED":
         refusal = Refusal("denied", ErrorCode.CAPABILITY_DENIED, f"{decision.reason} ({decision.rule})")
     return PreparedCall(call, row, facts, decision, refusal)
+
+
+def judged_anew(ctx: LoopContext, prepared: PreparedCall) -> PreparedCall:
+    """The call after a wait: policy has the last word, and the intent names what the call will really find."""
+    now = check_call(ctx, prepared.call)
+    prepared = dataclasses.replace(
+        prepared,
+        row=now.row,
+        facts=now.facts,
+        decision=now.decision,
+        refusal=now.refusal,
+        intent=None,
+        baselines={},
+        renewed=True,
+    )
+    return prepared if prepared.refusal is not None else with_intent(ctx, prepared, {})
 
 
 def with_intent(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, str | None]) -> PreparedCall:

@@ -8,20 +8,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent_host.errors import ErrorCode
-from agent_host.loop.intents import outcome_on_disk
+from agent_host.loop.intents import hash_on_disk
 from agent_host.loop.prepare import prepare_calls, request_for
 from agent_host.loop.results import finish
 from agent_host.routing.capabilities import TOOLS
 from agent_host.thread.messages import ToolCall
 from state.boot import boot_id
-from state.recovery import Verdict, judge
+from state.recovery import Outcome, Verdict, compare, judge
 
 if TYPE_CHECKING:
     from agent_host.loop.context import LoopContext
     from agent_host.loop.prepare import PreparedCall
     from state.open_step import Call
 
-_DONE = "done: a crash cut off the answer, and the file is as this call was to leave it"
+_LEFT_OPEN = (Verdict.COMPARE, Verdict.INTERRUPTED)
+_DONE = "done: a crash cut off the answer, and the file shows that this call took effect"
 _NOT_DONE = "interrupted by a crash before it took effect: the file is as it was"
 _UNKNOWN = "interrupted by a crash; whether it took effect is unknown: inspect before you try again"
 
@@ -35,13 +36,19 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, .
     if step is None:
         return ()
     same_boot = step.boot is not None and step.boot == boot_id()
-    to_run: dict[str, Call] = {}
-    for call in step.calls:
-        verdict = judge(call, same_boot=same_boot)
-        if verdict is Verdict.RUN:
-            to_run[call.call_id] = call
-        elif verdict is not Verdict.REUSE:
-            await _report(ctx, step_id, call, verdict)
+    verdicts = {call.call_id: judge(call, same_boot=same_boot) for call in step.calls}
+    cut_off = [call for call in step.calls if verdicts[call.call_id] in _LEFT_OPEN]
+    for call in cut_off:
+        await _end_leftovers(ctx, step_id, call)
+    paths = {call.intent["path"] for call in cut_off if call.intent is not None}
+    outcomes = compare(step.calls, {path: hash_on_disk(path) for path in paths}, same_boot=same_boot)
+    repeated = {call_id for call_id, outcome in outcomes.items() if outcome is Outcome.REPEAT}
+    for call in cut_off:
+        if call.call_id not in repeated:
+            _report(ctx, step_id, call, outcomes.get(call.call_id, Outcome.UNKNOWN))
+    to_run = {
+        call.call_id: call for call in step.calls if verdicts[call.call_id] is Verdict.RUN or call.call_id in repeated
+    }
     calls = [ToolCall(call.call_id, call.tool_name, call.arguments, call.problem) for call in to_run.values()]
     prepared = prepare_calls(ctx, calls, to_run)
     for ready in prepared:
@@ -51,17 +58,20 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, .
     return prepared
 
 
-async def _report(ctx: LoopContext, step_id: str, call: Call, verdict: Verdict) -> None:
-    """Tell the model what became of a call that was cut off. What is left of it is ended first: it could otherwise
-    take effect after the model has looked."""
-    tool_call = ToolCall(call.call_id, call.tool_name, call.arguments)
+async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> None:
+    """What is left of the call could otherwise take effect after the model has been told of it and has looked."""
     row = TOOLS.get(call.tool_name)
-    if row is not None and verdict is Verdict.INTERRUPTED:
+    if row is not None:
+        tool_call = ToolCall(call.call_id, call.tool_name, call.arguments)
         await ctx.router.end_leftovers(request_for(ctx, step_id, tool_call, row))
-    outcome = outcome_on_disk(call.intent) if verdict is Verdict.COMPARE and call.intent is not None else "unknown"
-    if outcome == "done":
+
+
+def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome) -> None:
+    """Tell the model what became of a call that was cut off."""
+    tool_call = ToolCall(call.call_id, call.tool_name, call.arguments)
+    if outcome is Outcome.DONE:
         finish(ctx, step_id, tool_call, "succeeded", None, _DONE)
         return
-    said = _NOT_DONE if outcome == "not done" else _UNKNOWN
+    said = _NOT_DONE if outcome is Outcome.NOT_DONE else _UNKNOWN
     code = ErrorCode.TOOL_INTERRUPTED
     finish(ctx, step_id, tool_call, "failed", code, f"{code}: {said}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -93,6 +94,87 @@ async def test_cancellation_propagates_and_the_router_stays_usable(router: ToolR
         await task
     assert (await router.execute(ask("RunCommand", command="true"))).status == "succeeded"
     assert not (tmp_path / "ended").exists()
+
+
+async def cut_off(router: ToolRouter, folder: Path, request: ToolRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Leave in `folder` what a process leaves that dies in the middle of this write, and say what it is."""
+    before = set(os.listdir(folder))
+
+    def die(*_: Any, **__: Any) -> None:
+        raise OSError
+
+    with monkeypatch.context() as patched:
+        for name in ("replace", "unlink"):
+            patched.setattr(os, name, die)
+        assert (await router.execute(request)).status == "failed"
+    (left,) = set(os.listdir(folder)) - before
+    return left
+
+
+async def test_what_is_left_of_a_write_is_taken_away_and_nothing_else(
+    router: ToolRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = ask("WriteFile", path=f"{tmp_path}/f", content="new")
+    of_another = write._replace(step_id="another")
+    assert await router.end_leftovers(write) == 0
+    (tmp_path / "f").write_text("old")
+    names = [await cut_off(router, tmp_path, request, monkeypatch) for request in (write, of_another)]
+    assert await router.end_leftovers(write) == 1
+    assert sorted(os.listdir(tmp_path)) == sorted([names[1], "f"])
+    assert await router.end_leftovers(write) == 0
+    assert (tmp_path / "f").read_text() == "old"
+
+
+async def test_what_is_left_of_a_write_does_not_stop_the_same_write(
+    router: ToolRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = ask("WriteFile", path=f"{tmp_path}/f", content="new")
+    await cut_off(router, tmp_path, write, monkeypatch)
+    assert (await router.execute(write)).status == "succeeded"
+    assert (tmp_path / "f").read_text() == "new"
+    assert os.listdir(tmp_path) == ["f"]
+
+
+async def test_a_link_in_the_place_of_a_leftover_is_not_followed(
+    router: ToolRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "victim").write_text("mine")
+    write = ask("WriteFile", path=f"{folder}/f", content="new")
+    left = folder / await cut_off(router, folder, write, monkeypatch)
+    for use in (router.execute, router.end_leftovers):
+        left.unlink(missing_ok=True)
+        left.symlink_to(tmp_path / "victim")
+        await use(write)
+        assert not left.is_symlink()
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+async def test_ending_leftovers_keeps_to_the_paths_of_the_request(
+    router: ToolRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = ask("WriteFile", path=f"{tmp_path}/f", content="new")
+    left = await cut_off(router, tmp_path, write, monkeypatch)
+    outside = write._replace(constraints=ToolConstraints(allowed_paths=("/nowhere",)))
+    assert await router.end_leftovers(outside) == 0
+    assert os.listdir(tmp_path) == [left]
+
+
+async def test_ending_leftovers_of_what_never_ran_is_harmless(router: ToolRouter, tmp_path: Path) -> None:
+    for request in (
+        ask("Nope"),
+        ask("WriteFile"),
+        ask("WriteFile", path=3),
+        ask("WriteFile", path="relative"),
+        ask("WriteFile", path=f"{tmp_path}/none/f", content="x"),
+        ask("WriteFile", path=f"{tmp_path}", content="x"),
+        ask("DeleteFile", path=f"{tmp_path}/f"),
+        ask("HttpRequest", url="http://localhost"),
+        ask("RunCommand", command="true"),
+    ):
+        assert await router.end_leftovers(request) == 0
+    assert os.listdir(tmp_path) == []
 
 
 async def test_closing_twice_is_harmless(router: ToolRouter) -> None:

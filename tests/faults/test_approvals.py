@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from state.blobs import sha256_hex
 from state.file_store import FileCheckpointStore
 from tests.support.person import SESSION
 from tests.support.process import Host, call, eventually, gateway, say, shell, use
@@ -239,6 +240,23 @@ def test_a_recorded_approval_is_used(case: Case) -> None:
     assert (case.host.workspace / "effects").read_text() == "one\n"
     assert case.asked() == [left.approval_id]
     assert [entry["decision"] for entry in case.events("approval_resolved")] == ["approved"]
+
+
+def test_what_a_call_finds_behind_one_that_waited_is_on_record(case: Case) -> None:
+    """It was prepared when the file was still there; at its start the deletion before it had been approved and done."""
+    draft = case.host.workspace / "draft"
+    draft.write_text("old")
+    case.ask(grants={"File.Delete": {"requiresApproval": True, "approvalRuleId": "shell"}})
+    calls = (call("DeleteFile", path=str(draft)), call("WriteFile", path=str(draft), content="new"))
+    with gateway(use(*calls), say("Done.")) as model:
+        killed(case.run(model, "--approve", "shell", kill_after=6))
+        deleted, written = case.calls
+        assert (deleted.status, written.started) == ("succeeded", True)
+        assert written.intent is not None
+        assert (written.intent["before"], written.intent["after"]) == (None, sha256_hex(b"new"))
+        assert case.resume(model).code == 0
+        answer = model.results()[1]
+    assert answer.text.endswith("before it took effect: the file is as it was")
 
 
 def test_a_recorded_denial_is_used(case: Case) -> None:

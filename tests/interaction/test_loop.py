@@ -136,6 +136,21 @@ def test_calls_on_one_path_keep_their_order(host: Host) -> None:
     assert outcome.code == 0
 
 
+def test_a_refused_call_lets_nothing_by_that_waits_for_those_before_it(host: Host) -> None:
+    path = str(host.workspace / "notes")
+    calls = [
+        call("WriteFile", path=path, content="x" * 500_000),
+        call("DeleteFile", path=path),
+        call("WriteFile", path=path, content="last"),
+    ]
+    with gateway(use(*calls, chunk_chars=100_000), say("Done.")) as model:
+        outcome = host.task(model.url, policy=host.policy(without=["File.Delete"]))
+        answers = model.results()
+    assert [answer.is_error for answer in answers] == [False, True, False]
+    assert (host.workspace / "notes").read_text() == "last"
+    assert outcome.code == 0
+
+
 # Calls that cannot be run
 
 

@@ -7,6 +7,7 @@ the check are refused and only regular files are ever touched.
 from __future__ import annotations
 
 import codecs
+import hashlib
 import locale
 import os
 from contextlib import suppress
@@ -49,11 +50,13 @@ class ReadOutcome(NamedTuple):
 
 
 class WriteParams(NamedTuple):
-    """`data` replaces the whole file."""
+    """`data` replaces the whole file. `mark` is unique to the call, and the same for whoever asks after a crash what is
+    left of it."""
 
     path: str
     scope: Scope
     data: bytes
+    mark: str
     max_file_size_bytes: int | None = None
     create_directories: bool = True
 
@@ -97,19 +100,28 @@ def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
     real = resolve(params.path, params.scope)
     with os_faults(params.path), open_parent(real, create=params.create_directories) as (directory, name):
         outcome, status = _before(directory, name)
-        temp = f".agent-host-{os.urandom(8).hex()}.tmp"
-        if directory is None:
-            temp = os.path.join(os.path.dirname(name), temp)
+        temp = _temporary(directory, real, params.mark)
         try:
             _write_new(directory, temp, params.data, status)
             _refuse_abandoned(abandoned)
             os.replace(temp, name, src_dir_fd=directory, dst_dir_fd=directory)
             _sync_names(directory)
         except BaseException:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 os.unlink(temp, dir_fd=directory)
             raise
     return outcome
+
+
+def remove_leftover(path: str, scope: Scope, mark: str) -> bool:
+    """Take away the temporary file of a write whose process died in the middle; says whether there was one."""
+    real = resolve(path, scope)
+    with os_faults(path), open_parent(real) as (directory, _):
+        try:
+            os.unlink(_temporary(directory, real, mark), dir_fd=directory)
+        except FileNotFoundError:
+            return False
+    return True
 
 
 def delete_file(path: str, scope: Scope, abandoned: Abandoned) -> None:
@@ -120,6 +132,14 @@ def delete_file(path: str, scope: Scope, abandoned: Abandoned) -> None:
         _refuse_abandoned(abandoned)
         os.unlink(name, dir_fd=directory)
         _sync_names(directory)
+
+
+def _temporary(directory: int | None, real: str, mark: str) -> str:
+    """The name, next to `real`, of what a write prepares there. It follows from the call, so that another process finds
+    it; what is random in `mark` keeps anybody from being there first."""
+    digest = hashlib.sha256(mark.encode("utf-8", "surrogatepass") + b"\0" + os.fsencode(real)).hexdigest()
+    name = f".agent-host-{digest[:32]}.tmp"
+    return name if directory is not None else os.path.join(os.path.dirname(real), name)
 
 
 def _sync_names(directory: int | None) -> None:
@@ -151,7 +171,12 @@ def _write_new(directory: int | None, name: str, data: bytes, like: os.stat_resu
     """Create `name` with `data`, on the disk when this returns, with the owner and mode of `like`."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     flags |= getattr(os, "O_BINARY", 0)
-    fd = os.open(name, flags, 0o666 if like is None else 0o600, dir_fd=directory)
+    mode = 0o666 if like is None else 0o600
+    try:
+        fd = os.open(name, flags, mode, dir_fd=directory)
+    except FileExistsError:  # of a dead process that ran the same call
+        os.unlink(name, dir_fd=directory)
+        fd = os.open(name, flags, mode, dir_fd=directory)
     with open(fd, "wb", buffering=0) as file:
         view = memoryview(data)
         while view:

@@ -63,8 +63,16 @@ class DesktopProvider:
         )
 
     async def end_leftovers(self, request: ToolRequest) -> int:
-        """See ToolRouter; only commands leave anything behind."""
-        return await end_leftovers(mark_of(request), self._pool)
+        """See ToolRouter. Commands leave processes behind, writes their temporary file."""
+        if request.tool_name == RUN_COMMAND.tool_name:
+            return await end_leftovers(mark_of(request), self._pool)
+        path = request.arguments.get("path")
+        if request.tool_name != WRITE_FILE.tool_name or not isinstance(path, str):
+            return 0
+        try:
+            return await self._pool.run(lambda: files.remove_leftover(path, _scope(request), mark_of(request)))
+        except ToolFault:  # where the call may not write by now, nothing is touched
+            return 0
 
     async def aclose(self) -> None:
         """Close pooled connections."""
@@ -89,7 +97,7 @@ class DesktopProvider:
         arguments = call.request.arguments
         params = files.ReadParams(
             arguments["path"],
-            _scope(call),
+            _scope(call.request),
             call.max_output_bytes,
             call.max_file_size_bytes,
             arguments.get("offset", 1),
@@ -107,8 +115,9 @@ class DesktopProvider:
         path: str = call.request.arguments["path"]
         params = files.WriteParams(
             path,
-            _scope(call),
+            _scope(call.request),
             _encoded(call.request.arguments["content"], "content"),
+            mark_of(call.request),
             call.max_file_size_bytes,
             call.request.arguments.get("createDirectories", True),
         )
@@ -118,7 +127,7 @@ class DesktopProvider:
 
     async def _delete_file(self, call: CallContext) -> ToolOutput:
         path: str = call.request.arguments["path"]
-        await self._pool.run(lambda: files.delete_file(path, _scope(call), call.abandoned))
+        await self._pool.run(lambda: files.delete_file(path, _scope(call.request), call.abandoned))
         return ToolOutput(f"Deleted {path}")
 
     async def _run_command(self, call: CallContext) -> ToolOutput:
@@ -138,7 +147,9 @@ class DesktopProvider:
         timeout_s = arguments.get("timeout", settings.command_timeout_s)
         if timeout_s > settings.command_timeout_max_s:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.timeout: at most {settings.command_timeout_max_s}")
-        cwd = resolve(os.path.join(settings.workspace, os.path.expanduser(arguments.get("cwd", ""))), _scope(call))
+        cwd = resolve(
+            os.path.join(settings.workspace, os.path.expanduser(arguments.get("cwd", ""))), _scope(call.request)
+        )
         on_output = settings.on_output
         return CommandParams(
             argv=current.shell_argv(self._shell, command),
@@ -194,8 +205,8 @@ def mark_of(request: ToolRequest) -> str:
     return f"{request.task_id}/{request.step_id}/{request.tool_call_id}"
 
 
-def _scope(call: CallContext) -> Scope:
-    return Scope(call.request.constraints.allowed_paths, call.request.constraints.blocked_paths)
+def _scope(request: ToolRequest) -> Scope:
+    return Scope(request.constraints.allowed_paths, request.constraints.blocked_paths)
 
 
 def _encoded(text: str, argument: str) -> bytes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.loop import intents
-from agent_host.loop.intents import capture_intent, outcome_on_disk
+from agent_host.loop.intents import capture_intent, hash_on_disk
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import path_facts
 from state.blobs import UNAVAILABLE, sha256_hex
@@ -52,11 +52,7 @@ def test_a_new_file(case: Case) -> None:
     assert intent is not None
     assert intent["before"] is None
     assert baselines == {os.path.realpath(case.file): None}
-    assert outcome_on_disk(intent) == "not done"
-    case.file.write_text("new")
-    assert outcome_on_disk(intent) == "done"
-    case.file.write_text("something else")
-    assert outcome_on_disk(intent) == "unknown"
+    assert intent["after"] == sha256_hex(b"new")
 
 
 def test_an_existing_file_keeps_its_first_version(case: Case) -> None:
@@ -66,7 +62,7 @@ def test_an_existing_file_keeps_its_first_version(case: Case) -> None:
     (name,) = baselines.values()
     assert name is not None
     assert case.kept == {name: b"old"}
-    assert outcome_on_disk(intent) == "not done"
+    assert intent["before"] == sha256_hex(b"old")
 
 
 def test_only_the_first_version_is_kept(case: Case) -> None:
@@ -79,9 +75,14 @@ def test_deleting(case: Case) -> None:
     case.file.write_text("old")
     intent, _ = case.delete()
     assert intent is not None
-    assert outcome_on_disk(intent) == "not done"
-    case.file.unlink()
-    assert outcome_on_disk(intent) == "done"
+    assert (intent["before"], intent["after"]) == (sha256_hex(b"old"), None)
+
+
+def test_what_is_on_the_disk_has_the_names_that_intents_use(case: Case) -> None:
+    assert hash_on_disk(str(case.file)) is None
+    case.file.write_text("old")
+    assert hash_on_disk(str(case.file)) == sha256_hex(b"old")
+    assert hash_on_disk(str(case.file.parent)) == UNAVAILABLE
 
 
 def test_a_second_write_of_one_turn_starts_from_what_the_first_will_leave(case: Case) -> None:
@@ -92,8 +93,6 @@ def test_a_second_write_of_one_turn_starts_from_what_the_first_will_leave(case: 
     assert second is not None
     assert second["before"] == first["after"]
     assert baselines == {}
-    case.file.write_text("one")
-    assert (outcome_on_disk(first), outcome_on_disk(second)) == ("done", "not done")
 
 
 def test_a_file_too_large_to_keep_has_no_intent(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
