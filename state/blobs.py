@@ -84,7 +84,7 @@ class BlobFolder:
         temporary = path + TEMPORARY
         self._disk.remove(temporary)
         try:
-            os.link(self._path(name), temporary)
+            self._disk.link(self._path(name), temporary)
         except OSError:
             write_new(self._disk, temporary, [data], durable=False)
         self._disk.replace(temporary, path)

@@ -105,6 +105,10 @@ class Disk(Protocol):
         """Give `source` the name `target`, atomically, in place of what had it."""
         ...
 
+    def link(self, source: str, target: str) -> None:
+        """Give the file `source` the second name `target`, which must be free."""
+        ...
+
     def remove(self, path: str) -> None:
         """Take a name away; one that is not there is fine."""
         ...
@@ -205,6 +209,10 @@ class LocalDisk:
     def replace(self, source: str, target: str) -> None:
         """See Disk."""
         os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        """See Disk."""
+        os.link(source, target, follow_symlinks=False)
 
     def remove(self, path: str) -> None:
         """See Disk."""

@@ -155,6 +155,14 @@ class SimulatedDisk:
                 raise _error(errno.EISDIR, target)
             self._names.rename(source, target)
 
+    def link(self, source: str, target: str) -> None:
+        """See Disk."""
+        with _Call(self, f"link({source}, {target})"):
+            self._check_parent(target)
+            if self._names.get(target) is not None:
+                raise _error(errno.EEXIST, target)
+            self._names.set(target, self._file(source))
+
     def remove(self, path: str) -> None:
         """See Disk."""
         with _Call(self, f"remove({path})"):

@@ -183,6 +183,12 @@ class FailingDisk:
         self._disk.replace(source, target)
         self.calls.end()
 
+    def link(self, source: str, target: str) -> None:
+        """See Disk."""
+        self._pass(f"link({source}, {target})")
+        self._disk.link(source, target)
+        self.calls.end()
+
     def remove(self, path: str) -> None:
         """See Disk."""
         self._pass(f"remove({path})")
