@@ -212,7 +212,7 @@ class LocalDisk:
 
     def link(self, source: str, target: str) -> None:
         """See Disk."""
-        os.link(source, target, follow_symlinks=False)
+        os.link(source, target)
 
     def remove(self, path: str) -> None:
         """See Disk."""
