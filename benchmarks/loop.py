@@ -181,7 +181,11 @@ def two_thousand_steps(bench: Bench) -> None:
     report("step 2,000 against step 100", at_2000 / at_100, "x", 1.5, f"floor {floor_2000 / floor_100:.2f}x")
     report("step 2,000 against the floor's", at_2000 / floor_2000, "x", 1.5, f"{at_2000:.2f} / {floor_2000:.2f} ms")
     written, syncs = (int(word) for word in ours.stderr.split("counted ")[1].split())
-    log = sum(os.path.getsize(os.path.join(at, "events.jsonl")) for at, _, names in os.walk(bench.state_dir) if names)
+    log = sum(
+        os.path.getsize(os.path.join(at, "events.jsonl"))
+        for at, _, names in os.walk(bench.state_dir)
+        if "events.jsonl" in names
+    )
     note = f"the run log {log / MIB:.1f}; the rest snapshots, journals, history and result"
     report("bytes written over 2,000 steps of 1 KB results", (written + log) / MIB, "MiB", 25, note)
     report("syncs a step", syncs / 2000, "", 2.02, "the rest are the snapshots'")
