@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from policy.bundle import PolicyBundle
     from policy.facts import ShellName
+    from state.checkpoint import Checkpoint, SessionIdentity
     from state.file_session import FileSession
 
 TOKEN_VARIABLE = "LLM_GATEWAY_AUTH_TOKEN"  # noqa: S105  the variable's name, not its value
@@ -175,6 +177,7 @@ def _context(
     gate: ApprovalGate,
 ) -> LoopContext:
     settings, identity = launch.settings, store.state.identity
+    retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     token = take_from_environment(TOKEN_VARIABLE)
     router = LocalToolRouter(_runtime_settings(settings, launch.workspace, shell))
     definitions = router.get_available_tools()
@@ -186,28 +189,13 @@ def _context(
         system=decode(store.state.thread[0]).content,
         tools=_offered(definitions, bundle, disabled),
     )
-    thread = Thread(dialect.renderer)
-    step = store.state.open_step
-    thread.restore(
-        map(decode, store.state.thread[1:]),
-        still_open=None if step is None else step.position - 1,
-        dropped=store.state.dropped_messages,
-    )
-    emitter = Emitter(
-        session_id=identity.session_id,
-        workspace_id=identity.workspace_id,
-        tenant_id=identity.tenant_id,
-        user_id=identity.user_id,
-        first_id=next_event_id(paths.events),
-    )
-    emitter.attach([RunLog(paths.events), *sinks])
     return LoopContext(
         store=store,
-        thread=thread,
+        thread=_thread(dialect, store.state),
         llm=_client(settings, gateway, token, dialect, identity.session_id),
         router=router,
         gate=gate,
-        emitter=emitter,
+        emitter=_emitter(identity, paths.events, sinks),
         workspace=EmbeddedWorkspaceService(paths.artifacts, store.blobs, workspace_id=identity.workspace_id),
         bundle=bundle,
         where=where,
@@ -216,15 +204,34 @@ def _context(
         model=model,
         head=head,
         head_tokens=count(head.decode()),
-        retry=RetryPolicy(
-            settings.integer("llm.max_retries"), settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s")
-        ),
+        retry=RetryPolicy(settings.integer("llm.max_retries"), *retry_s),
         count=count,
         clock=_utc_now,
         cancellation=Cancellation(),
         scrubber=Scrubber([token, password_of(gateway.url)]),
         max_stored_bytes=settings.integer("host.max_stored_bytes"),
     )
+
+
+def _thread(dialect: Dialect, state: Checkpoint) -> Thread:
+    """The conversation behind the system prompt; a turn whose step is open enters it when the step is over."""
+    thread, step = Thread(dialect.renderer), state.open_step
+    messages = map(decode, itertools.islice(state.thread, 1, None))
+    still_open = None if step is None else step.position - 1
+    thread.restore(messages, still_open=still_open, dropped=state.dropped_messages)
+    return thread
+
+
+def _emitter(identity: SessionIdentity, run_log: str, sinks: Sequence[Sink]) -> Emitter:
+    emitter = Emitter(
+        session_id=identity.session_id,
+        workspace_id=identity.workspace_id,
+        tenant_id=identity.tenant_id,
+        user_id=identity.user_id,
+        first_id=next_event_id(run_log),
+    )
+    emitter.attach([RunLog(run_log), *sinks])
+    return emitter
 
 
 def _offered(

@@ -7,8 +7,8 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from state.disk import TEMPORARY, make_durable_dir, write_new
 from state.errors import StorageLimit
+from state.files import TEMPORARY, make_durable_dir, write_new
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet

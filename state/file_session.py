@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import orjson
 
-from state.disk import TEMPORARY, make_durable_dir, replace_atomically
 from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed, as_write_failure
+from state.files import TEMPORARY, make_durable_dir, replace_atomically
 from state.journal import Journal
 from state.kept import Kept
 from state.loading import find

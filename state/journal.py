@@ -18,8 +18,8 @@ import re
 import zlib
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from state.disk import replace_atomically
 from state.errors import UnknownVersion, WriteFailed
+from state.files import replace_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

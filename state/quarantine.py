@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from state.disk import write_new
+from state.files import write_new
 
 if TYPE_CHECKING:
     from state.disk import Disk

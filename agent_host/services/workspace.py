@@ -11,8 +11,9 @@ import orjson
 from agent_host.errors import AgentHostError, ErrorCode
 from agent_host.regular_files import open_regular
 from agent_host.stamps import new_id, now_rfc3339
-from state.disk import LOCAL_DISK, TEMPORARY, write_new
+from state.disk import LOCAL_DISK
 from state.errors import StorageLimit
+from state.files import TEMPORARY, write_new
 
 if TYPE_CHECKING:
     from agent_host.contracts import Artifact

@@ -22,7 +22,8 @@ from agent_host.stamps import new_id, now_rfc3339
 from agent_host.thread.messages import Message, encode, last_answer
 from agent_host.thread.tokens import message_tokens
 from state import errors as state_errors
-from state.disk import LOCAL_DISK, replace_atomically
+from state.disk import LOCAL_DISK
+from state.files import replace_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

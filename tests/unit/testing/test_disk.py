@@ -30,8 +30,9 @@ from agent_host.testing.disk_content import (
     Outcome,
 )
 from agent_host.testing.disk_faults import CODES, FailingDisk, Faults, Killed, PowerCut
-from state.disk import LocalDisk, replace_atomically, write_new
+from state.disk import LocalDisk
 from state.errors import SessionLocked, WriteFailed
+from state.files import replace_atomically, write_new
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,77 @@
+"""Whole files and folders through a disk: written durably, or put in place of another atomically (AH 9.3)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from state.disk import Disk
+
+# Small pieces are gathered to writes of about this size: a snapshot consists of one piece a message.
+_WRITE_BYTES = 1024 * 1024
+TEMPORARY = ".tmp"
+
+
+def make_durable_dir(disk: Disk, path: str, *, within: str) -> None:
+    """Create `path`, its parents included, for their owner alone; the names below the directory `within` are durable on
+    return, and all others that were not there before. Raises OSError."""
+    to_sync: list[str] = []
+    at = path
+    while at != os.path.dirname(at) and (at != within or disk.status(at) is None):
+        to_sync.append(os.path.dirname(at))
+        at = os.path.dirname(at)
+        if len(at) < len(within) and disk.status(at) is not None:
+            break
+    disk.make_private_dir(path)
+    for directory in reversed(to_sync):
+        disk.sync_directory(directory)
+
+
+def write_new(disk: Disk, path: str, chunks: Iterable[bytes], *, durable: bool = True) -> int:
+    """Put `chunks` into a new file at `path` and return its size; a file that could not be written whole is taken away
+    again. Its name is not durable yet. Raises OSError."""
+    size = 0
+    fd = disk.open_new(path)
+    try:
+        for data in _gathered(chunks):
+            disk.write(fd, data)
+            size += len(data)
+        if durable:
+            disk.sync(fd)
+    except BaseException:
+        disk.close(fd)
+        with contextlib.suppress(OSError):
+            disk.remove(path)
+        raise
+    disk.close(fd)
+    return size
+
+
+def replace_atomically(disk: Disk, path: str, chunks: Iterable[bytes]) -> int:
+    """Put `chunks` at `path` so that a reader or a crash sees all of the old or all of the new, and return the size.
+
+    Durable on return: temporary file in the same directory, sync, rename, sync of the directory (AH 9.3).
+    Raises OSError.
+    """
+    size = write_new(disk, path + TEMPORARY, chunks)
+    disk.replace(path + TEMPORARY, path)
+    disk.sync_directory(os.path.dirname(path))
+    return size
+
+
+def _gathered(chunks: Iterable[bytes]) -> Iterable[bytes]:
+    """`chunks` in pieces worth a system call each."""
+    waiting: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        waiting.append(chunk)
+        size += len(chunk)
+        if size >= _WRITE_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)
