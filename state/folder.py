@@ -122,6 +122,10 @@ class Folder:
             shutil.rmtree(self._at(name), dir_fd=self._fd)
         except RecursionError as error:
             raise OSError(errno.ELOOP, "folders are nested too deep", os.path.join(self.path, name)) from error
+        except OSError as error:
+            if error.errno is None:  # its own word for a link, which not every Python version puts in
+                raise OSError(errno.ELOOP, "a symbolic link, which is not followed", self._at(name)) from error
+            raise
 
     def _open(self) -> None:
         found = os.stat(self.path) if self._parent is None else self._parent.stat(os.path.basename(self.path))

@@ -399,7 +399,7 @@ def test_a_real_disk_fails_by_the_same_plan(tmp_path: Path) -> None:
 def test_a_real_process_dies_before_the_call(tmp_path: Path) -> None:
     program = (
         "import sys; from agent_host.testing.crash import spoil_local_disk;"
-        "from state.disk import LOCAL_DISK, write_new;"
+        "from state.disk import LOCAL_DISK; from state.files import write_new;"
         "from agent_host.testing.disk_faults import Faults; spoil_local_disk(Faults(kill_before=3));"
         "write_new(LOCAL_DISK, sys.argv[1], [b'written'])"
     )
@@ -422,7 +422,8 @@ def test_the_crash_driver_refuses_what_names_no_point(arguments: list[str], caps
 @pytest.mark.parametrize(("more", "later"), [([], "ok"), (["--persistently"], "No space left on device")])
 def test_the_crash_driver_spoils_the_disk_of_the_whole_process(tmp_path: Path, more: list[str], later: str) -> None:
     program = (
-        "import sys; from agent_host.testing import crash; from state.disk import LOCAL_DISK, replace_atomically\n"
+        "import sys; from agent_host.testing import crash; from state.disk import LOCAL_DISK\n"
+        "from state.files import replace_atomically\n"
         "def main(arguments):\n"
         "    for name in arguments:\n"
         "        try: replace_atomically(LOCAL_DISK, name, [b'x']); print('ok')\n"
