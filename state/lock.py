@@ -63,12 +63,14 @@ class SessionLock:
         return self._fd >= 0 and is_named(self._fd, self._path)
 
     def release(self, *, remove: bool) -> None:
-        """Let go; `remove` takes the file away too, which is right only when the session is over."""
+        """Let go; `remove` takes the file away too, which is right only when the session is over. A file of
+        another process under that name stays."""
         if self._fd < 0:
             return
         if remove and sys.platform != "win32":  # before the close: behind it, the name may be another process's lock
             with contextlib.suppress(OSError):
-                os.unlink(self._path)
+                if self.still_held():
+                    os.unlink(self._path)
         fd, self._fd = self._fd, -1
         with contextlib.suppress(OSError):  # the descriptor is gone all the same
             os.close(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -26,16 +27,25 @@ def move_aside(disk: Disk, paths: SessionPaths) -> str:
 
 def copy_aside(disk: Disk, paths: SessionPaths) -> str:
     """Copy snapshot and journal aside, durably, and return the first one's path; they stay in their places, to be
-    replaced by what was saved of them. What is no plain file is moved."""
+    replaced by what was saved of them. What is no plain file is moved. A disk that takes only one of two copies is left
+    with none, so that trying again on a full one does not fill it further."""
     suffix = _free_suffix(disk, paths)
     found = {path: disk.status(path) for path in (paths.snapshot, paths.journal)}
     there = {path: status for path, status in found.items() if status is not None}
-    for path, status in there.items():
-        if status.kind == "file":
-            write_new(disk, path + suffix, [disk.read(path)])
-        else:
-            disk.replace(path, path + suffix)
-    disk.sync_directory(paths.checkpoints)
+    copied: list[str] = []
+    try:
+        for path, status in there.items():
+            if status.kind == "file":
+                write_new(disk, path + suffix, [disk.read(path)])
+                copied.append(path + suffix)
+            else:
+                disk.replace(path, path + suffix)
+        disk.sync_directory(paths.checkpoints)
+    except OSError:
+        for copy in copied:
+            with contextlib.suppress(OSError):
+                disk.remove(copy)
+        raise
     return next(iter(there)) + suffix
 
 

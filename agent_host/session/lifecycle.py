@@ -10,7 +10,7 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.contracts import Artifact
-from agent_host.errors import ErrorCode, UsageError
+from agent_host.errors import CheckpointWriteFailed, ErrorCode, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.loop.task import run_task
 from agent_host.routing.capabilities import TOOLS
@@ -19,7 +19,7 @@ from agent_host.session.denials import denied_approvals
 from agent_host.session.moves import news_of_move, workspaces
 from agent_host.session.patches import session_patch
 from agent_host.stamps import new_id, now_rfc3339
-from agent_host.thread.messages import Message, encode, last_answer
+from agent_host.thread.messages import Message, encodable, encode, last_answer
 from agent_host.thread.tokens import message_tokens
 from state import errors as state_errors
 from state.disk import LOCAL_DISK
@@ -90,13 +90,17 @@ class Session:
         self._ctx.cancellation.request(resumable=resumable)
 
     async def run(self, prompt: str, *, max_steps: int) -> TaskEnd:
-        """One task from its prompt to its end. Raises CheckpointWriteFailed when even its start cannot be recorded."""
-        ctx = self._ctx
+        """One task from its prompt to its end. Raises UsageError when even its start cannot be recorded: then there is
+        nothing to resume."""
+        ctx, prompt = self._ctx, encodable(prompt)
         task_id = new_id("task")
         message = Message("user", prompt, message_tokens(ctx.count, prompt))
         encoded = encode(message, session_id=self.session_id, task_id=task_id)
         ctx.emitter.emit(EventType.SESSION_STARTED, {"workspace": ctx.where.workspace, "model": ctx.model})
-        ctx.record("task_started", {"taskId": task_id, "prompt": prompt, "maxSteps": max_steps}, encoded)
+        try:
+            ctx.record("task_started", {"taskId": task_id, "prompt": prompt, "maxSteps": max_steps}, encoded)
+        except CheckpointWriteFailed as error:
+            raise UsageError(f"the state directory {self._paths.state_dir} cannot be used: {error}") from error
         ctx.thread.add_task(message)
         ctx.emit(EventType.TASK_STARTED, None, maxSteps=max_steps)
         return await self._drive()

@@ -266,3 +266,17 @@ def test_every_approval_that_was_used_is_in_the_log(host: Host) -> None:
     kinds = [event["eventType"] for event in host.event_log("s")]
     assert "approval_requested" in kinds
     assert "approval_resolved" in kinds
+
+
+def test_a_session_that_cannot_begin_is_no_pause(host: Host) -> None:
+    """Around the record of the task: what has not begun is refused (2), and there is nothing to resume."""
+    codes = []
+    with gateway(say("Done.", repeat=20)) as model:
+        for number in range(18, 26):
+            crash = ("--fail-call", str(number), "--persistently")
+            run = ("run", "Go", "--gateway", model.url, "--policy", "full", "--session-id", f"s{number}")
+            outcome = host.start(*crash, *run, program="agent_host.testing.crash").finish()
+            assert "internal error" not in outcome.stderr
+            codes.append(outcome.code)
+    assert codes == sorted(codes, reverse=True)
+    assert set(codes) == {2, 0}

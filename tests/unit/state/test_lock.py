@@ -180,3 +180,13 @@ def test_only_one_holds_it_while_others_release_and_remove(path: str) -> None:
         thread.join(30)
     assert taken == [60] * 4
     assert overlaps == []
+
+
+def test_another_process_s_file_under_the_name_stays(path: str) -> None:
+    lock = SessionLock.acquire(path, "s")
+    os.unlink(path)
+    other = SessionLock.acquire(path, "s")
+    lock.release(remove=True)
+    assert other.still_held()
+    other.release(remove=True)
+    assert not os.path.exists(path)

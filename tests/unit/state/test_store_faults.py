@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state.disk import LocalDisk
-from state.errors import SessionExists, StateError, WriteFailed
+from state.errors import Damaged, SessionExists, StateError, WriteFailed
 from state.lock import holder
 from tests.unit.state.helpers import (
     SESSION,
@@ -47,12 +47,18 @@ class Disk:
         self.seam = ""
         self.code = errno.ENOSPC
         self.calls = 0
+        self.skip = 0
         self._held: list[int] = []
         for name in SEAMS:
             monkeypatch.setattr(LocalDisk, name, self._wrapped(name, getattr(LocalDisk, name)))
 
     def fail(self, seam: str, times: int, code: int = errno.ENOSPC) -> None:
         self.seam, self.failures, self.code = seam, times, code
+
+    def fail_nth(self, seam: str, nth: int) -> None:
+        """Only the `nth` call from now."""
+        self.fail(seam, 1)
+        self.skip = nth - 1
 
     def heal(self) -> None:
         self.failures = 0
@@ -66,7 +72,9 @@ class Disk:
             self.calls += 1
             if isinstance(target, int):
                 assert not any(os.path.sameopenfile(target, fd) for fd in self._held), "a failed file is used again"
-            if self.failures and name == self.seam:
+            if self.skip and name == self.seam:
+                self.skip -= 1
+            elif self.failures and name == self.seam:
                 self.failures -= 1
                 if data and isinstance(target, int):  # as a disk that fills up: some of it is there
                     os.write(target, data[0][: len(data[0]) // 2])
@@ -315,3 +323,25 @@ def test_a_disk_that_takes_only_a_part_is_a_failure(tmp_path: Path) -> None:
     store.sync()
     assert load(tmp_path) == store.state
     store.close()
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_copies_of_damaged_files_do_not_fill_a_full_disk(tmp_path: Path, disk: Disk, nth: int) -> None:
+    store = create(tmp_path)
+    start_task(store)
+    whole_step(store, 1)
+    store.close()
+    paths = paths_in(tmp_path)
+    with open(paths.journal, "r+b") as handle:
+        data = handle.read()
+        handle.seek(data.index(b"call_finished"))
+        handle.write(b"X")
+    for _ in range(3):
+        disk.fail_nth("write", nth)
+        with pytest.raises(WriteFailed, match="No space"):
+            reopen(tmp_path)
+        assert [path.name for path in (tmp_path / "checkpoints").iterdir() if "corrupt" in path.name] == []
+    disk.heal()
+    with pytest.raises(Damaged):
+        reopen(tmp_path)
+    reopen(tmp_path).close()
