@@ -9,8 +9,12 @@
     │   └── PolicyDenied               LLM.Call is not granted (AH 8.7)
     ├── SessionError
     │   ├── SessionNotFound
+    │   ├── SessionNotReady            not created yet, paused, or over
     │   ├── SessionHeld                another live process has it
     │   └── CheckpointUnreadable
+    ├── OutOfOrder                     a request that cannot come now
+    ├── TaskAlreadyRunning
+    ├── NoActiveTask
     ├── CheckpointWriteFailed          pauses before any effect is risked (AH 11)
     ├── GuardrailBlocked               gateway said 400 (AH 6.4)
     ├── BudgetExceeded                 AH 6.5
@@ -52,6 +56,9 @@ class ErrorCode(StrEnum):
     CHECKPOINT_WRITE_FAILED = "CHECKPOINT_WRITE_FAILED"
     CHECKPOINT_UNREADABLE = "CHECKPOINT_UNREADABLE"
     SESSION_HELD = "SESSION_HELD"
+    SESSION_NOT_READY = "SESSION_NOT_READY"
+    TASK_ALREADY_RUNNING = "TASK_ALREADY_RUNNING"
+    NO_ACTIVE_TASK = "NO_ACTIVE_TASK"
     WORKSPACE_UPLOAD_FAILED = "WORKSPACE_UPLOAD_FAILED"
     RATE_LIMITED = "RATE_LIMITED"
     INTERNAL_ERROR = "INTERNAL_ERROR"
@@ -115,6 +122,12 @@ class SessionNotFound(SessionError):
     """No such session on this machine."""
 
 
+class SessionNotReady(SessionError):
+    """The session cannot take this request: it is not created yet, is paused, or has ended."""
+
+    code = ErrorCode.SESSION_NOT_READY
+
+
 class SessionHeld(SessionError):
     """A live process holds the session; `details["pid"]` names it where known."""
 
@@ -128,6 +141,28 @@ class CheckpointUnreadable(SessionError):
 
     code = ErrorCode.CHECKPOINT_UNREADABLE
     rpc_code = -32030
+
+
+class OutOfOrder(AgentHostError):
+    """The request cannot follow what came before it, such as a second CreateSession."""
+
+    code = ErrorCode.INVALID_REQUEST
+    rpc_code = -32600
+
+
+class TaskAlreadyRunning(AgentHostError):
+    """A task is at work, or waits to be resumed or cancelled; one follows the other."""
+
+    code = ErrorCode.TASK_ALREADY_RUNNING
+    rpc_code = -32004
+    retryable = True
+
+
+class NoActiveTask(AgentHostError):
+    """There is no task of that id to cancel."""
+
+    code = ErrorCode.NO_ACTIVE_TASK
+    rpc_code = -32041
 
 
 class CheckpointWriteFailed(AgentHostError):

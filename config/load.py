@@ -43,11 +43,12 @@ def load(
     for key, value in flags.items():
         values[key] = _checked(key, value, "the command line")
     ignored: list[str] = []
+    ceilings: dict[str, float] = {}
     if workspace is not None:
         path = os.path.join(workspace, _WORKSPACE_FILE)
         if os.path.exists(path):
-            _tighten(values, _read(path), path, ignored)
-    return Settings(values, tuple(ignored))
+            _tighten(values, _read(path), path, ignored, ceilings)
+    return Settings(values, tuple(ignored), ceilings)
 
 
 def _user_file(environ: Mapping[str, str]) -> tuple[str, bool]:
@@ -135,10 +136,18 @@ def _nearest(name: str, known: Any) -> str:
     return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"
 
 
-def _tighten(values: dict[str, TomlValue], wanted: dict[str, TomlValue], path: str, ignored: list[str]) -> None:
+def _tighten(
+    values: dict[str, TomlValue],
+    wanted: dict[str, TomlValue],
+    path: str,
+    ignored: list[str],
+    ceilings: dict[str, float],
+) -> None:
     """Take over what narrows. The file belongs to whoever wrote the workspace, who is not the user."""
     for key, value in wanted.items():
         setting, present = SETTINGS[key], values[key]
+        if setting.tightening is Tightening.SMALLER and isinstance(value, int | float):
+            ceilings[key] = value
         if setting.tightening is Tightening.MORE and isinstance(value, list) and isinstance(present, list):
             values[key] = [*present, *(entry for entry in value if entry not in present)]
         elif setting.tightening is Tightening.SMALLER and _is_smaller(value, present, setting):

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TomlValue = str | int | float | bool | list[str]
 
@@ -71,10 +74,16 @@ class Settings:
     """All settings of a run, by section and name: `settings["llm.gateway"]`. Immutable; `ignored` holds one sentence
     for each line of the workspace's file that tried to widen."""
 
-    __slots__ = ("_values", "ignored")
+    __slots__ = ("_ceilings", "_values", "ignored")
 
-    def __init__(self, values: dict[str, TomlValue], ignored: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        values: dict[str, TomlValue],
+        ignored: tuple[str, ...] = (),
+        ceilings: Mapping[str, float] | None = None,
+    ) -> None:
         self._values = dict(values)
+        self._ceilings = dict(ceilings or {})
         self.ignored = ignored
 
     def __getitem__(self, key: str) -> Any:
@@ -94,6 +103,10 @@ class Settings:
     def integer(self, key: str) -> int:
         """A setting that is a whole number."""
         return int(self.number(key))
+
+    def within(self, key: str, wanted: int) -> int:
+        """`wanted` by a client in place of a whole number, as far as the workspace lets it."""
+        return int(min(wanted, self._ceilings.get(key, wanted)))
 
     def names(self, key: str) -> tuple[str, ...]:
         """A setting that is a list of strings."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import ssl
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,6 +18,8 @@ from agent_host.errors import (
 )
 from agent_host.llm.lean_httpx import EventSource, httpx
 from agent_host.llm.stream import StreamFault, StreamProtocolError
+from agent_host.llm.tls import TlsContext
+from agent_host.llm.urls import checked_token, checked_url, password_of, shown_url
 from agent_host.scrub import Scrubber
 
 if TYPE_CHECKING:
@@ -58,10 +58,13 @@ class LlmClient:
         tls: TlsContext | None = None,
     ) -> None:
         url = checked_url(base_url)
-        if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
-            raise UsageError("the gateway's token holds characters that no header can carry")
+        try:
+            httpx.URL(base_url)  # which is stricter about names
+        except httpx.InvalidURL as error:
+            raise UsageError(f"--gateway {shown_url(base_url)!r}: {error}") from error
+        token = checked_token(token)
         self.dialect = dialect
-        self._scrubber = Scrubber([token, url.password or None])  # a gateway may quote what it refuses
+        self._scrubber = Scrubber([token, password_of(base_url)])  # a gateway may quote what it refuses
         base_url = base_url.rstrip("/").removesuffix(dialect.path)
         self._url = base_url + dialect.path
         self._shown = shown_url(base_url) + dialect.path
@@ -71,7 +74,7 @@ class LlmClient:
             verify=(tls or TlsContext(base_url)).get(),
             follow_redirects=False,
             # A proxy of the environment is for the world outside; this machine is reached without one.
-            trust_env=url.host not in _LOOPBACK,
+            trust_env=url.hostname not in _LOOPBACK,
         )
 
     async def stream(self, head: bytes, messages: Sequence[bytes], on_text: Callable[[str], None]) -> ModelTurn:
@@ -181,30 +184,6 @@ class _EventStream:
         decoder.decode(b"", final=True)
 
 
-def checked_url(url: str) -> httpx.URL:
-    """`url` as an http or https URL with a host. Raises UsageError."""
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise UsageError(f"--gateway {shown_url(url)!r}: {error}") from error
-    usable_port = parsed.port is None or 0 < parsed.port < 65536
-    if parsed.scheme not in ("http", "https") or not parsed.host or not usable_port or " " in url:
-        raise UsageError(f"--gateway {shown_url(url)!r}: give an http:// or https:// URL, or mock:FILE")
-    return parsed
-
-
-def password_of(url: str) -> str | None:
-    """The password that stands in `url`; None when there is none."""
-    return checked_url(url).password or None
-
-
-def shown_url(url: str) -> str:
-    """`url` without the user and password that may stand in it, for people to read."""
-    scheme, separator, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    return scheme + separator + place.rpartition("@")[2] + slash + path.rstrip("/")
-
-
 async def _read_bounded(response: httpx.Response) -> bytes:
     body = bytearray()
     async for chunk in response.aiter_bytes():
@@ -233,41 +212,6 @@ def _retry_after(headers: Mapping[str, Any]) -> float | None:
     if moment.tzinfo is None:  # HTTP dates are GMT
         moment = moment.replace(tzinfo=UTC)
     return max(0.0, (moment - datetime.now(UTC)).total_seconds())
-
-
-class TlsContext:
-    """The TLS context that the gateway's URL needs.
-
-    Loading the trusted roots takes as long as the rest of the start, so it happens in a thread beside it. A plain http
-    gateway gets a context that trusts nobody: it serves no TLS, and could not be led to by a redirect either.
-    """
-
-    def __init__(self, base_url: str) -> None:
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._error: OSError | None = None
-        self._thread: threading.Thread | None = None
-        if base_url.lower().startswith("https:"):
-            self._thread = threading.Thread(target=self._load_roots, name="tls-roots", daemon=True)
-            self._thread.start()
-
-    def get(self) -> ssl.SSLContext:
-        """The context, once it is whole. Raises UsageError when the roots cannot be loaded."""
-        if self._thread is not None:
-            self._thread.join()
-        if self._error is not None:
-            raise UsageError(f"the trusted certificates cannot be loaded: {self._error}") from self._error
-        return self._context
-
-    def _load_roots(self) -> None:
-        try:
-            self._context = ssl.create_default_context() if _has_system_roots() else httpx.create_ssl_context()
-        except OSError as error:
-            self._error = error
-
-
-def _has_system_roots() -> bool:
-    paths = ssl.get_default_verify_paths()
-    return bool(paths.cafile or paths.capath)
 
 
 def _first_line(error: Exception) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.approvals import NOT_STARTED, granted_by, settle
+from agent_host.loop.cancellation import ToolStopped
 from agent_host.loop.prepare import judged_anew, record_start, request_for
 from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import finish, text_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from agent_host.thread.messages import Message
 
 _SUMMARY_CHARS = 160
+_STOPPED = "ended by force on request while it ran; what it had done by then is not known: inspect before you retry"
 
 
 async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
@@ -36,6 +38,8 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     Raises CheckpointWriteFailed when a call could not be put on record before its start.
     """
     prepared = step.prepared if step.prepared is not None else await recover_calls(ctx, step.step_id)
+    if ctx.phase.may("execute") and not any(_is_asked(ctx, call) for call in prepared):
+        ctx.phase.fire("execute")
     last_on_path: dict[str, asyncio.Event] = {}
     running: list[Coroutine[Any, Any, Message]] = []
     for call in prepared:
@@ -53,6 +57,11 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
             raise outcome
         results.append(outcome)
     return results
+
+
+def _is_asked(ctx: LoopContext, call: PreparedCall) -> bool:
+    """True when somebody will be asked about the call."""
+    return call.gated and call.answer is None and granted_by(ctx, call) is None
 
 
 async def _run_one(
@@ -87,8 +96,11 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
         raise RuntimeError("only a call with a row in the table is executed")
     if row.side_effects and not prepared.started:
         record_start(ctx, prepared)
-    request = request_for(ctx, step_id, call, row)
-    result = await ctx.router.execute(request)
+    try:
+        result = await ctx.cancellation.unless_forced(ctx.router.execute(request_for(ctx, step_id, call, row)))
+    except ToolStopped:
+        code = ErrorCode.TOOL_INTERRUPTED
+        return finish(ctx, step_id, call, "failed", code, f"{code}: {_STOPPED}", None, started)
 
     def upload_failed(name: str, message: str) -> None:
         ctx.emit(EventType.ARTIFACT_UPLOAD_FAILED, step_id, artifactName=name, message=message)

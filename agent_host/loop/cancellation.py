@@ -1,4 +1,5 @@
-"""Cooperative cancellation (AH 4.5): a request is honoured at safe points; waiting without effects is cut short."""
+"""Cancellation (AH 4.5): a request is honoured at safe points, and waiting without effects is cut short; by force, what
+tools have running is ended too."""
 
 from __future__ import annotations
 
@@ -15,6 +16,10 @@ class TaskCancelled(Exception):
     """The task stops here because it was asked to."""
 
 
+class ToolStopped(Exception):
+    """A running tool was ended by force; what it had done by then is not known."""
+
+
 class Cancellation:
     """One request to stop. `resumable`: the task stays open in the checkpoint, as after a signal, so that a resume
     goes on with it; a client's CancelTask ends it for good."""
@@ -23,15 +28,38 @@ class Cancellation:
         self.requested = False
         self.resumable = False
         self._waiting: set[asyncio.Task[Any]] = set()
+        self._tools: set[asyncio.Task[Any]] = set()
         self._cut_short: set[asyncio.Task[Any]] = set()
+        self._forced = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def request(self, *, resumable: bool) -> None:
         """Ask the task to stop. Model calls and waits for approval end now, running tools finish first."""
         if self.requested:
+            self.resumable = self.resumable and resumable  # for good goes before for now
             return
         self.requested = True
         self.resumable = resumable
-        for task in self._waiting:
+        self._cut(self._waiting)
+
+    def force(self, *, grace_s: float) -> None:
+        """After `request`: running tools have `grace_s` to finish, then they are ended with all that they started."""
+        if self._timer is None and not self._forced:
+            self._timer = asyncio.get_running_loop().call_later(grace_s, self._end_tools)
+
+    def over(self) -> None:
+        """The task that was to stop has stopped; the next one starts uncancelled."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.requested = self.resumable = self._forced = False
+        self._timer = None
+
+    def _end_tools(self) -> None:
+        self._forced = True
+        self._cut(self._tools)
+
+    def _cut(self, tasks: set[asyncio.Task[Any]]) -> None:
+        for task in tasks:
             self._cut_short.add(task)
             task.cancel()
 
@@ -45,17 +73,29 @@ class Cancellation:
         if self.requested:
             work.close()
             raise TaskCancelled
+        return await self._watched(work, self._waiting, TaskCancelled)
+
+    async def unless_forced(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, a running tool, which only force ends. Raises ToolStopped."""
+        if self._forced:
+            work.close()
+            raise ToolStopped
+        return await self._watched(work, self._tools, ToolStopped)
+
+    async def _watched(
+        self, work: Coroutine[Any, Any, T], among: set[asyncio.Task[Any]], stopped: type[Exception]
+    ) -> T:
         task = asyncio.ensure_future(work)
-        self._waiting.add(task)
+        among.add(task)
         try:
             return await task
         except asyncio.CancelledError:
             # Ours to translate only when nobody cancelled the whole task as well.
             if task in self._cut_short and not _being_cancelled():
-                raise TaskCancelled from None
+                raise stopped from None
             raise
         finally:
-            self._waiting.discard(task)
+            among.discard(task)
             self._cut_short.discard(task)
 
 

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from agent_host.approval.gate import ApprovalGate
     from agent_host.contracts import ToolRouter
     from agent_host.events.emitter import Emitter
-    from agent_host.llm.client import LlmClient
+    from agent_host.llm.deferred import Model
     from agent_host.llm.retry import RetryPolicy
     from agent_host.loop.cancellation import Cancellation
     from agent_host.routing.facts import Surroundings
     from agent_host.scrub import Scrubber
     from agent_host.services.workspace import WorkspaceService
+    from agent_host.states import Machine, TaskPhase
     from agent_host.thread.thread import Thread
     from policy.bundle import PolicyBundle
     from state.checkpoint import Checkpoint, Task
@@ -48,12 +49,12 @@ class LoopContext:
 
     `tools` are the names that the router knows, `disabled_tools` those of them that this session may not use, with
     the reason. `head` is the encoded front of every model request, `head_tokens` its estimated size. `max_stored_bytes`
-    is the limit at which the store is full.
+    is the limit at which the store is full. `phase` is where the task at work stands.
     """
 
     store: OpenSession
     thread: Thread
-    llm: LlmClient
+    llm: Model
     router: ToolRouter
     gate: ApprovalGate
     emitter: Emitter
@@ -71,6 +72,7 @@ class LoopContext:
     cancellation: Cancellation
     scrubber: Scrubber
     max_stored_bytes: int
+    phase: Machine[TaskPhase]
     policy_expired: bool = False
     storage_limit_told: bool = False
 

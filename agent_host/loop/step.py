@@ -62,6 +62,8 @@ async def take_turn(ctx: LoopContext) -> Step:
     meaning = _meaning(turn)
     calls = () if meaning == "blocked" else _with_new_ids(ctx, turn.tool_calls)
     assistant = Message("assistant", turn.text, turn.usage.output_tokens, calls)
+    if calls:
+        ctx.phase.fire("check")
     prepared = prepare_calls(ctx, calls)
     baselines = {path: blob for call in prepared for path, blob in call.baselines.items()}
     fields: dict[str, Any] = {
@@ -90,6 +92,9 @@ def reopen(ctx: LoopContext) -> Step:
         raise RuntimeError("reopen is called only where a step is open")
     assistant = decode(ctx.state.thread[step.position])
     meaning: Meaning = "continue" if step.calls else STOP_REASONS.get(step.stop_reason, "complete")
+    ctx.phase.fire("reopen")
+    if step.calls:
+        ctx.phase.fire("check")
     return Step(step.step_id, assistant, meaning, None)
 
 
@@ -106,6 +111,12 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     encoded = None if note is None else encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id)
     fields = {"stepCount": count, **_END_OF_TASK.get(step.meaning, {})}
     ctx.checkpoint(step.step_id, "step_committed", fields, encoded)
+    if calls:
+        if ctx.phase.may("execute"):  # nobody was asked after all
+            ctx.phase.fire("execute")
+        ctx.phase.fire("step_done")
+    elif cut_short:
+        ctx.phase.fire("cut_short")
     ctx.thread.add_exchange(step.assistant, results)
     if note is not None:
         ctx.thread.add_note(note)
@@ -152,10 +163,12 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:
     def on_retry(attempt: int, wait_s: float, error: GatewayUnavailable) -> None:
         ctx.emit(EventType.LLM_RETRY, step_id, attempt=attempt, waitMs=int(wait_s * 1000), message=str(error))
 
+    ctx.phase.fire("call_model")
     ctx.emit(EventType.LLM_REQUEST_STARTED, step_id, model=ctx.model, estimatedInputTokens=needed)
     turn = await ctx.cancellation.interruptible(
         with_retries(lambda: ctx.llm.stream(ctx.head, messages, on_text), ctx.retry, on_retry)
     )
+    ctx.phase.fire("answered")
     turn = _with_counted_usage(ctx, turn, needed)
     ctx.emit(
         EventType.LLM_REQUEST_COMPLETED,

@@ -18,6 +18,7 @@ from agent_host.errors import (
     GuardrailBlocked,
     PolicyDenied,
     PolicyExpired,
+    UsageError,
 )
 from agent_host.loop.calls import run_calls
 from agent_host.loop.cancellation import TaskCancelled
@@ -38,10 +39,12 @@ _ENDS: dict[type[AgentHostError], tuple[EndStatus, bool]] = {
     CheckpointWriteFailed: ("paused", True),
     GatewayUnavailable: ("paused", True),
     GatewayRejected: ("failed", True),
+    UsageError: ("failed", True),
     GuardrailBlocked: ("failed", False),
     BudgetExceeded: ("failed", False),
     PolicyDenied: ("failed", False),
 }
+_LAST_MOVE: dict[EndStatus, str] = {"completed": "complete", "failed": "fail", "cancelled": "cancel"}
 
 
 async def run_task(ctx: LoopContext, *, news: str | None = None) -> TaskEnd:
@@ -57,6 +60,7 @@ async def run_task(ctx: LoopContext, *, news: str | None = None) -> TaskEnd:
         if isinstance(error, GuardrailBlocked):
             add_note(ctx, f"[The previous request was blocked by the gateway: {error}]")
     _record_end(ctx, end)
+    ctx.phase.fire(_LAST_MOVE[end.status] if end.status == "failed" or not end.resumable else "suspend")
     return end
 
 

@@ -1,7 +1,8 @@
-"""One session from its first record to its clean end (AH 3): the object that a terminal, CI or a desktop app drives."""
+"""One session from its first record to its end (AH 3): the object that a terminal, CI or a desktop app drives."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -9,65 +10,85 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host import lenient_json
-from agent_host.contracts import Artifact
-from agent_host.errors import CheckpointWriteFailed, ErrorCode, UsageError
+from agent_host.errors import AgentHostError, ErrorCode, SessionNotReady
 from agent_host.events.kinds import EventType
-from agent_host.loop.task import run_task
 from agent_host.routing.capabilities import TOOLS
-from agent_host.services.workspace import UploadFailed
-from agent_host.session.denials import denied_approvals
-from agent_host.session.moves import news_of_move, workspaces
+from agent_host.session.moves import workspaces
 from agent_host.session.patches import session_patch
-from agent_host.stamps import new_id, now_rfc3339
-from agent_host.thread.messages import Message, encodable, encode, last_answer
-from agent_host.thread.tokens import message_tokens
+from agent_host.session.reports import session_state
+from agent_host.session.work import Work
+from agent_host.stamps import now_rfc3339
+from agent_host.states import SessionStatus, session_machine
 from state import errors as state_errors
 from state.disk import LOCAL_DISK
 from state.files import replace_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable
+    from contextlib import AsyncExitStack
 
-    from agent_host.loop.context import EndStatus, LoopContext, TaskEnd
+    from agent_host.approval.desk import ApprovalDesk
+    from agent_host.loop.context import LoopContext, TaskEnd
+    from agent_host.services.session import SessionService
+    from policy.bundle import PolicyBundle
     from state.locations import SessionPaths
     from state.store import LoadReport
 
-_STATUS_NAMES: dict[EndStatus, str] = {
-    "completed": "TASK_COMPLETED",
-    "failed": "TASK_FAILED",
-    "cancelled": "TASK_CANCELLED",
-    "paused": "SESSION_PAUSED",
-}
-_END_EVENTS: dict[EndStatus, EventType] = {
-    "completed": EventType.TASK_COMPLETED,
-    "failed": EventType.TASK_FAILED,
-    "cancelled": EventType.TASK_CANCELLED,
-    "paused": EventType.SESSION_PAUSED,
-}
+# Shutdown within the desktop's patience of ten seconds (AH 3.4): for the step, then for tools that are ended by force.
+_STEP_PATIENCE_S = 5.0
+_FORCE_PATIENCE_S = 2.0
+_FORCE_GRACE_S = 2.0
+_OBSERVERS_S = 1.5
 
 
 class Session:
-    """A running session around its loop context. One task at a time; each may follow another on the same thread.
+    """A session around its loop context. One task at a time; each may follow another on the same thread.
 
-    `close` sets `kept_at` to the file of the result where the disk took it, and `unkept` to what it refused of the end,
-    in one line; `stays`: the session can then be resumed although its task is over.
+    `desk` is where approvals wait, `service` is told of the end, `resources` are let go with the session. After the end
+    `kept_at` is the file of the result where the disk took it, and `unkept` what it refused, in one line; `stays`: the
+    session can then be resumed although its task is over. `on_broken` is told when a task died of a fault of the
+    program; whoever waits for the task gets it as well.
     """
 
-    def __init__(self, ctx: LoopContext, paths: SessionPaths) -> None:
+    def __init__(
+        self,
+        ctx: LoopContext,
+        paths: SessionPaths,
+        *,
+        desk: ApprovalDesk,
+        service: SessionService,
+        resources: AsyncExitStack,
+        status: SessionStatus,
+    ) -> None:
         self._ctx = ctx
         self._paths = paths
-        self._resumed_from_step: int | None = None
+        self._service = service
+        self._resources = resources
+        self._life = session_machine()
+        self._life.fire("open")
+        if status is SessionStatus.PAUSED:
+            self._life.fire("pause")
         self._began = time.monotonic()
         self._began_at = now_rfc3339()
-        self._result: dict[str, Any] | None = None
+        self._work = Work(ctx, self._life, self._broken)
+        self._ending = False
+        self.on_broken: Callable[[BaseException], None] | None = None
+        self.desk = desk
         self.kept_at: str | None = None
         self.unkept: str | None = None
         self.stays = False
+
+    # What it is
 
     @property
     def session_id(self) -> str:
         """The session's id."""
         return self._ctx.session_id
+
+    @property
+    def workspace_id(self) -> str:
+        """The id of its workspace."""
+        return self._ctx.state.identity.workspace_id
 
     @property
     def records(self) -> str:
@@ -79,53 +100,38 @@ class Session:
         """What was found on disk besides the session when it was opened."""
         return self._ctx.store.report
 
+    @property
+    def ended(self) -> bool:
+        """Whether it is over, or on its way there."""
+        return self._ending
+
+    @property
+    def busy(self) -> bool:
+        """Whether a task is running."""
+        return self._work.busy
+
+    @property
+    def incomplete_task(self) -> dict[str, Any] | None:
+        """{taskId, prompt, stepCount, maxSteps} of the task that a resume goes on with, None when there is none."""
+        task = self._ctx.state.task
+        if task is None or task.status != "running":
+            return None
+        return {
+            "taskId": task.task_id,
+            "prompt": task.prompt,
+            "stepCount": task.step_count,
+            "maxSteps": task.max_steps,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """The result of GetSessionState."""
+        return session_state(self._ctx, self._life.state, self.desk.pending())
+
     def unknown_approvals(self, names: Iterable[str]) -> list[str]:
         """Those of `names` that are no approval rule of the bundle, no tool and no capability: most likely misspelt."""
         rules = {rule.approval_rule_id for rule in self._ctx.bundle.approval_rules}
         known = rules | TOOLS.keys() | {row.capability for row in TOOLS.values()}
         return sorted(set(names) - known)
-
-    def request_cancel(self, *, resumable: bool) -> None:
-        """Stop at the next safe point (AH 4.5)."""
-        self._ctx.cancellation.request(resumable=resumable)
-
-    async def run(self, prompt: str, *, max_steps: int) -> TaskEnd:
-        """One task from its prompt to its end. Raises UsageError when even its start cannot be recorded: then there is
-        nothing to resume."""
-        ctx, prompt = self._ctx, encodable(prompt)
-        task_id = new_id("task")
-        message = Message("user", prompt, message_tokens(ctx.count, prompt))
-        encoded = encode(message, session_id=self.session_id, task_id=task_id)
-        ctx.emitter.emit(EventType.SESSION_STARTED, {"workspace": ctx.where.workspace, "model": ctx.model})
-        try:
-            ctx.record("task_started", {"taskId": task_id, "prompt": prompt, "maxSteps": max_steps}, encoded)
-        except CheckpointWriteFailed as error:
-            raise UsageError(f"the state directory {self._paths.state_dir} cannot be used: {error}") from error
-        ctx.thread.add_task(message)
-        ctx.emit(EventType.TASK_STARTED, None, maxSteps=max_steps)
-        return await self._drive()
-
-    async def resume(self, *, max_steps: int | None = None) -> TaskEnd:
-        """Go on with the task that the checkpoint holds; a task that had ended already only gets its end told.
-
-        `max_steps` replaces the task's limit. Raises UsageError when there is no task, CheckpointWriteFailed.
-        """
-        ctx = self._ctx
-        task = ctx.state.task
-        if task is None:
-            raise UsageError(f"session {self.session_id} has no task to go on with")
-        self._resumed_from_step = task.step_count
-        if task.status != "running":
-            return await self._wind_up(self._told_again())
-        fields: dict[str, Any] = {
-            "status": "SESSION_RUNNING",
-            "policyBundleVersion": ctx.bundle.policy_bundle_version,
-        }
-        if max_steps is not None:
-            fields["maxSteps"] = max_steps
-        ctx.record("session_status", fields)
-        ctx.emit(EventType.SESSION_RESUMED, None, resumedFromStep=task.step_count)
-        return await self._drive(news_of_move(ctx.state, ctx.where.workspace))
 
     def patch(self) -> str:
         """What the session changed, as a unified diff."""
@@ -136,44 +142,116 @@ class Session:
         )
 
     def result(self, end: TaskEnd) -> dict[str, Any]:
-        """The result object (interface section 1); the same one whenever it is asked for."""
-        if self._result is None:
-            self._result = self._make_result(end)
-        return self._result
+        """The result object of the last task (interface section 1)."""
+        return self._work.result(end)
 
-    def _make_result(self, end: TaskEnd) -> dict[str, Any]:
-        task = self._ctx.task
-        return {
-            "sessionId": self.session_id,
-            "taskId": task.task_id,
-            "status": _STATUS_NAMES[end.status],
-            "reason": end.reason,
-            "text": end.text,
-            "stepCount": task.step_count,
-            "usage": task.usage.to_wire(),
-            "toolCalls": [
-                {"toolName": name, "status": status} | ({"code": code} if code is not None else {})
-                for name, status, code in task.finished_calls
-            ],
-            "deniedApprovals": denied_approvals(task, self._ctx.state.thread),
-            "resumedFromStep": self._resumed_from_step,
+    # Its tasks
+
+    def start_task(self, task_id: str, prompt: str, *, max_steps: int) -> None:
+        """Begin a task; see `Work.start`. Raises SessionNotReady while the session is paused."""
+        if self._life.state is SessionStatus.PAUSED:
+            raise SessionNotReady("the session is paused; ResumeSession comes first")
+        self._work.start(task_id, prompt, max_steps=max_steps)
+
+    def go_on(self, *, max_steps: int | None = None) -> None:
+        """Go on with the task on record; see `Work.go_on`."""
+        self._leave_pause()
+        self._work.go_on(max_steps=max_steps)
+
+    def renew(self, bundle: PolicyBundle, head: bytes) -> None:
+        """Work under another bundle from here on (AH 8.6); `head` is the front of model requests under it."""
+        ctx = self._ctx
+        ctx.bundle, ctx.head, ctx.head_tokens = bundle, head, ctx.count(head.decode())
+        ctx.policy_expired = False
+        ctx.checkpoint(
+            None,
+            "session_status",
+            {"status": SessionStatus.RUNNING, "policyBundleVersion": bundle.policy_bundle_version},
+        )
+        self._leave_pause()
+
+    def cancel_task(self, task_id: str, *, force: bool = False) -> None:
+        """End a task for good; see `Work.cancel`."""
+        self._work.cancel(task_id, force=force, grace_s=_FORCE_GRACE_S)
+
+    def interrupt(self) -> None:
+        """Stop the task at its next safe point and leave it open on record, as a signal asks for."""
+        self._work.stop(resumable=True)
+
+    async def task_ended(self) -> TaskEnd:
+        """The end of the task at work; see `Work.ended`."""
+        return await self._work.ended()
+
+    # Its end
+
+    async def shut_down(self, reason: str) -> None:
+        """The clean end, whatever is at work (AH 3.4): within the patience of a desktop that waits for it."""
+        self._ending = True
+        task = self._ctx.state.task
+        open_task = task is not None and task.status == "running"
+        if task is not None and open_task:
+            self._work.cancel(task.task_id, force=False, grace_s=0)
+            if not await self._work.idle(_STEP_PATIENCE_S):
+                self._ctx.cancellation.force(grace_s=0)
+                await self._work.idle(_FORCE_PATIENCE_S)
+        await self._end("cancel" if open_task else "complete", self._work.last_end, reason)
+
+    async def leave(self) -> None:
+        """Finish the step and let the session go; the next process resumes it."""
+        self._ending = True
+        self.desk.suspend()
+        if self._work.busy:
+            self.interrupt()
+            await self._work.idle()
+        self._ctx.emitter.flush()
+        await self._let_go()
+
+    async def conclude(self, end: TaskEnd | None) -> None:
+        """The end of a session that had one task: over for good when that is, else resumable. `end` is None when the
+        task has none."""
+        self._ending = True
+        if end is None or end.resumable:
+            self._ctx.emitter.flush()
+            await self._let_go()
+        else:
+            await self._end("complete", end, None)
+
+    async def _end(self, trigger: str, end: TaskEnd | None, reason: str | None) -> None:
+        """Never raises for a disk that is full: what could not be kept is told by an event and in `unkept`."""
+        ctx = self._ctx
+        await self._work.upload_history()
+        kept = end is None or self._keep_result(end)
+        # A disk that did not take the result keeps the checkpoint instead: a resume tells the end again.
+        self.stays = not kept
+        if not kept:
+            ctx.emitter.flush()
+            await self._let_go()
+            return
+        self._life.fire(trigger)
+        totals = {
+            "taskCount": self._work.tasks,
+            "totalTokens": ctx.state.session_tokens_used,
             "durationMs": int((time.monotonic() - self._began) * 1000),
         }
-
-    async def close(self, end: TaskEnd | None) -> None:
-        """Let the session go: over for good when its task is, else resumable (AH 3.4, 9.6). Never raises for a disk
-        that is full: what could not be kept is told by an event and in `unkept`."""
-        ctx = self._ctx
-        kept = end is not None and self._keep_result(end)
-        # A disk that did not take the result keeps the checkpoint instead: a resume tells the end again.
-        over = end is not None and not end.resumable and kept
-        if over:
-            ctx.emitter.emit(EventType.SESSION_COMPLETED, {"totalTokens": ctx.state.session_tokens_used})
-        self.stays = end is not None and not end.resumable and not kept
+        told = {**totals, "reason": reason} if reason is not None else totals
+        kind = EventType.SESSION_CANCELLED if trigger == "cancel" else EventType.SESSION_COMPLETED
+        ctx.emitter.emit(kind, told)
         ctx.emitter.flush()
-        await ctx.llm.aclose()
-        await ctx.router.aclose()
-        if not over:
+        await self._tell_service(reason or trigger)
+        await self._let_go(delete=True)
+
+    async def _tell_service(self, reason: str) -> None:
+        """Best effort: the session is over here, whether or not the service hears of it."""
+        try:
+            async with asyncio.timeout(_OBSERVERS_S):
+                await self._service.cancel(self.session_id, reason=reason)
+        except (AgentHostError, TimeoutError):
+            return
+
+    async def _let_go(self, *, delete: bool = False) -> None:
+        ctx = self._ctx
+        await self._resources.aclose()
+        if not delete:
             ctx.store.close()
             return
         try:
@@ -183,39 +261,18 @@ class Session:
             self.stays = _is_there(self._paths.snapshot)
             ctx.emitter.flush()
 
-    async def _drive(self, news: str | None = None) -> TaskEnd:
-        ctx = self._ctx
-        self._result = None
-        return await self._wind_up(await run_task(ctx, news=news))
+    def _broken(self, error: BaseException) -> None:
+        """What is on record stays, and a resume goes on from there."""
+        self._life.fire("fail")
+        payload = {"reason": ErrorCode.INTERNAL_ERROR, "message": f"{type(error).__name__}: {error}"}
+        self._ctx.emitter.emit(EventType.SESSION_FAILED, payload)
+        self._ctx.emitter.flush()
+        if self.on_broken is not None:
+            self.on_broken(error)
 
-    async def _wind_up(self, end: TaskEnd) -> TaskEnd:
-        """What follows the end of a task; a resume does it again when the process died before it was through."""
-        ctx = self._ctx
-        await self._upload_history()
-        payload: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
-        if end.reason is not None:
-            payload |= {"reason": end.reason, "message": end.message}
-        ctx.emit(_END_EVENTS[end.status], None, **payload)
-        return end
-
-    def _told_again(self) -> TaskEnd:
-        """The end of a task whose process died between the end and its clean-up."""
-        from agent_host.loop.context import TaskEnd
-
-        task = self._ctx.task
-        text = last_answer(self._ctx.state.thread) if task.status == "completed" else ""
-        status: EndStatus = "completed" if task.status == "completed" else "failed"
-        return TaskEnd("cancelled" if task.status == "cancelled" else status, task.reason, task.reason, text)
-
-    async def _upload_history(self) -> None:
-        """The whole thread as the session's `session_history` artifact (AH 5.5)."""
-        ctx = self._ctx
-        data = b"".join((b"[", *_separated(ctx.state.thread), b"]"))
-        artifact = Artifact("session_history", "session_history.json", "application/json", data)
-        try:
-            await ctx.workspace.upload(artifact, task_id=ctx.task.task_id, step_id=None)
-        except UploadFailed as error:
-            ctx.emit(EventType.ARTIFACT_UPLOAD_FAILED, None, artifactName=artifact.name, message=str(error))
+    def _leave_pause(self) -> None:
+        if self._life.state is SessionStatus.PAUSED:
+            self._life.fire("resume")
 
     def _keep_result(self, end: TaskEnd) -> bool:
         """Write result.json; False when the disk did not take it, which is then told."""
@@ -238,17 +295,10 @@ class Session:
 
     def _warn_of_disk(self, message: str) -> None:
         self.unkept = message
-        self._ctx.emit(EventType.CHECKPOINT_FAILED, None, message=message, code=ErrorCode.CHECKPOINT_WRITE_FAILED)
+        failed = {"message": message, "code": ErrorCode.CHECKPOINT_WRITE_FAILED}
+        task = self._ctx.state.task
+        self._ctx.emitter.emit(EventType.CHECKPOINT_FAILED, failed, task_id=None if task is None else task.task_id)
 
 
 def _is_there(path: str) -> bool:
     return os.path.lexists(path)
-
-
-def _separated(messages: Iterable[bytes]) -> Iterator[bytes]:
-    """`messages` with commas between them."""
-    separator = b""
-    for message in messages:
-        yield separator
-        yield message
-        separator = b","

@@ -1,0 +1,122 @@
+"""From the command line to what a session is started with, for `run`, `resume` and `serve` alike."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from agent_host.cli.shared import SETTING_OPTIONS, anchored, given_settings, state_dir_of
+from agent_host.cli.streams import notice
+from agent_host.errors import UsageError
+from agent_host.session.opening import Launch, recorded_options
+from config.load import ConfigError, load
+from state.locations import default_state_dir
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+_MOCK_PREFIX = "mock:"
+
+
+class Launcher:
+    """Makes launches out of one command line. Raises UsageError for options that cannot be used."""
+
+    def __init__(self, namespace: argparse.Namespace) -> None:
+        self._flags = _portable(given_settings(namespace))
+        self._workspace: str | None = namespace.workspace
+        self._approvals: list[str] = namespace.approve
+        self._approve_all: bool = namespace.approve_all
+        self._session_id: str | None = getattr(namespace, "session_id", None)
+        self._moved: str | None = None
+        self.state_dir = state_dir_of(namespace)
+
+    def new(self, workspace: str | None = None) -> Launch:
+        """For a new session in `workspace`, else in the command line's, else in the current directory."""
+        return self._launch(
+            self._flags,
+            workspace=workspace or self._workspace or ".",
+            session_id=self._session_id,
+            approvals=self._approvals,
+            approve_all=self._approve_all,
+        )
+
+    def again(self, session_id: str) -> Launch:
+        """For a session that is resumed: as it was started, with what the command line says over it. Raises
+        SessionNotFound, CheckpointUnreadable."""
+        self._moved = self._workspace
+        options = recorded_options(self.state_dir, session_id)
+        launch = self._launch(
+            {**options["flags"], **self._flags},
+            workspace=self._workspace or options["workspace"],
+            session_id=session_id,
+            approvals=[*options["approvals"], *self._approvals],
+            approve_all=self._approve_all or options["approveAll"],
+        )
+        self._moved = None if launch.workspace == options["workspace"] else launch.workspace
+        return launch
+
+    def max_steps(self, launch: Launch) -> int | None:
+        """The limit of steps where the command line gave one, as the workspace may have tightened it."""
+        return launch.settings.integer("host.max_steps") if "host.max_steps" in self._flags else None
+
+    def resume_command(self, session_id: str) -> str:
+        """What to type to go on with the session; its workspace stands in it where it is not the one on record."""
+        options = "" if self.state_dir == default_state_dir() else f" --state-dir {shlex.quote(self.state_dir)}"
+        options += "" if self._moved is None else f" --workspace {shlex.quote(self._moved)}"
+        return f"agent-host resume {session_id}{options}"
+
+    def _launch(
+        self,
+        flags: Mapping[str, Any],
+        *,
+        workspace: str,
+        session_id: str | None,
+        approvals: list[str],
+        approve_all: bool,
+    ) -> Launch:
+        root = anchored(workspace, os.path.realpath)
+        if not _is_text(root):
+            raise UsageError(f"--workspace {root!r}: its name is not UTF-8, which no model could be told")
+        _refuse_what_is_no_text({"--session-id": session_id, "--approve": approvals}, flags)
+        if not os.path.isdir(root):
+            raise UsageError(f"--workspace {workspace}: there is no such directory")
+        try:
+            settings = load(flags, workspace=root)
+        except ConfigError as error:
+            raise UsageError(str(error)) from error
+        for line in settings.ignored:
+            notice(line)
+        return Launch(
+            settings=settings,
+            flags=flags,
+            workspace=root,
+            state_dir=self.state_dir,
+            session_id=session_id,
+            approvals=frozenset(approvals),
+            approve_all=approve_all,
+        )
+
+
+def _portable(flags: dict[str, Any]) -> dict[str, Any]:
+    """Flags that mean the same from another directory, so that a resume can take them over."""
+    gateway = flags.get("llm.gateway", "")
+    if gateway.startswith(_MOCK_PREFIX):
+        flags["llm.gateway"] = _MOCK_PREFIX + anchored(gateway.removeprefix(_MOCK_PREFIX))
+    policy = flags.get("host.policy", "")
+    if os.path.exists(policy):
+        flags["host.policy"] = anchored(policy)
+    return flags
+
+
+def _refuse_what_is_no_text(options: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
+    """Raises UsageError for a value that a session's record could not hold."""
+    for option, given in (*options.items(), *((option, flags.get(key)) for option, key, _ in SETTING_OPTIONS)):
+        for value in given if isinstance(given, list) else [given]:
+            if isinstance(value, str) and not _is_text(value):
+                raise UsageError(f"{option} {value!r}: it is not UTF-8")
+
+
+def _is_text(value: str) -> bool:
+    return value == value.encode("utf-8", "replace").decode()

@@ -1,0 +1,127 @@
+"""JSON-RPC 2.0 between bytes and values: what a line asks for, and what goes back. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from agent_host import lenient_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MAX_BATCH: Final = 1000
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+
+_NO_ID: Final = object()
+
+
+class Fault(NamedTuple):
+    """An error to be answered: `code` as on the wire, `name` the documented one that goes into `data.code`."""
+
+    code: int
+    message: str
+    name: str = "INVALID_REQUEST"
+    retryable: bool = False
+    details: Mapping[str, Any] | None = None
+
+
+class Request(NamedTuple):
+    """One request. `id_json` is the id as it goes back, None for a notification; `fault` where it cannot be served."""
+
+    id_json: bytes | None
+    method: str = ""
+    params: Mapping[str, Any] = {}
+    fault: Fault | None = None
+
+
+class Line(NamedTuple):
+    """What one line held. A batch is answered by one array."""
+
+    requests: Sequence[Request]
+    is_batch: bool = False
+
+
+def parse(line: bytes) -> Line:
+    """The requests of one line; what is wrong with one is in its `fault`."""
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        return _refused(PARSE_ERROR, f"this line is not JSON in UTF-8: {error}")
+    if not isinstance(value, list):
+        return Line((_request(value, line),))
+    if not value:
+        return _refused(INVALID_REQUEST, "a batch needs at least one request")
+    if len(value) > MAX_BATCH:
+        return _refused(INVALID_REQUEST, f"a batch holds {MAX_BATCH} requests at most, not {len(value)}")
+    return Line(tuple(_request(member, None) for member in value), is_batch=True)
+
+
+def refuse_line(message: str) -> Line:
+    """A line that was not even read to its end."""
+    return _refused(INVALID_REQUEST, message)
+
+
+def encode_result(id_json: bytes, result: Mapping[str, Any]) -> bytes:
+    """The answer to one request."""
+    return b'{"jsonrpc":"2.0","id":' + id_json + b',"result":' + lenient_json.dumps(result) + b"}"
+
+
+def encode_fault(id_json: bytes, fault: Fault) -> bytes:
+    """The error object of one request (interface section 2)."""
+    data: dict[str, Any] = {"code": fault.name, "retryable": fault.retryable}
+    if fault.details:
+        data["details"] = dict(fault.details)
+    error = {"code": fault.code, "message": fault.message, "data": data}
+    return b'{"jsonrpc":"2.0","id":' + id_json + b',"error":' + lenient_json.dumps(error) + b"}"
+
+
+def encode_event(envelope: bytes) -> bytes:
+    """The `SessionEvent` notification of one encoded envelope, with its newline."""
+    return b'{"jsonrpc":"2.0","method":"SessionEvent","params":' + envelope.rstrip(b"\n") + b"}\n"
+
+
+def _refused(code: int, message: str) -> Line:
+    return Line((Request(b"null", fault=Fault(code, message)),))
+
+
+def _request(value: Any, line: bytes | None) -> Request:
+    """`line` is where `value` was read from, None for a member of a batch."""
+    if not isinstance(value, dict):
+        return _invalid(b"null", "a request is a JSON object")
+    given = value.get("id", _NO_ID)
+    if given is not _NO_ID and (isinstance(given, (bool, dict, list))):
+        return _invalid(b"null", "an id is a string or a number")
+    id_json = None if given is _NO_ID else _id_json(given, line)
+    answer_to = id_json if id_json is not None else b"null"
+    if value.get("jsonrpc") != "2.0":
+        return _invalid(answer_to, 'a request says "jsonrpc": "2.0"')
+    method = value.get("method")
+    if not isinstance(method, str):
+        return _invalid(answer_to, "a request names its method in a string")
+    params = value.get("params", {})
+    if isinstance(params, list):
+        fault = Fault(INVALID_PARAMS, "parameters are given by name, in an object")
+        return Request(id_json, method, fault=fault)
+    if not isinstance(params, dict):
+        return _invalid(answer_to, "params is an object")
+    return Request(id_json, method, params)
+
+
+def _invalid(id_json: bytes, message: str) -> Request:
+    return Request(id_json, fault=Fault(INVALID_REQUEST, message))
+
+
+def _id_json(given: str | float | None, line: bytes | None) -> bytes:
+    if isinstance(given, float) and line is not None:
+        # A number too large for 64 bits comes as a float here, and has to go back as it came.
+        import json
+
+        exact = json.loads(line)["id"]
+        return json.dumps(exact).encode()
+    return orjson.dumps(given)

@@ -1,0 +1,190 @@
+"""The methods of `serve` (interface section 2): their parameters as data, and what each asks of the session."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+from policy.options import TaskOptions
+
+from agent_host.errors import UsageError
+from agent_host.rpc.params import Param, an_object, anything, flag, list_of, one_of, optional, text, whole
+from agent_host.rpc.server import Method
+from agent_host.session.host import Hello
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent_host.events.ring import EventRing
+    from agent_host.session.host import Opened, SessionHost
+
+PROTOCOL_VERSION: Final = "1.0"
+DEFAULT_REASON: Final = "shutdown"
+_MAX_TEXT: Final = 16 * 1024 * 1024
+_MAX_EVENT_ID: Final = 2**53
+
+_SESSION: Final = Param(text(128))
+_TASK: Final = Param(text(128))
+_CLIENT = an_object(
+    **{
+        name: optional(text(256, empty=True))
+        for name in ("desktopAppVersion", "localAgentHostVersion", "osFamily", "osVersion", "name", "version")
+    }
+)
+_TASK_OPTIONS = an_object(
+    maxSteps=optional(whole(1, 10_000)),
+    approvalMode=optional(one_of("always", "on_risky_actions", "never")),
+    allowNetwork=optional(flag),
+)
+
+
+class Methods:
+    """Serves the methods out of one session host. `max_steps` is a task's limit where the client names none."""
+
+    def __init__(self, host: SessionHost, ring: EventRing, *, max_steps: int) -> None:
+        self._host = host
+        self._ring = ring
+        self._max_steps = max_steps
+
+    def table(self) -> dict[str, Method]:
+        """Every method by its name."""
+        return {
+            "CreateSession": Method(
+                {
+                    "userId": Param(text()),
+                    "tenantId": Param(text()),
+                    "executionEnvironment": Param(one_of("desktop", "cloud_sandbox", "ci")),
+                    "workspaceHint": optional(an_object(localPaths=optional(list_of(text(4096))))),
+                    "clientInfo": Param(_CLIENT),
+                    "supportedCapabilities": Param(list_of(text(256))),
+                },
+                self._create_session,
+            ),
+            "StartTask": Method(
+                {
+                    "sessionId": _SESSION,
+                    "taskId": _TASK,
+                    "prompt": Param(text(_MAX_TEXT)),
+                    "taskOptions": optional(_TASK_OPTIONS),
+                },
+                self._start_task,
+            ),
+            "CancelTask": Method({"sessionId": _SESSION, "taskId": _TASK, "force": optional(flag)}, self._cancel_task),
+            "ResumeSession": Method(
+                {
+                    "sessionId": _SESSION,
+                    "checkpointCursor": optional(text(256)),
+                    "autoContinue": optional(flag),
+                },
+                self._resume_session,
+            ),
+            "GetSessionState": Method({"sessionId": _SESSION}, self._get_session_state),
+            "GetPatchPreview": Method(
+                {"sessionId": _SESSION, "filePaths": optional(list_of(text(4096))), "taskId": optional(text(128))},
+                self._get_patch_preview,
+            ),
+            "ApproveAction": Method(
+                {
+                    "approvalId": Param(text(128)),
+                    "decision": Param(one_of("approved", "denied")),
+                    "scope": optional(one_of("once", "task", "session")),
+                    "reason": optional(text(4096, empty=True)),
+                    "arguments": optional(anything),
+                },
+                self._approve_action,
+            ),
+            "GetEvents": Method({"sessionId": _SESSION, "sinceId": Param(whole(0, _MAX_EVENT_ID))}, self._get_events),
+            "Shutdown": Method({"reason": optional(text(1024, empty=True))}, self._shutdown),
+        }
+
+    async def _create_session(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        hint = params.get("workspaceHint", {})
+        opened = await self._host.create(
+            Hello(
+                params["userId"],
+                params["tenantId"],
+                params["executionEnvironment"],
+                tuple(hint.get("localPaths", ())),
+                params["clientInfo"],
+                tuple(params["supportedCapabilities"]),
+            )
+        )
+        return _told(opened)
+
+    async def _start_task(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        session = self._host.at_work(params["sessionId"])
+        if not params["prompt"].strip():
+            raise UsageError("the prompt is empty")
+        options = params.get("taskOptions", {})
+        session.start_task(
+            params["taskId"],
+            params["prompt"],
+            max_steps=min(options.get("maxSteps", self._max_steps), session.max_steps),
+            options=TaskOptions(options.get("approvalMode"), options.get("allowNetwork")),
+        )
+        return {"taskId": params["taskId"], "status": "running"}
+
+    async def _cancel_task(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        session = self._host.at_work(params["sessionId"])
+        session.cancel_task(params["taskId"], force=params.get("force", False))
+        return {"taskId": params["taskId"], "status": "cancelling"}
+
+    async def _resume_session(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        opened = await self._host.resume(params["sessionId"], cursor=params.get("checkpointCursor"))
+        session = opened.session
+        told = _told(opened)
+        incomplete = session.incomplete_task
+        told["resumedFromStep"] = 0 if session.steps_done is None else session.steps_done
+        if incomplete is not None:
+            told["incompleteTask"] = incomplete
+            if params.get("autoContinue", True):
+                session.go_on()
+        return told
+
+    async def _get_session_state(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return self._host.at_work(params["sessionId"]).state()
+
+    async def _get_patch_preview(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        session = self._host.at_work(params["sessionId"])
+        files = await asyncio.to_thread(session.preview(params.get("taskId"), params.get("filePaths")))
+        return {"files": [file.to_wire() for file in files]}
+
+    async def _approve_action(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        session, decision = self._host.session, params["decision"]
+        delivered = session is not None and session.desk.decide(
+            params["approvalId"],
+            approved=decision == "approved",
+            scope=params.get("scope", "once"),
+            reason=params.get("reason", ""),
+            arguments=params.get("arguments"),
+        )
+        return {
+            "approvalId": params["approvalId"],
+            "decision": decision,
+            "status": "delivered" if delivered else "not_found",
+        }
+
+    async def _get_events(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        self._host.at_work(params["sessionId"])
+        found = self._ring.since(params["sinceId"])
+        return {
+            "events": [orjson.Fragment(event) for event in found.events],
+            "gapDetected": found.gap_detected,
+            "latestId": found.latest_id,
+        }
+
+    async def _shutdown(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        session_id = await self._host.shutdown(params.get("reason") or DEFAULT_REASON)
+        return {"status": "shutdown", "sessionId": session_id}
+
+
+def _told(opened: Opened) -> dict[str, Any]:
+    return {
+        "sessionId": opened.session.session_id,
+        "workspaceId": opened.session.workspace_id,
+        "status": "ready",
+        "compatibilityStatus": opened.compatibility_status,
+        "featureFlags": dict(opened.feature_flags),
+        "protocolVersion": PROTOCOL_VERSION,
+    }

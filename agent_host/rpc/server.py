@@ -1,0 +1,168 @@
+"""One client's requests, served as they come while a task runs, and the session's events on their way to it.
+
+Replies are never dropped: a client that does not take them is not read from. Events wait in a bounded queue, and what
+does not fit is found again with GetEvents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agent_host.errors import AgentHostError, ErrorCode
+from agent_host.rpc.framing import LineSplitter, LineTooLong
+from agent_host.rpc.messages import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Fault,
+    Line,
+    Request,
+    encode_event,
+    encode_fault,
+    encode_result,
+    parse,
+    refuse_line,
+)
+from agent_host.rpc.params import InvalidParams, Param, check_object
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from agent_host.events.outbox import Outbox
+    from agent_host.rpc.transport import Channel
+
+_MAX_IN_FLIGHT = 64
+_MAX_WAITING_BYTES = 4 * 1024 * 1024
+_DEBUG_VARIABLE = "AGENT_HOST_DEBUG"
+
+
+class Method(NamedTuple):
+    """What a name stands for: the shape of its parameters, and who serves it."""
+
+    shape: Mapping[str, Param]
+    serve: Callable[[dict[str, Any]], Awaitable[Mapping[str, Any]]]
+
+
+class Connection:
+    """A `Receiver` for one client. `on_end` is called when the client is gone."""
+
+    def __init__(
+        self, channel: Channel, methods: Mapping[str, Method], outbox: Outbox, on_end: Callable[[Connection], None]
+    ) -> None:
+        self._channel = channel
+        self._methods = methods
+        self._outbox = outbox
+        self._on_end = on_end
+        self._splitter = LineSplitter()
+        self._serving: set[asyncio.Task[None]] = set()
+        self._paused = False
+        self._events = asyncio.ensure_future(self._send_events())
+
+    # Receiver
+
+    def received(self, data: bytes) -> None:
+        """Bytes of the client."""
+        for line in self._splitter.feed(data):
+            self._take(line)
+        self._balance()
+
+    def ended(self) -> None:
+        """The client has nothing more to say, or is gone; a last line without its newline counts."""
+        last = self._splitter.end()
+        if last is not None:
+            self._take(last)
+        self._on_end(self)
+
+    # What the process does with it
+
+    async def finish(self) -> None:
+        """Until every request is answered and the client has taken all that was sent before this moment."""
+        me = asyncio.current_task()
+        while others := self._serving - ({me} if me is not None else set()):
+            await asyncio.wait(others)
+        await self._channel.drained()
+
+    async def close(self) -> None:
+        """Let go of the client."""
+        tasks = [self._events, *self._serving]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._channel.close()
+
+    # Requests
+
+    def _take(self, line: bytes | LineTooLong) -> None:
+        if isinstance(line, LineTooLong):
+            asked = refuse_line(str(line))
+        elif line.strip():
+            asked = parse(line)
+        else:
+            return
+        task = asyncio.ensure_future(self._serve_line(asked))
+        self._serving.add(task)
+        task.add_done_callback(self._served)
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        self._serving.discard(task)
+        self._balance()
+
+    def _balance(self) -> None:
+        """Take no more of a client that sends faster than it takes its answers."""
+        full = len(self._serving) >= _MAX_IN_FLIGHT or self._channel.waiting_bytes > _MAX_WAITING_BYTES
+        if full != self._paused:
+            self._paused = full
+            self._channel.pause_reading(paused=full)
+
+    async def _serve_line(self, asked: Line) -> None:
+        replies = [await self._serve(request) for request in asked.requests]
+        told = [reply for reply in replies if reply is not None]
+        if not told:
+            return
+        self._channel.write((b"[" + b",".join(told) + b"]" if asked.is_batch else told[0]) + b"\n")
+        if self._channel.waiting_bytes > _MAX_WAITING_BYTES:
+            await self._channel.drained()  # the request counts as in flight until there is room again
+
+    async def _serve(self, request: Request) -> bytes | None:
+        """The answer to one request, None for a notification."""
+        outcome = request.fault if request.fault is not None else await self._call(request)
+        if request.id_json is None:
+            return None
+        if isinstance(outcome, Fault):
+            return encode_fault(request.id_json, outcome)
+        return encode_result(request.id_json, outcome)
+
+    async def _call(self, request: Request) -> Mapping[str, Any] | Fault:
+        method = self._methods.get(request.method)
+        if method is None:
+            known = ", ".join(self._methods)
+            return Fault(METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r}; known are: {known}")
+        try:
+            check_object(method.shape, request.params)
+            return await method.serve(dict(request.params))
+        except Exception as error:  # noqa: BLE001  one of the two places that turn exceptions into what clients see
+            return _fault_of(error)
+
+    # Events
+
+    async def _send_events(self) -> None:
+        while events := await self._outbox.get():
+            self._channel.write(b"".join(encode_event(event.line()) for event in events))
+            if self._channel.waiting_bytes:
+                await self._channel.drained()
+
+
+def _fault_of(error: Exception) -> Fault:
+    """The one translation of exceptions to JSON-RPC errors (interface section 2)."""
+    if isinstance(error, InvalidParams):
+        return Fault(INVALID_PARAMS, str(error), ErrorCode.INVALID_REQUEST)
+    if isinstance(error, AgentHostError):
+        name = str(error.details.get("code", error.code))
+        details = {key: value for key, value in error.details.items() if key != "code"}
+        return Fault(error.rpc_code, str(error), name, error.retryable, details)
+    if os.environ.get(_DEBUG_VARIABLE) == "1":
+        sys.excepthook(type(error), error, error.__traceback__)
+    return Fault(INTERNAL_ERROR, f"internal error: {type(error).__name__}: {error}", ErrorCode.INTERNAL_ERROR)

@@ -1,0 +1,139 @@
+"""The session of this process, and what may be asked of it when (AH 3): a desktop app, a terminal and CI all ask here.
+
+One process has one session. Until it is created or resumed there is nothing to ask for, and after its end neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from agent_host.errors import OutOfOrder, SessionNotFound, SessionNotReady
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent_host.session.lifecycle import Session
+
+
+class Hello(NamedTuple):
+    """Who asks for a session, and from where (AH 3.2). `local_paths` are the user's project directories, the first of
+    which becomes the workspace; empty: the process's own choice."""
+
+    user_id: str
+    tenant_id: str
+    execution_environment: str
+    local_paths: tuple[str, ...] = ()
+    client_info: Mapping[str, str] = {}
+    supported_capabilities: tuple[str, ...] = ()
+
+
+class Opened(NamedTuple):
+    """A session that is ready, with what the Session Service said of it."""
+
+    session: Session
+    compatibility_status: str
+    feature_flags: Mapping[str, bool]
+
+
+class Opener(Protocol):
+    """Makes sessions; the composition root's part. Each raises AgentHostError where there can be none."""
+
+    async def create(self, hello: Hello) -> Opened:
+        """A new session."""
+        ...
+
+    async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
+        """The session that a former process left, not at work yet."""
+        ...
+
+    async def refresh(self, session: Session, *, cursor: str | None) -> Opened:
+        """The session with a policy bundle that is asked for anew (AH 8.6)."""
+        ...
+
+
+class SessionHost:
+    """At most one session, from its creation to its end. `over` is set when there will be no more to do; `failure` is
+    the fault of the program that was the reason, where one was."""
+
+    def __init__(self, opener: Opener) -> None:
+        self._opener = opener
+        self._opening = False
+        self._session: Session | None = None
+        self.over = asyncio.Event()
+        self.failure: BaseException | None = None
+
+    @property
+    def session(self) -> Session | None:
+        """The session, None before there is one."""
+        return self._session
+
+    def at_work(self, session_id: str) -> Session:
+        """The session of that id. Raises SessionNotReady, SessionNotFound."""
+        session = self._session
+        if session is None:
+            raise SessionNotReady("there is no session yet: CreateSession or ResumeSession comes first")
+        if session.session_id != session_id:
+            raise SessionNotFound(f"this process has session {session.session_id}, not {session_id[:128]!r}")
+        if session.ended or self.over.is_set():
+            raise SessionNotReady(f"session {session_id} has ended")
+        return session
+
+    async def create(self, hello: Hello) -> Opened:
+        """A new session. Raises OutOfOrder when this process has one, and what `Opener.create` raises."""
+        self._only_once()
+        self._opening = True
+        try:
+            return self._keep(await self._opener.create(hello))
+        finally:
+            self._opening = False
+
+    async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
+        """The session of a former process, or this one's with a new policy bundle. Raises OutOfOrder while a task is
+        at work, and what `Opener.resume` raises."""
+        if self._session is not None:
+            session = self.at_work(session_id)
+            if session.busy:
+                raise OutOfOrder(f"session {session_id} is at work; there is nothing to resume")
+            return await self._opener.refresh(session, cursor=cursor)
+        self._only_once()
+        self._opening = True
+        try:
+            return self._keep(await self._opener.resume(session_id, cursor=cursor))
+        finally:
+            self._opening = False
+
+    async def shutdown(self, reason: str) -> str | None:
+        """The clean end of whatever there is (AH 3.4); returns the session's id, None when there was none."""
+        if self._opening:
+            raise OutOfOrder("a session is just being opened; ask again when that is answered")
+        session = self._session
+        if session is not None and not session.ended:
+            await session.shut_down(reason)
+        self.over.set()
+        return None if session is None else session.session_id
+
+    async def let_go(self) -> None:
+        """The client is gone, or the process is told to end: finish the step and leave the session resumable."""
+        if self._session is not None and not self._session.ended:
+            await self._session.leave()
+        self.over.set()
+
+    def _only_once(self) -> None:
+        if self.over.is_set():
+            raise SessionNotReady("this process is ending")
+        if self._session is not None:
+            raise OutOfOrder(
+                f"this process has session {self._session.session_id} already; one process has one session"
+            )
+        if self._opening:
+            raise OutOfOrder("a session is just being opened; one process has one session")
+
+    def _broken(self, error: BaseException) -> None:
+        self.failure = error
+        self.over.set()
+
+    def _keep(self, opened: Opened) -> Opened:
+        self._session = opened.session
+        opened.session.on_broken = self._broken
+        return opened

@@ -1,0 +1,71 @@
+"""What is told of a session to those who ask: its state, and the result object of a task that ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agent_host.session.denials import denied_approvals
+from agent_host.states import SessionStatus, TaskPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent_host.loop.context import EndStatus, LoopContext, TaskEnd
+    from state.checkpoint import TaskStatus
+
+_END_NAMES: dict[EndStatus, str] = {
+    "completed": TaskPhase.COMPLETED,
+    "failed": TaskPhase.FAILED,
+    "cancelled": TaskPhase.CANCELLED,
+    "paused": SessionStatus.PAUSED,
+}
+_ON_RECORD: dict[TaskStatus, TaskPhase] = {
+    "running": TaskPhase.RUNNING,
+    "completed": TaskPhase.COMPLETED,
+    "failed": TaskPhase.FAILED,
+    "cancelled": TaskPhase.CANCELLED,
+}
+
+
+def session_state(ctx: LoopContext, status: SessionStatus, pending: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The result of GetSessionState (interface section 2). The task is the one at work, else the last one there was."""
+    state, usage, limit = ctx.state, ctx.state.usage, ctx.bundle.llm_policy.max_session_tokens
+    told: dict[str, Any] = {"sessionId": ctx.session_id, "sessionStatus": status}
+    if state.task is not None:
+        at_work = ctx.phase.state is not TaskPhase.IDLE
+        told["task"] = {
+            "taskId": state.task.task_id,
+            "status": ctx.phase.state if at_work else _ON_RECORD[state.task.status],
+            "stepCount": state.task.step_count,
+            "maxSteps": state.task.max_steps,
+        }
+    told["tokenUsage"] = {
+        "inputTokens": usage.input_tokens,
+        "outputTokens": usage.output_tokens,
+        "totalTokens": state.session_tokens_used,
+        "remaining": max(0, limit - state.session_tokens_used),
+        "maxSessionTokens": limit,
+    }
+    told["pendingApprovals"] = list(pending)
+    return told
+
+
+def result_object(ctx: LoopContext, end: TaskEnd, *, resumed_from_step: int | None, duration_ms: int) -> dict[str, Any]:
+    """The result object of the task that ended with `end` (interface section 1)."""
+    task = ctx.task
+    return {
+        "sessionId": ctx.session_id,
+        "taskId": task.task_id,
+        "status": _END_NAMES[end.status],
+        "reason": end.reason,
+        "text": end.text,
+        "stepCount": task.step_count,
+        "usage": task.usage.to_wire(),
+        "toolCalls": [
+            {"toolName": name, "status": status} | ({"code": code} if code is not None else {})
+            for name, status, code in task.finished_calls
+        ],
+        "deniedApprovals": denied_approvals(task, ctx.state.thread),
+        "resumedFromStep": resumed_from_step,
+        "durationMs": duration_ms,
+    }

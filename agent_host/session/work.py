@@ -1,0 +1,232 @@
+"""The task at work: begun, gone on with, stopped, and wound up; one at a time, each on the thread of those before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from agent_host.contracts import Artifact
+from agent_host.errors import CheckpointWriteFailed, NoActiveTask, PolicyExpired, TaskAlreadyRunning, UsageError
+from agent_host.events.kinds import EventType
+from agent_host.loop.context import TaskEnd
+from agent_host.loop.task import run_task
+from agent_host.services.workspace import UploadFailed
+from agent_host.session.moves import news_of_move
+from agent_host.session.reports import result_object
+from agent_host.thread.messages import Message, encodable, encode, last_answer
+from agent_host.thread.tokens import message_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
+
+    from agent_host.loop.context import EndStatus, LoopContext
+    from agent_host.states import Machine, SessionStatus
+
+_END_EVENTS: dict[EndStatus, EventType] = {
+    "completed": EventType.TASK_COMPLETED,
+    "failed": EventType.TASK_FAILED,
+    "cancelled": EventType.TASK_CANCELLED,
+    "paused": EventType.SESSION_PAUSED,
+}
+_GIVEN_UP = "the next task was started instead"
+
+
+class Work:
+    """The tasks of one session. `life` is the session's own machine: a task that cannot go on pauses the session.
+    `on_broken` gets what a task died of that nobody foresaw."""
+
+    def __init__(
+        self, ctx: LoopContext, life: Machine[SessionStatus], on_broken: Callable[[BaseException], None]
+    ) -> None:
+        self._ctx = ctx
+        self._life = life
+        self._on_broken = on_broken
+        self._running: asyncio.Task[TaskEnd] | None = None
+        self._began = time.monotonic()
+        self._resumed_from_step: int | None = None
+        self._result: dict[str, Any] | None = None
+        self._uploaded_messages = 0
+        self.tasks = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a task is running in this process."""
+        return self._running is not None and not self._running.done()
+
+    @property
+    def suspended(self) -> bool:
+        """Whether a task is open on record that is not running: a resume goes on with it, a cancellation ends it."""
+        task = self._ctx.state.task
+        return task is not None and task.status == "running" and not self.busy
+
+    @property
+    def last_end(self) -> TaskEnd | None:
+        """How the last task of this process ended, None before one did."""
+        running = self._running
+        done = running is not None and running.done() and not running.cancelled() and running.exception() is None
+        return running.result() if running is not None and done else None
+
+    def start(self, task_id: str, prompt: str, *, max_steps: int) -> None:
+        """Begin a task; on return it is on record and under way.
+
+        Raises TaskAlreadyRunning, PolicyExpired, UsageError for an id that the session has had, CheckpointWriteFailed.
+        """
+        ctx, prompt = self._ctx, encodable(prompt)
+        self._make_room(task_id)
+        if ctx.bundle.expires_at <= ctx.clock():
+            raise PolicyExpired(f"the policy expired at {ctx.bundle.expires_at.isoformat()}; resume with a new one")
+        message = Message("user", prompt, message_tokens(ctx.count, prompt))
+        encoded = encode(message, session_id=ctx.session_id, task_id=task_id)
+        try:
+            ctx.record("task_started", {"taskId": task_id, "prompt": prompt, "maxSteps": max_steps}, encoded)
+        except CheckpointWriteFailed:
+            ctx.thread.add_task(message)
+            ctx.checkpoint(None, "task_ended", {"status": "failed", "reason": CheckpointWriteFailed.code})
+            raise
+        ctx.thread.add_task(message)
+        ctx.phase.fire("start")
+        ctx.emit(EventType.TASK_STARTED, None, maxSteps=max_steps)
+        self._resumed_from_step = None
+        self._run(self._drive())
+
+    def go_on(self, *, max_steps: int | None = None) -> None:
+        """Go on with the task that is open on record; of one that had ended only its end is told again.
+
+        `max_steps` replaces the task's limit. Raises UsageError when there is no task, CheckpointWriteFailed.
+        """
+        ctx, task = self._ctx, self._ctx.state.task
+        if task is None:
+            raise UsageError(f"session {ctx.session_id} has no task to go on with")
+        self._resumed_from_step = task.step_count
+        if task.status != "running":
+            self._run(self._wind_up(self._told_again()))
+            return
+        fields: dict[str, Any] = {
+            "status": "SESSION_RUNNING",
+            "policyBundleVersion": ctx.bundle.policy_bundle_version,
+        }
+        if max_steps is not None:
+            fields["maxSteps"] = max_steps
+        ctx.record("session_status", fields)
+        ctx.phase.fire("resume")
+        ctx.emit(EventType.SESSION_RESUMED, None, resumedFromStep=task.step_count)
+        self._run(self._drive(news_of_move(ctx.state, ctx.where.workspace)))
+
+    def cancel(self, task_id: str, *, force: bool, grace_s: float) -> None:
+        """End the task for good at its next safe point (AH 4.5); with `force` running tools have `grace_s` until they
+        are ended, too. Raises NoActiveTask."""
+        ctx, task = self._ctx, self._ctx.state.task
+        if task is None or task.task_id != task_id or task.status != "running":
+            raise NoActiveTask(f"no task {task_id[:128]!r} is at work")
+        self.stop(resumable=False)
+        if force:
+            ctx.cancellation.force(grace_s=grace_s)
+        if not self.busy:  # its open step needs its results, and its end has to be recorded
+            ctx.phase.fire("resume")
+            self._run(self._drive())
+
+    def stop(self, *, resumable: bool) -> None:
+        """Ask the task to stop at its next safe point; `resumable`: it stays open on record."""
+        self._ctx.cancellation.request(resumable=resumable)
+
+    async def ended(self) -> TaskEnd:
+        """The end of the task at work, or of the last one. Cancelling this wait ends the task as a crash would."""
+        if self._running is None:
+            raise RuntimeError("no task was begun")
+        return await self._running
+
+    async def idle(self, within_s: float | None = None) -> bool:
+        """Wait until no task runs, for `within_s` at most; says whether that is so. The task goes on."""
+        if self._running is not None:
+            await asyncio.wait([self._running], timeout=within_s)
+        return not self.busy
+
+    def result(self, end: TaskEnd) -> dict[str, Any]:
+        """The result object of the last task (interface section 1); the same one whenever it is asked for."""
+        if self._result is None:
+            self._result = result_object(
+                self._ctx,
+                end,
+                resumed_from_step=self._resumed_from_step,
+                duration_ms=int((time.monotonic() - self._began) * 1000),
+            )
+        return self._result
+
+    async def upload_history(self) -> None:
+        """The whole thread as the session's `session_history` artifact (AH 5.5), unless that is done."""
+        ctx, messages = self._ctx, self._ctx.state.thread
+        if len(messages) == self._uploaded_messages:
+            return
+        data = b"".join((b"[", *_separated(messages), b"]"))
+        artifact = Artifact("session_history", "session_history.json", "application/json", data)
+        count, task = len(messages), ctx.state.task
+        task_id = None if task is None else task.task_id
+        try:
+            await ctx.workspace.upload(artifact, task_id=task_id, step_id=None)
+            self._uploaded_messages = count
+        except UploadFailed as error:
+            failed = {"artifactName": artifact.name, "message": str(error)}
+            ctx.emitter.emit(EventType.ARTIFACT_UPLOAD_FAILED, failed, task_id=task_id)
+
+    def _make_room(self, task_id: str) -> None:
+        """See to it that no other task is open."""
+        if self.busy:
+            raise TaskAlreadyRunning(f"task {self._ctx.task.task_id} is running; one task follows the other")
+        if self._ctx.state.has_task(task_id):
+            raise UsageError(f"task id {task_id!r} has been used in this session; choose another")
+        if self.suspended:
+            end = self.last_end
+            if end is None or end.status != "failed":
+                raise TaskAlreadyRunning(
+                    f"task {self._ctx.task.task_id} is not over: resume the session, or cancel the task"
+                )
+            # It failed for a reason that a resume could have mended; nobody asked for one.
+            self._ctx.checkpoint(None, "task_ended", {"status": "failed", "reason": end.reason or _GIVEN_UP})
+
+    def _run(self, work: Coroutine[Any, Any, TaskEnd]) -> None:
+        self._result = None
+        self._began = time.monotonic()
+        self.tasks += 1
+        self._running = asyncio.ensure_future(work)
+        self._running.add_done_callback(self._done)
+
+    def _done(self, running: asyncio.Task[TaskEnd]) -> None:
+        error = None if running.cancelled() else running.exception()
+        if error is not None:
+            self._on_broken(error)
+
+    async def _drive(self, news: str | None = None) -> TaskEnd:
+        return await self._wind_up(await run_task(self._ctx, news=news))
+
+    async def _wind_up(self, end: TaskEnd) -> TaskEnd:
+        """What follows the end of a task; a resume does it again when the process died before it was through."""
+        ctx = self._ctx
+        await self.upload_history()
+        if ctx.phase.may("settle"):
+            ctx.phase.fire("settle")
+        if end.status == "paused":
+            self._life.fire("pause")
+        ctx.cancellation.over()
+        payload: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
+        if end.reason is not None:
+            payload |= {"reason": end.reason, "message": end.message}
+        ctx.emit(_END_EVENTS[end.status], None, **payload)
+        ctx.emitter.flush()
+        return end
+
+    def _told_again(self) -> TaskEnd:
+        """The end of a task whose process died between the end and its clean-up."""
+        task = self._ctx.task
+        text = last_answer(self._ctx.state.thread) if task.status == "completed" else ""
+        status: EndStatus = "completed" if task.status == "completed" else "failed"
+        return TaskEnd("cancelled" if task.status == "cancelled" else status, task.reason, task.reason, text)
+
+
+def _separated(messages: Iterable[bytes]) -> Iterator[bytes]:
+    """`messages` with commas between them."""
+    separator = b""
+    for message in messages:
+        yield separator
+        yield message
+        separator = b","

@@ -1,0 +1,197 @@
+"""Both state machines of a session as tables (AH 3.3): the session's life, and the task at work within it.
+
+A row says which trigger leads from which states to which one, when that may happen and what goes with it. What has no
+row cannot happen: `Machine.fire` raises. docs/states.md is generated from these tables.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class SessionStatus(StrEnum):
+    """`sessionStatus` on the wire and on record."""
+
+    CREATED = "SESSION_CREATED"
+    RUNNING = "SESSION_RUNNING"
+    PAUSED = "SESSION_PAUSED"
+    COMPLETED = "SESSION_COMPLETED"
+    FAILED = "SESSION_FAILED"
+    CANCELLED = "SESSION_CANCELLED"
+
+
+class TaskPhase(StrEnum):
+    """`task.status` on the wire. IDLE: no task is at work."""
+
+    IDLE = "IDLE"
+    RUNNING = "TASK_RUNNING"
+    WAITING_FOR_LLM = "WAITING_FOR_LLM"
+    PROCESSING_RESPONSE = "PROCESSING_RESPONSE"
+    CHECKING_POLICY = "CHECKING_POLICY"
+    WAITING_FOR_APPROVAL = "WAITING_FOR_APPROVAL"
+    EXECUTING_TOOLS = "EXECUTING_TOOLS"
+    COMPLETED = "TASK_COMPLETED"
+    FAILED = "TASK_FAILED"
+    CANCELLED = "TASK_CANCELLED"
+
+
+State = TypeVar("State", bound=StrEnum)
+
+
+class Transition(NamedTuple, Generic[State]):
+    """One row: `trigger` leads from each of `sources` to `target`. `when` and `action` are for the reader."""
+
+    trigger: str
+    sources: tuple[State, ...]
+    target: State
+    when: str
+    action: str = ""
+
+
+class IllegalTransition(RuntimeError):
+    """A trigger that the table does not have for the present state: a mistake in the program, not of its user."""
+
+
+_S, _T = SessionStatus, TaskPhase
+_AT_WORK = (
+    _T.RUNNING,
+    _T.WAITING_FOR_LLM,
+    _T.PROCESSING_RESPONSE,
+    _T.CHECKING_POLICY,
+    _T.WAITING_FOR_APPROVAL,
+    _T.EXECUTING_TOOLS,
+)
+
+SESSION_TABLE: tuple[Transition[SessionStatus], ...] = (
+    Transition("open", (_S.CREATED,), _S.RUNNING, "the policy is valid, the host compatible", "store, thread, events"),
+    Transition(
+        "pause",
+        (_S.RUNNING,),
+        _S.PAUSED,
+        "the network fails, the policy expires, the disk refuses",
+        "checkpoint, `session_paused`",
+    ),
+    Transition("resume", (_S.PAUSED,), _S.RUNNING, "ResumeSession with a valid policy", "new policy, the task goes on"),
+    Transition(
+        "complete",
+        (_S.RUNNING,),
+        _S.COMPLETED,
+        "Shutdown without a task at work",
+        "history, `session_completed`, checkpoint removed",
+    ),
+    Transition(
+        "cancel",
+        (_S.RUNNING, _S.PAUSED),
+        _S.CANCELLED,
+        "Shutdown with a task at work or suspended",
+        "task cancelled, history, `session_cancelled`, checkpoint removed",
+    ),
+    Transition(
+        "fail",
+        (_S.CREATED, _S.RUNNING, _S.PAUSED),
+        _S.FAILED,
+        "what cannot be mended: no session, a resume that fails, a fault of the program",
+        "`session_failed`; what is on record stays",
+    ),
+)
+
+TASK_TABLE: tuple[Transition[TaskPhase], ...] = (
+    Transition("start", (_T.IDLE,), _T.RUNNING, "StartTask", "the prompt goes on record"),
+    Transition("resume", (_T.IDLE,), _T.RUNNING, "ResumeSession finds a task that is not over"),
+    Transition("call_model", (_T.RUNNING,), _T.WAITING_FOR_LLM, "policy and budget allow a request", "request sent"),
+    Transition("answered", (_T.WAITING_FOR_LLM,), _T.PROCESSING_RESPONSE, "the answer is whole", "usage counted"),
+    Transition("reopen", (_T.RUNNING,), _T.PROCESSING_RESPONSE, "a crash or a pause left a step open"),
+    Transition(
+        "check", (_T.PROCESSING_RESPONSE,), _T.CHECKING_POLICY, "the answer has tool calls", "turn on record, synced"
+    ),
+    Transition(
+        "ask",
+        (_T.CHECKING_POLICY, _T.EXECUTING_TOOLS),
+        _T.WAITING_FOR_APPROVAL,
+        "a call needs an approval; others go on meanwhile",
+        "`approval_requested`",
+    ),
+    Transition(
+        "execute",
+        (_T.CHECKING_POLICY, _T.WAITING_FOR_APPROVAL),
+        _T.EXECUTING_TOOLS,
+        "no call waits for an answer (any more)",
+        "allowed calls run, denied ones are answered",
+    ),
+    Transition("step_done", (_T.EXECUTING_TOOLS,), _T.RUNNING, "every call has its result", "checkpoint"),
+    Transition("cut_short", (_T.PROCESSING_RESPONSE,), _T.RUNNING, "the answer hit the output limit", "checkpoint"),
+    Transition(
+        "complete", (_T.PROCESSING_RESPONSE,), _T.COMPLETED, "a whole answer without tool calls", "`task_completed`"
+    ),
+    Transition(
+        "fail",
+        (_T.RUNNING, _T.WAITING_FOR_LLM, _T.PROCESSING_RESPONSE),
+        _T.FAILED,
+        "steps or tokens are used up, the gateway or a guardrail refuses",
+        "`task_failed`",
+    ),
+    Transition(
+        "cancel",
+        (_T.RUNNING, _T.WAITING_FOR_LLM),
+        _T.CANCELLED,
+        "CancelTask or Shutdown, at a safe point",
+        "`task_cancelled`",
+    ),
+    Transition(
+        "suspend",
+        _AT_WORK,
+        _T.IDLE,
+        "the session pauses, or the process is to end: the task stays open on record",
+        "checkpoint",
+    ),
+    Transition("settle", (_T.COMPLETED, _T.FAILED, _T.CANCELLED), _T.IDLE, "the history is uploaded"),
+)
+
+
+class Machine(Generic[State]):
+    """Where one session or task stands. `state` changes through `fire` alone."""
+
+    def __init__(self, table: Iterable[Transition[State]], state: State) -> None:
+        self._moves = moves(table)
+        self._state = state
+
+    @property
+    def state(self) -> State:
+        """The present state."""
+        return self._state
+
+    def may(self, trigger: str) -> bool:
+        """Whether the table has a row for `trigger` here."""
+        return (self._state, trigger) in self._moves
+
+    def fire(self, trigger: str) -> None:
+        """Go where `trigger` leads. Raises IllegalTransition, and the state stays."""
+        target = self._moves.get((self._state, trigger))
+        if target is None:
+            raise IllegalTransition(f"{trigger!r} cannot follow {self._state}")
+        self._state = target
+
+
+def moves(table: Iterable[Transition[State]]) -> Mapping[tuple[State, str], State]:
+    """The table by (state, trigger). Raises ValueError where two rows disagree."""
+    found: dict[tuple[State, str], State] = {}
+    for row in table:
+        for source in row.sources:
+            if (source, row.trigger) in found:
+                raise ValueError(f"{row.trigger!r} from {source} stands twice")
+            found[source, row.trigger] = row.target
+    return found
+
+
+def session_machine() -> Machine[SessionStatus]:
+    """A session that is being created."""
+    return Machine(SESSION_TABLE, SessionStatus.CREATED)
+
+
+def task_machine() -> Machine[TaskPhase]:
+    """A session without a task at work."""
+    return Machine(TASK_TABLE, TaskPhase.IDLE)
