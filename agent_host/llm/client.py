@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import codecs
-import ssl
-import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import orjson
 
@@ -18,19 +16,21 @@ from agent_host.errors import (
     GuardrailBlocked,
     UsageError,
 )
+from agent_host.http_basics import LOOPBACK, TlsContext, first_line, retry_after_s, shown_url, usable_in_header
 from agent_host.llm.lean_httpx import EventSource, httpx
 from agent_host.llm.stream import StreamFault, StreamProtocolError
 from agent_host.scrub import Scrubber
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from agent_host.llm.stream import Dialect, ModelTurn
+
+__all__ = ["GatewayTimeouts", "LlmClient", "TlsContext", "checked_url", "password_of", "shown_url"]
 
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_SHOWN = 300
 _ONE_PIECE_BYTES = 512 * 1024
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class LlmClient:
         tls: TlsContext | None = None,
     ) -> None:
         url = checked_url(base_url)
-        if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
+        if token is not None and not usable_in_header(token):
             raise UsageError("the gateway's token holds characters that no header can carry")
         self.dialect = dialect
         self._scrubber = Scrubber([token, url.password or None])  # a gateway may quote what it refuses
@@ -70,8 +70,7 @@ class LlmClient:
             timeout=httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s),
             verify=(tls or TlsContext(base_url)).get(),
             follow_redirects=False,
-            # A proxy of the environment is for the world outside; this machine is reached without one.
-            trust_env=url.host not in _LOOPBACK,
+            trust_env=url.host not in LOOPBACK,
         )
 
     async def stream(self, head: bytes, messages: Sequence[bytes], on_text: Callable[[str], None]) -> ModelTurn:
@@ -90,7 +89,7 @@ class LlmClient:
         except httpx.TimeoutException as error:
             raise GatewayUnavailable(f"the gateway at {self._shown} did not answer in time") from error
         except httpx.RequestError as error:
-            raise GatewayUnavailable(f"the gateway at {self._shown} failed: {_first_line(error)}") from error
+            raise GatewayUnavailable(f"the gateway at {self._shown} failed: {first_line(error)}") from error
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -127,12 +126,12 @@ class LlmClient:
         if status == httpx.codes.TOO_MANY_REQUESTS:
             return GatewayUnavailable(
                 f"the gateway is rate limiting (HTTP 429): {said}",
-                retry_after_s=_retry_after(response.headers),
+                retry_after_s=retry_after_s(response.headers),
                 code=ErrorCode.RATE_LIMITED,
             )
         if status >= httpx.codes.INTERNAL_SERVER_ERROR or status == httpx.codes.REQUEST_TIMEOUT:
             return GatewayUnavailable(
-                f"the gateway failed (HTTP {status}): {said}", retry_after_s=_retry_after(response.headers)
+                f"the gateway failed (HTTP {status}): {said}", retry_after_s=retry_after_s(response.headers)
             )
         if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             return GatewayRejected(
@@ -198,13 +197,6 @@ def password_of(url: str) -> str | None:
     return checked_url(url).password or None
 
 
-def shown_url(url: str) -> str:
-    """`url` without the user and password that may stand in it, for people to read."""
-    scheme, separator, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    return scheme + separator + place.rpartition("@")[2] + slash + path.rstrip("/")
-
-
 async def _read_bounded(response: httpx.Response) -> bytes:
     body = bytearray()
     async for chunk in response.aiter_bytes():
@@ -212,63 +204,3 @@ async def _read_bounded(response: httpx.Response) -> bytes:
         if len(body) >= _MAX_ERROR_BYTES:
             break
     return bytes(body[:_MAX_ERROR_BYTES])
-
-
-def _retry_after(headers: Mapping[str, Any]) -> float | None:
-    """Seconds of a Retry-After header, which is a number or an HTTP date; None when there is none to read."""
-    value = str(headers.get("retry-after", "")).strip()
-    if not value:
-        return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    from datetime import UTC, datetime
-    from email.utils import parsedate_to_datetime
-
-    try:
-        moment = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:  # HTTP dates are GMT
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
-
-
-class TlsContext:
-    """The TLS context that the gateway's URL needs.
-
-    Loading the trusted roots takes as long as the rest of the start, so it happens in a thread beside it. A plain http
-    gateway gets a context that trusts nobody: it serves no TLS, and could not be led to by a redirect either.
-    """
-
-    def __init__(self, base_url: str) -> None:
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._error: OSError | None = None
-        self._thread: threading.Thread | None = None
-        if base_url.lower().startswith("https:"):
-            self._thread = threading.Thread(target=self._load_roots, name="tls-roots", daemon=True)
-            self._thread.start()
-
-    def get(self) -> ssl.SSLContext:
-        """The context, once it is whole. Raises UsageError when the roots cannot be loaded."""
-        if self._thread is not None:
-            self._thread.join()
-        if self._error is not None:
-            raise UsageError(f"the trusted certificates cannot be loaded: {self._error}") from self._error
-        return self._context
-
-    def _load_roots(self) -> None:
-        try:
-            self._context = ssl.create_default_context() if _has_system_roots() else httpx.create_ssl_context()
-        except OSError as error:
-            self._error = error
-
-
-def _has_system_roots() -> bool:
-    paths = ssl.get_default_verify_paths()
-    return bool(paths.cafile or paths.capath)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0] or type(error).__name__
