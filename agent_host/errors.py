@@ -10,6 +10,8 @@
     ├── SessionError
     │   ├── SessionNotFound
     │   ├── SessionNotReady            not created yet, paused, or over
+    │   ├── SessionExpired             the Session Service has ended it (AH 9.6)
+    │   ├── Incompatible               the Session Service does not serve this version (AH 3.2)
     │   ├── SessionHeld                another live process has it
     │   └── CheckpointUnreadable
     ├── OutOfOrder                     a request that cannot come now
@@ -18,9 +20,13 @@
     ├── CheckpointWriteFailed          pauses before any effect is risked (AH 11)
     ├── GuardrailBlocked               gateway said 400 (AH 6.4)
     ├── BudgetExceeded                 AH 6.5
-    └── GatewayError                   the gateway could not be used
-        ├── GatewayUnavailable         network, 5xx, 429, cut stream: worth a retry
-        └── GatewayRejected            anything else: a retry would fail the same way
+    ├── GatewayError                   the gateway could not be used
+    │   ├── GatewayUnavailable         network, 5xx, 429, cut stream: worth a retry
+    │   └── GatewayRejected            anything else: a retry would fail the same way
+    └── ServiceError                   a backend service could not be used (AH 11)
+        ├── ServiceUnavailable         still a passing fault after all retries
+        └── ServiceRejected            the service answered, and said no or nothing usable
+            └── ServiceUnauthorized    401, 403: the services' token
 
 Names and numbers are those of the external interface's error tables; nothing else in the project spells them.
 """
@@ -59,6 +65,7 @@ class ErrorCode(StrEnum):
     SESSION_NOT_READY = "SESSION_NOT_READY"
     TASK_ALREADY_RUNNING = "TASK_ALREADY_RUNNING"
     NO_ACTIVE_TASK = "NO_ACTIVE_TASK"
+    INCOMPATIBLE = "INCOMPATIBLE"
     WORKSPACE_UPLOAD_FAILED = "WORKSPACE_UPLOAD_FAILED"
     RATE_LIMITED = "RATE_LIMITED"
     INTERNAL_ERROR = "INTERNAL_ERROR"
@@ -126,6 +133,20 @@ class SessionNotReady(SessionError):
     """The session cannot take this request: it is not created yet, is paused, or has ended."""
 
     code = ErrorCode.SESSION_NOT_READY
+
+
+class SessionExpired(SessionError):
+    """The Session Service has ended the session; it cannot be resumed (AH 9.6)."""
+
+    code = ErrorCode.SESSION_EXPIRED
+    rpc_code = -32002
+
+
+class Incompatible(SessionError):
+    """The Session Service does not work with this version of the host; no session begins (AH 3.2)."""
+
+    code = ErrorCode.INCOMPATIBLE
+    rpc_code = -32005
 
 
 class SessionHeld(SessionError):
@@ -205,3 +226,37 @@ class GatewayUnavailable(GatewayError):
 
 class GatewayRejected(GatewayError):
     """A fault that would repeat: wrong credentials, unknown model or path, an answer that is not the dialect."""
+
+
+class ServiceError(AgentHostError):
+    """A backend service (session, workspace, approval, audit, telemetry) could not be used."""
+
+
+class ServiceUnavailable(ServiceError):
+    """A passing fault: network, time-out, 429, 5xx, or what the service itself calls retryable. `status` is the HTTP
+    status, None where no answer came; `retry_after_s` what the service asked for."""
+
+    retryable = True
+
+    def __init__(
+        self, message: str, *, status: int | None = None, retry_after_s: float | None = None, **details: Any
+    ) -> None:
+        super().__init__(message, **details)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+class ServiceRejected(ServiceError):
+    """A fault that would repeat. `status` is the HTTP status, `service_code` the name that the service gave its error,
+    None where it gave none."""
+
+    def __init__(self, message: str, *, status: int, service_code: str | None = None, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.status = status
+        self.service_code = service_code
+
+
+class ServiceUnauthorized(ServiceRejected):
+    """The service refused the token."""
+
+    code = ErrorCode.UNAUTHORIZED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import orjson
 
@@ -16,21 +16,20 @@ from agent_host.errors import (
     GuardrailBlocked,
     UsageError,
 )
+from agent_host.http_basics import LOOPBACK, TlsContext, first_line, retry_after_s, shown_url
 from agent_host.llm.lean_httpx import EventSource, httpx
 from agent_host.llm.stream import StreamFault, StreamProtocolError
-from agent_host.llm.tls import TlsContext
-from agent_host.llm.urls import checked_token, checked_url, password_of, shown_url
+from agent_host.llm.urls import checked_token, checked_url, password_of
 from agent_host.scrub import Scrubber
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from agent_host.llm.stream import Dialect, ModelTurn
 
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_SHOWN = 300
 _ONE_PIECE_BYTES = 512 * 1024
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,7 @@ class LlmClient:
             timeout=httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s),
             verify=(tls or TlsContext(base_url)).get(),
             follow_redirects=False,
-            # A proxy of the environment is for the world outside; this machine is reached without one.
-            trust_env=url.hostname not in _LOOPBACK,
+            trust_env=url.hostname not in LOOPBACK,
         )
 
     async def stream(self, head: bytes, messages: Sequence[bytes], on_text: Callable[[str], None]) -> ModelTurn:
@@ -93,7 +91,7 @@ class LlmClient:
         except httpx.TimeoutException as error:
             raise GatewayUnavailable(f"the gateway at {self._shown} did not answer in time") from error
         except httpx.RequestError as error:
-            raise GatewayUnavailable(f"the gateway at {self._shown} failed: {_first_line(error)}") from error
+            raise GatewayUnavailable(f"the gateway at {self._shown} failed: {first_line(error)}") from error
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -130,12 +128,12 @@ class LlmClient:
         if status == httpx.codes.TOO_MANY_REQUESTS:
             return GatewayUnavailable(
                 f"the gateway is rate limiting (HTTP 429): {said}",
-                retry_after_s=_retry_after(response.headers),
+                retry_after_s=retry_after_s(response.headers),
                 code=ErrorCode.RATE_LIMITED,
             )
         if status >= httpx.codes.INTERNAL_SERVER_ERROR or status == httpx.codes.REQUEST_TIMEOUT:
             return GatewayUnavailable(
-                f"the gateway failed (HTTP {status}): {said}", retry_after_s=_retry_after(response.headers)
+                f"the gateway failed (HTTP {status}): {said}", retry_after_s=retry_after_s(response.headers)
             )
         if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             return GatewayRejected(
@@ -191,28 +189,3 @@ async def _read_bounded(response: httpx.Response) -> bytes:
         if len(body) >= _MAX_ERROR_BYTES:
             break
     return bytes(body[:_MAX_ERROR_BYTES])
-
-
-def _retry_after(headers: Mapping[str, Any]) -> float | None:
-    """Seconds of a Retry-After header, which is a number or an HTTP date; None when there is none to read."""
-    value = str(headers.get("retry-after", "")).strip()
-    if not value:
-        return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    from datetime import UTC, datetime
-    from email.utils import parsedate_to_datetime
-
-    try:
-        moment = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:  # HTTP dates are GMT
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0] or type(error).__name__

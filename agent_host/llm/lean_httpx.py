@@ -1,16 +1,8 @@
-"""httpx without the command-line program that it carries.
-
-That program imports rich and click wherever they happen to be installed, which takes as long as the rest of httpx. With
-its module switched off httpx only says, should anybody start it, that the program is not available.
-"""
+"""httpx and its event streams, httpx imported lean."""
 
 from __future__ import annotations
 
-import sys
-
-sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None switches an import off
-
-import httpx  # noqa: E402  after the line above, that is the point
-from httpx_sse import EventSource  # noqa: E402  which imports httpx itself
+from agent_host.lean_httpx import httpx  # isort: skip  first, since httpx-sse imports httpx itself
+from httpx_sse import EventSource
 
 __all__ = ["EventSource", "httpx"]

@@ -1,29 +1,18 @@
-"""Trying again what may be tried again (AH 6.4, 11)."""
+"""Trying a gateway again (AH 6.4)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from agent_host.errors import GatewayUnavailable
+from agent_host.retrying import RetryPolicy, with_retries_on
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tenacity import RetryCallState
+__all__ = ["RetryPolicy", "with_retries"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """`retries` after the first try; exponential back-off from `base_s` with jitter, no wait above `max_s`. A
-    Retry-After of the gateway replaces the back-off, up to `max_retry_after_s`."""
-
-    retries: int = 3
-    base_s: float = 1.0
-    max_s: float = 30.0
-    max_retry_after_s: float = 120.0
 
 
 async def with_retries(
@@ -35,50 +24,4 @@ async def with_retries(
 
     `on_retry(number, wait_s, error)` is told before each wait. Raises the last error when no tries are left.
     """
-    try:
-        return await attempt()
-    except GatewayUnavailable as error:
-        if policy.retries == 0:
-            raise
-        first = error
-    return await _again(attempt, policy, on_retry, first)
-
-
-async def _again(
-    attempt: Callable[[], Awaitable[T]],
-    policy: RetryPolicy,
-    on_retry: Callable[[int, float, GatewayUnavailable], None],
-    first: GatewayUnavailable,
-) -> T:
-    # Only a call that failed pays for the import.
-    from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
-
-    backoff = wait_random_exponential(multiplier=policy.base_s, max=policy.max_s)
-    pending = [first]
-
-    def wait(state: RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome is not None else None
-        known = error if isinstance(error, GatewayUnavailable) else first
-        if known.retry_after_s is not None:
-            return min(known.retry_after_s, policy.max_retry_after_s)
-        # Jitter over the upper half only: a wait of nothing would not help a gateway that is overrun.
-        return min(policy.max_s, policy.base_s / 2 + backoff(state) / 2)
-
-    def tell(state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome is not None else None
-        if state.next_action is not None and isinstance(error, GatewayUnavailable):
-            on_retry(state.attempt_number, state.next_action.sleep, error)
-
-    async def next_try() -> T:
-        if pending:  # the first failure happened outside; raising it here gives it its wait like any other
-            raise pending.pop()
-        return await attempt()
-
-    retrying = AsyncRetrying(
-        retry=retry_if_exception_type(GatewayUnavailable),
-        stop=stop_after_attempt(policy.retries + 1),
-        wait=wait,
-        before_sleep=tell,
-        reraise=True,
-    )
-    return await retrying(next_try)
+    return await with_retries_on(GatewayUnavailable, attempt, policy, on_retry)

@@ -5,9 +5,10 @@ Nothing here needs httpx, whose import takes as long as the rest of a session's 
 
 from __future__ import annotations
 
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from agent_host.errors import UsageError
+from agent_host.http_basics import shown_url, usable_in_header
 
 
 def checked_url(url: str) -> SplitResult:
@@ -25,21 +26,12 @@ def checked_url(url: str) -> SplitResult:
 
 def checked_token(token: str | None) -> str | None:
     """`token` as it is. Raises UsageError for one that no header can carry."""
-    if token is not None and not (token.isascii() and token.isprintable() and token == token.strip()):
+    if token is not None and not usable_in_header(token):
         raise UsageError("the gateway's token holds characters that no header can carry")
     return token
 
 
 def password_of(url: str) -> str | None:
     """The password that stands in `url`, as it is meant; None when there is none."""
-    from urllib.parse import unquote
-
     password = checked_url(url).password
     return unquote(password) if password else None
-
-
-def shown_url(url: str) -> str:
-    """`url` without the user and password that may stand in it, for people to read."""
-    scheme, separator, rest = url.partition("://")
-    place, slash, path = rest.partition("/")
-    return scheme + separator + place.rpartition("@")[2] + slash + path.rstrip("/")

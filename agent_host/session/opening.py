@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import CheckpointUnreadable, CheckpointWriteFailed, SessionHeld, SessionNotFound, UsageError
-from agent_host.llm.urls import shown_url
+from agent_host.http_basics import shown_url
 from agent_host.stamps import new_id
 from agent_host.thread.messages import Message, encode
 from agent_host.thread.prompt import system_prompt

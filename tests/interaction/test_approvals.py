@@ -14,7 +14,7 @@ import pytest
 from agent_host import app
 from agent_host.approval.request import call_digest
 from agent_host.events.kinds import EventType
-from agent_host.llm.tls import TlsContext
+from agent_host.http_basics import TlsContext
 from state.file_session import FileSession
 from state.file_store import FileCheckpointStore
 from tests.support.person import SESSION, Person, drive, launch

@@ -13,11 +13,12 @@ import orjson
 import pytest
 
 from agent_host.errors import AgentHostError, ErrorCode, GatewayRejected, GatewayUnavailable, GuardrailBlocked
-from agent_host.llm.client import LlmClient, _retry_after
+from agent_host.http_basics import retry_after_s
 from agent_host.testing.gateway import MockGateway, Script
 from tests.unit.llm.helpers import client, ended, event, events_of, ok, prompt, raw_server, sse, started, text
 
 if TYPE_CHECKING:
+    from agent_host.llm.client import LlmClient
     from agent_host.llm.stream import ModelTurn
 
 
@@ -184,14 +185,14 @@ async def test_the_moment_may_be_a_date() -> None:
     [("0", 0.0), ("-5", 0.0), (" 3 ", 3.0), ("Fri, 01 Jan 1999 00:00:00 GMT", 0.0), ("soon", None), ("", None)],
 )
 def test_odd_retry_after_headers(value: str, seconds: float | None) -> None:
-    assert _retry_after({"retry-after": value}) == seconds
+    assert retry_after_s({"retry-after": value}) == seconds
 
 
 @pytest.mark.parametrize(
     "value", ["Sun Nov  6 08:49:37 1994", "Sun, 06 Nov 1994 08:49:37 -0000", "Sun, 06 Nov 1994 08:49:37"]
 )
 def test_dates_without_a_zone_are_gmt(value: str) -> None:
-    assert _retry_after({"retry-after": value}) == 0.0
+    assert retry_after_s({"retry-after": value}) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,94 @@
+"""What every HTTP client of the host needs, and nothing that takes long to import."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from typing import TYPE_CHECKING, Any
+
+from agent_host.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+"""Hosts that are this machine. A proxy of the environment is for the world outside; these are reached without one."""
+
+
+def shown_url(url: str) -> str:
+    """`url` without the user and password that may stand in it, for people to read."""
+    scheme, separator, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return scheme + separator + place.rpartition("@")[2] + slash + path.rstrip("/")
+
+
+def usable_in_header(token: str) -> bool:
+    """Whether a header can carry `token`. An error about one that it cannot would quote it."""
+    return token.isascii() and token.isprintable() and token == token.strip()
+
+
+def retry_after_s(headers: Mapping[str, Any]) -> float | None:
+    """Seconds of a Retry-After header, which is a number or an HTTP date; None when there is none to read."""
+    value = str(headers.get("retry-after", "")).strip()
+    if not value:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    from datetime import UTC, datetime
+    from email.utils import parsedate_to_datetime
+
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:  # HTTP dates are GMT
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+
+
+def first_line(error: Exception) -> str:
+    """What `error` says, in one line; its kind where it says nothing."""
+    return str(error).split("\n", 1)[0] or type(error).__name__
+
+
+class TlsContext:
+    """The TLS context that a URL needs.
+
+    Loading the trusted roots takes as long as the rest of the start, so it happens in a thread beside it. A plain http
+    server gets a context that trusts nobody: it serves no TLS, and could not be led to by a redirect either.
+    """
+
+    def __init__(self, base_url: str) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._error: OSError | None = None
+        self._thread: threading.Thread | None = None
+        if base_url.lower().startswith("https:"):
+            self._thread = threading.Thread(target=self._load_roots, name="tls-roots", daemon=True)
+            self._thread.start()
+
+    def get(self) -> ssl.SSLContext:
+        """The context, once it is whole. Raises UsageError when the roots cannot be loaded."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise UsageError(f"the trusted certificates cannot be loaded: {self._error}") from self._error
+        return self._context
+
+    def _load_roots(self) -> None:
+        try:
+            self._context = ssl.create_default_context() if _has_system_roots() else _packaged_roots()
+        except OSError as error:
+            self._error = error
+
+
+def _has_system_roots() -> bool:
+    paths = ssl.get_default_verify_paths()
+    return bool(paths.cafile or paths.capath)
+
+
+def _packaged_roots() -> ssl.SSLContext:
+    from agent_host.lean_httpx import httpx
+
+    return httpx.create_ssl_context()
