@@ -19,7 +19,7 @@ class _OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: COMMAND"):
-            message = "choose a command: run, resume, sessions, mock-gateway or doctor"
+            message = "choose a command: run, resume, serve, sessions, mock-gateway or doctor"
         notice(f"error: {message} (see `{self.prog} --help`)")
         sys.exit(2)
 
@@ -41,6 +41,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     resume = _add(commands, "resume", "headless:resume", "go on with a crashed or paused session, headless")
     resume.add_argument("session_id", metavar="SESSION_ID", nargs="?", help="default: the newest resumable one")
     _session_options(resume)
+    serve = _add(commands, "serve", "serve:serve", "one session for a client that talks JSON-RPC 2.0")
+    serve.add_argument("--socket", metavar="PATH", help="listen on a local socket instead of standard input and output")
+    serve.add_argument(
+        "--reconnect-s",
+        metavar="SECONDS",
+        type=_seconds,
+        default=0.0,
+        help="how long a session waits for a client of the socket to come back (0: not at all)",
+    )
+    _session_options(serve, without=("--output",))
     sessions = _add(commands, "sessions", "sessions:sessions", "list resumable and finished sessions, or prune them")
     sessions.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
     _prune_options(sessions)
@@ -56,8 +66,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _session_options(parser: argparse.ArgumentParser) -> None:
+def _session_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:
     for option, _, arguments in SETTING_OPTIONS:
+        if option in without:
+            continue
         parser.add_argument(option, **arguments)
     parser.add_argument("--workspace", metavar="DIR", help="project directory (current directory)")
     parser.add_argument(
@@ -94,6 +106,13 @@ def _state_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state-dir", metavar="DIR", help="default: $AGENT_HOST_STATE_DIR, else the user data directory"
     )
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 86_400:
+        raise argparse.ArgumentTypeError(f"give seconds from 0 to 86,400, not {text}")
+    return number
 
 
 def _port(text: str) -> int:

@@ -9,14 +9,25 @@ import orjson
 from policy.options import TaskOptions
 
 from agent_host.errors import UsageError
-from agent_host.rpc.params import Param, an_object, anything, flag, list_of, one_of, optional, text, whole
+from agent_host.rpc.params import (
+    InvalidParams,
+    Param,
+    an_object,
+    anything,
+    flag,
+    list_of,
+    one_of,
+    optional,
+    text,
+    whole,
+)
 from agent_host.rpc.server import Method
-from agent_host.session.host import Hello
+from agent_host.services.session import NewSession
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agent_host.events.ring import EventRing
+    from agent_host.rpc.feed import Feed
     from agent_host.session.host import Opened, SessionHost
 
 PROTOCOL_VERSION: Final = "1.0"
@@ -40,12 +51,11 @@ _TASK_OPTIONS = an_object(
 
 
 class Methods:
-    """Serves the methods out of one session host. `max_steps` is a task's limit where the client names none."""
+    """Serves the methods out of one session host; `feed` is what GetEvents looks into."""
 
-    def __init__(self, host: SessionHost, ring: EventRing, *, max_steps: int) -> None:
+    def __init__(self, host: SessionHost, feed: Feed) -> None:
         self._host = host
-        self._ring = ring
-        self._max_steps = max_steps
+        self._feed = feed
 
     def table(self) -> dict[str, Method]:
         """Every method by its name."""
@@ -101,7 +111,7 @@ class Methods:
     async def _create_session(self, params: Mapping[str, Any]) -> dict[str, Any]:
         hint = params.get("workspaceHint", {})
         opened = await self._host.create(
-            Hello(
+            NewSession(
                 params["userId"],
                 params["tenantId"],
                 params["executionEnvironment"],
@@ -120,7 +130,7 @@ class Methods:
         session.start_task(
             params["taskId"],
             params["prompt"],
-            max_steps=min(options.get("maxSteps", self._max_steps), session.max_steps),
+            max_steps=options.get("maxSteps"),
             options=TaskOptions(options.get("approvalMode"), options.get("allowNetwork")),
         )
         return {"taskId": params["taskId"], "status": "running"}
@@ -135,7 +145,7 @@ class Methods:
         session = opened.session
         told = _told(opened)
         incomplete = session.incomplete_task
-        told["resumedFromStep"] = 0 if session.steps_done is None else session.steps_done
+        told["resumedFromStep"] = session.step_count
         if incomplete is not None:
             told["incompleteTask"] = incomplete
             if params.get("autoContinue", True):
@@ -151,23 +161,22 @@ class Methods:
         return {"files": [file.to_wire() for file in files]}
 
     async def _approve_action(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        session, decision = self._host.session, params["decision"]
-        delivered = session is not None and session.desk.decide(
-            params["approvalId"],
-            approved=decision == "approved",
-            scope=params.get("scope", "once"),
-            reason=params.get("reason", ""),
-            arguments=params.get("arguments"),
-        )
-        return {
-            "approvalId": params["approvalId"],
-            "decision": decision,
-            "status": "delivered" if delivered else "not_found",
-        }
+        decision = params["decision"]
+        try:
+            status = self._host.decide(
+                params["approvalId"],
+                approved=decision == "approved",
+                scope=params.get("scope", "once"),
+                reason=params.get("reason"),
+                arguments=params.get("arguments"),
+            )
+        except ValueError as error:
+            raise InvalidParams(f"arguments: {error}") from error
+        return {"approvalId": params["approvalId"], "decision": decision, "status": status}
 
     async def _get_events(self, params: Mapping[str, Any]) -> dict[str, Any]:
         self._host.at_work(params["sessionId"])
-        found = self._ring.since(params["sinceId"])
+        found = self._feed.since(params["sinceId"])
         return {
             "events": [orjson.Fragment(event) for event in found.events],
             "gapDetected": found.gap_detected,

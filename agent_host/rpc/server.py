@@ -78,11 +78,15 @@ class Connection:
 
     # What the process does with it
 
+    async def answered(self) -> None:
+        """Until every request so far has its answer, taken or not."""
+        if self._serving:
+            await asyncio.wait(self._serving)
+
     async def finish(self) -> None:
-        """Until every request is answered and the client has taken all that was sent before this moment."""
-        me = asyncio.current_task()
-        while others := self._serving - ({me} if me is not None else set()):
-            await asyncio.wait(others)
+        """Until the client has taken all that was for it; its outbox is closed by then."""
+        await self.answered()
+        await self._events
         await self._channel.drained()
 
     async def close(self) -> None:

@@ -21,14 +21,23 @@ if TYPE_CHECKING:
 
 
 def load_bundle(
-    settings: Settings, where: Surroundings, *, session_id: str, state_dir: str, now: datetime
+    settings: Settings,
+    where: Surroundings,
+    *,
+    session_id: str,
+    state_dir: str,
+    now: datetime,
+    granted: bytes | None = None,
 ) -> PolicyBundle:
-    """The bundle that `host.policy` names, a built-in or a file, narrowed by what the settings add.
+    """The bundle that the Session Service `granted`, as JSON, else the one that `host.policy` names, a built-in or a
+    file; narrowed by what the settings add.
 
     Raises PolicyBundleInvalid with every problem in one message, PolicyExpired, UsageError when there is no such file.
     """
     name = settings.text("host.policy")
-    if name in BUILT_IN:
+    if granted is not None:
+        bundle = _checked(granted, "of the session service", session_id, now, any_session=False)
+    elif name in BUILT_IN:
         bundle = instantiate(
             template(name),
             workspace=where.workspace,
@@ -46,22 +55,31 @@ def load_bundle(
 
 
 def _from_file(path: str, session_id: str, now: datetime) -> PolicyBundle:
-    # pydantic is what validates a file; the shipped bundles need none of it.
-    from policy.validate import BundleProblems, check_usable, parse_bundle
-
     try:
-        bundle = parse_bundle(read_regular_file(path))
+        raw = read_regular_file(path)
     except OSError as error:
         raise UsageError(
             f"policy {path!r}: {error.strerror}; give a bundle file or one of {', '.join(BUILT_IN)}"
         ) from error
+    return _checked(raw, path, session_id, now, any_session=True)
+
+
+def _checked(raw: bytes, source: str, session_id: str, now: datetime, *, any_session: bool) -> PolicyBundle:
+    """`any_session`: the bundle may be for all of them, which only a user can say."""
+    # pydantic is what validates a bundle from outside; the shipped ones need none of it.
+    from policy.validate import ANY_SESSION, BundleProblems, check_usable, parse_bundle
+
+    try:
+        bundle = parse_bundle(raw)
     except BundleProblems as error:
-        raise PolicyBundleInvalid(f"policy {path}: {error}") from error
+        raise PolicyBundleInvalid(f"policy {source}: {error}") from error
     if bundle.expires_at <= now:
-        raise PolicyExpired(f"policy {path} expired at {bundle.expires_at.isoformat()}; get a new one")
-    problems = check_usable(bundle, session_id=session_id, now=now)
+        raise PolicyExpired(f"policy {source} expired at {bundle.expires_at.isoformat()}; get a new one")
+    problems = [str(problem) for problem in check_usable(bundle, session_id=session_id, now=now)]
+    if bundle.session_id == ANY_SESSION and not any_session:
+        problems.append(f"sessionId: only a bundle in a file is for any session, this one is for {session_id}")
     if problems:
-        raise PolicyBundleInvalid(f"policy {path}: " + "; ".join(map(str, problems)))
+        raise PolicyBundleInvalid(f"policy {source}: " + "; ".join(problems))
     return bundle
 
 

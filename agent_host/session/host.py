@@ -6,26 +6,17 @@ One process has one session. Until it is created or resumed there is nothing to 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agent_host.errors import OutOfOrder, SessionNotFound, SessionNotReady
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from agent_host.approval.desk import Delivery
+    from agent_host.approval.request import Scope
+    from agent_host.services.session import NewSession
     from agent_host.session.lifecycle import Session
-
-
-class Hello(NamedTuple):
-    """Who asks for a session, and from where (AH 3.2). `local_paths` are the user's project directories, the first of
-    which becomes the workspace; empty: the process's own choice."""
-
-    user_id: str
-    tenant_id: str
-    execution_environment: str
-    local_paths: tuple[str, ...] = ()
-    client_info: Mapping[str, str] = {}
-    supported_capabilities: tuple[str, ...] = ()
 
 
 class Opened(NamedTuple):
@@ -39,7 +30,7 @@ class Opened(NamedTuple):
 class Opener(Protocol):
     """Makes sessions; the composition root's part. Each raises AgentHostError where there can be none."""
 
-    async def create(self, hello: Hello) -> Opened:
+    async def create(self, new: NewSession) -> Opened:
         """A new session."""
         ...
 
@@ -79,12 +70,12 @@ class SessionHost:
             raise SessionNotReady(f"session {session_id} has ended")
         return session
 
-    async def create(self, hello: Hello) -> Opened:
+    async def create(self, new: NewSession) -> Opened:
         """A new session. Raises OutOfOrder when this process has one, and what `Opener.create` raises."""
         self._only_once()
         self._opening = True
         try:
-            return self._keep(await self._opener.create(hello))
+            return self._keep(await self._opener.create(new))
         finally:
             self._opening = False
 
@@ -103,6 +94,23 @@ class SessionHost:
         finally:
             self._opening = False
 
+    def decide(
+        self,
+        approval_id: str,
+        *,
+        approved: bool,
+        scope: Scope,
+        reason: str | None,
+        arguments: Mapping[str, Any] | None,
+    ) -> Delivery:
+        """Somebody's answer to an approval; see `ApprovalDesk.decide`. Raises SessionNotReady, ValueError."""
+        if self._session is None:
+            raise SessionNotReady("there is no session yet: CreateSession or ResumeSession comes first")
+        desk = self._session.desk
+        if desk is None or self._session.ended:
+            return "not_found"
+        return desk.decide(approval_id, approved=approved, scope=scope, reason=reason, arguments=arguments)
+
     async def shutdown(self, reason: str) -> str | None:
         """The clean end of whatever there is (AH 3.4); returns the session's id, None when there was none."""
         if self._opening:
@@ -112,6 +120,16 @@ class SessionHost:
             await session.shut_down(reason)
         self.over.set()
         return None if session is None else session.session_id
+
+    def attend(self) -> None:
+        """A client is there (again)."""
+        if self._session is not None and self._session.desk is not None:
+            self._session.desk.attend()
+
+    def suspend(self) -> None:
+        """The client is gone for now: what waits for its answer goes on waiting, without a time-out."""
+        if self._session is not None and self._session.desk is not None:
+            self._session.desk.suspend()
 
     async def let_go(self) -> None:
         """The client is gone, or the process is told to end: finish the step and leave the session resumable."""

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from policy.options import AS_THE_BUNDLE_SAYS
 
 from agent_host import lenient_json
 from agent_host.errors import AgentHostError, ErrorCode, SessionNotReady
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AsyncExitStack
 
+    from policy.options import TaskOptions
+
     from agent_host.approval.desk import ApprovalDesk
     from agent_host.loop.context import LoopContext, TaskEnd
     from agent_host.services.session import SessionService
+    from config.settings import Settings
     from policy.bundle import PolicyBundle
     from state.locations import SessionPaths
     from state.store import LoadReport
@@ -44,7 +48,7 @@ _OBSERVERS_S = 1.5
 class Session:
     """A session around its loop context. One task at a time; each may follow another on the same thread.
 
-    `desk` is where approvals wait, `service` is told of the end, `resources` are let go with the session. After the end
+    `desk` is where approvals wait for a client, None where there is none; `service` is told of the end, `resources` are let go with the session. After the end
     `kept_at` is the file of the result where the disk took it, and `unkept` what it refused, in one line; `stays`: the
     session can then be resumed although its task is over. `on_broken` is told when a task died of a fault of the
     program; whoever waits for the task gets it as well.
@@ -55,19 +59,18 @@ class Session:
         ctx: LoopContext,
         paths: SessionPaths,
         *,
-        desk: ApprovalDesk,
+        desk: ApprovalDesk | None,
         service: SessionService,
         resources: AsyncExitStack,
-        status: SessionStatus,
+        settings: Settings,
     ) -> None:
         self._ctx = ctx
         self._paths = paths
         self._service = service
         self._resources = resources
+        self._settings = settings
         self._life = session_machine()
         self._life.fire("open")
-        if status is SessionStatus.PAUSED:
-            self._life.fire("pause")
         self._began = time.monotonic()
         self._began_at = now_rfc3339()
         self._work = Work(ctx, self._life, self._broken)
@@ -123,9 +126,20 @@ class Session:
             "maxSteps": task.max_steps,
         }
 
+    @property
+    def step_count(self) -> int:
+        """Steps that the last task has behind it."""
+        task = self._ctx.state.task
+        return 0 if task is None else task.step_count
+
+    @property
+    def step_cursor(self) -> str | None:
+        """The last completed step, as the Session Service is told of it."""
+        return self._ctx.state.step_cursor
+
     def state(self) -> dict[str, Any]:
         """The result of GetSessionState."""
-        return session_state(self._ctx, self._life.state, self.desk.pending())
+        return session_state(self._ctx, self._life.state, [] if self.desk is None else self.desk.pending())
 
     def unknown_approvals(self, names: Iterable[str]) -> list[str]:
         """Those of `names` that are no approval rule of the bundle, no tool and no capability: most likely misspelt."""
@@ -147,27 +161,40 @@ class Session:
 
     # Its tasks
 
-    def start_task(self, task_id: str, prompt: str, *, max_steps: int) -> None:
-        """Begin a task; see `Work.start`. Raises SessionNotReady while the session is paused."""
+    def announce(self, environment: str) -> None:
+        """Tell that there is a new session."""
+        payload = {
+            "executionEnvironment": environment,
+            "workspace": self._ctx.where.workspace,
+            "model": self._ctx.model,
+        }
+        self._ctx.emitter.emit(EventType.SESSION_STARTED, payload)
+
+    def start_task(
+        self, task_id: str, prompt: str, *, max_steps: int | None = None, options: TaskOptions = AS_THE_BUNDLE_SAYS
+    ) -> None:
+        """Begin a task; see `Work.start`. Without `max_steps` the settings' limit holds, and the workspace's in any
+        case. Raises SessionNotReady while the session is paused."""
         if self._life.state is SessionStatus.PAUSED:
             raise SessionNotReady("the session is paused; ResumeSession comes first")
-        self._work.start(task_id, prompt, max_steps=max_steps)
+        limit = self._settings.integer("host.max_steps")
+        wanted = limit if max_steps is None else self._settings.within("host.max_steps", max_steps)
+        self._work.start(task_id, prompt, max_steps=wanted, options=options)
 
     def go_on(self, *, max_steps: int | None = None) -> None:
         """Go on with the task on record; see `Work.go_on`."""
         self._leave_pause()
         self._work.go_on(max_steps=max_steps)
 
-    def renew(self, bundle: PolicyBundle, head: bytes) -> None:
-        """Work under another bundle from here on (AH 8.6); `head` is the front of model requests under it."""
+    def renew(self, bundle: PolicyBundle, model: str, head_of: Callable[[LoopContext], bytes]) -> None:
+        """Work under another bundle from here on (AH 8.6); `head_of` makes the front of model requests under it."""
         ctx = self._ctx
-        ctx.bundle, ctx.head, ctx.head_tokens = bundle, head, ctx.count(head.decode())
+        ctx.bundle, ctx.model = bundle, model
+        ctx.head = head_of(ctx)
+        ctx.head_tokens = ctx.count(ctx.head.decode())
         ctx.policy_expired = False
-        ctx.checkpoint(
-            None,
-            "session_status",
-            {"status": SessionStatus.RUNNING, "policyBundleVersion": bundle.policy_bundle_version},
-        )
+        fields = {"status": SessionStatus.RUNNING, "policyBundleVersion": bundle.policy_bundle_version}
+        ctx.checkpoint(None, "session_status", fields)
         self._leave_pause()
 
     def cancel_task(self, task_id: str, *, force: bool = False) -> None:
@@ -199,7 +226,8 @@ class Session:
     async def leave(self) -> None:
         """Finish the step and let the session go; the next process resumes it."""
         self._ending = True
-        self.desk.suspend()
+        if self.desk is not None:
+            self.desk.suspend()
         if self._work.busy:
             self.interrupt()
             await self._work.idle()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import CheckpointUnreadable, CheckpointWriteFailed, SessionHeld, SessionNotFound, UsageError
 from agent_host.http_basics import shown_url
-from agent_host.stamps import new_id
 from agent_host.thread.messages import Message, encode
 from agent_host.thread.prompt import system_prompt
 from agent_host.thread.tokens import message_tokens
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from agent_host.routing.facts import Surroundings
+    from agent_host.services.session import NewSession, SessionGrant
     from config.settings import Settings
     from policy.bundle import PolicyBundle
     from state.file_session import FileSession
@@ -35,13 +35,13 @@ _OF_ONE_PROCESS = frozenset({"host.output"})
 @dataclass(frozen=True, slots=True)
 class Launch:
     """What a session is started with. `flags` are the settings given on the command line: a resume takes them over
-    from the run. `approve_all` and `approvals` answer approval requests in advance."""
+    from the run. `session_id` is the one that is resumed, or wished for. `approve_all` and `approvals` answer approval requests in advance."""
 
     settings: Settings
     flags: Mapping[str, Any]
     workspace: str
     state_dir: str
-    session_id: str
+    session_id: str | None
     approvals: frozenset[str] = frozenset()
     approve_all: bool = False
 
@@ -91,40 +91,45 @@ def recorded_options(state_dir: str, session_id: str) -> dict[str, Any]:
             raise
 
 
-def open_store(
-    launch: Launch, bundle: PolicyBundle, where: Surroundings, count: Callable[[str], int], *, new: bool
-) -> FileSession:
-    """The session's store: made anew, or taken over from the process that had it last.
+def open_store(launch: Launch, session_id: str) -> FileSession:
+    """The session's store, taken over from the process that had it last.
 
-    Raises SessionHeld, SessionNotFound, CheckpointUnreadable, CheckpointWriteFailed, UsageError.
+    Raises SessionHeld, SessionNotFound, CheckpointUnreadable, CheckpointWriteFailed.
     """
-    sessions = FileCheckpointStore(launch.state_dir, blob_limit_bytes=launch.settings.integer("host.max_stored_bytes"))
     with state_errors_translated():
-        return _create(sessions, launch, bundle, where, count) if new else sessions.open(launch.session_id)
+        return _sessions(launch).open(session_id)
 
 
-def _create(
-    sessions: FileCheckpointStore,
+def create_store(
     launch: Launch,
     bundle: PolicyBundle,
     where: Surroundings,
     count: Callable[[str], int],
+    grant: SessionGrant,
+    new: NewSession,
 ) -> FileSession:
+    """The store of the session that `grant` allows. Raises SessionHeld, UsageError, CheckpointUnreadable."""
     options = {
         "flags": _kept_flags(launch.flags),
         "workspace": launch.workspace,
         "approvals": sorted(launch.approvals),
         "approveAll": launch.approve_all,
     }
-    identity = SessionIdentity(launch.session_id, new_id("ws"), LOCAL, LOCAL, options)
+    identity = SessionIdentity(grant.session_id, grant.workspace_id, new.tenant_id, new.user_id, options)
     text = system_prompt(workspace=where.workspace, os_family=where.os_family, shell=where.shell)
-    first = encode(Message("system", text, message_tokens(count, text)), session_id=launch.session_id)
+    first = encode(Message("system", text, message_tokens(count, text)), session_id=grant.session_id)
     state = Checkpoint(identity, policy_bundle_version=bundle.policy_bundle_version, thread=[first])
-    try:
-        _clear_unbegun(sessions, launch.session_id)
-        return sessions.create(launch.session_id, state)
-    except WriteFailed as error:  # nothing was begun, so there is nothing to resume
-        raise UsageError(f"the state directory {launch.state_dir} cannot be used: {error}") from error
+    sessions = _sessions(launch)
+    with state_errors_translated():
+        try:
+            _clear_unbegun(sessions, grant.session_id)
+            return sessions.create(grant.session_id, state)
+        except WriteFailed as error:  # nothing was begun, so there is nothing to resume
+            raise UsageError(f"the state directory {launch.state_dir} cannot be used: {error}") from error
+
+
+def _sessions(launch: Launch) -> FileCheckpointStore:
+    return FileCheckpointStore(launch.state_dir, blob_limit_bytes=launch.settings.integer("host.max_stored_bytes"))
 
 
 def _clear_unbegun(sessions: FileCheckpointStore, session_id: str) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from policy.options import AS_THE_BUNDLE_SAYS
+
 from agent_host.contracts import Artifact
 from agent_host.errors import CheckpointWriteFailed, NoActiveTask, PolicyExpired, TaskAlreadyRunning, UsageError
 from agent_host.events.kinds import EventType
@@ -19,6 +21,8 @@ from agent_host.thread.tokens import message_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
+
+    from policy.options import TaskOptions
 
     from agent_host.loop.context import EndStatus, LoopContext
     from agent_host.states import Machine, SessionStatus
@@ -67,7 +71,7 @@ class Work:
         done = running is not None and running.done() and not running.cancelled() and running.exception() is None
         return running.result() if running is not None and done else None
 
-    def start(self, task_id: str, prompt: str, *, max_steps: int) -> None:
+    def start(self, task_id: str, prompt: str, *, max_steps: int, options: TaskOptions) -> None:
         """Begin a task; on return it is on record and under way.
 
         Raises TaskAlreadyRunning, PolicyExpired, UsageError for an id that the session has had, CheckpointWriteFailed.
@@ -78,8 +82,12 @@ class Work:
             raise PolicyExpired(f"the policy expired at {ctx.bundle.expires_at.isoformat()}; resume with a new one")
         message = Message("user", prompt, message_tokens(ctx.count, prompt))
         encoded = encode(message, session_id=ctx.session_id, task_id=task_id)
+        fields: dict[str, Any] = {"taskId": task_id, "prompt": prompt, "maxSteps": max_steps}
+        if options != AS_THE_BUNDLE_SAYS:
+            fields["options"] = options.to_record()
+        ctx.task_options = options
         try:
-            ctx.record("task_started", {"taskId": task_id, "prompt": prompt, "maxSteps": max_steps}, encoded)
+            ctx.record("task_started", fields, encoded)
         except CheckpointWriteFailed:
             ctx.thread.add_task(message)
             ctx.checkpoint(None, "task_ended", {"status": "failed", "reason": CheckpointWriteFailed.code})

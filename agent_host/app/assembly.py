@@ -1,0 +1,239 @@
+"""What a session's loop works with, put together; the only module that knows the runtime."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from agent_host.approval.watched import WatchedGate
+from agent_host.errors import PolicyDenied, UsageError
+from agent_host.llm.anthropic import AnthropicDialect
+from agent_host.llm.deferred import DeferredClient
+from agent_host.llm.retry import RetryPolicy
+from agent_host.llm.urls import checked_token, password_of
+from agent_host.loop.cancellation import Cancellation
+from agent_host.loop.context import LoopContext
+from agent_host.routing.capabilities import TOOLS
+from agent_host.routing.facts import Surroundings
+from agent_host.routing.host_tools import HostTools
+from agent_host.scrub import Scrubber, take_from_environment
+from agent_host.states import task_machine
+from agent_host.thread.messages import decode
+from agent_host.thread.thread import Thread
+from agent_host.thread.tokens import TokenizerUnavailable, counter
+from tool_runtime.platform import OS_FAMILY, current
+from tool_runtime.router import LocalToolRouter
+from tool_runtime.settings import RuntimeSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from agent_host.approval.gate import ApprovalGate
+    from agent_host.contracts import ToolDefinition
+    from agent_host.events.emitter import Emitter
+    from agent_host.http_basics import TlsContext
+    from agent_host.llm.client import LlmClient
+    from agent_host.llm.stream import Dialect
+    from agent_host.services.workspace import WorkspaceService
+    from agent_host.session.opening import Launch
+    from config.settings import Settings
+    from policy.bundle import PolicyBundle
+    from policy.facts import ShellName
+    from state.checkpoint import Checkpoint
+    from state.file_session import FileSession
+
+TOKEN_VARIABLE = "LLM_GATEWAY_AUTH_TOKEN"  # noqa: S105  the variable's name, not its value
+
+_DIALECTS: dict[str, Callable[[], Dialect]] = {"anthropic": AnthropicDialect}
+_SHELLS: dict[str, ShellName] = {
+    "bash": "bash",
+    "zsh": "zsh",
+    "cmd.exe": "cmd",
+    "cmd": "cmd",
+    "powershell.exe": "powershell",
+    "pwsh": "powershell",
+}
+
+
+class Place(NamedTuple):
+    """The machine and the workspace as tools and policy see them. `shell` is the path of the one that runs commands."""
+
+    shell: str
+    where: Surroundings
+
+
+class Parts(NamedTuple):
+    """What is decided about a session before anything of it is on disk."""
+
+    place: Place
+    bundle: PolicyBundle
+    model: str
+    count: Callable[[str], int]
+    dialect: Dialect
+
+    @classmethod
+    def of(cls, launch: Launch, place: Place, bundle: PolicyBundle) -> Parts:
+        """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer."""
+        settings = launch.settings
+        dialect = _DIALECTS[settings.text("llm.dialect")]()
+        return cls(place, bundle, _model(settings, bundle), _counter(settings), dialect)
+
+
+class Gateway(NamedTuple):
+    """Where the model is, and what its certificate is checked with, which is made while a session opens."""
+
+    url: str
+    tls: TlsContext
+
+
+class Secrets(NamedTuple):
+    """What this process must not tell anybody."""
+
+    gateway_token: str | None
+    scrubber: Scrubber
+
+
+def place_of(launch: Launch) -> Place:
+    """This machine, with the launch's workspace."""
+    shell = current.default_shell(os.environ)
+    home = os.path.expanduser("~")
+    return Place(
+        shell,
+        Surroundings(
+            workspace=launch.workspace,
+            home=os.path.realpath(home) if os.path.isabs(home) else None,
+            os_family=OS_FAMILY,
+            shell=_SHELLS.get(os.path.basename(shell).lower(), "sh"),
+        ),
+    )
+
+
+def take_secrets(gateway_url: str, *others: str | None) -> Secrets:
+    """The gateway's token, taken out of the environment, and what keeps it and `others` from being told. Raises
+    UsageError for a token that no header can carry."""
+    token = checked_token(take_from_environment(TOKEN_VARIABLE))
+    return Secrets(token, Scrubber([token, password_of(gateway_url), *others]))
+
+
+def make_context(
+    launch: Launch,
+    parts: Parts,
+    store: FileSession,
+    gateway: Gateway,
+    secrets: Secrets,
+    gate: ApprovalGate,
+    emitter: Emitter,
+    workspace: WorkspaceService,
+) -> LoopContext:
+    """The loop's context for the session in `store`."""
+    settings, session_id = launch.settings, store.state.identity.session_id
+    runtime = LocalToolRouter(runtime_settings(settings, launch.workspace, parts.place.shell))
+    router = HostTools(runtime, workspace, runtime.read_file, secrets.scrubber)
+    disabled = dict.fromkeys(settings.names("tools.disabled"), "tools.disabled in the configuration")
+    retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
+    definitions = router.get_available_tools()
+    head = _head(parts, store.state, definitions, disabled)
+    phase = task_machine()
+    return LoopContext(
+        store=store,
+        thread=_thread(parts.dialect, store.state),
+        llm=DeferredClient(lambda: _client(settings, gateway, secrets.gateway_token, parts.dialect, session_id)),
+        router=router,
+        gate=WatchedGate(gate, phase),
+        emitter=emitter,
+        workspace=workspace,
+        bundle=parts.bundle,
+        where=parts.place.where,
+        tools=frozenset(tool.tool_name for tool in definitions),
+        disabled_tools=disabled,
+        model=parts.model,
+        head=head,
+        head_tokens=parts.count(head.decode()),
+        retry=RetryPolicy(settings.integer("llm.max_retries"), *retry_s),
+        count=parts.count,
+        clock=utc_now,
+        cancellation=Cancellation(),
+        scrubber=secrets.scrubber,
+        max_stored_bytes=settings.integer("host.max_stored_bytes"),
+        phase=phase,
+    )
+
+
+def head_of(ctx: LoopContext, parts: Parts) -> bytes:
+    """The front of model requests of a session that goes on under the parts' bundle."""
+    return _head(parts, ctx.state, ctx.router.get_available_tools(), ctx.disabled_tools)
+
+
+def runtime_settings(settings: Settings, workspace: str, shell: str) -> RuntimeSettings:
+    """What the runtime is told of the settings."""
+    return RuntimeSettings(
+        workspace=workspace,
+        shell=shell,
+        file_timeout_s=settings.number("tools.file_timeout_s"),
+        command_timeout_s=settings.number("tools.command_timeout_s"),
+        http_timeout_s=settings.number("tools.http_timeout_s"),
+        max_output_bytes=settings.integer("tools.max_output_bytes"),
+        max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
+        secret_env=frozenset({TOKEN_VARIABLE}),
+        env_passthrough=frozenset(settings.names("tools.env_passthrough")),
+    )
+
+
+def utc_now() -> datetime:
+    """The present moment."""
+    return datetime.now(UTC)
+
+
+def _thread(dialect: Dialect, state: Checkpoint) -> Thread:
+    """The conversation behind the system prompt; a turn whose step is open enters it when the step is over."""
+    thread, step = Thread(dialect.renderer), state.open_step
+    messages = map(decode, itertools.islice(state.thread, 1, None))
+    still_open = None if step is None else step.position - 1
+    thread.restore(messages, still_open=still_open, dropped=state.dropped_messages)
+    return thread
+
+
+def _head(parts: Parts, state: Checkpoint, definitions: Sequence[ToolDefinition], disabled: Mapping[str, str]) -> bytes:
+    return parts.dialect.head(
+        model=parts.model,
+        max_tokens=parts.bundle.llm_policy.max_output_tokens,
+        system=decode(state.thread[0]).content,
+        tools=_offered(definitions, parts.bundle, disabled),
+    )
+
+
+def _offered(
+    definitions: Sequence[ToolDefinition], bundle: PolicyBundle, disabled: Mapping[str, str]
+) -> list[ToolDefinition]:
+    """What the model is shown: only tools whose capability is granted (AH 5.2)."""
+    return [
+        tool
+        for tool in definitions
+        if tool.tool_name not in disabled
+        and tool.tool_name in TOOLS
+        and bundle.capability(TOOLS[tool.tool_name].capability) is not None
+    ]
+
+
+def _model(settings: Settings, bundle: PolicyBundle) -> str:
+    allowed = bundle.llm_policy.allowed_models
+    wanted = settings.text("llm.model") or allowed[0]
+    if wanted not in allowed:
+        raise PolicyDenied(f"--model {wanted} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
+    return wanted
+
+
+def _counter(settings: Settings) -> Callable[[str], int]:
+    try:
+        return counter(settings.text("llm.tokenizer"))
+    except TokenizerUnavailable as error:
+        raise UsageError(f"llm.tokenizer: {error}") from error
+
+
+def _client(settings: Settings, gateway: Gateway, token: str | None, dialect: Dialect, session_id: str) -> LlmClient:
+    from agent_host.llm.client import GatewayTimeouts, LlmClient
+
+    timeouts = GatewayTimeouts(settings.number("llm.connect_timeout_s"), settings.number("llm.read_timeout_s"))
+    return LlmClient(gateway.url, token, dialect, session_id=session_id, timeouts=timeouts, tls=gateway.tls)

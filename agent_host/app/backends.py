@@ -1,0 +1,123 @@
+"""The backend services of one process: over HTTP where the environment names one, else embedded on this disk."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from agent_host.errors import SessionNotFound
+from agent_host.scrub import take_from_environment
+from agent_host.services.approval import ApprovalReporter, EmbeddedApprovalService, HttpApprovalService
+from agent_host.services.endpoints import TOKEN_VARIABLE, endpoints
+from agent_host.services.session import EmbeddedSessionService, HttpSessionService
+from agent_host.services.workspace import EmbeddedWorkspaceService, HttpWorkspaceService
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent_host.events.emitter import Sink
+    from agent_host.services.http import ServiceClient
+    from agent_host.services.session import SessionService
+    from agent_host.services.workspace import WorkspaceService
+    from config.settings import Settings
+    from state.blobs import BlobFolder
+    from state.checkpoint import SessionIdentity
+    from state.locations import SessionPaths
+
+SERVICES_TOKEN_VARIABLE = TOKEN_VARIABLE
+
+
+class Backends:
+    """What `environ` and the settings say about services. Nothing is connected before its first use.
+
+    Raises UsageError for a URL or a token that cannot be used.
+    """
+
+    def __init__(self, environ: Mapping[str, str], settings: Settings) -> None:
+        self._urls = endpoints(environ)
+        self._environ = environ
+        self._settings = settings
+        self.token = take_from_environment(SERVICES_TOKEN_VARIABLE) if any(self._urls) else None
+        self._clients: dict[str, ServiceClient] = {}
+        self._workspaces: dict[str, str] = {}
+
+    @property
+    def has_session_service(self) -> bool:
+        """Whether sessions are granted by a server."""
+        return self._urls.session is not None
+
+    def sessions(self) -> SessionService:
+        """Who grants sessions."""
+        url = self._urls.session
+        return EmbeddedSessionService(self._workspace_of) if url is None else HttpSessionService(self._client(url))
+
+    def workspace(self, identity: SessionIdentity, paths: SessionPaths, blobs: BlobFolder) -> WorkspaceService:
+        """Where the session's artifacts go."""
+        url = self._urls.workspace
+        if url is None:
+            return EmbeddedWorkspaceService(paths.artifacts, blobs, workspace_id=identity.workspace_id)
+        return HttpWorkspaceService(self._client(url), identity.workspace_id, identity.session_id)
+
+    def approvals(self, paths: SessionPaths) -> ApprovalReporter:
+        """Who is told of decisions."""
+        url = self._urls.approval
+        home = EmbeddedApprovalService(paths.approvals) if url is None else HttpApprovalService(self._client(url))
+        return ApprovalReporter(home)
+
+    def observers(self) -> list[Sink]:
+        """Sinks of the Audit and Telemetry Services and of OpenTelemetry, as far as there are such."""
+        from agent_host.events.otel import otel_sink
+
+        found: list[Sink] = []
+        if self._urls.audit is not None:
+            found.append(self._audit(self._urls.audit))
+        if self._urls.telemetry is not None:
+            found.append(self._telemetry(self._urls.telemetry))
+        traces = otel_sink(self._environ, provider=self._settings.text("llm.dialect"))
+        return found if traces is None else [*found, traces]
+
+    def know(self, identity: SessionIdentity) -> None:
+        """The session is on this disk; the embedded Session Service may grant its resume."""
+        self._workspaces[identity.session_id] = identity.workspace_id
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await asyncio.gather(*(client.aclose() for client in self._clients.values()))
+
+    def _audit(self, url: str) -> Sink:
+        from agent_host.events.audit import AUDIT_EVENTS, AuditRecords
+        from agent_host.events.batches import BatchedSink
+        from agent_host.services.observers import HttpEventService
+
+        post = HttpEventService(self._client(url), "/audit/events").post
+        return BatchedSink(post, AUDIT_EVENTS, shape=AuditRecords())
+
+    def _telemetry(self, url: str) -> Sink:
+        from agent_host.events.batches import BatchedSink
+        from agent_host.events.telemetry import TELEMETRY_EVENTS, telemetry_line
+        from agent_host.services.observers import HttpEventService
+
+        post = HttpEventService(self._client(url), "/telemetry/events").post
+        return BatchedSink(post, TELEMETRY_EVENTS, shape=telemetry_line)
+
+    def _client(self, url: str) -> ServiceClient:
+        """One client a URL: services behind one address share their connections."""
+        if url not in self._clients:
+            from agent_host.services.http import ServiceClient
+
+            settings = self._settings
+            self._clients[url] = ServiceClient(
+                url,
+                self.token,
+                timeout_s=settings.number("services.timeout_s"),
+                retries=settings.integer("services.max_retries"),
+                retry_base_s=settings.number("services.retry_base_s"),
+                retry_max_s=settings.number("services.retry_max_s"),
+            )
+        return self._clients[url]
+
+    def _workspace_of(self, session_id: str) -> str:
+        try:
+            return self._workspaces[session_id]
+        except KeyError:
+            raise SessionNotFound(f"there is no session {session_id} on this machine") from None

@@ -1,0 +1,94 @@
+"""`run` and `resume`: one task from start to end, as a client of the same session that `serve` offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agent_host.app.opener import SessionOpener
+from agent_host.approval.gate import UnattendedGate
+from agent_host.errors import CheckpointWriteFailed, UsageError
+from agent_host.services.session import NewSession
+from agent_host.session.opening import LOCAL
+from agent_host.stamps import new_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from agent_host.approval.gate import ApprovalGate
+    from agent_host.events.emitter import Sink
+    from agent_host.loop.context import TaskEnd
+    from agent_host.session.lifecycle import Session
+    from agent_host.session.opening import Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A headless run that came to an end: the result object, what it changed, and where its records lie."""
+
+    end: TaskEnd
+    result: dict[str, Any]
+    patch: str
+    records: str
+
+
+class _OneLaunch:
+    """The launch that the command line made, whoever asks."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+
+    def new(self, workspace: str | None = None) -> Launch:  # noqa: ARG002  the command line's it is
+        return self._launch
+
+    def again(self, session_id: str) -> Launch:  # noqa: ARG002  its options are in it already
+        return self._launch
+
+
+async def run_headless(
+    launch: Launch,
+    prompt: str | None,
+    *,
+    max_steps: int | None,
+    sinks: Sequence[Sink],
+    on_open: Callable[[Session], None],
+    on_end: Callable[[Finished], None],
+    gate: ApprovalGate | None = None,
+    environment: str = "desktop",
+) -> Finished:
+    """One task: `prompt` starts a session, None resumes the one of the launch. `gate` answers what needs an approval;
+    without one nobody is there, and what was approved in advance is all that is.
+
+    `on_end` tells the result while the checkpoint is still there: a process that dies in between leaves a session
+    whose resume tells it again. Raises AgentHostError for what keeps the session from starting; everything later is in
+    the result.
+    """
+    unattended = UnattendedGate(launch.approvals, approve_all=launch.approve_all)
+    opener = SessionOpener(_OneLaunch(launch), gate=lambda _: gate or unattended, watch=lambda _: sinks)
+    if prompt is None:
+        if launch.session_id is None:
+            raise UsageError("a resume needs the id of its session")
+        opened = await opener.resume(launch.session_id, cursor=None)
+    else:
+        opened = await opener.create(NewSession(LOCAL, LOCAL, environment, (launch.workspace,)))
+    session = opened.session
+    end: TaskEnd | None = None
+    try:
+        on_open(session)
+        if prompt is None:
+            session.go_on(max_steps=max_steps)
+        else:
+            _start(session, prompt, max_steps or launch.settings.integer("host.max_steps"), launch)
+        end = await session.task_ended()
+        finished = Finished(end, session.result(end), session.patch(), session.records)
+        on_end(finished)
+        return finished
+    finally:
+        await session.conclude(end)
+
+
+def _start(session: Session, prompt: str, max_steps: int, launch: Launch) -> None:
+    try:
+        session.start_task(new_id("task"), prompt, max_steps=max_steps)
+    except CheckpointWriteFailed as error:  # then there is nothing to resume
+        raise UsageError(f"the state directory {launch.state_dir} cannot be used: {error}") from error

@@ -1,0 +1,209 @@
+"""How this process comes to its session (AH 3.2, 9.5): the services asked, the policy checked, all put together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Protocol
+
+from agent_host.app.assembly import Gateway, Parts, Place, head_of, make_context, place_of, take_secrets, utc_now
+from agent_host.app.backends import Backends
+from agent_host.approval.desk import ApprovalDesk
+from agent_host.errors import Incompatible, SessionExpired, UsageError
+from agent_host.events.emitter import Emitter
+from agent_host.events.sinks import RunLog, next_event_id
+from agent_host.http_basics import TlsContext
+from agent_host.llm.urls import checked_url
+from agent_host.session.approval_reports import ApprovalReports
+from agent_host.session.handshake import load_bundle
+from agent_host.session.host import Opened
+from agent_host.session.lifecycle import Session
+from agent_host.session.opening import MOCK_PREFIX, create_store, open_store
+from state.locations import SessionPaths
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from agent_host.approval.gate import ApprovalGate
+    from agent_host.events.emitter import Sink
+    from agent_host.services.session import NewSession, SessionGrant
+    from agent_host.session.opening import Launch
+    from policy.bundle import PolicyBundle
+    from state.file_session import FileSession
+
+_OBSERVERS_S = 1.5
+
+
+class Launches(Protocol):
+    """Where sessions' settings come from. Raises UsageError for what cannot be used."""
+
+    def new(self, workspace: str | None = None) -> Launch:
+        """For a new session in `workspace`, else where the program was started."""
+        ...
+
+    def again(self, session_id: str) -> Launch:
+        """For a session that is resumed. Raises SessionNotFound, CheckpointUnreadable."""
+        ...
+
+
+class SessionOpener:
+    """Makes the process's session. `gate` gives who answers approvals; `watch` who watches, by the first event's
+    number."""
+
+    def __init__(
+        self,
+        launches: Launches,
+        *,
+        gate: Callable[[Launch], ApprovalGate],
+        watch: Callable[[int], Sequence[Sink]],
+    ) -> None:
+        self._launches = launches
+        self._gate = gate
+        self._watch = watch
+        self._backends: Backends | None = None
+        self._launch: Launch | None = None
+
+    async def create(self, new: NewSession) -> Opened:
+        """A new session. Raises UsageError, PolicyError, Incompatible, ServiceError, SessionHeld."""
+        launch = self._launches.new(new.local_paths[0] if new.local_paths else None)
+        async with AsyncExitStack() as resources:
+            backends = await self._open_backends(launch, resources)
+            if backends.has_session_service and launch.session_id is not None:
+                raise UsageError("a session id cannot be chosen: the service of SESSION_SERVICE_URL gives ids")
+            grant = await backends.sessions().create(new._replace(session_id=launch.session_id))
+            _refuse_incompatible(grant)
+            place = place_of(launch)
+            bundle = _bundle(launch, place, grant)
+            # A wrong model or tokenizer, or no gateway, is told before anything is on disk.
+            parts = Parts.of(launch, place, bundle)
+            url = await resources.enter_async_context(_gateway(launch))
+            with contextlib.ExitStack() as begun:
+                store = create_store(launch, bundle, place.where, parts.count, grant, new)
+                begun.callback(store.close)
+                session = self._session(launch, parts, backends, store, url, resources)
+                begun.pop_all()
+            session.announce(new.execution_environment)
+            return Opened(session, grant.compatibility_status, grant.feature_flags)
+
+    async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
+        """The session that another process left. Raises SessionNotFound, SessionExpired (then it is gone here as well),
+        SessionHeld, CheckpointUnreadable, and what `create` raises."""
+        launch = self._launches.again(session_id)
+        async with AsyncExitStack() as resources:
+            backends = await self._open_backends(launch, resources)
+            with contextlib.ExitStack() as opened:
+                store = open_store(launch, session_id)
+                opened.callback(store.close)
+                backends.know(store.state.identity)
+                grant = await self._granted_again(backends, store, cursor)
+                place = place_of(launch)
+                parts = Parts.of(launch, place, _bundle(launch, place, grant))
+                url = await resources.enter_async_context(_gateway(launch))
+                session = self._session(launch, parts, backends, store, url, resources)
+                opened.pop_all()
+            return Opened(session, grant.compatibility_status, grant.feature_flags)
+
+    async def refresh(self, session: Session, *, cursor: str | None) -> Opened:
+        """The session under a bundle that is asked for anew (AH 8.6). Raises what `resume` raises."""
+        launch, backends = self._launch, self._backends
+        if launch is None or backends is None:
+            raise RuntimeError("only an opened session is refreshed")
+        grant = await backends.sessions().resume(session.session_id, checkpoint_cursor=cursor or session.step_cursor)
+        _refuse_incompatible(grant)
+        place = place_of(launch)
+        parts = Parts.of(launch, place, _bundle(launch, place, grant))
+        session.renew(parts.bundle, parts.model, lambda ctx: head_of(ctx, parts))
+        return Opened(session, grant.compatibility_status, grant.feature_flags)
+
+    async def _open_backends(self, launch: Launch, resources: AsyncExitStack) -> Backends:
+        self._launch = launch
+        self._backends = Backends(os.environ, launch.settings)
+        resources.push_async_callback(self._backends.aclose)
+        return self._backends
+
+    async def _granted_again(self, backends: Backends, store: FileSession, cursor: str | None) -> SessionGrant:
+        state = store.state
+        try:
+            grant = await backends.sessions().resume(
+                state.identity.session_id, checkpoint_cursor=cursor or state.step_cursor
+            )
+        except SessionExpired:
+            store.delete()  # nobody will ever resume it (AH 9.6)
+            raise
+        _refuse_incompatible(grant)
+        return grant
+
+    def _session(
+        self, launch: Launch, parts: Parts, backends: Backends, store: FileSession, url: str, resources: AsyncExitStack
+    ) -> Session:
+        """Put it all together. What is to be let go at its end is in `resources` on return."""
+        identity = store.state.identity
+        paths = SessionPaths(launch.state_dir, identity.session_id)
+        secrets = take_secrets(url, backends.token)
+        first_id = next_event_id(paths.events)
+        emitter = Emitter(
+            session_id=identity.session_id,
+            workspace_id=identity.workspace_id,
+            tenant_id=identity.tenant_id,
+            user_id=identity.user_id,
+            first_id=first_id,
+            scrub=secrets.scrubber.data,
+        )
+        reporter = backends.approvals(paths)
+        log = RunLog(paths.events, max_bytes=launch.settings.integer("host.max_run_log_bytes"))
+        emitter.attach([log, *backends.observers(), ApprovalReports(reporter, identity), *self._watch(first_id)])
+        gate = self._gate(launch)
+        workspace = backends.workspace(identity, paths, store.blobs)
+        ctx = make_context(launch, parts, store, Gateway(url, TlsContext(url)), secrets, gate, emitter, workspace)
+        resources.push_async_callback(emitter.aclose, _OBSERVERS_S)
+        resources.push_async_callback(reporter.aclose, _OBSERVERS_S)
+        resources.push_async_callback(ctx.router.aclose)
+        resources.push_async_callback(ctx.llm.aclose)
+        return Session(
+            ctx,
+            paths,
+            desk=gate if isinstance(gate, ApprovalDesk) else None,
+            service=backends.sessions(),
+            resources=resources.pop_all(),
+            settings=launch.settings,
+        )
+
+
+def _bundle(launch: Launch, place: Place, grant: SessionGrant) -> PolicyBundle:
+    return load_bundle(
+        launch.settings,
+        place.where,
+        session_id=grant.session_id,
+        state_dir=launch.state_dir,
+        now=utc_now(),
+        granted=grant.policy_bundle,
+    )
+
+
+def _refuse_incompatible(grant: SessionGrant) -> None:
+    if grant.compatibility_status == "incompatible":
+        raise Incompatible(
+            f"the session service does not serve this host: {grant.incompatibility_reason or 'no reason'}"
+        )
+
+
+@contextlib.asynccontextmanager
+async def _gateway(launch: Launch) -> AsyncIterator[str]:
+    """The gateway's URL; `mock:FILE` starts the scripted one in this process for as long."""
+    url = launch.settings.text("llm.gateway")
+    if not url:
+        raise UsageError("no LLM gateway: give --gateway URL or set LLM_GATEWAY_ENDPOINT")
+    if url.startswith(MOCK_PREFIX):
+        from agent_host.testing.gateway import MockGateway
+        from agent_host.testing.script import Script, ScriptError
+
+        try:
+            script = Script.load(url.removeprefix(MOCK_PREFIX), {"workspace": launch.workspace})
+        except ScriptError as error:
+            raise UsageError(f"--gateway {url}: {error}") from error
+        async with MockGateway(script) as gateway:
+            yield gateway.url
+    else:
+        checked_url(url)
+        yield url

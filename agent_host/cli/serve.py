@@ -1,0 +1,96 @@
+"""`agent-host serve`: the session process that a desktop app starts and talks JSON-RPC to (interface section 2)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from agent_host.app.opener import SessionOpener
+from agent_host.approval.desk import ApprovalDesk
+from agent_host.approval.gate import InAdvance
+from agent_host.cli import exit_codes
+from agent_host.cli.launching import Launcher
+from agent_host.cli.shared import anchored
+from agent_host.cli.signals import on_signals
+from agent_host.cli.streams import notice
+from agent_host.errors import UsageError
+from agent_host.rpc.feed import Feed
+from agent_host.rpc.process import Server
+from agent_host.rpc.sockets import listening
+from agent_host.rpc.transport import StreamChannel
+from agent_host.session.host import SessionHost
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from agent_host.events.emitter import Sink
+    from agent_host.session.opening import Launch
+
+
+def serve(namespace: argparse.Namespace) -> int:
+    """Serve one session; exit 0 when it is over or left resumable."""
+    launcher = Launcher(namespace)
+    if namespace.reconnect_s and namespace.socket is None:
+        raise UsageError("--reconnect-s is for --socket: nobody can come back to standard input")
+    return asyncio.run(_serve(launcher, namespace.socket, namespace.reconnect_s))
+
+
+async def _serve(launcher: Launcher, socket: str | None, reconnect_s: float) -> int:
+    feed = Feed()
+
+    def watch(first_id: int) -> Sequence[Sink]:
+        feed.begin(first_id)
+        return (feed,)
+
+    host = SessionHost(SessionOpener(launcher, gate=_desk, watch=watch))
+    server = Server(host, feed, reconnect_s=None if socket is None else reconnect_s)
+    main_task = asyncio.current_task()
+    told: list[int] = []
+
+    def stop(number: int) -> None:
+        if told and main_task is not None:
+            main_task.cancel()
+        told.append(number)
+        server.leave()
+
+    on_signals(stop)
+    gc.enable()
+    try:
+        if socket is None:
+            channel = StreamChannel(*_protocol_streams())
+            receiver = server.accept(channel)
+            if receiver is None:
+                raise RuntimeError("the first client is always accepted")
+            channel.start(receiver)
+            await server.run()
+        else:
+            path = anchored(socket) if sys.platform != "win32" else socket
+            async with listening(path, server.accept):
+                await server.run()
+    except asyncio.CancelledError:
+        if len(told) < 2:
+            raise
+        return exit_codes.FAILED
+    if host.failure is not None:
+        notice(f"error: internal error: {type(host.failure).__name__}: {host.failure}; the session stays resumable")
+        return exit_codes.FAILED
+    return exit_codes.COMPLETED
+
+
+def _desk(launch: Launch) -> ApprovalDesk:
+    in_advance = InAdvance(launch.approvals, launch.approve_all)
+    return ApprovalDesk(timeout_s=launch.settings.number("approvals.timeout_s"), in_advance=in_advance)
+
+
+def _protocol_streams() -> tuple[int, int]:
+    """Descriptors of the protocol. What anybody else prints to standard output goes to standard error instead."""
+    read_fd, write_fd = os.dup(0), os.dup(1)
+    os.dup2(2, 1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return read_fd, write_fd

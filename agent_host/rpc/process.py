@@ -1,0 +1,111 @@
+"""The process behind `serve`: clients come and go, signals arrive, and at the end the session is over or resumable."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from agent_host.errors import ErrorCode
+from agent_host.rpc.messages import Fault, encode_fault
+from agent_host.rpc.methods import Methods
+from agent_host.rpc.server import Connection
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from agent_host.rpc.feed import Feed
+    from agent_host.rpc.transport import Channel, Receiver
+    from agent_host.session.host import SessionHost
+
+# What was answered goes out before the process does; a client that does not read it has had its chance.
+_GOODBYE_S = 2.0
+_ANSWERS_S = 10.0
+_HELD = -32031
+
+
+class Server:
+    """One session host and its clients, one at a time.
+
+    `reconnect_s` is how long a session waits for another client when its own has gone; None: no other can come.
+    """
+
+    def __init__(self, host: SessionHost, feed: Feed, *, reconnect_s: float | None) -> None:
+        self._host = host
+        self._feed = feed
+        self._methods = Methods(host, feed).table()
+        self._reconnect_s = reconnect_s
+        self._client: Connection | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._waiting: asyncio.TimerHandle | None = None
+        self._left = asyncio.Event()
+
+    def accept(self, channel: Channel) -> Receiver | None:
+        """Serve the client, unless there is one already; then it is told so, and None is returned."""
+        if self._client is not None or self._left.is_set():
+            fault = Fault(_HELD, "another client is connected; one at a time", ErrorCode.SESSION_HELD, retryable=True)
+            channel.write(encode_fault(b"null", fault) + b"\n")
+            return None
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        self._client = Connection(channel, self._methods, self._feed.attach(), self._gone)
+        self._host.attend()
+        return self._client
+
+    def leave(self) -> None:
+        """End as soon as the step is done, and leave the session resumable."""
+        self._left.set()
+
+    async def run(self) -> None:
+        """Until the session is over, or nobody is there any more."""
+        over = asyncio.ensure_future(self._host.over.wait())
+        left = asyncio.ensure_future(self._left.wait())
+        try:
+            await asyncio.wait({over, left}, return_when=asyncio.FIRST_COMPLETED)
+            if not over.done():
+                if self._client is not None:  # what it asked for before it left
+                    await _within(self._client.answered(), _ANSWERS_S)
+                await self._host.let_go()
+        finally:
+            over.cancel()
+            left.cancel()
+            await self._say_goodbye()
+
+    def _gone(self, client: Connection) -> None:
+        """The client has ended its side."""
+        if client is not self._client:
+            return
+        if self._reconnect_s is None:  # it may still read, and is told what comes until the end
+            self.leave()
+            return
+        self._client = None
+        self._feed.detach()
+        task = asyncio.ensure_future(client.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        if self._host.session is None:
+            return
+        self._host.suspend()
+        if self._reconnect_s:
+            self._waiting = asyncio.get_running_loop().call_later(self._reconnect_s, self.leave)
+        else:
+            self.leave()
+
+    async def _say_goodbye(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+        client, self._client = self._client, None
+        self._feed.detach()
+        if client is not None:
+            await _within(client.finish(), _GOODBYE_S)
+            await client.close()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+
+async def _within(work: Coroutine[Any, Any, None], seconds: float) -> None:
+    """`work`, given up after that time."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await work

@@ -1,0 +1,99 @@
+"""The local socket of `serve --socket`: mode 0600 in a directory that is the user's alone; a named pipe on Windows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+import sys
+from typing import TYPE_CHECKING, Any
+
+from agent_host.errors import UsageError
+from agent_host.rpc.transport import SocketChannel
+from state.locations import make_private_dir
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from agent_host.rpc.transport import Receiver
+
+_PIPES = "\\\\.\\pipe\\"
+_MAX_PATH_BYTES = 104 if sys.platform == "darwin" else 107
+
+
+@contextlib.asynccontextmanager
+async def listening(path: str, accept: Callable[[SocketChannel], Receiver | None]) -> AsyncIterator[None]:
+    """Listen at `path` for as long. Raises UsageError for a path that cannot be used."""
+    if sys.platform == "win32":
+        pipe = path if path.startswith(_PIPES) else _PIPES + path
+        loop: Any = asyncio.get_running_loop()
+        (server,) = await loop.start_serving_pipe(lambda: SocketChannel(accept), pipe)
+        try:
+            yield
+        finally:
+            server.close()
+        return
+    bound = _bind(path)
+    made = os.stat(path)
+    server = await asyncio.get_running_loop().create_unix_server(lambda: SocketChannel(accept), sock=bound)
+    try:
+        yield
+    finally:
+        server.close()
+        _remove(path, made)
+
+
+def _bind(path: str) -> socket.socket:
+    if len(os.fsencode(path)) > _MAX_PATH_BYTES:
+        raise UsageError(f"--socket {path}: a socket's path has at most {_MAX_PATH_BYTES} bytes")
+    try:
+        _check_directory(os.path.dirname(path))
+        _clear_stale(path)
+        bound = socket.socket(socket.AF_UNIX)
+        before = os.umask(0o177)
+        try:
+            bound.bind(path)
+        finally:
+            os.umask(before)
+    except OSError as error:
+        raise UsageError(f"--socket {path}: {error.strerror or error}") from error
+    return bound
+
+
+def _check_directory(directory: str) -> None:
+    """Make the directory, 0700, or see that nobody else can put something else in the socket's place."""
+    if not os.path.isdir(directory):
+        make_private_dir(directory)
+        return
+    found = os.stat(directory)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise UsageError(
+            f"--socket: others can change what is in {directory}; give a path in a directory that is yours alone, or "
+            "in one that is not there yet"
+        )
+
+
+def _clear_stale(path: str) -> None:
+    """Take away the socket of a process that is no more."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise UsageError(f"--socket {path}: there is something else at this path")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+    raise UsageError(f"--socket {path}: another process listens there")
+
+
+def _remove(path: str, made: os.stat_result) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        found = os.lstat(path)
+        if (found.st_dev, found.st_ino) == (made.st_dev, made.st_ino):
+            os.unlink(path)
