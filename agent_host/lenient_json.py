@@ -17,3 +17,9 @@ def dumps(value: Any, *, option: int = 0) -> bytes:
     except orjson.JSONEncodeError:
         text = json.dumps(value, default=str, indent=2 if option & orjson.OPT_INDENT_2 else None)
         return text.encode() + (b"\n" if option & orjson.OPT_APPEND_NEWLINE else b"")
+
+
+def encodable(text: str) -> str:
+    """`text` with a question mark for each lone surrogate: what stands for a name that is no UTF-8 could be put neither
+    on record nor into a request."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

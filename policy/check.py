@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from policy.decision import Decision
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, UrlFacts
-from policy.names import FILE_CAPABILITIES
+from policy.names import READS_TOO, SIZED_CAPABILITIES
 from policy.names import CapabilityName as Name
 from policy.paths import covering, is_absolute, is_under, normalize, problem_with, process_place, roots
 from policy.risk import assess
@@ -36,18 +36,18 @@ class Case(NamedTuple):
     os: OsFamily
 
 
-_FACTS_OF: dict[str, type] = {
-    Name.FILE_READ: PathFacts,
-    Name.FILE_WRITE: PathFacts,
-    Name.FILE_DELETE: PathFacts,
-    Name.SHELL_EXEC: CommandFacts,
-    Name.NETWORK_HTTP: UrlFacts,
-    Name.WORKSPACE_UPLOAD: NamedToolFacts,
-    Name.BACKEND_TOOL_INVOKE: NamedToolFacts,
-    Name.MCP_INVOKE: NamedToolFacts,
-    Name.TOOL_INVOKE: NamedToolFacts,
+_FACTS_OF: dict[str, tuple[type, ...]] = {
+    Name.FILE_READ: (PathFacts,),
+    Name.FILE_WRITE: (PathFacts,),
+    Name.FILE_DELETE: (PathFacts,),
+    Name.SHELL_EXEC: (CommandFacts,),
+    Name.NETWORK_HTTP: (UrlFacts,),
+    Name.WORKSPACE_UPLOAD: (PathFacts, NamedToolFacts),
+    Name.BACKEND_TOOL_INVOKE: (NamedToolFacts,),
+    Name.MCP_INVOKE: (NamedToolFacts,),
+    Name.TOOL_INVOKE: (NamedToolFacts,),
 }
-"""What a capability is judged by. LLM.Call is no tool's."""
+"""What a capability is judged by: an upload by the file that goes, or by its tool's name. LLM.Call is no tool's."""
 
 
 def check_tool(
@@ -67,12 +67,11 @@ def check_tool(
     gate = _expiry_or_grant(bundle, capability_name, entry, now)
     if gate is not None or entry is None:
         return gate or denied(capability_name, "capabilities", "capability not granted")
-    fitting = _FACTS_OF.get(capability_name)
-    if fitting is None or not isinstance(facts, fitting):
+    if not isinstance(facts, _FACTS_OF.get(capability_name, ())):
         return denied(entry.name, where(entry), "the call's facts do not fit the capability")
     case = Case(bundle, entry, facts, now, os)
     granted_by = where(entry)
-    for rule in _RULES[fitting]:
+    for rule in _RULES[type(facts)]:
         answer = rule(case)
         if isinstance(answer, Decision):
             if answer.decision == "DENIED":
@@ -139,7 +138,8 @@ def _approval(entry: Capability, level: str, risks: tuple[str, ...]) -> Decision
 
 
 def path_rules(case: Case) -> Decision | str | None:
-    """Scope of File.*: blocked first, for the spelling and for the real place; allowed by the real place only."""
+    """Scope of File.* and uploads: blocked first, for the spelling and for the real place; allowed by the real place
+    only."""
     entry, facts, os = case.entry, case.facts, case.os
     if not isinstance(facts, PathFacts):
         return denied(entry.name, where(entry), "the call's facts do not fit the capability")
@@ -213,9 +213,9 @@ def file_kind(case: Case) -> Decision | str | None:
 
 
 def file_size(case: Case) -> Decision | str | None:
-    """maxFileSizeBytes: the present size for a read, the size to be for a write."""
+    """maxFileSizeBytes: the present size for a read or an upload, the size to be for a write."""
     limit = case.entry.max_file_size_bytes
-    if limit is None or not isinstance(case.facts, PathFacts) or case.entry.name not in FILE_CAPABILITIES:
+    if limit is None or not isinstance(case.facts, PathFacts) or case.entry.name not in SIZED_CAPABILITIES:
         return None
     is_write = case.entry.name == Name.FILE_WRITE
     size = case.facts.new_size_bytes if is_write else case.facts.size_bytes
@@ -223,6 +223,14 @@ def file_size(case: Case) -> Decision | str | None:
         return None
     rule = where(case.entry, "maxFileSizeBytes", limit)
     return denied(case.entry.name, rule, f"file exceeds size limit: {size} > {limit} bytes")
+
+
+def readable_too(case: Case) -> Decision | str | None:
+    """What is uploaded has been read: what File.Read denies or asks about is denied or asked about here."""
+    if case.entry.name not in READS_TOO:
+        return None
+    answer = check_tool(case.bundle, Name.FILE_READ, case.facts, now=case.now, os=case.os)
+    return None if answer.allowed else answer
 
 
 # Everything else
@@ -278,9 +286,9 @@ def _domain_table(case: Case, which: str) -> dict[str, str]:
 def tool_name(case: Case) -> Decision | str | None:
     """allowedToolNames, exact."""
     names = case.entry.allowed_tool_names
-    if names is None or not isinstance(case.facts, NamedToolFacts):
+    name = case.facts.tool_name if isinstance(case.facts, NamedToolFacts | PathFacts) else None
+    if names is None or name is None:
         return None
-    name = case.facts.tool_name
     if name not in names:
         return denied(case.entry.name, where(case.entry, "allowedToolNames"), f"tool not allowed: {name}")
     return where(case.entry, "allowedToolNames", name)
@@ -290,7 +298,7 @@ Rule = Callable[[Case], Decision | str | None]
 """A denial; a decision of another capability that asks for approval; the entry that admits; or nothing to say."""
 
 _RULES: dict[type, tuple[Rule, ...]] = {
-    PathFacts: (path_rules, process_places, file_kind, file_size),
+    PathFacts: (path_rules, process_places, file_kind, file_size, tool_name, readable_too),
     CommandFacts: (command_rules,),
     UrlFacts: (url_rules,),
     NamedToolFacts: (tool_name,),

@@ -22,7 +22,8 @@ class PathFacts:
     """One path that a call would touch.
 
     `real_path` is the real path of the deepest existing ancestor plus what does not exist yet. `size_bytes` is the
-    present size of a file; `new_size_bytes` the size it would get from a write.
+    present size of a file; `new_size_bytes` the size it would get from a write. `tool_name` is set where the
+    capability can list tools by name.
     """
 
     requested: str
@@ -32,6 +33,7 @@ class PathFacts:
     is_symlink: bool = False
     size_bytes: int | None = None
     new_size_bytes: int | None = None
+    tool_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class UrlFacts:
 
 @dataclass(frozen=True, slots=True)
 class NamedToolFacts:
-    """A tool that is judged by its name: BackendTool.Invoke, Mcp.Invoke, Tool.Invoke, Workspace.Upload."""
+    """A tool that is judged by its name: BackendTool.Invoke, Mcp.Invoke, Tool.Invoke, and Workspace.Upload of what is
+    no file."""
 
     tool_name: str
 

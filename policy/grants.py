@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from policy.names import FILE_CAPABILITIES, CapabilityName
+from policy.names import FILE_CAPABILITIES, READS_TOO, CapabilityName
+from policy.paths import is_under
 
 if TYPE_CHECKING:
     from policy.bundle import Capability, LlmPolicy, PolicyBundle
+    from policy.facts import OsFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,32 @@ def narrow(bundle: PolicyBundle, narrowing: Narrowing) -> PolicyBundle:
         capabilities=tuple(_narrow_capability(entry, narrowing) for entry in kept),
         llm_policy=_narrow_llm(bundle.llm_policy, narrowing),
     )
+
+
+def scope_of_call(bundle: PolicyBundle, capability_name: str, os: OsFamily) -> Capability | None:
+    """The limits that one call under a capability has, for whoever checks them again at the time of use; None when it
+    is not granted. For a capability that reads a file they are its own and those of File.Read together."""
+    entry = bundle.capability(capability_name)
+    reading = bundle.capability(CapabilityName.FILE_READ)
+    if entry is None or reading is None or capability_name not in READS_TOO:
+        return entry
+    return replace(
+        entry,
+        allowed_paths=_common(entry.allowed_paths, reading.allowed_paths, os),
+        blocked_paths=_union(entry.blocked_paths, reading.blocked_paths or ()),
+        max_file_size_bytes=_smaller(entry.max_file_size_bytes, reading.max_file_size_bytes),
+    )
+
+
+def _common(one: tuple[str, ...] | None, other: tuple[str, ...] | None, os: OsFamily) -> tuple[str, ...] | None:
+    """The places that lie under both lists: of two nested roots the inner one."""
+    if one is None or other is None:
+        return other if one is None else one
+    return tuple(dict.fromkeys(_inner(one, other, os) + _inner(other, one, os)))
+
+
+def _inner(roots: tuple[str, ...], others: tuple[str, ...], os: OsFamily) -> tuple[str, ...]:
+    return tuple(root for root in roots if any(is_under(root, other, os) for other in others))
 
 
 def _narrow_capability(entry: Capability, narrowing: Narrowing) -> Capability:

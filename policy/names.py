@@ -22,6 +22,10 @@ class CapabilityName(StrEnum):
 
 ALL_CAPABILITIES: tuple[str, ...] = tuple(name.value for name in CapabilityName)
 FILE_CAPABILITIES: frozenset[str] = frozenset({"File.Read", "File.Write", "File.Delete"})
+SIZED_CAPABILITIES: frozenset[str] = FILE_CAPABILITIES | {"Workspace.Upload"}
+"""Those that maxFileSizeBytes means something to."""
+READS_TOO: frozenset[str] = frozenset({"Workspace.Upload"})
+"""Those that take a file from the disk to somewhere else: File.Read has to allow it as well."""
 SCHEMA_VERSION = "1.0"
 ANY_SESSION = "*"
 

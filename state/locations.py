@@ -100,6 +100,11 @@ class SessionPaths:
         return os.path.join(self.records, "artifacts")
 
     @property
+    def approvals(self) -> str:
+        """Decisions of the embedded Approval Service, one a line."""
+        return os.path.join(self.records, "approvals.jsonl")
+
+    @property
     def blobs(self) -> str:
         """Content-addressed files: large texts, first versions of files, artifacts."""
         return os.path.join(self.records, "blobs")

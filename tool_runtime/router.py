@@ -69,6 +69,15 @@ class LocalToolRouter:
             if task is not None:
                 self._running.discard(task)
 
+    async def read_bytes(self, request: ToolRequest, path: str, max_bytes: int) -> bytes | ToolError:
+        """The content of one file for the host's own tools, as ReadFile would find it: within the scope and the limits
+        of `request`, links that move refused, in a thread, within the time that files have. Only cancellation raises.
+        """
+        try:
+            return await self._desktop.read_bytes(CallContext.of(request, self._settings), path, max_bytes)
+        except ToolFault as fault:
+            return ToolError(str(DESKTOP[fault.kind]), str(fault))
+
     async def end_leftovers(self, request: ToolRequest) -> int:
         """End what a host that died left running of the call `request`, and take away its temporary file; says how many
         processes and files that were."""

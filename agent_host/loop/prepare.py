@@ -17,6 +17,7 @@ from agent_host.routing.facts import UnusableArguments, gather
 from agent_host.stamps import new_id
 from policy.check import check_tool
 from policy.facts import PathFacts
+from policy.grants import scope_of_call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -208,7 +209,7 @@ def with_intent(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, s
 
 def request_for(ctx: LoopContext, step_id: str, call: ToolCall, row: ToolRow) -> ToolRequest:
     """The call as it crosses to the runtime, with the scope that the bundle gives it."""
-    capability = ctx.bundle.capability(row.capability)
+    capability = scope_of_call(ctx.bundle, row.capability, ctx.where.os_family)
     constraints = (
         ToolConstraints()
         if capability is None

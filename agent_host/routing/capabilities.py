@@ -8,13 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-SubjectKind = Literal["path", "command", "url"]
+SubjectKind = Literal["path", "command", "url", "upload"]
+UPLOAD_ARTIFACT = "UploadArtifact"
+"""The one tool that the host runs itself (AH 7.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolRow:
     """`argument` names the argument that holds the path, command or URL; `content_argument` the one with what will be
-    written there. `side_effects` is False only where running the call twice changes nothing (invariant 3)."""
+    written there, or what is uploaded in place of a file. `side_effects` is False only where running the call twice
+    changes nothing (invariant 3)."""
 
     capability: str
     subject: SubjectKind
@@ -34,4 +37,7 @@ TOOLS: dict[str, ToolRow] = {
     "DeleteFile": ToolRow("File.Delete", "path", "path", side_effects=True),
     "RunCommand": ToolRow("Shell.Exec", "command", "command", side_effects=True),
     "HttpRequest": ToolRow("Network.Http", "url", "url", side_effects=True),
+    # An upload that runs again stores nothing twice: a service knows the artifact of a step by its Idempotency-Key, and
+    # the embedded home keeps equal contents once.
+    UPLOAD_ARTIFACT: ToolRow("Workspace.Upload", "upload", "path", side_effects=False, content_argument="content"),
 }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from policy.facts import ActionFacts, CommandFacts, OsFamily, PathFacts, ShellName, UrlFacts
+from agent_host.routing.capabilities import UPLOAD_ARTIFACT
+from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, ShellName, UrlFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,6 +37,8 @@ class UnusableArguments(Exception):
 
 def gather(row: ToolRow, arguments: Mapping[str, Any], where: Surroundings) -> ActionFacts:
     """The facts about one call. Raises UnusableArguments."""
+    if row.subject == "upload" and row.content_argument in arguments:
+        return _text_of_upload(row, arguments)
     subject = arguments.get(row.argument)
     if not isinstance(subject, str) or not subject:
         raise UnusableArguments(f"argument {row.argument!r} must be a non-empty string")
@@ -54,6 +58,16 @@ def _path(row: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surro
     if row.changes_file and not _is_text(facts.real_path):  # what changes goes on record by this name
         raise UnusableArguments(f"{subject!r} leads to a name that is not UTF-8; files of such names are not changed")
     return facts
+
+
+def _upload(row: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surroundings) -> PathFacts:
+    return dataclasses.replace(_path(row, subject, arguments, where), tool_name=UPLOAD_ARTIFACT)
+
+
+def _text_of_upload(row: ToolRow, arguments: Mapping[str, Any]) -> NamedToolFacts:
+    if row.argument in arguments:
+        raise UnusableArguments(f"give {row.argument!r} or {row.content_argument!r}, not both")
+    return NamedToolFacts(UPLOAD_ARTIFACT)
 
 
 def _is_text(path: str) -> bool:
@@ -146,4 +160,5 @@ _GATHER: dict[str, Callable[[ToolRow, str, Mapping[str, Any], Surroundings], Act
     "path": _path,
     "command": _command,
     "url": _url,
+    "upload": _upload,
 }

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections import OrderedDict, deque
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +21,7 @@ from agent_host.testing.anthropic_wire import Anthropic
 from agent_host.testing.delivery import JSON_HEADERS, deliver
 from agent_host.testing.dialect import BadRequest, Dialect, RequestView
 from agent_host.testing.http1 import MAX_BODY_BYTES, HttpRequest, HttpServer, Reply
+from agent_host.testing.in_thread import in_thread
 from agent_host.testing.placeholders import fill
 from agent_host.testing.script import ErrorBody, Script, ScriptError, Turn
 from agent_host.testing.turns import OffTheEnd, TurnChooser
@@ -148,29 +147,8 @@ class MockGateway:
         Raises:
             OSError: the address cannot be had.
         """
-        ready: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-
-        async def serve() -> None:
-            stop = asyncio.Event()
-            try:
-                url = await self.start(host, port)
-            except OSError as error:
-                ready.set_exception(error)
-                return
-            ready.set_result((url, asyncio.get_running_loop(), stop))
-            await stop.wait()
-            await self.aclose()
-
-        thread = threading.Thread(target=lambda: asyncio.run(serve()), name="mock-gateway", daemon=True)
-        thread.start()
-        try:
-            url, loop, stop = ready.result()
-            try:
-                yield url
-            finally:
-                loop.call_soon_threadsafe(stop.set)
-        finally:
-            thread.join()
+        with in_thread(lambda: self.start(host, port), self.aclose, name="mock-gateway") as url:
+            yield url
 
     async def _handle(self, request: HttpRequest, reply: Reply) -> None:
         dialect = _DIALECTS.get(request.path)

@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 20
 class HttpRequest:
     """One request, read to its end. Header names are in lower case; times are of `time.monotonic_ns`.
 
-    `body` is None when the client sent more than `MAX_BODY_BYTES`; `body_bytes` is the full count all the same.
+    `body` is None when the client sent more than the server takes; `body_bytes` is the full count all the same.
     """
 
     method: str
@@ -97,10 +97,12 @@ Handler = Callable[[HttpRequest, Reply], Awaitable[None]]
 
 
 class HttpServer:
-    """Listens, and runs one task per connection until `aclose`."""
+    """Listens, and runs one task per connection until `aclose`. Bodies above `max_body_bytes` (default:
+    MAX_BODY_BYTES) are not kept."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, *, max_body_bytes: int | None = None) -> None:
         self._handler = handler
+        self._max_body_bytes = max_body_bytes
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -154,7 +156,7 @@ class HttpServer:
         protocol = h11.Connection(h11.SERVER)
         while True:
             try:
-                request = await _read_request(protocol, reader, writer)
+                request = await _read_request(protocol, reader, writer, self._max_body_bytes or MAX_BODY_BYTES)
             except h11.RemoteProtocolError as error:
                 if protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                     reply = Reply(protocol, reader, writer, head_only=False)
@@ -173,7 +175,7 @@ class HttpServer:
 
 
 async def _read_request(
-    protocol: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    protocol: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, max_body_bytes: int
 ) -> HttpRequest | None:
     """The next request, or None when the client has closed the connection instead.
 
@@ -195,7 +197,7 @@ async def _read_request(
             head = event
         elif isinstance(event, h11.Data):
             body_bytes += len(event.data)
-            if body_bytes > MAX_BODY_BYTES:
+            if body_bytes > max_body_bytes:
                 parts.clear()  # read on to the end, so that the client gets to see the answer, but keep nothing
             else:
                 parts.append(event.data)
@@ -207,7 +209,7 @@ async def _read_request(
         method=head.method.decode(),
         path=head.target.decode().partition("?")[0],
         headers={name.decode(): value.decode("latin-1") for name, value in head.headers},
-        body=b"".join(parts) if body_bytes <= MAX_BODY_BYTES else None,
+        body=b"".join(parts) if body_bytes <= max_body_bytes else None,
         body_bytes=body_bytes,
         first_byte_ns=first_byte_ns or time.monotonic_ns(),
         body_end_ns=time.monotonic_ns(),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
 
+from agent_host.lenient_json import encodable as encodable
 from agent_host.stamps import new_id, now_rfc3339
 
 if TYPE_CHECKING:
@@ -85,12 +86,6 @@ def encode(message: Message, *, session_id: str, task_id: str | None = None, ste
     if step_id is not None:
         wire["stepId"] = step_id
     return to_keep(orjson.dumps(wire))
-
-
-def encodable(text: str) -> str:
-    """`text` with a question mark for each lone surrogate: what stands for a name that is no UTF-8 could be put neither
-    on record nor into a request."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def to_keep(data: bytes) -> bytes:

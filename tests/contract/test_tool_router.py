@@ -10,6 +10,11 @@ import pytest
 
 from agent_host.contracts import ToolConstraints, ToolRequest, ToolRouter
 from agent_host.errors import ErrorCode
+from agent_host.routing.host_tools import UPLOAD_DEFINITION, HostTools
+from agent_host.scrub import Scrubber
+from agent_host.services.workspace import EmbeddedWorkspaceService
+from state.blobs import BlobFolder
+from state.disk import LOCAL_DISK
 from tests.unit.tool_runtime.conftest import until
 from tool_runtime.families.desktop_definitions import DEFINITIONS
 from tool_runtime.router import LocalToolRouter
@@ -24,7 +29,14 @@ def local(workspace: Path) -> ToolRouter:
     return LocalToolRouter(RuntimeSettings(workspace=str(workspace)))
 
 
-@pytest.fixture(params=[local])
+def with_host_tools(workspace: Path) -> ToolRouter:
+    inner = LocalToolRouter(RuntimeSettings(workspace=str(workspace)))
+    blobs = BlobFolder(LOCAL_DISK, str(workspace.parent / "blobs"), 1_000_000)
+    service = EmbeddedWorkspaceService(str(workspace.parent / "artifacts"), blobs, workspace_id="ws")
+    return HostTools(inner, service, inner.read_bytes, Scrubber([]))
+
+
+@pytest.fixture(params=[local, with_host_tools])
 async def router(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ToolRouter]:
     made: ToolRouter = request.param(tmp_path)
     yield made
@@ -37,8 +49,9 @@ def ask(tool: str, constraints: ToolConstraints | None = None, **arguments: Any)
 
 def test_definitions_are_closed_schemas_of_distinct_tools(router: ToolRouter) -> None:
     definitions = router.get_available_tools()
-    assert [d.tool_name for d in definitions] == ["ReadFile", "WriteFile", "DeleteFile", "RunCommand", "HttpRequest"]
-    assert tuple(definitions) == DEFINITIONS
+    own = (UPLOAD_DEFINITION,) if isinstance(router, HostTools) else ()
+    assert tuple(definitions) == DEFINITIONS + own
+    assert len({definition.tool_name for definition in definitions}) == len(definitions)
     for definition in definitions:
         schema = definition.input_schema
         assert definition.description
@@ -171,6 +184,7 @@ async def test_ending_leftovers_of_what_never_ran_is_harmless(router: ToolRouter
         ask("WriteFile", path=f"{tmp_path}", content="x"),
         ask("DeleteFile", path=f"{tmp_path}/f"),
         ask("HttpRequest", url="http://localhost"),
+        ask("UploadArtifact", content="x"),
         ask("RunCommand", command="true"),
     ):
         assert await router.end_leftovers(request) == 0

@@ -42,6 +42,13 @@ def test_a_session_starts_without_what_only_some_sessions_need() -> None:
     assert not found & HEAVY
 
 
+def test_a_client_of_a_service_costs_nothing_before_its_first_request() -> None:
+    code = "from agent_host.services import approval, endpoints, http, observers, session"
+    found = imported_by(f"{code}\nhttp.ServiceClient('http://127.0.0.1:1', 'token')")
+    assert "agent_host" in found
+    assert not found & ({"httpx", "httpcore", "h11", "email"} | HEAVY)
+
+
 @pytest.mark.parametrize("module", ["state.store", "state.lock", "config.load", "policy.check", "agent_host.contracts"])
 def test_the_lower_floors_need_no_network_and_no_event_loop(module: str) -> None:
     found = imported_by(f"import {module}")

@@ -94,6 +94,22 @@ def read_file(params: ReadParams, abandoned: Abandoned) -> ReadOutcome:
     raise ToolFault(FaultKind.INVALID_ARGUMENT, f"the file is not {encoding or marked}: {params.path}")
 
 
+def read_bytes(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> bytes:
+    """The whole file as it is. One that has, or grows to, more than `max_bytes` is TOO_LARGE."""
+    real = resolve(path, scope)
+    with os_faults(path):
+        with open_parent(real) as (directory, name):
+            fd, status = open_regular(directory, name, os.O_RDONLY)
+        with open(fd, "rb", buffering=0) as file:
+            _refuse_size(status.st_size, max_bytes, path)
+            data = bytearray()
+            while chunk := file.read(_CHUNK_BYTES):
+                data += chunk
+                _refuse_size(len(data), max_bytes, path)
+                _refuse_abandoned(abandoned)
+    return bytes(data)
+
+
 def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
     """Replace or create the file in one step: readers see the old content or the new, never a part."""
     _refuse_size(len(params.data), params.max_file_size_bytes, params.path)

@@ -62,6 +62,18 @@ class DesktopProvider:
             self._tool(HTTP_REQUEST, self._http_request),
         )
 
+    async def read_bytes(self, call: CallContext, path: str, max_bytes: int) -> bytes:
+        """See LocalToolRouter. Raises ToolFault."""
+        limit = max_bytes if call.max_file_size_bytes is None else min(max_bytes, call.max_file_size_bytes)
+        timeout_s = self._settings.file_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._pool.run(lambda: files.read_bytes(path, _scope(call.request), limit, call.abandoned))
+        except TimeoutError as error:
+            raise ToolFault(FaultKind.TIMED_OUT, f"reading timed out after {timeout_s:g} seconds: {path}") from error
+        finally:
+            call.abandoned.flag = True
+
     async def end_leftovers(self, request: ToolRequest) -> int:
         """See ToolRouter. Commands leave processes behind, writes their temporary file."""
         if request.tool_name == RUN_COMMAND.tool_name:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from policy.check import check_llm, check_tool
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, PathFacts
-from policy.grants import Narrowing, narrow
+from policy.grants import Narrowing, narrow, scope_of_call
 from policy.names import ALL_CAPABILITIES
 
 from .helpers import NOW, bundle, path, url
@@ -165,6 +165,65 @@ def test_named_tools(capability: str) -> None:
     assert not verdict(capability, NamedToolFacts("A"), held).allowed
     assert not verdict(capability, NamedToolFacts("a"), bundle({"name": capability, "allowedToolNames": []})).allowed
     assert verdict(capability, NamedToolFacts("x"), bundle({"name": capability})).allowed
+
+
+UPLOAD = {"name": "Workspace.Upload"}
+READ = {"name": "File.Read"}
+
+
+@pytest.mark.parametrize(
+    ("upload", "read", "place", "decision", "decided"),
+    [
+        ({}, {}, "/w/a", "ALLOWED", "capabilities[Workspace.Upload]"),
+        ({}, None, "/w/a", "DENIED", "capabilities"),
+        ({}, {"allowedPaths": ["/w"]}, "/x", "DENIED", "capabilities[File.Read].allowedPaths"),
+        ({}, {"blockedPaths": ["/w/.env"]}, "/w/.env", "DENIED", "capabilities[File.Read].blockedPaths: /w/.env"),
+        ({}, {"maxFileSizeBytes": 9}, "/w/a", "DENIED", "capabilities[File.Read].maxFileSizeBytes: 9"),
+        ({"maxFileSizeBytes": 9}, {}, "/w/a", "DENIED", "capabilities[Workspace.Upload].maxFileSizeBytes: 9"),
+        ({"allowedPaths": ["/w/out"]}, {}, "/w/a", "DENIED", "capabilities[Workspace.Upload].allowedPaths"),
+        ({"allowedPaths": ["/w"]}, {}, "/w/a", "ALLOWED", "capabilities[Workspace.Upload].allowedPaths: /w"),
+        ({"blockedPaths": ["/w/a"]}, {}, "/w/a", "DENIED", "capabilities[Workspace.Upload].blockedPaths: /w/a"),
+        ({"allowedToolNames": []}, {}, "/w/a", "DENIED", "capabilities[Workspace.Upload].allowedToolNames"),
+        ({}, {}, "/proc/1/environ", "DENIED", "builtin.processPlaces: /proc"),
+        ({}, {"requiresApproval": True}, "/w/a", "APPROVAL_REQUIRED", "capabilities[File.Read].requiresApproval: true"),
+        (
+            {"requiresApproval": True}, {}, "/w/a",
+            "APPROVAL_REQUIRED", "capabilities[Workspace.Upload].requiresApproval: true",
+        ),
+        ({"requiresApproval": True}, {"allowedPaths": []}, "/w/a", "DENIED", "capabilities[File.Read].allowedPaths"),
+    ],
+)  # fmt: skip
+def test_what_may_not_be_read_may_not_be_uploaded(
+    upload: dict[str, Any], read: dict[str, Any] | None, place: str, decision: str, decided: str
+) -> None:
+    held = bundle(UPLOAD | upload, *([] if read is None else [READ | read]))
+    answer = verdict("Workspace.Upload", path(place, kind="file", size_bytes=10, tool_name="UploadArtifact"), held)
+    assert (answer.decision, answer.rule) == (decision, decided)
+
+
+def test_text_needs_no_right_to_read() -> None:
+    assert verdict("Workspace.Upload", NamedToolFacts("UploadArtifact"), bundle(UPLOAD)).allowed
+
+
+def test_the_scope_of_an_upload_is_what_both_allow() -> None:
+    held = bundle(
+        {**UPLOAD, "allowedPaths": ["/w/out", "/x", "/both"], "blockedPaths": ["/w/out/a"], "maxFileSizeBytes": 5},
+        {**READ, "allowedPaths": ["/w", "/x/deep", "/both"], "blockedPaths": ["/w/b"], "maxFileSizeBytes": 3},
+    )
+    scope = scope_of_call(held, "Workspace.Upload", "posix")
+    assert scope is not None
+    assert set(scope.allowed_paths or ()) == {"/w/out", "/x/deep", "/both"}
+    assert scope.blocked_paths == ("/w/out/a", "/w/b")
+    assert scope.max_file_size_bytes == 3
+    assert scope_of_call(held, "File.Read", "posix") is held.capability("File.Read")
+    assert scope_of_call(held, "File.Write", "posix") is None
+    apart = bundle({**UPLOAD, "allowedPaths": ["/a"]}, {**READ, "allowedPaths": ["/b"]})
+    nothing = scope_of_call(apart, "Workspace.Upload", "posix")
+    assert nothing is not None
+    assert nothing.allowed_paths == ()
+    one_sided = scope_of_call(bundle(UPLOAD, {**READ, "allowedPaths": ["C:\\w"]}), "Workspace.Upload", "windows")
+    assert one_sided is not None
+    assert one_sided.allowed_paths == ("C:\\w",)
 
 
 def test_approval_comes_after_scope_and_carries_rule_and_risk() -> None:

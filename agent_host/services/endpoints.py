@@ -1,0 +1,67 @@
+"""Where the backend services are: the variables of interface section 1. One that is not set means the embedded home."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from agent_host.errors import UsageError
+from agent_host.http_basics import shown_url
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TOKEN_VARIABLE = "AGENT_HOST_SERVICES_TOKEN"  # noqa: S105  the variable's name, not its value
+
+
+class Endpoints(NamedTuple):
+    """Base URLs without a slash at the end; None stands for the embedded home."""
+
+    session: str | None = None
+    workspace: str | None = None
+    approval: str | None = None
+    audit: str | None = None
+    telemetry: str | None = None
+
+
+_VARIABLES = Endpoints(
+    "SESSION_SERVICE_URL",
+    "WORKSPACE_SERVICE_URL",
+    "APPROVAL_SERVICE_URL",
+    "AUDIT_SERVICE_URL",
+    "TELEMETRY_SERVICE_URL",
+)
+
+
+def endpoints(environ: Mapping[str, str]) -> Endpoints:
+    """The services that `environ` names; an empty variable counts as not set. Raises UsageError, which names the
+    variable, for what is no http or https URL of a service."""
+    found = ((variable, environ.get(variable or "")) for variable in _VARIABLES)
+    return Endpoints(*(checked_service_url(url, f"${variable}") if url else None for variable, url in found))
+
+
+def checked_service_url(url: str, named: str) -> str:
+    """`url` without a slash at the end. Raises UsageError, which calls it `named` and quotes no password.
+
+    A password in it would be used in place of the token, and a query would end up in the middle of every path, so both
+    are refused.
+    """
+    import re
+    from urllib.parse import urlsplit
+
+    if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        raise UsageError(f"{named} holds characters that no URL can have")
+    problem = None
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port or a bracket
+        usable = False
+    if not usable:
+        problem = "is no http:// or https:// URL"
+    elif "@" in parts.netloc:
+        problem = f"holds a user or password: set {TOKEN_VARIABLE} instead"
+    elif parts.query or parts.fragment or url.endswith(("?", "#")):
+        problem = "holds a query or a fragment"
+    if problem is not None:
+        raise UsageError(f"{named} {problem}: {shown_url(re.split('[?#]', url)[0])!r}")
+    return url.rstrip("/")

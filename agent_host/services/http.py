@@ -1,0 +1,217 @@
+"""The one HTTP client of the backend services: JSON over REST, retries, and what went wrong said once (AH 11)."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from agent_host.errors import (
+    ErrorCode,
+    ServiceError,
+    ServiceRejected,
+    ServiceUnauthorized,
+    ServiceUnavailable,
+    UsageError,
+)
+from agent_host.http_basics import LOOPBACK, TlsContext, first_line, retry_after_s, shown_url, usable_in_header
+from agent_host.retrying import RetryPolicy, with_retries_on
+from agent_host.scrub import Scrubber
+from agent_host.services.endpoints import checked_service_url
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from agent_host.lean_httpx import httpx
+
+MAX_ANSWER_BYTES = 32 * 1024 * 1024
+_MAX_ERROR_BYTES = 64 * 1024
+_MAX_SHOWN = 300
+_PIECE_BYTES = 256 * 1024
+# A body may be 67 MB, and not every line is fast: it gets a second more for each of these.
+_SLOWEST_BYTES_PER_S = 256 * 1024
+_PASSING_STATUSES = frozenset({408, 429})
+
+
+class ServiceClient:
+    """Talks to one service. Safe to build before the event loop runs; nothing is imported, read or connected before the
+    first request.
+
+    `timeout_s` is for one try as a whole, a large body gets more. `retries` follow a passing fault: network, 408, 429,
+    5xx, unless the service itself says otherwise (`retryable`). A Retry-After replaces the back-off, and neither is
+    longer than `retry_max_s`. `tls` may be shared among clients, since making one
+    takes 20 ms. Raises UsageError for a URL or a token that no request could carry.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        token: str | None,
+        *,
+        timeout_s: float = 10.0,
+        retries: int = 3,
+        retry_base_s: float = 0.5,
+        retry_max_s: float = 30.0,
+        tls: TlsContext | None = None,
+    ) -> None:
+        self._base_url = checked_service_url(base_url, "the service's URL")
+        if token is not None and not usable_in_header(token):
+            raise UsageError("the services' token holds characters that no header can carry")
+        self._token = token
+        self._scrubber = Scrubber([token])  # a service may quote what it refuses
+        self._timeout_s = timeout_s
+        self._retry = RetryPolicy(retries, retry_base_s, retry_max_s, max_retry_after_s=retry_max_s)
+        self._tls = tls
+        self._http: httpx.AsyncClient | None = None
+        self._making = asyncio.Lock()
+        self._closed = False
+
+    async def post(self, path: str, body: bytes, *, idempotency_key: str | None = None) -> Any:
+        """POST `body`, which is JSON, to `path` under the base URL; returns the answer's JSON, None for an empty one.
+
+        All tries of a request carry one `Idempotency-Key`, made up where none is given. Raises ServiceUnavailable,
+        ServiceRejected, ServiceUnauthorized.
+        """
+        key = idempotency_key or secrets.token_hex(16)
+
+        async def attempt() -> Any:
+            return await self._once(path, body, key)
+
+        return await with_retries_on(ServiceUnavailable, attempt, self._retry, _untold)
+
+    async def aclose(self) -> None:
+        """Close the connections; what is asked afterwards is ServiceUnavailable. May be called again."""
+        async with self._making:
+            self._closed = True
+            if self._http is not None:
+                http, self._http = self._http, None
+                await http.aclose()
+
+    async def _once(self, path: str, body: bytes, key: str) -> Any:
+        http = await self._client()
+        from agent_host.lean_httpx import httpx
+
+        shown = shown_url(self._base_url) + path
+        headers = {"content-length": str(len(body)), "idempotency-key": key}
+        try:
+            async with (
+                asyncio.timeout(self._timeout_s + len(body) / _SLOWEST_BYTES_PER_S),
+                http.stream("POST", self._base_url + path, content=_pieces(body), headers=headers) as response,
+            ):
+                return await self._read(response, shown)
+        except (httpx.TimeoutException, TimeoutError) as error:
+            raise ServiceUnavailable(f"{shown} did not answer in time") from error
+        except httpx.RequestError as error:
+            said = self._scrubber.text(first_line(error))
+            raise ServiceUnavailable(f"{shown} cannot be reached: {said}") from error
+
+    async def _client(self) -> httpx.AsyncClient:
+        async with self._making:
+            if self._closed:
+                raise ServiceUnavailable(f"the client of {shown_url(self._base_url)} is closed")
+            if self._http is None:
+                # In a thread: the import and the trusted roots hold up what else is going on.
+                self._http = await asyncio.to_thread(self._make)
+            return self._http
+
+    def _make(self) -> httpx.AsyncClient:
+        from agent_host.lean_httpx import httpx
+
+        headers = {
+            "content-type": "application/json",
+            "accept": "application/json",
+            # What comes compressed has no bound before it is read.
+            "accept-encoding": "identity",
+        }
+        if self._token is not None:
+            headers["authorization"] = f"Bearer {self._token}"
+        return httpx.AsyncClient(
+            headers=headers,
+            timeout=self._timeout_s,
+            verify=(self._tls or TlsContext(self._base_url)).get(),
+            follow_redirects=False,
+            trust_env=httpx.URL(self._base_url).host not in LOOPBACK,
+        )
+
+    async def _read(self, response: httpx.Response, shown: str) -> Any:
+        if not response.is_success:
+            raise self._error(response, await _bounded(response, _MAX_ERROR_BYTES), shown)
+        status = response.status_code
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            raise ServiceRejected(f"{shown} answered in an encoding that was not asked for", status=status)
+        body = await _bounded(response, MAX_ANSWER_BYTES + 1)
+        if len(body) > MAX_ANSWER_BYTES:
+            raise ServiceRejected(f"{shown} answered with more than {MAX_ANSWER_BYTES} bytes", status=status)
+        if not body:
+            return None
+        try:
+            return orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            kind = self._clean(response.headers.get("content-type", "")) or "no content type"
+            raise ServiceRejected(f"{shown} answered with what is not JSON ({kind})", status=status) from error
+
+    def _error(self, response: httpx.Response, body: bytes, shown: str) -> ServiceError:
+        status = response.status_code
+        if response.is_redirect:
+            return ServiceRejected(f"{shown} redirects elsewhere (HTTP {status}), which is not followed", status=status)
+        told = _error_body(body)
+        code = self._clean(told.code) if told.code else None
+        said = self._clean(told.message if told.message is not None else body.decode("utf-8", "replace"))
+        message = f"{shown} said HTTP {status}{f' {code}' if code else ''}: {said or 'no details'}"
+        passing = status in _PASSING_STATUSES or status >= 500
+        if passing if told.retryable is None else told.retryable:
+            details = {"code": ErrorCode.RATE_LIMITED} if status == 429 else {}
+            return ServiceUnavailable(message, status=status, retry_after_s=retry_after_s(response.headers), **details)
+        kind = ServiceUnauthorized if status in (401, 403) else ServiceRejected
+        return kind(message, status=status, service_code=code)
+
+    def _clean(self, text: str) -> str:
+        """One short line that cannot do anything to a terminal, and holds no token."""
+        line = " ".join(self._scrubber.text(text).split())[:_MAX_SHOWN]
+        return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
+
+
+class _ErrorBody(NamedTuple):
+    """{code, message, retryable} of an error; None for what is missing or of a wrong type."""
+
+    code: str | None
+    message: str | None
+    retryable: bool | None
+
+
+def _error_body(body: bytes) -> _ErrorBody:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        value = None
+    if not isinstance(value, dict):
+        return _ErrorBody(None, None, None)
+    code, message, retryable = value.get("code"), value.get("message"), value.get("retryable")
+    return _ErrorBody(
+        code if isinstance(code, str) and code.isascii() and code.isidentifier() and len(code) <= 64 else None,
+        message if isinstance(message, str) else None,
+        retryable if isinstance(retryable, bool) else None,
+    )
+
+
+async def _bounded(response: httpx.Response, limit: int) -> bytes:
+    """The first `limit` bytes of the body."""
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) >= limit:
+            break
+    return bytes(body[:limit])
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    """The body in pieces. One given as bytes would stay alive with its request, which httpx ties into a cycle, until
+    the next garbage collection."""
+    for start in range(0, len(body), _PIECE_BYTES):
+        yield body[start : start + _PIECE_BYTES]
+
+
+def _untold(_number: int, _wait_s: float, _error: ServiceUnavailable) -> None:
+    """Nobody is told of a retry: these services work beside the session (AH 11)."""

@@ -1,0 +1,208 @@
+"""UploadArtifact: the host's own tool, in front of a real router and over a real service."""
+
+from __future__ import annotations
+
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent_host.contracts import ToolConstraints, ToolRequest, ToolResult
+from agent_host.errors import ErrorCode
+from agent_host.routing.capabilities import TOOLS, UPLOAD_ARTIFACT
+from agent_host.routing.facts import Surroundings, UnusableArguments, gather
+from agent_host.routing.host_tools import UPLOAD_DEFINITION, HostTools
+from agent_host.scrub import Scrubber
+from agent_host.services.workspace import MAX_ARTIFACT_BYTES, HttpWorkspaceService
+from agent_host.testing.services import MockServices
+from policy.facts import NamedToolFacts, PathFacts
+from tests.unit.services.helpers import client
+from tool_runtime.router import LocalToolRouter
+from tool_runtime.settings import RuntimeSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+SECRET = "gateway-secret-1234"
+
+
+class Tools:
+    """The host's tools on a folder, and the services behind them."""
+
+    def __init__(self, tools: HostTools, services: MockServices) -> None:
+        self.tools = tools
+        self.services = services
+
+    async def upload(self, constraints: ToolConstraints | None = None, **arguments: Any) -> ToolResult:
+        request = ToolRequest(
+            UPLOAD_ARTIFACT, arguments, "s", "t", "p", "c", "Workspace.Upload", constraints or ToolConstraints()
+        )
+        return await self.tools.execute(request)
+
+    async def refused(self, constraints: ToolConstraints | None = None, **arguments: Any) -> str:
+        """The code of a call that stored nothing."""
+        result = await self.upload(constraints, **arguments)
+        assert result.status == "failed"
+        assert result.error is not None
+        assert result.error.message.isprintable()
+        assert not self.services.artifacts
+        return result.error.code
+
+
+@asynccontextmanager
+async def hosted(folder: Path, **settings: Any) -> AsyncIterator[Tools]:
+    async with MockServices() as services, client(services.url, retries=0) as made:
+        router = LocalToolRouter(RuntimeSettings(workspace=str(folder), **settings))
+        workspace = HttpWorkspaceService(made, "ws_1", "s")
+        tools = HostTools(router, workspace, router.read_bytes, Scrubber([SECRET]))
+        yield Tools(tools, services)
+        await tools.aclose()
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Tools]:
+    async with hosted(tmp_path) as tools:
+        yield tools
+
+
+async def test_a_file_goes_as_it_is(here: Tools, tmp_path: Path) -> None:
+    data = bytes(range(256)) * 5000
+    (tmp_path / "report.bin").write_bytes(data)
+    result = await here.upload(path=f"{tmp_path}/report.bin")
+    (stored,) = here.services.artifacts
+    assert stored.data == data
+    assert (stored.fields["artifactName"], stored.fields["contentType"]) == ("report.bin", "application/octet-stream")
+    assert (stored.fields["taskId"], stored.fields["stepId"], stored.fields["artifactType"]) == (
+        "t",
+        "p",
+        "tool_output",
+    )
+    assert result.status == "succeeded"
+    assert result.artifact_uris == (stored.artifact_uri,)
+    assert stored.artifact_uri in (result.output_text or "")
+
+
+async def test_text_goes_under_the_name_and_type_given(here: Tools) -> None:
+    await here.upload(content="a,ä\n", name="table.csv", contentType="text/csv; charset=utf-8")
+    (stored,) = here.services.artifacts
+    assert stored.data == "a,ä\n".encode()
+    assert (stored.fields["artifactName"], stored.fields["contentType"]) == ("table.csv", "text/csv; charset=utf-8")
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"", "text/plain"),
+        ("ä".encode(), "text/plain"),
+        (b"\0", "application/octet-stream"),
+        (b"\xe4", "application/octet-stream"),
+    ],
+)
+async def test_the_type_is_guessed_from_the_content(here: Tools, tmp_path: Path, data: bytes, kind: str) -> None:
+    (tmp_path / "f").write_bytes(data)
+    await here.upload(path=f"{tmp_path}/f")
+    assert here.services.artifacts[0].fields["contentType"] == kind
+
+
+async def test_running_it_again_stores_nothing_new(here: Tools, tmp_path: Path) -> None:
+    """Why the capability table calls it free of side effects: a resume runs an unfinished call again."""
+    assert not TOOLS[UPLOAD_ARTIFACT].side_effects
+    (tmp_path / "f").write_text("text")
+    results = [await here.upload(path=f"{tmp_path}/f") for _ in range(3)]
+    assert len({result.artifact_uris for result in results}) == 1
+    assert len(here.services.artifacts) == 1
+
+
+async def test_secrets_stay_here(here: Tools, tmp_path: Path) -> None:
+    (tmp_path / "env").write_text(f"TOKEN={SECRET}\n")
+    await here.upload(path=f"{tmp_path}/env")
+    await here.upload(content=SECRET)
+    assert [stored.data for stored in here.services.artifacts] == [b"TOKEN=[redacted]\n", b"[redacted]"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {}, {"path": "/a", "content": "b"}, {"content": 5}, {"path": ["/a"]}, {"content": "x", "other": "y"},
+        {"content": "x", "name": "a/b"}, {"content": "x", "name": ".."}, {"content": "x", "name": "a\nb"},
+        {"content": "x", "name": "ä" * 128}, {"content": "x", "contentType": "text"}, {"content": "x\ud800"},
+        {"content": "x", "contentType": "text/plain\r\nx: y"}, {"path": "relative"}, {"content": "x", "name": "\ud800"},
+    ],
+)  # fmt: skip
+async def test_arguments_that_do_not_fit(here: Tools, arguments: dict[str, Any]) -> None:
+    assert await here.refused(**arguments) == ErrorCode.INVALID_REQUEST
+
+
+async def test_a_file_that_cannot_be_read_is_told_as_for_a_read(here: Tools, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("12345")
+    assert await here.refused(path=f"{tmp_path}/none") == ErrorCode.FILE_NOT_FOUND
+    assert await here.refused(path=str(tmp_path)) == ErrorCode.TOOL_EXECUTION_FAILED
+    small, elsewhere = ToolConstraints(max_file_size_bytes=4), ToolConstraints(allowed_paths=("/nowhere",))
+    assert await here.refused(small, path=f"{tmp_path}/f") == ErrorCode.FILE_TOO_LARGE
+    assert await here.refused(small, content="12345") == ErrorCode.FILE_TOO_LARGE
+    assert await here.refused(elsewhere, path=f"{tmp_path}/f") == ErrorCode.PERMISSION_DENIED
+
+
+async def test_a_link_out_of_the_scope_is_not_followed(here: Tools, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "secret").write_text("mine")
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "secret")
+    scope = ToolConstraints(allowed_paths=(str((tmp_path / "in").resolve()),))
+    assert await here.refused(scope, path=f"{tmp_path}/in/link") == ErrorCode.PERMISSION_DENIED
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+async def test_a_pipe_does_not_hold_it_up(here: Tools, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert await here.refused(path=f"{tmp_path}/pipe") == ErrorCode.TOOL_EXECUTION_FAILED
+
+
+async def test_one_byte_too_many(here: Tools, tmp_path: Path) -> None:
+    (tmp_path / "f").touch()
+    os.truncate(tmp_path / "f", MAX_ARTIFACT_BYTES + 1)
+    assert await here.refused(path=f"{tmp_path}/f") == ErrorCode.FILE_TOO_LARGE
+
+
+async def test_the_runtime_s_own_limit_counts_too(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("12345")
+    async with hosted(tmp_path, max_file_size_bytes=4) as tools:
+        assert await tools.refused(path=f"{tmp_path}/f") == ErrorCode.FILE_TOO_LARGE
+
+
+async def test_a_service_that_fails_fails_the_call(here: Tools) -> None:
+    here.services.fail("/workspaces", 503)
+    assert await here.refused(content="x") == ErrorCode.WORKSPACE_UPLOAD_FAILED
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("a\nb\udcff", "a_b_"), ("x" * 255, "x" * 255), ("ä" * 127, "ä" * 127), ("  ", "  ")],
+)
+async def test_a_file_of_any_name_can_go(here: Tools, tmp_path: Path, name: str, shown: str) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    assert (await here.upload(path=f"{tmp_path}/{name}")).status == "succeeded"
+    assert here.services.artifacts[0].fields["artifactName"] == shown
+
+
+# --- what policy is told ----------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_judged_by_its_path_and_text_by_the_tool_s_name(tmp_path: Path) -> None:
+    where = Surroundings(os.path.realpath(tmp_path), None, "posix", "bash")
+    row = TOOLS[UPLOAD_ARTIFACT]
+    (tmp_path / "f").write_text("12345")
+    facts = gather(row, {"path": f"{where.workspace}/f", "name": "x"}, where)
+    assert isinstance(facts, PathFacts)
+    assert (facts.real_path, facts.size_bytes, facts.tool_name) == (f"{where.workspace}/f", 5, UPLOAD_ARTIFACT)
+    assert gather(row, {"content": "x"}, where) == NamedToolFacts(UPLOAD_ARTIFACT)
+    for arguments in ({}, {"path": "f"}, {"path": 5}, {"path": "/f", "content": "x"}):
+        with pytest.raises(UnusableArguments):
+            gather(row, arguments, where)
+
+
+def test_the_definition_is_a_closed_schema() -> None:
+    schema = UPLOAD_DEFINITION.input_schema
+    assert schema["additionalProperties"] is False
+    assert {"path", "content", "name", "contentType"} == schema["properties"].keys()
