@@ -43,8 +43,8 @@ class Outbox:
     """A queue of events for one client. `put` on the loop's thread, and one consumer that calls `get`.
 
     A client that keeps up gets each event as it is. While events wait, pieces of one stream that follow each other
-    become one. When `max_bytes` (about) or `max_events` wait, pieces of streams are dropped first, the oldest of them before
-    the others, then the oldest event; the number of what is lost goes to the consumer with its next batch.
+    become one. When `max_bytes` (about) or `max_events` wait, the oldest pieces of streams are dropped first, and when
+    there are none the oldest event; the number of what is lost goes to the consumer with its next batch.
     """
 
     def __init__(self, max_bytes: int = 8 * 1024 * 1024, max_events: int = 10_000) -> None:
