@@ -7,16 +7,19 @@ what a tool brings back, it is replaced before that is recorded, shown or sent.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 REDACTED = "[redacted]"
 # Shorter values would be found in innocent text; a token that short protects nothing.
 _MIN_CHARS = 8
+# An event may quote a call whose argument is JSON itself.
+_NESTED_JSON = 3
 
 
 class Scrubber:
@@ -24,6 +27,10 @@ class Scrubber:
 
     def __init__(self, secrets: Iterable[str | None]) -> None:
         self._secrets = tuple(secret for secret in secrets if secret is not None and len(secret) >= _MIN_CHARS)
+        # The longest first: one that is escaped once more may hold the other.
+        self._spellings = sorted({form for secret in self._secrets for form in _spellings(secret)}, key=len)[::-1]
+        self._in_json = tuple({_escaped(form, ascii_only=ascii_only).encode("utf-8", "surrogateescape")
+                               for form in self._spellings for ascii_only in (False, True)})  # fmt: skip
 
     def text(self, text: str) -> str:
         """`text` without the secrets."""
@@ -36,6 +43,40 @@ class Scrubber:
         for secret in self._secrets:
             data = data.replace(secret.encode(), REDACTED.encode())
         return data
+
+    def json(self, data: bytes) -> bytes:
+        """Encoded JSON without the secrets, also where JSON writes them in other characters than their own, or holds
+        JSON that does. Cheap for what holds none; what does is taken apart and put together again, for a spelling may
+        begin in the middle of an escape."""
+        if not any(form in data for form in self._in_json):
+            return data
+        end = b"\n" if data.endswith(b"\n") else b""
+        return json.dumps(self._without(json.loads(data)), separators=(",", ":")).encode() + end
+
+    def _without(self, value: Any) -> Any:
+        if isinstance(value, str):
+            for form in self._spellings:
+                value = value.replace(form, REDACTED)
+            return value
+        if isinstance(value, list):
+            return [self._without(item) for item in value]
+        if isinstance(value, dict):
+            return {self._without(key): self._without(item) for key, item in value.items()}
+        return value
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """`secret`, and as it stands in JSON within a text."""
+    for ascii_only in (False, True):
+        form = secret
+        for _ in range(_NESTED_JSON):
+            yield form
+            form = _escaped(form, ascii_only=ascii_only)
+
+
+def _escaped(text: str, *, ascii_only: bool) -> str:
+    """`text` as it stands between the quotes of a JSON string; `ascii_only` is what `lenient_json` falls back on."""
+    return json.dumps(text, ensure_ascii=ascii_only)[1:-1]
 
 
 def take_from_environment(variable: str) -> str | None:

@@ -13,4 +13,13 @@ def new_id(prefix: str) -> str:
 
 def now_rfc3339() -> str:
     """The present moment in UTC, milliseconds, `Z` at the end."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return _written(datetime.now(UTC))
+
+
+def rfc3339(at: float) -> str:
+    """The moment `at`, in seconds since the epoch, written like `now_rfc3339`."""
+    return _written(datetime.fromtimestamp(at, UTC))
+
+
+def _written(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -43,6 +43,7 @@ SETTINGS: dict[str, Setting] = {
     "host.toolset": Setting(list, choices=("desktop",)),
     "host.max_steps": Setting(int, _SMALLER, low=1, high=10_000),
     "host.max_stored_bytes": Setting(int, _SMALLER, low=0),
+    "host.max_run_log_bytes": Setting(int, low=65_536),
     "host.output": Setting(str, choices=("text", "json", "jsonl")),
     "llm.gateway": Setting(str),
     "llm.dialect": Setting(str, choices=("anthropic",)),

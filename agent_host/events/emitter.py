@@ -1,56 +1,146 @@
 """Events leave here (AH 12): numbered, with the full chain of ids, handed to each sink at once.
 
-A sink takes an event in memory and returns; none of them may wait, for the loop never waits for an observer.
+A sink takes an event in memory and returns; none of them may wait or raise, for the loop never waits for an observer
+and knows nothing of what an observer can fail at.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import orjson
 
 from agent_host import lenient_json
 from agent_host.events.kinds import EventType, source_of
-from agent_host.stamps import now_rfc3339
+from agent_host.stamps import rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+_CANCELLING_S = 0.5  # what a sink gets to obey, once its time to close is over
 
 
 class Event:
-    """One event: the envelope of interface section 2. Encoded at most once, and only if a sink asks for it."""
+    """One event. Its envelope (interface section 2) is put together, and encoded at most once, only if a sink asks.
 
-    __slots__ = ("_line", "envelope", "event_type", "payload")
+    `chain` holds the ids that all events of a session share, `at` is in seconds since the epoch, and `scrub` takes
+    secrets out of what is encoded; `payload` may still hold them.
+    """
 
-    def __init__(self, event_type: EventType, payload: dict[str, Any], envelope: dict[str, Any]) -> None:
+    __slots__ = ("_line", "_scrub", "at", "chain", "event_id", "event_type", "payload", "step_id", "task_id")
+
+    def __init__(
+        self,
+        event_id: int,
+        event_type: EventType,
+        payload: dict[str, Any],
+        chain: Mapping[str, str],
+        *,
+        at: float,
+        task_id: str | None = None,
+        step_id: str | None = None,
+        scrub: Callable[[bytes], bytes] | None = None,
+    ) -> None:
+        self.event_id = event_id
         self.event_type = event_type
         self.payload = payload
-        self.envelope = envelope
+        self.chain = chain
+        self.at = at
+        self.task_id = task_id
+        self.step_id = step_id
+        self._scrub = scrub
         self._line: bytes | None = None
 
-    def line(self) -> bytes:
-        """The envelope as one line of JSON with its newline."""
-        if self._line is None:
-            self._line = lenient_json.dumps(self.envelope, option=orjson.OPT_APPEND_NEWLINE)
+    @property
+    def envelope(self) -> dict[str, Any]:
+        """The event as it stands on the wire, in a new dict."""
+        return self.envelope_of(self.payload)
+
+    def envelope_of(self, payload: dict[str, Any]) -> dict[str, Any]:
+        """The envelope around another payload: what is told of this event to somebody who may not know all of it."""
+        envelope: dict[str, Any] = {
+            "eventId": self.event_id,
+            "eventType": self.event_type,
+            "timestamp": rfc3339(self.at),
+            **self.chain,
+        }
+        if self.task_id is not None:
+            envelope["taskId"] = self.task_id
+        if self.step_id is not None:
+            envelope["stepId"] = self.step_id
+        envelope["component"], envelope["severity"] = source_of(self.event_type)
+        envelope["payload"] = payload
+        return envelope
+
+    @property
+    def encoded(self) -> bytes | None:
+        """The line, if somebody asked for it already."""
         return self._line
+
+    def line(self) -> bytes:
+        """The envelope as one line of JSON with its newline, without secrets."""
+        if self._line is None:
+            self._line = self.encode(self.envelope)
+        return self._line
+
+    def encode(self, value: dict[str, Any]) -> bytes:
+        """Something told of this event as one line of JSON with its newline, without secrets."""
+        line = lenient_json.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+        return line if self._scrub is None else self._scrub(line)
+
+    def with_text(self, text: str) -> Event:
+        """This event with `text` for its payload's text: what several pieces of a stream come to."""
+        return Event(
+            self.event_id,
+            self.event_type,
+            {**self.payload, "text": text},
+            self.chain,
+            at=self.at,
+            task_id=self.task_id,
+            step_id=self.step_id,
+            scrub=self._scrub,
+        )
 
 
 class Sink(Protocol):
     """Something that watches."""
 
     def take(self, event: Event) -> None:
-        """Take the event without waiting."""
+        """Take the event without waiting; must not raise."""
         ...
 
     def flush(self) -> None:
-        """Called at the end of each step and of the session; must not raise."""
+        """Called at the end of each step and of the session; must not raise, nor wait."""
+        ...
+
+
+@runtime_checkable
+class ClosingSink(Protocol):
+    """A sink that has something left to do at the end."""
+
+    async def aclose(self, timeout_s: float) -> None:
+        """Finish within `timeout_s`, or give up. It may be cancelled."""
         ...
 
 
 class Emitter:
-    """Numbers events and hands them on. Cheap when nobody listens."""
+    """Numbers events and hands them on. Cheap when nobody listens.
 
-    def __init__(self, *, session_id: str, workspace_id: str, tenant_id: str, user_id: str, first_id: int = 1) -> None:
+    `scrub` takes one encoded event and gives it without secrets; it is called once for each that is encoded.
+    """
+
+    def __init__(
+        self,
+        *,
+        session_id: str,
+        workspace_id: str,
+        tenant_id: str,
+        user_id: str,
+        first_id: int = 1,
+        scrub: Callable[[bytes], bytes] | None = None,
+    ) -> None:
         self._chain = {
             "tenantId": tenant_id,
             "userId": user_id,
@@ -59,6 +149,7 @@ class Emitter:
         }
         self._sinks: tuple[Sink, ...] = ()
         self._next_id = first_id
+        self._scrub = scrub
 
     def attach(self, sinks: Sequence[Sink]) -> None:
         """Add watchers."""
@@ -68,22 +159,17 @@ class Emitter:
         self, event_type: EventType, payload: dict[str, Any], *, task_id: str | None = None, step_id: str | None = None
     ) -> None:
         """Hand one event to every sink. `payload` is not to be changed afterwards."""
-        component, severity = source_of(event_type)
-        envelope: dict[str, Any] = {
-            "eventId": self._next_id,
-            "eventType": event_type,
-            "timestamp": now_rfc3339(),
-            **self._chain,
-        }
-        if task_id is not None:
-            envelope["taskId"] = task_id
-        if step_id is not None:
-            envelope["stepId"] = step_id
-        envelope["component"] = component
-        envelope["severity"] = severity
-        envelope["payload"] = payload
+        event = Event(
+            self._next_id,
+            event_type,
+            payload,
+            self._chain,
+            at=time.time(),
+            task_id=task_id,
+            step_id=step_id,
+            scrub=self._scrub,
+        )
         self._next_id += 1
-        event = Event(event_type, payload, envelope)
         for sink in self._sinks:
             sink.take(event)
 
@@ -91,3 +177,21 @@ class Emitter:
         """Let the sinks write what they gathered."""
         for sink in self._sinks:
             sink.flush()
+
+    async def aclose(self, timeout_s: float) -> None:
+        """The end: every sink that has to finish something gets `timeout_s` for it, all at once. A sink that fails or
+        does not end costs what it had left, and no more; only the cancellation of the caller raises."""
+        self.flush()
+        ending = [sink for sink in self._sinks if isinstance(sink, ClosingSink)]
+        closing = [asyncio.ensure_future(sink.aclose(timeout_s)) for sink in ending]
+        if not closing:
+            return
+        try:
+            await asyncio.wait(closing, timeout=timeout_s)
+        finally:
+            late = [one for one in closing if one.cancel()]
+            if late:
+                await asyncio.wait(late, timeout=_CANCELLING_S)
+            for one in closing:
+                if one.done() and not one.cancelled():
+                    one.exception()  # looked at, so that nobody complains that it was not

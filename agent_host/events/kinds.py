@@ -1,4 +1,7 @@
-"""Every event type there is (AH 12, interface section 2), with who speaks and how loudly: one table, read by all."""
+"""Every event type there is (AH 12, interface section 2), with who speaks and how loudly: one table, read by all.
+
+What each carries stands in `payloads.py`.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ class EventType(StrEnum):
     STEP_COMPLETED = "step_completed"
     STEP_LIMIT_APPROACHING = "step_limit_approaching"
     TEXT_CHUNK = "text_chunk"
+    TOOL_OUTPUT_CHUNK = "tool_output_chunk"
     LLM_REQUEST_STARTED = "llm_request_started"
     LLM_REQUEST_COMPLETED = "llm_request_completed"
     LLM_RETRY = "llm_retry"
@@ -29,6 +33,7 @@ class EventType(StrEnum):
     TOOL_COMPLETED = "tool_completed"
     APPROVAL_REQUESTED = "approval_requested"
     APPROVAL_RESOLVED = "approval_resolved"
+    APPROVAL_TIMEOUT = "approval_timeout"
     POLICY_EXPIRED = "policy_expired"
     ARTIFACT_UPLOAD_FAILED = "artifact_upload_failed"
     CHECKPOINT_FAILED = "checkpoint_failed"
@@ -50,10 +55,12 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.LLM_REQUEST_STARTED: ("llm", "info"),
     EventType.LLM_REQUEST_COMPLETED: ("llm", "info"),
     EventType.LLM_RETRY: ("llm", "warning"),
+    EventType.TOOL_OUTPUT_CHUNK: ("routing", "info"),
     EventType.TOOL_REQUESTED: ("routing", "info"),
     EventType.TOOL_COMPLETED: ("routing", "info"),
     EventType.APPROVAL_REQUESTED: ("approval", "info"),
     EventType.APPROVAL_RESOLVED: ("approval", "info"),
+    EventType.APPROVAL_TIMEOUT: ("approval", "warning"),
     EventType.POLICY_EXPIRED: ("policy", "warning"),
     EventType.ARTIFACT_UPLOAD_FAILED: ("routing", "warning"),
     EventType.CHECKPOINT_FAILED: ("state", "warning"),
@@ -61,7 +68,7 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
 }
 
 # Pieces of a stream: shown live, never kept, since the whole is kept elsewhere.
-LIVE_ONLY = frozenset({EventType.TEXT_CHUNK})
+LIVE_ONLY = frozenset({EventType.TEXT_CHUNK, EventType.TOOL_OUTPUT_CHUNK})
 
 
 def source_of(event_type: EventType) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from agent_host.events.kinds import LIVE_ONLY
+from agent_host.events.patient_writer import PATIENCE_S, PatientWriter
 from agent_host.regular_files import open_regular
 
 if TYPE_CHECKING:
@@ -16,16 +17,27 @@ if TYPE_CHECKING:
 
     from agent_host.events.emitter import Event
 
+MAX_RUN_LOG_BYTES = 64 * 1024 * 1024
+KEPT_RUN_LOGS = 3
+MAX_WAITING_BYTES = 64 * 1024 * 1024
 _MAX_PENDING_BYTES = 64 * 1024
-
-
 # Pieces of a stream take numbers and are not kept, so the last number kept may not be the last one given out.
 _GAP_AFTER_RESUME = 100_000
 _TAIL_BYTES = 64 * 1024
 
 
 def next_event_id(path: str) -> int:
-    """The first event number for a process that goes on with the run log at `path`: 1, or well above the last one."""
+    """The first event number for a process that goes on with the run log at `path`: 1, or well above the last one. A
+    process may have died between putting a full log aside and the first line of the next."""
+    for log in (path, _aside(path, 1)):
+        last = _last_event_id(log)
+        if last is not None:
+            return last + _GAP_AFTER_RESUME
+    return 1
+
+
+def _last_event_id(path: str) -> int | None:
+    """The number in the last whole line; None without one."""
     try:
         with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as handle:
             size = os.fstat(handle.fileno()).st_size
@@ -35,12 +47,12 @@ def next_event_id(path: str) -> int:
                 for line in reversed(handle.read().splitlines()):
                     number = _event_id(line)
                     if number is not None:
-                        return number + _GAP_AFTER_RESUME
+                        return number
                 if length >= size:
-                    return 1
+                    return None
                 length *= 4
     except OSError:
-        return 1
+        return None
 
 
 def _event_id(line: bytes) -> int | None:
@@ -55,12 +67,16 @@ class RunLog:
     """`events.jsonl` of a session: one event a line, appended, kept after the session's end.
 
     Lines wait in memory until the step ends or 64 KiB are together, and go out in one write. A disk that does not take
-    them costs the lines, not the session: `lost` counts them.
+    them costs the lines, not the session: `lost` counts them. A log that has come to `max_bytes` is put aside as
+    `events.jsonl.1`, the ones before it move up, and only `keep` of them stay.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, max_bytes: int = MAX_RUN_LOG_BYTES, keep: int = KEPT_RUN_LOGS) -> None:
         self._path = path
+        self._max_bytes = max_bytes
+        self._keep = keep
         self._fd = -1
+        self._size = 0
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self.lost = 0
@@ -83,12 +99,27 @@ class RunLog:
         written = 0
         try:
             if self._fd < 0:
-                self._fd = _open_log(self._path)
+                self._fd, self._size = _open_log(self._path)
             data = b"".join(lines)
             while written < len(data):
                 written += os.write(self._fd, data[written:] if written else data)
         except OSError:
             self._count_lost(lines, written)
+            return
+        self._size += written
+        if self._size >= self._max_bytes:
+            self._put_aside()
+
+    def _put_aside(self) -> None:
+        """Start a new log. Every move is a rename to a free name, except where the oldest log goes, so a process that
+        dies on the way loses nothing, and the next one finds a free name where it stopped."""
+        self._let_go()
+        names = [self._path, *(_aside(self._path, number) for number in range(1, self._keep + 1))]
+        free = next((at for at, name in enumerate(names) if at and not os.path.lexists(name)), self._keep)
+        # Nobody can be told, and the log only stays larger than it should be: the next write finds it so.
+        with contextlib.suppress(OSError):
+            for at in range(free, 0, -1):
+                os.replace(names[at - 1], names[at])
 
     def _count_lost(self, lines: list[bytes], written: int) -> None:
         """The lines behind the first `written` bytes are gone; one that was cut is ended later."""
@@ -105,6 +136,10 @@ class RunLog:
         self.flush()
         self._let_go()
 
+    async def aclose(self, timeout_s: float) -> None:  # noqa: ARG002  local files take what time they take
+        """The same, for `Emitter.aclose`."""
+        self.close()
+
     def _let_go(self) -> None:
         """Close the file. What the disk did not take cannot be told from a failed close, and nobody waits for it."""
         if self._fd >= 0:
@@ -113,34 +148,49 @@ class RunLog:
                 os.close(fd)
 
 
-def _open_log(path: str) -> int:
-    """The log, ready for a new line: one that a crash left unfinished is ended first."""
+def _aside(path: str, number: int) -> str:
+    return f"{path}.{number}"
+
+
+def _open_log(path: str) -> tuple[int, int]:
+    """The log and its size, ready for a new line: one that a crash left unfinished is ended first."""
     fd = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     size = os.fstat(fd).st_size
     if size:
         os.lseek(fd, size - 1, os.SEEK_SET)
         if os.read(fd, 1) != b"\n":
-            os.write(fd, b"\n")
-    return fd
+            size += os.write(fd, b"\n")
+    return fd, size
 
 
 class JsonLines:
-    """Every event as it happens, one line each, on a binary stream (`--output jsonl`). `refused` is why the stream
-    takes no more, None as long as it does."""
+    """Every event as it happens, one line each, on a binary stream (`--output jsonl`).
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self.refused: Exception | None = None
+    A reader that is slow holds nobody up: what it has not read waits, up to `max_bytes`, and goes out in order as it
+    reads, after the session's end too. What comes when there is no room is left out, whole lines, and counted.
+    """
+
+    def __init__(self, stream: BinaryIO, *, max_bytes: int = MAX_WAITING_BYTES) -> None:
+        self._writer = PatientWriter(stream, max_bytes)
+
+    @property
+    def refused(self) -> Exception | None:
+        """Why the stream takes no more, None as long as it does."""
+        return self._writer.refused
+
+    @property
+    def dropped(self) -> int:
+        """Lines that were left out because the reader was too far behind."""
+        return self._writer.dropped
 
     def take(self, event: Event) -> None:
         """Write the event. A reader that went away or a full disk ends the output, not the session."""
-        if self.refused is not None:
-            return
-        try:
-            self._stream.write(event.line())
-            self._stream.flush()
-        except (OSError, ValueError) as error:
-            self.refused = error
+        self._writer.write(event.line())
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """What can go out is out already."""
+
+    def close(self, patience_s: float = PATIENCE_S) -> None:
+        """Wait for a reader that is behind, as long as it takes something every `patience_s`. The end of the
+        interpreter does the same; who calls this before knows `refused` and `dropped` for good."""
+        self._writer.close(patience_s)

@@ -79,7 +79,7 @@ async def _answer(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> App
         return prepared.answer
     request = _request(ctx, step_id, prepared)
     asked = time.monotonic()
-    ctx.emit(EventType.APPROVAL_REQUESTED, step_id, **request.to_payload())
+    ctx.emit(EventType.APPROVAL_REQUESTED, step_id, toolCallId=prepared.call.call_id, **request.to_payload())
     ctx.emitter.flush()  # the wait may be long, and whoever reads the run log is to see what for
     try:
         answer = await ctx.cancellation.interruptible(ctx.gate.ask(request))
@@ -112,6 +112,7 @@ def _tell(ctx: LoopContext, step_id: str, prepared: PreparedCall, answer: Approv
         EventType.APPROVAL_RESOLVED,
         step_id,
         approvalId=prepared.approval_id,
+        toolCallId=prepared.call.call_id,
         decision="approved" if answer.approved else "denied",
         scope=answer.scope,
         reason=answer.reason,

@@ -17,6 +17,8 @@ from agent_host.loop.prepare import judged_anew, record_start, request_for
 from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import finish, text_of
 from agent_host.routing.artifacts import store_artifacts
+from agent_host.stamps import now_rfc3339
+from state.blobs import sha256_hex
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -71,7 +73,7 @@ async def _run_one(
     try:
         started = time.monotonic()
         grant = granted_by(ctx, prepared)
-        ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(prepared, grant))
+        ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, prepared, grant))
         if prepared.gated:
             prepared = await settle(ctx, step_id, prepared, before, granted=grant is not None)
         elif before is not None and prepared.refusal is None:
@@ -96,6 +98,7 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
         raise RuntimeError("only a call with a row in the table is executed")
     if row.side_effects and not prepared.started:
         record_start(ctx, prepared)
+    started_at = now_rfc3339()
     try:
         result = await ctx.cancellation.unless_forced(ctx.router.execute(request_for(ctx, step_id, call, row)))
     except ToolStopped:
@@ -109,18 +112,23 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
     result = await store_artifacts(result._replace(artifacts=tuple(clean)), ctx.workspace, upload_failed)
     code = None if result.error is None else result.error.code
     text = ctx.scrubber.text(text_of(result))
-    return finish(ctx, step_id, call, result.status, code, text, None, started, result.artifact_uris)
+    return finish(ctx, step_id, call, result.status, code, text, None, started, started_at, result.artifact_uris)
 
 
-def _request_payload(prepared: PreparedCall, grant: str | None) -> dict[str, Any]:
+def _request_payload(ctx: LoopContext, prepared: PreparedCall, grant: str | None) -> dict[str, Any]:
     call, row, decision = prepared.call, prepared.row, prepared.decision
     payload: dict[str, Any] = {"toolCallId": call.call_id, "toolName": call.name}
     if row is not None:
         payload["capability"] = row.capability
-        payload["summary"] = str(call.arguments.get(row.argument, ""))[:_SUMMARY_CHARS]
+        # Before the cut: half a secret is found by nobody.
+        payload["summary"] = ctx.scrubber.text(str(call.arguments.get(row.argument, "")))[:_SUMMARY_CHARS]
+    if call.problem is None:
+        payload["argumentsSha256"] = sha256_hex(call.arguments_json)
     if decision is not None:
         payload["decision"] = decision.decision
         payload["rule"] = decision.rule
+        if decision.risk_level is not None:
+            payload["riskLevel"] = decision.risk_level
     if grant is not None:
         payload["grantedBy"] = grant
     return payload

@@ -26,12 +26,14 @@ def finish(
     text: str,
     approve: str | None = None,
     started: float | None = None,
+    started_at: str | None = None,
     artifact_uris: Sequence[str] = (),
 ) -> Message:
     """Put the call's result on record and tell the observers; returns it as it enters the thread.
 
     `text` may hold what cannot be encoded; here every result passes, whoever worded it. `approve` marks a call that was
-    denied since nobody was there; the rest of how to replay it stands in the thread.
+    denied since nobody was there; the rest of how to replay it stands in the thread. `started` is when the call was
+    requested, on the monotonic clock, `started_at` when it began to run, in RFC 3339.
     """
     text = encodable(text)
     message = Message(
@@ -47,6 +49,8 @@ def finish(
     payload: dict[str, Any] = {"toolCallId": call.call_id, "toolName": call.name, "status": status}
     if code is not None:
         payload["code"] = code
+    if started_at is not None:
+        payload["startedAt"] = started_at
     if artifact_uris:
         payload["artifactUris"] = list(artifact_uris)
     # What was observed can be told apart and found again: the whole text stands in the history (SK 7).

@@ -538,7 +538,7 @@ def test_a_flipped_bit_in_a_step_that_was_synced_is_put_aside_in_another_boot(tm
 
 def test_a_log_that_cannot_even_be_closed_ends_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = RunLog(str(tmp_path / "events.jsonl"))
-    event = Event(EventType.TASK_STARTED, {}, {"eventId": 1})
+    event = Event(1, EventType.TASK_STARTED, {}, {}, at=0.0)
     log.take(event)
     log.flush()
 

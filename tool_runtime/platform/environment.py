@@ -14,7 +14,7 @@ _SECRET_NAME: Final = re.compile(
       (^|_)(TOKEN|SECRET|PASSPHRASE|CREDENTIALS?|COOKIE|JWT)S?($|_(KEY|ID|VALUE|BASE|BASE64|B64|JSON)$)
     | PASSWORD | PASSWD | APIKEY | ACCESSKEY
     | (^|_)(API|ACCESS|PRIVATE|SECRET|SIGNING|ENCRYPTION|MASTER|AUTH)_?KEY
-    | (^|_)PASS$ | (^|_)PAT$ | (^|_)AUTH$ | (TOKEN|SECRET)$
+    | (^|_)PASS$ | (^|_)PAT$ | (^|_)AUTH$ | (TOKEN|SECRET)$ | (^|_)OTLP_([A-Z]+_)?HEADERS$
     """,
     re.VERBOSE,
 )

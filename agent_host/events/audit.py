@@ -1,0 +1,110 @@
+"""What the Audit Service is told (AH 12, SK 7): one record for each tool call, and who approved what, as it was said.
+
+Use: `BatchedSink(post, AUDIT_EVENTS, shape=AuditRecords())`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agent_host.events.kinds import EventType
+from agent_host.stamps import rfc3339
+
+if TYPE_CHECKING:
+    from agent_host.events.emitter import Event
+
+_AS_THEY_ARE = frozenset(
+    {
+        EventType.SESSION_STARTED,
+        EventType.SESSION_RESUMED,
+        EventType.SESSION_PAUSED,
+        EventType.SESSION_COMPLETED,
+        EventType.SESSION_FAILED,
+        EventType.SESSION_CANCELLED,
+        EventType.TASK_STARTED,
+        EventType.TASK_COMPLETED,
+        EventType.TASK_FAILED,
+        EventType.TASK_CANCELLED,
+        EventType.APPROVAL_REQUESTED,
+        EventType.APPROVAL_RESOLVED,
+        EventType.APPROVAL_TIMEOUT,
+        EventType.POLICY_EXPIRED,
+    }
+)
+AUDIT_EVENTS = _AS_THEY_ARE | {EventType.TOOL_REQUESTED, EventType.TOOL_COMPLETED}
+"""What an audit record is made from, or is."""
+
+# Calls that are under way, and answers that later calls may refer to. A host has far fewer of both.
+_MAX_REMEMBERED = 4096
+
+
+class AuditRecords:
+    """The shape of audit events. `tool_requested` and the answer are kept until the call's `tool_completed`, which then
+    carries the record of SK 7 for its payload:
+
+        {toolCallId, tool, capability?, risk?, ts_start, ts_end, params {summary?, sha256?}, result {ok, status, code?,
+        bytes, artifactUris?}, policy {decision?, rule?, approved?, approvalScope?, approvalId?}, hashes {outputSha256}}
+
+    `ts_start` is when the call began to run; for one that did not, when it was requested. A call that another process
+    requested has what its end says.
+    """
+
+    def __init__(self) -> None:
+        self._requested: dict[str, dict[str, Any]] = {}
+        self._answers: dict[str, dict[str, Any]] = {}
+
+    def __call__(self, event: Event) -> bytes | None:
+        """The event as the Audit Service gets it; None for what only goes into a later record."""
+        payload = event.payload
+        if event.event_type is EventType.TOOL_REQUESTED:
+            _remember(self._requested, payload["toolCallId"], {**payload, "at": rfc3339(event.at)})
+            return None
+        if event.event_type is EventType.TOOL_COMPLETED:
+            return event.encode(event.envelope_of(self._record(event)))
+        if event.event_type is EventType.APPROVAL_RESOLVED:
+            policy = _policy(payload["decision"] == "approved", payload["scope"], payload["approvalId"])
+            _remember(self._answers, payload["approvalId"], policy)
+            _remember(self._answers, payload["toolCallId"], policy)
+        return event.line()
+
+    def _record(self, event: Event) -> dict[str, Any]:
+        done = event.payload
+        call_id = done["toolCallId"]
+        asked = self._requested.pop(call_id, {})
+        ended = rfc3339(event.at)
+        granted = asked.get("grantedBy")
+        answer = self._answers.pop(call_id, None)
+        if answer is None and granted is not None:  # a grant from before a crash says no more than that it is one
+            answer = self._answers.get(granted, _policy(True, None, granted))
+        return {
+            "toolCallId": call_id,
+            "tool": done["toolName"],
+            **_some(capability=asked.get("capability"), risk=asked.get("riskLevel")),
+            "ts_start": done.get("startedAt") or asked.get("at") or ended,
+            "ts_end": ended,
+            "params": _some(summary=asked.get("summary"), sha256=asked.get("argumentsSha256")),
+            "result": {
+                "ok": done["status"] == "succeeded",
+                "status": done["status"],
+                **_some(code=done.get("code")),
+                "bytes": done["outputBytes"],
+                **_some(artifactUris=done.get("artifactUris")),
+            },
+            "policy": {**_some(decision=asked.get("decision"), rule=asked.get("rule")), **(answer or {})},
+            "hashes": {"outputSha256": done["outputSha256"]},
+        }
+
+
+def _policy(approved: bool, scope: str | None, approval_id: str) -> dict[str, Any]:
+    return {"approved": approved, **_some(approvalScope=scope), "approvalId": approval_id}
+
+
+def _some(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _remember(memory: dict[str, dict[str, Any]], key: str, value: dict[str, Any]) -> None:
+    memory.pop(key, None)
+    memory[key] = value
+    if len(memory) > _MAX_REMEMBERED:
+        del memory[next(iter(memory))]

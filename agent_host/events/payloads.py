@@ -1,0 +1,184 @@
+"""What each event carries (AH 12, interface section 2): one table, from which docs/events.md is made.
+
+`telemetry` marks what may leave for the Telemetry Service: names from closed sets, ids, counts, latencies and codes.
+Words of the user, of the model or of a file, arguments, paths and hashes of content have no mark.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from agent_host.events.kinds import EventType
+
+Kind = Literal["string", "integer", "list of strings", "object"]
+
+
+class Field(NamedTuple):
+    """One field of a payload."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    optional: bool = False
+    telemetry: bool = False
+
+
+class Shape(NamedTuple):
+    """When an event is emitted, and what it carries."""
+
+    when: str
+    fields: tuple[Field, ...] = ()
+
+
+_STEP_COUNT = Field("stepCount", "integer", "steps of the task so far", telemetry=True)
+_MAX_STEPS = Field("maxSteps", "integer", "the task's limit", telemetry=True)
+_TOTAL_TOKENS = Field("totalTokens", "integer", "tokens that the session has used", telemetry=True)
+_TASK_COUNT = Field("taskCount", "integer", "tasks of the session", telemetry=True)
+_DURATION = Field("durationMs", "integer", "life of the session in this process", telemetry=True)
+_REASON = Field("reason", "string", "a documented name", telemetry=True)
+_MESSAGE = Field("message", "string", "one line for a person")
+_MODEL = Field("model", "string", "name of the model", telemetry=True)
+_CALL = Field("toolCallId", "string", "the call", telemetry=True)
+_TOOL = Field("toolName", "string", "as the model named it", telemetry=True)
+_APPROVAL = Field("approvalId", "string", "the request", telemetry=True)
+_RISK = Field("riskLevel", "string", "`low`, `medium` or `high`", telemetry=True)
+_CODE = Field("code", "string", "name of the error", telemetry=True)
+
+
+def _optional(field: Field) -> Field:
+    return field._replace(optional=True)
+
+
+_ENDED = (_STEP_COUNT, _TOTAL_TOKENS)
+_ENDED_BADLY = (*_ENDED, _optional(_REASON), _optional(_MESSAGE))
+
+PAYLOADS: dict[EventType, Shape] = {
+    EventType.SESSION_STARTED: Shape(
+        "a session is ready",
+        (
+            Field("executionEnvironment", "string", "`desktop`, `cloud_sandbox` or `ci`", telemetry=True),
+            Field("workspace", "string", "the project directory"),
+            _MODEL,
+        ),
+    ),
+    EventType.SESSION_RESUMED: Shape(
+        "another process goes on with a session",
+        (Field("resumedFromStep", "integer", "steps that were committed", telemetry=True),),
+    ),
+    EventType.SESSION_PAUSED: Shape("the task stopped where a resume can go on", _ENDED_BADLY),
+    EventType.SESSION_COMPLETED: Shape("the session ended cleanly", (_TASK_COUNT, _TOTAL_TOKENS, _DURATION)),
+    EventType.SESSION_FAILED: Shape("the session cannot go on", (_REASON, _MESSAGE)),
+    EventType.SESSION_CANCELLED: Shape(
+        "the session was ended on request", (_REASON, _TASK_COUNT, _TOTAL_TOKENS, _DURATION)
+    ),
+    EventType.TASK_STARTED: Shape("a prompt was taken", (_MAX_STEPS,)),
+    EventType.TASK_COMPLETED: Shape("the model is done", _ENDED),
+    EventType.TASK_FAILED: Shape("the task cannot go on", _ENDED_BADLY),
+    EventType.TASK_CANCELLED: Shape("the task was cancelled", _ENDED_BADLY),
+    EventType.STEP_STARTED: Shape(
+        "before each model call",
+        (Field("stepId", "string", "the step", telemetry=True), _STEP_COUNT._replace(meaning="number of this step")),
+    ),
+    EventType.STEP_COMPLETED: Shape(
+        "all results are there and the step is committed",
+        (Field("stepId", "string", "the step", telemetry=True), _STEP_COUNT),
+    ),
+    EventType.STEP_LIMIT_APPROACHING: Shape("four fifths of the steps are used", (_STEP_COUNT, _MAX_STEPS)),
+    EventType.TEXT_CHUNK: Shape("text of the model, as it comes", (Field("text", "string", "a piece of it"),)),
+    EventType.TOOL_OUTPUT_CHUNK: Shape(
+        "output of a tool, as it comes",
+        (
+            _CALL,
+            Field("stream", "string", "`stdout` or `stderr`", telemetry=True),
+            Field("text", "string", "a piece of it"),
+        ),
+    ),
+    EventType.LLM_REQUEST_STARTED: Shape(
+        "before a request to the gateway",
+        (
+            _MODEL,
+            Field("estimatedInputTokens", "integer", "what the request is expected to cost", telemetry=True),
+        ),
+    ),
+    EventType.LLM_REQUEST_COMPLETED: Shape(
+        "the whole answer is there",
+        (
+            _MODEL,
+            Field("inputTokens", "integer", "tokens sent, those from the cache included", telemetry=True),
+            Field("outputTokens", "integer", "tokens answered", telemetry=True),
+            Field("cachedInputTokens", "integer", "the part of the input read from the cache", telemetry=True),
+            Field("stopReason", "string", "why the model stopped", telemetry=True),
+            Field("latencyMs", "integer", "from the request to the answer's end, retries included", telemetry=True),
+        ),
+    ),
+    EventType.LLM_RETRY: Shape(
+        "the gateway failed in a way that may pass",
+        (
+            Field("attempt", "integer", "the retry that follows, from 1", telemetry=True),
+            Field("waitMs", "integer", "until it follows", telemetry=True),
+            _MESSAGE,
+        ),
+    ),
+    EventType.TOOL_REQUESTED: Shape(
+        "policy has judged a call, before anything is done",
+        (
+            _CALL,
+            _TOOL,
+            Field("capability", "string", "what the tool needs; missing for an unknown tool", True, telemetry=True),
+            Field("summary", "string", "the argument that says most, cut", optional=True),
+            Field("argumentsSha256", "string", "of the arguments as JSON; missing where they are none", optional=True),
+            Field("decision", "string", "`ALLOWED`, `DENIED` or `APPROVAL_REQUIRED`", True, telemetry=True),
+            Field("rule", "string", "the entry of the bundle that decided", optional=True),
+            _optional(_RISK),
+            Field("grantedBy", "string", "approvalId of an earlier answer that covers the call", True, telemetry=True),
+        ),
+    ),
+    EventType.TOOL_COMPLETED: Shape(
+        "a call has its result",
+        (
+            _CALL,
+            _TOOL,
+            Field("status", "string", "`succeeded`, `failed` or `denied`", telemetry=True),
+            _optional(_CODE),
+            Field("startedAt", "string", "when it began to run, RFC 3339; missing if it did not", True, telemetry=True),
+            Field("artifactUris", "list of strings", "what was stored of it", optional=True),
+            Field("outputBytes", "integer", "size of what the model reads", telemetry=True),
+            Field("outputSha256", "string", "of what the model reads"),
+            Field("latencyMs", "integer", "from the request, waits included", telemetry=True),
+        ),
+    ),
+    EventType.APPROVAL_REQUESTED: Shape(
+        "a call waits for a person",
+        (
+            _APPROVAL,
+            _CALL,
+            Field("title", "string", "of the rule"),
+            Field("description", "string", "of the rule, or why policy asks"),
+            Field("actionSummary", "string", "the call in one line, cut"),
+            _RISK,
+            Field("risks", "list of strings", "why the risk is what it is"),
+            Field("details", "object", "{toolName, capability}"),
+        ),
+    ),
+    EventType.APPROVAL_RESOLVED: Shape(
+        "the answer is on record",
+        (
+            _APPROVAL,
+            _CALL,
+            Field("decision", "string", "`approved` or `denied`", telemetry=True),
+            Field("scope", "string", "`once`, `task` or `session`", telemetry=True),
+            Field("reason", "string", "in words"),
+            Field("latencyMs", "integer", "the wait; 0 when the answer was on record already", telemetry=True),
+        ),
+    ),
+    EventType.APPROVAL_TIMEOUT: Shape(
+        "nobody answered in time",
+        (_APPROVAL, Field("waitedMs", "integer", "the wait", telemetry=True)),
+    ),
+    EventType.POLICY_EXPIRED: Shape("the bundle's time is over", (_optional(_CALL),)),
+    EventType.ARTIFACT_UPLOAD_FAILED: Shape(
+        "an artifact could not be stored", (Field("artifactName", "string", "its name"), _MESSAGE)
+    ),
+    EventType.CHECKPOINT_FAILED: Shape("the disk did not take a record", (_MESSAGE, _CODE)),
+    EventType.STORAGE_LIMIT_REACHED: Shape("the session may keep no more", (_MESSAGE,)),
+}
