@@ -52,8 +52,9 @@ def changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[Change]:
     found: list[Change] = []
     for change in _Comparison(a, b).run():
         if found and (found[-1].i2, found[-1].j2) == (change.i1, change.j1):
-            change = Change(found[-1].i1, change.i2, found.pop().j1, change.j2)
-        found.append(change)
+            found[-1] = found[-1]._replace(i2=change.i2, j2=change.j2)
+        else:
+            found.append(change)
     return found
 
 

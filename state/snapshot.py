@@ -212,9 +212,7 @@ def _earlier_to_json(task: EarlierTask) -> dict[str, Any]:
 
 
 def _earlier_from_json(raw: dict[str, Any]) -> EarlierTask:
-    return EarlierTask(
-        raw["taskId"], raw["prompt"], raw["status"], raw["reason"], raw["stepCount"], raw["baselines"]
-    )
+    return EarlierTask(raw["taskId"], raw["prompt"], raw["status"], raw["reason"], raw["stepCount"], raw["baselines"])
 
 
 def _pair(raw: list[int] | None) -> tuple[int, int] | None:
