@@ -22,6 +22,8 @@ MAX_TEXT_LINES: Final = 400_000
 """Of each side, in the same way: a line costs more than its bytes."""
 MAX_PATCH_BYTES: Final = 32 * 1024 * 1024
 """Of each side. What is larger has no patch."""
+MAX_PACKED_BYTES: Final = 16 * 1024 * 1024
+"""Of both sides, packed, in a binary patch. What is larger has no patch: it would be a line of JSON all the same."""
 
 _NO_OBJECT: Final = "0" * 40
 _LINE_BYTES: Final = 52
@@ -31,7 +33,7 @@ _LENGTHS: Final = " ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 class GitPatch(NamedTuple):
     """A file's patch, with the lines that it puts in and takes out: 0 of binary content. `summary` says what stands in
-    it where that is not for reading; None for hunks."""
+    it where that is not for reading; None for hunks. `text` is "" where there is no patch, and `summary` says why."""
 
     text: str
     additions: int
@@ -46,10 +48,11 @@ def git_patch(name: str, before: bytes | None, after: bytes | None, *, mode: str
     """
     old, new = before or b"", after or b""
     if not (_is_text(old) and _is_text(new)):
-        return GitPatch(_binary_patch(name, before, after, mode), 0, 0, "binary content differs")
+        return _binary_patch(name, before, after, mode, GitPatch("", 0, 0, "binary content differs"))
     if not (_is_short(old) and _is_short(new)):
         added, deleted = replaced_lines(old, len(new), lambda at, size: new[at : at + size]) or (0, 0)
-        return GitPatch(_binary_patch(name, before, after, mode), added, deleted, "too large for a diff of lines")
+        counted = GitPatch("", added, deleted, "too large for a diff of lines")
+        return _binary_patch(name, before, after, mode, counted)
     diff = compare(old, new)
     text = _header(name, before, after, mode)
     if diff.hunks:  # an empty file has a header and no hunks
@@ -95,16 +98,19 @@ def _header(name: str, before: bytes | None, after: bytes | None, mode: str) -> 
     return header
 
 
-def _binary_patch(name: str, before: bytes | None, after: bytes | None, mode: str) -> str:
-    """As `git diff --binary` writes it, both ways; git refuses it without the full names of both objects."""
-    return "".join(
-        (
-            _header(name, before, after, mode),
-            f"index {_object_name(before)}..{_object_name(after)}\nGIT binary patch\n",
-            *_literal(after or b""),
-            *_literal(before or b""),
-        )
+def _binary_patch(name: str, before: bytes | None, after: bytes | None, mode: str, counted: GitPatch) -> GitPatch:
+    """`counted` with its text as `git diff --binary` writes it, both ways."""
+    new, old = zlib.compress(after or b""), zlib.compress(before or b"")
+    if len(new) + len(old) > MAX_PACKED_BYTES:
+        return counted._replace(summary=f"too large to be shown: {len(after or b'')} bytes")
+    text = (
+        _header(name, before, after, mode),
+        # Without the full names of both objects git refuses it.
+        f"index {_object_name(before)}..{_object_name(after)}\nGIT binary patch\n",
+        *_literal(len(after or b""), new),
+        *_literal(len(before or b""), old),
     )
+    return counted._replace(text="".join(text))
 
 
 def _object_name(data: bytes | None) -> str:
@@ -115,10 +121,9 @@ def _object_name(data: bytes | None) -> str:
     return found.hexdigest()
 
 
-def _literal(data: bytes) -> Iterator[str]:
-    """`data` packed by zlib, 52 bytes a line, each in base85 behind a letter that says how many bytes it holds."""
-    yield f"literal {len(data)}\n"
-    packed = zlib.compress(data)
+def _literal(size: int, packed: bytes) -> Iterator[str]:
+    """So many bytes as zlib has packed them: 52 of those a line, in base85, behind a letter that says how many."""
+    yield f"literal {size}\n"
     for at in range(0, len(packed), _SLICE_BYTES):
         part = packed[at : at + _SLICE_BYTES]
         digits = base64.b85encode(part, pad=True).decode()

@@ -1,7 +1,10 @@
 """What the session, or one of its tasks, has changed: file by file for a review, and all of it as a patch to read.
 
-`preview` reads files and compares them, which may take a while: all that it needs of the session is in its arguments,
-so that it can run in another thread, `first_versions(state)` taken before.
+`preview` reads files and compares them, which may take a while. What it needs of the session is in its arguments, so
+that it can run in another thread:
+
+    versions, former = first_versions(state), workspaces(state)
+    patches = await asyncio.to_thread(preview, versions, kept=store.kept, workspace=workspace, former=former)
 """
 
 from __future__ import annotations
@@ -181,8 +184,8 @@ def _file_patch(
     if before == after:
         return None
     patch = git_patch(name, before, after, mode=_mode(path))
-    note = None if patch.summary is None else f"{quoted(name)}: {patch.summary}"
-    return FilePatch(path, untold.status, patch.text, patch.additions, patch.deletions, note)
+    told = untold._replace(diff=patch.text, additions=patch.additions, deletions=patch.deletions)
+    return told if patch.summary is None else _noted(told, name, patch.summary)
 
 
 class _NotShown(Exception):
@@ -204,6 +207,8 @@ def _version(name: str | None, kept: Callable[[str], bytes | None], missing: str
 def _content(path: str, before: bytes) -> bytes:
     """What is in the file. Raises OSError, and _NotShown when that is more than a patch may hold."""
     found = LOCAL_DISK.status(path)
+    if found is not None and found.kind != "file":
+        raise _NotShown("cannot be read: it is no regular file")
     if found is None or found.size <= MAX_PATCH_BYTES:
         return LOCAL_DISK.read(path)
     with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as handle:
@@ -218,13 +223,14 @@ def _content(path: str, before: bytes) -> bytes:
 
 
 def _noted(patch: FilePatch, name: str, why: str) -> FilePatch:
-    """In place of a diff a line that says why there is none."""
+    """With a line that says why there is no diff, or none for reading; in place of the diff where there is none."""
     note = f"{quoted(name)}: {why}"
-    return patch._replace(diff=f"# {note}\n", note=note)
+    return patch._replace(diff=patch.diff or f"# {note}\n", note=note)
 
 
 def _without_diff(patch: FilePatch, workspace: str) -> FilePatch:
-    return _noted(patch, _shown(patch.file_path, workspace), "not shown with so many others: ask for it alone")
+    bare = patch._replace(diff="")
+    return _noted(bare, _shown(patch.file_path, workspace), "not shown with so many others: ask for it alone")
 
 
 def _mode(path: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.session import patches
+from agent_host.session import git_patch, patches
 from agent_host.session.patches import FilePatch, as_text, preview, session_patch
 from agent_host.session.tasks import FirstVersions, first_versions
 from state.blobs import UNAVAILABLE
@@ -192,6 +193,16 @@ def test_a_file_too_large_to_be_shown_is_counted(work: Work, before: str, monkey
     assert b.diff == f"# b: too large to be shown: {len(lines) * 10} bytes\n"
     assert (c.status, c.additions, c.note) == ("added", 1, None)
     assert (d.status, d.additions, d.deletions) == ("added", 0, 0)
+
+
+def test_a_binary_file_that_cannot_be_packed_is_not_shown(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(git_patch, "MAX_PACKED_BYTES", 100)
+    noise = "".join(map(chr, random.Random(1).sample(range(0xD000), 200)))
+    work.task("one", a="\0" + noise, b="\0" * 5000)
+    a, b = work.preview()
+    assert a.diff == f"# a: too large to be shown: {(work.root / 'a').stat().st_size} bytes\n"
+    assert (a.status, b.status) == ("added", "added")
+    assert "GIT binary patch" in b.diff
 
 
 def test_a_preview_has_room_for_so_much(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
