@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from agent_host.line_matching import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
+
+    from agent_host.line_matching import Change
 
 _CONTEXT: Final = 3
-_MAX_PAIRS: Final = 4_000_000
-"""difflib may compare every changed line with every other; beyond this many pairs the changed part is one hunk."""
-
-_Opcode = tuple[Literal["replace", "delete", "insert", "equal"], int, int, int, int]
 
 
-def hunks(before: bytes, after: bytes) -> bytes:
-    """The hunks that turn `before` into `after`, without the two header lines; b"" when they are the same.
+class TextDiff(NamedTuple):
+    """The hunks that turn one text into another, and how many lines they put in and take out."""
+
+    hunks: bytes
+    additions: int
+    deletions: int
+
+
+def compare(before: bytes, after: bytes) -> TextDiff:
+    """The difference of two texts, without the two header lines; (b"", 0, 0) when they are the same.
 
     Lines end with a line feed and with nothing else: what other breaks Unicode knows is content to git and patch.
     """
-    return b"".join(_hunks(_lines(before), _lines(after)))
+    old, new = _lines(before), _lines(after)
+    found = changes(old, new)
+    hunks = b"".join(_hunks(old, new, found))
+    return TextDiff(hunks, sum(j2 - j1 for _, _, j1, j2 in found), sum(i2 - i1 for i1, i2, _, _ in found))
+
+
+def hunks(before: bytes, after: bytes) -> bytes:
+    """The hunks of `compare` alone."""
+    return compare(before, after).hunks
 
 
 def _lines(data: bytes) -> list[bytes]:
@@ -28,42 +44,33 @@ def _lines(data: bytes) -> list[bytes]:
     return [*lines, rest] if rest else lines
 
 
-def _hunks(old: list[bytes], new: list[bytes]) -> Iterator[bytes]:
-    from difflib import SequenceMatcher
-
-    grouper = SequenceMatcher[bytes](None, (), ())
-    grouper.opcodes = _opcodes(old, new)  # type: ignore[attr-defined]  # missing in typeshed
-    for group in grouper.get_grouped_opcodes(_CONTEXT):
-        (_, i1, _, j1, _), (_, _, i2, _, j2) = group[0], group[-1]
-        yield b"@@ -%s +%s @@\n" % (_range(i1, i2), _range(j1, j2))
-        for tag, i1, i2, j1, j2 in group:
-            if tag == "equal":
-                yield from _marked(b" ", old[i1:i2])
-            else:
-                yield from _marked(b"-", old[i1:i2])
-                yield from _marked(b"+", new[j1:j2])
+def _hunks(old: Sequence[bytes], new: Sequence[bytes], found: Sequence[Change]) -> Iterator[bytes]:
+    for group in _grouped(found):
+        before = min(_CONTEXT, group[0].i1)
+        after = min(_CONTEXT, len(old) - group[-1].i2)
+        i, i_end = group[0].i1 - before, group[-1].i2 + after
+        yield b"@@ -%s +%s @@\n" % (_range(i, i_end), _range(group[0].j1 - before, group[-1].j2 + after))
+        for i1, i2, j1, j2 in group:
+            yield from _marked(b" ", old[i:i1])
+            yield from _marked(b"-", old[i1:i2])
+            yield from _marked(b"+", new[j1:j2])
+            i = i2
+        yield from _marked(b" ", old[i:i_end])
 
 
-def _opcodes(old: list[bytes], new: list[bytes]) -> list[_Opcode]:
-    """difflib's opcodes, compared only between the common start and the common end."""
-    from difflib import SequenceMatcher
-
-    shorter = min(len(old), len(new))
-    start = next((i for i in range(shorter) if old[i] != new[i]), shorter)
-    room = shorter - start
-    end = next((i for i in range(room) if old[-1 - i] != new[-1 - i]), room)
-    a, b = old[start : len(old) - end], new[start : len(new) - end]
-    middle: Iterable[_Opcode] = [("replace", 0, len(a), 0, len(b))]
-    if len(a) * len(b) <= _MAX_PAIRS:
-        middle = SequenceMatcher(None, a, b).get_opcodes()
-    codes: list[_Opcode] = [("equal", 0, start, 0, start)] if start else []
-    codes += [(tag, i1 + start, i2 + start, j1 + start, j2 + start) for tag, i1, i2, j1, j2 in middle]
-    if end:
-        codes.append(("equal", len(old) - end, len(old), len(new) - end, len(new)))
-    return codes
+def _grouped(found: Sequence[Change]) -> Iterator[list[Change]]:
+    """Changes whose context would touch, together."""
+    group: list[Change] = []
+    for change in found:
+        if group and change.i1 - group[-1].i2 > 2 * _CONTEXT:
+            yield group
+            group = []
+        group.append(change)
+    if group:
+        yield group
 
 
-def _marked(mark: bytes, lines: list[bytes]) -> Iterator[bytes]:
+def _marked(mark: bytes, lines: Sequence[bytes]) -> Iterator[bytes]:
     for line in lines:
         yield mark + line if line.endswith(b"\n") else mark + line + b"\n\\ No newline at end of file\n"
 

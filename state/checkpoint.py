@@ -14,11 +14,14 @@ from state.errors import Damaged, UnknownVersion
 from state.open_step import open_step_from
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from state.open_step import Call, OpenStep
 
 TaskStatus = Literal["running", "completed", "failed", "cancelled"]
+
+# What a listing shows of a task that is over; its whole prompt stands in the thread.
+_EARLIER_PROMPT_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,8 @@ class Usage:
 
 @dataclass(slots=True)
 class Task:
-    """The task at work, with what its result object will need. `finished_calls` rows: name, status, code or None."""
+    """The task at work, with what its result object will need. `finished_calls` rows: name, status, code or None.
+    `baselines` maps a path to the blob of its content before the task's first write to it (None: it did not exist)."""
 
     task_id: str
     prompt: str
@@ -69,12 +73,26 @@ class Task:
     usage: Usage = field(default_factory=Usage)
     finished_calls: list[tuple[str, str, str | None]] = field(default_factory=list)
     denied: list[dict[str, Any]] = field(default_factory=list)
+    baselines: dict[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierTask:
+    """A task that another one followed on the same thread; its `prompt` is cut to 200 characters."""
+
+    task_id: str
+    prompt: str
+    status: TaskStatus
+    reason: str | None
+    step_count: int
+    baselines: dict[str, str | None]
 
 
 @dataclass(slots=True)
 class Checkpoint:
     """Everything that a resume needs. `thread` holds encoded messages; `baselines` maps a path to the blob of its
-    content before the session's first write to it (None: it did not exist); `grants` are approvals given. `salvaged`
+    content before the session's first write to it (None: it did not exist); `earlier_tasks` are those before `task`,
+    oldest first; `grants` are approvals given. `salvaged`
     says what was lost when the session was saved from damage, until the model has been told. `dropped_messages` of the
     conversation were left out of the last request; `tokens_known` are its input tokens as the gateway counted them and
     as they had been estimated."""
@@ -88,6 +106,7 @@ class Checkpoint:
     open_step: OpenStep | None = None
     usage: Usage = field(default_factory=Usage)
     baselines: dict[str, str | None] = field(default_factory=dict)
+    earlier_tasks: list[EarlierTask] = field(default_factory=list)
     grants: list[dict[str, Any]] = field(default_factory=list)
     seq: int = 0
     salvaged: str | None = None
@@ -98,6 +117,20 @@ class Checkpoint:
     def session_tokens_used(self) -> int:
         """Input and output of every call so far (AH 5.3)."""
         return self.usage.input_tokens + self.usage.output_tokens
+
+    def has_task(self, task_id: str) -> bool:
+        """Whether a task of this id is or was one of the session's."""
+        if self.task is not None and self.task.task_id == task_id:
+            return True
+        return any(task.task_id == task_id for task in self.earlier_tasks)
+
+    def first_versions(self) -> Iterator[str]:
+        """The blobs of first versions that the session or one of its tasks names."""
+        owners: list[Checkpoint | Task | EarlierTask] = [self, *self.earlier_tasks]
+        if self.task is not None:
+            owners.append(self.task)
+        for owner in owners:
+            yield from (blob for blob in owner.baselines.values() if blob is not None)
 
     def take_start_back(self, call_id: str) -> None:
         """The call did not start after all: the record that was to say so first could not be written."""
@@ -128,9 +161,28 @@ def _append(state: Checkpoint, message: bytes | None) -> None:
 def _task_started(state: Checkpoint, fields: dict[str, Any], message: bytes | None) -> None:
     if state.open_step is not None:
         raise KeyError("a task follows when the step before it is over")
+    if state.task is not None:
+        state.earlier_tasks.append(_as_earlier(state.task))
     state.task = Task(fields["taskId"], fields["prompt"], fields["maxSteps"])
     # Approvals for a task end with it.
     state.grants = [grant for grant in state.grants if grant.get("scope") != "task"]
+    _append(state, message)
+
+
+def _as_earlier(task: Task) -> EarlierTask:
+    prompt = task.prompt[:_EARLIER_PROMPT_CHARS]
+    return EarlierTask(task.task_id, prompt, task.status, task.reason, task.step_count, task.baselines)
+
+
+def _task_reopened(state: Checkpoint, fields: dict[str, Any], message: bytes | None) -> None:
+    task = _task(state)
+    if task.status == "running":
+        raise KeyError("only a task that is over is opened again")
+    settled = set(fields["settled"])
+    task.status, task.reason, task.max_steps = "running", None, fields["maxSteps"]
+    # Rows of earlier versions do not say which call it was.
+    task.denied = [row for row in task.denied if row["replay"].get("callId") not in settled]
+    state.session_status = "SESSION_RUNNING"
     _append(state, message)
 
 
@@ -150,14 +202,23 @@ def _turn(state: Checkpoint, fields: dict[str, Any], message: bytes | None) -> N
 
 
 def _add_baselines(state: Checkpoint, fields: dict[str, Any]) -> None:
-    for path, blob in fields.get("baselines", {}).items():
-        state.baselines.setdefault(path, blob)
+    """What a task finds at a path that an earlier one has written is no first version of the session's."""
+    given = fields.get("baselines", {})
+    if given:
+        task = _task(state)
+        for path, blob in given.items():
+            state.baselines.setdefault(path, blob)
+            task.baselines.setdefault(path, blob)
+
+
+_NOT_OF_THE_DECISION = frozenset(("callId", "approvalId", "arguments"))
 
 
 def _approval(state: Checkpoint, fields: dict[str, Any], _: bytes | None) -> None:
     call = _open_call(state, fields["callId"])
     call.gated, call.approval_id = True, fields["approvalId"]
-    call.decision = {key: value for key, value in fields.items() if key not in ("callId", "approvalId")} or None
+    call.decision = {key: value for key, value in fields.items() if key not in _NOT_OF_THE_DECISION} or None
+    call.edited_arguments = fields.get("arguments")
 
 
 def _call_started(state: Checkpoint, fields: dict[str, Any], _: bytes | None) -> None:
@@ -218,6 +279,7 @@ def _grant(state: Checkpoint, fields: dict[str, Any], _: bytes | None) -> None:
 
 _APPLY: dict[str, Callable[[Checkpoint, dict[str, Any], bytes | None], None]] = {
     "task_started": _task_started,
+    "task_reopened": _task_reopened,
     "turn": _turn,
     "approval": _approval,
     "call_started": _call_started,

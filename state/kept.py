@@ -73,15 +73,15 @@ class Kept:
         """The record has what `to_record` gave."""
         self._to_record = {}
 
-    def take_over(self, found: Found, baselines: Iterable[str | None]) -> None:
+    def take_over(self, found: Found, first_versions: Iterable[str]) -> None:
         """Go on with what lies on disk. Whatever a checkpoint names was durable before it did."""
         self._inline, self._short, self._examined = found.inline, found.short, found.in_snapshot
-        self.blobs.trust(self.named(baselines) - frozenset(found.lost) - found.inline.keys())
+        self.blobs.trust(self.named(first_versions) - frozenset(found.lost) - found.inline.keys())
 
-    def named(self, baselines: Iterable[str | None]) -> frozenset[str]:
-        """The blobs that the session needs: those of its messages and of its `baselines`."""
+    def named(self, first_versions: Iterable[str]) -> frozenset[str]:
+        """The blobs that the session needs: those of its messages and its `first_versions` of files."""
         in_thread = {name for message in self._short.values() for name in named_in(message)}
-        return frozenset(in_thread.union(name for name in baselines if name is not None))
+        return frozenset(in_thread.union(first_versions))
 
     def in_snapshot(self, thread: Sequence[bytes]) -> Sequence[bytes]:
         """The messages of `thread` as they are to stand in a snapshot; what they name has a file, durable on return.

@@ -15,6 +15,7 @@ class Call:
     `problem` says why the arguments cannot be used. `intent` holds the path and the hashes before and after of a call
     whose whole effect is on one file. `gated`: it waits for an approval, so its start record, unlike others, is synced
     before it starts. `approval_id`: what it is asked under. `decision`: {approved, scope, reason, unattended?}.
+    `edited_arguments`: what whoever approved it has put in place of `arguments`.
     """
 
     call_id: str
@@ -31,6 +32,7 @@ class Call:
     replay: dict[str, Any] | None = None
     approval_id: str | None = None
     decision: dict[str, Any] | None = None
+    edited_arguments: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -71,6 +73,7 @@ def _call_from(raw: dict[str, Any], named: dict[str, Any]) -> Call:
         raw.get("replay"),
         raw.get("approvalId"),
         raw.get("decision"),
+        raw.get("editedArguments"),
     )
 
 
@@ -86,6 +89,7 @@ def call_to_json(call: Call) -> dict[str, Any]:
         "replay": call.replay,
         "approvalId": call.approval_id,
         "decision": call.decision,
+        "editedArguments": call.edited_arguments,
     }
     given = {key: value for key, value in optional.items() if value is not None}
     return {"callId": call.call_id, "sideEffects": call.side_effects, **given}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from state.checkpoint import Checkpoint, SessionIdentity, Task, Usage
+from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity, Task, Usage
 from state.errors import Damaged, UnknownVersion
 from state.open_step import OpenStep, call_to_json, open_step_from
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 CHECKPOINT_VERSION = "1.0"
-# Version 1, which had no number, held the whole file on one line and every message in full.
-RESUME_VERSION = 2
+# Version 1, which had no number, held the whole file on one line and every message in full; version 2 had one task a
+# session, whose first versions of files were the session's.
+RESUME_VERSION = 3
+_READABLE_VERSIONS = (1, 2, RESUME_VERSION)
 
 _THREAD_KEY = b',"thread":['
 _CHECKSUM_KEY = b',"checksum":"crc32:'
@@ -61,16 +63,18 @@ def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkp
 def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, bytes], bytes]) -> Checkpoint:
     resume = raw["resume"]
     thread = [whole(place, message) for place, message in enumerate(short)]
+    task, baselines = raw["task"], resume["baselines"]
     return Checkpoint(
         SessionIdentity(raw["sessionId"], raw["workspaceId"], raw["tenantId"], raw["userId"], resume["options"]),
         session_status=raw["sessionStatus"],
         policy_bundle_version=raw["policyBundleVersion"],
         thread=thread,
-        task=None if raw["task"] is None else _task_from_json(raw["task"]),
+        task=None if task is None else _task_from_json(task, baselines),
         step_cursor=raw["stepCursor"],
         open_step=_open_step(resume["openStep"], thread),
         usage=_usage_from(resume["usage"]),
-        baselines=resume["baselines"],
+        baselines=baselines,
+        earlier_tasks=[_earlier_from_json(earlier) for earlier in resume.get("earlierTasks", ())],
         grants=resume["grants"],
         seq=resume["journalSeq"],
         salvaged=resume.get("salvaged"),
@@ -113,7 +117,7 @@ def _refuse_unknown(raw: dict[str, Any]) -> None:
     version, resume = raw["checkpointVersion"], raw.get("resume", {})
     if version != CHECKPOINT_VERSION:
         raise UnknownVersion(f"checkpoint version {version!r} is not known to this program ({CHECKPOINT_VERSION})")
-    if isinstance(resume, dict) and resume.get("version", 1) not in (1, RESUME_VERSION):
+    if isinstance(resume, dict) and resume.get("version", 1) not in _READABLE_VERSIONS:
         raise UnknownVersion(
             f"checkpoint version {version!r} with resume version {resume['version']!r} is not known to this program "
             f"({RESUME_VERSION})"
@@ -129,7 +133,7 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
         "tenantId": identity.tenant_id,
         "userId": identity.user_id,
         "sessionStatus": state.session_status,
-        "task": None if task is None else _task_to_json(task),
+        "task": None if task is None else _task_to_json(task, state.baselines),
         "stepCursor": state.step_cursor,
         "sessionTokensUsed": state.session_tokens_used,
         "policyBundleVersion": state.policy_bundle_version,
@@ -140,6 +144,7 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
             "options": identity.options,
             "usage": state.usage.to_wire(),
             "baselines": state.baselines,
+            "earlierTasks": [_earlier_to_json(earlier) for earlier in state.earlier_tasks],
             "grants": state.grants,
             "openStep": None if step is None else _step_to_json(step),
             "salvaged": state.salvaged,
@@ -163,7 +168,9 @@ def _step_to_json(step: OpenStep) -> dict[str, Any]:
     }
 
 
-def _task_to_json(task: Task) -> dict[str, Any]:
+def _task_to_json(task: Task, of_session: dict[str, str | None]) -> dict[str, Any]:
+    """`of_session` are the session's baselines: those of its only task are the same, and stand in the file once."""
+    own = {} if task.baselines == of_session else {"baselines": task.baselines}
     return {
         "taskId": task.task_id,
         "prompt": task.prompt,
@@ -174,10 +181,11 @@ def _task_to_json(task: Task) -> dict[str, Any]:
         "usage": task.usage.to_wire(),
         "finishedCalls": task.finished_calls,
         "denied": task.denied,
+        **own,
     }
 
 
-def _task_from_json(raw: dict[str, Any]) -> Task:
+def _task_from_json(raw: dict[str, Any], of_session: dict[str, str | None]) -> Task:
     return Task(
         raw["taskId"],
         raw["prompt"],
@@ -188,7 +196,23 @@ def _task_from_json(raw: dict[str, Any]) -> Task:
         _usage_from(raw["usage"]),
         [(name, status, code) for name, status, code in raw["finishedCalls"]],
         raw["denied"],
+        dict(raw.get("baselines", of_session)),
     )
+
+
+def _earlier_to_json(task: EarlierTask) -> dict[str, Any]:
+    return {
+        "taskId": task.task_id,
+        "prompt": task.prompt,
+        "status": task.status,
+        "reason": task.reason,
+        "stepCount": task.step_count,
+        "baselines": task.baselines,
+    }
+
+
+def _earlier_from_json(raw: dict[str, Any]) -> EarlierTask:
+    return EarlierTask(raw["taskId"], raw["prompt"], raw["status"], raw["reason"], raw["stepCount"], raw["baselines"])
 
 
 def _pair(raw: list[int] | None) -> tuple[int, int] | None:

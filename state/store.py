@@ -83,7 +83,8 @@ class OpenSession(Protocol):
         ...
 
     def kept(self, name: str) -> bytes | None:
-        """What `keep` called `name`; None when it is gone or damaged."""
+        """What `keep` called `name`; None when it is gone or damaged. Another thread may ask while the session is at
+        work."""
         ...
 
     def compact(self) -> None:

@@ -32,8 +32,8 @@ def capture_intent(
     """(intent, baselines) of a call that changes one file; (None, {}) for any other.
 
     The intent is {path, before, after}: sha256 of the content, None for "no file". `keep` puts a first version by and
-    gives its name. `known` are the baselines that the
-    session has; `will_hold` what earlier calls of the same turn will leave at a path, kept up to date here.
+    gives its name. `known` are the paths whose first version the task has on record; `will_hold` what earlier calls of
+    the same turn will leave at a path, kept up to date here.
     """
     if not (row.changes_file and isinstance(facts, PathFacts)):
         return None, {}

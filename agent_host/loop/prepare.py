@@ -201,7 +201,7 @@ def with_intent(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, s
         prepared.facts,
         prepared.call.arguments,
         keep=ctx.keep,
-        known=ctx.state.baselines,
+        known=ctx.task.baselines,
         will_hold=will_hold,
     )
     return dataclasses.replace(prepared, intent=intent, baselines=baselines) if intent or baselines else prepared

@@ -1,15 +1,94 @@
-"""What the session has changed so far, as a patch: the first version of each file against the present one."""
+"""What the session, or one of its tasks, has changed: file by file for a review, and all of it as a patch to read.
+
+`preview` reads files and compares them, which may take a while. What it needs of the session is in its arguments, so
+that it can run in another thread:
+
+    versions, former = first_versions(state), workspaces(state)
+    patches = await asyncio.to_thread(preview, versions, kept=store.kept, workspace=workspace, former=former)
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import TYPE_CHECKING
+import stat
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from agent_host.diffs import hunks
+from agent_host.regular_files import open_regular
+from agent_host.session.git_patch import MAX_PATCH_BYTES, git_patch, quoted
+from agent_host.session.line_counts import replaced_lines
+from agent_host.session.tasks import ON_DISK, FirstVersions, spans
+from state.blobs import UNAVAILABLE
 from state.disk import LOCAL_DISK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from agent_host.session.tasks import Span
+
+MAX_PREVIEW_CHARS: Final = 64 * 1024 * 1024
+"""The diffs of one preview. Files behind that are told without one; `filePaths` has them shown."""
+
+
+class FilePatch(NamedTuple):
+    """One file of a preview; `file_path` is absolute. `diff` is git's, or one line `# name: why there is none`, which
+    git passes over. `note` is that line's text, also where the diff is a binary patch, which is not for reading."""
+
+    file_path: str
+    status: Literal["added", "modified", "deleted"]
+    diff: str
+    additions: int
+    deletions: int
+    note: str | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """An entry of `files` in the answer to GetPatchPreview (interface section 2)."""
+        return {
+            "filePath": self.file_path,
+            "status": self.status,
+            "diff": self.diff,
+            "additions": self.additions,
+            "deletions": self.deletions,
+        }
+
+
+def preview(
+    versions: FirstVersions,
+    *,
+    kept: Callable[[str], bytes | None],
+    workspace: str,
+    former: Sequence[str] = (),
+    task_id: str | None = None,
+    file_paths: Iterable[str] | None = None,
+) -> list[FilePatch]:
+    """Every file that the session changed, or the task `task_id`, in the order of their paths.
+
+    The diffs of the files in `workspace`, joined, are a patch that `git apply` takes there. `kept` gives a version of a
+    file by its name in `versions`. `file_paths`, absolute or relative to `workspace`, are the only ones looked at.
+
+    `former` are workspaces that the session had before, oldest first: a file that is gone from one of them is looked
+    for at the same place in `workspace`, and is not taken for deleted when it is not there either.
+
+    Raises LookupError for a task that the session does not know.
+    """
+    places, lost = _places(versions.session, workspace, former)
+    found = spans(versions, task_id, places)
+    wanted = None if file_paths is None else _wanted(file_paths, workspace, places)
+    shown: list[FilePatch] = []
+    room = MAX_PREVIEW_CHARS
+    for path, span in sorted(found.items()):
+        patch = _file_patch(path, span, kept, workspace, lost) if wanted is None or path in wanted else None
+        if patch is not None:
+            if len(patch.diff) > room:
+                patch = _without_diff(patch, workspace)
+            room -= len(patch.diff)
+            shown.append(patch)
+    return shown
+
+
+def as_text(patches: Iterable[FilePatch]) -> str:
+    """A preview for reading; "" for an empty one. In place of binary patches stands a line that says what differs."""
+    return "".join(patch.diff if patch.note is None else f"# {patch.note}\n" for patch in patches)
 
 
 def session_patch(
@@ -19,42 +98,42 @@ def session_patch(
     workspace: str,
     former: Sequence[str] = (),
 ) -> str:
-    """A unified diff over all files that the session wrote or deleted, in the order of their paths; "" for none.
-
-    `kept` gives the first version of a file by its name in `baselines`. Paths inside the workspace are shown relative
-    to it. What cannot be shown (binary content, a first version that was too large to keep) has one line that says so.
-
-    `former` are workspaces that the session had before, oldest first: a file that is gone from one of them is looked
-    for at the same place in `workspace`, and is not taken for deleted when it is not there either.
-    """
-    placed, lost = _placed(baselines, workspace, former)
-    return "".join(
-        f"# {_shown(path, workspace)}: its workspace has moved, and it is in neither place\n"
-        if path in lost
-        else _file_patch(path, blob, kept, _shown(path, workspace))
-        for path, blob in sorted(placed.items())
-    )
+    """`as_text` of a preview of the whole session, whose first versions of files are `baselines`."""
+    return as_text(preview(FirstVersions(baselines), kept=kept, workspace=workspace, former=former))
 
 
-def _placed(
-    baselines: Mapping[str, str | None], workspace: str, former: Sequence[str]
-) -> tuple[dict[str, str | None], set[str]]:
-    """`baselines` by where their files are now, and those that are in no place where they should be."""
-    placed = dict(baselines)
+# Where the files are
+
+
+def _places(known: Collection[str], workspace: str, former: Sequence[str]) -> tuple[dict[str, str], set[str]]:
+    """The paths that have moved with their workspace, by what they were; and those in no place where they should be."""
+    roots = [
+        root
+        for root in reversed(list(dict.fromkeys(former)))
+        # Otherwise it has not moved, the session works in more or less of it.
+        if not (root == workspace or _inside(root, workspace) or _inside(workspace, root))
+    ]
+    places: dict[str, str] = {}
     lost: set[str] = set()
-    for root in reversed(list(dict.fromkeys(former))):  # the oldest last: the oldest of several first versions counts
-        if root == workspace or _inside(root, workspace) or _inside(workspace, root):
-            continue  # it has not moved, the session works in more or less of it
-        for path, blob in baselines.items():
-            if not (_inside(path, root) and _is_gone(path)):
-                continue
-            moved = os.path.join(workspace, os.path.relpath(path, root))
-            if moved in baselines or not _is_gone(moved):
-                placed.pop(path, None)
-                placed[moved] = blob
-            elif blob is not None:
+    for path in known if roots else ():
+        moved = [os.path.join(workspace, os.path.relpath(path, root)) for root in roots if _inside(path, root)]
+        if moved and _is_gone(path):
+            place = next((there for there in moved if there in known or not _is_gone(there)), None)
+            if place is None:
                 lost.add(path)
-    return placed, lost
+            else:
+                places[path] = place
+    return places, lost
+
+
+def _wanted(file_paths: Iterable[str], workspace: str, places: Mapping[str, str]) -> set[str]:
+    """The paths as the session has them: normalised, links in them followed or not."""
+    wanted: set[str] = set()
+    for given in file_paths:
+        path = os.path.normpath(os.path.join(workspace, given))
+        with contextlib.suppress(ValueError):  # a null byte, a lone surrogate: no file is called like that
+            wanted.update((path, os.path.realpath(path)))
+    return wanted.union(places[path] for path in wanted & places.keys())
 
 
 def _shown(path: str, workspace: str) -> str:
@@ -67,50 +146,6 @@ def _inside(path: str, workspace: str) -> bool:
     return path.startswith(workspace.rstrip(os.sep) + os.sep)
 
 
-def _file_patch(path: str, blob: str | None, kept: Callable[[str], bytes | None], shown: str) -> str:
-    before = None if blob is None else kept(blob)
-    if blob is not None and before is None:
-        done = "deleted" if _is_gone(path) else "changed"
-        return f"# {shown}: {done}; its first version was not kept\n"
-    try:
-        after = None if _is_gone(path) else LOCAL_DISK.read(path)
-    except OSError as error:
-        return f"# {shown}: cannot be read: {error.strerror}\n"
-    if before == after:
-        return ""
-    if not (_is_text(before) and _is_text(after)):
-        return f"# {shown}: binary content differs\n"
-    old, new = _quoted(f"a/{shown}"), _quoted(f"b/{shown}")
-    header = f"diff --git {old} {new}\n"
-    if before is None:
-        old = "/dev/null"
-        header += f"new file mode {_mode(path)}\n"
-    if after is None:
-        new = "/dev/null"
-        header += "deleted file mode 100644\n"
-    body = hunks(before or b"", after or b"").decode()
-    return header + (f"--- {old}\n+++ {new}\n{body}" if body else "")  # an empty file has a header and no hunks
-
-
-def _quoted(name: str) -> str:
-    """A file name as git writes it: in quotes, C-style, when it holds what would break the line."""
-    if name.isprintable() and '"' not in name and "\\" not in name:
-        return name
-    return '"' + "".join(_ESCAPES.get(char, char) if char.isprintable() else _octal(char) for char in name) + '"'
-
-
-_ESCAPES = {'"': '\\"', "\\": "\\\\"}
-
-
-def _octal(char: str) -> str:
-    return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", "surrogateescape"))
-
-
-def _mode(path: str) -> str:
-    """100755 for a program, else 100644: the two that git knows."""
-    return "100755" if os.access(path, os.X_OK) else "100644"
-
-
 def _is_gone(path: str) -> bool:
     """True where no file is: nothing, or a folder. What cannot be looked at may be there."""
     try:
@@ -120,12 +155,87 @@ def _is_gone(path: str) -> bool:
     return found is None or found.kind == "directory"
 
 
-def _is_text(data: bytes | None) -> bool:
-    """True for UTF-8 without null bytes, and for no file at all."""
-    if data is None:
-        return True
+# What is in them
+
+
+def _file_patch(
+    path: str, span: Span, kept: Callable[[str], bytes | None], workspace: str, lost: Collection[str]
+) -> FilePatch | None:
+    """What happened to one file; None when nothing did in the end."""
+    if span.before == span.after != UNAVAILABLE:
+        return None
+    gone = span.after is None or (span.after == ON_DISK and _is_gone(path))
+    if gone and span.before is None:
+        return None
+    name = _shown(path, workspace)
+    untold = FilePatch(path, "added" if span.before is None else "deleted" if gone else "modified", "", 0, 0)
+    if path in lost and span.after == ON_DISK:
+        return _noted(untold, name, "its workspace has moved, and it is in neither place")
     try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return b"\0" not in data
+        before = _version(span.before, kept, f"{'deleted' if gone else 'changed'}; its first version was not kept")
+        if span.after == ON_DISK and not gone:
+            after: bytes | None = _content(path, before or b"")
+        else:
+            after = _version(None if gone else span.after, kept, "changed; what it was left as was not kept")
+    except _NotShown as error:
+        return _noted(untold._replace(additions=error.additions, deletions=error.deletions), name, error.why)
+    except OSError as error:
+        return _noted(untold, name, f"cannot be read: {error.strerror}")
+    if before == after:
+        return None
+    patch = git_patch(name, before, after, mode=_mode(path))
+    told = untold._replace(diff=patch.text, additions=patch.additions, deletions=patch.deletions)
+    return told if patch.summary is None else _noted(told, name, patch.summary)
+
+
+class _NotShown(Exception):
+    """There is no diff of a file, and `why`; lines are counted where that could be done."""
+
+    def __init__(self, why: str, additions: int = 0, deletions: int = 0) -> None:
+        super().__init__(why)
+        self.why, self.additions, self.deletions = why, additions, deletions
+
+
+def _version(name: str | None, kept: Callable[[str], bytes | None], missing: str) -> bytes | None:
+    """The version of this name, None for no file. Raises _NotShown with the words `missing`."""
+    content = None if name is None else kept(name)
+    if name is not None and content is None:
+        raise _NotShown(missing)
+    return content
+
+
+def _content(path: str, before: bytes) -> bytes:
+    """What is in the file. Raises OSError, and _NotShown when that is more than a patch may hold."""
+    found = LOCAL_DISK.status(path)
+    if found is not None and found.kind != "file":
+        raise _NotShown("cannot be read: it is no regular file")
+    if found is None or found.size <= MAX_PATCH_BYTES:
+        return LOCAL_DISK.read(path)
+    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as handle:
+
+        def read(at: int, size: int) -> bytes:
+            handle.seek(at)
+            return handle.read(size)
+
+        size = os.fstat(handle.fileno()).st_size
+        counts = replaced_lines(before, size, read) or (0, 0)
+    raise _NotShown(f"too large to be shown: {size} bytes", *counts)
+
+
+def _noted(patch: FilePatch, name: str, why: str) -> FilePatch:
+    """With a line that says why there is no diff, or none for reading; in place of the diff where there is none."""
+    note = f"{quoted(name)}: {why}"
+    return patch._replace(diff=patch.diff or f"# {note}\n", note=note)
+
+
+def _without_diff(patch: FilePatch, workspace: str) -> FilePatch:
+    bare = patch._replace(diff="")
+    return _noted(bare, _shown(patch.file_path, workspace), "not shown with so many others: ask for it alone")
+
+
+def _mode(path: str) -> str:
+    """100755 for a program, else 100644: the two that git knows."""
+    try:
+        return "100755" if os.stat(path).st_mode & stat.S_IXUSR else "100644"
+    except OSError:
+        return "100644"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.testing.disk_faults import Killed, PowerCut
-from state.blobs import UNAVAILABLE
+from state.blobs import UNAVAILABLE, sha256_hex
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.errors import NoSuchSession, WriteFailed
 from state.file_store import FileCheckpointStore
@@ -42,9 +42,14 @@ class Planned:
     call_id: str
     side_effects: bool = True
     gated: bool = False
-    file: bytes | None = None  # it writes this file, so what was there is kept first
+    file: bytes | None = None  # it writes a file that holds this, so that is kept first
+    name: str | None = None  # of the file; the call's id where none is given
     status: str = "succeeded"
     text: str = "ok"
+
+    @property
+    def path(self) -> str:
+        return f"/w/{self.name or self.call_id}"
 
 
 # Each row is a step; its calls run at once, and the last one is done first.
@@ -53,9 +58,11 @@ SCRIPT: tuple[tuple[Planned, ...], ...] = (
     (Planned("read", side_effects=False, text="x" * 20_000), Planned("fails", status="failed")),
     (Planned("gated", gated=True, file=b"small"), Planned("free", file=b"other")),
     (Planned("large", file=b"L" * 70_000),),
-    (Planned("look", side_effects=False), Planned("waits", gated=True)),
-    (Planned("last", text="y" * 2000),),
+    (Planned("look", side_effects=False), Planned("waits", gated=True, file=b"of the second task", name="free")),
+    (Planned("last", text="y" * 2000, file=b"of the third task", name="free"),),
 )
+# The steps with which a further task begins.
+FURTHER_TASKS = (3, 5)
 
 
 class Paused(Exception):
@@ -197,20 +204,35 @@ class Host:
             self._record("task_started", fields, message("user", "do it"), pause=True)
         elif self.session.state.session_status == "SESSION_PAUSED":
             self._record("session_status", {"status": "SESSION_RUNNING"})
-        task = self.session.state.task
-        assert task is not None
-        while task.step_count < len(SCRIPT):
-            number = task.step_count
+        while (number := self._steps_done()) < len(SCRIPT):
             if self.session.state.open_step is None:
+                self._begin_further_task(number)
                 self._take_turn(number)
                 left = list(SCRIPT[number])
             else:
                 left = self._recover(number)
             for planned in reversed(left):
                 self._run_call(planned)
-            self._record("step_committed", {"stepCount": number + 1}, sync=True)
+            task = self.session.state.task
+            assert task is not None
+            self._record("step_committed", {"stepCount": task.step_count + 1}, sync=True)
             self._record("note", {}, message("system", f"{number} done"))
-        if task.status == "running":
+        self._end_task()
+
+    def _steps_done(self) -> int:
+        state = self.session.state
+        return sum(task.step_count for task in (*state.earlier_tasks, state.task) if task is not None)
+
+    def _begin_further_task(self, number: int) -> None:
+        task = self.session.state.task
+        if number in FURTHER_TASKS and task is not None and task.step_count:
+            self._end_task()
+            fields = {"taskId": f"t{number}", "prompt": "go on", "maxSteps": 40}
+            self._record("task_started", fields, message("user", "go on"), pause=True)
+
+    def _end_task(self) -> None:
+        task = self.session.state.task
+        if task is not None and task.status == "running":
             self._record("task_ended", {"status": "completed"}, sync=True)
 
     def _take_turn(self, number: int) -> None:
@@ -230,7 +252,7 @@ class Host:
             self._write_ahead()
 
     def _baselines(self, calls: list[Planned]) -> dict[str, str]:
-        return {f"/w/{call.call_id}": self.session.keep(call.file) for call in calls if call.file is not None}
+        return {call.path: self.session.keep(call.file) for call in calls if call.file is not None}
 
     def _recover(self, number: int) -> list[Planned]:
         """What is left to run of the open step, as agent_host.loop.recover has it."""
@@ -278,9 +300,9 @@ class Host:
         try:
             self._append(kind, fields, data)
             world.written = at
-            for path, name in (names or {}).items():
+            for name in (names or {}).values():
                 if name != UNAVAILABLE:
-                    world.blobs.setdefault(name, (at, _file_of(path)))
+                    world.blobs.setdefault(name, (at, _content_of(name)))
             if sync:
                 self._sync()
         except WriteFailed as error:
@@ -330,13 +352,12 @@ class Host:
 
 
 def intent(call: Planned) -> dict[str, Any]:
-    return {"path": f"/w/{call.call_id}", "before": None, "after": "h"}
+    return {"path": call.path, "before": None, "after": "h"}
 
 
-def _file_of(path: str) -> bytes:
-    found = next(call.file for row in SCRIPT for call in row if path == f"/w/{call.call_id}")
-    assert found is not None
-    return found
+def _content_of(name: str) -> bytes:
+    files = (call.file for row in SCRIPT for call in row if call.file is not None)
+    return next(data for data in files if sha256_hex(data) == name)
 
 
 def advance(disk: SimulatedDisk, world: World) -> None:

@@ -1,7 +1,8 @@
 """Writes the golden session in the present format: `python -m tests.golden.make FOLDER`.
 
-It holds something of everything: a large result, a kept first version of a file, a grant, and an open step with a call
-that started, one that waits for its approval and one that was denied.
+It holds something of everything: a large result, two kept first versions of a file, a task that is over and was opened
+again in between, a grant, and an open step with a call that started, one that waits for its approval, one that was
+denied and one that was approved with other arguments.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
+
+if TYPE_CHECKING:
+    from state.file_session import FileSession
 
 SESSION = "golden"
 _USAGE = {"inputTokens": 100, "outputTokens": 20, "cachedInputTokens": 50}
@@ -87,26 +91,47 @@ def write(folder: Path) -> None:
         session.append("grant", {"scope": "session", "toolName": "RunCommand", "approvalId": "appr_0"})
         status = {"status": "SESSION_RUNNING", "policyBundleVersion": "2026-11-22.2", "maxSteps": 30}
         session.append("session_status", status)
+        _second_task(session)
         session.compact()
         rows = [
             {"callId": "c3", "sideEffects": True},
             {"callId": "c4", "sideEffects": True, "gated": True, "approvalId": "appr_1"},
             {"callId": "c5", "sideEffects": True, "gated": True, "approvalId": "appr_2"},
+            {"callId": "c6", "sideEffects": True, "gated": True, "approvalId": "appr_3"},
         ]
         named = [
             _call("c3", "RunCommand", command="make"),
             _call("c4", "RunCommand", command="rm x"),
             {**_call("c5", "RunCommand"), "problem": "cut off"},
+            _call("c6", "RunCommand", command="rm -r ."),
         ]
         session.commit("turn", _turn("step_2", rows), _message(5, "assistant", "", toolCalls=named))
         answer = {"approved": False, "scope": "once", "reason": "nobody is there", "unattended": True}
         session.append("approval", {"callId": "c5", "approvalId": "appr_2", **answer})
+        edited = {"approved": True, "scope": "once", "reason": "", "arguments": {"command": "rm -r build"}}
+        session.append("approval", {"callId": "c6", "approvalId": "appr_3", **edited})
         session.append("call_started", {"callId": "c3"})
         replay = {"id": "replay_1", "approve": "RunCommand"}
         denied = {"callId": "c5", "status": "denied", "code": "APPROVAL_REQUIRED", "replay": replay}
         session.append("call_finished", denied, _message(6, "tool", "no", toolCallId="c5", isError=True))
         session.close()
         _take(Path(work), folder, session.state)
+
+
+def _second_task(session: FileSession) -> None:
+    """The first task ends, is opened again and ends; another follows and finds a file that the first has written."""
+    session.append("task_ended", {"status": "failed", "reason": "MAX_STEPS"})
+    session.append("task_reopened", {"maxSteps": 31, "settled": []})
+    session.append("task_ended", {"status": "cancelled", "reason": None})
+    prompt = "And now the rest. " + "x" * 200
+    session.append("task_started", {"taskId": "task_2", "prompt": prompt, "maxSteps": 9}, _message(7, "user", prompt))
+    found = session.keep(b"as the first task left it\n")
+    rows = [{"callId": "c0", "sideEffects": True}]
+    turn = _message(8, "assistant", "", toolCalls=[_call("c0", "DeleteFile", path="/project/a")])
+    session.commit("turn", _turn("step_a", rows, baselines={"/project/a": found}), turn)
+    gone = _message(9, "tool", "gone", toolCallId="c0", isError=False)
+    session.append("call_finished", {"callId": "c0", "status": "succeeded"}, gone)
+    session.commit("step_committed", {"stepCount": 1})
 
 
 def _take(state_dir: Path, folder: Path, state: Checkpoint) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
@@ -41,8 +41,13 @@ def state_dir(version: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def expected(version: Path) -> object:
-    return orjson.loads((version / "expected.json").read_bytes())
+def expected(version: Path) -> dict[str, Any]:
+    """The state that was written. Up to version 2 a session had one task, and so the task's first versions of files are
+    the session's."""
+    state: dict[str, Any] = orjson.loads((version / "expected.json").read_bytes())
+    if int(version.name) <= 2:
+        state["task"]["baselines"] = state["baselines"]
+    return state
 
 
 def agrees(found: object, wanted: object) -> bool:
@@ -60,7 +65,7 @@ def shown(state: Checkpoint) -> object:
 
 
 def test_the_versions_are_all_there() -> None:
-    assert VERSIONS == ["1", "2"]
+    assert VERSIONS == ["1", "2", "3"]
     assert parse((GOLDEN / "1" / f"{SESSION}.journal").read_bytes()).records[0].message is None
 
 
@@ -72,7 +77,12 @@ def test_it_goes_on_and_is_written_anew(version: Path, state_dir: Path) -> None:
     session = FileCheckpointStore(str(state_dir)).open(SESSION)
     assert agrees(shown(session.state), expected(version))
     assert session.report.torn_bytes == 0
-    for call in ("c3", "c4"):
+    assert session.state.open_step is not None
+    if version.name != "1":  # it has no blobs
+        assert all(session.kept(name) is not None for name in session.state.first_versions())
+    finished = session.state.task.finished_calls if session.state.task is not None else []
+    answered = len(finished) + len(session.state.open_step.calls)
+    for call in [call.call_id for call in session.state.open_step.calls if call.result is None]:
         finish(session, call)
     session.commit("step_committed", {"stepCount": 2}, message("system", "go on"))
     session.close()
@@ -80,4 +90,4 @@ def test_it_goes_on_and_is_written_anew(version: Path, state_dir: Path) -> None:
     assert unnumbered(again) == unnumbered(session.state)
     assert again.open_step is None
     assert again.task is not None
-    assert len(again.task.finished_calls) == 5
+    assert len(again.task.finished_calls) == answered

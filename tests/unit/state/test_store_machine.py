@@ -89,6 +89,10 @@ class History(RuleBasedStateMachine):
         task = self.store.state.task
         return task is not None and task.status == "running"
 
+    def is_over(self) -> bool:
+        task = self.store.state.task
+        return task is not None and task.status != "running"
+
     @precondition(lambda self: not self.is_open())
     @rule(prompt=words)
     def task_started(self, prompt: str) -> None:
@@ -124,11 +128,20 @@ class History(RuleBasedStateMachine):
         self.append("turn", fields, message("assistant", text, **({"toolCalls": named} if named else {})))
 
     @precondition(lambda self: self.calls(answered=False))
-    @rule(data=st.data(), answer=st.none() | st.booleans(), reason=words, scope=st.sampled_from(["once", "session"]))
-    def approval(self, data: st.DataObject, answer: bool | None, reason: str, scope: str) -> None:
+    @rule(
+        data=st.data(),
+        answer=st.none() | st.booleans(),
+        reason=words,
+        scope=st.sampled_from(["once", "session"]),
+        edited=st.none() | arguments,
+    )
+    def approval(
+        self, data: st.DataObject, answer: bool | None, reason: str, scope: str, edited: dict[str, Any] | None
+    ) -> None:
         call = data.draw(st.sampled_from(self.calls(answered=False)))
         fields = {"callId": call.call_id, "approvalId": f"appr_{call.call_id}"}
         given = {} if answer is None else {"approved": answer, "scope": scope, "reason": reason}
+        given |= {} if edited is None else {"arguments": edited}
         self.append("approval", {**fields, **given})
 
     @precondition(lambda self: self.calls(answered=False))
@@ -163,6 +176,12 @@ class History(RuleBasedStateMachine):
     @rule(status=st.sampled_from(["completed", "failed", "cancelled"]), reason=st.none() | words)
     def task_ended(self, status: str, reason: str | None) -> None:
         self.append("task_ended", {"status": status, "reason": reason})
+
+    @precondition(lambda self: self.is_over())
+    @rule(steps=counts, data=st.data())
+    def task_reopened(self, steps: int, data: st.DataObject) -> None:
+        settled = data.draw(st.lists(st.sampled_from([f"call{number}" for number in range(self._numbers + 1)])))
+        self.append("task_reopened", {"maxSteps": steps, "settled": settled})
 
     @rule(
         status=st.sampled_from(["SESSION_PAUSED", "SESSION_RUNNING"]),

@@ -1,0 +1,64 @@
+"""What each task of a session found and left at a path: which versions of a file a preview compares. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from state.checkpoint import Checkpoint
+
+ON_DISK: Final = "on disk"
+"""In place of a blob's name: the content is what lies at the path when somebody looks."""
+
+
+class Span(NamedTuple):
+    """A file over a span of the session: blobs of its content `before` and `after`, None where it did not exist;
+    `after` may be ON_DISK."""
+
+    before: str | None
+    after: str | None
+
+
+class FirstVersions(NamedTuple):
+    """First versions of files by their paths, for the session and for each task with its id, oldest first. A copy, so
+    that another thread may read it while the session goes on."""
+
+    session: Mapping[str, str | None]
+    tasks: tuple[tuple[str, Mapping[str, str | None]], ...] = ()
+
+
+def first_versions(state: Checkpoint) -> FirstVersions:
+    """What `state` knows of them."""
+    tasks = [(task.task_id, dict(task.baselines)) for task in state.earlier_tasks]
+    if state.task is not None:
+        tasks.append((state.task.task_id, dict(state.task.baselines)))
+    return FirstVersions(dict(state.baselines), tuple(tasks))
+
+
+def spans(versions: FirstVersions, task_id: str | None, places: Mapping[str, str]) -> dict[str, Span]:
+    """The files that a task wrote or deleted, from what it found to what the next task that touched them found; for
+    None those of the whole session up to now. By path; `places` has the present one of those that have moved.
+
+    Raises LookupError for a task that the session does not know.
+    """
+    if task_id is None:
+        return {path: Span(blob, ON_DISK) for path, blob in _placed(versions.session, places).items()}
+    at = next((number for number, (known, _) in enumerate(versions.tasks) if known == task_id), None)
+    if at is None:
+        raise LookupError(f"the session has no task {task_id!r}")
+    found, *later = (_placed(task, places) for _, task in versions.tasks[at:])
+    return {path: Span(blob, _found_next(path, later)) for path, blob in found.items()}
+
+
+def _found_next(path: str, later: Iterable[Mapping[str, str | None]]) -> str | None:
+    return next((task[path] for task in later if path in task), ON_DISK)
+
+
+def _placed(first: Mapping[str, str | None], places: Mapping[str, str]) -> dict[str, str | None]:
+    """`first` by present paths. Where two are one file now, the version that was recorded first counts."""
+    placed: dict[str, str | None] = {}
+    for path, blob in first.items():
+        placed.setdefault(places.get(path, path), blob)
+    return placed
