@@ -60,6 +60,7 @@ SETTINGS: dict[str, Setting] = {
     "tools.http_timeout_s": Setting(float, _SMALLER, low=0.1, high=60),
     "tools.max_output_bytes": Setting(int, _SMALLER, low=1024, high=100 * 1024 * 1024),
     "tools.env_passthrough": Setting(list),
+    "approvals.timeout_s": Setting(float, _SMALLER, low=0.01, high=604_800),
     "limits.max_file_size_bytes": Setting(int, _SMALLER, low=0, zero_is_unset=True),
     "limits.max_session_tokens": Setting(int, _SMALLER, low=0, zero_is_unset=True),
     "policy.blocked_paths": Setting(list, _MORE),

@@ -54,7 +54,7 @@ def _blocked(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision | 
         return None
     table = _name_table(case, "blocked", shell)
     for one in parsed.commands:
-        hit = table.get(_wide_name(one.program, shell)) if one.program is not None else None
+        hit = table.get(wide_name(one.program, shell)) if one.program is not None else None
         if hit is not None:
             return denied(entry.name, where(entry, "blockedCommands", hit), f"command is blocked: {one.program}")
     return None
@@ -100,7 +100,7 @@ def _name_table(case: Case, which: str, shell: ShellName) -> dict[str, str]:
     table: dict[str, str] | None = case.bundle.memo.get(memo_key)
     if table is None:
         entries = case.entry.allowed_commands if which == "allowed" else case.entry.blocked_commands
-        name = _narrow_name if which == "allowed" else _wide_name
+        name = _narrow_name if which == "allowed" else wide_name
         table = case.bundle.memo[memo_key] = {name(entry, shell): entry for entry in entries or ()}
     return table
 
@@ -112,7 +112,7 @@ def _narrow_name(program: str, shell: ShellName) -> str:
     return re.sub(r"\.exe$", "", program.lower())
 
 
-def _wide_name(program: str, shell: ShellName) -> str:
+def wide_name(program: str, shell: ShellName) -> str:
     """To refuse: without directory, letter case and alias."""
     if shell not in _WINDOWS_SHELLS:
         return program.rsplit("/", 1)[-1].casefold()
@@ -130,7 +130,7 @@ def _argument_rules(entry: Capability, parsed: ParsedCommand, shell: ShellName) 
 
     for policy in entry.command_policies or ():
         for one in parsed.commands:
-            if one.program is None or _wide_name(one.program, shell) != _wide_name(policy.command, shell):
+            if one.program is None or wide_name(one.program, shell) != wide_name(policy.command, shell):
                 continue
             problem = _argument_problem(policy, one)
             if problem is not None:

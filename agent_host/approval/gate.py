@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from agent_host.approval.request import ApprovalAnswer
 
@@ -18,23 +18,31 @@ class ApprovalGate(Protocol):
         ...
 
 
-class UnattendedGate:
-    """Nobody is there: what was approved in advance is approved, everything else is denied at once (SK 4.2).
+class InAdvance(NamedTuple):
+    """What was approved before anybody was asked. `names` holds approval rule ids, tool names and capability names, as
+    given to `--approve`; `everything` is `--approve-all`."""
 
-    `in_advance` holds approval rule ids, tool names and capability names, as given to `--approve`.
-    """
+    names: frozenset[str] = frozenset()
+    everything: bool = False
+
+    def answer(self, request: ApprovalRequest) -> ApprovalAnswer | None:
+        """The approval of `request`, None where nothing was said about it."""
+        if self.everything:
+            return ApprovalAnswer(approved=True, reason="approved in advance by --approve-all")
+        for name in (request.rule_id, request.tool_name, request.capability):
+            if name is not None and name in self.names:
+                return ApprovalAnswer(approved=True, reason=f"approved in advance by --approve {name}")
+        return None
+
+
+class UnattendedGate:
+    """Nobody is there: what was approved in advance is approved, everything else is denied at once (SK 4.2)."""
 
     def __init__(self, in_advance: frozenset[str], *, approve_all: bool = False) -> None:
-        self._in_advance = in_advance
-        self._approve_all = approve_all
+        self._in_advance = InAdvance(in_advance, approve_all)
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         """Answer from what was said before the run."""
-        if self._approve_all:
-            return ApprovalAnswer(approved=True, reason="approved in advance by --approve-all")
-        for name in (request.rule_id, request.tool_name, request.capability):
-            if name is not None and name in self._in_advance:
-                return ApprovalAnswer(approved=True, reason=f"approved in advance by --approve {name}")
-        return ApprovalAnswer(
+        return self._in_advance.answer(request) or ApprovalAnswer(
             approved=False, reason="it needs an approval, and nobody is there to give one", unattended=True
         )

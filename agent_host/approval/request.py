@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import orjson
+
+from agent_host.approval.display import clipped, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Scope = Literal["once", "task", "session"]
 
+_MAX_DESCRIPTION_BYTES = 4096
+_MAX_RISKS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """One call that waits for a person. `rule_id` names the bundle's rule, None where the capability has none."""
+    """One call that waits for a person. `rule_id` names the bundle's rule, None where the capability has none.
+
+    `summary` and `details` are what `agent_host.approval.details` makes of the call: safe to show, bounded, without
+    the secrets of this process. All other text is shown as it is escaped and bounded in `to_payload`.
+    """
 
     approval_id: str
     session_id: str
@@ -31,54 +40,71 @@ class ApprovalRequest:
     rule_id: str | None
     risk_level: str
     risks: tuple[str, ...]
+    summary: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def action_summary(self) -> str:
-        """The call in one line, control characters escaped, cut where it gets long."""
-        shown = orjson.dumps(dict(self.arguments)).decode()
-        return f"{self.tool_name} {shown}" if len(shown) <= 200 else f"{self.tool_name} {shown[:200]}…"
-
-    @property
-    def approve(self) -> str:
-        """What `--approve` takes to approve calls of this kind in advance."""
-        return self.rule_id or self.tool_name
+        """The call in one line, for people."""
+        return self.summary or one_line(self.tool_name)
 
     def to_payload(self) -> dict[str, Any]:
         """The payload of `approval_requested`."""
         return {
             "approvalId": self.approval_id,
-            "title": self.title,
-            "description": self.description,
+            "title": one_line(self.title),
+            "description": clipped(self.description, _MAX_DESCRIPTION_BYTES),
             "actionSummary": self.action_summary,
             "riskLevel": self.risk_level,
-            "risks": list(self.risks),
-            "details": {"toolName": self.tool_name, "capability": self.capability},
+            "risks": [one_line(risk) for risk in self.risks[:_MAX_RISKS]],
+            "details": {"toolName": one_line(self.tool_name), "capability": self.capability, **self.details},
         }
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalAnswer:
-    """`approved`, and why not where it is not. `unattended` marks a denial because nobody could be asked.
+    """`approved`, and why not where it is not. `unattended` marks a denial because nobody could be asked, `timed_out`
+    one because nobody answered in time.
 
     `scope` says how far an approval reaches: this call, the same call again in this task, or in this session.
+    `arguments` are what the person wrote in place of the model's, None where they were approved as they are.
     """
 
     approved: bool
     reason: str
     unattended: bool = False
     scope: Scope = "once"
+    timed_out: bool = False
+    arguments: Mapping[str, Any] | None = None
+
+    @property
+    def said_no(self) -> bool:
+        """True when somebody denied it, and not only nobody was there to approve it."""
+        return not (self.approved or self.unattended or self.timed_out)
 
     def to_record(self) -> dict[str, Any]:
-        """The answer as it stands in an `approval` record: {approved, scope, reason, unattended?}."""
+        """The answer as it stands in an `approval` record: {approved, scope, reason, unattended?, timedOut?,
+        arguments?}."""
         fields: dict[str, Any] = {"approved": self.approved, "scope": self.scope, "reason": self.reason}
         if self.unattended:
             fields["unattended"] = True
+        if self.timed_out:
+            fields["timedOut"] = True
+        if self.arguments is not None:
+            fields["arguments"] = dict(self.arguments)
         return fields
 
     @classmethod
     def from_record(cls, fields: Mapping[str, Any]) -> Self:
         """The answer that `to_record` wrote. Raises KeyError for what is none."""
-        return cls(fields["approved"], fields["reason"], fields.get("unattended", False), fields["scope"])
+        return cls(
+            fields["approved"],
+            fields["reason"],
+            fields.get("unattended", False),
+            fields["scope"],
+            fields.get("timedOut", False),
+            fields.get("arguments"),
+        )
 
 
 def replay_of(tool_name: str, arguments: Mapping[str, Any], *, prompt: str, approve: str) -> dict[str, Any]:

@@ -101,9 +101,24 @@ def test_the_replay_id_is_of_the_same_digest() -> None:
     assert re.fullmatch(r"[0-9a-f]{64}", call_digest("RunCommand", ARGUMENTS))
 
 
-@given(st.booleans(), st.text(), st.booleans(), st.sampled_from(["once", "task", "session"]))
-def test_an_answer_comes_back_from_its_record(approved: bool, reason: str, unattended: bool, scope: Scope) -> None:
-    answer = ApprovalAnswer(approved, reason, unattended, scope)
+@given(
+    st.booleans(),
+    st.text(),
+    st.booleans(),
+    st.sampled_from(["once", "task", "session"]),
+    st.booleans(),
+    st.none() | st.dictionaries(st.text(), st.integers()),
+)
+def test_an_answer_comes_back_from_its_record(
+    approved: bool, reason: str, unattended: bool, scope: Scope, timed_out: bool, arguments: dict[str, int] | None
+) -> None:
+    answer = ApprovalAnswer(approved, reason, unattended, scope, timed_out, arguments)
     record = answer.to_record()
     assert ApprovalAnswer.from_record(record) == answer
-    assert ("unattended" in record) == unattended
+    assert ("unattended" in record, "timedOut" in record) == (unattended, timed_out)
+    assert ("arguments" in record) == (arguments is not None)
+
+
+def test_a_record_from_before_there_were_time_outs() -> None:
+    old = {"approved": True, "scope": "once", "reason": "yes"}
+    assert ApprovalAnswer.from_record(old) == ApprovalAnswer(True, "yes")

@@ -137,7 +137,7 @@ def test_a_workspace_need_not_have_a_file(layers: Layers, tmp_path: Path) -> Non
         ("[lmm]\nmodel = 'x'", "unknown section [lmm]; did you mean llm?"),
         (
             "[zzzzzzzz]\nq = 1",
-            "unknown section [zzzzzzzz]; known are host, limits, llm, policy, retention, services, tools",
+            "unknown section [zzzzzzzz]; known are approvals, host, limits, llm, policy, ",
         ),
         ("max_steps = 3", "unknown section [max_steps]"),
         ("[host]\nmax_steps = '3'", "host.max_steps must be a whole number, not '3'"),
@@ -207,6 +207,7 @@ NARROWER: dict[str, tuple[str, Any]] = {
     "tools.command_timeout_s": ("2.5", 2.5),
     "tools.http_timeout_s": ("1", 1.0),
     "tools.max_output_bytes": ("2048", 2048),
+    "approvals.timeout_s": ("60", 60.0),
     "limits.max_file_size_bytes": ("10", 10),
     "limits.max_session_tokens": ("10", 10),
     "policy.blocked_paths": ('["secrets"]', ["secrets"]),

@@ -1,0 +1,144 @@
+"""Where calls wait for somebody who is there: an interactive client's gate (AH 10.2, 10.3)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import orjson
+
+from agent_host.approval.gate import InAdvance
+from agent_host.approval.request import ApprovalAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent_host.approval.request import ApprovalRequest, Scope
+
+Delivery = Literal["delivered", "not_found"]
+
+_MAX_REASON_CHARS = 2000
+
+
+@dataclass(slots=True)
+class _Waiting:
+    request: ApprovalRequest
+    answer: asyncio.Future[ApprovalAnswer]
+    timer: asyncio.TimerHandle | None = None
+
+
+class ApprovalDesk:
+    """An ApprovalGate whose answers come from outside, by the approval's id. What was approved in advance is answered
+    at once; what nobody answers within `timeout_s` seconds is denied.
+
+    One answer counts, the first: the time-out is one too. All of it happens on the loop that the session runs on.
+    """
+
+    def __init__(self, *, timeout_s: float, in_advance: InAdvance | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._in_advance = in_advance or InAdvance()
+        self._waiting: dict[str, _Waiting] = {}
+        self._attended = True
+
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
+        """The answer to one request, as soon as there is one. Raises RuntimeError for an id that waits already."""
+        said = self._in_advance.answer(request)
+        if said is not None:
+            return said
+        if request.approval_id in self._waiting:
+            raise RuntimeError(f"approval {request.approval_id} waits for its answer already")
+        waiting = _Waiting(request, asyncio.get_running_loop().create_future())
+        self._waiting[request.approval_id] = waiting
+        if self._attended:
+            self._start_clock(waiting)
+        try:
+            return await waiting.answer
+        finally:
+            self._take(request.approval_id, waiting)
+
+    def decide(
+        self,
+        approval_id: str,
+        *,
+        approved: bool,
+        scope: Scope = "once",
+        reason: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Delivery:
+        """Hand over somebody's decision. An approval that is not waiting (any more) is `not_found`.
+
+        `arguments` replace those of the call; with a denial they mean nothing. Raises ValueError for arguments that
+        could not be put on record, and leaves the call waiting.
+        """
+        waiting = self._waiting.get(approval_id)
+        if waiting is None or waiting.answer.done():  # done: its call was given up a moment ago
+            return "not_found"
+        edited = _recordable(arguments) if approved and arguments is not None else None
+        said = reason or ("approved by the user" if approved else "denied by the user")
+        said = said[:_MAX_REASON_CHARS].encode("utf-8", "replace").decode()
+        scope = scope if approved else "once"
+        self._settle(waiting, ApprovalAnswer(approved, said, scope=scope, arguments=edited))
+        return "delivered"
+
+    def pending(self) -> list[dict[str, Any]]:
+        """What waits, oldest first: each the payload of its `approval_requested` with its session, task and step."""
+        return [
+            {
+                **waiting.request.to_payload(),
+                "sessionId": waiting.request.session_id,
+                "taskId": waiting.request.task_id,
+                "stepId": waiting.request.step_id,
+            }
+            for waiting in self._waiting.values()
+        ]
+
+    def suspend(self) -> None:
+        """The client is gone: what waits stays open, without end."""
+        self._attended = False
+        for waiting in self._waiting.values():
+            _stop_clock(waiting)
+
+    def attend(self) -> None:
+        """A client is there (again): what waits has the whole time from here."""
+        if not self._attended:
+            self._attended = True
+            for waiting in self._waiting.values():
+                self._start_clock(waiting)
+
+    def _start_clock(self, waiting: _Waiting) -> None:
+        waiting.timer = asyncio.get_running_loop().call_later(self._timeout_s, self._time_out, waiting)
+
+    def _time_out(self, waiting: _Waiting) -> None:
+        reason = f"nobody answered within {self._timeout_s:g} seconds"
+        self._settle(waiting, ApprovalAnswer(approved=False, reason=reason, timed_out=True))
+
+    def _settle(self, waiting: _Waiting, answer: ApprovalAnswer) -> None:
+        """Here, and not when the call wakes up: from now on the approval is found no more."""
+        self._take(waiting.request.approval_id, waiting)
+        if not waiting.answer.done():
+            waiting.answer.set_result(answer)
+
+    def _take(self, approval_id: str, waiting: _Waiting) -> None:
+        _stop_clock(waiting)
+        if self._waiting.get(approval_id) is waiting:
+            del self._waiting[approval_id]
+
+
+def _stop_clock(waiting: _Waiting) -> None:
+    if waiting.timer is not None:
+        waiting.timer.cancel()
+        waiting.timer = None
+
+
+def _recordable(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of `arguments` of its own. Raises ValueError for what a record cannot hold: lone surrogates, integers
+    beyond 64 bits, more nesting than the record has room for."""
+    try:
+        whole = orjson.dumps([[[[dict(arguments)]]]])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the arguments cannot be put on record: {error}") from error
+    copy = orjson.loads(whole)[0][0][0][0]
+    if not isinstance(copy, dict):
+        raise TypeError("arguments are an object")
+    return copy

@@ -1,0 +1,55 @@
+"""Text of a model made fit to be shown to the person who decides about it: it hides nothing, steers nothing and ends.
+
+A character that does not print (control characters, those that turn the direction of writing or have no width) is
+shown as its escape. What is too long is cut and says so. Sizes are those of the text in JSON, which is how it travels.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+
+LINE_BYTES: Final = 400
+KEPT: Final = "\n\t"
+
+
+def escaped(text: str, keep: str = KEPT) -> str:
+    """`text` with each character that does not print as its Python escape; those in `keep` stay as they are. What
+    comes out has no lone surrogates."""
+    if text.isprintable():
+        return text
+    return "".join(char if char in keep or char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def one_line(text: str, max_bytes: int = LINE_BYTES) -> str:
+    """`text` on one line, in at most `max_bytes` of JSON; `…` behind it where there was more."""
+    kept = _fitting(text, max_bytes, keep="")
+    whole = escaped(text[:kept], keep="")
+    return whole if kept == len(text) else whole + "…"
+
+
+def clipped(text: str, max_bytes: int) -> str:
+    """The start of `text`, escaped, in at most `max_bytes` of JSON; where it was cut, a note on a line of its own."""
+    kept = _fitting(text, max_bytes)
+    whole = escaped(text[:kept])
+    return whole if kept == len(text) else f"{whole}\n[… {len(text) - kept} more characters are not shown]"
+
+
+def _fitting(text: str, max_bytes: int, keep: str = KEPT) -> int:
+    """How many characters of `text` fit into `max_bytes` once they are escaped and encoded."""
+    low, high = 0, min(len(text), max_bytes)
+    if json_size(escaped(text[:high], keep)) <= max_bytes:
+        return high
+    while low < high - 1:
+        middle = (low + high) // 2
+        if json_size(escaped(text[:middle], keep)) <= max_bytes:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def json_size(text: str) -> int:
+    """Bytes of `text` in JSON without its quotes."""
+    return len(orjson.dumps(text)) - 2

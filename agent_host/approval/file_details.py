@@ -1,0 +1,130 @@
+"""What a call would do to a file, for the person who decides: read from the disk only when somebody is asked."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from agent_host.approval.screen import Act, Description, Screen, short_path
+from agent_host.diffs import hunks
+from agent_host.regular_files import open_regular
+
+if TYPE_CHECKING:
+    from policy.facts import PathFacts
+
+_MAX_DIFF_BYTES: Final = 64 * 1024
+_MAX_DIFFED_BYTES: Final = 2 * 1024 * 1024
+_MAX_HEAD_BYTES: Final = 4 * 1024
+
+
+class _Change(NamedTuple):
+    """A write as the person sees it. `counted` is its part of the summary; `note` says why there is no diff."""
+
+    counted: str
+    diff: bytes = b""
+    note: str | None = None
+    fields: dict[str, Any] = {}  # noqa: RUF012  a NamedTuple's default, never changed
+
+
+def describe_write(act: Act, facts: PathFacts, screen: Screen) -> Description:
+    """A file that is made or written over: its diff against what is there. Reads the file."""
+    content = (act.content_text() or "").encode("utf-8", "replace")
+    created = facts.kind == "missing"
+    change = _change(facts, content, short_path(facts.real_path, act.workspace))
+    details: dict[str, Any] = {
+        **_place(facts, screen),
+        "action": "create" if created else "overwrite",
+        "sizeBefore": None if created else facts.size_bytes,
+        "sizeAfter": len(content),
+        **change.fields,
+    }
+    if change.note is None:
+        details["diff"] = screen.text(change.diff.decode("utf-8", "replace"), _MAX_DIFF_BYTES)
+    else:
+        details["note"] = change.note
+    shown = screen.line(short_path(facts.real_path, act.workspace))
+    return Description(f"Write: {shown} ({change.counted})", details | screen.others(act, act.content))
+
+
+def describe_delete(act: Act, facts: PathFacts, screen: Screen) -> Description:
+    """A file that is taken away."""
+    details = {**_place(facts, screen), "exists": facts.kind != "missing", "sizeBytes": facts.size_bytes}
+    shown = screen.line(short_path(facts.real_path, act.workspace))
+    return Description(f"Delete: {shown}", details | screen.others(act))
+
+
+def describe_file(act: Act, facts: PathFacts, screen: Screen) -> Description:
+    """A file that is read and left as it is."""
+    details = {**_place(facts, screen), "sizeBytes": facts.size_bytes}
+    shown = screen.line(short_path(facts.real_path, act.workspace))
+    return Description(f"Read: {shown}", details | screen.others(act))
+
+
+def describe_upload(act: Act, facts: PathFacts | None, screen: Screen) -> Description:
+    """Content that leaves the machine, from a file (which is read for its start) or from the arguments."""
+    given = act.arguments.get("content")
+    details: dict[str, Any] = {}
+    if facts is not None:
+        details = {**_place(facts, screen), "sizeBytes": facts.size_bytes, **_start(_head(facts), screen)}
+        shown = screen.line(short_path(facts.real_path, act.workspace))
+    else:
+        data = given.encode("utf-8", "replace") if isinstance(given, str) else b""
+        details = {"sizeBytes": len(data), **_start(data, screen)}
+        shown = screen.line(str(act.arguments.get("name", "")) or "text of the model")
+    return Description(f"Upload: {shown}", details | screen.others(act, "content"))
+
+
+def _place(facts: PathFacts, screen: Screen) -> dict[str, str]:
+    place = {"path": screen.path(facts.real_path)}
+    if facts.requested != facts.real_path:
+        place["requestedPath"] = screen.path(facts.requested)
+    return place
+
+
+def _change(facts: PathFacts, after: bytes, name: str) -> _Change:
+    before = b""
+    if facts.kind != "missing":
+        found = _read(facts.real_path)
+        if isinstance(found, str):
+            return _Change(f"{len(after)} bytes", note=found)
+        before = found
+    if b"\0" in before or b"\0" in after:
+        return _Change(f"binary, {len(after)} bytes", note="binary content is not shown", fields={"binary": True})
+    if max(len(before), len(after)) > _MAX_DIFFED_BYTES:
+        return _Change(f"{len(after)} bytes", note=f"files above {_MAX_DIFFED_BYTES} bytes are not compared")
+    body = hunks(before, after)
+    lines = body.split(b"\n")
+    added = sum(line.startswith(b"+") for line in lines)
+    removed = sum(line.startswith(b"-") for line in lines)
+    label = name.encode("utf-8", "replace").replace(b"\n", b"\\n")
+    old = b"/dev/null" if facts.kind == "missing" else label
+    header = b"--- %s\n+++ %s\n" % (old, label) if body else b""
+    # A minus sign as print has it: the hyphen of a terminal is too short beside the plus.
+    counted = f"+{added} −{removed}"
+    return _Change(counted, header + body, fields={"additions": added, "deletions": removed})
+
+
+def _read(path: str) -> bytes | str:
+    """What is there now, or why it cannot be shown. A file that is larger by now than it may be is read no further."""
+    try:
+        with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as handle:
+            return handle.read(_MAX_DIFFED_BYTES + 1)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        return f"the present content cannot be read: {error.strerror}"
+
+
+def _head(facts: PathFacts) -> bytes:
+    try:
+        with os.fdopen(open_regular(facts.real_path, os.O_RDONLY), "rb") as handle:
+            return handle.read(_MAX_HEAD_BYTES + 3)
+    except OSError:
+        return b""
+
+
+def _start(data: bytes, screen: Screen) -> dict[str, Any]:
+    """The first bytes of what is sent, where they are text. A character that the cut goes through is left out."""
+    if b"\0" in data:
+        return {"binary": True}
+    return {"start": screen.text(data[:_MAX_HEAD_BYTES].decode("utf-8", "ignore"), 2 * _MAX_HEAD_BYTES)}

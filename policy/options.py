@@ -1,0 +1,171 @@
+"""What a task may do less than its bundle allows (interface section 2, `taskOptions`). Nothing here can add."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from policy.facts import ActionFacts, CommandFacts, OsFamily, UrlFacts
+from policy.names import CapabilityName, words
+
+if TYPE_CHECKING:
+    from policy.bundle import PolicyBundle
+    from policy.commands import SimpleCommand
+    from policy.decision import Decision
+    from policy.facts import ShellName
+
+ApprovalMode = Literal["always", "on_risky_actions", "never"]
+
+
+class TaskOptions(NamedTuple):
+    """How one task is narrowed; None leaves it to the bundle.
+
+    `approval_mode`: `always` wants an approval for every call with side effects, `on_risky_actions` for those of high
+    risk as well as for what the bundle names, `never` has nobody asked: what needs an approval is denied.
+    `allow_network` False takes requests and known network programs away; True gives nothing.
+    """
+
+    approval_mode: ApprovalMode | None = None
+    allow_network: bool | None = None
+
+
+AS_THE_BUNDLE_SAYS = TaskOptions()
+_MODE_RULE = "taskOptions.approvalMode"
+_NETWORK_RULE = "taskOptions.allowNetwork: false"
+
+NETWORK_PROGRAMS = words(
+    "curl wget aria2c axel http https httpie xh lynx links elinks w3m nc ncat netcat socat telnet ftp tftp lftp ncftp "
+    "ssh scp sftp sshfs mosh autossh ssh-copy-id ssh-keyscan rsh rlogin rcp rclone rsync unison croc wormhole "
+    "ping ping6 traceroute tracepath mtr nmap masscan hping3 arping dig nslookup host drill whois ntpdate "
+    "tcpdump openvpn wg-quick ngrok cloudflared sendmail mail mailx mutt msmtp swaks aws gcloud gsutil az gh glab "
+    "kubectl helm yt-dlp youtube-dl bitsadmin certutil invoke-webrequest invoke-restmethod start-bitstransfer "
+    "test-connection test-netconnection resolve-dnsname send-mailmessage"
+)
+"""Programs that are there to talk over the network, by the names that `wide_name` gives."""
+NETWORK_SUBCOMMANDS: dict[str, frozenset[str]] = {
+    "git": words("clone fetch pull push ls-remote send-pack fetch-pack send-email svn p4 request-pull"),
+    "pip": words("install download index search"),
+    "pip3": words("install download index search"),
+    "uv": words("pip add sync lock publish tool"),
+    "poetry": words("add install update publish lock"),
+    "npm": words("install i ci add update publish view search audit"),
+    "pnpm": words("install i add update publish dlx"),
+    "yarn": words("install add upgrade publish dlx"),
+    "cargo": words("install fetch update publish search"),
+    "go": words("get install"),
+    "gem": words("install update push fetch"),
+    "docker": words("pull push login search"),
+    "podman": words("pull push login search"),
+    "apt": words("install update upgrade"),
+    "apt-get": words("install update upgrade download"),
+    "brew": words("install update upgrade fetch"),
+}
+"""Subcommands for which a program of other uses goes to the network."""
+_TAKES_A_VALUE = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--prefix", "--directory"})
+_NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
+
+
+def narrowed(
+    decision: Decision,
+    options: TaskOptions,
+    bundle: PolicyBundle,
+    facts: ActionFacts,
+    *,
+    side_effects: bool,
+    workspace: str | None = None,
+    os: OsFamily = "posix",
+) -> Decision:
+    """The bundle's `decision` on one call, with what the task's `options` take away from it.
+
+    It only ever goes from ALLOWED to APPROVAL_REQUIRED to DENIED. A denial for the want of somebody to ask has
+    `unasked` set and keeps the rule and the risk of the approval that it stands for.
+    """
+    if decision.decision == "DENIED" or options == AS_THE_BUNDLE_SAYS:
+        return decision
+    if options.allow_network is False:
+        reason = _network_use(facts)
+        if reason is not None:
+            return replace(decision, decision="DENIED", reason=reason, rule=_NETWORK_RULE, rule_id=None)
+    if decision.decision == "ALLOWED" and options.approval_mode in ("always", "on_risky_actions"):
+        return _with_approval(decision, options, bundle, facts, side_effects=side_effects, workspace=workspace, os=os)
+    if decision.decision == "APPROVAL_REQUIRED" and options.approval_mode == "never":
+        reason = "it needs an approval, and this task is to ask nobody for one"
+        return replace(decision, decision="DENIED", reason=reason, rule=f"{_MODE_RULE}: never", unasked=True)
+    return decision
+
+
+def _with_approval(
+    decision: Decision,
+    options: TaskOptions,
+    bundle: PolicyBundle,
+    facts: ActionFacts,
+    *,
+    side_effects: bool,
+    workspace: str | None,
+    os: OsFamily,
+) -> Decision:
+    from policy.risk import assess
+
+    entry = bundle.capability(decision.capability)
+    if entry is None:  # no decision of a bundle allows what it does not grant
+        return replace(decision, decision="DENIED", reason="capability not granted", rule="capabilities")
+    level, risks = assess(entry, facts, workspace=workspace, os=os)
+    if options.approval_mode == "always":
+        needed, reason = side_effects, "the task wants an approval for everything that has effects"
+    else:
+        needed, reason = level == "high", "the task wants an approval for what is risky"
+    if not needed:
+        return decision
+    return replace(
+        decision,
+        decision="APPROVAL_REQUIRED",
+        reason=reason,
+        rule=f"{_MODE_RULE}: {options.approval_mode}",
+        rule_id=entry.approval_rule_id,
+        risk_level=level,
+        risks=risks,
+    )
+
+
+def _network_use(facts: ActionFacts) -> str | None:
+    """Why the call would use the network, or could without policy seeing it; None where it shows no sign of it."""
+    if isinstance(facts, UrlFacts):
+        return f"{CapabilityName.NETWORK_HTTP} is taken away from this task"
+    if not isinstance(facts, CommandFacts):
+        return None
+    from policy.commands import parse
+
+    parsed = parse(facts.command, facts.shell)
+    for one in parsed.commands:
+        used = _network_program(one, facts.shell)
+        if used is not None:
+            return f"{used} uses the network, which is taken away from this task"
+    if any(one.path is not None and one.path.startswith(_NETWORK_FILES) for one in parsed.redirections):
+        return "a redirection opens a network connection, and the network is taken away from this task"
+    if parsed.dynamic:  # as where a block list has to be decided
+        reasons = "; ".join(parsed.dynamic[:5])
+        return f"the network is taken away from this task, and the command cannot be decided: {reasons}"
+    return None
+
+
+def _network_program(one: SimpleCommand, shell: ShellName) -> str | None:
+    """The network program or subcommand that `one` is, None when it is none that is known."""
+    from policy.shell_check import wide_name
+
+    if one.program is None:
+        return None
+    name, rest = wide_name(one.program, shell), one.arguments
+    if name.startswith(("python", "py")) and rest[:1] == ("-m",) and len(rest) > 1 and rest[1] is not None:
+        name, rest = rest[1], rest[2:]
+    if name in NETWORK_PROGRAMS:
+        return name
+    known = NETWORK_SUBCOMMANDS.get(name)
+    if known is None:
+        return None
+    arguments = iter(rest)
+    for argument in arguments:
+        if argument in _TAKES_A_VALUE:
+            next(arguments, None)
+        elif argument is None or not argument.startswith("-"):
+            return f"{name} {argument}" if argument in known else None
+    return None

@@ -1,0 +1,167 @@
+"""Task options only take away."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.check import check_tool
+from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, ShellName
+from policy.options import ApprovalMode, TaskOptions, narrowed
+from tests.unit.policy.helpers import NOW, bundle, path, url
+
+MODES: tuple[ApprovalMode | None, ...] = (None, *get_args(ApprovalMode))
+RANK = {"ALLOWED": 0, "APPROVAL_REQUIRED": 1, "DENIED": 2}
+
+
+def command(line: str, shell: ShellName = "bash") -> CommandFacts:
+    return CommandFacts(line, cwd="/w", shell=shell)
+
+
+def decide(facts: ActionFacts, capability: str, *options: Any, side_effects: bool = True, **entry: Any) -> Any:
+    held = bundle({"name": capability, **entry})
+    decision = check_tool(held, capability, facts, now=NOW, workspace="/w")
+    return narrowed(decision, TaskOptions(*options), held, facts, side_effects=side_effects, workspace="/w")
+
+
+def word(facts: ActionFacts, capability: str, *options: Any, side_effects: bool = True, **entry: Any) -> str:
+    return str(decide(facts, capability, *options, side_effects=side_effects, **entry).decision)
+
+
+# How approvals are asked for
+
+
+def test_always_asks_for_what_has_effects() -> None:
+    assert word(command("ls"), "Shell.Exec", "always") == "APPROVAL_REQUIRED"
+    assert word(path("/w/a"), "File.Read", "always", side_effects=False) == "ALLOWED"
+    assert word(path("/w/a"), "File.Write", "always", blockedPaths=["/w"]) == "DENIED"
+
+
+def test_always_asks_under_the_rule_of_the_capability() -> None:
+    decision = decide(command("ls"), "Shell.Exec", "always", approvalRuleId="shell")
+    assert (decision.rule_id, decision.risk_level, decision.risks) == ("shell", "medium", ())
+    assert decision.rule == "taskOptions.approvalMode: always"
+
+
+@pytest.mark.parametrize(
+    ("facts", "capability", "verdict"),
+    [
+        (command("ls"), "Shell.Exec", "ALLOWED"),
+        (command("./install.sh"), "Shell.Exec", "APPROVAL_REQUIRED"),
+        (path("/w/a"), "File.Write", "ALLOWED"),
+        (path("/elsewhere/a"), "File.Write", "APPROVAL_REQUIRED"),
+        (path("/w/a", kind="file"), "File.Delete", "APPROVAL_REQUIRED"),
+        (url("https://pypi.org/x"), "Network.Http", "ALLOWED"),
+        (url("https://example.com/x"), "Network.Http", "APPROVAL_REQUIRED"),
+        (NamedToolFacts("t"), "Tool.Invoke", "ALLOWED"),
+    ],
+)
+def test_on_risky_actions_asks_for_what_is_of_high_risk(facts: ActionFacts, capability: str, verdict: str) -> None:
+    decision = decide(facts, capability, "on_risky_actions")
+    assert decision.decision == verdict
+    assert decision.risk_level == ("high" if verdict == "APPROVAL_REQUIRED" else None)
+
+
+def test_on_risky_actions_still_asks_for_what_the_bundle_names() -> None:
+    assert word(command("ls"), "Shell.Exec", "on_risky_actions", requiresApproval=True) == "APPROVAL_REQUIRED"
+
+
+def test_never_denies_what_needs_an_approval() -> None:
+    decision = decide(command("ls"), "Shell.Exec", "never", requiresApproval=True, approvalRuleId="shell")
+    assert (decision.decision, decision.unasked, decision.rule_id) == ("DENIED", True, "shell")
+    assert word(command("ls"), "Shell.Exec", "never") == "ALLOWED"
+
+
+# The network
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "curl https://example.com",
+        "/usr/bin/CURL x",
+        "ls; wget x",
+        "cat a | nc host 80",
+        "timeout 5 ssh host",
+        "sh -c 'scp a host:'",
+        "git clone https://example.com/x",
+        "git -C /w/x fetch --all",
+        "pip install x",
+        "python3 -m pip install x",
+        "npm ci",
+        "echo x > /dev/tcp/host/80",
+        "$PROGRAM x",
+        "eval curl x",
+    ],
+)
+def test_a_command_that_shows_signs_of_the_network_is_denied(line: str) -> None:
+    assert word(command(line), "Shell.Exec", None, False) == "DENIED"
+    assert word(command(line), "Shell.Exec", None, True) == word(command(line), "Shell.Exec")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ls", "git commit -m fetch", "git log curl", "python3 x.py", "pip list", "echo curl", "grep -r wget . > out"],
+)
+def test_other_commands_go_on(line: str) -> None:
+    assert word(command(line), "Shell.Exec", None, False) == word(command(line), "Shell.Exec")
+
+
+@pytest.mark.parametrize(
+    ("line", "shell"),
+    [("curl.exe x", "cmd"), ("iwr x", "powershell"), ("Invoke-RestMethod x", "powershell"), ("a | b", "cmd")],
+)
+def test_shells_of_windows(line: str, shell: ShellName) -> None:
+    assert word(command(line, shell), "Shell.Exec", None, False) == "DENIED"
+
+
+def test_requests_are_denied_and_files_are_not() -> None:
+    decision = decide(url("https://pypi.org"), "Network.Http", None, False, allowedDomains=["pypi.org"])
+    assert (decision.decision, decision.rule) == ("DENIED", "taskOptions.allowNetwork: false")
+    assert word(path("/w/a"), "File.Write", None, False) == "ALLOWED"
+
+
+# Narrowing
+
+
+FACTS: list[tuple[ActionFacts, str]] = [
+    (command("ls"), "Shell.Exec"),
+    (command("curl x | sh"), "Shell.Exec"),
+    (command("./x $(y)"), "Shell.Exec"),
+    (path("/w/a"), "File.Read"),
+    (path("/x"), "File.Write"),
+    (path("/w/a", kind="file"), "File.Delete"),
+    (path("/w", kind="directory"), "File.Delete"),
+    (url("https://example.com"), "Network.Http"),
+    (url("ftp://example.com"), "Network.Http"),
+    (NamedToolFacts("t"), "Mcp.Invoke"),
+]
+
+
+@given(
+    st.sampled_from(FACTS),
+    st.sampled_from(MODES),
+    st.sampled_from([None, True, False]),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_options_never_widen(
+    case: tuple[ActionFacts, str],
+    mode: ApprovalMode | None,
+    network: bool | None,
+    effects: bool,
+    asks: bool,
+    granted: bool,
+) -> None:
+    facts, capability = case
+    held = bundle({"name": capability if granted else "LLM.Call", "requiresApproval": asks})
+    plain = check_tool(held, capability, facts, now=NOW)
+    less = narrowed(plain, TaskOptions(mode, network), held, facts, side_effects=effects)
+    assert RANK[less.decision] >= RANK[plain.decision]
+    assert narrowed(plain, TaskOptions(None, True), held, facts, side_effects=effects) == plain
+    assert not (mode == "never" and less.decision == "APPROVAL_REQUIRED")
+    assert narrowed(less, TaskOptions(mode, network), held, facts, side_effects=effects) == less
