@@ -62,7 +62,8 @@ class Usage:
 @dataclass(slots=True)
 class Task:
     """The task at work, with what its result object will need. `finished_calls` rows: name, status, code or None.
-    `baselines` maps a path to the blob of its content before the task's first write to it (None: it did not exist)."""
+    `baselines` maps a path to the blob of its content before the task's first write to it (None: it did not exist);
+    `options` narrow what it may do, in the application's words."""
 
     task_id: str
     prompt: str
@@ -74,6 +75,7 @@ class Task:
     finished_calls: list[tuple[str, str, str | None]] = field(default_factory=list)
     denied: list[dict[str, Any]] = field(default_factory=list)
     baselines: dict[str, str | None] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +94,9 @@ class EarlierTask:
 class Checkpoint:
     """Everything that a resume needs. `thread` holds encoded messages; `baselines` maps a path to the blob of its
     content before the session's first write to it (None: it did not exist); `earlier_tasks` are those before `task`,
-    oldest first; `grants` are approvals given. `salvaged`
-    says what was lost when the session was saved from damage, until the model has been told. `dropped_messages` of the
-    conversation were left out of the last request; `tokens_known` are its input tokens as the gateway counted them and
-    as they had been estimated."""
+    oldest first; `grants` are approvals given. `salvaged` says what was lost when the session was saved from damage,
+    until the model has been told. `dropped_messages` of the conversation were left out of the last request;
+    `tokens_known` are its input tokens as the gateway counted them and as they had been estimated."""
 
     identity: SessionIdentity
     session_status: str = "SESSION_RUNNING"
@@ -163,7 +164,7 @@ def _task_started(state: Checkpoint, fields: dict[str, Any], message: bytes | No
         raise KeyError("a task follows when the step before it is over")
     if state.task is not None:
         state.earlier_tasks.append(_as_earlier(state.task))
-    state.task = Task(fields["taskId"], fields["prompt"], fields["maxSteps"])
+    state.task = Task(fields["taskId"], fields["prompt"], fields["maxSteps"], options=fields.get("options", {}))
     # Approvals for a task end with it.
     state.grants = [grant for grant in state.grants if grant.get("scope") != "task"]
     _append(state, message)

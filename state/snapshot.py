@@ -181,6 +181,7 @@ def _task_to_json(task: Task, of_session: dict[str, str | None]) -> dict[str, An
         "usage": task.usage.to_wire(),
         "finishedCalls": task.finished_calls,
         "denied": task.denied,
+        **({"options": task.options} if task.options else {}),
         **own,
     }
 
@@ -197,6 +198,7 @@ def _task_from_json(raw: dict[str, Any], of_session: dict[str, str | None]) -> T
         [(name, status, code) for name, status, code in raw["finishedCalls"]],
         raw["denied"],
         dict(raw.get("baselines", of_session)),
+        raw.get("options", {}),
     )
 
 

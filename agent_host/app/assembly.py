@@ -19,6 +19,7 @@ from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import Surroundings
 from agent_host.routing.host_tools import HostTools
 from agent_host.scrub import Scrubber, take_from_environment
+from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from agent_host.states import task_machine
 from agent_host.thread.messages import decode
 from agent_host.thread.thread import Thread
@@ -130,7 +131,7 @@ def make_context(
     """The loop's context for the session in `store`."""
     settings, session_id = launch.settings, store.state.identity.session_id
     runtime = LocalToolRouter(runtime_settings(settings, launch.workspace, parts.place.shell))
-    router = HostTools(runtime, workspace, runtime.read_file, secrets.scrubber)
+    router = HostTools(runtime, workspace, runtime.read_bytes, secrets.scrubber)
     disabled = dict.fromkeys(settings.names("tools.disabled"), "tools.disabled in the configuration")
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     definitions = router.get_available_tools()
@@ -176,7 +177,7 @@ def runtime_settings(settings: Settings, workspace: str, shell: str) -> RuntimeS
         http_timeout_s=settings.number("tools.http_timeout_s"),
         max_output_bytes=settings.integer("tools.max_output_bytes"),
         max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
-        secret_env=frozenset({TOKEN_VARIABLE}),
+        secret_env=frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE}),
         env_passthrough=frozenset(settings.names("tools.env_passthrough")),
     )
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from agent_host.errors import SessionNotFound
+from agent_host.http_basics import TlsContext
 from agent_host.scrub import take_from_environment
 from agent_host.services.approval import ApprovalReporter, EmbeddedApprovalService, HttpApprovalService
 from agent_host.services.endpoints import TOKEN_VARIABLE, endpoints
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from state.checkpoint import SessionIdentity
     from state.locations import SessionPaths
 
-SERVICES_TOKEN_VARIABLE = TOKEN_VARIABLE
-
 
 class Backends:
     """What `environ` and the settings say about services. Nothing is connected before its first use.
@@ -37,8 +36,9 @@ class Backends:
         self._urls = endpoints(environ)
         self._environ = environ
         self._settings = settings
-        self.token = take_from_environment(SERVICES_TOKEN_VARIABLE) if any(self._urls) else None
+        self.token = take_from_environment(TOKEN_VARIABLE)
         self._clients: dict[str, ServiceClient] = {}
+        self._tls: TlsContext | None = None
         self._workspaces: dict[str, str] = {}
 
     @property
@@ -106,6 +106,8 @@ class Backends:
             from agent_host.services.http import ServiceClient
 
             settings = self._settings
+            if self._tls is None and url.startswith("https:"):
+                self._tls = TlsContext(url)
             self._clients[url] = ServiceClient(
                 url,
                 self.token,
@@ -113,6 +115,7 @@ class Backends:
                 retries=settings.integer("services.max_retries"),
                 retry_base_s=settings.number("services.retry_base_s"),
                 retry_max_s=settings.number("services.retry_max_s"),
+                tls=self._tls if url.startswith("https:") else None,
             )
         return self._clients[url]
 

@@ -13,7 +13,7 @@ from agent_host.cli.streams import notice, put, reason_of
 from agent_host.events.sinks import JsonLines
 
 if TYPE_CHECKING:
-    from agent_host.app import Finished
+    from agent_host.app.headless import Finished
     from agent_host.events.emitter import Sink
 
 # What each form puts on stdout.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from agent_host.app import Finished
+    from agent_host.app.headless import Finished
     from agent_host.session.lifecycle import Session
     from agent_host.session.opening import Launch
     from state.store import LoadReport
@@ -83,7 +83,7 @@ async def _run(
     stopped_by: list[int],
 ) -> Finished | None:
     """None when a second signal ended it by force; the session is then as after a crash."""
-    from agent_host.app import run_headless
+    from agent_host.app.headless import run_headless
 
     main_task = asyncio.current_task()
     sessions: list[Session] = []

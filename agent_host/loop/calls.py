@@ -102,8 +102,8 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
     try:
         result = await ctx.cancellation.unless_forced(ctx.router.execute(request_for(ctx, step_id, call, row)))
     except ToolStopped:
-        code = ErrorCode.TOOL_INTERRUPTED
-        return finish(ctx, step_id, call, "failed", code, f"{code}: {_STOPPED}", None, started)
+        why = ErrorCode.TOOL_INTERRUPTED
+        return finish(ctx, step_id, call, "failed", why, f"{why}: {_STOPPED}", None, started, started_at)
 
     def upload_failed(name: str, message: str) -> None:
         ctx.emit(EventType.ARTIFACT_UPLOAD_FAILED, step_id, artifactName=name, message=message)

@@ -18,8 +18,6 @@ METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 
-_NO_ID: Final = object()
-
 
 class Fault(NamedTuple):
     """An error to be answered: `code` as on the wire, `name` the documented one that goes into `data.code`."""
@@ -94,10 +92,10 @@ def _request(value: Any, line: bytes | None) -> Request:
     """`line` is where `value` was read from, None for a member of a batch."""
     if not isinstance(value, dict):
         return _invalid(b"null", "a request is a JSON object")
-    given = value.get("id", _NO_ID)
-    if given is not _NO_ID and (isinstance(given, (bool, dict, list))):
+    given = value.get("id")
+    if isinstance(given, (bool, dict, list)):
         return _invalid(b"null", "an id is a string or a number")
-    id_json = None if given is _NO_ID else _id_json(given, line)
+    id_json = _id_json(given, line) if "id" in value else None
     answer_to = id_json if id_json is not None else b"null"
     if value.get("jsonrpc") != "2.0":
         return _invalid(answer_to, 'a request says "jsonrpc": "2.0"')

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from policy.options import TaskOptions
 
 from agent_host.errors import UsageError
 from agent_host.rpc.params import (
@@ -23,6 +21,7 @@ from agent_host.rpc.params import (
 )
 from agent_host.rpc.server import Method
 from agent_host.services.session import NewSession
+from policy.options import TaskOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -157,7 +156,7 @@ class Methods:
 
     async def _get_patch_preview(self, params: Mapping[str, Any]) -> dict[str, Any]:
         session = self._host.at_work(params["sessionId"])
-        files = await asyncio.to_thread(session.preview(params.get("taskId"), params.get("filePaths")))
+        files = await session.preview(params.get("taskId"), params.get("filePaths"))
         return {"files": [file.to_wire() for file in files]}
 
     async def _approve_action(self, params: Mapping[str, Any]) -> dict[str, Any]:

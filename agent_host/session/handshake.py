@@ -11,6 +11,7 @@ from config.load import read_regular_file
 from config.policies import BUILT_IN, template
 from policy.builtin import instantiate
 from policy.grants import Narrowing, narrow
+from policy.names import ANY_SESSION
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -67,7 +68,7 @@ def _from_file(path: str, session_id: str, now: datetime) -> PolicyBundle:
 def _checked(raw: bytes, source: str, session_id: str, now: datetime, *, any_session: bool) -> PolicyBundle:
     """`any_session`: the bundle may be for all of them, which only a user can say."""
     # pydantic is what validates a bundle from outside; the shipped ones need none of it.
-    from policy.validate import ANY_SESSION, BundleProblems, check_usable, parse_bundle
+    from policy.validate import BundleProblems, check_usable, parse_bundle
 
     try:
         bundle = parse_bundle(raw)

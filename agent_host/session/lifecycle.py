@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from policy.options import AS_THE_BUNDLE_SAYS
 
 from agent_host import lenient_json
-from agent_host.errors import AgentHostError, ErrorCode, SessionNotReady
+from agent_host.errors import AgentHostError, ErrorCode, SessionNotReady, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.routing.capabilities import TOOLS
 from agent_host.session.moves import workspaces
-from agent_host.session.patches import session_patch
+from agent_host.session.patches import as_text, preview
 from agent_host.session.reports import session_state
+from agent_host.session.tasks import first_versions
 from agent_host.session.work import Work
 from agent_host.stamps import now_rfc3339
 from agent_host.states import SessionStatus, session_machine
+from policy.options import AS_THE_BUNDLE_SAYS
 from state import errors as state_errors
 from state.disk import LOCAL_DISK
 from state.files import replace_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AsyncExitStack
-
-    from policy.options import TaskOptions
 
     from agent_host.approval.desk import ApprovalDesk
     from agent_host.loop.context import LoopContext, TaskEnd
     from agent_host.services.session import SessionService
+    from agent_host.session.patches import FilePatch
     from config.settings import Settings
     from policy.bundle import PolicyBundle
+    from policy.options import TaskOptions
     from state.locations import SessionPaths
     from state.store import LoadReport
 
@@ -48,10 +50,10 @@ _OBSERVERS_S = 1.5
 class Session:
     """A session around its loop context. One task at a time; each may follow another on the same thread.
 
-    `desk` is where approvals wait for a client, None where there is none; `service` is told of the end, `resources` are let go with the session. After the end
-    `kept_at` is the file of the result where the disk took it, and `unkept` what it refused, in one line; `stays`: the
-    session can then be resumed although its task is over. `on_broken` is told when a task died of a fault of the
-    program; whoever waits for the task gets it as well.
+    `desk` is where approvals wait for a client, None where there is none; `service` is told of the end, `resources`
+    are let go with the session. After the end `kept_at` is the file of the result where the disk took it, and `unkept`
+    what it refused, in one line; `stays`: the session can then be resumed although its task is over. `on_broken` is
+    told when a task died of a fault of the program; whoever waits for the task gets it as well.
     """
 
     def __init__(
@@ -149,10 +151,27 @@ class Session:
 
     def patch(self) -> str:
         """What the session changed, as a unified diff."""
+        return as_text(self._preview(None, None)())
+
+    async def preview(self, task_id: str | None = None, file_paths: Sequence[str] | None = None) -> list[FilePatch]:
+        """What the session or one of its tasks changed, file by file; see `session.patches.preview`. Raises UsageError
+        for a task that it does not know."""
+        try:
+            return await asyncio.to_thread(self._preview(task_id, file_paths))
+        except LookupError as error:
+            raise UsageError(str(error.args[0])) from error
+
+    def _preview(self, task_id: str | None, file_paths: Sequence[str] | None) -> Callable[[], list[FilePatch]]:
+        """The preview of what is on record now, to be made in any thread."""
         ctx = self._ctx
-        workspace = ctx.where.workspace
-        return session_patch(
-            ctx.state.baselines, kept=ctx.store.kept, workspace=workspace, former=workspaces(ctx.state)
+        return functools.partial(
+            preview,
+            first_versions(ctx.state),
+            kept=ctx.store.kept,
+            workspace=ctx.where.workspace,
+            former=workspaces(ctx.state),
+            task_id=task_id,
+            file_paths=file_paths,
         )
 
     def result(self, end: TaskEnd) -> dict[str, Any]:

@@ -35,7 +35,8 @@ _OF_ONE_PROCESS = frozenset({"host.output"})
 @dataclass(frozen=True, slots=True)
 class Launch:
     """What a session is started with. `flags` are the settings given on the command line: a resume takes them over
-    from the run. `session_id` is the one that is resumed, or wished for. `approve_all` and `approvals` answer approval requests in advance."""
+    from the run. `session_id` is the one that is resumed, or wished for. `approve_all` and `approvals` answer approval
+    requests in advance."""
 
     settings: Settings
     flags: Mapping[str, Any]

@@ -6,8 +6,6 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from policy.options import AS_THE_BUNDLE_SAYS
-
 from agent_host.contracts import Artifact
 from agent_host.errors import CheckpointWriteFailed, NoActiveTask, PolicyExpired, TaskAlreadyRunning, UsageError
 from agent_host.events.kinds import EventType
@@ -18,11 +16,10 @@ from agent_host.session.moves import news_of_move
 from agent_host.session.reports import result_object
 from agent_host.thread.messages import Message, encodable, encode, last_answer
 from agent_host.thread.tokens import message_tokens
+from policy.options import AS_THE_BUNDLE_SAYS, TaskOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
-
-    from policy.options import TaskOptions
 
     from agent_host.loop.context import EndStatus, LoopContext
     from agent_host.states import Machine, SessionStatus
@@ -84,7 +81,7 @@ class Work:
         encoded = encode(message, session_id=ctx.session_id, task_id=task_id)
         fields: dict[str, Any] = {"taskId": task_id, "prompt": prompt, "maxSteps": max_steps}
         if options != AS_THE_BUNDLE_SAYS:
-            fields["options"] = options.to_record()
+            fields["options"] = options._asdict()
         ctx.task_options = options
         try:
             ctx.record("task_started", fields, encoded)
@@ -117,6 +114,7 @@ class Work:
         if max_steps is not None:
             fields["maxSteps"] = max_steps
         ctx.record("session_status", fields)
+        ctx.task_options = TaskOptions(**task.options)
         ctx.phase.fire("resume")
         ctx.emit(EventType.SESSION_RESUMED, None, resumedFromStep=task.step_count)
         self._run(self._drive(news_of_move(ctx.state, ctx.where.workspace)))
@@ -131,6 +129,7 @@ class Work:
         if force:
             ctx.cancellation.force(grace_s=grace_s)
         if not self.busy:  # its open step needs its results, and its end has to be recorded
+            ctx.task_options = TaskOptions(**task.options)
             ctx.phase.fire("resume")
             self._run(self._drive())
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import orjson
 
-from agent_host.app import Finished, run_headless
+from agent_host.app.headless import Finished, run_headless
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.session.opening import Launch
 from agent_host.testing.crash import kill_after_record
