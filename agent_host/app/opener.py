@@ -19,8 +19,8 @@ from agent_host.session.approval_reports import ApprovalReports
 from agent_host.session.handshake import load_bundle
 from agent_host.session.host import Opened
 from agent_host.session.lifecycle import Session
-from agent_host.session.opening import MOCK_PREFIX, create_store, open_store
-from state.locations import SessionPaths
+from agent_host.session.opening import MOCK_PREFIX, create_store, open_store, state_errors_translated
+from state.locations import SessionPaths, checked_session_id
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -71,6 +71,9 @@ class SessionOpener:
             backends = await self._open_backends(launch, resources)
             if backends.has_session_service and launch.session_id is not None:
                 raise UsageError("a session id cannot be chosen: the service of SESSION_SERVICE_URL gives ids")
+            if launch.session_id is not None:
+                with state_errors_translated():
+                    checked_session_id(launch.session_id)
             grant = await backends.sessions().create(new._replace(session_id=launch.session_id))
             _refuse_incompatible(grant)
             place = place_of(launch)

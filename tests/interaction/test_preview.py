@@ -12,6 +12,7 @@ import pytest
 
 from agent_host.session.patches import as_text, preview
 from agent_host.session.tasks import first_versions
+from agent_host.thread.messages import Message, encode
 from state.file_store import FileCheckpointStore
 from tests.support.process import call, eventually, gateway, say, shell, use
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.session.patches import FilePatch
-    from tests.support.process import Host, Turn
+    from tests.support.process import Host, Process, Turn
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL"),
@@ -27,28 +28,34 @@ pytestmark = [
 ]
 
 
+HANG = shell("touch hangs; sleep 50")
+
+
 def write(host: Host, name: str, content: str) -> Turn:
     return use(call("WriteFile", path=str(host.workspace / name), content=content))
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "hangs"}
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def left_by_the_dead(host: Host) -> list[FilePatch]:
-    """The preview that a new process makes of its task, which is the session's too, there being no other."""
+def left_by_the_dead(host: Host) -> dict[str | None, list[FilePatch]]:
+    """The previews that a new process makes, of each task by its id and, under None, of the session."""
     session = FileCheckpointStore(os.fspath(host.state)).open("s")
     try:
         versions = first_versions(session.state)
-        assert session.state.task is not None
-        of_task, of_session = (
-            preview(versions, kept=session.kept, workspace=os.path.realpath(host.workspace), task_id=task_id)
-            for task_id in (session.state.task.task_id, None)
-        )
+        return {
+            task_id: preview(versions, kept=session.kept, workspace=os.path.realpath(host.workspace), task_id=task_id)
+            for task_id in (*(task_id for task_id, _ in versions.tasks), None)
+        }
     finally:
         session.close()
-    assert of_task == of_session
-    return of_task
+
+
+def killed_while_hanging(host: Host, process: Process) -> None:
+    eventually((host.workspace / "hangs").exists, "the command that hangs")
+    process.kill()
+    (host.workspace / "hangs").unlink()
 
 
 def test_it_is_whole_after_a_kill_and_a_resume(host: Host) -> None:
@@ -61,13 +68,12 @@ def test_it_is_whole_after_a_kill_and_a_resume(host: Host) -> None:
         write(host, "changed", "one\r\n2"),
         use(call("DeleteFile", path=str(host.workspace / "gone")), *write(host, "back", "for a while")["tool_calls"]),
         write(host, "back", "as it was\n"),
-        use(*write(host, "new 'ü'", "")["tool_calls"], shell("touch hangs; sleep 50")),
+        use(*write(host, "new 'ü'", "")["tool_calls"], HANG),
     ]
     with gateway(*turns, write(host, "changed", "3\n"), say("Done.")) as model:
-        process = host.start_task(model.url, "--session-id", "s")
-        eventually((host.workspace / "hangs").exists, "the command that hangs")
-        process.kill()
-        found = left_by_the_dead(host)
+        killed_while_hanging(host, host.start_task(model.url, "--session-id", "s"))
+        *_, (_, found), (_, of_session) = left_by_the_dead(host).items()
+        assert found == of_session
         status = {os.path.basename(patch.file_path): patch.status for patch in found}
         assert status == {"changed": "modified", "gone": "deleted", "new 'ü'": "added"}
         subprocess.run(["git", "apply", "-"], cwd=original, input="".join(p.diff for p in found).encode(), check=True)
@@ -75,3 +81,22 @@ def test_it_is_whole_after_a_kill_and_a_resume(host: Host) -> None:
         done = host.run("resume", "s", "--gateway", model.url)
     assert "# gone: binary content differs\n" in as_text(found)
     assert "-one\r\n-two\n\\ No newline at end of file\n+3\n" in done.stderr
+
+
+def test_a_task_shows_what_it_found_and_left(host: Host) -> None:
+    """The second task begins as a host begins it that lives on: with a record behind the end of the first."""
+    host.configure(max_retries=0)
+    (host.workspace / "a").write_text("0\n")
+    first = [write(host, "a", "1\n"), write(host, "b", "1\n"), {"status": 500}]
+    second = [write(host, "a", "2\n"), write(host, "c", "2\n"), write(host, "a", "3\n"), use(HANG)]
+    with gateway(*first, *second) as model:
+        assert host.task(model.url, "--session-id", "s").code == 3
+        session = FileCheckpointStore(os.fspath(host.state)).open("s")
+        session.append("task_ended", {"status": "failed", "reason": "gateway"})
+        prompt = encode(Message("user", "Go on.", 5), session_id="s", task_id="second")
+        session.commit("task_started", {"taskId": "second", "prompt": "Go on.", "maxSteps": 9}, prompt)
+        session.close()
+        killed_while_hanging(host, host.start("resume", "s", "--gateway", model.url))
+    previews = left_by_the_dead(host).values()
+    told = [[patch.diff.partition("\n@@")[2].partition("\n")[2] for patch in found] for found in previews]
+    assert told == [["-0\n+1\n", "+1\n"], ["-1\n+3\n", "+2\n"], ["-0\n+3\n", "+1\n", "+2\n"]]
