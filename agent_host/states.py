@@ -92,9 +92,9 @@ SESSION_TABLE: tuple[Transition[SessionStatus], ...] = (
     ),
     Transition(
         "fail",
-        (_S.CREATED, _S.RUNNING, _S.PAUSED),
+        (_S.RUNNING, _S.PAUSED),
         _S.FAILED,
-        "what cannot be mended: no session, a resume that fails, a fault of the program",
+        "a fault of the program itself",
         "`session_failed`; what is on record stays",
     ),
 )

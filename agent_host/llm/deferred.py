@@ -19,6 +19,10 @@ class Model(Protocol):
         """See `LlmClient.stream`."""
         ...
 
+    def warm_up(self) -> None:
+        """Get ready for the first request, beside the event loop."""
+        ...
+
     async def aclose(self) -> None:
         """Let go of the connection."""
         ...
@@ -32,7 +36,7 @@ class DeferredClient:
         self._client: LlmClient | None = None
 
     def warm_up(self) -> None:
-        """Import what the first request needs, in a thread beside the event loop."""
+        """See Model: what the first request imports takes a while."""
         threading.Thread(target=_import_client, name="warm-up", daemon=True).start()
 
     async def stream(self, head: bytes, messages: Sequence[bytes], on_text: Callable[[str], None]) -> ModelTurn:

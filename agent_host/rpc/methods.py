@@ -119,6 +119,7 @@ class Methods:
                 tuple(params["supportedCapabilities"]),
             )
         )
+        opened.session.warm_up()
         return _told(opened)
 
     async def _start_task(self, params: Mapping[str, Any]) -> dict[str, Any]:

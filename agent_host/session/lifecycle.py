@@ -189,6 +189,10 @@ class Session:
         }
         self._ctx.emitter.emit(EventType.SESSION_STARTED, payload)
 
+    def warm_up(self) -> None:
+        """Get ready for the first task as soon as the present step of the event loop is over: a reply goes first."""
+        asyncio.get_running_loop().call_soon(self._ctx.llm.warm_up)
+
     def start_task(
         self, task_id: str, prompt: str, *, max_steps: int | None = None, options: TaskOptions = AS_THE_BUNDLE_SAYS
     ) -> None:

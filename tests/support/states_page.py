@@ -1,0 +1,73 @@
+"""docs/states.md from the tables of states: `python -m tests.support.states_page` writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent_host.states import SESSION_TABLE, TASK_TABLE, SessionStatus, TaskPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from enum import StrEnum
+
+    from agent_host.states import Transition
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "states.md"
+
+_INTRO = """# States
+
+A session is a machine of two levels (AH 3.3): its own life, and the task that is at work in it. Both are tables in
+`agent_host/states.py`, and this page is made from them: `python -m tests.support.states_page`. What has no row cannot
+happen.
+"""
+_SESSION = """
+## The session
+
+`sessionStatus` in GetSessionState. A process that ends in RUNNING or PAUSED leaves the session resumable, whether it
+was told to or was killed; the other three ends take the checkpoint away, except FAILED, which leaves what is on record.
+"""
+_TASK = """
+## The task
+
+`task.status` in GetSessionState. IDLE is never shown: without a task at work the last one's end is, and TASK_RUNNING for
+one that is suspended. Calls of one turn run at once: the task waits for approval as long as any of them does, while
+the others go on.
+"""
+
+
+def page() -> str:
+    """The page as it should be."""
+    return "".join(
+        (
+            _INTRO,
+            _SESSION,
+            *_diagram(SESSION_TABLE, SessionStatus.CREATED),
+            *_rows(SESSION_TABLE),
+            _TASK,
+            *_diagram(TASK_TABLE, TaskPhase.IDLE),
+            *_rows(TASK_TABLE),
+        )
+    )
+
+
+def _diagram(table: tuple[Transition[Any], ...], first: StrEnum) -> Iterator[str]:
+    yield f"\n```mermaid\nstateDiagram-v2\n  [*] --> {first}\n"
+    for row in table:
+        for source in row.sources:
+            yield f"  {source} --> {row.target}: {row.trigger}\n"
+    left = {source for row in table for source in row.sources}
+    for state in dict.fromkeys(row.target for row in table if row.target not in left):
+        yield f"  {state} --> [*]\n"
+    yield "```\n"
+
+
+def _rows(table: tuple[Transition[Any], ...]) -> Iterator[str]:
+    yield "\n| trigger | from | to | when | what goes with it |\n| --- | --- | --- | --- | --- |\n"
+    for row in table:
+        sources = ", ".join(row.sources)
+        yield f"| `{row.trigger}` | {sources} | {row.target} | {row.when} | {row.action} |\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
