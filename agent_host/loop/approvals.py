@@ -57,7 +57,7 @@ async def settle(
             return prepared.refused("failed", ErrorCode.TOOL_INTERRUPTED, NOT_STARTED)
         if not answer.approved:
             code = ErrorCode.APPROVAL_REQUIRED if answer.unattended else ErrorCode.APPROVAL_DENIED
-            approve = (_request(ctx, step_id, prepared).rule_id or prepared.call.name) if answer.unattended else None
+            approve = _request(ctx, step_id, prepared).approve if answer.unattended else None
             return prepared.refused("denied", code, answer.reason, approve)
     if before is not None:  # what it will find, and what its record says of it, is what the call before it leaves
         await before.wait()

@@ -75,7 +75,6 @@ class LoopContext:
     phase: Machine[TaskPhase]
     policy_expired: bool = False
     storage_limit_told: bool = False
-    task_options: object = None
 
     @property
     def state(self) -> Checkpoint:
