@@ -29,6 +29,7 @@ class EventType(StrEnum):
     TOOL_COMPLETED = "tool_completed"
     APPROVAL_REQUESTED = "approval_requested"
     APPROVAL_RESOLVED = "approval_resolved"
+    APPROVAL_TIMEOUT = "approval_timeout"
     POLICY_EXPIRED = "policy_expired"
     ARTIFACT_UPLOAD_FAILED = "artifact_upload_failed"
     CHECKPOINT_FAILED = "checkpoint_failed"
@@ -54,6 +55,7 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.TOOL_COMPLETED: ("routing", "info"),
     EventType.APPROVAL_REQUESTED: ("approval", "info"),
     EventType.APPROVAL_RESOLVED: ("approval", "info"),
+    EventType.APPROVAL_TIMEOUT: ("approval", "warning"),
     EventType.POLICY_EXPIRED: ("policy", "warning"),
     EventType.ARTIFACT_UPLOAD_FAILED: ("routing", "warning"),
     EventType.CHECKPOINT_FAILED: ("state", "warning"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
+from policy.options import AS_THE_BUNDLE_SAYS
 from state.errors import WriteFailed
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from agent_host.services.workspace import WorkspaceService
     from agent_host.thread.thread import Thread
     from policy.bundle import PolicyBundle
+    from policy.options import TaskOptions
     from state.checkpoint import Checkpoint, Task
     from state.store import OpenSession
 
@@ -48,7 +50,7 @@ class LoopContext:
 
     `tools` are the names that the router knows, `disabled_tools` those of them that this session may not use, with
     the reason. `head` is the encoded front of every model request, `head_tokens` its estimated size. `max_stored_bytes`
-    is the limit at which the store is full.
+    is the limit at which the store is full. `task_options` narrow the task at work.
     """
 
     store: OpenSession
@@ -73,6 +75,7 @@ class LoopContext:
     max_stored_bytes: int
     policy_expired: bool = False
     storage_limit_told: bool = False
+    task_options: TaskOptions = AS_THE_BUNDLE_SAYS
 
     @property
     def state(self) -> Checkpoint:
