@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.grants import covering, grant_for
 from agent_host.approval.request import ApprovalRequest
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.cancellation import TaskCancelled
-from agent_host.loop.prepare import judged_anew, record_start
+from agent_host.loop.prepare import edited_by_person, judged_anew, record_start
 from agent_host.stamps import now_rfc3339
 
 if TYPE_CHECKING:
-    import asyncio
-
     from agent_host.approval.request import ApprovalAnswer
     from agent_host.loop.context import LoopContext
+    from agent_host.loop.order import Place
     from agent_host.loop.prepare import PreparedCall
 
-NOT_STARTED = "not started: the task was cancelled first"
+_NOT_STARTED = "not started: the task was cancelled first"
+_NOT_APPROVED = "not started: the task was cancelled before anybody approved it"
 
 
 def granted_by(ctx: LoopContext, prepared: PreparedCall) -> str | None:
@@ -43,31 +43,53 @@ def granted_by(ctx: LoopContext, prepared: PreparedCall) -> str | None:
     )
 
 
+def not_started(ctx: LoopContext, prepared: PreparedCall, why: str = _NOT_STARTED) -> PreparedCall:
+    """The call, refused since the task was cancelled before its start. Raises TaskCancelled where the task stays open
+    for a resume: then so does the call, which is taken up there as it stands on record."""
+    if ctx.cancellation.resumable:
+        raise TaskCancelled
+    return prepared.refused("failed", ErrorCode.TOOL_INTERRUPTED, why)
+
+
 async def settle(
-    ctx: LoopContext, step_id: str, prepared: PreparedCall, before: asyncio.Event | None, *, granted: bool
+    ctx: LoopContext, step_id: str, prepared: PreparedCall, place: Place, *, granted: bool
 ) -> PreparedCall:
     """The call with its start on record, synced, or refused. Policy has the last word, after the wait.
 
-    `before` is set when the call before it on the same path is done; `granted`: it need not be asked for. Raises
-    CheckpointWriteFailed when it is approved and that or its start cannot be recorded.
+    `place` is its place on its path; `granted`: it need not be asked for. Raises CheckpointWriteFailed when it is
+    approved and that or its start cannot be recorded, TaskCancelled when it is left open for a resume.
     """
     if not granted:
         answer = await _answer(ctx, step_id, prepared)
         if answer is None:
-            return prepared.refused("failed", ErrorCode.TOOL_INTERRUPTED, NOT_STARTED)
+            return not_started(ctx, prepared, _NOT_APPROVED)
         if not answer.approved:
-            code = ErrorCode.APPROVAL_REQUIRED if answer.unattended else ErrorCode.APPROVAL_DENIED
-            approve = _request(ctx, step_id, prepared).approve if answer.unattended else None
-            return prepared.refused("denied", code, answer.reason, approve)
-    if before is not None:  # what it will find, and what its record says of it, is what the call before it leaves
-        await before.wait()
+            return _denied(prepared, answer)
+        if answer.arguments is not None and not prepared.edited:
+            prepared = edited_by_person(ctx, prepared, answer.arguments)
+            if prepared.refusal is not None:
+                return prepared
+            await place.move(prepared.path)
+    await place.turn()  # what it will find, and what its record says of it, is what the call before it leaves
     if ctx.cancellation.requested:
-        return prepared.refused("failed", ErrorCode.TOOL_INTERRUPTED, NOT_STARTED)
+        return not_started(ctx, prepared)
     prepared = judged_anew(ctx, prepared)
     if prepared.refusal is not None:
         return prepared
     record_start(ctx, prepared)
     return dataclasses.replace(prepared, started=True)
+
+
+def _denied(prepared: PreparedCall, answer: ApprovalAnswer) -> PreparedCall:
+    if answer.unattended:
+        return prepared.refused("denied", ErrorCode.APPROVAL_REQUIRED, answer.reason, _approve(prepared))
+    return prepared.refused("denied", ErrorCode.APPROVAL_DENIED, answer.reason)
+
+
+def _approve(prepared: PreparedCall) -> str:
+    """What `--approve` takes to approve calls of this kind in advance."""
+    rule_id = None if prepared.decision is None else prepared.decision.rule_id
+    return rule_id or prepared.call.name
 
 
 async def _answer(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> ApprovalAnswer | None:
@@ -77,7 +99,7 @@ async def _answer(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> App
         # The process that took the answer may have died before it told anybody.
         _tell(ctx, step_id, prepared, prepared.answer, 0.0)
         return prepared.answer
-    request = _request(ctx, step_id, prepared)
+    request = await _request(ctx, step_id, prepared)
     asked = time.monotonic()
     ctx.emit(EventType.APPROVAL_REQUESTED, step_id, toolCallId=prepared.call.call_id, **request.to_payload())
     ctx.emitter.flush()  # the wait may be long, and whoever reads the run log is to see what for
@@ -102,29 +124,43 @@ def _put_on_record(
     if answer.scope != "once":
         # First: a crash between the two leaves a call that its own grant covers, and not an approval without its grant.
         version = ctx.bundle.policy_bundle_version
+        if answer.arguments is not None:
+            request = dataclasses.replace(request, arguments=answer.arguments)
         granted = grant_for(request, answer.scope, policy_bundle_version=version, granted_at=now_rfc3339())
         ctx.record("grant", granted)
     ctx.record("approval", fields)
 
 
 def _tell(ctx: LoopContext, step_id: str, prepared: PreparedCall, answer: ApprovalAnswer, waited_s: float) -> None:
-    ctx.emit(
-        EventType.APPROVAL_RESOLVED,
-        step_id,
-        approvalId=prepared.approval_id,
-        toolCallId=prepared.call.call_id,
-        decision="approved" if answer.approved else "denied",
-        scope=answer.scope,
-        reason=answer.reason,
-        latencyMs=int(waited_s * 1000),
-    )
+    waited_ms = int(waited_s * 1000)
+    if answer.timed_out:
+        ctx.emit(EventType.APPROVAL_TIMEOUT, step_id, approvalId=prepared.approval_id, waitedMs=waited_ms)
+    payload: dict[str, Any] = {
+        "approvalId": prepared.approval_id,
+        "toolCallId": prepared.call.call_id,
+        "decision": "approved" if answer.approved else "denied",
+        "scope": answer.scope,
+        "reason": answer.reason,
+        "latencyMs": waited_ms,
+    }
+    if answer.arguments is not None:
+        payload["edited"] = True
+    ctx.emit(EventType.APPROVAL_RESOLVED, step_id, **payload)
     ctx.emitter.flush()  # the call that follows may be what the process dies in
 
 
-def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> ApprovalRequest:
-    decision, row, call = prepared.decision, prepared.row, prepared.call
-    if decision is None or row is None or prepared.approval_id is None:
+async def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> ApprovalRequest:
+    decision, row, call, facts = prepared.decision, prepared.row, prepared.call, prepared.facts
+    if decision is None or row is None or facts is None or prepared.approval_id is None:
         raise RuntimeError("only a call that policy wants an approval for asks for one")
+    # Imported here since most sessions ask for nothing.
+    from agent_host.approval.details import describe
+    from agent_host.approval.screen import Act
+
+    clean = ctx.scrubber.text
+    workspace = ctx.where.workspace
+    act = Act(call.name, row.capability, call.arguments, facts, row.argument, row.content_argument, workspace)
+    shown = await describe(act, clean)
     rule = ctx.bundle.approval_rule(decision.rule_id) if decision.rule_id is not None else None
     return ApprovalRequest(
         prepared.approval_id,
@@ -135,8 +171,10 @@ def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> Approval
         row.capability,
         call.arguments,
         rule.title if rule is not None else f"{call.name} wants to act",
-        rule.description if rule is not None else decision.reason,
+        rule.description if rule is not None else clean(decision.reason),
         decision.rule_id,
         decision.risk_level or "medium",
-        decision.risks,
+        tuple(map(clean, decision.risks)),
+        shown.summary,
+        {"toolCallId": call.call_id, **shown.details},
     )

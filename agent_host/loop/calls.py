@@ -9,10 +9,11 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
-from agent_host.loop.approvals import NOT_STARTED, granted_by, settle
-from agent_host.loop.cancellation import ToolStopped
+from agent_host.loop.approvals import granted_by, not_started, settle
+from agent_host.loop.cancellation import TaskCancelled, ToolStopped
+from agent_host.loop.edits import note_of_edit
+from agent_host.loop.order import PathOrder
 from agent_host.loop.prepare import judged_anew, record_start, request_for
 from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import finish, text_of
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from agent_host.loop.context import LoopContext
-    from agent_host.loop.prepare import PreparedCall
+    from agent_host.loop.order import Place
+    from agent_host.loop.prepare import PreparedCall, Refusal
     from agent_host.loop.step import Step
     from agent_host.thread.messages import Message
 
@@ -37,27 +39,30 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     results of the calls that were run or refused here, in call order.
 
     Calls run at once, except that calls on one path run in call order. What fails is the call, not its siblings.
-    Raises CheckpointWriteFailed when a call could not be put on record before its start.
+    Raises CheckpointWriteFailed when a call could not be put on record before its start, TaskCancelled when a stop that
+    keeps the task open has left calls open too.
     """
     prepared = step.prepared if step.prepared is not None else await recover_calls(ctx, step.step_id)
     if ctx.phase.may("execute") and not any(_is_asked(ctx, call) for call in prepared):
         ctx.phase.fire("execute")
-    last_on_path: dict[str, asyncio.Event] = {}
-    running: list[Coroutine[Any, Any, Message]] = []
-    for call in prepared:
-        done = asyncio.Event()
-        before = last_on_path.get(call.path) if call.path is not None else None
-        if call.path is not None:
-            last_on_path[call.path] = done
-        running.append(_run_one(ctx, step.step_id, call, before, done))
+    order = PathOrder()
+    running: list[Coroutine[Any, Any, Message]] = [
+        _run_one(ctx, step.step_id, call, order.place(call.path)) for call in prepared
+    ]
     if len(running) == 1:
         return [await running[0]]
     results: list[Message] = []
     # No sibling is cancelled for another's failure: each may have an effect under way that must be recorded.
+    stopped: TaskCancelled | None = None
     for outcome in await asyncio.gather(*running, return_exceptions=True):
-        if isinstance(outcome, BaseException):
+        if isinstance(outcome, TaskCancelled):
+            stopped = outcome  # what failed beside it says more
+        elif isinstance(outcome, BaseException):
             raise outcome
-        results.append(outcome)
+        else:
+            results.append(outcome)
+    if stopped is not None:
+        raise stopped
     return results
 
 
@@ -66,30 +71,34 @@ def _is_asked(ctx: LoopContext, call: PreparedCall) -> bool:
     return call.gated and call.answer is None and granted_by(ctx, call) is None
 
 
-async def _run_one(
-    ctx: LoopContext, step_id: str, prepared: PreparedCall, before: asyncio.Event | None, done: asyncio.Event
-) -> Message:
+async def _run_one(ctx: LoopContext, step_id: str, prepared: PreparedCall, place: Place) -> Message:
     """One call from policy's word to its result on record."""
     try:
         started = time.monotonic()
         grant = granted_by(ctx, prepared)
         ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, prepared, grant))
         if prepared.gated:
-            prepared = await settle(ctx, step_id, prepared, before, granted=grant is not None)
-        elif before is not None and prepared.refusal is None:
-            await before.wait()
+            was_edited = prepared.edited
+            prepared = await settle(ctx, step_id, prepared, place, granted=grant is not None)
+            if prepared.edited and not was_edited:  # what is requested is another call by now
+                ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, prepared, None))
+        elif not place.is_first and prepared.refusal is None:
+            await place.turn()
             if prepared.may_act and not ctx.cancellation.requested:
                 prepared = judged_anew(ctx, prepared)
         if prepared.refusal is None and ctx.cancellation.requested:
-            prepared = prepared.refused("failed", ErrorCode.TOOL_INTERRUPTED, NOT_STARTED)
+            prepared = not_started(ctx, prepared)
         if prepared.refusal is None:
             return await _execute(ctx, step_id, prepared, started)
-        refusal = prepared.refusal
-        return finish(ctx, step_id, prepared.call, refusal.status, refusal.code, refusal.text, refusal.approve, started)
+        return _refuse(ctx, step_id, prepared, prepared.refusal, started)
     finally:
-        if before is not None:  # a refused call waits for none, and who waits for it means those before it too
-            await before.wait()
-        done.set()
+        await place.leave()  # a refused call waits for none, and who waits for it means those before it too
+
+
+def _refuse(ctx: LoopContext, step_id: str, prepared: PreparedCall, refusal: Refusal, started: float) -> Message:
+    note = note_of_edit(ctx, prepared.call) if prepared.edited else ""
+    text = note + refusal.text
+    return finish(ctx, step_id, prepared.call, refusal.status, refusal.code, text, refusal.approve, started)
 
 
 async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, started: float) -> Message:
@@ -112,6 +121,8 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
     result = await store_artifacts(result._replace(artifacts=tuple(clean)), ctx.workspace, upload_failed)
     code = None if result.error is None else result.error.code
     text = ctx.scrubber.text(text_of(result))
+    if prepared.edited:
+        text = note_of_edit(ctx, call) + text
     return finish(ctx, step_id, call, result.status, code, text, None, started, started_at, result.artifact_uris)
 
 
@@ -131,4 +142,6 @@ def _request_payload(ctx: LoopContext, prepared: PreparedCall, grant: str | None
             payload["riskLevel"] = decision.risk_level
     if grant is not None:
         payload["grantedBy"] = grant
+    if prepared.edited:
+        payload["edited"] = True
     return payload

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
+from policy.options import AS_THE_BUNDLE_SAYS
 from state.errors import WriteFailed
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from agent_host.states import Machine, TaskPhase
     from agent_host.thread.thread import Thread
     from policy.bundle import PolicyBundle
+    from policy.options import TaskOptions
     from state.checkpoint import Checkpoint, Task
     from state.store import OpenSession
 
@@ -49,7 +51,7 @@ class LoopContext:
 
     `tools` are the names that the router knows, `disabled_tools` those of them that this session may not use, with
     the reason. `head` is the encoded front of every model request, `head_tokens` its estimated size. `max_stored_bytes`
-    is the limit at which the store is full. `phase` is where the task at work stands.
+    is the limit at which the store is full. `phase` is where the task at work stands, `task_options` narrow it.
     """
 
     store: OpenSession
@@ -75,6 +77,7 @@ class LoopContext:
     phase: Machine[TaskPhase]
     policy_expired: bool = False
     storage_limit_told: bool = False
+    task_options: TaskOptions = AS_THE_BUNDLE_SAYS
 
     @property
     def state(self) -> Checkpoint:

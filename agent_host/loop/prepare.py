@@ -18,6 +18,7 @@ from agent_host.stamps import new_id
 from policy.check import check_tool
 from policy.facts import PathFacts
 from policy.grants import scope_of_call
+from policy.options import narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,7 +54,8 @@ class PreparedCall:
     `renewed`: its intent is newer than the turn's record, and stands in the record of its start.
 
     `approval_id`: policy wants an approval for it, or wanted one when its turn was recorded, and so its start record
-    is synced (see `state.recovery.judge`). `answer` is what was answered before a crash."""
+    is synced (see `state.recovery.judge`). `answer` is what was answered before a crash. `edited`: whoever approved it
+    wrote other arguments, and they are those of `call`."""
 
     call: ToolCall
     row: ToolRow | None = None
@@ -66,16 +68,17 @@ class PreparedCall:
     renewed: bool = False
     approval_id: str | None = None
     answer: ApprovalAnswer | None = None
+    edited: bool = False
 
     @property
     def gated(self) -> bool:
         """True when an approval decides about it: policy asks for one, or a person has said no before a crash.
 
-        That nobody was there counts only as long as policy asks.
+        That nobody was there, or answered in time, counts only as long as policy asks.
         """
         if self.refusal is not None or self.decision is None:
             return False
-        said_no = self.answer is not None and not self.answer.approved and not self.answer.unattended
+        said_no = self.answer is not None and self.answer.said_no
         return said_no or self.decision.decision == "APPROVAL_REQUIRED"
 
     @property
@@ -118,7 +121,8 @@ def _taken_up(prepared: PreparedCall, left: Call) -> PreparedCall:
     """The call with what a crash left of its approval."""
     answer = None if left.decision is None else ApprovalAnswer.from_record(left.decision)
     approval_id = left.approval_id or (new_id("appr") if left.gated else None)
-    return dataclasses.replace(prepared, renewed=True, approval_id=approval_id, answer=answer)
+    edited = answer is not None and answer.arguments is not None
+    return dataclasses.replace(prepared, renewed=True, approval_id=approval_id, answer=answer, edited=edited)
 
 
 def record_of(prepared: PreparedCall) -> dict[str, Any]:
@@ -165,15 +169,31 @@ def check_call(ctx: LoopContext, call: ToolCall) -> PreparedCall:
         facts = gather(row, call.arguments, ctx.where)
     except UnusableArguments as error:
         return PreparedCall(call, row, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, str(error)))
-    decision = check_tool(ctx.bundle, row.capability, facts, now=ctx.clock(), os=ctx.where.os_family)
+    workspace, os = ctx.where.workspace, ctx.where.os_family
+    decision = check_tool(ctx.bundle, row.capability, facts, now=ctx.clock(), os=os, workspace=workspace)
+    decision = narrowed(
+        decision, ctx.task_options, ctx.bundle, facts, side_effects=row.side_effects, workspace=workspace, os=os
+    )
     refusal = None
     if decision.expired:
         ctx.policy_expired = True
         ctx.emit(EventType.POLICY_EXPIRED, None, toolCallId=call.call_id)
         refusal = Refusal("denied", ErrorCode.POLICY_EXPIRED, decision.reason)
+    elif decision.unasked:
+        refusal = Refusal("denied", ErrorCode.APPROVAL_REQUIRED, decision.reason, decision.rule_id or call.name)
     elif decision.decision == "DENIED":
         refusal = Refusal("denied", ErrorCode.CAPABILITY_DENIED, f"{decision.reason} ({decision.rule})")
     return PreparedCall(call, row, facts, decision, refusal)
+
+
+def edited_by_person(ctx: LoopContext, prepared: PreparedCall, arguments: Mapping[str, Any]) -> PreparedCall:
+    """The call with the arguments that whoever approved it wrote, judged as they are. They were approved with them, so
+    that policy asks for an approval of this form too makes no difference; its denial does."""
+    call = prepared.call._replace(arguments=dict(arguments), problem=None)
+    now = check_call(ctx, call)
+    return dataclasses.replace(
+        prepared, call=call, row=now.row, facts=now.facts, decision=now.decision, refusal=now.refusal, edited=True
+    )
 
 
 def judged_anew(ctx: LoopContext, prepared: PreparedCall) -> PreparedCall:

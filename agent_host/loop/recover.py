@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent_host.errors import ErrorCode
+from agent_host.loop.edits import call_on_record, edited_arguments, note_of_edit
 from agent_host.loop.intents import hash_on_disk
 from agent_host.loop.prepare import prepare_calls, request_for
 from agent_host.loop.results import finish
 from agent_host.routing.capabilities import TOOLS
-from agent_host.thread.messages import ToolCall
 from state.boot import boot_id
 from state.recovery import Outcome, Verdict, compare, judge
 
@@ -49,8 +49,7 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, .
     to_run = {
         call.call_id: call for call in step.calls if verdicts[call.call_id] is Verdict.RUN or call.call_id in repeated
     }
-    calls = [ToolCall(call.call_id, call.tool_name, call.arguments, call.problem) for call in to_run.values()]
-    prepared = prepare_calls(ctx, calls, to_run)
+    prepared = prepare_calls(ctx, [call_on_record(call) for call in to_run.values()], to_run)
     for ready in prepared:
         # The next resume is to ask under the same id, also where policy asks only now.
         if ready.gated and to_run[ready.call.call_id].approval_id is None:
@@ -62,16 +61,16 @@ async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> None:
     """What is left of the call could otherwise take effect after the model has been told of it and has looked."""
     row = TOOLS.get(call.tool_name)
     if row is not None:
-        tool_call = ToolCall(call.call_id, call.tool_name, call.arguments)
-        await ctx.router.end_leftovers(request_for(ctx, step_id, tool_call, row))
+        await ctx.router.end_leftovers(request_for(ctx, step_id, call_on_record(call), row))
 
 
 def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome) -> None:
     """Tell the model what became of a call that was cut off."""
-    tool_call = ToolCall(call.call_id, call.tool_name, call.arguments)
+    tool_call = call_on_record(call)
+    note = note_of_edit(ctx, tool_call) if edited_arguments(call) is not None else ""
     if outcome is Outcome.DONE:
-        finish(ctx, step_id, tool_call, "succeeded", None, _DONE)
+        finish(ctx, step_id, tool_call, "succeeded", None, note + _DONE)
         return
     said = _NOT_DONE if outcome is Outcome.NOT_DONE else _UNKNOWN
     code = ErrorCode.TOOL_INTERRUPTED
-    finish(ctx, step_id, tool_call, "failed", code, f"{code}: {said}")
+    finish(ctx, step_id, tool_call, "failed", code, f"{note}{code}: {said}")

@@ -296,6 +296,53 @@ def test_that_nobody_was_there_is_no_denial_once_policy_allows_it(case: Case) ->
     assert (outcome.code, (case.host.workspace / "effects").read_text()) == (0, "one\n")
 
 
+# An approval with other arguments: records 3 answer, 4 start, 5 result
+
+
+def test_what_somebody_wrote_instead_is_run_after_a_crash(case: Case) -> None:
+    """Whoever is there now would say no, and is not asked."""
+    with gateway(use(echo("model")), say("Done.")) as model:
+        killed(case.person(model, "edits", "Do it.", kill_after=TURN + 1).finish())
+        outcome = case.person(model, "no").finish()
+        (answer,) = model.results()
+    assert [entry["status"] for entry in outcome.result["toolCalls"]] == ["succeeded"]
+    assert (case.host.workspace / "effects").read_text() == "person\n"
+    assert '"echo person >> effects"' in answer.text.splitlines()[0]
+    assert len(case.asked()) == 1
+    assert [entry.get("edited") for entry in case.events("tool_requested")] == [None, True]
+
+
+@pytest.mark.parametrize("took_effect", [False, True])
+def test_the_disk_is_asked_about_what_somebody_wrote_instead(case: Case, *, took_effect: bool) -> None:
+    """Killed behind its start: the file that counts is the one it was moved to."""
+    case.ask(grants={"File.Write": {"requiresApproval": True, "approvalRuleId": "shell"}})
+    written = call("WriteFile", path=str(case.host.workspace / "model.txt"), content="by the model\n")
+    moved = case.host.workspace / "person.txt"
+    with gateway(use(written), say("Done.")) as model:
+        killed(case.person(model, "edits", "Do it.", kill_after=TURN + 2).finish())
+        (left,) = case.calls
+        assert left.intent is not None
+        assert (left.intent["path"], left.intent["after"]) == (str(moved), sha256_hex(b"by the person\n"))
+        if took_effect:
+            moved.write_text("by the person\n")
+        outcome = case.person(model, "no").finish()
+        (answer,) = model.results()
+    assert [entry["status"] for entry in outcome.result["toolCalls"]] == ["succeeded" if took_effect else "failed"]
+    note, _, rest = answer.text.partition("\n")
+    assert str(moved) in note
+    assert rest.startswith("done:" if took_effect else "TOOL_INTERRUPTED: ")
+    assert moved.exists() == took_effect
+
+
+def test_that_nobody_answered_in_time_is_on_record(case: Case) -> None:
+    with gateway(use(echo("one")), say("Done.")) as model:
+        killed(case.person(model, "late", "Do it.", kill_after=TURN + 1).finish())
+        case.person(model, "once").finish()
+        (answer,) = model.results()
+    assert answer.text == "APPROVAL_DENIED: too late"
+    assert len(case.asked()) == len(case.events("approval_timeout")) == 1
+
+
 # A grant: records 3 grant, 4 answer, 5 start, 6 result, 7 commit, then the same call again
 
 

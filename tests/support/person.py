@@ -8,9 +8,10 @@ runs (or with an empty PROMPT resumes) session "s" in the working directory. The
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
@@ -21,18 +22,26 @@ from agent_host.testing.crash import kill_after_record
 from config.load import load
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from agent_host.approval.request import ApprovalRequest, Scope
     from agent_host.events.emitter import Sink
 
-Word = Literal["silent", "no", "once", "task", "session"]
+Word = Literal["silent", "no", "once", "task", "session", "edits", "late"]
 SESSION = "s"
-REASONS = {"no": "not today", "once": "this time", "task": "for now", "session": "as often as you like"}
+REASONS = {
+    "no": "not today",
+    "once": "this time",
+    "task": "for now",
+    "session": "as often as you like",
+    "edits": "rather so",
+    "late": "too late",
+}
 
 
 class Person:
-    """Says the same to everything: no, yes as far as `word` says, or nothing at all. `asked` is what came."""
+    """Says the same to everything: no, yes as far as `word` says, yes with "person" where an argument has "model", or
+    nothing at all; or is late, as if the time were over. `asked` is what came."""
 
     def __init__(self, word: Word) -> None:
         self._word = word
@@ -41,14 +50,23 @@ class Person:
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         """The answer, or a wait without end."""
         self.asked.append(request)
-        return await self.answer()
+        answer = await self.answer()
+        return dataclasses.replace(answer, arguments=edited(request.arguments)) if self._word == "edits" else answer
 
     async def answer(self) -> ApprovalAnswer:
         """What they say to everything."""
         if self._word == "silent":
             await asyncio.Event().wait()
         scope: Scope = "task" if self._word == "task" else "session" if self._word == "session" else "once"
-        return ApprovalAnswer(self._word != "no", REASONS[self._word], scope=scope)
+        late = self._word == "late"
+        return ApprovalAnswer(self._word != "no" and not late, REASONS[self._word], scope=scope, timed_out=late)
+
+
+def edited(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What a person who edits makes of `arguments`."""
+    return {
+        name: value.replace("model", "person") if isinstance(value, str) else value for name, value in arguments.items()
+    }
 
 
 def launch(gateway: str, policy: str, *, workspace: str, state_dir: str) -> Launch:

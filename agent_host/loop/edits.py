@@ -1,0 +1,36 @@
+"""Arguments that whoever approved a call wrote in place of the model's: what runs, and what the model is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agent_host import lenient_json
+from agent_host.thread.messages import ToolCall
+
+if TYPE_CHECKING:
+    from agent_host.loop.context import LoopContext
+    from state.open_step import Call
+
+_MAX_SHOWN_CHARS = 2000
+
+
+def edited_arguments(call: Call) -> dict[str, Any] | None:
+    """The arguments that `call` was approved with, None where they are the model's."""
+    decision = call.decision or {}
+    return decision.get("arguments") if decision.get("approved") else None
+
+
+def call_on_record(call: Call) -> ToolCall:
+    """`call` as it is run, or was."""
+    edited = edited_arguments(call)
+    if edited is None:
+        return ToolCall(call.call_id, call.tool_name, call.arguments, call.problem)
+    return ToolCall(call.call_id, call.tool_name, edited)
+
+
+def note_of_edit(ctx: LoopContext, call: ToolCall) -> str:
+    """What the model reads in front of the result of an edited call; ends its line."""
+    shown = ctx.scrubber.text(lenient_json.dumps(call.arguments).decode())
+    if len(shown) > _MAX_SHOWN_CHARS:
+        shown = f"{shown[:_MAX_SHOWN_CHARS]}… ({len(shown) - _MAX_SHOWN_CHARS} more characters)"
+    return f"[Whoever approved this call changed its arguments. It was run, or refused, with: {shown}]\n"
