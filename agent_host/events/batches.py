@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Event
     from agent_host.events.kinds import EventType
 
+_RETRY_AT_THE_END_S = 0.1
+
 
 class BatchedSink:
     """Hands events of the types `wanted` to `post`, from one background task of the running loop.
@@ -128,9 +130,9 @@ class BatchedSink:
                 return
 
     async def _back_off(self, wait_s: float) -> None:
-        """Wait before the next try. Closing cuts a long wait short: the first try after it comes soon."""
+        """Wait before the next try. Closing cuts the wait short, and lets no other one get long."""
         if self._closing.is_set():
-            await asyncio.sleep(min(wait_s, self._retry_s[0]))
+            await asyncio.sleep(min(wait_s, _RETRY_AT_THE_END_S))
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):

@@ -19,6 +19,7 @@ from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import finish, text_of
 from agent_host.routing.artifacts import store_artifacts
 from agent_host.stamps import now_rfc3339
+from policy.risk import DEFAULT_RISK
 from state.blobs import sha256_hex
 
 if TYPE_CHECKING:
@@ -138,8 +139,8 @@ def _request_payload(ctx: LoopContext, prepared: PreparedCall, grant: str | None
     if decision is not None:
         payload["decision"] = decision.decision
         payload["rule"] = decision.rule
-        if decision.risk_level is not None:
-            payload["riskLevel"] = decision.risk_level
+        # Policy assesses only what it wants an approval for; the rest has the risk of its kind (SK 2).
+        payload["riskLevel"] = decision.risk_level or DEFAULT_RISK.get(decision.capability, "high")
     if grant is not None:
         payload["grantedBy"] = grant
     if prepared.edited:

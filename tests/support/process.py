@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from agent_host.testing.gateway import MockGateway, Script
+from tests.support.events import problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,6 +49,13 @@ def process_exists(pid: int) -> bool:
     return True
 
 
+def checked(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`events`, none of which breaks its shape."""
+    wrong = [problem for event in events for problem in problems(event)]
+    assert not wrong, wrong
+    return events
+
+
 # What a process leaves
 
 
@@ -74,8 +82,8 @@ class Outcome:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """stdout of `--output jsonl`."""
-        return [json.loads(line) for line in self.stdout.splitlines()]
+        """stdout of `--output jsonl`; each event carries what the table of payloads says."""
+        return checked([json.loads(line) for line in self.stdout.splitlines()])
 
     @property
     def lines(self) -> list[str]:
@@ -273,9 +281,9 @@ class Host:
         return messages
 
     def event_log(self, session_id: str) -> list[dict[str, Any]]:
-        """The session's run log."""
+        """The session's run log; each event carries what the table of payloads says."""
         lines = (self.records(session_id) / "events.jsonl").read_bytes().splitlines()
-        return [json.loads(line) for line in lines]
+        return checked([json.loads(line) for line in lines])
 
     def checkpoints(self) -> list[str]:
         """Names of the files that make sessions resumable."""

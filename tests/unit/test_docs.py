@@ -10,6 +10,8 @@ import pytest
 from agent_host.errors import ErrorCode
 from config.settings import SETTINGS
 from policy.validate import parse_bundle
+from tests.support.event_page import PAGE
+from tests.support.event_page import page as event_page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -43,3 +45,7 @@ def test_settings_named_in_the_readme_exist() -> None:
 
 def test_the_error_codes_are_the_interface_s() -> None:
     assert all(code == code.name for code in ErrorCode)
+
+
+def test_the_page_of_events_is_made_from_the_tables() -> None:
+    assert PAGE.read_text(encoding="utf-8") == event_page(), "python -m tests.support.event_page"

@@ -14,33 +14,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from agent_host.events.emitter import Emitter, Event
 from agent_host.events.kinds import LIVE_ONLY, EventType, source_of
 from agent_host.events.sinks import JsonLines, RunLog, next_event_id
+from tests.support.events import Watcher, emitter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from agent_host.events.emitter import Sink
-
-
-class Watcher:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.flushes = 0
-
-    def take(self, event: Event) -> None:
-        self.events.append(event)
-
-    def flush(self) -> None:
-        self.flushes += 1
-
-
-def emitter(*sinks: Sink, **more: Any) -> Emitter:
-    made = Emitter(session_id="s", workspace_id="w", tenant_id="t", user_id="u", **more)
-    made.attach(sinks)
-    return made
 
 
 def test_the_envelope_is_that_of_the_interface() -> None:

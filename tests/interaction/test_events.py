@@ -1,0 +1,111 @@
+"""What observers of real sessions are told: every event in its shape (`tests/support/process.py` looks at each)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent_host.events.audit import AUDIT_EVENTS, AuditRecords
+from agent_host.events.kinds import LIVE_ONLY, EventType
+from agent_host.events.telemetry import TELEMETRY_EVENTS, telemetry_line
+from tests.support.person import SESSION, Person, drive, launch
+from tests.support.process import Host, call, gateway, say, shell, use
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from agent_host.events.emitter import Event
+
+
+@pytest.fixture
+def asking(host: Host) -> Path:
+    """A policy under which commands need an approval."""
+    grants = {"Shell.Exec": {"requiresApproval": True}}
+    return host.policy(grants=grants)
+
+
+def test_a_session_with_a_bit_of_everything(host: Host, asking: Path) -> None:
+    (host.workspace / "a.txt").write_text("hello")
+    work = use(
+        call("ReadFile", path=str(host.workspace / "a.txt")),
+        shell("true"),
+        call("NoSuchTool"),
+        call("ReadFile", path=str(host.workspace / "missing")),
+    )
+    with gateway(
+        {"status": 503}, work, *[use(call("ReadFile", path=str(host.workspace / "a.txt")))] * 3, say("Done.")
+    ) as served:
+        options = ["--policy", str(asking), "--session-id", "s", "--max-steps", "5"]
+        outcome = host.run("run", "Do it.", "--gateway", served.url, "--output", "jsonl", *options)
+    told = {event["eventType"] for event in outcome.events}
+    assert told == {
+        "session_started", "session_completed", "task_started", "task_completed", "step_started", "step_completed",
+        "step_limit_approaching", "text_chunk", "llm_request_started", "llm_request_completed", "llm_retry",
+        "tool_requested", "tool_completed", "approval_requested", "approval_resolved",
+    }  # fmt: skip
+    logged = host.event_log("s")
+    assert {event["eventType"] for event in logged} == told - LIVE_ONLY
+    ended = {event["payload"]["toolCallId"]: event for event in logged if event["eventType"] == "tool_completed"}
+    for event in logged:
+        if event["eventType"] == "tool_requested":
+            payload = event["payload"]
+            ran = ended[payload["toolCallId"]]["payload"]
+            assert ("startedAt" in ran) == (ran["status"] == "succeeded" or ran["toolName"] == "ReadFile")
+            if "startedAt" in ran:
+                assert event["timestamp"] <= ran["startedAt"] <= ended[payload["toolCallId"]]["timestamp"]
+            assert len(payload["argumentsSha256"]) == 64
+            assert ("riskLevel" in payload) == (payload["toolName"] != "NoSuchTool")
+
+
+def test_a_session_that_is_paused_resumed_and_fails(host: Host) -> None:
+    with gateway(use(shell("true")), {"status": 500, "times": "always"}) as served:
+        paused = host.task(served.url, "--session-id", "s", policy=host.policy())
+    assert paused.code == 3
+    with gateway(say("not asked for"), {"status": 401, "times": "always"}) as served:
+        assert host.resume("s", "--gateway", served.url).code == 1
+    told = [event["eventType"] for event in host.event_log("s")]
+    assert {"session_paused", "session_resumed", "task_failed"} <= set(told)
+
+
+class Observer:
+    """Takes what the services would get."""
+
+    def __init__(self) -> None:
+        self.audit: list[bytes] = []
+        self.telemetry: list[bytes] = []
+        self._records = AuditRecords()
+
+    def take(self, event: Event) -> None:
+        if event.event_type in AUDIT_EVENTS and (line := self._records(event)) is not None:
+            self.audit.append(line)
+        if event.event_type in TELEMETRY_EVENTS:
+            self.telemetry.append(telemetry_line(event))
+
+    def flush(self) -> None:
+        pass
+
+
+async def test_the_services_get_records_and_no_contents_from_a_real_session(host: Host, asking: Path) -> None:
+    command = "echo the-marker-of-a-user > note.txt"
+    observer = Observer()
+    with gateway(use(shell(command)), use(shell(command)), say("the-words-of-a-model")) as served:
+        who = launch(served.url, str(asking), workspace=str(host.workspace), state_dir=str(host.state))
+        finished = await drive(who, "do the-marker-of-a-user", Person("session"), [observer])
+    assert finished.result["status"] == "TASK_COMPLETED"
+    everything = b"".join(observer.telemetry)
+    for content in (b"the-marker-of-a-user", b"the-words-of-a-model", str(host.workspace).encode(), b"note.txt"):
+        assert content not in everything
+    records = [json.loads(line) for line in observer.audit]
+    first, second = (record["payload"] for record in records if record["eventType"] == EventType.TOOL_COMPLETED)
+    assert first["params"]["summary"] == command
+    assert first["result"].items() >= {"ok": True, "status": "succeeded"}.items()
+    assert first["policy"].items() >= {"decision": "APPROVAL_REQUIRED", "approved": True}.items()
+    assert first["policy"]["approvalScope"] == second["policy"]["approvalScope"] == "session"
+    assert first["policy"]["approvalId"] == second["policy"]["approvalId"]
+    assert first["params"]["sha256"] == second["params"]["sha256"]
+    (output,) = {message["content"] for message in host.history(SESSION) if message.get("toolCallId")}
+    assert first["hashes"]["outputSha256"] == hashlib.sha256(output.encode()).hexdigest()
+    assert first["ts_start"] <= first["ts_end"] <= second["ts_start"]

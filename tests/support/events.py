@@ -1,0 +1,54 @@
+"""Watching events in tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agent_host.events.emitter import Emitter
+from agent_host.events.kinds import EventType
+from agent_host.events.payloads import PAYLOADS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent_host.events.emitter import Event, Sink
+
+_KINDS: dict[str, type] = {"string": str, "integer": int, "list of strings": list, "object": dict}
+
+# Fields that the session is still to fill in.
+_UNSENT = frozenset({("session_started", "executionEnvironment"), ("session_completed", "taskCount"),
+                     ("session_completed", "durationMs")})  # fmt: skip
+
+
+class Watcher:
+    """A sink that keeps what it sees."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.flushes = 0
+
+    def take(self, event: Event) -> None:
+        self.events.append(event)
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+def emitter(*sinks: Sink, **more: Any) -> Emitter:
+    """An emitter with `sinks` attached."""
+    made = Emitter(session_id="s", workspace_id="w", tenant_id="t", user_id="u", **more)
+    made.attach(sinks)
+    return made
+
+
+def problems(event: Mapping[str, Any]) -> list[str]:
+    """What is wrong with an event's payload, by the table in `agent_host/events/payloads.py`."""
+    name, payload = event["eventType"], event["payload"]
+    fields = {field.name: field for field in PAYLOADS[EventType(name)].fields}
+    found = [f"{name}: {key} is not in the table" for key in payload.keys() - fields.keys()]
+    for key, field in fields.items():
+        if key not in payload:
+            found += [] if field.optional or (name, key) in _UNSENT else [f"{name}: {key} is missing"]
+        elif type(payload[key]) is not _KINDS[field.kind]:
+            found.append(f"{name}: {key} is no {field.kind}: {payload[key]!r}")
+    return sorted(found)

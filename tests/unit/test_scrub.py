@@ -1,0 +1,58 @@
+"""Secrets in what is encoded: found however JSON spells them, and the JSON stays JSON."""
+
+from __future__ import annotations
+
+import json
+
+import orjson
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from agent_host import lenient_json
+from agent_host.scrub import REDACTED, Scrubber
+
+ODD = ['quo"te-secret', "back\\slash-secret", "new\nline-secret", "ümlaut-secret", "tail-secret\\", 'n"tricky\\secret']
+
+
+@pytest.mark.parametrize("secret", ["plain-secret", *ODD])
+def test_a_secret_is_found_in_every_spelling(secret: str) -> None:
+    scrub = Scrubber([secret]).json
+    for value in (secret, json.dumps({"a": secret}), orjson.dumps([json.dumps([secret], ensure_ascii=False)]).decode()):
+        for line in (orjson.dumps({"x": [f"<{value}>"]}) + b"\n", json.dumps({"x": [f"<{value}>"]}).encode() + b"\n"):
+            clean = scrub(line)
+            assert clean.endswith(b"}\n")
+            text = orjson.loads(clean)["x"][0]
+            assert REDACTED in text
+            assert secret not in text
+            assert orjson.dumps(secret)[1:-1].decode() not in text
+
+
+def test_a_secret_in_a_key_goes_too() -> None:
+    assert orjson.loads(Scrubber(["plain-secret"]).json(b'{"plain-secret":1}')) == {REDACTED: 1}
+
+
+def test_what_holds_none_is_left_as_it_is() -> None:
+    line = b'{"a":  1}\n'
+    assert Scrubber(["plain-secret", None, "short"]).json(line) is line
+    assert Scrubber([]).json(line) is line
+
+
+secrets = st.text(st.sampled_from('ab"\\\nnü\u2028 {}:,'), min_size=8, max_size=12)
+
+
+@given(secrets, st.text(), st.text())
+def test_json_stays_json_and_holds_no_secret(secret: str, before: str, after: str) -> None:
+    assume(secret not in REDACTED)
+    clean = json.loads(Scrubber([secret]).json(lenient_json.dumps({"a": before + secret + after, "b": 1})))
+    assert clean["b"] == 1
+    assert REDACTED in clean["a"]
+    assert secret not in clean["a"].split(REDACTED)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists), secrets)
+def test_nothing_else_changes(value: object, secret: str) -> None:
+    line = lenient_json.dumps({"v": value})
+    assume(REDACTED.encode() not in line)
+    clean = Scrubber([secret]).json(line)
+    assert clean == line or REDACTED.encode() in clean
