@@ -125,7 +125,7 @@ class Checkpoint:
             return True
         return any(task.task_id == task_id for task in self.earlier_tasks)
 
-    def first_versions(self) -> Iterator[str]:
+    def first_version_blobs(self) -> Iterator[str]:
         """The blobs of first versions that the session or one of its tasks names."""
         owners: list[Checkpoint | Task | EarlierTask] = [self, *self.earlier_tasks]
         if self.task is not None:

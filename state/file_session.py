@@ -189,14 +189,14 @@ class FileSession:
 
         What is damaged, or was whole once, is put aside first. Raises Damaged when it is damage.
         """
-        self._kept.take_over(found, self.state.first_versions())
+        self._kept.take_over(found, self.state.first_version_blobs())
         aside = None
         with as_write_failure("taking the session over"):
             if found.damage is not None or found.suspect:
                 aside = copy_aside(self._place.disk, self._place.paths)
             self._renew()
             if found.damage is None:
-                self._remove_leftovers(self._kept.named(self.state.first_versions()))
+                self._remove_leftovers(self._kept.named(self.state.first_version_blobs()))
         if found.damage is not None:
             self._close_journal()
             error = Damaged(found.damage)

@@ -79,7 +79,7 @@ def test_it_goes_on_and_is_written_anew(version: Path, state_dir: Path) -> None:
     assert session.report.torn_bytes == 0
     assert session.state.open_step is not None
     if version.name != "1":  # it has no blobs
-        assert all(session.kept(name) is not None for name in session.state.first_versions())
+        assert all(session.kept(name) is not None for name in session.state.first_version_blobs())
     finished = session.state.task.finished_calls if session.state.task is not None else []
     answered = len(finished) + len(session.state.open_step.calls)
     for call in [call.call_id for call in session.state.open_step.calls if call.result is None]:

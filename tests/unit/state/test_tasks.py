@@ -44,7 +44,7 @@ def test_each_task_has_first_versions_of_its_own(store: FileSession, tmp_path: P
         first = {"/a": "first", "/b": None}
         assert found.earlier_tasks == [EarlierTask("t1", "p" * 200, "failed", "MAX_STEPS", 1, first)]
         assert (found.has_task("t1"), found.has_task("t2"), found.has_task("t3")) == (True, True, False)
-        assert sorted(found.first_versions()) == ["first", "first", "second", "third", "third"]
+        assert sorted(found.first_version_blobs()) == ["first", "first", "second", "third", "third"]
 
 
 def test_a_session_of_one_task_names_its_first_versions_once(store: FileSession, tmp_path: Path) -> None:
