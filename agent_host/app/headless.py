@@ -32,7 +32,7 @@ class Finished:
     records: str
 
 
-class _OneLaunch:
+class OneLaunch:
     """The launch that the command line made, whoever asks."""
 
     def __init__(self, launch: Launch) -> None:
@@ -64,7 +64,7 @@ async def run_headless(
     the result.
     """
     unattended = UnattendedGate(launch.approvals, approve_all=launch.approve_all)
-    opener = SessionOpener(_OneLaunch(launch), gate=lambda _: gate or unattended, watch=lambda _: sinks)
+    opener = SessionOpener(OneLaunch(launch), gate=lambda _: gate or unattended, watch=lambda _: sinks)
     if prompt is None:
         if launch.session_id is None:
             raise UsageError("a resume needs the id of its session")

@@ -9,6 +9,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.approvals import granted_by, not_started, settle
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_host import lenient_json
 from agent_host.thread.messages import ToolCall
@@ -14,18 +14,11 @@ if TYPE_CHECKING:
 _MAX_SHOWN_CHARS = 2000
 
 
-def edited_arguments(call: Call) -> dict[str, Any] | None:
-    """The arguments that `call` was approved with, None where they are the model's."""
-    decision = call.decision or {}
-    return decision.get("arguments") if decision.get("approved") else None
-
-
 def call_on_record(call: Call) -> ToolCall:
     """`call` as it is run, or was."""
-    edited = edited_arguments(call)
-    if edited is None:
+    if call.edited_arguments is None:
         return ToolCall(call.call_id, call.tool_name, call.arguments, call.problem)
-    return ToolCall(call.call_id, call.tool_name, edited)
+    return ToolCall(call.call_id, call.tool_name, call.edited_arguments)
 
 
 def note_of_edit(ctx: LoopContext, call: ToolCall) -> str:

@@ -119,9 +119,13 @@ def prepare_calls(
 
 def _taken_up(prepared: PreparedCall, left: Call) -> PreparedCall:
     """The call with what a crash left of its approval."""
-    answer = None if left.decision is None else ApprovalAnswer.from_record(left.decision)
+    answer = (
+        None
+        if left.decision is None
+        else ApprovalAnswer.from_record({**left.decision, "arguments": left.edited_arguments})
+    )
     approval_id = left.approval_id or (new_id("appr") if left.gated else None)
-    edited = answer is not None and answer.arguments is not None
+    edited = left.edited_arguments is not None
     return dataclasses.replace(prepared, renewed=True, approval_id=approval_id, answer=answer, edited=edited)
 
 

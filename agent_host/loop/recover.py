@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent_host.errors import ErrorCode
-from agent_host.loop.edits import call_on_record, edited_arguments, note_of_edit
+from agent_host.loop.edits import call_on_record, note_of_edit
 from agent_host.loop.intents import hash_on_disk
 from agent_host.loop.prepare import prepare_calls, request_for
 from agent_host.loop.results import finish
@@ -67,7 +67,7 @@ async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> None:
 def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome) -> None:
     """Tell the model what became of a call that was cut off."""
     tool_call = call_on_record(call)
-    note = note_of_edit(ctx, tool_call) if edited_arguments(call) is not None else ""
+    note = note_of_edit(ctx, tool_call) if call.edited_arguments is not None else ""
     if outcome is Outcome.DONE:
         finish(ctx, step_id, tool_call, "succeeded", None, note + _DONE)
         return

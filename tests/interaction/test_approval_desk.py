@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.app import run_headless
+from agent_host.app.headless import run_headless
 from agent_host.approval.desk import ApprovalDesk
 from agent_host.approval.gate import InAdvance
 from agent_host.approval.request import call_digest
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from agent_host.app import Finished
+    from agent_host.app.headless import Finished
     from agent_host.events.emitter import Event
     from agent_host.session.lifecycle import Session
     from state.open_step import Call
@@ -105,7 +105,10 @@ class Client:
 
     async def stop(self, session: Session, resumable: bool) -> None:
         await self.waits(*(payload["approvalId"] for payload in self.asked))
-        session.request_cancel(resumable=resumable)
+        if resumable:
+            session.interrupt()
+        else:
+            session.cancel_task(str(session.state()["task"]["taskId"]))
 
     def file(self, name: str) -> Path:
         return self.host.workspace / name

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host import app
+from agent_host.app.headless import OneLaunch
+from agent_host.app.opener import SessionOpener
 from agent_host.approval.request import call_digest
 from agent_host.events.kinds import EventType
-from agent_host.http_basics import TlsContext
+from agent_host.services.session import NewSession
 from state.file_session import FileSession
 from state.file_store import FileCheckpointStore
 from tests.support.person import SESSION, Person, drive, launch
@@ -160,11 +161,12 @@ async def test_the_next_task_of_the_session(desk: Desk, word: Word, times: int) 
     person = Person(word)
     with gateway(use(EFFECT), say("Done."), use(EFFECT), say("Done.")) as model:
         start = desk.launch(model.url)
-        at = app.Gateway(model.url, TlsContext(model.url))
-        session = app._open_session(start, at, new=True, sinks=[], gate=person)
-        await session.run("Do it.", max_steps=9)
-        end = await session.run("Do it again.", max_steps=9)
-        await session.close(end)
+        opener = SessionOpener(OneLaunch(start), gate=lambda _: person, watch=lambda _: [])
+        session = (await opener.create(NewSession("u", "t", "ci"))).session
+        for number in (1, 2):
+            session.start_task(f"task-{number}", "Do it.", max_steps=9)
+            end = await session.task_ended()
+        await session.conclude(end)
     assert (len(person.asked), desk.effects) == (times, 2)
 
 

@@ -30,8 +30,8 @@ was told to or was killed; the other three ends take the checkpoint away, except
 _TASK = """
 ## The task
 
-`task.status` in GetSessionState. IDLE is never shown: without a task at work the last one's end is, and TASK_RUNNING for
-one that is suspended. Calls of one turn run at once: the task waits for approval as long as any of them does, while
+`task.status` in GetSessionState. IDLE is never shown: without a task at work the last one's end is, and TASK_RUNNING
+for one that is suspended. Calls of one turn run at once: the task waits for approval as long as any of them does, while
 the others go on.
 """
 

@@ -37,9 +37,9 @@ def test_the_console_script_says_its_version() -> None:
 
 
 def test_a_session_starts_without_what_only_some_sessions_need() -> None:
-    found = imported_by("import agent_host.app")
-    assert {"asyncio", "httpx", "orjson", "tool_runtime"} <= found
-    assert not found & HEAVY
+    found = imported_by("import agent_host.cli.serve, agent_host.app.headless")
+    assert {"asyncio", "orjson", "tool_runtime"} <= found
+    assert not found & (HEAVY | {"httpx", "opentelemetry"})
 
 
 def test_a_client_of_a_service_costs_nothing_before_its_first_request() -> None:

@@ -40,11 +40,12 @@ async def test_nothing_starts_after_a_request() -> None:
     assert not begun.is_set()
 
 
-async def test_the_first_request_decides_whether_the_task_stays_open() -> None:
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_task_that_is_once_ended_for_good_does_not_stay_open(first: bool) -> None:
     cancellation = Cancellation()
-    cancellation.request(resumable=True)
-    cancellation.request(resumable=False)
-    assert cancellation.resumable
+    cancellation.request(resumable=first)
+    cancellation.request(resumable=not first)
+    assert not cancellation.resumable
 
 
 async def test_cancelling_the_whole_task_is_not_taken_for_a_request() -> None:
