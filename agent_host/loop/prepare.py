@@ -11,6 +11,7 @@ from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import ToolConstraints, ToolRequest
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
+from agent_host.loop.edits import edited_arguments
 from agent_host.loop.intents import capture_intent
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import UnusableArguments, gather
@@ -118,10 +119,14 @@ def prepare_calls(
 
 def _taken_up(prepared: PreparedCall, left: Call) -> PreparedCall:
     """The call with what a crash left of its approval."""
-    answer = None if left.decision is None else ApprovalAnswer.from_record(left.decision)
+    edited = edited_arguments(left)
+    answer = None
+    if left.decision is not None:
+        answer = dataclasses.replace(ApprovalAnswer.from_record(left.decision), arguments=edited)
     approval_id = left.approval_id or (new_id("appr") if left.gated else None)
-    edited = answer is not None and answer.arguments is not None
-    return dataclasses.replace(prepared, renewed=True, approval_id=approval_id, answer=answer, edited=edited)
+    return dataclasses.replace(
+        prepared, renewed=True, approval_id=approval_id, answer=answer, edited=edited is not None
+    )
 
 
 def record_of(prepared: PreparedCall) -> dict[str, Any]:
