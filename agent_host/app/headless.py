@@ -11,6 +11,7 @@ from agent_host.errors import CheckpointWriteFailed, UsageError
 from agent_host.services.session import NewSession
 from agent_host.session.opening import LOCAL
 from agent_host.stamps import new_id
+from policy.options import AS_THE_BUNDLE_SAYS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from agent_host.loop.context import TaskEnd
     from agent_host.session.lifecycle import Session
     from agent_host.session.opening import Launch
+    from policy.options import TaskOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +35,17 @@ class Finished:
 
 
 class OneLaunch:
-    """The launch that the command line made, whoever asks."""
+    """Launches of a process that runs one: what the command line said, whoever asks."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
 
     def new(self, workspace: str | None = None) -> Launch:  # noqa: ARG002  the command line's it is
+        """See Launches."""
         return self._launch
 
     def again(self, session_id: str) -> Launch:  # noqa: ARG002  its options are in it already
+        """See Launches."""
         return self._launch
 
 
@@ -55,9 +59,10 @@ async def run_headless(
     on_end: Callable[[Finished], None],
     gate: ApprovalGate | None = None,
     environment: str = "desktop",
+    options: TaskOptions = AS_THE_BUNDLE_SAYS,
 ) -> Finished:
     """One task: `prompt` starts a session, None resumes the one of the launch. `gate` answers what needs an approval;
-    without one nobody is there, and what was approved in advance is all that is.
+    without one nobody is there, and what was approved in advance is all that is. `options` narrow a task that starts.
 
     `on_end` tells the result while the checkpoint is still there: a process that dies in between leaves a session
     whose resume tells it again. Raises AgentHostError for what keeps the session from starting; everything later is in
@@ -78,7 +83,7 @@ async def run_headless(
         if prompt is None:
             session.go_on(max_steps=max_steps)
         else:
-            _start(session, prompt, max_steps or launch.settings.integer("host.max_steps"), launch)
+            _start(session, prompt, max_steps, options, launch)
         end = await session.task_ended()
         finished = Finished(end, session.result(end), session.patch(), session.records)
         on_end(finished)
@@ -87,8 +92,8 @@ async def run_headless(
         await session.conclude(end)
 
 
-def _start(session: Session, prompt: str, max_steps: int, launch: Launch) -> None:
+def _start(session: Session, prompt: str, max_steps: int | None, options: TaskOptions, launch: Launch) -> None:
     try:
-        session.start_task(new_id("task"), prompt, max_steps=max_steps)
+        session.start_task(new_id("task"), prompt, max_steps=max_steps, options=options)
     except CheckpointWriteFailed as error:  # then there is nothing to resume
         raise UsageError(f"the state directory {launch.state_dir} cannot be used: {error}") from error
