@@ -218,6 +218,7 @@ NARROWER: dict[str, tuple[str, Any]] = {
 FORBIDDEN: dict[str, str] = {
     "host.policy": '"full"',
     "host.toolset": "[]",
+    "host.max_run_log_bytes": "100000",
     "host.output": '"json"',
     "llm.gateway": '"http://evil.example"',
     "llm.dialect": '"anthropic"',
