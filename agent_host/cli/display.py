@@ -43,6 +43,13 @@ class Display:
             return None
         return f"{self._shown} could not be written to stdout: {reason_of(refused)}"
 
+    def close(self) -> None:
+        """Wait for a reader of events that is behind, and say how many it did not get."""
+        if self._lines is not None:
+            self._lines.close()
+            if self._lines.dropped:
+                notice(f"{self._lines.dropped} events were left out: stdout was not read in time")
+
     def end(self, finished: Finished, resume_command: str) -> None:
         """Show the result, and how to go on from it."""
         end = finished.end

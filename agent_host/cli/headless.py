@@ -63,6 +63,7 @@ def _drive(launcher: Launcher, launch: Launch, prompt: str | None, max_steps: in
     display = Display(launch.settings.text("host.output"))
     stopped_by: list[int] = []
     finished = asyncio.run(_run(launcher, launch, prompt, max_steps, display, stopped_by))
+    display.close()
     if finished is None:
         return exit_codes.BY_SIGTERM if stopped_by == [signal.SIGTERM] else exit_codes.BY_SIGINT
     if finished.end.status == "cancelled" and stopped_by == [signal.SIGTERM]:

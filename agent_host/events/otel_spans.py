@@ -229,6 +229,10 @@ class Spans:
         for name in ("capability", "decision", "riskLevel"):
             if name in payload:
                 attributes[f"agent_host.policy.{_SNAKE[name]}"] = payload[name]
+        span = self._tools.get(payload["toolCallId"])
+        if span is not None:  # its arguments were edited: the same call, judged anew
+            span.set_attributes(attributes)
+            return
         span = self._begin(f"execute_tool {payload['toolName']}", self._step_of(event), event, attributes)
         self._tools[payload["toolCallId"]] = span
 

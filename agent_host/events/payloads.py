@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from agent_host.events.kinds import EventType
 
-Kind = Literal["string", "integer", "list of strings", "object"]
+Kind = Literal["string", "integer", "true", "list of strings", "object"]
 
 
 class Field(NamedTuple):
@@ -36,6 +36,8 @@ _TOTAL_TOKENS = Field("totalTokens", "integer", "tokens that the session has use
 _TASK_COUNT = Field("taskCount", "integer", "tasks of the session", telemetry=True)
 _DURATION = Field("durationMs", "integer", "life of the session in this process", telemetry=True)
 _REASON = Field("reason", "string", "a documented name", telemetry=True)
+_WHY = Field("reason", "string", "in the words of whoever ended it")
+_EDITED = Field("edited", "true", "whoever approved the call changed its arguments", optional=True, telemetry=True)
 _MESSAGE = Field("message", "string", "one line for a person")
 _MODEL = Field("model", "string", "name of the model", telemetry=True)
 _CALL = Field("toolCallId", "string", "the call", telemetry=True)
@@ -66,10 +68,12 @@ PAYLOADS: dict[EventType, Shape] = {
         (Field("resumedFromStep", "integer", "steps that were committed", telemetry=True),),
     ),
     EventType.SESSION_PAUSED: Shape("the task stopped where a resume can go on", _ENDED_BADLY),
-    EventType.SESSION_COMPLETED: Shape("the session ended cleanly", (_TASK_COUNT, _TOTAL_TOKENS, _DURATION)),
+    EventType.SESSION_COMPLETED: Shape(
+        "the session ended cleanly", (_TASK_COUNT, _TOTAL_TOKENS, _DURATION, _optional(_WHY))
+    ),
     EventType.SESSION_FAILED: Shape("the session cannot go on", (_REASON, _MESSAGE)),
     EventType.SESSION_CANCELLED: Shape(
-        "the session was ended on request", (_REASON, _TASK_COUNT, _TOTAL_TOKENS, _DURATION)
+        "the session was ended while a task was open", (_WHY, _TASK_COUNT, _TOTAL_TOKENS, _DURATION)
     ),
     EventType.TASK_STARTED: Shape("a prompt was taken", (_MAX_STEPS,)),
     EventType.TASK_COMPLETED: Shape("the model is done", _ENDED),
@@ -120,7 +124,7 @@ PAYLOADS: dict[EventType, Shape] = {
         ),
     ),
     EventType.TOOL_REQUESTED: Shape(
-        "policy has judged a call, before anything is done",
+        "policy has judged a call, before anything is done; again for one whose arguments were edited",
         (
             _CALL,
             _TOOL,
@@ -131,6 +135,7 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("rule", "string", "the entry of the bundle that decided", optional=True),
             _optional(_RISK),
             Field("grantedBy", "string", "approvalId of an earlier answer that covers the call", True, telemetry=True),
+            _EDITED,
         ),
     ),
     EventType.TOOL_COMPLETED: Shape(
@@ -157,7 +162,7 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("actionSummary", "string", "the call in one line, cut"),
             _RISK,
             Field("risks", "list of strings", "why the risk is what it is"),
-            Field("details", "object", "{toolName, capability}"),
+            Field("details", "object", "{toolName, capability, ...}: what will happen, by the kind of tool"),
         ),
     ),
     EventType.APPROVAL_RESOLVED: Shape(
@@ -169,6 +174,7 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("scope", "string", "`once`, `task` or `session`", telemetry=True),
             Field("reason", "string", "in words"),
             Field("latencyMs", "integer", "the wait; 0 when the answer was on record already", telemetry=True),
+            _EDITED,
         ),
     ),
     EventType.APPROVAL_TIMEOUT: Shape(

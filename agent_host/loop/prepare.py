@@ -11,7 +11,6 @@ from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import ToolConstraints, ToolRequest
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
-from agent_host.loop.edits import edited_arguments
 from agent_host.loop.intents import capture_intent
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import UnusableArguments, gather

@@ -84,11 +84,17 @@ class Client:
 
         def opened(session: Session) -> None:
             self.session = session
-            session._ctx.task_options = self.options
 
         async with asyncio.timeout(10):
             return await run_headless(
-                start, prompt, max_steps=None, sinks=[self], on_open=opened, on_end=lambda _: None, gate=self.desk
+                start,
+                prompt,
+                max_steps=None,
+                sinks=[self],
+                on_open=opened,
+                on_end=lambda _: None,
+                gate=self.desk,
+                options=self.options,
             )
 
     def stop_when(self, *, asked: int, done: int, resumable: bool) -> None:

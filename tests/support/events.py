@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
     from agent_host.events.emitter import Event, Sink
 
-_KINDS: dict[str, type] = {"string": str, "integer": int, "list of strings": list, "object": dict}
-
-# Fields that the session is still to fill in.
-_UNSENT = frozenset({("session_started", "executionEnvironment"), ("session_completed", "taskCount"),
-                     ("session_completed", "durationMs")})  # fmt: skip
+_KINDS: dict[str, type] = {"string": str, "integer": int, "true": bool, "list of strings": list, "object": dict}
 
 
 class Watcher:
@@ -48,7 +44,7 @@ def problems(event: Mapping[str, Any]) -> list[str]:
     found = [f"{name}: {key} is not in the table" for key in payload.keys() - fields.keys()]
     for key, field in fields.items():
         if key not in payload:
-            found += [] if field.optional or (name, key) in _UNSENT else [f"{name}: {key} is missing"]
+            found += [] if field.optional else [f"{name}: {key} is missing"]
         elif type(payload[key]) is not _KINDS[field.kind]:
             found.append(f"{name}: {key} is no {field.kind}: {payload[key]!r}")
     return sorted(found)
