@@ -119,6 +119,12 @@ class Checkpoint:
         """Input and output of every call so far (AH 5.3)."""
         return self.usage.input_tokens + self.usage.output_tokens
 
+    @property
+    def awaits_approval(self) -> bool:
+        """Whether all is over, and the session stays only so that calls which were denied may still be approved."""
+        task = self.task
+        return task is not None and task.status != "running" and self.session_status == "SESSION_PAUSED"
+
     def has_task(self, task_id: str) -> bool:
         """Whether a task of this id is or was one of the session's."""
         if self.task is not None and self.task.task_id == task_id:
@@ -175,16 +181,12 @@ def _as_earlier(task: Task) -> EarlierTask:
     return EarlierTask(task.task_id, prompt, task.status, task.reason, task.step_count, task.baselines)
 
 
-def _task_reopened(state: Checkpoint, fields: dict[str, Any], message: bytes | None) -> None:
+def _task_reopened(state: Checkpoint, fields: dict[str, Any], _: bytes | None) -> None:
     task = _task(state)
     if task.status == "running":
         raise KeyError("only a task that is over is opened again")
-    settled = set(fields["settled"])
     task.status, task.reason, task.max_steps = "running", None, fields["maxSteps"]
-    # Rows of earlier versions do not say which call it was.
-    task.denied = [row for row in task.denied if row["replay"].get("callId") not in settled]
     state.session_status = "SESSION_RUNNING"
-    _append(state, message)
 
 
 def _turn(state: Checkpoint, fields: dict[str, Any], message: bytes | None) -> None:
@@ -193,6 +195,9 @@ def _turn(state: Checkpoint, fields: dict[str, Any], message: bytes | None) -> N
         raise KeyError("a turn needs a message and no step that is still open")
     step = open_step_from({**fields, "position": len(state.thread)}, message)
     _append(state, message)
+    # Calls that this turn makes good for; rows of earlier versions do not say which call they are about.
+    settled = fields.get("settled", ())
+    task.denied = [row for row in task.denied if row["replay"].get("callId") not in settled]
     state.usage.add(fields["usage"])
     task.usage.add(fields["usage"])
     _add_baselines(state, fields)

@@ -231,7 +231,7 @@ def _standing(paths: SessionPaths, parts: AbstractSet[str], *, has_folder: bool)
         return Standing.FOREIGN
     if parts & _CHECKPOINT:
         try:
-            FileCheckpointStore(paths.state_dir).load(paths.session_id)
+            state = FileCheckpointStore(paths.state_dir).load(paths.session_id)
         except NoSuchSession:  # a journal that never began, or whose last record says that all is over
             pass
         except Damaged:
@@ -239,7 +239,7 @@ def _standing(paths: SessionPaths, parts: AbstractSet[str], *, has_folder: bool)
         except (UnknownVersion, Untrusted, WriteFailed, LookupError, TypeError, ValueError, AttributeError):
             return Standing.FOREIGN  # newer, not ours to read, or whole and of another shape: no damage of ours
         else:
-            return Standing.RESUMABLE
+            return Standing.ENDED if state.awaits_approval else Standing.RESUMABLE
     if any(_QUARANTINED.fullmatch(part) for part in parts):
         return Standing.DAMAGED
     return Standing.ENDED if has_folder else None

@@ -81,7 +81,7 @@ async def run_headless(
     try:
         on_open(session)
         if prompt is None:
-            session.go_on(max_steps=max_steps)
+            session.go_on(max_steps=max_steps, replay_ids=launch.replays)
         else:
             _start(session, prompt, max_steps, options, launch)
         end = await session.task_ended()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
 Scope = Literal["once", "task", "session"]
 
+REPLAY_PREFIX = "replay_"
 _MAX_DESCRIPTION_BYTES = 4096
 _MAX_RISKS = 20
 
@@ -107,13 +107,14 @@ class ApprovalAnswer:
         )
 
 
-def replay_of(tool_name: str, arguments: Mapping[str, Any], *, prompt: str, approve: str) -> dict[str, Any]:
-    """How to have a denied call approved another time: an id bound to the exact arguments, the option that approves its
-    kind in advance, a command that gives it, and the call as JSON."""
+def replay_of(tool_name: str, arguments: Mapping[str, Any], *, session_id: str, approve: str) -> dict[str, Any]:
+    """How to have a denied call approved after all: an id bound to the exact arguments, a command that runs exactly
+    this call and lets the task go on, the call as JSON; `approve` is the option that approves its kind in advance."""
+    replay_id = f"{REPLAY_PREFIX}{call_digest(tool_name, arguments)[:32]}"
     return {
-        "id": f"replay_{call_digest(tool_name, arguments)[:32]}",
+        "id": replay_id,
         "approve": approve,
-        "command": f"agent-host run {shlex.quote(prompt)} --approve {shlex.quote(approve)}",
+        "command": f"agent-host resume {session_id} --approve {replay_id}",
         "request": {"toolName": tool_name, "arguments": dict(arguments)},
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -61,11 +61,17 @@ class Display:
             self._refused = put(sys.stdout, line)
         if end.status != "completed":
             notice(f"{end.status}: {end.reason}: {end.message or ''}")
-        denied = finished.result["deniedApprovals"]
-        for tool, approve in sorted({(entry["toolName"], entry["replay"]["approve"]) for entry in denied}):
-            notice(f"{tool} needed an approval; to give it in advance: --approve {approve}")
+        _tell_denied(finished.result["deniedApprovals"], resume_command)
         if end.resumable:
             notice(f"resume with: {resume_command}")
+
+
+def _tell_denied(denied: list[dict[str, Any]], resume_command: str) -> None:
+    """What nobody was there to approve: each kind, and each call, once."""
+    for tool, approve in sorted({(entry["toolName"], entry["replay"]["approve"]) for entry in denied}):
+        notice(f"{tool} needed an approval; to give it in advance: --approve {approve}")
+    for replay_id in dict.fromkeys(entry["replay"]["id"] for entry in denied if "id" in entry["replay"]):
+        notice(f"to have that call run after all, and the task go on: {resume_command} --approve {replay_id}")
 
 
 def _show_totals(finished: Finished) -> None:

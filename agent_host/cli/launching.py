@@ -6,6 +6,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from agent_host.approval.request import REPLAY_PREFIX
 from agent_host.cli.shared import SETTING_OPTIONS, anchored, given_settings, state_dir_of
 from agent_host.cli.streams import notice
 from agent_host.errors import UsageError
@@ -26,7 +27,8 @@ class Launcher:
     def __init__(self, namespace: argparse.Namespace) -> None:
         self._flags = _portable(given_settings(namespace))
         self._workspace: str | None = namespace.workspace
-        self._approvals: list[str] = namespace.approve
+        self._approvals = [name for name in namespace.approve if not name.startswith(REPLAY_PREFIX)]
+        self._replays = frozenset(namespace.approve) - frozenset(self._approvals)
         self._approve_all: bool = namespace.approve_all
         self._session_id: str | None = getattr(namespace, "session_id", None)
         self._moved: str | None = None
@@ -34,6 +36,8 @@ class Launcher:
 
     def new(self, workspace: str | None = None) -> Launch:
         """For a new session in `workspace`, else in the command line's, else in the current directory."""
+        if self._replays:
+            raise UsageError(f"--approve {min(self._replays)}: that is a call of another session; `resume` runs it")
         return self._launch(
             self._flags,
             workspace=workspace or self._workspace or ".",
@@ -53,6 +57,7 @@ class Launcher:
             session_id=session_id,
             approvals=[*options["approvals"], *self._approvals],
             approve_all=self._approve_all or options["approveAll"],
+            replays=self._replays,
         )
         self._moved = None if launch.workspace == options["workspace"] else launch.workspace
         return launch
@@ -75,6 +80,7 @@ class Launcher:
         session_id: str | None,
         approvals: list[str],
         approve_all: bool,
+        replays: frozenset[str] = frozenset(),
     ) -> Launch:
         root = anchored(workspace, os.path.realpath)
         if not _is_text(root):
@@ -96,6 +102,7 @@ class Launcher:
             session_id=session_id,
             approvals=frozenset(approvals),
             approve_all=approve_all,
+            replays=replays,
         )
 
 

@@ -48,8 +48,8 @@ def newest_resumable(state_dir: str) -> str | None:
     for summary in sorted(free, key=lambda summary: summary.updated_at, reverse=True):
         if summary.state is None:
             notice(f"session {summary.session_id} is passed over: {summary.problem}")
-        elif summary.state.task is not None:  # without one it died before it began
-            return summary.session_id
+        elif summary.state.task is not None and not summary.state.awaits_approval:
+            return summary.session_id  # without a task it died before it began
     return None
 
 

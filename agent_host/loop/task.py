@@ -24,11 +24,15 @@ from agent_host.loop.calls import run_calls
 from agent_host.loop.cancellation import TaskCancelled
 from agent_host.loop.context import TaskEnd
 from agent_host.loop.limits import warn_of_step_limit
+from agent_host.loop.replay import take_replay
 from agent_host.loop.step import add_note, commit, reopen, take_turn, tell_of_damage
 from agent_host.thread.messages import last_answer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agent_host.loop.context import EndStatus, LoopContext
+    from agent_host.loop.replay import Replay
 
 MAX_STEPS_EXCEEDED = "max_steps_exceeded"
 
@@ -47,11 +51,11 @@ _ENDS: dict[type[AgentHostError], tuple[EndStatus, bool]] = {
 _LAST_MOVE: dict[EndStatus, str] = {"completed": "complete", "failed": "fail", "cancelled": "cancel"}
 
 
-async def run_task(ctx: LoopContext, *, news: str | None = None) -> TaskEnd:
+async def run_task(ctx: LoopContext, *, news: str | None = None, replays: Sequence[Replay] = ()) -> TaskEnd:
     """Run the task at work to its end, or go on with it after a crash; its end is on record on return. `news` is told
-    to the model before its next turn."""
+    to the model before its next turn, `replays` are denied calls that are run before it."""
     try:
-        end = await _run_steps(ctx, news)
+        end = await _run_steps(ctx, news, replays)
     except TaskCancelled:
         end = TaskEnd("cancelled", "cancelled", "cancelled on request", resumable=ctx.cancellation.resumable)
     except AgentHostError as error:
@@ -64,7 +68,7 @@ async def run_task(ctx: LoopContext, *, news: str | None = None) -> TaskEnd:
     return end
 
 
-async def _run_steps(ctx: LoopContext, news: str | None) -> TaskEnd:
+async def _run_steps(ctx: LoopContext, news: str | None, replays: Sequence[Replay]) -> TaskEnd:
     while True:
         if ctx.state.open_step is None:
             ctx.cancellation.check()
@@ -77,7 +81,8 @@ async def _run_steps(ctx: LoopContext, news: str | None) -> TaskEnd:
             if ctx.task.step_count >= ctx.task.max_steps:
                 message = f"not done after {ctx.task.step_count} steps (--max-steps {ctx.task.max_steps})"
                 return TaskEnd("failed", MAX_STEPS_EXCEEDED, message)
-            step = await take_turn(ctx)
+            step = take_replay(ctx, replays) if replays else await take_turn(ctx)
+            replays = ()
         else:
             step = reopen(ctx)
         commit(ctx, step, await run_calls(ctx, step))

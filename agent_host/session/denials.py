@@ -1,42 +1,64 @@
-"""The calls that nobody was there to approve, as the result object tells them (SK 4.2, 4.3)."""
+"""The calls that nobody was there to approve: as the result object tells them, and as they are run after all (SK 4.2,
+4.3). On record is which call it was and what approves its kind; its arguments stand in the thread, and only there."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.request import replay_of
+from agent_host.errors import UsageError
 from agent_host.thread.messages import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from agent_host.thread.messages import ToolCall
     from state.checkpoint import Task
 
 
-def denied_approvals(task: Task, thread: Sequence[bytes]) -> list[dict[str, Any]]:
-    """`deniedApprovals` of the result: {toolName, replay} for each. On record is which call it was and what approves
-    its kind; its arguments stand in the thread, and only there. Where they were lost to a damaged disk, the replay has
-    no request and no id. Rows of earlier versions hold all of it."""
-    calls = _calls(thread, {row["replay"]["callId"] for row in task.denied if "callId" in row["replay"]})
+def denied_approvals(task: Task, thread: Sequence[bytes], session_id: str) -> list[dict[str, Any]]:
+    """`deniedApprovals` of the result: {toolName, replay} for each. Where the arguments were lost to a damaged disk,
+    the replay only says what approves the kind. Rows of earlier versions hold all of it."""
+    calls = _calls(task, thread)
     return [
-        {"toolName": row["toolName"], "replay": _replay(row["replay"], calls, row["toolName"], task.prompt)}
+        {"toolName": row["toolName"], "replay": _replay(row["replay"], calls, row["toolName"], session_id)}
         for row in task.denied
     ]
 
 
-def _replay(kept: dict[str, Any], calls: dict[str, ToolCall], tool_name: str, prompt: str) -> dict[str, Any]:
+def calls_to_replay(
+    task: Task, thread: Sequence[bytes], session_id: str, wanted: Collection[str]
+) -> list[tuple[str, ToolCall, list[str]]]:
+    """(replay id, the call, the ids of all denied calls that were this one) for each replay id of `wanted`, in the
+    order in which they were denied. Raises UsageError for an id that is none of the task's."""
+    calls = _calls(task, thread)
+    found: dict[str, tuple[str, ToolCall, list[str]]] = {}
+    for row in task.denied:
+        call = calls.get(row["replay"].get("callId", ""))
+        replay_id = _replay(row["replay"], calls, row["toolName"], session_id).get("id", "")
+        if call is None or replay_id not in wanted:
+            continue
+        found.setdefault(replay_id, (replay_id, call, []))[2].append(call.call_id)
+    unknown = sorted(set(wanted) - found.keys())
+    if unknown:
+        told = (row["replay"].get("id") for row in denied_approvals(task, thread, session_id))
+        known = ", ".join(dict.fromkeys(replay_id for replay_id in told if replay_id)) or "none"
+        raise UsageError(f"--approve {unknown[0]}: no denied call of this session has that id; there is {known}")
+    return list(found.values())
+
+
+def _replay(kept: dict[str, Any], calls: dict[str, ToolCall], tool_name: str, session_id: str) -> dict[str, Any]:
     if "callId" not in kept:
         return kept
     call = calls.get(kept["callId"])
     if call is not None and call.problem is None:
-        return replay_of(tool_name, call.arguments, prompt=prompt, approve=kept["approve"])
-    replay = replay_of(tool_name, {}, prompt=prompt, approve=kept["approve"])
-    return {key: replay[key] for key in ("approve", "command")}
+        return replay_of(tool_name, call.arguments, session_id=session_id, approve=kept["approve"])
+    return {"approve": kept["approve"]}
 
 
-def _calls(thread: Sequence[bytes], wanted: set[str]) -> dict[str, ToolCall]:
-    """The calls of the ids `wanted`, as the model made them."""
+def _calls(task: Task, thread: Sequence[bytes]) -> dict[str, ToolCall]:
+    """The task's denied calls by their ids, as the model made them."""
+    wanted = {row["replay"]["callId"] for row in task.denied if "callId" in row["replay"]}
     found: dict[str, ToolCall] = {}
     for data in reversed(thread):
         if len(found) == len(wanted):

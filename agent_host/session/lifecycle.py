@@ -27,7 +27,7 @@ from state.disk import LOCAL_DISK
 from state.files import replace_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from contextlib import AsyncExitStack
 
     from agent_host.approval.desk import ApprovalDesk
@@ -204,10 +204,11 @@ class Session:
         wanted = limit if max_steps is None else self._settings.within("host.max_steps", max_steps)
         self._work.start(task_id, prompt, max_steps=wanted, options=options)
 
-    def go_on(self, *, max_steps: int | None = None) -> None:
+    def go_on(self, *, max_steps: int | None = None, replay_ids: Collection[str] = ()) -> None:
         """Go on with the task on record; see `Work.go_on`."""
         self._leave_pause()
-        self._work.go_on(max_steps=max_steps)
+        more_steps = self._settings.integer("host.max_steps")
+        self._work.go_on(max_steps=max_steps, replay_ids=replay_ids, more_steps=more_steps)
 
     def renew(self, bundle: PolicyBundle, model: str, head_of: Callable[[LoopContext], bytes]) -> None:
         """Work under another bundle from here on (AH 8.6); `head_of` makes the front of model requests under it."""
@@ -259,13 +260,24 @@ class Session:
 
     async def conclude(self, end: TaskEnd | None) -> None:
         """The end of a session that had one task: over for good when that is, else resumable. `end` is None when the
-        task has none."""
+        task has none. A task that ended with calls which nobody could approve can be gone on with by approving them,
+        until it is pruned."""
         self._ending = True
-        if end is None or end.resumable:
-            self._ctx.emitter.flush()
-            await self._let_go()
-        else:
-            await self._end("complete", end, None)
+        if end is not None and not end.resumable:
+            if not self.result(end)["deniedApprovals"]:
+                await self._end("complete", end, None)
+                return
+            self._wait_for_approval(end)
+        self._ctx.emitter.flush()
+        await self._let_go()
+
+    def _wait_for_approval(self, end: TaskEnd) -> None:
+        ctx = self._ctx
+        self._keep_result(end)
+        ctx.checkpoint(None, "session_status", {"status": SessionStatus.PAUSED, "reason": ErrorCode.APPROVAL_REQUIRED})
+        totals = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
+        told = {"reason": ErrorCode.APPROVAL_REQUIRED, "message": "a resume can approve the calls that were denied"}
+        ctx.emit(EventType.SESSION_PAUSED, None, **totals, **told)
 
     async def _end(self, trigger: str, end: TaskEnd | None, reason: str | None) -> None:
         """Never raises for a disk that is full: what could not be kept is told by an event and in `unkept`."""

@@ -36,7 +36,7 @@ _OF_ONE_PROCESS = frozenset({"host.output"})
 class Launch:
     """What a session is started with. `flags` are the settings given on the command line: a resume takes them over
     from the run. `session_id` is the one that is resumed, or wished for. `approve_all` and `approvals` answer approval
-    requests in advance."""
+    requests in advance; `replays` are the ids of denied calls that a resume is to run."""
 
     settings: Settings
     flags: Mapping[str, Any]
@@ -45,6 +45,7 @@ class Launch:
     session_id: str | None
     approvals: frozenset[str] = frozenset()
     approve_all: bool = False
+    replays: frozenset[str] = frozenset()
 
 
 @contextlib.contextmanager

@@ -65,7 +65,7 @@ def result_object(ctx: LoopContext, end: TaskEnd, *, resumed_from_step: int | No
             {"toolName": name, "status": status} | ({"code": code} if code is not None else {})
             for name, status, code in task.finished_calls
         ],
-        "deniedApprovals": denied_approvals(task, ctx.state.thread),
+        "deniedApprovals": denied_approvals(task, ctx.state.thread, ctx.session_id),
         "resumedFromStep": resumed_from_step,
         "durationMs": duration_ms,
     }

@@ -10,8 +10,10 @@ from agent_host.contracts import Artifact
 from agent_host.errors import CheckpointWriteFailed, NoActiveTask, PolicyExpired, TaskAlreadyRunning, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.loop.context import TaskEnd
+from agent_host.loop.replay import Replay
 from agent_host.loop.task import run_task
 from agent_host.services.workspace import UploadFailed
+from agent_host.session.denials import calls_to_replay
 from agent_host.session.moves import news_of_move
 from agent_host.session.reports import result_object
 from agent_host.thread.messages import Message, encodable, encode, last_answer
@@ -19,7 +21,7 @@ from agent_host.thread.tokens import message_tokens
 from policy.options import AS_THE_BUNDLE_SAYS, TaskOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 
     from agent_host.loop.context import EndStatus, LoopContext
     from agent_host.states import Machine, SessionStatus
@@ -95,18 +97,24 @@ class Work:
         self._resumed_from_step = None
         self._run(self._drive())
 
-    def go_on(self, *, max_steps: int | None = None) -> None:
+    def go_on(self, *, max_steps: int | None = None, replay_ids: Collection[str] = (), more_steps: int = 0) -> None:
         """Go on with the task that is open on record; of one that had ended only its end is told again.
 
-        `max_steps` replaces the task's limit. Raises UsageError when there is no task, CheckpointWriteFailed.
+        `max_steps` replaces the task's limit. `replay_ids` name denied calls that are run first; for them a task that
+        had ended goes on as well, by default for `more_steps`. Raises UsageError when there is no task or no such call,
+        CheckpointWriteFailed.
         """
         ctx, task = self._ctx, self._ctx.state.task
         if task is None:
             raise UsageError(f"session {ctx.session_id} has no task to go on with")
+        found = calls_to_replay(task, ctx.state.thread, ctx.session_id, replay_ids) if replay_ids else []
+        replays = [Replay(replay_id, call, tuple(settles)) for replay_id, call, settles in found]
         self._resumed_from_step = task.step_count
         if task.status != "running":
-            self._run(self._wind_up(self._told_again()))
-            return
+            if not replays:
+                self._run(self._wind_up(self._told_again()))
+                return
+            ctx.record("task_reopened", {"maxSteps": max_steps or task.step_count + more_steps})
         fields: dict[str, Any] = {
             "status": "SESSION_RUNNING",
             "policyBundleVersion": ctx.bundle.policy_bundle_version,
@@ -117,7 +125,7 @@ class Work:
         ctx.task_options = TaskOptions(**task.options)
         ctx.phase.fire("resume")
         ctx.emit(EventType.SESSION_RESUMED, None, resumedFromStep=task.step_count)
-        self._run(self._drive(news_of_move(ctx.state, ctx.where.workspace)))
+        self._run(self._drive(news_of_move(ctx.state, ctx.where.workspace), replays))
 
     def cancel(self, task_id: str, *, force: bool, grace_s: float) -> None:
         """End the task for good at its next safe point (AH 4.5); with `force` running tools have `grace_s` until they
@@ -203,8 +211,8 @@ class Work:
         if error is not None:
             self._on_broken(error)
 
-    async def _drive(self, news: str | None = None) -> TaskEnd:
-        return await self._wind_up(await run_task(self._ctx, news=news))
+    async def _drive(self, news: str | None = None, replays: Sequence[Replay] = ()) -> TaskEnd:
+        return await self._wind_up(await run_task(self._ctx, news=news, replays=replays))
 
     async def _wind_up(self, end: TaskEnd) -> TaskEnd:
         """What follows the end of a task; a resume does it again when the process died before it was through."""

@@ -121,10 +121,12 @@ def write(folder: Path) -> None:
 def _second_task(session: FileSession) -> None:
     """The first task ends, is opened again and ends; another follows and finds a file that the first has written."""
     session.append("task_ended", {"status": "failed", "reason": "MAX_STEPS"})
-    session.append("task_reopened", {"maxSteps": 31, "settled": []})
+    session.append("task_reopened", {"maxSteps": 31})
     session.append("task_ended", {"status": "cancelled", "reason": None})
     prompt = "And now the rest. " + "x" * 200
-    session.append("task_started", {"taskId": "task_2", "prompt": prompt, "maxSteps": 9}, _message(7, "user", prompt))
+    options = {"approval_mode": "always", "allow_network": None}
+    fields = {"taskId": "task_2", "prompt": prompt, "maxSteps": 9, "options": options}
+    session.append("task_started", fields, _message(7, "user", prompt))
     found = session.keep(b"as the first task left it\n")
     rows = [{"callId": "c0", "sideEffects": True}]
     turn = _message(8, "assistant", "", toolCalls=[_call("c0", "DeleteFile", path="/project/a")])

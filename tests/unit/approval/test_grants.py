@@ -96,8 +96,9 @@ def test_the_first_grant_that_covers_is_named() -> None:
 
 
 def test_the_replay_id_is_of_the_same_digest() -> None:
-    replay = replay_of("RunCommand", ARGUMENTS, prompt="Do it.", approve="shell")
+    replay = replay_of("RunCommand", ARGUMENTS, session_id="s", approve="shell")
     assert replay["id"] == f"replay_{call_digest('RunCommand', ARGUMENTS)[:32]}"
+    assert replay["command"] == f"agent-host resume s --approve {replay['id']}"
     assert re.fullmatch(r"[0-9a-f]{64}", call_digest("RunCommand", ARGUMENTS))
 
 

@@ -16,6 +16,7 @@ from state.loading import Found, find
 from state.locations import SessionPaths
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from state.file_session import FileSession
@@ -62,7 +63,13 @@ def start_task(store: OpenSession, prompt: str = "do it") -> None:
 
 
 def turn(
-    store: OpenSession, step: str, *calls: str, gated: bool = False, text: str = "", side_effects: bool = True
+    store: OpenSession,
+    step: str,
+    *calls: str,
+    gated: bool = False,
+    text: str = "",
+    side_effects: bool = True,
+    settled: Sequence[str] | None = None,
 ) -> None:
     """The write-ahead of a step with `calls`, by id."""
     named = [{"id": call, "name": "RunCommand", "arguments": {"command": call}} for call in calls]
@@ -75,6 +82,7 @@ def turn(
         "boot": "b",
         "usage": USAGE,
         "calls": rows,
+        **({} if settled is None else {"settled": settled}),
     }
     store.append("turn", fields, message("assistant", text, **({"toolCalls": named} if named else {})))
 

@@ -178,10 +178,9 @@ class History(RuleBasedStateMachine):
         self.append("task_ended", {"status": status, "reason": reason})
 
     @precondition(lambda self: self.is_over())
-    @rule(steps=counts, data=st.data())
-    def task_reopened(self, steps: int, data: st.DataObject) -> None:
-        settled = data.draw(st.lists(st.sampled_from([f"call{number}" for number in range(self._numbers + 1)])))
-        self.append("task_reopened", {"maxSteps": steps, "settled": settled})
+    @rule(steps=counts)
+    def task_reopened(self, steps: int) -> None:
+        self.append("task_reopened", {"maxSteps": steps})
 
     @rule(
         status=st.sampled_from(["SESSION_PAUSED", "SESSION_RUNNING"]),

@@ -86,11 +86,12 @@ def test_a_task_that_is_over_is_opened_again(store: FileSession, tmp_path: Path)
         fields = {"callId": call, "status": "denied", "code": "APPROVAL_REQUIRED", "replay": replay}
         store.append("call_finished", fields, message("tool", "no", toolCallId=call))
     with pytest.raises(Damaged):
-        store.append("task_reopened", {"maxSteps": 9, "settled": []})
+        store.append("task_reopened", {"maxSteps": 9})
     commit(store, 1)
     store.append("task_ended", {"status": "failed", "reason": "MAX_STEPS"})
     store.append("session_status", {"status": "SESSION_PAUSED"})
-    store.append("task_reopened", {"maxSteps": 9, "settled": ["c2", "unknown"]})
+    store.append("task_reopened", {"maxSteps": 9})
+    turn(store, "step_2", "c3", gated=True, settled=["c2", "unknown"])
     found = load(tmp_path)
     assert found == store.state
     assert found.session_status == "SESSION_RUNNING"

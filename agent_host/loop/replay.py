@@ -1,0 +1,81 @@
+"""Calls that were denied since nobody was there, run after all on a person's word (SK 4.3).
+
+They are a step like any other, only that the host speaks for the model: so they are on record before they start, and a
+crash does none of them twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agent_host.approval.request import ApprovalAnswer
+from agent_host.events.kinds import EventType
+from agent_host.llm.stream import TokenUsage
+from agent_host.loop.prepare import prepare_calls, record_of
+from agent_host.loop.step import Step, add_note
+from agent_host.stamps import new_id
+from agent_host.thread.messages import Message, encode
+from agent_host.thread.tokens import message_tokens
+from state.boot import boot_id
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent_host.loop.context import LoopContext
+    from agent_host.loop.prepare import PreparedCall
+    from agent_host.thread.messages import ToolCall
+
+_TOLD = (
+    "[Calls of yours were denied since nobody was there to approve them. The user has approved them now: they are run "
+    "once, exactly as you asked for them, and their results follow. Go on with the task from there.]"
+)
+_SAID = "(approved by the user)"
+
+
+class Replay(NamedTuple):
+    """One call to run after all: the id by which it was approved, and the denied calls that it makes good for."""
+
+    replay_id: str
+    call: ToolCall
+    settles: tuple[str, ...]
+
+
+def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
+    """A turn of these calls, durable and approved. Raises CheckpointWriteFailed."""
+    add_note(ctx, _TOLD)
+    step_id = new_id("step")
+    ctx.phase.fire("reopen")
+    ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
+    calls = tuple(replay.call.renamed(new_id("call")) for replay in replays)
+    tokens = message_tokens(ctx.count, _SAID, tuple(call.arguments_json.decode() for call in calls))
+    assistant = Message("assistant", _SAID, tokens, calls)
+    ctx.phase.fire("check")
+    prepared = tuple(map(_approved, prepare_calls(ctx, calls), replays))
+    fields: dict[str, Any] = {
+        "stepId": step_id,
+        "stopReason": "tool_use",
+        "boot": boot_id(),
+        "usage": TokenUsage(0, 0, 0).to_wire(),
+        "calls": [record_of(call) for call in prepared],
+        "settled": [call_id for replay in replays for call_id in replay.settles],
+    }
+    baselines = {path: blob for call in prepared for path, blob in call.baselines.items()}
+    if baselines:
+        fields["baselines"] = baselines
+    message = encode(assistant, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id)
+    ctx.record("turn", fields, message)
+    for call in prepared:
+        if call.answer is not None:
+            approval = {"callId": call.call.call_id, "approvalId": call.approval_id, **call.answer.to_record()}
+            ctx.record("approval", approval)
+    ctx.write_ahead()
+    return Step(step_id, assistant, "continue", prepared)
+
+
+def _approved(prepared: PreparedCall, replay: Replay) -> PreparedCall:
+    if not prepared.gated:  # policy has changed its mind since, one way or the other
+        return prepared
+    return dataclasses.replace(
+        prepared, answer=ApprovalAnswer(approved=True, reason=f"approved by --approve {replay.replay_id}")
+    )
