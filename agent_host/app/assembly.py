@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.approval.watched import WatchedGate
 from agent_host.errors import PolicyDenied, UsageError
+from agent_host.events.live_output import LiveOutput
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.deferred import DeferredClient
 from agent_host.llm.retry import RetryPolicy
@@ -130,7 +131,8 @@ def make_context(
 ) -> LoopContext:
     """The loop's context for the session in `store`."""
     settings, session_id = launch.settings, store.state.identity.session_id
-    runtime = LocalToolRouter(runtime_settings(settings, launch.workspace, parts.place.shell))
+    live_output = LiveOutput(emitter)
+    runtime = LocalToolRouter(runtime_settings(settings, launch.workspace, parts.place.shell, live_output))
     router = HostTools(runtime, workspace, runtime.read_bytes, secrets.scrubber)
     disabled = dict.fromkeys(settings.names("tools.disabled"), "tools.disabled in the configuration")
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
@@ -159,6 +161,7 @@ def make_context(
         scrubber=secrets.scrubber,
         max_stored_bytes=settings.integer("host.max_stored_bytes"),
         phase=phase,
+        live_output=live_output,
     )
 
 
@@ -167,7 +170,7 @@ def head_of(ctx: LoopContext, parts: Parts) -> bytes:
     return _head(parts, ctx.state, ctx.router.get_available_tools(), ctx.disabled_tools)
 
 
-def runtime_settings(settings: Settings, workspace: str, shell: str) -> RuntimeSettings:
+def runtime_settings(settings: Settings, workspace: str, shell: str, live_output: LiveOutput) -> RuntimeSettings:
     """What the runtime is told of the settings."""
     return RuntimeSettings(
         workspace=workspace,
@@ -179,6 +182,7 @@ def runtime_settings(settings: Settings, workspace: str, shell: str) -> RuntimeS
         max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
         secret_env=frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE}),
         env_passthrough=frozenset(settings.names("tools.env_passthrough")),
+        on_output=live_output.take,
     )
 
 

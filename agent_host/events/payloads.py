@@ -175,6 +175,7 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("reason", "string", "in words"),
             Field("latencyMs", "integer", "the wait; 0 when the answer was on record already", telemetry=True),
             _EDITED,
+            Field("replay", "object", "where nobody was there: how the call can be approved after all", optional=True),
         ),
     ),
     EventType.APPROVAL_TIMEOUT: Shape(

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.grants import covering, grant_for
-from agent_host.approval.request import ApprovalRequest
+from agent_host.approval.request import ApprovalRequest, replay_of
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.cancellation import TaskCancelled
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agent_host.loop.order import Place
     from agent_host.loop.prepare import PreparedCall
 
+_MAX_AUDITED_BYTES = 16 * 1024
 _NOT_STARTED = "not started: the task was cancelled first"
 _NOT_APPROVED = "not started: the task was cancelled before anybody approved it"
 
@@ -145,8 +146,19 @@ def _tell(ctx: LoopContext, step_id: str, prepared: PreparedCall, answer: Approv
     }
     if answer.arguments is not None:
         payload["edited"] = True
+    if answer.unattended:
+        payload["replay"] = _replay(ctx, prepared)
     ctx.emit(EventType.APPROVAL_RESOLVED, step_id, **payload)
     ctx.emitter.flush()  # the call that follows may be what the process dies in
+
+
+def _replay(ctx: LoopContext, prepared: PreparedCall) -> dict[str, Any]:
+    """How the call can be approved after all, for the audit; without its JSON where that is long."""
+    call = prepared.call
+    replay = replay_of(call.name, call.arguments, session_id=ctx.session_id, approve=_approve(prepared))
+    if len(call.arguments_json) > _MAX_AUDITED_BYTES:
+        del replay["request"]
+    return replay
 
 
 async def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> ApprovalRequest:

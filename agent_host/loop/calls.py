@@ -115,6 +115,8 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
     except ToolStopped:
         why = ErrorCode.TOOL_INTERRUPTED
         return finish(ctx, step_id, call, "failed", why, f"{why}: {_STOPPED}", None, started, started_at)
+    finally:
+        ctx.live_output.end(call.call_id)
 
     def upload_failed(name: str, message: str) -> None:
         ctx.emit(EventType.ARTIFACT_UPLOAD_FAILED, step_id, artifactName=name, message=message)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agent_host.approval.gate import ApprovalGate
     from agent_host.contracts import ToolRouter
     from agent_host.events.emitter import Emitter
+    from agent_host.events.live_output import LiveOutput
     from agent_host.llm.deferred import Model
     from agent_host.llm.retry import RetryPolicy
     from agent_host.loop.cancellation import Cancellation
@@ -75,6 +76,7 @@ class LoopContext:
     scrubber: Scrubber
     max_stored_bytes: int
     phase: Machine[TaskPhase]
+    live_output: LiveOutput
     policy_expired: bool = False
     storage_limit_told: bool = False
     task_options: TaskOptions = AS_THE_BUNDLE_SAYS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.interaction.test_replay import MADE, effects, replay_ids, run
-from tests.interaction.test_replay import host as host  # noqa: PLC0414  a fixture
+from tests.interaction.test_replay import host as host
 from tests.support.process import gateway, say, use
 
 if TYPE_CHECKING:

@@ -49,6 +49,8 @@ def test_the_call_runs_once_and_the_task_goes_on(host: Host) -> None:
         first.names_once("resume s", f"--approve {made}")
         replay = first.result["deniedApprovals"][0]["replay"]
         assert replay["command"] == f"agent-host resume s --approve {made}"
+        (answer,) = [e["payload"] for e in host.event_log("s") if e["eventType"] == "approval_resolved"][:1]
+        assert answer["replay"] == replay
         assert replay["request"] == {"toolName": "RunCommand", "arguments": MADE["arguments"]}
 
         second = host.resume("s", "--approve", made)
