@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent_host.events.kinds import LIVE_ONLY
 from tests.support.process import Host
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def test_jsonl_mode(tmp_path: Path) -> None:
         assert kinds.count("tool_requested") == kinds.count("tool_completed")
     told = "".join(event["payload"]["text"] for event in events if event["eventType"] == "text_chunk")
     assert "I'll look around first." in told
-    logged = [event for event in events if event["eventType"] != "text_chunk"]
+    logged = [event for event in events if event["eventType"] not in LIVE_ONLY]
     assert host.event_log("demo") == logged
 
 

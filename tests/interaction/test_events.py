@@ -42,7 +42,7 @@ def test_a_session_with_a_bit_of_everything(host: Host, asking: Path) -> None:
         outcome = host.run("run", "Do it.", "--gateway", served.url, "--output", "jsonl", *options)
     told = {event["eventType"] for event in outcome.events}
     assert told == {
-        "session_started", "session_completed", "task_started", "task_completed", "step_started", "step_completed",
+        "session_started", "session_paused", "task_started", "task_completed", "step_started", "step_completed",
         "step_limit_approaching", "text_chunk", "llm_request_started", "llm_request_completed", "llm_retry",
         "tool_requested", "tool_completed", "approval_requested", "approval_resolved",
     }  # fmt: skip
