@@ -24,7 +24,7 @@ from agent_host.services.session import NewSession
 from policy.options import TaskOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from agent_host.rpc.feed import Feed
     from agent_host.session.host import Opened, SessionHost
@@ -33,6 +33,7 @@ PROTOCOL_VERSION: Final = "1.0"
 DEFAULT_REASON: Final = "shutdown"
 _MAX_TEXT: Final = 16 * 1024 * 1024
 _MAX_EVENT_ID: Final = 2**53
+_MAX_EVENTS_BYTES: Final = 16 * 1024 * 1024
 
 _SESSION: Final = Param(text(128))
 _TASK: Final = Param(text(128))
@@ -178,7 +179,7 @@ class Methods:
         self._host.at_work(params["sessionId"])
         found = self._feed.since(params["sinceId"])
         return {
-            "events": [orjson.Fragment(event) for event in found.events],
+            "events": [orjson.Fragment(event) for event in _as_many_as_fit(found.events)],
             "gapDetected": found.gap_detected,
             "latestId": found.latest_id,
         }
@@ -186,6 +187,16 @@ class Methods:
     async def _shutdown(self, params: Mapping[str, Any]) -> dict[str, Any]:
         session_id = await self._host.shutdown(params.get("reason") or DEFAULT_REASON)
         return {"status": "shutdown", "sessionId": session_id}
+
+
+def _as_many_as_fit(events: Iterable[bytes]) -> Iterator[bytes]:
+    """The first of `events` that one answer may hold, at least one."""
+    room = _MAX_EVENTS_BYTES
+    for event in events:
+        if room < _MAX_EVENTS_BYTES and len(event) > room:
+            return
+        room -= len(event)
+        yield event
 
 
 def _told(opened: Opened) -> dict[str, Any]:
