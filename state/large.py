@@ -59,7 +59,8 @@ def restored(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes,
                 holder["problem"] = said
         else:
             holder[key] = data.decode() if key == "content" else orjson.loads(data)
-    return orjson.dumps(wire), lost
+    # In a buffer of its own size: orjson's can be ten times as large, and the message is kept for the session's life.
+    return bytes(memoryview(orjson.dumps(wire))), lost
 
 
 def named_in(message: bytes) -> list[str]:

@@ -88,7 +88,7 @@ class Event:
     def encode(self, value: dict[str, Any]) -> bytes:
         """Something told of this event as one line of JSON with its newline, without secrets."""
         line = lenient_json.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
-        return line if self._scrub is None else self._scrub(line)
+        return lenient_json.to_keep(line if self._scrub is None else self._scrub(line))
 
     def with_text(self, text: str) -> Event:
         """This event with `text` for its payload's text: what several pieces of a stream come to."""

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import orjson
 
+from agent_host.lenient_json import to_keep
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError, TokenUsage
 from agent_host.stamps import new_id
-from agent_host.thread.messages import ToolCall, to_keep
+from agent_host.thread.messages import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import orjson
 
 from agent_host.lenient_json import encodable as encodable
+from agent_host.lenient_json import to_keep
 from agent_host.stamps import new_id, now_rfc3339
 
 if TYPE_CHECKING:
@@ -86,12 +87,6 @@ def encode(message: Message, *, session_id: str, task_id: str | None = None, ste
     if step_id is not None:
         wire["stepId"] = step_id
     return to_keep(orjson.dumps(wire))
-
-
-def to_keep(data: bytes) -> bytes:
-    """`data` in a buffer of its own size: those that orjson returns can be eight times as large, which counts for what
-    is kept as long as the session lives."""
-    return bytes(memoryview(data))
 
 
 def last_answer(thread: Sequence[bytes]) -> str:

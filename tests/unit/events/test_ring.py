@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tracemalloc
 from typing import Any
 
 import orjson
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from agent_host.events.kinds import EventType
 from agent_host.events.ring import EventRing
+from agent_host.events.sinks import RunLog
 from tests.support.events import Watcher, emitter
 
 
@@ -92,3 +95,17 @@ def test_a_long_life_keeps_its_order_and_its_bounds() -> None:
         made.emit(EventType.POLICY_EXPIRED, {})
     assert ids(ring.since(4_500).events) == list(range(4_501, 5_001))
     assert len(ring.since(0).events) == 1_000
+
+
+def test_what_is_kept_takes_about_what_it_holds() -> None:
+    log, ring = RunLog(os.devnull), EventRing()
+    made = emitter(log, ring)
+    tracemalloc.start()
+    try:
+        for _ in range(1_000):
+            made.emit(EventType.STEP_STARTED, {"stepId": "step_1", "stepCount": 1})
+            made.flush()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 2 * sum(map(len, ring.since(0).events))

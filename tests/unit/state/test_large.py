@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -33,6 +34,18 @@ def test_every_message_comes_back_byte_for_byte(text: str, given: list[dict[str,
     assert restored(short, kept.get) == (whole, [])
     assert set(named_in(short)) == set(kept)
     assert all(len(part) > LARGE_BYTES for part in parts)
+
+
+def test_what_comes_back_takes_about_what_it_holds() -> None:
+    short, parts = shortened(message("user", "x" * 1_000_000))
+    kept = dict(zip(map(sha256_hex, parts), parts, strict=True))
+    tracemalloc.start()
+    try:
+        whole, _ = restored(short, kept.get)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 2 * len(whole)
 
 
 def test_what_looks_like_a_reference_is_none() -> None:
