@@ -90,11 +90,29 @@ class Gateway(NamedTuple):
     tls: TlsContext
 
 
-class Secrets(NamedTuple):
+class Tokens(NamedTuple):
     """What this process must not tell anybody."""
+
+    gateway: str | None
+    services: str | None
+
+    @classmethod
+    def taken(cls) -> Tokens:
+        """Out of the environment, where they are no more afterwards."""
+        return cls(take_from_environment(TOKEN_VARIABLE), take_from_environment(SERVICES_TOKEN_VARIABLE))
+
+
+class Secrets(NamedTuple):
+    """A token that a header can carry, and what keeps it and all others from being told."""
 
     gateway_token: str | None
     scrubber: Scrubber
+
+    @classmethod
+    def of(cls, tokens: Tokens, gateway_url: str) -> Secrets:
+        """Raises UsageError for a token that no header can carry."""
+        token = checked_token(tokens.gateway)
+        return cls(token, Scrubber([token, password_of(gateway_url), tokens.services]))
 
 
 def place_of(launch: Launch) -> Place:
@@ -110,13 +128,6 @@ def place_of(launch: Launch) -> Place:
             shell=_SHELLS.get(os.path.basename(shell).lower(), "sh"),
         ),
     )
-
-
-def take_secrets(gateway_url: str, *others: str | None) -> Secrets:
-    """The gateway's token, taken out of the environment, and what keeps it and `others` from being told. Raises
-    UsageError for a token that no header can carry."""
-    token = checked_token(take_from_environment(TOKEN_VARIABLE))
-    return Secrets(token, Scrubber([token, password_of(gateway_url), *others]))
 
 
 def make_context(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from agent_host.errors import SessionNotFound
-from agent_host.http_basics import TlsContext
-from agent_host.scrub import take_from_environment
+from agent_host.http_basics import TlsContext, shown_url
 from agent_host.services.approval import ApprovalReporter, EmbeddedApprovalService, HttpApprovalService
-from agent_host.services.endpoints import TOKEN_VARIABLE, endpoints
+from agent_host.services.endpoints import endpoints
 from agent_host.services.session import EmbeddedSessionService, HttpSessionService
 from agent_host.services.workspace import EmbeddedWorkspaceService, HttpWorkspaceService
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from agent_host.events.emitter import Sink
+    from agent_host.events.otel import OtelSink
     from agent_host.services.http import ServiceClient
     from agent_host.services.session import SessionService
     from agent_host.services.workspace import WorkspaceService
@@ -26,20 +26,29 @@ if TYPE_CHECKING:
     from state.locations import SessionPaths
 
 
+class _Counting(Protocol):
+    """An observer that counts what it could not deliver."""
+
+    dropped: int
+
+
 class Backends:
-    """What `environ` and the settings say about services. Nothing is connected before its first use.
+    """What `environ` and the settings say about services; `token` is sent to each. Nothing is connected before its
+    first use.
 
     Raises UsageError for a URL or a token that cannot be used.
     """
 
-    def __init__(self, environ: Mapping[str, str], settings: Settings) -> None:
+    def __init__(self, environ: Mapping[str, str], settings: Settings, token: str | None) -> None:
         self._urls = endpoints(environ)
         self._environ = environ
         self._settings = settings
-        self.token = take_from_environment(TOKEN_VARIABLE)
+        self._token = token
+        self._observers: list[tuple[str, _Counting]] = []
         self._clients: dict[str, ServiceClient] = {}
         self._tls: TlsContext | None = None
         self._workspaces: dict[str, str] = {}
+        self._traces: OtelSink | None = None
 
     @property
     def has_session_service(self) -> bool:
@@ -62,7 +71,10 @@ class Backends:
         """Who is told of decisions."""
         url = self._urls.approval
         home = EmbeddedApprovalService(paths.approvals) if url is None else HttpApprovalService(self._client(url))
-        return ApprovalReporter(home)
+        reporter = ApprovalReporter(home)
+        where = paths.approvals if url is None else f"the approval service ({shown_url(url)})"
+        self._observers.append((where, reporter))
+        return reporter
 
     def observers(self) -> list[Sink]:
         """Sinks of the Audit and Telemetry Services and of OpenTelemetry, as far as there are such."""
@@ -74,7 +86,18 @@ class Backends:
         if self._urls.telemetry is not None:
             found.append(self._telemetry(self._urls.telemetry))
         traces = otel_sink(self._environ, provider=self._settings.text("llm.dialect"))
-        return found if traces is None else [*found, traces]
+        if traces is None:
+            return found
+        self._traces = traces
+        return [*found, traces]
+
+    def undelivered(self) -> list[str]:
+        """One line for each observer that did not get all there was; complete once they are closed."""
+        missed = [(observer.dropped, where) for where, observer in self._observers if observer.dropped]
+        lines = [f"{number} records did not reach {where}" for number, where in missed]
+        if self._traces is not None and self._traces.unusable is not None:
+            lines.append(self._traces.unusable)
+        return lines
 
     def know(self, identity: SessionIdentity) -> None:
         """The session is on this disk; the embedded Session Service may grant its resume."""
@@ -90,7 +113,9 @@ class Backends:
         from agent_host.services.observers import HttpEventService
 
         post = HttpEventService(self._client(url), "/audit/events").post
-        return BatchedSink(post, AUDIT_EVENTS, shape=AuditRecords())
+        sink = BatchedSink(post, AUDIT_EVENTS, shape=AuditRecords())
+        self._observers.append((f"the audit service ({shown_url(url)})", sink))
+        return sink
 
     def _telemetry(self, url: str) -> Sink:
         from agent_host.events.batches import BatchedSink
@@ -98,7 +123,9 @@ class Backends:
         from agent_host.services.observers import HttpEventService
 
         post = HttpEventService(self._client(url), "/telemetry/events").post
-        return BatchedSink(post, TELEMETRY_EVENTS, shape=telemetry_line)
+        sink = BatchedSink(post, TELEMETRY_EVENTS, shape=telemetry_line)
+        self._observers.append((f"the telemetry service ({shown_url(url)})", sink))
+        return sink
 
     def _client(self, url: str) -> ServiceClient:
         """One client a URL: services behind one address share their connections."""
@@ -110,7 +137,7 @@ class Backends:
                 self._tls = TlsContext(url)
             self._clients[url] = ServiceClient(
                 url,
-                self.token,
+                self._token,
                 timeout_s=settings.number("services.timeout_s"),
                 retries=settings.integer("services.max_retries"),
                 retry_base_s=settings.number("services.retry_base_s"),

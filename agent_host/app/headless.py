@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from agent_host.app.opener import SessionOpener
 from agent_host.approval.gate import UnattendedGate
 from agent_host.errors import CheckpointWriteFailed, UsageError
+from agent_host.routing.capabilities import CAPABILITIES
 from agent_host.services.session import NewSession
 from agent_host.session.opening import LOCAL
 from agent_host.stamps import new_id
+from agent_host.version import __version__
 from policy.options import AS_THE_BUNDLE_SAYS
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ async def run_headless(
             raise UsageError("a resume needs the id of its session")
         opened = await opener.resume(launch.session_id, cursor=None)
     else:
-        opened = await opener.create(NewSession(LOCAL, LOCAL, environment, (launch.workspace,)))
+        opened = await opener.create(_new(launch, environment))
     session = opened.session
     end: TaskEnd | None = None
     try:
@@ -90,6 +92,11 @@ async def run_headless(
         return finished
     finally:
         await session.conclude(end)
+
+
+def _new(launch: Launch, environment: str) -> NewSession:
+    client = {"name": "agent-host", "version": __version__}
+    return NewSession(LOCAL, LOCAL, environment, (launch.workspace,), client, CAPABILITIES)
 
 
 def _start(session: Session, prompt: str, max_steps: int | None, options: TaskOptions, launch: Launch) -> None:

@@ -2,37 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Protocol
 
-from agent_host.app.assembly import Gateway, Parts, Place, head_of, make_context, place_of, take_secrets, utc_now
+from agent_host.app.assembly import (
+    Gateway,
+    Parts,
+    Place,
+    Secrets,
+    Tokens,
+    head_of,
+    make_context,
+    place_of,
+    utc_now,
+)
 from agent_host.app.backends import Backends
 from agent_host.approval.desk import ApprovalDesk
-from agent_host.errors import Incompatible, SessionExpired, UsageError
+from agent_host.errors import AgentHostError, Incompatible, SessionExpired, SessionNotFound, UsageError
 from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.http_basics import TlsContext
 from agent_host.llm.urls import checked_url
+from agent_host.services.session import say_goodbye
 from agent_host.session.approval_reports import ApprovalReports
 from agent_host.session.handshake import load_bundle
 from agent_host.session.host import Opened
 from agent_host.session.lifecycle import Session
 from agent_host.session.opening import MOCK_PREFIX, create_store, open_store, state_errors_translated
+from agent_host.version import __version__
 from state.locations import SessionPaths, checked_session_id
+from tool_runtime.platform import OS_FAMILY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Sink
-    from agent_host.services.session import NewSession, SessionGrant
+    from agent_host.services.approval import ApprovalReporter
+    from agent_host.services.session import NewSession, SessionGrant, SessionService
     from agent_host.session.opening import Launch
     from policy.bundle import PolicyBundle
     from state.file_session import FileSession
 
 _OBSERVERS_S = 1.5
+_DELETED = "its checkpoint was deleted"
 
 
 class Launches(Protocol):
@@ -61,6 +77,7 @@ class SessionOpener:
         self._launches = launches
         self._gate = gate
         self._watch = watch
+        self._tokens = Tokens.taken()
         self._backends: Backends | None = None
         self._launch: Launch | None = None
 
@@ -74,18 +91,19 @@ class SessionOpener:
             if launch.session_id is not None:
                 with state_errors_translated():
                     checked_session_id(launch.session_id)
-            grant = await backends.sessions().create(new._replace(session_id=launch.session_id))
+            grant = await backends.sessions().create(_introduced(new, launch))
             _refuse_incompatible(grant)
-            place = place_of(launch)
-            bundle = _bundle(launch, place, grant)
-            # A wrong model or tokenizer, or no gateway, is told before anything is on disk.
-            parts = Parts.of(launch, place, bundle)
-            url = await resources.enter_async_context(_gateway(launch))
-            with contextlib.ExitStack() as begun:
-                store = create_store(launch, bundle, place.where, parts.count, grant, new)
-                begun.callback(store.close)
-                session = self._session(launch, parts, backends, store, url, resources)
-                begun.pop_all()
+            async with _given_back(backends.sessions(), grant.session_id):
+                place = place_of(launch)
+                bundle = _bundle(launch, place, grant)
+                # A wrong model or tokenizer, or no gateway, is told before anything is on disk.
+                parts = Parts.of(launch, place, bundle)
+                url = await resources.enter_async_context(_gateway(launch))
+                with contextlib.ExitStack() as begun:
+                    store = create_store(launch, bundle, place.where, parts.count, grant, new)
+                    begun.callback(store.close)
+                    session = self._session(launch, parts, backends, store, url, resources)
+                    begun.pop_all()
             session.announce(new.execution_environment)
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
@@ -108,11 +126,18 @@ class SessionOpener:
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
     async def refresh(self, session: Session, *, cursor: str | None) -> Opened:
-        """The session under a bundle that is asked for anew (AH 8.6). Raises what `resume` raises."""
+        """The session under a bundle that is asked for anew (AH 8.6). Raises what `resume` raises; after SessionExpired
+        the session has ended."""
         launch, backends = self._launch, self._backends
         if launch is None or backends is None:
             raise RuntimeError("only an opened session is refreshed")
-        grant = await backends.sessions().resume(session.session_id, checkpoint_cursor=cursor or session.step_cursor)
+        try:
+            grant = await backends.sessions().resume(
+                session.session_id, checkpoint_cursor=cursor or session.step_cursor
+            )
+        except SessionExpired as error:
+            await session.expire(str(error))
+            raise SessionExpired(f"{error}; {_DELETED}") from error
         _refuse_incompatible(grant)
         place = place_of(launch)
         parts = Parts.of(launch, place, _bundle(launch, place, grant))
@@ -121,7 +146,7 @@ class SessionOpener:
 
     async def _open_backends(self, launch: Launch, resources: AsyncExitStack) -> Backends:
         self._launch = launch
-        self._backends = Backends(os.environ, launch.settings)
+        self._backends = Backends(os.environ, launch.settings, self._tokens.services)
         resources.push_async_callback(self._backends.aclose)
         return self._backends
 
@@ -131,9 +156,12 @@ class SessionOpener:
             grant = await backends.sessions().resume(
                 state.identity.session_id, checkpoint_cursor=cursor or state.step_cursor
             )
-        except SessionExpired:
-            store.delete()  # nobody will ever resume it (AH 9.6)
-            raise
+        except SessionExpired as error:
+            with state_errors_translated():
+                store.delete()  # nobody will ever resume it (AH 9.6)
+            raise SessionExpired(f"{error}; {_DELETED}") from error
+        except SessionNotFound as error:  # it may be another service than that of its beginning
+            raise SessionNotFound(f"{error}; what is here of it is kept") from error
         _refuse_incompatible(grant)
         return grant
 
@@ -143,7 +171,7 @@ class SessionOpener:
         """Put it all together. What is to be let go at its end is in `resources` on return."""
         identity = store.state.identity
         paths = SessionPaths(launch.state_dir, identity.session_id)
-        secrets = take_secrets(url, backends.token)
+        secrets = Secrets.of(self._tokens, url)
         first_id = next_event_id(paths.events)
         emitter = Emitter(
             session_id=identity.session_id,
@@ -159,8 +187,7 @@ class SessionOpener:
         gate = self._gate(launch)
         workspace = backends.workspace(identity, paths, store.blobs)
         ctx = make_context(launch, parts, store, Gateway(url, TlsContext(url)), secrets, gate, emitter, workspace)
-        resources.push_async_callback(emitter.aclose, _OBSERVERS_S)
-        resources.push_async_callback(reporter.aclose, _OBSERVERS_S)
+        resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.llm.aclose)
         return Session(
@@ -170,7 +197,29 @@ class SessionOpener:
             service=backends.sessions(),
             resources=resources.pop_all(),
             settings=launch.settings,
+            undelivered=backends.undelivered,
         )
+
+
+def _introduced(new: NewSession, launch: Launch) -> NewSession:
+    """The request with what this host knows of itself, and what its client did not say."""
+    known = {"localAgentHostVersion": __version__, "osFamily": OS_FAMILY}
+    return new._replace(session_id=launch.session_id, client_info={**known, **new.client_info})
+
+
+@contextlib.asynccontextmanager
+async def _given_back(service: SessionService, session_id: str) -> AsyncIterator[None]:
+    """A session that the service granted and that cannot begin here is none for the service either."""
+    try:
+        yield
+    except AgentHostError as error:
+        await say_goodbye(service, session_id, reason=error.code, within_s=_OBSERVERS_S)
+        raise
+
+
+async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None:
+    """None of them waits for another that is away."""
+    await asyncio.gather(emitter.aclose(_OBSERVERS_S), reporter.aclose(_OBSERVERS_S))
 
 
 def _bundle(launch: Launch, place: Place, grant: SessionGrant) -> PolicyBundle:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from agent_host.errors import (
     AgentHostError,
     CheckpointWriteFailed,
+    Incompatible,
     PolicyError,
+    ServiceUnauthorized,
     SessionHeld,
     SessionNotFound,
     UsageError,
@@ -35,6 +37,8 @@ BY_STATUS: dict[EndStatus, int] = {
 _BY_ERROR: dict[type[AgentHostError], int] = {
     UsageError: USAGE,
     PolicyError: USAGE,
+    Incompatible: USAGE,
+    ServiceUnauthorized: USAGE,
     SessionNotFound: USAGE,
     SessionHeld: FAILED,
     CheckpointWriteFailed: PAUSED,

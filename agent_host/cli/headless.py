@@ -14,7 +14,8 @@ from agent_host.cli.launching import Launcher
 from agent_host.cli.sessions import newest_resumable
 from agent_host.cli.signals import on_signals
 from agent_host.cli.streams import notice
-from agent_host.errors import CheckpointWriteFailed, SessionNotFound, UsageError
+from agent_host.errors import CheckpointWriteFailed, ServiceError, ServiceUnauthorized, SessionNotFound, UsageError
+from agent_host.services.endpoints import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     import argparse
@@ -36,7 +37,11 @@ def run(namespace: argparse.Namespace) -> int:
     """`agent-host run PROMPT`."""
     prompt = _prompt(namespace.prompt)
     launcher = Launcher(namespace)
-    return _drive(launcher, launcher.new(), prompt, None)
+    try:
+        return _drive(launcher, launcher.new(), prompt, None)
+    except ServiceError as error:
+        notice(f"error: no session was begun: {error}; {_hint(error)}")
+        return exit_codes.of_error(error)
 
 
 def resume(namespace: argparse.Namespace) -> int:
@@ -50,6 +55,19 @@ def resume(namespace: argparse.Namespace) -> int:
         return _drive(launcher, launch, None, launcher.max_steps(launch))
     except CheckpointWriteFailed as error:  # of a disk that may take it later
         raise CheckpointWriteFailed(f"{error}; resume with: {launcher.resume_command(session_id)}") from error
+    except ServiceError as error:
+        notice(
+            f"error: the session stays resumable: {error}; {_hint(error)}; "
+            f"resume with: {launcher.resume_command(session_id)}"
+        )
+        return exit_codes.PAUSED
+
+
+def _hint(error: ServiceError) -> str:
+    """What a user can do about the Session Service, which is the only one that a session waits for."""
+    if isinstance(error, ServiceUnauthorized):
+        return f"check {TOKEN_VARIABLE}"
+    return "check SESSION_SERVICE_URL, or try again later" if error.retryable else "check SESSION_SERVICE_URL"
 
 
 def _prompt(given: str) -> str:
@@ -131,6 +149,8 @@ def _tell_of_losses(session: Session, display: Display, resume_command: str) -> 
     """What could not be told or kept at the end, after which the disk has been asked for the last time."""
     if session.unkept is not None:
         notice(f"{session.unkept}{_STAYS}{resume_command}" if session.stays else session.unkept)
+    for line in session.undelivered:
+        notice(line)
     if display.lost is not None:
         notice(display.lost if session.kept_at is None else f"{display.lost}; the result is kept in {session.kept_at}")
 

@@ -75,6 +75,8 @@ async def _serve(launcher: Launcher, socket: str | None, reconnect_s: float) -> 
         if len(told) < 2:
             raise
         return exit_codes.FAILED
+    for line in () if host.session is None else host.session.undelivered:
+        notice(line)
     if host.failure is not None:
         notice(f"error: internal error: {type(host.failure).__name__}: {host.failure}; the session stays resumable")
         return exit_codes.FAILED

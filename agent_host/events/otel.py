@@ -19,7 +19,7 @@ from agent_host.events.kinds import LIVE_ONLY
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agent_host.events.emitter import Event, Sink
+    from agent_host.events.emitter import Event
 
 _ENDPOINTS = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "traces", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "metrics"}
 _SIGNALS = ("traces", "metrics")
@@ -29,7 +29,7 @@ _MAX_WAITING = 20_000
 _AFTER_START_S = 0.3
 
 
-def otel_sink(environ: Mapping[str, str], *, provider: str = "anthropic") -> Sink | None:
+def otel_sink(environ: Mapping[str, str], *, provider: str = "anthropic") -> OtelSink | None:
     """The sink that `environ` asks for; None when it asks for none, for a protocol other than http/protobuf, or when
     the extra is not installed. Imports nothing. `provider` is the gateway's dialect, as the conventions name it."""
     signals = frozenset(signal for signal in _SIGNALS if _wanted(environ, signal))

@@ -121,8 +121,14 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
     def upload_failed(name: str, message: str) -> None:
         ctx.emit(EventType.ARTIFACT_UPLOAD_FAILED, step_id, artifactName=name, message=message)
 
-    clean = [artifact._replace(data=ctx.scrubber.data(artifact.data)) for artifact in result.artifacts]
-    result = await store_artifacts(result._replace(artifacts=tuple(clean)), ctx.workspace, upload_failed)
+    if result.artifacts:
+        clean = tuple(artifact._replace(data=ctx.scrubber.data(artifact.data)) for artifact in result.artifacts)
+        storing = store_artifacts(result._replace(artifacts=clean), ctx.workspace, upload_failed)
+        try:
+            result = await ctx.cancellation.unless_forced(storing)
+        except ToolStopped:  # the call is done; only what it left is not stored
+            for artifact in clean:
+                upload_failed(artifact.name, "given up: the task was ended by force")
     code = None if result.error is None else result.error.code
     text = ctx.scrubber.text(text_of(result))
     if prepared.edited:

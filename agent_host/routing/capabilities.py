@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from policy.names import CapabilityName
+
 SubjectKind = Literal["path", "command", "url", "upload"]
 UPLOAD_ARTIFACT = "UploadArtifact"
 """The one tool that the host runs itself (AH 7.2)."""
@@ -41,3 +43,6 @@ TOOLS: dict[str, ToolRow] = {
     # the embedded home keeps equal contents once.
     UPLOAD_ARTIFACT: ToolRow("Workspace.Upload", "upload", "path", side_effects=False, content_argument="content"),
 }
+
+CAPABILITIES = tuple(sorted({row.capability for row in TOOLS.values()} | {CapabilityName.LLM_CALL.value}))
+"""All that this host can make use of in a bundle."""

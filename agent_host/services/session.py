@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import orjson
 
 from agent_host import lenient_json
-from agent_host.errors import ServiceRejected, SessionExpired, SessionNotFound
+from agent_host.errors import AgentHostError, ServiceRejected, SessionExpired, SessionNotFound
 from agent_host.services.answers import as_line, as_object, checked_id
 from agent_host.stamps import new_id
 
@@ -124,6 +125,16 @@ class HttpSessionService:
             if error.status == _NOT_FOUND:
                 raise SessionNotFound(f"the session service knows no session {session_id}: {error}") from error
             raise
+
+
+async def say_goodbye(service: SessionService, session_id: str, *, reason: str, within_s: float) -> None:
+    """Tell the service that a session has ended, as well as that goes: it is over here, whether or not the service
+    hears of it."""
+    try:
+        async with asyncio.timeout(within_s):
+            await service.cancel(session_id, reason=reason)
+    except (AgentHostError, TimeoutError):
+        return
 
 
 def _grant(answer: Any) -> SessionGrant:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import time
 from typing import TYPE_CHECKING, Protocol
 
 import orjson
 
 from agent_host import lenient_json
-from agent_host.errors import AgentHostError, ErrorCode, ServiceError
+from agent_host.errors import AgentHostError, ErrorCode, ServiceError, ServiceUnavailable
 from agent_host.lenient_json import encodable
 from agent_host.regular_files import open_regular
 from agent_host.services.answers import as_object, checked_id, checked_uri
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 MAX_ARTIFACT_BYTES = 50 * 1024 * 1024
 """What the Workspace Service takes in one piece."""
 _INLINE_BYTES = 1024 * 1024
+_COOL_DOWN_S = 30.0
 
 
 class UploadFailed(AgentHostError):
@@ -108,10 +110,14 @@ class HttpWorkspaceService:
         self._client = client
         self._path = f"/workspaces/{checked_id(workspace_id, 'workspaceId')}/artifacts"
         self._session_id = session_id
+        self._away_until = 0.0
 
     async def upload(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> str:
-        """See WorkspaceService. What is over the limit is not sent."""
+        """See WorkspaceService. What is over the limit is not sent; nor, for half a minute after the service was away
+        in spite of all retries, is anything but the history: a call would wait for it."""
         _refuse_large(artifact)
+        if artifact.artifact_type != "session_history" and time.monotonic() < self._away_until:
+            raise UploadFailed(f"artifact {_shown(artifact)} was not sent: the service was away a moment ago")
         if len(artifact.data) <= _INLINE_BYTES:
             body, key = self._encoded(artifact, task_id, step_id)
         else:
@@ -120,6 +126,8 @@ class HttpWorkspaceService:
             answer = as_object(await self._client.post(self._path, body, idempotency_key=key), "the answer")
             return checked_uri(answer.get("artifactUri"), "artifactUri")
         except ServiceError as error:
+            if isinstance(error, ServiceUnavailable):
+                self._away_until = time.monotonic() + _COOL_DOWN_S
             raise UploadFailed(f"storing artifact {_shown(artifact)} failed: {error}") from error
 
     def _encoded(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> tuple[bytes, str]:

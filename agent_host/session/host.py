@@ -86,7 +86,11 @@ class SessionHost:
             session = self.at_work(session_id)
             if session.busy:
                 raise OutOfOrder(f"session {session_id} is at work; there is nothing to resume")
-            return await self._opener.refresh(session, cursor=cursor)
+            try:
+                return await self._opener.refresh(session, cursor=cursor)
+            finally:
+                if session.ended:  # the service said so
+                    self.over.set()
         self._only_once()
         self._opening = True
         try:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host import lenient_json
-from agent_host.errors import AgentHostError, ErrorCode, SessionNotReady, UsageError
+from agent_host.errors import ErrorCode, SessionNotReady, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.routing.capabilities import TOOLS
+from agent_host.services.session import say_goodbye
 from agent_host.session.moves import workspaces
 from agent_host.session.patches import as_text, preview
 from agent_host.session.reports import session_state
@@ -51,9 +52,10 @@ class Session:
     """A session around its loop context. One task at a time; each may follow another on the same thread.
 
     `desk` is where approvals wait for a client, None where there is none; `service` is told of the end, `resources`
-    are let go with the session. After the end `kept_at` is the file of the result where the disk took it, and `unkept`
-    what it refused, in one line; `stays`: the session can then be resumed although its task is over. `on_broken` is
-    told when a task died of a fault of the program; whoever waits for the task gets it as well.
+    are let go with the session, `undelivered` says what observers did not get. After the end `kept_at` is the file of
+    the result where the disk took it, and `unkept` what it refused, in one line; `stays`: the session can then be
+    resumed although its task is over. `on_broken` is told when a task died of a fault of the program; whoever waits for
+    the task gets it as well.
     """
 
     def __init__(
@@ -65,12 +67,14 @@ class Session:
         service: SessionService,
         resources: AsyncExitStack,
         settings: Settings,
+        undelivered: Callable[[], Sequence[str]],
     ) -> None:
         self._ctx = ctx
         self._paths = paths
         self._service = service
         self._resources = resources
         self._settings = settings
+        self._undelivered = undelivered
         self._life = session_machine()
         self._life.fire("open")
         self._began = time.monotonic()
@@ -178,6 +182,11 @@ class Session:
         """The result object of the last task (interface section 1)."""
         return self._work.result(end)
 
+    @property
+    def undelivered(self) -> Sequence[str]:
+        """After the end, one line for each observer that did not get all there was."""
+        return self._undelivered()
+
     # Its tasks
 
     def announce(self, environment: str) -> None:
@@ -244,8 +253,19 @@ class Session:
             self._work.cancel(task.task_id, force=False, grace_s=0)
             if not await self._work.idle(_STEP_PATIENCE_S):
                 self._ctx.cancellation.force(grace_s=0)
+                self._work.hurry(_FORCE_PATIENCE_S / 2)
                 await self._work.idle(_FORCE_PATIENCE_S)
         await self._end("cancel" if open_task else "complete", self._work.last_end, reason)
+
+    async def expire(self, reason: str) -> None:
+        """The Session Service has ended the session: nobody will ever resume it (AH 9.6)."""
+        self._ending = True
+        self._life.fire("fail")
+        payload = {"reason": ErrorCode.SESSION_EXPIRED, "message": reason}
+        self._ctx.emitter.emit(EventType.SESSION_FAILED, payload)
+        await self._work.upload_history(_OBSERVERS_S)
+        self._ctx.emitter.flush()
+        await self._let_go(delete=True)
 
     async def leave(self) -> None:
         """Finish the step and let the session go; the next process resumes it."""
@@ -282,7 +302,7 @@ class Session:
     async def _end(self, trigger: str, end: TaskEnd | None, reason: str | None) -> None:
         """Never raises for a disk that is full: what could not be kept is told by an event and in `unkept`."""
         ctx = self._ctx
-        await self._work.upload_history()
+        await self._work.upload_history(_OBSERVERS_S)
         kept = end is None or self._keep_result(end)
         # A disk that did not take the result keeps the checkpoint instead: a resume tells the end again.
         self.stays = not kept
@@ -300,16 +320,9 @@ class Session:
         kind = EventType.SESSION_CANCELLED if trigger == "cancel" else EventType.SESSION_COMPLETED
         ctx.emitter.emit(kind, told)
         ctx.emitter.flush()
-        await self._tell_service(reason or trigger)
+        why = reason or ("completed" if end is None else end.status)
+        await say_goodbye(self._service, self.session_id, reason=why, within_s=_OBSERVERS_S)
         await self._let_go(delete=True)
-
-    async def _tell_service(self, reason: str) -> None:
-        """Best effort: the session is over here, whether or not the service hears of it."""
-        try:
-            async with asyncio.timeout(_OBSERVERS_S):
-                await self._service.cancel(self.session_id, reason=reason)
-        except (AgentHostError, TimeoutError):
-            return
 
     async def _let_go(self, *, delete: bool = False) -> None:
         ctx = self._ctx

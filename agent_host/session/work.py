@@ -32,6 +32,9 @@ _END_EVENTS: dict[EndStatus, EventType] = {
     "cancelled": EventType.TASK_CANCELLED,
     "paused": EventType.SESSION_PAUSED,
 }
+HISTORY_S = 15.0
+"""The time that the upload of a history gets, all its tries together."""
+_AGAIN_AFTER_S = 1.0
 _GIVEN_UP = "the next task was started instead"
 
 
@@ -50,6 +53,8 @@ class Work:
         self._resumed_from_step: int | None = None
         self._result: dict[str, Any] | None = None
         self._uploaded_messages = 0
+        self._upload_failed = (0, 0.0)  # of how many messages, and when
+        self._upload_limit: asyncio.Timeout | None = None
         self.tasks = 0
 
     @property
@@ -168,21 +173,34 @@ class Work:
             )
         return self._result
 
-    async def upload_history(self) -> None:
-        """The whole thread as the session's `session_history` artifact (AH 5.5), unless that is done."""
+    def hurry(self, within_s: float) -> None:
+        """Give the upload of a history that is under way so much time and no more."""
+        if self._upload_limit is not None:
+            self._upload_limit.reschedule(asyncio.get_running_loop().time() + within_s)
+
+    async def upload_history(self, within_s: float = HISTORY_S) -> None:
+        """The whole thread as the session's `session_history` artifact (AH 5.5), unless that is done, or has failed a
+        moment ago."""
         ctx, messages = self._ctx, self._ctx.state.thread
-        if len(messages) == self._uploaded_messages:
+        failed_messages, failed_at = self._upload_failed
+        just_failed = len(messages) == failed_messages and time.monotonic() - failed_at < _AGAIN_AFTER_S
+        if len(messages) == self._uploaded_messages or just_failed:
             return
         data = b"".join((b"[", *_separated(messages), b"]"))
         artifact = Artifact("session_history", "session_history.json", "application/json", data)
         count, task = len(messages), ctx.state.task
         task_id = None if task is None else task.task_id
         try:
-            await ctx.workspace.upload(artifact, task_id=task_id, step_id=None)
+            async with asyncio.timeout(within_s) as self._upload_limit:
+                await ctx.workspace.upload(artifact, task_id=task_id, step_id=None)
+        except (UploadFailed, TimeoutError) as error:
+            self._upload_failed = (count, time.monotonic())
+            payload = {"artifactName": artifact.name, "message": str(error) or "it took too long"}
+            ctx.emitter.emit(EventType.ARTIFACT_UPLOAD_FAILED, payload, task_id=task_id)
+        else:
             self._uploaded_messages = count
-        except UploadFailed as error:
-            failed = {"artifactName": artifact.name, "message": str(error)}
-            ctx.emitter.emit(EventType.ARTIFACT_UPLOAD_FAILED, failed, task_id=task_id)
+        finally:
+            self._upload_limit = None
 
     def _make_room(self, task_id: str) -> None:
         """See to it that no other task is open."""
