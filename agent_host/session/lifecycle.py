@@ -248,14 +248,16 @@ class Session:
         """The clean end, whatever is at work (AH 3.4): within the patience of a desktop that waits for it."""
         self._ending = True
         task = self._ctx.state.task
-        open_task = task is not None and task.status == "running"
-        if task is not None and open_task:
+        trigger = "complete"
+        if task is not None and task.status == "running":
+            trigger = "cancel"
             self._work.cancel(task.task_id, force=False, grace_s=0)
-            if not await self._work.idle(_STEP_PATIENCE_S):
-                self._ctx.cancellation.force(grace_s=0)
-                self._work.hurry(_FORCE_PATIENCE_S / 2)
-                await self._work.idle(_FORCE_PATIENCE_S)
-        await self._end("cancel" if open_task else "complete", self._work.last_end, reason)
+        if not await self._work.idle(_STEP_PATIENCE_S):
+            self._ctx.cancellation.force(grace_s=0)
+            self._work.hurry(_FORCE_PATIENCE_S / 2)
+            if not await self._work.idle(_FORCE_PATIENCE_S):
+                await self._work.give_up()
+        await self._end(trigger, self._work.end_on_record(), reason)
 
     async def expire(self, reason: str) -> None:
         """The Session Service has ended the session: nobody will ever resume it (AH 9.6)."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from agent_host.loop.context import EndStatus, LoopContext
     from agent_host.states import Machine, SessionStatus
+    from state.checkpoint import TaskStatus
 
 _END_EVENTS: dict[EndStatus, EventType] = {
     "completed": EventType.TASK_COMPLETED,
@@ -35,6 +36,13 @@ _END_EVENTS: dict[EndStatus, EventType] = {
 HISTORY_S = 15.0
 """The time that the upload of a history gets, all its tries together."""
 _AGAIN_AFTER_S = 1.0
+# A task that is still running on record when its session is ended was cancelled by that.
+_ENDED_AS: dict[TaskStatus, EndStatus] = {
+    "running": "cancelled",
+    "completed": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
 _GIVEN_UP = "the next task was started instead"
 
 
@@ -74,6 +82,10 @@ class Work:
         running = self._running
         done = running is not None and running.done() and not running.cancelled() and running.exception() is None
         return running.result() if running is not None and done else None
+
+    def end_on_record(self) -> TaskEnd | None:
+        """How the last task ended, in this process or before; None for a session without any."""
+        return self.last_end or (None if self._ctx.state.task is None else self._told_again())
 
     def start(self, task_id: str, prompt: str, *, max_steps: int, options: TaskOptions) -> None:
         """Begin a task; on return it is on record and under way.
@@ -161,6 +173,12 @@ class Work:
         if self._running is not None:
             await asyncio.wait([self._running], timeout=within_s)
         return not self.busy
+
+    async def give_up(self) -> None:
+        """End a task that cannot be waited for any longer, as a crash would."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
 
     def result(self, end: TaskEnd) -> dict[str, Any]:
         """The result object of the last task (interface section 1); the same one whenever it is asked for."""
@@ -252,8 +270,7 @@ class Work:
         """The end of a task whose process died between the end and its clean-up."""
         task = self._ctx.task
         text = last_answer(self._ctx.state.thread) if task.status == "completed" else ""
-        status: EndStatus = "completed" if task.status == "completed" else "failed"
-        return TaskEnd("cancelled" if task.status == "cancelled" else status, task.reason, task.reason, text)
+        return TaskEnd(_ENDED_AS[task.status], task.reason, task.reason, text)
 
 
 def _separated(messages: Iterable[bytes]) -> Iterator[bytes]:
