@@ -147,12 +147,13 @@ async def _run(
 
 def _tell_of_losses(session: Session, display: Display, resume_command: str) -> None:
     """What could not be told or kept at the end, after which the disk has been asked for the last time."""
-    if session.unkept is not None:
-        notice(f"{session.unkept}{_STAYS}{resume_command}" if session.stays else session.unkept)
+    ending = session.ending
+    if ending.unkept is not None:
+        notice(f"{ending.unkept}{_STAYS}{resume_command}" if ending.stays else ending.unkept)
     for line in session.undelivered:
         notice(line)
     if display.lost is not None:
-        notice(display.lost if session.kept_at is None else f"{display.lost}; the result is kept in {session.kept_at}")
+        notice(display.lost if ending.kept_at is None else f"{display.lost}; the result is kept in {ending.kept_at}")
 
 
 def _found_on_disk(report: LoadReport) -> Iterator[str]:

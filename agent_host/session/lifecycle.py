@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
-import time
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from agent_host import lenient_json
 from agent_host.errors import ErrorCode, SessionNotReady, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.routing.capabilities import TOOLS
-from agent_host.services.session import say_goodbye
+from agent_host.session.ending import Ending
 from agent_host.session.moves import workspaces
 from agent_host.session.patches import as_text, preview
 from agent_host.session.reports import session_state
 from agent_host.session.tasks import first_versions
 from agent_host.session.work import Work
-from agent_host.stamps import now_rfc3339
 from agent_host.states import SessionStatus, session_machine
 from policy.options import AS_THE_BUNDLE_SAYS
-from state import errors as state_errors
-from state.disk import LOCAL_DISK
-from state.files import replace_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -45,17 +36,14 @@ if TYPE_CHECKING:
 _STEP_PATIENCE_S = 5.0
 _FORCE_PATIENCE_S = 2.0
 _FORCE_GRACE_S = 2.0
-_OBSERVERS_S = 1.5
 
 
 class Session:
     """A session around its loop context. One task at a time; each may follow another on the same thread.
 
     `desk` is where approvals wait for a client, None where there is none; `service` is told of the end, `resources`
-    are let go with the session, `undelivered` says what observers did not get. After the end `kept_at` is the file of
-    the result where the disk took it, and `unkept` what it refused, in one line; `stays`: the session can then be
-    resumed although its task is over. `on_broken` is told when a task died of a fault of the program; whoever waits for
-    the task gets it as well.
+    are let go with the session, `undelivered` says what observers did not get. `ending` knows what the end could keep.
+    `on_broken` is told when a task died of a fault of the program; whoever waits for the task gets it as well.
     """
 
     def __init__(
@@ -71,21 +59,15 @@ class Session:
     ) -> None:
         self._ctx = ctx
         self._paths = paths
-        self._service = service
-        self._resources = resources
         self._settings = settings
         self._undelivered = undelivered
         self._life = session_machine()
         self._life.fire("open")
-        self._began = time.monotonic()
-        self._began_at = now_rfc3339()
         self._work = Work(ctx, self._life, self._broken)
-        self._ending = False
+        self._over = False
         self.on_broken: Callable[[BaseException], None] | None = None
         self.desk = desk
-        self.kept_at: str | None = None
-        self.unkept: str | None = None
-        self.stays = False
+        self.ending = Ending(ctx, paths, self._work, self._life, service, resources)
 
     # What it is
 
@@ -112,7 +94,7 @@ class Session:
     @property
     def ended(self) -> bool:
         """Whether it is over, or on its way there."""
-        return self._ending
+        return self._over
 
     @property
     def busy(self) -> bool:
@@ -246,7 +228,7 @@ class Session:
 
     async def shut_down(self, reason: str) -> None:
         """The clean end, whatever is at work (AH 3.4): within the patience of a desktop that waits for it."""
-        self._ending = True
+        self._over = True
         task = self._ctx.state.task
         trigger = "complete"
         if task is not None and task.status == "running":
@@ -257,87 +239,33 @@ class Session:
             self._work.hurry(_FORCE_PATIENCE_S / 2)
             if not await self._work.idle(_FORCE_PATIENCE_S):
                 await self._work.give_up()
-        await self._end(trigger, self._work.end_on_record(), reason)
+        await self.ending.for_good(trigger, self._work.end_on_record(), reason)
 
     async def expire(self, reason: str) -> None:
-        """The Session Service has ended the session: nobody will ever resume it (AH 9.6)."""
-        self._ending = True
-        self._life.fire("fail")
-        payload = {"reason": ErrorCode.SESSION_EXPIRED, "message": reason}
-        self._ctx.emitter.emit(EventType.SESSION_FAILED, payload)
-        await self._work.upload_history(_OBSERVERS_S)
-        self._ctx.emitter.flush()
-        await self._let_go(delete=True)
+        """The Session Service has ended the session; see `Ending.expired`."""
+        self._over = True
+        await self.ending.expired(reason)
 
     async def leave(self) -> None:
         """Finish the step and let the session go; the next process resumes it."""
-        self._ending = True
+        self._over = True
         if self.desk is not None:
             self.desk.suspend()
         if self._work.busy:
             self.interrupt()
             await self._work.idle()
-        self._ctx.emitter.flush()
-        await self._let_go()
+        await self.ending.to_be_resumed()
 
     async def conclude(self, end: TaskEnd | None) -> None:
         """The end of a session that had one task: over for good when that is, else resumable. `end` is None when the
-        task has none. A task that ended with calls which nobody could approve can be gone on with by approving them,
-        until it is pruned."""
-        self._ending = True
-        if end is not None and not end.resumable:
-            if not self.result(end)["deniedApprovals"]:
-                await self._end("complete", end, None)
-                return
-            self._wait_for_approval(end)
-        self._ctx.emitter.flush()
-        await self._let_go()
-
-    def _wait_for_approval(self, end: TaskEnd) -> None:
-        ctx = self._ctx
-        self._keep_result(end)
-        ctx.checkpoint(None, "session_status", {"status": SessionStatus.PAUSED, "reason": ErrorCode.APPROVAL_REQUIRED})
-        totals = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
-        told = {"reason": ErrorCode.APPROVAL_REQUIRED, "message": "a resume can approve the calls that were denied"}
-        ctx.emit(EventType.SESSION_PAUSED, None, **totals, **told)
-
-    async def _end(self, trigger: str, end: TaskEnd | None, reason: str | None) -> None:
-        """Never raises for a disk that is full: what could not be kept is told by an event and in `unkept`."""
-        ctx = self._ctx
-        await self._work.upload_history(_OBSERVERS_S)
-        kept = end is None or self._keep_result(end)
-        # A disk that did not take the result keeps the checkpoint instead: a resume tells the end again.
-        self.stays = not kept
-        if not kept:
-            ctx.emitter.flush()
-            await self._let_go()
-            return
-        self._life.fire(trigger)
-        totals = {
-            "taskCount": self._work.tasks,
-            "totalTokens": ctx.state.session_tokens_used,
-            "durationMs": int((time.monotonic() - self._began) * 1000),
-        }
-        told = {**totals, "reason": reason} if reason is not None else totals
-        kind = EventType.SESSION_CANCELLED if trigger == "cancel" else EventType.SESSION_COMPLETED
-        ctx.emitter.emit(kind, told)
-        ctx.emitter.flush()
-        why = reason or ("completed" if end is None else end.status)
-        await say_goodbye(self._service, self.session_id, reason=why, within_s=_OBSERVERS_S)
-        await self._let_go(delete=True)
-
-    async def _let_go(self, *, delete: bool = False) -> None:
-        ctx = self._ctx
-        await self._resources.aclose()
-        if not delete:
-            ctx.store.close()
-            return
-        try:
-            ctx.store.delete()
-        except state_errors.WriteFailed as error:
-            self._warn_of_disk(str(error))
-            self.stays = _is_there(self._paths.snapshot)
-            ctx.emitter.flush()
+        task has none. Calls that nobody was there to approve keep it from being over."""
+        self._over = True
+        if end is None or end.resumable:
+            await self.ending.to_be_resumed()
+        elif self.result(end)["deniedApprovals"]:
+            await self.ending.until_approved(end)
+        else:
+            await self.ending.for_good("complete", end, None)
 
     def _broken(self, error: BaseException) -> None:
         """What is on record stays, and a resume goes on from there."""
@@ -351,32 +279,3 @@ class Session:
     def _leave_pause(self) -> None:
         if self._life.state is SessionStatus.PAUSED:
             self._life.fire("resume")
-
-    def _keep_result(self, end: TaskEnd) -> bool:
-        """Write result.json; False when the disk did not take it, which is then told."""
-        kept = {
-            **self.result(end),
-            "prompt": self._ctx.task.prompt,
-            "workspace": self._ctx.where.workspace,
-            "resumable": end.resumable,
-            "startedAt": self._began_at,
-            "endedAt": now_rfc3339(),
-        }
-        try:
-            os.makedirs(self._paths.records, mode=0o700, exist_ok=True)
-            replace_atomically(LOCAL_DISK, self._paths.result, [lenient_json.dumps(kept, option=orjson.OPT_INDENT_2)])
-        except OSError as error:
-            self._warn_of_disk(f"the result could not be kept: {error.strerror}")
-            return False
-        self.kept_at = self._paths.result
-        return True
-
-    def _warn_of_disk(self, message: str) -> None:
-        self.unkept = message
-        failed = {"message": message, "code": ErrorCode.CHECKPOINT_WRITE_FAILED}
-        task = self._ctx.state.task
-        self._ctx.emitter.emit(EventType.CHECKPOINT_FAILED, failed, task_id=None if task is None else task.task_id)
-
-
-def _is_there(path: str) -> bool:
-    return os.path.lexists(path)

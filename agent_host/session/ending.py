@@ -1,0 +1,148 @@
+"""The end of a session (AH 3.4, 9.6): what is kept of it, who is told, what is let go; for good, or to be resumed."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agent_host import lenient_json
+from agent_host.errors import ErrorCode
+from agent_host.events.kinds import EventType
+from agent_host.services.session import say_goodbye
+from agent_host.stamps import now_rfc3339
+from agent_host.states import SessionStatus
+from state import errors as state_errors
+from state.disk import LOCAL_DISK
+from state.files import replace_atomically
+
+if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
+    from agent_host.loop.context import LoopContext, TaskEnd
+    from agent_host.services.session import SessionService
+    from agent_host.session.work import Work
+    from agent_host.states import Machine
+    from state.locations import SessionPaths
+
+_OBSERVERS_S = 1.5
+
+
+class Ending:
+    """How one session ends. `service` is told of it, `resources` are let go.
+
+    `kept_at` is the file of the result where the disk took it, and `unkept` what it refused, in one line; `stays`: the
+    session can then be resumed although its task is over.
+    """
+
+    def __init__(
+        self,
+        ctx: LoopContext,
+        paths: SessionPaths,
+        work: Work,
+        life: Machine[SessionStatus],
+        service: SessionService,
+        resources: AsyncExitStack,
+    ) -> None:
+        self._ctx = ctx
+        self._paths = paths
+        self._work = work
+        self._life = life
+        self._service = service
+        self._resources = resources
+        self._began = time.monotonic()
+        self._began_at = now_rfc3339()
+        self.kept_at: str | None = None
+        self.unkept: str | None = None
+        self.stays = False
+
+    async def for_good(self, trigger: str, end: TaskEnd | None, reason: str | None) -> None:
+        """Over by `trigger` of the session's machine, with the last task's `end`. Never raises for a disk that is full:
+        what could not be kept is told by an event and in `unkept`."""
+        ctx = self._ctx
+        await self._work.upload_history(_OBSERVERS_S)
+        if end is not None and not self._keep_result(end):
+            # A disk that did not take the result keeps the checkpoint instead: a resume tells the end again.
+            self.stays = True
+            await self.to_be_resumed()
+            return
+        self._life.fire(trigger)
+        totals = {
+            "taskCount": self._work.tasks,
+            "totalTokens": ctx.state.session_tokens_used,
+            "durationMs": int((time.monotonic() - self._began) * 1000),
+        }
+        told = {**totals, "reason": reason} if reason is not None else totals
+        kind = EventType.SESSION_CANCELLED if trigger == "cancel" else EventType.SESSION_COMPLETED
+        ctx.emitter.emit(kind, told)
+        ctx.emitter.flush()
+        why = reason or ("completed" if end is None else end.status)
+        await say_goodbye(self._service, ctx.session_id, reason=why, within_s=_OBSERVERS_S)
+        await self._delete()
+
+    async def expired(self, reason: str) -> None:
+        """The Session Service has ended the session: nobody will ever resume it (AH 9.6)."""
+        self._life.fire("fail")
+        payload = {"reason": ErrorCode.SESSION_EXPIRED, "message": reason}
+        self._ctx.emitter.emit(EventType.SESSION_FAILED, payload)
+        await self._work.upload_history(_OBSERVERS_S)
+        await self._delete()
+
+    async def until_approved(self, end: TaskEnd) -> None:
+        """The task is over, and calls that nobody could approve can still be: by a resume, until it is pruned."""
+        ctx = self._ctx
+        self._keep_result(end)
+        self._life.fire("pause")
+        ctx.checkpoint(None, "session_status", {"status": SessionStatus.PAUSED, "reason": ErrorCode.APPROVAL_REQUIRED})
+        totals: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
+        told = {"reason": ErrorCode.APPROVAL_REQUIRED, "message": "a resume can approve the calls that were denied"}
+        ctx.emit(EventType.SESSION_PAUSED, None, **totals, **told)
+        await self.to_be_resumed()
+
+    async def to_be_resumed(self) -> None:
+        """Leave everything as it is on record."""
+        self._ctx.emitter.flush()
+        await self._resources.aclose()
+        self._ctx.store.close()
+
+    async def _delete(self) -> None:
+        ctx = self._ctx
+        ctx.emitter.flush()
+        await self._resources.aclose()
+        try:
+            ctx.store.delete()
+        except state_errors.WriteFailed as error:
+            self._warn_of_disk(str(error))
+            self.stays = _is_there(self._paths.snapshot)
+            ctx.emitter.flush()
+
+    def _keep_result(self, end: TaskEnd) -> bool:
+        """Write result.json; False when the disk did not take it, which is then told."""
+        kept = {
+            **self._work.result(end),
+            "prompt": self._ctx.task.prompt,
+            "workspace": self._ctx.where.workspace,
+            "resumable": end.resumable,
+            "startedAt": self._began_at,
+            "endedAt": now_rfc3339(),
+        }
+        try:
+            os.makedirs(self._paths.records, mode=0o700, exist_ok=True)
+            replace_atomically(LOCAL_DISK, self._paths.result, [lenient_json.dumps(kept, option=orjson.OPT_INDENT_2)])
+        except OSError as error:
+            self._warn_of_disk(f"the result could not be kept: {error.strerror}")
+            return False
+        self.kept_at = self._paths.result
+        return True
+
+    def _warn_of_disk(self, message: str) -> None:
+        self.unkept = message
+        failed = {"message": message, "code": ErrorCode.CHECKPOINT_WRITE_FAILED}
+        task = self._ctx.state.task
+        self._ctx.emitter.emit(EventType.CHECKPOINT_FAILED, failed, task_id=None if task is None else task.task_id)
+
+
+def _is_there(path: str) -> bool:
+    return os.path.lexists(path)
