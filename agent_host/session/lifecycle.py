@@ -197,20 +197,22 @@ class Session:
 
     def go_on(self, *, max_steps: int | None = None, replay_ids: Collection[str] = ()) -> None:
         """Go on with the task on record; see `Work.go_on`."""
-        self._leave_pause()
         more_steps = self._settings.integer("host.max_steps")
         self._work.go_on(max_steps=max_steps, replay_ids=replay_ids, more_steps=more_steps)
+        self._leave_pause()  # only now: a disk that is still full leaves the session paused
 
     def renew(self, bundle: PolicyBundle, model: str, head_of: Callable[[LoopContext], bytes]) -> None:
-        """Work under another bundle from here on (AH 8.6); `head_of` makes the front of model requests under it."""
+        """Work under another bundle from here on (AH 8.6); `head_of` makes the front of model requests under it. A pause
+        is over with it, unless a task waits to be gone on with."""
         ctx = self._ctx
         ctx.bundle, ctx.model = bundle, model
         ctx.head = head_of(ctx)
         ctx.head_tokens = ctx.count(ctx.head.decode())
         ctx.policy_expired = False
-        fields = {"status": SessionStatus.RUNNING, "policyBundleVersion": bundle.policy_bundle_version}
+        fields = {"status": self._life.state, "policyBundleVersion": bundle.policy_bundle_version}
         ctx.checkpoint(None, "session_status", fields)
-        self._leave_pause()
+        if not self._work.suspended:
+            self._leave_pause()
 
     def cancel_task(self, task_id: str, *, force: bool = False) -> None:
         """End a task for good; see `Work.cancel`."""
