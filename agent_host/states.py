@@ -94,8 +94,8 @@ SESSION_TABLE: tuple[Transition[SessionStatus], ...] = (
         "fail",
         (_S.RUNNING, _S.PAUSED),
         _S.FAILED,
-        "a fault of the program itself",
-        "`session_failed`; what is on record stays",
+        "a fault of the program itself, or the Session Service has ended it",
+        "`session_failed`; what is on record stays, after the service's word the checkpoint is removed",
     ),
 )
 

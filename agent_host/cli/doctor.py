@@ -1,4 +1,5 @@
-"""`agent-host doctor`: what this machine has; each line is a check, exit 1 when one that a run needs fails."""
+"""`agent-host doctor`: what this machine has; each line is a check. Exit 1 when one fails that a run needs, or that of a
+service which the environment names."""
 
 from __future__ import annotations
 
@@ -7,10 +8,13 @@ import shutil
 import sys
 import tempfile
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
 
 from agent_host.cli.shared import given_settings, state_dir_of
 from agent_host.cli.streams import answer
 from agent_host.errors import UsageError
+from agent_host.http_basics import LOOPBACK, shown_url
+from agent_host.services.endpoints import endpoints
 from agent_host.thread.tokens import TokenizerUnavailable, counter
 from config.load import ConfigError, load
 from state.locations import make_private_dir
@@ -41,6 +45,7 @@ def doctor(namespace: argparse.Namespace) -> int:
     checks = (
         _python(),
         _gateway(settings),
+        *_services(),
         _state_dir(state_dir_of(namespace)),
         _tokenizer(settings),
         _shell(),
@@ -57,18 +62,33 @@ def _python() -> Check:
 
 def _gateway(settings: Settings) -> Check:
     """Reachable means that something answers HTTP there; a model call would cost money."""
-    import httpx
-
     url = settings.text("llm.gateway")
     if not url:
         return Check("gateway", False, "none: give --gateway URL or set LLM_GATEWAY_ENDPOINT")
     if url.startswith("mock:"):
         return _mock_gateway(url.removeprefix("mock:"))
+    return _answers("gateway", url, trust_env=False)
+
+
+def _services() -> list[Check]:
+    """Those that the environment names."""
     try:
-        status = httpx.get(url, timeout=_PROBE_TIMEOUT_S, trust_env=False).status_code
+        named = endpoints(os.environ)._asdict()
+    except UsageError as error:
+        return [Check("services", False, str(error))]
+    urls = {name: url for name, url in named.items() if url is not None}
+    return [_answers(name, url, trust_env=urlsplit(url).hostname not in LOOPBACK) for name, url in urls.items()]
+
+
+def _answers(name: str, url: str, *, trust_env: bool) -> Check:
+    from agent_host.lean_httpx import httpx
+
+    shown = shown_url(url)
+    try:
+        status = httpx.get(url, timeout=_PROBE_TIMEOUT_S, trust_env=trust_env).status_code
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return Check("gateway", False, f"{url}: {str(error) or type(error).__name__}")
-    return Check("gateway", True, f"{url} answers (HTTP {status})")
+        return Check(name, False, f"{shown}: {str(error) or type(error).__name__}")
+    return Check(name, True, f"{shown} answers (HTTP {status})")
 
 
 def _mock_gateway(path: str) -> Check:

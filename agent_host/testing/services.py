@@ -76,6 +76,7 @@ class MockServices:
         self._requests: deque[ServiceRequest] = deque(maxlen=_MAX_RECORDS)
         self._faults: list[_Fault] = []
         self._hanging: list[str] = []
+        self._losing: list[str] = []
         self._server = HttpServer(self._handle, max_body_bytes=_MAX_BODY_BYTES)
         self.url = ""
 
@@ -140,10 +141,15 @@ class MockServices:
         """From here on, accept requests whose path starts with `path_prefix` and never answer them."""
         self._hanging.append(path_prefix)
 
+    def lose_answers(self, path_prefix: str, *, times: int = 1) -> None:
+        """Do what the next `times` requests whose path starts with `path_prefix` ask for, and never say so."""
+        self._losing += [path_prefix] * times
+
     def heal(self) -> None:
-        """Take back what `fail` and `hang` have set up."""
+        """Take back what `fail`, `hang` and `lose_answers` have set up."""
         self._faults.clear()
         self._hanging.clear()
+        self._losing.clear()
 
     def expire(self, session_id: str) -> None:
         """From here on the session cannot be resumed."""
@@ -198,6 +204,11 @@ class MockServices:
         except Refused as refused:
             headers = _JSON if refused.retry_after is None else {**_JSON, "retry-after": refused.retry_after}
             await reply.send(refused.status, headers, orjson.dumps(refused.body))
+            return
+        lost = next((prefix for prefix in self._losing if request.path.startswith(prefix)), None)
+        if lost is not None:
+            self._losing.remove(lost)
+            await reply.until_client_leaves()
             return
         await reply.send(status, _JSON, b"" if answer is None else orjson.dumps(answer))
 

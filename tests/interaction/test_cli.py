@@ -335,6 +335,22 @@ def test_doctor(host: Host) -> None:
     assert host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}").code == 0
 
 
+def test_doctor_asks_the_services_that_are_named(host: Host) -> None:
+    mock = f"mock:{host.script(say('x'))}"
+    with gateway(say("x")) as there:
+        env = {"SESSION_SERVICE_URL": there.url, "AUDIT_SERVICE_URL": NOWHERE}
+        sick = host.run("doctor", "--gateway", mock, env=env)
+    assert sick.code == 1
+    lines = {line[6:].split()[0]: line for line in sick.text.splitlines()}
+    assert lines["session"].startswith("ok")
+    assert there.url in lines["session"]
+    assert lines["audit"].startswith("FAIL")
+    assert NOWHERE in lines["audit"]
+    assert not {"workspace", "approval", "telemetry"} & set(lines)
+    wrong = host.run("doctor", "--gateway", mock, env={"SESSION_SERVICE_URL": "ftp://x"})
+    assert (wrong.code, wrong.text.count("$SESSION_SERVICE_URL")) == (1, 1)
+
+
 def test_doctor_finds_what_is_wrong(host: Host) -> None:
     host.state.write_text("a file in the directory's place")
     sick = host.run("doctor", "--gateway", NOWHERE)

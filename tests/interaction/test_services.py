@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,7 +43,7 @@ def sent(services: MockServices, prefix: str) -> str:
 
 
 def test_a_run_with_all_services(host: Host) -> None:
-    (host.workspace / "report.txt").write_text("the-content-of-a-file\n")
+    (host.workspace / "report.txt").write_text(f"the-content-of-a-file {SERVICES_TOKEN} {GATEWAY_TOKEN}\n")
     grants = {"Shell.Exec": {"blockedCommands": ["curl"]}, "Workspace.Upload": {}}
     turns = [
         use(
@@ -47,6 +51,7 @@ def test_a_run_with_all_services(host: Host) -> None:
             call("WriteFile", path=str(host.workspace / "a.txt"), content="the-text-of-a-model\n"),
         ),
         use(call("UploadArtifact", path=str(host.workspace / "report.txt")), shell("env; cat /proc/$PPID/environ")),
+        use(call("ReadFile", path=str(host.workspace / "report.txt"))),
         say("the-answer-of-a-model"),
     ]
     with serving(host, {"grants": grants}) as services, gateway(*turns) as served:
@@ -54,7 +59,7 @@ def test_a_run_with_all_services(host: Host) -> None:
     assert (outcome.code, outcome.stderr) == (0, "")
     (session,) = services.sessions.values()
     assert outcome.result["sessionId"] == session.session_id
-    assert [one["status"] for one in outcome.result["toolCalls"]] == ["denied", "succeeded", "succeeded", "succeeded"]
+    assert [one["status"] for one in outcome.result["toolCalls"]] == ["denied"] + ["succeeded"] * 4
     assert session.request.items() >= {"executionEnvironment": "desktop"}.items()
     assert session.request["workspaceHint"] == {"localPaths": [str(host.workspace)]}
     assert session.request["clientInfo"]["localAgentHostVersion"]
@@ -66,7 +71,7 @@ def test_a_run_with_all_services(host: Host) -> None:
     # What is kept.
     diff, upload, *_ = services.artifacts
     assert (diff.fields["artifactType"], diff.workspace_id) == ("file_diff", session.workspace_id)
-    assert upload.data == b"the-content-of-a-file\n"
+    assert upload.data == b"the-content-of-a-file [redacted] [redacted]\n"
     history = json.loads(services.histories[session.session_id].data)
     assert [message["role"] for message in history][:3] == ["system", "user", "assistant"]
     uploads = services.requests_to("/workspaces/")
@@ -190,6 +195,36 @@ def test_a_pause_keeps_the_session_for_a_resume(host: Host) -> None:
     assert types(services.audit_events)[-1] == "session_paused"
 
 
+def test_a_signal_leaves_the_session_for_a_resume(host: Host) -> None:
+    with serving(host) as services, gateway(say("never all of it", chunk_delay_ms=60_000)) as served:
+        process = host.start("run", PROMPT, "--gateway", served.url, env=services_at(services.url))
+        eventually(lambda: served.count, "the model's turn")
+        process.interrupt()
+        assert process.finish().code == 130
+    (session,) = services.sessions.values()
+    assert session.status == "active"
+    assert types(services.audit_events)[-1] == "task_cancelled"
+
+
+def test_a_task_that_is_cancelled_leaves_the_session_active(host: Host) -> None:
+    with (
+        serving(host) as services,
+        gateway(say("never all of it", chunk_delay_ms=60_000)) as served,
+        Serving(host, services_at(services.url), "--gateway", served.url) as client,
+    ):
+        session_id = client.create()["sessionId"]
+        client.result("StartTask", sessionId=session_id, taskId="t", prompt=PROMPT)
+        client.event("llm_request_started")
+        client.result("CancelTask", sessionId=session_id, taskId="t")
+        client.event("task_cancelled")
+        assert services.histories[session_id].fields["taskId"] == "t"
+        assert services.sessions[session_id].status == "active"
+        assert client.hang_up() == 0
+    # Nobody said that it was over: another process may go on with it.
+    assert services.sessions[session_id].status == "active"
+    assert f"{session_id}.json" in host.checkpoints()
+
+
 def test_a_killed_process_goes_on_under_the_services_word(host: Host) -> None:
     wait = "echo ran >> effects; touch up; while [ ! -e go ]; do sleep 0.02; done"
     first = use(call("WriteFile", path=str(host.workspace / "a.txt"), content="one\n"), shell(wait))
@@ -209,3 +244,14 @@ def test_a_killed_process_goes_on_under_the_services_word(host: Host) -> None:
     assert session.session_id in services.histories
     assert (session.status, session.reason) == ("cancelled", "completed")
     no_token_anywhere(host, services, served.results())
+
+
+def test_the_example_of_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "services.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.setenv("PATH", os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"])))
+    for variable in ("AGENT_HOST_CONFIG", "LLM_GATEWAY_ENDPOINT"):
+        monkeypatch.delenv(variable, raising=False)
+    found: dict[str, Any] = {}
+    exec(compile(example, "docs/services.md", "exec"), found)
+    found["test_what_my_services_would_see"](tmp_path)

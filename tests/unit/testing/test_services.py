@@ -32,9 +32,11 @@ def test_it_serves_code_without_an_event_loop() -> None:
     assert [one.path for one in services.requests_to("/sessions/")] == [f"/sessions/{session_id}/cancel"]
 
 
-async def post(services: MockServices, path: str, body: Any, key: str | None = None) -> httpx.Response:
+async def post(
+    services: MockServices, path: str, body: Any, key: str | None = None, within_s: float = 5.0
+) -> httpx.Response:
     headers = {} if key is None else {"idempotency-key": key}
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=within_s) as client:
         return await client.post(services.url + path, json=body, headers=headers)
 
 
@@ -83,6 +85,16 @@ async def test_sessions_that_cannot_be_resumed() -> None:
         answers = [await post(services, f"/sessions/{each}/resume", {}) for each in (one, two, "nobody")]
     assert [answer.status_code for answer in answers] == [409, 409, 404]
     assert [answer.json()["code"] for answer in answers] == ["SESSION_EXPIRED", "SESSION_EXPIRED", "SESSION_NOT_FOUND"]
+
+
+async def test_a_lost_answer_is_given_to_who_asks_again() -> None:
+    async with MockServices() as services:
+        services.lose_answers("/sessions")
+        with pytest.raises(httpx.ReadTimeout):
+            await post(services, "/sessions", NEW, key="k", within_s=0.2)
+        (session_id,) = services.sessions
+        assert (await post(services, "/sessions", NEW, key="k")).json()["sessionId"] == session_id
+        assert len(services.sessions) == 1
 
 
 async def test_faults_are_for_their_path_and_can_be_taken_back() -> None:
