@@ -202,17 +202,17 @@ class Session:
         self._leave_pause()  # only now: a disk that is still full leaves the session paused
 
     def renew(self, bundle: PolicyBundle, model: str, head_of: Callable[[LoopContext], bytes]) -> None:
-        """Work under another bundle from here on (AH 8.6); `head_of` makes the front of model requests under it. A pause
-        is over with it, unless a task waits to be gone on with."""
+        """Work under another bundle from here on (AH 8.6); `head_of` makes the front of model requests under it. A
+        pause is over with it, unless a task waits to be gone on with."""
         ctx = self._ctx
         ctx.bundle, ctx.model = bundle, model
         ctx.head = head_of(ctx)
         ctx.head_tokens = ctx.count(ctx.head.decode())
         ctx.policy_expired = False
-        fields = {"status": self._life.state, "policyBundleVersion": bundle.policy_bundle_version}
-        ctx.checkpoint(None, "session_status", fields)
         if not self._work.suspended:
             self._leave_pause()
+        fields = {"status": self._life.state, "policyBundleVersion": bundle.policy_bundle_version}
+        ctx.checkpoint(None, "session_status", fields)
 
     def cancel_task(self, task_id: str, *, force: bool = False) -> None:
         """End a task for good; see `Work.cancel`."""
