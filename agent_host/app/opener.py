@@ -117,7 +117,7 @@ class SessionOpener:
                 store = open_store(launch, session_id)
                 opened.callback(store.close)
                 backends.know(store.state.identity)
-                grant = await self._granted_again(backends, store, cursor)
+                grant = await self._granted_again(launch, backends, store, cursor)
                 place = place_of(launch)
                 parts = Parts.of(launch, place, _bundle(launch, place, grant))
                 url = await resources.enter_async_context(_gateway(launch))
@@ -150,7 +150,9 @@ class SessionOpener:
         resources.push_async_callback(self._backends.aclose)
         return self._backends
 
-    async def _granted_again(self, backends: Backends, store: FileSession, cursor: str | None) -> SessionGrant:
+    async def _granted_again(
+        self, launch: Launch, backends: Backends, store: FileSession, cursor: str | None
+    ) -> SessionGrant:
         state = store.state
         try:
             grant = await backends.sessions().resume(
@@ -159,7 +161,8 @@ class SessionOpener:
         except SessionExpired as error:
             with state_errors_translated():
                 store.delete()  # nobody will ever resume it (AH 9.6)
-            raise SessionExpired(f"{error}; {_DELETED}") from error
+            kept = _kept_result(SessionPaths(launch.state_dir, state.identity.session_id))
+            raise SessionExpired(f"{error}; {_DELETED}{kept}") from error
         except SessionNotFound as error:  # it may be another service than that of its beginning
             raise SessionNotFound(f"{error}; what is here of it is kept") from error
         _refuse_incompatible(grant)
@@ -183,13 +186,15 @@ class SessionOpener:
         )
         reporter = backends.approvals(paths)
         log = RunLog(paths.events, max_bytes=launch.settings.integer("host.max_run_log_bytes"))
-        emitter.attach([log, *backends.observers(), ApprovalReports(reporter, identity), *self._watch(first_id)])
+        reports = ApprovalReports(reporter, identity, secrets.scrubber.text)
+        emitter.attach([log, *backends.observers(), reports, *self._watch(first_id)])
         gate = self._gate(launch)
         workspace = backends.workspace(identity, paths, store.blobs)
         ctx = make_context(launch, parts, store, Gateway(url, TlsContext(url)), secrets, gate, emitter, workspace)
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.llm.aclose)
+        reports.again(store.state)
         return Session(
             ctx,
             paths,
@@ -199,6 +204,11 @@ class SessionOpener:
             settings=launch.settings,
             undelivered=backends.undelivered,
         )
+
+
+def _kept_result(paths: SessionPaths) -> str:
+    """Words for a session that was over: its process died between its word to the service and its last file."""
+    return f"; its task was over, the result is kept in {paths.result}" if os.path.exists(paths.result) else ""
 
 
 def _introduced(new: NewSession, launch: Launch) -> NewSession:

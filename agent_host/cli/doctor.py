@@ -1,5 +1,5 @@
-"""`agent-host doctor`: what this machine has; each line is a check. Exit 1 when one fails that a run needs, or that of a
-service which the environment names."""
+"""`agent-host doctor`: what this machine has; each line is a check. Exit 1 when one fails that a run needs, or one of a
+service that the environment names."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class ApprovalDecision(NamedTuple):
-    """One answer of a person, or of the policy in place of one. `client_timestamp` is RFC 3339."""
+    """One answer of a person, or of the policy in place of one. `client_timestamp` is RFC 3339. `told_again`: a former
+    process may have had it kept already."""
 
     approval_id: str
     session_id: str
@@ -35,6 +36,7 @@ class ApprovalDecision(NamedTuple):
     step_id: str | None = None
     reason: str | None = None
     risk_level: str | None = None
+    told_again: bool = False
 
     def to_wire(self) -> dict[str, Any]:
         """The body of POST /approvals; absent fields are left out."""
@@ -74,11 +76,18 @@ class EmbeddedApprovalService:
         line = lenient_json.dumps(decision.to_wire(), option=orjson.OPT_APPEND_NEWLINE)
         try:
             LOCAL_DISK.make_private_dir(os.path.dirname(self._path))
+            if decision.told_again and self._has(decision):
+                return
             with os.fdopen(open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as handle:
                 handle.write(line)
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise ServiceUnavailable(f"approval {decision.approval_id} was not kept: {reason}") from error
+
+    def _has(self, decision: ApprovalDecision) -> bool:
+        named = orjson.dumps(decision.approval_id)
+        with os.fdopen(open_regular(self._path, os.O_RDONLY | os.O_CREAT), "rb") as handle:
+            return any(named in line for line in handle)
 
 
 class HttpApprovalService:
@@ -90,7 +99,9 @@ class HttpApprovalService:
     async def record(self, decision: ApprovalDecision) -> None:
         """See ApprovalService."""
         body = lenient_json.dumps(decision.to_wire())
-        await self._client.post("/approvals", body, idempotency_key=hashlib.sha256(body).hexdigest())
+        # What was decided: who tells it again after a crash knows neither when that was nor all that was shown.
+        known_by = lenient_json.dumps([decision.session_id, decision.approval_id, decision.decision])
+        await self._client.post("/approvals", body, idempotency_key=hashlib.sha256(known_by).hexdigest())
 
 
 class ApprovalReporter:

@@ -2,50 +2,111 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from agent_host.events.kinds import EventType
+from agent_host.routing.capabilities import TOOLS
 from agent_host.services.approval import ApprovalDecision
 from agent_host.stamps import rfc3339
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agent_host.events.emitter import Event
     from agent_host.services.approval import ApprovalReporter
-    from state.checkpoint import SessionIdentity
+    from state.checkpoint import Checkpoint, SessionIdentity
+    from state.open_step import Call
 
 
 class ApprovalReports:
-    """A sink that hands every decision to `reporter`. Nobody waits for the service."""
+    """A sink that hands every decision to `reporter`, each once. Nobody waits for the service. `scrub` takes secrets
+    out of a text."""
 
-    def __init__(self, reporter: ApprovalReporter, identity: SessionIdentity) -> None:
+    def __init__(self, reporter: ApprovalReporter, identity: SessionIdentity, scrub: Callable[[str], str]) -> None:
         self._reporter = reporter
         self._identity = identity
+        self._scrub = scrub
         self._asked: dict[str, dict[str, Any]] = {}
+        self._again: set[str] = set()
+
+    def again(self, state: Checkpoint) -> None:
+        """Report the answers of the step that a former process left open: it may have died before the service knew. A
+        service that knew has the same decision under the same key."""
+        step, task = state.open_step, state.task
+        if step is None or task is None:
+            return
+        for call in step.calls:
+            if call.decision is not None and call.approval_id is not None:
+                self._again.add(call.approval_id)
+                self._report(
+                    call.approval_id,
+                    task_id=task.task_id,
+                    step_id=step.step_id,
+                    approved=call.decision["approved"],
+                    reason=call.decision.get("reason"),
+                    summary=self._summary(call),
+                    at=time.time(),
+                    again=True,
+                )
 
     def take(self, event: Event) -> None:
         """Remember what was asked, and report what was answered."""
         payload = event.payload
         if event.event_type is EventType.APPROVAL_REQUESTED:
             self._asked[payload["approvalId"]] = payload
-        elif event.event_type is EventType.APPROVAL_RESOLVED:
+        elif event.event_type is EventType.APPROVAL_RESOLVED and payload["approvalId"] not in self._again:
             asked = self._asked.pop(payload["approvalId"], {})
-            who = self._identity
-            self._reporter.take(
-                ApprovalDecision(
-                    approval_id=payload["approvalId"],
-                    session_id=who.session_id,
-                    task_id=event.task_id or "",
-                    step_id=event.step_id,
-                    user_id=who.user_id,
-                    tenant_id=who.tenant_id,
-                    workspace_id=who.workspace_id,
-                    decision=payload["decision"],
-                    reason=payload.get("reason"),
-                    action_summary=asked.get("actionSummary", ""),
-                    risk_level=asked.get("riskLevel"),
-                    client_timestamp=rfc3339(event.at),
-                )
+            self._report(
+                payload["approvalId"],
+                task_id=event.task_id or "",
+                step_id=event.step_id,
+                approved=payload["decision"] == "approved",
+                reason=payload.get("reason"),
+                summary=asked.get("actionSummary", ""),
+                risk=asked.get("riskLevel"),
+                at=event.at,
             )
 
     def flush(self) -> None:
         """Nothing waits here."""
+
+    def _report(
+        self,
+        approval_id: str,
+        *,
+        task_id: str,
+        step_id: str | None,
+        approved: bool,
+        reason: str | None,
+        summary: str,
+        at: float,
+        risk: str | None = None,
+        again: bool = False,
+    ) -> None:
+        who = self._identity
+        self._reporter.take(
+            ApprovalDecision(
+                approval_id=approval_id,
+                session_id=who.session_id,
+                task_id=task_id,
+                step_id=step_id,
+                user_id=who.user_id,
+                tenant_id=who.tenant_id,
+                workspace_id=who.workspace_id,
+                decision="approved" if approved else "denied",
+                reason=reason,
+                action_summary=summary,
+                risk_level=risk,
+                client_timestamp=rfc3339(at),
+                told_again=again,
+            )
+        )
+
+    def _summary(self, call: Call) -> str:
+        """The call in one line; what the person was shown of it is not on record."""
+        from agent_host.approval.display import one_line  # rarely needed
+
+        row = TOOLS.get(call.tool_name)
+        subject = "" if row is None else f": {call.arguments.get(row.argument, '')}"
+        return one_line(self._scrub(f"{call.tool_name}{subject}"))

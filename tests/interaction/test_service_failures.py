@@ -203,3 +203,44 @@ def test_an_upload_whose_answer_was_lost_with_the_process_is_not_doubled(host: H
     assert len({one.headers["idempotency-key"] for one in services.requests if "note.txt" in str(one.body)}) == 1
     (history,) = services.histories.values()
     assert json.loads(history.data)[-1]["content"] == "done"
+
+
+def test_a_kill_after_any_record_loses_and_doubles_nothing_at_the_services(host: Host) -> None:
+    impatient(host)
+    granted = bundle(host.workspace, grants={"File.Write": ASKS}, approvalRules=RULES)
+    killed = 0
+    while True:
+        services = MockServices(policy_bundle=granted)
+        written = host.workspace / f"{killed}.txt"
+        with services.in_thread(), gateway(use(write(host, written.name)), say("done")) as served:
+            env = services_at(services.url)
+            options = ("run", "Do it.", "--gateway", served.url, "--approve", "ask", "--output", "json")
+            crash = ("--after-record", str(killed + 1))
+            ended = host.start(*crash, *options, env=env, program="agent_host.testing.crash").finish()
+            if ended.code == 0:
+                break
+            assert ended.code == -9
+            assert host.checkpoints()
+            outcome = resume(host, env, "--gateway", served.url)
+        (session,) = services.sessions.values()
+        if session.cursors:
+            assert outcome.code == 0, (killed, outcome.stderr)
+            result = outcome.result
+        else:  # the service knew already that it was over
+            assert outcome.code == 1
+            kept = host.records(session.session_id) / "result.json"
+            assert f"the result is kept in {kept}" in outcome.error
+            result = json.loads(kept.read_bytes())
+        # A call that was about to start is not started again; the model is told so.
+        done = [one.get("code") for one in result["toolCalls"]] != ["TOOL_INTERRUPTED"]
+        assert written.exists() == done
+        assert (session.status, session.reason) == ("cancelled", "completed")
+        assert host.checkpoints() == []
+        told = [(approval["decision"], approval["actionSummary"]) for approval in services.approvals]
+        assert len(told) == 1, (killed, told)
+        assert told[0][0] == "approved"
+        assert written.name in told[0][1]
+        assert len(services.artifacts) == done, killed
+        assert json.loads(services.histories[session.session_id].data)[-1]["content"] == "done"
+        killed += 1
+    assert killed >= 6
