@@ -31,7 +31,7 @@ from agent_host.session.approval_reports import ApprovalReports
 from agent_host.session.handshake import load_bundle
 from agent_host.session.host import Opened
 from agent_host.session.lifecycle import Session
-from agent_host.session.opening import MOCK_PREFIX, create_store, open_store, state_errors_translated
+from agent_host.session.opening import LOCAL, MOCK_PREFIX, create_store, open_store, state_errors_translated
 from agent_host.version import __version__
 from state.locations import SessionPaths, checked_session_id
 from tool_runtime.platform import OS_FAMILY
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from policy.bundle import PolicyBundle
     from state.file_session import FileSession
 
-_OBSERVERS_S = 1.5
+_OBSERVERS_S = 1.0
 _DELETED = "its checkpoint was deleted"
 
 
@@ -96,6 +96,8 @@ class SessionOpener:
             async with _given_back(backends.sessions(), grant.session_id):
                 place = place_of(launch)
                 bundle = _bundle(launch, place, grant)
+                if grant.policy_bundle is not None and new.user_id == LOCAL:  # whoever it is, the service knows
+                    new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
                 # A wrong model or tokenizer, or no gateway, is told before anything is on disk.
                 parts = Parts.of(launch, place, bundle)
                 url = await resources.enter_async_context(_gateway(launch))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from agent_host.states import Machine
     from state.locations import SessionPaths
 
-_OBSERVERS_S = 1.5
+_OBSERVERS_S = 1.0
 
 
 class Ending:

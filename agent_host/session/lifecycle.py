@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from state.store import LoadReport
 
 # Shutdown within the desktop's patience of ten seconds (AH 3.4): for the step, then for tools that are ended by force.
-_STEP_PATIENCE_S = 5.0
+_STEP_PATIENCE_S = 4.0
 _FORCE_PATIENCE_S = 2.0
 _FORCE_GRACE_S = 2.0
 
