@@ -10,7 +10,6 @@ from agent_host.contracts import Artifact
 from agent_host.errors import CheckpointWriteFailed, NoActiveTask, PolicyExpired, TaskAlreadyRunning, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.loop.context import TaskEnd
-from agent_host.loop.task import run_task
 from agent_host.services.workspace import UploadFailed
 from agent_host.session.moves import news_of_move
 from agent_host.session.reports import result_object
@@ -204,6 +203,9 @@ class Work:
             self._on_broken(error)
 
     async def _drive(self, news: str | None = None) -> TaskEnd:
+        # The loop's modules are for the first task: the first reply of the session does not wait for them.
+        from agent_host.loop.task import run_task
+
         return await self._wind_up(await run_task(self._ctx, news=news))
 
     async def _wind_up(self, end: TaskEnd) -> TaskEnd:
