@@ -94,8 +94,7 @@ class Serve:
     def end(self) -> None:
         """A clean end."""
         self.request("Shutdown")
-        with contextlib.suppress(AttributeError):
-            self.process.communicate()
+        self.process.communicate()
 
 
 @contextlib.contextmanager
