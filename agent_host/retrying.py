@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from agent_host.errors import GatewayUnavailable, ServiceUnavailable
 
@@ -17,8 +16,7 @@ Passing = TypeVar("Passing", GatewayUnavailable, ServiceUnavailable)
 """A fault that may have gone by the next try."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(NamedTuple):
     """`retries` after the first try; exponential back-off from `base_s` with jitter, no wait above `max_s`. A
     Retry-After of the server replaces the back-off, up to `max_retry_after_s`."""
 

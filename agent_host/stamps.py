@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from datetime import UTC, datetime
 
 
 def new_id(prefix: str) -> str:
     """An opaque id such as `msg_9f2c...`; 64 random bits, unique within a session for all practical purposes."""
-    return f"{prefix}_{secrets.token_hex(8)}"
+    return f"{prefix}_{os.urandom(8).hex()}"
 
 
 def now_rfc3339() -> str:

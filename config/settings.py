@@ -6,9 +6,8 @@ own file may do to them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +23,7 @@ class Tightening(Enum):
     MORE = "by adding to the list"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One key. `low` and `high` bound numbers, `choices` names; `zero_is_unset`: 0 stands for "no limit of its own"."""
 
     kind: type

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,15 +21,10 @@ def camel(name: str) -> str:
     return head + "".join(word.capitalize() for word in rest)
 
 
-_CLOSED: dict[str, Any] = {"extra": "forbid", "strict": True, "alias_generator": camel, "populate_by_name": False}
-"""What pydantic reads when `policy.validate` checks these classes; nothing here imports it."""
-
-
 @dataclass(frozen=True, slots=True)
 class ArgumentRule:
     """What the argument at `index` (from 0) may be: a full match of `pattern`, one of `enum`, or both."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _CLOSED
     index: int
     pattern: str | None = None
     enum: tuple[str, ...] | None = None
@@ -44,7 +39,6 @@ class CommandPolicy:
     that the first argument may have.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _CLOSED
     command: str
     max_arguments: int | None = None
     arguments: tuple[ArgumentRule, ...] = ()
@@ -57,7 +51,6 @@ class Capability:
     """One grant and its limits (AH 8.2). With `requires_approval` every use waits for a person; without an
     `approval_rule_id` the request carries no title of its own."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _CLOSED
     name: str
     allowed_paths: tuple[str, ...] | None = None
     blocked_paths: tuple[str, ...] | None = None
@@ -77,7 +70,6 @@ class Capability:
 class LlmPolicy:
     """Models that may be called and token limits: a request's input, a response's output, the whole session."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _CLOSED
     allowed_models: tuple[str, ...]
     max_input_tokens: int
     max_output_tokens: int
@@ -88,7 +80,6 @@ class LlmPolicy:
 class ApprovalRule:
     """What the person who approves is shown as heading."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _CLOSED
     approval_rule_id: str
     title: str
     description: str
@@ -98,7 +89,6 @@ class ApprovalRule:
 class McpServer:
     """One MCP server: a program to start (`stdio`: command, args, names of variables to pass on) or a URL to call."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _CLOSED
     name: str
     transport: Literal["stdio", "http"]
     command: str | None = None
@@ -111,7 +101,6 @@ class McpServer:
 class RedactionRule:
     """Text to take out of what leaves the process: matches of `pattern` become `replacement`."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _CLOSED
     redaction_rule_id: str
     pattern: str
     description: str = ""
@@ -122,7 +111,6 @@ class RedactionRule:
 class PolicyBundle:
     """Everything a session may do, until `expires_at` (aware). `session_id` `*` stands for any session."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _CLOSED
     policy_bundle_version: str
     schema_version: str
     tenant_id: str

@@ -7,7 +7,6 @@ and returns a denial, or None to let the next rule speak.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.decision import Decision
@@ -108,7 +107,7 @@ def where(entry: Capability, list_name: str | None = None, value: object = None)
 def _expiry_or_grant(bundle: PolicyBundle, name: str, entry: Capability | None, now: datetime) -> Decision | None:
     if now >= bundle.expires_at:
         rule = f"expiresAt: {bundle.expires_at.isoformat()}"
-        return replace(denied(name, rule, "the policy bundle has expired"), expired=True)
+        return denied(name, rule, "the policy bundle has expired")._replace(expired=True)
     return denied(name, "capabilities", f"capability not granted: {name}") if entry is None else None
 
 
@@ -119,7 +118,7 @@ def _with_approval(case: Case, workspace: str | None, allowed: Decision) -> Deci
     level, risks = assess(case.entry, case.facts, workspace=workspace, os=case.os)
     if case.entry.requires_approval:
         return _approval(case.entry, level, risks)
-    return replace(allowed, risk_level=level, risks=(*allowed.risks, *risks))
+    return allowed._replace(risk_level=level, risks=(*allowed.risks, *risks))
 
 
 def _approval(entry: Capability, level: str, risks: tuple[str, ...]) -> Decision:

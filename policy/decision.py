@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 RiskLevel = Literal["low", "medium", "high"]
 Verdict = Literal["ALLOWED", "DENIED", "APPROVAL_REQUIRED"]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """One verdict and why.
 
     `rule` names the entry of the bundle that decided, as a JSON path with its value where it has one

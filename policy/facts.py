@@ -6,8 +6,7 @@ spelling alone, and where it really leads once symbolic links are followed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,8 +16,7 @@ OsFamily = Literal["posix", "windows"]
 ShellName = Literal["bash", "sh", "zsh", "cmd", "powershell"]
 
 
-@dataclass(frozen=True, slots=True)
-class PathFacts:
+class PathFacts(NamedTuple):
     """One path that a call would touch.
 
     `real_path` is the real path of the deepest existing ancestor plus what does not exist yet. `size_bytes` is the
@@ -36,8 +34,7 @@ class PathFacts:
     tool_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CommandFacts:
+class CommandFacts(NamedTuple):
     """One shell command line. `cwd` and `home` are real paths; `real_paths` maps each path that the line redirects
     to or from (as an absolute spelling) to its real path, for those that were looked up."""
 
@@ -45,11 +42,10 @@ class CommandFacts:
     cwd: str
     shell: ShellName = "bash"
     home: str | None = None
-    real_paths: Mapping[str, str] = field(default_factory=dict)
+    real_paths: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class UrlFacts:
+class UrlFacts(NamedTuple):
     """One outbound request. `resolved_addresses` are the addresses its host has, where somebody looked them up."""
 
     url: str
@@ -57,8 +53,7 @@ class UrlFacts:
     resolved_addresses: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NamedToolFacts:
+class NamedToolFacts(NamedTuple):
     """A tool that is judged by its name: BackendTool.Invoke, Mcp.Invoke, Tool.Invoke, and Workspace.Upload of what is
     no file."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import FILE_CAPABILITIES, READS_TOO, CapabilityName
 from policy.paths import is_under
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from policy.facts import OsFamily
 
 
-@dataclass(frozen=True, slots=True)
-class Narrowing:
+class Narrowing(NamedTuple):
     """What to take away: more blocked entries, capabilities switched off, smaller limits (bytes, tokens).
 
     `allowed_tools` narrows which tools are offered; it is not part of the bundle, so `narrow` leaves it to the caller.

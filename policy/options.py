@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from policy.facts import ActionFacts, CommandFacts, OsFamily, UrlFacts
@@ -85,12 +84,12 @@ def narrowed(
     if options.allow_network is False:
         reason = _network_use(facts)
         if reason is not None:
-            return replace(decision, decision="DENIED", reason=reason, rule=_NETWORK_RULE, rule_id=None)
+            return decision._replace(decision="DENIED", reason=reason, rule=_NETWORK_RULE, rule_id=None)
     if decision.decision == "ALLOWED" and options.approval_mode in ("always", "on_risky_actions"):
         return _with_approval(decision, options, bundle, facts, side_effects=side_effects, workspace=workspace, os=os)
     if decision.decision == "APPROVAL_REQUIRED" and options.approval_mode == "never":
         reason = "it needs an approval, and this task is to ask nobody for one"
-        return replace(decision, decision="DENIED", reason=reason, rule=f"{_MODE_RULE}: never", unasked=True)
+        return decision._replace(decision="DENIED", reason=reason, rule=f"{_MODE_RULE}: never", unasked=True)
     return decision
 
 
@@ -108,7 +107,7 @@ def _with_approval(
 
     entry = bundle.capability(decision.capability)
     if entry is None:  # no decision of a bundle allows what it does not grant
-        return replace(decision, decision="DENIED", reason="capability not granted", rule="capabilities")
+        return decision._replace(decision="DENIED", reason="capability not granted", rule="capabilities")
     level, risks = assess(entry, facts, workspace=workspace, os=os)
     if options.approval_mode == "always":
         needed, reason = side_effects, "the task wants an approval for everything that has effects"
@@ -116,8 +115,7 @@ def _with_approval(
         needed, reason = level == "high", "the task wants an approval for what is risky"
     if not needed:
         return decision
-    return replace(
-        decision,
+    return decision._replace(
         decision="APPROVAL_REQUIRED",
         reason=reason,
         rule=f"{_MODE_RULE}: {options.approval_mode}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -220,7 +219,7 @@ def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision 
         target = PathFacts(requested=one.path, absolute=spelling, real_path=real)
         answer = check_tool(case.bundle, capability, target, now=case.now, os=_path_family(facts, case.os))
         if not answer.allowed:
-            return replace(answer, capability=case.entry.name, reason=f"redirection ({capability}): {answer.reason}")
+            return answer._replace(capability=case.entry.name, reason=f"redirection ({capability}): {answer.reason}")
     return None
 
 

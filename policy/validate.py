@@ -1,6 +1,7 @@
 """Bundles from outside: every problem at once, each with its JSON path and a hint (AH 3.2 step 5, 8.1).
 
-The classes of `policy.bundle` are the schema; pydantic reads them here and is imported nowhere else.
+The classes of `policy.bundle` are the schema; pydantic's validator, which is imported here and nowhere else, gets them
+from `policy.bundle_schema`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from policy.bundle import Capability, PolicyBundle, bundle_part, camel, json_names
@@ -18,7 +18,6 @@ from policy.paths import is_absolute
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pydantic import TypeAdapter
 
 MAX_BYTES = 16 * 1024 * 1024
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)")
@@ -105,18 +104,14 @@ def _read(raw: bytes, problems: list[Problem]) -> Any:
 # Shape to types
 
 
-@lru_cache(maxsize=1)
-def _adapter() -> TypeAdapter[PolicyBundle]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(PolicyBundle)
-
-
 def _typed(text: str, problems: list[Problem]) -> PolicyBundle | None:
-    from pydantic import ValidationError
+    from pydantic_core import ValidationError
+
+    from policy.bundle_schema import bundle_validator
 
     try:
-        return _adapter().validate_json(text)
+        bundle: PolicyBundle = bundle_validator().validate_json(text)
+        return bundle
     except ValidationError as fault:
         errors = fault.errors(include_url=False, include_context=False, include_input=False)
         problems.extend(_from_pydantic(error["loc"], error["type"], error["msg"]) for error in errors)

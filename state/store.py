@@ -12,8 +12,7 @@ of tests, which a further store has to pass as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import orjson
 
@@ -25,8 +24,7 @@ ENDED = "SESSION_COMPLETED"
 KIND, MESSAGE, BLOBS, SNAPSHOT = "kind", "message", "blobs", "snapshot"
 
 
-@dataclass(frozen=True, slots=True)
-class LoadReport:
+class LoadReport(NamedTuple):
     """What was found besides the state itself. `torn_bytes` of an unfinished last record were dropped; `lost_blobs` are
     the names of large texts that are damaged; `made_private`: others could read the files, and no longer can;
     `kept_aside` is where the files were copied to before something was dropped that had been whole once."""
@@ -37,8 +35,7 @@ class LoadReport:
     kept_aside: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(NamedTuple):
     """A resumable session in a list. `state` is None where it cannot be read, and then `problem` says why; `pid` is
     that of the live process that holds it (0: unknown); `updated_at` is in seconds since the epoch."""
 

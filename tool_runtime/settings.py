@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 MIB = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeSettings:
+class RuntimeSettings(NamedTuple):
     """What one `LocalToolRouter` works with; a request's own constraints can only make it tighter.
 
     `workspace` is an absolute real path and RunCommand's default directory. `shell` is a program path, None for the

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import orjson
 
@@ -20,8 +19,7 @@ _MAX_DESCRIPTION_BYTES = 4096
 _MAX_RISKS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalRequest:
+class ApprovalRequest(NamedTuple):
     """One call that waits for a person. `rule_id` names the bundle's rule, None where the capability has none.
 
     `summary` and `details` are what `agent_host.approval.details` makes of the call: safe to show, bounded, without
@@ -41,7 +39,7 @@ class ApprovalRequest:
     risk_level: str
     risks: tuple[str, ...]
     summary: str = ""
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = {}
 
     @property
     def action_summary(self) -> str:
@@ -61,8 +59,7 @@ class ApprovalRequest:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalAnswer:
+class ApprovalAnswer(NamedTuple):
     """`approved`, and why not where it is not. `unattended` marks a denial because nobody could be asked, `timed_out`
     one because nobody answered in time.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,8 +26,7 @@ STOP_REASONS: dict[str, Meaning] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TokenUsage:
+class TokenUsage(NamedTuple):
     """Tokens of one call as the gateway counted them; `cached_input` is the part of `input` read from its cache."""
 
     input_tokens: int = 0
@@ -44,8 +42,7 @@ class TokenUsage:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ModelTurn:
+class ModelTurn(NamedTuple):
     """One whole response."""
 
     text: str

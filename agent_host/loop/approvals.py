@@ -126,7 +126,7 @@ def _put_on_record(
         # First: a crash between the two leaves a call that its own grant covers, and not an approval without its grant.
         version = ctx.bundle.policy_bundle_version
         if answer.arguments is not None:
-            request = dataclasses.replace(request, arguments=answer.arguments)
+            request = request._replace(arguments=answer.arguments)
         granted = grant_for(request, answer.scope, policy_bundle_version=version, granted_at=now_rfc3339())
         ctx.record("grant", granted)
     ctx.record("approval", fields)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 EndStatus = Literal["completed", "failed", "cancelled", "paused"]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskEnd:
+class TaskEnd(NamedTuple):
     """How a task ended. `reason` is a documented name, `message` one line for a person, `text` the model's last.
     `resumable`: the task is still open in the checkpoint."""
 

@@ -5,8 +5,7 @@ One table. A tool that has no row here never runs (invariant 1), whatever a rout
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from policy.names import CapabilityName
 
@@ -15,8 +14,7 @@ UPLOAD_ARTIFACT = "UploadArtifact"
 """The one tool that the host runs itself (AH 7.2)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRow:
+class ToolRow(NamedTuple):
     """`argument` names the argument that holds the path, command or URL; `content_argument` the one with what will be
     written there, or what is uploaded in place of a file. `side_effects` is False only where running the call twice
     changes nothing (invariant 3)."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import stat
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.routing.capabilities import UPLOAD_ARTIFACT
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, ShellName, UrlFacts
@@ -17,8 +15,7 @@ if TYPE_CHECKING:
     from agent_host.routing.capabilities import ToolRow
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(NamedTuple):
     """What relative things are relative to. All paths are real, absolute strings."""
 
     workspace: str
@@ -61,7 +58,7 @@ def _path(row: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surro
 
 
 def _upload(row: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surroundings) -> PathFacts:
-    return dataclasses.replace(_path(row, subject, arguments, where), tool_name=UPLOAD_ARTIFACT)
+    return _path(row, subject, arguments, where)._replace(tool_name=UPLOAD_ARTIFACT)
 
 
 def _text_of_upload(row: ToolRow, arguments: Mapping[str, Any]) -> NamedToolFacts:

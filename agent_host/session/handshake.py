@@ -67,7 +67,7 @@ def _from_file(path: str, session_id: str, now: datetime) -> PolicyBundle:
 
 def _checked(raw: bytes, source: str, session_id: str, now: datetime, *, any_session: bool) -> PolicyBundle:
     """`any_session`: the bundle may be for all of them, which only a user can say."""
-    # pydantic is what validates a bundle from outside; the shipped ones need none of it.
+    # A bundle from outside is validated by pydantic's validator; the shipped ones need none of it.
     from policy.validate import BundleProblems, check_usable, parse_bundle
 
     try:

@@ -10,8 +10,6 @@ from agent_host.contracts import Artifact
 from agent_host.errors import CheckpointWriteFailed, NoActiveTask, PolicyExpired, TaskAlreadyRunning, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.loop.context import TaskEnd
-from agent_host.loop.replay import Replay
-from agent_host.loop.task import run_task
 from agent_host.services.workspace import UploadFailed
 from agent_host.session.denials import calls_to_replay
 from agent_host.session.moves import news_of_move
@@ -24,8 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 
     from agent_host.loop.context import EndStatus, LoopContext
+    from agent_host.loop.replay import Replay
     from agent_host.states import Machine, SessionStatus
-    from state.checkpoint import TaskStatus
+    from state.checkpoint import Task, TaskStatus
 
 _END_EVENTS: dict[EndStatus, EventType] = {
     "completed": EventType.TASK_COMPLETED,
@@ -124,8 +123,7 @@ class Work:
         ctx, task = self._ctx, self._ctx.state.task
         if task is None:
             raise UsageError(f"session {ctx.session_id} has no task to go on with")
-        found = calls_to_replay(task, ctx.state.thread, ctx.session_id, replay_ids) if replay_ids else []
-        replays = [Replay(replay_id, call, tuple(settles)) for replay_id, call, settles in found]
+        replays = self._replays(task, replay_ids) if replay_ids else []
         self._resumed_from_step = task.step_count
         if task.status != "running":
             if not replays:
@@ -235,6 +233,12 @@ class Work:
             # It failed for a reason that a resume could have mended; nobody asked for one.
             self._ctx.checkpoint(None, "task_ended", {"status": "failed", "reason": end.reason or _GIVEN_UP})
 
+    def _replays(self, task: Task, replay_ids: Collection[str]) -> list[Replay]:
+        from agent_host.loop.replay import Replay
+
+        found = calls_to_replay(task, self._ctx.state.thread, self._ctx.session_id, replay_ids)
+        return [Replay(replay_id, call, tuple(settles)) for replay_id, call, settles in found]
+
     def _run(self, work: Coroutine[Any, Any, TaskEnd]) -> None:
         self._result = None
         self._began = time.monotonic()
@@ -248,6 +252,9 @@ class Work:
             self._on_broken(error)
 
     async def _drive(self, news: str | None = None, replays: Sequence[Replay] = ()) -> TaskEnd:
+        # The loop's modules are for the first task: the first reply of the session does not wait for them.
+        from agent_host.loop.task import run_task
+
         return await self._wind_up(await run_task(self._ctx, news=news, replays=replays))
 
     async def _wind_up(self, end: TaskEnd) -> TaskEnd:

@@ -8,7 +8,6 @@ runs (or with an empty PROMPT resumes) session "s" in the working directory. The
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal
@@ -51,7 +50,7 @@ class Person:
         """The answer, or a wait without end."""
         self.asked.append(request)
         answer = await self.answer()
-        return dataclasses.replace(answer, arguments=edited(request.arguments)) if self._word == "edits" else answer
+        return answer._replace(arguments=edited(request.arguments)) if self._word == "edits" else answer
 
     async def answer(self) -> ApprovalAnswer:
         """What they say to everything."""

@@ -42,6 +42,13 @@ def test_a_session_starts_without_what_only_some_sessions_need() -> None:
     assert not found & (HEAVY | {"httpx", "opentelemetry"})
 
 
+def test_a_bundle_from_outside_costs_its_validator_and_not_the_library_around_it() -> None:
+    code = "from policy.validate import BundleProblems, parse_bundle"
+    found = imported_by(f'{code}\ntry: parse_bundle(b\'{{"schemaVersion": "1.0"}}\')\nexcept BundleProblems: pass')
+    assert "pydantic_core" in found
+    assert not found & (HEAVY | {"asyncio", "httpx"})
+
+
 def test_a_client_of_a_service_costs_nothing_before_its_first_request() -> None:
     code = "from agent_host.services import approval, endpoints, http, observers, session"
     found = imported_by(f"{code}\nhttp.ServiceClient('http://127.0.0.1:1', 'token')")
