@@ -244,7 +244,8 @@ class Session:
             if not await self._work.idle(_STEP_PATIENCE_S):
                 self._ctx.cancellation.force(grace_s=0)
                 await self._work.idle(_FORCE_PATIENCE_S)
-        await self._end("cancel" if open_task else "complete", self._work.last_end, reason)
+        paused = self._life.state is SessionStatus.PAUSED  # even one whose task was cancelled did not complete (AH 3.3)
+        await self._end("cancel" if open_task or paused else "complete", self._work.last_end, reason)
 
     async def leave(self) -> None:
         """Finish the step and let the session go; the next process resumes it."""
