@@ -19,8 +19,7 @@ class LineSplitter:
 
     def __init__(self, limit: int = MAX_LINE_BYTES) -> None:
         self._limit = limit
-        self._parts: list[bytes] = []
-        self._length = 0
+        self._rest = bytearray()
         self._skipping = False
 
     def feed(self, data: bytes) -> Iterator[bytes | LineTooLong]:
@@ -34,21 +33,22 @@ class LineSplitter:
 
     def end(self) -> bytes | None:
         """The last line where the stream ended without a newline; None when nothing is left."""
-        left = None if self._skipping or not self._parts else b"".join(self._parts)
-        self._parts, self._length, self._skipping = [], 0, False
+        left = None if self._skipping or not self._rest else bytes(self._rest)
+        self._rest, self._skipping = bytearray(), False
         return left
 
     def _take(self, piece: bytes, *, whole: bool) -> Iterator[bytes | LineTooLong]:
         if self._skipping:
             self._skipping = not whole
             return
-        self._length += len(piece)
-        if self._length > self._limit:
-            self._parts, self._length, self._skipping = [], 0, not whole
+        if len(self._rest) + len(piece) > self._limit:
+            self._rest, self._skipping = bytearray(), not whole
             yield LineTooLong(f"a line is longer than {self._limit} bytes")
-            return
-        self._parts.append(piece)
-        if whole:
-            line = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-            self._parts, self._length = [], 0
+        elif not whole:
+            self._rest += piece
+        elif self._rest:
+            self._rest += piece
+            line, self._rest = bytes(self._rest), bytearray()
             yield line
+        else:
+            yield piece

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MAX_BATCH: Final = 1000
+_FIRST_ROUNDED: Final = 2.0**63
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
@@ -48,16 +49,18 @@ class Line(NamedTuple):
 def parse(line: bytes) -> Line:
     """The requests of one line; what is wrong with one is in its `fault`."""
     try:
-        value = orjson.loads(line)
+        value = _with_exact_ids(orjson.loads(line), line)
     except orjson.JSONDecodeError as error:
-        return _refused(PARSE_ERROR, f"this line is not JSON in UTF-8: {error}")
+        value = _with_half_characters(line)
+        if value is None:
+            return _refused(PARSE_ERROR, f"this line is not JSON in UTF-8: {error}")
     if not isinstance(value, list):
-        return Line((_request(value, line),))
+        return Line((_request(value),))
     if not value:
         return _refused(INVALID_REQUEST, "a batch needs at least one request")
     if len(value) > MAX_BATCH:
         return _refused(INVALID_REQUEST, f"a batch holds {MAX_BATCH} requests at most, not {len(value)}")
-    return Line(tuple(_request(member, None) for member in value), is_batch=True)
+    return Line(tuple(_request(member) for member in value), is_batch=True)
 
 
 def refuse_line(message: str) -> Line:
@@ -88,14 +91,13 @@ def _refused(code: int, message: str) -> Line:
     return Line((Request(b"null", fault=Fault(code, message)),))
 
 
-def _request(value: Any, line: bytes | None) -> Request:
-    """`line` is where `value` was read from, None for a member of a batch."""
+def _request(value: Any) -> Request:
     if not isinstance(value, dict):
         return _invalid(b"null", "a request is a JSON object")
     given = value.get("id")
     if isinstance(given, (bool, dict, list)):
         return _invalid(b"null", "an id is a string or a number")
-    id_json = _id_json(given, line) if "id" in value else None
+    id_json = lenient_json.dumps(given) if "id" in value else None
     answer_to = id_json if id_json is not None else b"null"
     if value.get("jsonrpc") != "2.0":
         return _invalid(answer_to, 'a request says "jsonrpc": "2.0"')
@@ -115,11 +117,34 @@ def _invalid(id_json: bytes, message: str) -> Request:
     return Request(id_json, fault=Fault(INVALID_REQUEST, message))
 
 
-def _id_json(given: str | float | None, line: bytes | None) -> bytes:
-    if isinstance(given, float) and line is not None:
-        # A number too large for 64 bits comes as a float here, and has to go back as it came.
-        import json
+def _with_half_characters(line: bytes) -> Any:
+    """What JavaScript makes of a text that was cut within a character is JSON all the same (`"\\ud83d"`), and orjson
+    does not read it. None for everything else that it refuses."""
+    if b"\\u" not in line:
+        return None
+    import json
 
-        exact = json.loads(line)["id"]
-        return json.dumps(exact).encode()
-    return orjson.dumps(given)
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        return json.loads(line.decode(), parse_constant=refuse)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _with_exact_ids(value: Any, line: bytes) -> Any:
+    """`value`, read once more where an id is beyond 64 bits: it came as a float, and has to go back as it was sent."""
+    members = value if isinstance(value, list) else [value]
+    if not any(isinstance(member, dict) and _is_rounded(member.get("id")) for member in members):
+        return value
+    import json
+
+    try:
+        return json.loads(line)
+    except RecursionError:  # it nests deeper than the standard library follows
+        return value
+
+
+def _is_rounded(given: Any) -> bool:
+    return isinstance(given, float) and abs(given) >= _FIRST_ROUNDED

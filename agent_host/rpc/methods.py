@@ -75,7 +75,7 @@ class Methods:
                 {
                     "sessionId": _SESSION,
                     "taskId": _TASK,
-                    "prompt": Param(text(_MAX_TEXT)),
+                    "prompt": Param(text(_MAX_TEXT, prose=True)),
                     "taskOptions": optional(_TASK_OPTIONS),
                 },
                 self._start_task,
@@ -99,13 +99,13 @@ class Methods:
                     "approvalId": Param(text(128)),
                     "decision": Param(one_of("approved", "denied")),
                     "scope": optional(one_of("once", "task", "session")),
-                    "reason": optional(text(4096, empty=True)),
+                    "reason": optional(text(4096, empty=True, prose=True)),
                     "arguments": optional(anything),
                 },
                 self._approve_action,
             ),
             "GetEvents": Method({"sessionId": _SESSION, "sinceId": Param(whole(0, _MAX_EVENT_ID))}, self._get_events),
-            "Shutdown": Method({"reason": optional(text(1024, empty=True))}, self._shutdown),
+            "Shutdown": Method({"reason": optional(text(1024, empty=True, prose=True))}, self._shutdown),
         }
 
     async def _create_session(self, params: Mapping[str, Any]) -> dict[str, Any]:

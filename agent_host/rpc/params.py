@@ -40,8 +40,8 @@ def check_object(shape: Mapping[str, Param], value: Mapping[str, Any], path: str
             raise InvalidParams(f"{path}{name} is not a parameter here; known are: {known}")
 
 
-def text(max_chars: int = 1024, *, empty: bool = False) -> Callable[[str, Any], None]:
-    """A string of at most `max_chars`."""
+def text(max_chars: int = 1024, *, empty: bool = False, prose: bool = False) -> Callable[[str, Any], None]:
+    """A string of at most `max_chars`. `prose` may hold half of a character, which is replaced later on."""
 
     def check(path: str, value: Any) -> None:
         if not isinstance(value, str):
@@ -50,6 +50,11 @@ def text(max_chars: int = 1024, *, empty: bool = False) -> Callable[[str, Any], 
             raise InvalidParams(f"{path} must not be empty")
         if len(value) > max_chars:
             raise InvalidParams(f"{path} must have at most {max_chars} characters")
+        if not prose:
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise InvalidParams(f"{path} holds half of a character (a lone surrogate)") from None
 
     return check
 

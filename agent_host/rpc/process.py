@@ -81,20 +81,24 @@ class Server:
             return
         self._client = None
         self._feed.detach()
-        task = asyncio.ensure_future(client.close())
+        self._host.suspend()
+        task = asyncio.ensure_future(self._depart(client))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
-        if self._host.session is None:
+
+    async def _depart(self, client: Connection) -> None:
+        """What a client asked for before it went is done all the same, a Shutdown above all."""
+        await _within(client.finish(), _ANSWERS_S)
+        await client.close()
+        if self._client is not None or self._host.session is None:
             return
-        self._host.suspend()
+        self._host.suspend()  # the session may have come only now
         if self._reconnect_s:
             self._waiting = asyncio.get_running_loop().call_later(self._reconnect_s, self.leave)
         else:
             self.leave()
 
     async def _say_goodbye(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
         client, self._client = self._client, None
         self._feed.detach()
         if client is not None:
@@ -102,6 +106,8 @@ class Server:
             await client.close()
         if self._closing:
             await asyncio.wait(self._closing)
+        if self._waiting is not None:
+            self._waiting.cancel()
 
 
 async def _within(work: Coroutine[Any, Any, None], seconds: float) -> None:

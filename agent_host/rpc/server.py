@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.errors import AgentHostError, ErrorCode
@@ -57,6 +58,7 @@ class Connection:
         self._outbox = outbox
         self._on_end = on_end
         self._splitter = LineSplitter()
+        self._lines: deque[bytes | LineTooLong] = deque()  # came with the last bytes, and wait for their turn
         self._serving: set[asyncio.Task[None]] = set()
         self._paused = False
         self._events = asyncio.ensure_future(self._send_events())
@@ -65,22 +67,22 @@ class Connection:
 
     def received(self, data: bytes) -> None:
         """Bytes of the client."""
-        for line in self._splitter.feed(data):
-            self._take(line)
+        self._lines.extend(self._splitter.feed(data))
         self._balance()
 
     def ended(self) -> None:
         """The client has nothing more to say, or is gone; a last line without its newline counts."""
         last = self._splitter.end()
         if last is not None:
-            self._take(last)
+            self._lines.append(last)
+            self._balance()
         self._on_end(self)
 
     # What the process does with it
 
     async def answered(self) -> None:
         """Until every request so far has its answer, taken or not."""
-        if self._serving:
+        while self._serving:
             await asyncio.wait(self._serving)
 
     async def finish(self) -> None:
@@ -91,6 +93,7 @@ class Connection:
 
     async def close(self) -> None:
         """Let go of the client."""
+        self._lines.clear()
         tasks = [self._events, *self._serving]
         for task in tasks:
             task.cancel()
@@ -115,11 +118,17 @@ class Connection:
         self._balance()
 
     def _balance(self) -> None:
-        """Take no more of a client that sends faster than it takes its answers."""
-        full = len(self._serving) >= _MAX_IN_FLIGHT or self._channel.waiting_bytes > _MAX_WAITING_BYTES
-        if full != self._paused:
-            self._paused = full
-            self._channel.pause_reading(paused=full)
+        """Serve what there is room for, and take no more of a client that sends faster than it takes its answers."""
+        while self._lines and not self._full:
+            self._take(self._lines.popleft())
+        paused = self._full or bool(self._lines)
+        if paused != self._paused:
+            self._paused = paused
+            self._channel.pause_reading(paused=paused)
+
+    @property
+    def _full(self) -> bool:
+        return len(self._serving) >= _MAX_IN_FLIGHT or self._channel.waiting_bytes > _MAX_WAITING_BYTES
 
     async def _serve_line(self, asked: Line) -> None:
         replies = [await self._serve(request) for request in asked.requests]
@@ -157,6 +166,7 @@ class Connection:
             self._channel.write(b"".join(encode_event(event.line()) for event in events))
             if self._channel.waiting_bytes:
                 await self._channel.drained()
+                self._balance()
 
 
 def _fault_of(error: Exception) -> Fault:

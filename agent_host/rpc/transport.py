@@ -61,15 +61,18 @@ class Channel(Protocol):
 
 
 class StreamChannel:
-    """A client on two descriptors, such as the standard streams. Pipes, terminals and sockets are watched by the event
-    loop and keep their modes; what it cannot watch (files, and anything on Windows) has threads."""
+    """A client on two descriptors, such as the standard streams.
+
+    Pipes and sockets are watched by the event loop and keep their modes; what it cannot watch (files, and anything on
+    Windows) has threads. So has writing to a terminal: one that polls as writable may have room for a few bytes only,
+    and then keeps whoever writes more.
+    """
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self._read_fd = read_fd
         self._reader: _PolledReader | _ThreadedReader | None = None
-        self._writer: _PolledWriter | _ThreadedWriter = (
-            _PolledWriter(write_fd, self._end) if _can_be_watched(write_fd) else _ThreadedWriter(write_fd, self._end)
-        )
+        writer = _PolledWriter if _can_be_watched(write_fd) and not os.isatty(write_fd) else _ThreadedWriter
+        self._writer: _PolledWriter | _ThreadedWriter = writer(write_fd, self._end)
         self._receiver: Receiver | None = None
 
     def start(self, receiver: Receiver) -> None:
@@ -137,9 +140,12 @@ class SocketChannel(asyncio.Protocol):
         if self._receiver is not None:
             self._receiver.received(data)
 
-    def eof_received(self) -> bool | None:
-        """Nothing more will come; the transport closes once what waits is out."""
-        return None
+    def eof_received(self) -> bool:
+        """Nothing more will come; a client that closed only its own side still gets its answers."""
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.ended()
+        return receiver is not None
 
     def pause_writing(self) -> None:
         """Something waits."""
@@ -174,7 +180,8 @@ class SocketChannel(asyncio.Protocol):
 
     def pause_reading(self, *, paused: bool) -> None:
         """See Channel."""
-        if self._transport is not None and not self._transport.is_closing():
+        # Behind the end there is nothing to read, and it would be told again.
+        if self._transport is not None and self._receiver is not None and not self._transport.is_closing():
             if paused:
                 self._transport.pause_reading()
             else:

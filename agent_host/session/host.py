@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from agent_host.errors import OutOfOrder, SessionNotFound, SessionNotReady
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
 
     from agent_host.approval.desk import Delivery
     from agent_host.approval.request import Scope
@@ -51,6 +51,7 @@ class SessionHost:
         self._opener = opener
         self._opening = False
         self._session: Session | None = None
+        self._ending: asyncio.Task[None] | None = None
         self.over = asyncio.Event()
         self.failure: BaseException | None = None
 
@@ -66,7 +67,7 @@ class SessionHost:
             raise SessionNotReady("there is no session yet: CreateSession or ResumeSession comes first")
         if session.session_id != session_id:
             raise SessionNotFound(f"this process has session {session.session_id}, not {session_id[:128]!r}")
-        if session.ended or self.over.is_set():
+        if session.ended or self._ending is not None or self.over.is_set():
             raise SessionNotReady(f"session {session_id} has ended")
         return session
 
@@ -82,21 +83,20 @@ class SessionHost:
     async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
         """The session of a former process, or this one's with a new policy bundle. Raises OutOfOrder while a task is
         at work, and what `Opener.resume` raises."""
-        if self._session is not None:
-            session = self.at_work(session_id)
-            if session.busy:
-                raise OutOfOrder(f"session {session_id} is at work; there is nothing to resume")
-            try:
-                return await self._opener.refresh(session, cursor=cursor)
-            finally:
-                if session.ended:  # the service said so
-                    self.over.set()
-        self._only_once()
+        session = self._session
+        if session is not None:
+            self._may_refresh(session_id)
+        else:
+            self._only_once()
         self._opening = True
         try:
+            if session is not None:
+                return await self._opener.refresh(session, cursor=cursor)
             return self._keep(await self._opener.resume(session_id, cursor=cursor))
         finally:
             self._opening = False
+            if session is not None and session.ended:  # the service said so
+                self.over.set()
 
     def decide(
         self,
@@ -111,7 +111,7 @@ class SessionHost:
         if self._session is None:
             raise SessionNotReady("there is no session yet: CreateSession or ResumeSession comes first")
         desk = self._session.desk
-        if desk is None or self._session.ended:
+        if desk is None or self._session.ended or self._ending is not None:
             return "not_found"
         return desk.decide(approval_id, approved=approved, scope=scope, reason=reason, arguments=arguments)
 
@@ -120,8 +120,8 @@ class SessionHost:
         if self._opening:
             raise OutOfOrder("a session is just being opened; ask again when that is answered")
         session = self._session
-        if session is not None and not session.ended:
-            await session.shut_down(reason)
+        if session is not None:
+            await self._end(session.shut_down(reason))
         self.over.set()
         return None if session is None else session.session_id
 
@@ -137,9 +137,30 @@ class SessionHost:
 
     async def let_go(self) -> None:
         """The client is gone, or the process is told to end: finish the step and leave the session resumable."""
-        if self._session is not None and not self._session.ended:
-            await self._session.leave()
+        if self._session is not None:
+            await self._end(self._session.leave())
         self.over.set()
+
+    async def _end(self, way: Coroutine[Any, Any, None]) -> None:
+        """End the session in this `way`, or wait for the end that it is coming to: there is one, and whoever asked for
+        it need not be there until then."""
+        if self._ending is None:
+            self._ending = asyncio.ensure_future(way)
+            self._ending.add_done_callback(self._ended)
+        else:
+            way.close()
+        await asyncio.shield(self._ending)
+
+    def _ended(self, ending: asyncio.Task[None]) -> None:
+        if not ending.cancelled() and self.failure is None:
+            self.failure = ending.exception()
+        self.over.set()
+
+    def _may_refresh(self, session_id: str) -> None:
+        if self.at_work(session_id).busy:
+            raise OutOfOrder(f"session {session_id} is at work; there is nothing to resume")
+        if self._opening:
+            raise OutOfOrder(f"session {session_id} is just being resumed")
 
     def _only_once(self) -> None:
         if self.over.is_set():

@@ -232,9 +232,10 @@ class Session:
         """The clean end, whatever is at work (AH 3.4): within the patience of a desktop that waits for it."""
         self._over = True
         task = self._ctx.state.task
-        trigger = "complete"
-        if task is not None and task.status == "running":
-            trigger = "cancel"
+        open_task = task is not None and task.status == "running"
+        # A paused session did not complete, even where its task was cancelled (AH 3.3).
+        trigger = "cancel" if open_task or self._life.state is SessionStatus.PAUSED else "complete"
+        if task is not None and open_task:
             self._work.cancel(task.task_id, force=False, grace_s=0)
         if not await self._work.idle(_STEP_PATIENCE_S):
             self._ctx.cancellation.force(grace_s=0)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.process import Host
+from tests.support.serve_process import Servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,3 +20,11 @@ def host(tmp_path: Path) -> Iterator[Host]:
     machine = Host(tmp_path)
     yield machine
     machine.close()
+
+
+@pytest.fixture
+def servers(host: Host) -> Iterator[Servers]:
+    """Starts `agent-host serve` on that machine."""
+    machines = Servers(host)
+    yield machines
+    machines.close()

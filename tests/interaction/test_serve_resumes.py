@@ -1,0 +1,152 @@
+"""Sessions of `agent-host serve` that go on: after another process, and after a pause (AH 3.3, 8.6, 9.5)."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.interaction.test_serve_stops import EFFECT, HANG, asked, effects, goes_on_in_another_process
+from tests.support.process import gateway, say, shell, use
+
+if TYPE_CHECKING:
+    from tests.support.process import Gateway
+    from tests.support.rpc_client import Client
+    from tests.support.serve_process import Serve, Servers
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
+
+
+def test_a_resume_that_waits(servers: Servers) -> None:
+    host = servers.host
+    with gateway(HANG, say("Done.")) as model:
+        serve, client = servers.session(model.url)
+        client.task()
+        asked(model, client)
+        client.done()
+        serve.ended_well()
+        again, other = servers.client(model.url)
+        other.resume(client.session_id, autoContinue=False)
+        assert other.ask("GetSessionState")["task"]["status"] == "TASK_RUNNING"
+        open_task = other.refusal("StartTask", sessionId=client.session_id, taskId="b", prompt="x")
+        assert open_task.what == (-32004, "TASK_ALREADY_RUNNING", True)
+        assert model.count == 1
+        other.resume(client.session_id)
+        other.event("task_completed")
+        assert other.resume(client.session_id)["resumedFromStep"] == 1  # nothing is left to go on with
+        other.call("Shutdown")
+        again.ended_well()
+    assert host.checkpoints() == []
+
+
+def test_a_task_that_is_cancelled_after_a_resume(servers: Servers) -> None:
+    with gateway(HANG, say("Done.")) as model:
+        serve, client = servers.session(model.url)
+        client.task()
+        asked(model, client)
+        client.done()
+        serve.ended_well()
+        again, other = servers.client(model.url)
+        other.resume(client.session_id, autoContinue=False)
+        other.ask("CancelTask", taskId="a")
+        other.event("task_cancelled")
+        other.task("b")
+        other.event("task_completed")
+        other.call("Shutdown")
+        again.ended_well()
+
+
+def test_a_session_is_resumed_by_one_process_only(servers: Servers) -> None:
+    serve, client = servers.session("http://127.0.0.1:1")
+    other_serve, other = servers.client("http://127.0.0.1:1")
+    held = other.refusal("ResumeSession", sessionId=client.session_id)
+    assert held.what == (-32031, "SESSION_HELD", True)
+    client.done()
+    serve.ended_well()
+    other.resume(client.session_id)
+    other.call("Shutdown")
+    other_serve.ended_well()
+
+
+def test_a_gateway_that_is_down_pauses_the_session(servers: Servers) -> None:
+    """And a resume in the same process goes on."""
+    with gateway(use(EFFECT), {"status": 503, "times": 4}, say("Done.")) as model:
+        serve, client = servers.session(model.url)
+        client.task()
+        assert client.event("session_paused")["payload"]["reason"] == "LLM_GATEWAY_ERROR"
+        state = client.ask("GetSessionState")
+        assert (state["sessionStatus"], state["task"]["stepCount"]) == ("SESSION_PAUSED", 1)
+        paused = client.refusal("StartTask", sessionId=client.session_id, taskId="b", prompt="x")
+        assert paused.what == (-32001, "SESSION_NOT_READY", False)
+        assert client.resume(client.session_id)["incompleteTask"]["stepCount"] == 1
+        client.event("task_completed")
+        assert client.ask("GetSessionState")["sessionStatus"] == "SESSION_RUNNING"
+        client.call("Shutdown")
+        serve.ended_well()
+    assert effects(servers.host) == 1
+
+
+def paused(servers: Servers, model: Gateway) -> tuple[Serve, Client]:
+    serve, client = servers.session(model.url)
+    client.task()
+    client.event("session_paused")
+    return serve, client
+
+
+def test_shutdown_of_a_paused_session(servers: Servers) -> None:
+    with gateway({"status": 503, "times": "always"}) as model:
+        serve, client = paused(servers, model)
+        assert client.call("Shutdown")["status"] == "shutdown"
+        serve.ended_well(within_s=10)
+    assert client.kinds[-1] == "session_cancelled"
+    assert servers.host.checkpoints() == []
+
+
+def test_a_paused_session_whose_task_is_cancelled(servers: Servers) -> None:
+    with gateway({"status": 503, "times": 4}, say("Done.")) as model:
+        serve, client = paused(servers, model)
+        client.ask("CancelTask", taskId="a")
+        cancelled = client.event("task_cancelled")
+        client.resume(client.session_id)
+        client.task("b")
+        client.event("task_completed", after=cancelled["eventId"])
+        client.call("Shutdown")
+        serve.ended_well(within_s=10)
+    assert servers.host.checkpoints() == []
+
+
+def test_shutdown_behind_the_cancelled_task_of_a_paused_session(servers: Servers) -> None:
+    with gateway({"status": 503, "times": "always"}) as model:
+        serve, client = paused(servers, model)
+        client.ask("CancelTask", taskId="a")
+        client.event("task_cancelled")
+        assert client.call("Shutdown")["status"] == "shutdown"
+        serve.ended_well(within_s=10)
+    assert servers.host.checkpoints() == []
+
+
+def test_a_paused_session_goes_on_in_another_process(servers: Servers) -> None:
+    with gateway({"status": 503, "times": 4}, say("Done.")) as model:
+        serve, client = paused(servers, model)
+        client.done()
+        serve.ended_well(within_s=5)
+        goes_on_in_another_process(servers, model, client.session_id, step=0)
+
+
+def test_a_policy_that_expires_in_the_middle(servers: Servers) -> None:
+    host = servers.host
+    policy = host.policy(expires_in_s=1.5)
+    hold = shell("sleep 1.7; echo ran >> effects")
+    with gateway(use(hold), say("Done.")) as model:
+        serve, client = servers.session(model.url, policy=policy)
+        client.task()
+        assert client.event("session_paused")["payload"]["reason"] == "POLICY_EXPIRED"
+        expired = client.refusal("ResumeSession", sessionId=client.session_id)
+        assert expired.what == (-32003, "POLICY_EXPIRED", False)
+        host.policy(policyBundleVersion="fresh.1")
+        client.resume(client.session_id)
+        client.event("task_completed")
+        client.call("Shutdown")
+        serve.ended_well()
+    assert effects(host) == 1

@@ -1,0 +1,140 @@
+"""What may be asked of a process's one session when, while openings and endings take their time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from agent_host.errors import OutOfOrder, SessionNotReady
+from agent_host.services.session import NewSession
+from agent_host.session.host import Opened, SessionHost
+
+if TYPE_CHECKING:
+    from agent_host.session.lifecycle import Session
+
+NEW = NewSession("u", "t", "desktop")
+
+
+class Slow:
+    """A session whose end waits for `gate`."""
+
+    session_id = "s"
+    desk = None
+    busy = ended = False
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.ends: list[str] = []
+
+    async def shut_down(self, reason: str) -> None:
+        await self._end(reason)
+
+    async def leave(self) -> None:
+        await self._end("left")
+
+    async def _end(self, how: str) -> None:
+        self.ended = True
+        self.ends.append(how)
+        await self.gate.wait()
+        self.ends.append("over")
+
+
+class Opener:
+    """Opens one, as soon as its gate is open."""
+
+    def __init__(self) -> None:
+        self.session = Slow()
+        self.opened = Opened(cast("Session", self.session), "compatible", {})
+        self.gate = asyncio.Event()
+        self.refreshed = 0
+
+    async def create(self, new: NewSession) -> Opened:
+        await self.gate.wait()
+        return self.opened
+
+    async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
+        await self.gate.wait()
+        return self.opened
+
+    async def refresh(self, session: Session, *, cursor: str | None) -> Opened:
+        await self.gate.wait()
+        self.refreshed += 1
+        return self.opened
+
+
+async def begun() -> tuple[SessionHost, Opener]:
+    """A host with a session."""
+    opener = Opener()
+    host = SessionHost(opener)
+    opener.gate.set()
+    await host.create(NEW)
+    opener.gate.clear()
+    return host, opener
+
+
+async def test_one_session_is_opened_at_a_time() -> None:
+    opener = Opener()
+    host = SessionHost(opener)
+    first = asyncio.ensure_future(host.create(NEW))
+    await asyncio.sleep(0)
+    for second in (host.create(NEW), host.resume("s", cursor=None), host.shutdown("x")):
+        with pytest.raises(OutOfOrder):
+            await second
+    opener.gate.set()
+    assert (await first).session.session_id == "s"
+    with pytest.raises(OutOfOrder):
+        await host.create(NEW)
+
+
+async def test_a_session_is_refreshed_by_one_request_at_a_time() -> None:
+    host, opener = await begun()
+    first = asyncio.ensure_future(host.resume("s", cursor=None))
+    await asyncio.sleep(0)
+    with pytest.raises(OutOfOrder):
+        await host.resume("s", cursor=None)
+    opener.gate.set()
+    await first
+    assert opener.refreshed == 1
+
+
+async def test_there_is_one_end_and_everybody_waits_for_it() -> None:
+    host, opener = await begun()
+    ends = [asyncio.ensure_future(end) for end in (host.shutdown("enough"), host.shutdown("again"), host.let_go())]
+    await asyncio.sleep(0)
+    with pytest.raises(SessionNotReady):
+        host.at_work("s")
+    assert not host.over.is_set()
+    opener.session.gate.set()
+    assert (await asyncio.gather(*ends))[:2] == ["s", "s"]
+    assert opener.session.ends == ["enough", "over"]
+    assert host.over.is_set()
+
+
+async def test_an_end_goes_on_without_whoever_asked_for_it() -> None:
+    host, opener = await begun()
+    asking = asyncio.ensure_future(host.shutdown("enough"))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    leaving = asyncio.ensure_future(host.let_go())
+    await asyncio.sleep(0)
+    assert not host.over.is_set()
+    opener.session.gate.set()
+    await leaving
+    assert opener.session.ends == ["enough", "over"]
+
+
+async def test_an_end_that_fails_is_the_end_all_the_same() -> None:
+    host, opener = await begun()
+
+    async def broken(reason: str) -> None:
+        raise ZeroDivisionError(reason)
+
+    opener.session.shut_down = broken  # type: ignore[method-assign]  # this one time
+    with pytest.raises(ZeroDivisionError):
+        await host.shutdown("enough")
+    assert host.over.is_set()
+    assert isinstance(host.failure, ZeroDivisionError)
