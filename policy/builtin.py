@@ -1,7 +1,7 @@
 """Built-in bundles: a shipped template plus the places of this session gives a PolicyBundle.
 
 A template is the bundle's own JSON with two differences: `expiresInS` stands for `expiresAt`, and path lists may hold
-`${workspace}`, `${home}`, `${stateDir}` and `${tmp}`.
+`${workspace}`, `${home}` and `${stateDir}`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ def instantiate(
     workspace: str,
     home: str | None,
     state_dir: str,
-    tmp_dir: str,
     session_id: str,
     now: datetime,
     os: OsFamily,
@@ -38,7 +37,7 @@ def instantiate(
     `models` are put before the template's own: a built-in is the user's own choice. An entry of a block list whose
     placeholder has no value is dropped (there is nothing to protect); in an allow list it raises ValueError.
     """
-    places = {"workspace": workspace, "home": home, "stateDir": state_dir, "tmp": tmp_dir}
+    places = {"workspace": workspace, "home": home, "stateDir": state_dir}
     raw = {name: value for name, value in template.items() if name != "expiresInS"}
     raw["sessionId"] = session_id
     raw["expiresAt"] = now + timedelta(seconds=template.get("expiresInS", DEFAULT_LIFETIME_S))

@@ -78,13 +78,15 @@ class Backends:
 
     def observers(self) -> list[Sink]:
         """Sinks of the Audit and Telemetry Services and of OpenTelemetry, as far as there are such."""
-        from agent_host.events.otel import otel_sink
-
         found: list[Sink] = []
         if self._urls.audit is not None:
             found.append(self._audit(self._urls.audit))
         if self._urls.telemetry is not None:
             found.append(self._telemetry(self._urls.telemetry))
+        if not any(name.startswith("OTEL_") for name in self._environ):
+            return found
+        from agent_host.events.otel import otel_sink
+
         traces = otel_sink(self._environ, provider=self._settings.text("llm.dialect"))
         if traces is None:
             return found

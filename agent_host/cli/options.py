@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,8 +15,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+class _Formatter(argparse.HelpFormatter):
+    """As wide as the terminal. Left to itself argparse asks shutil, and imports every compression there is with it."""
+
+    def __init__(self, prog: str) -> None:
+        try:
+            columns = int(os.environ.get("COLUMNS") or os.get_terminal_size(1).columns)
+        except (OSError, ValueError):
+            columns = 80
+        super().__init__(prog, width=max(columns, 40) - 2)
+
+
 class _OneLineParser(argparse.ArgumentParser):
     """Errors are one line that says what to do, exit code 2."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments, formatter_class=_Formatter)
 
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: COMMAND"):

@@ -19,7 +19,6 @@ from agent_host.cli.streams import notice
 from agent_host.errors import UsageError
 from agent_host.rpc.feed import Feed
 from agent_host.rpc.process import Server
-from agent_host.rpc.sockets import listening
 from agent_host.rpc.transport import StreamChannel
 from agent_host.session.host import SessionHost
 
@@ -68,6 +67,8 @@ async def _serve(launcher: Launcher, socket: str | None, reconnect_s: float) -> 
             channel.start(receiver)
             await server.run()
         else:
+            from agent_host.rpc.sockets import listening
+
             path = anchored(socket) if sys.platform != "win32" else socket
             async with listening(path, server.accept):
                 await server.run()

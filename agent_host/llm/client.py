@@ -72,7 +72,7 @@ class LlmClient:
             timeout=httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s),
             verify=(tls or TlsContext(base_url)).get(),
             follow_redirects=False,
-            trust_env=url.hostname not in LOOPBACK,
+            trust_env=url.host not in LOOPBACK,
         )
 
     async def stream(self, head: bytes, messages: Sequence[bytes], on_text: Callable[[str], None]) -> ModelTurn:

@@ -5,23 +5,30 @@ Nothing here needs httpx, whose import takes as long as the rest of a session's 
 
 from __future__ import annotations
 
-from urllib.parse import SplitResult, unquote, urlsplit
+import re
+from typing import NamedTuple
 
 from agent_host.errors import UsageError
 from agent_host.http_basics import shown_url, usable_in_header
 
+_URL = re.compile(
+    r"(?i:https?)://(?:(?P<user>[^/?#@]*)@)?(?P<host>\[[0-9a-fA-F:.]+\]|[^/?#@:\[\]\\]+)(?::(?P<port>[0-9]{0,5}))?(?:[/?#].*)?"
+)
 
-def checked_url(url: str) -> SplitResult:
+
+class GatewayUrl(NamedTuple):
+    """The parts of a URL that the host asks for. `host` is in lower case, without brackets."""
+
+    host: str
+    password: str | None
+
+
+def checked_url(url: str) -> GatewayUrl:
     """`url` as an http or https URL with a host. Raises UsageError."""
-    try:
-        parsed = urlsplit(url)
-        usable_port = parsed.port is None or 0 < parsed.port < 65536
-    except ValueError as error:
-        raise UsageError(f"--gateway {shown_url(url)!r}: {error}") from error
-    odd = not url.isprintable() or " " in url
-    if odd or parsed.scheme not in ("http", "https") or not parsed.hostname or not usable_port:
+    found = _URL.fullmatch(url) if url.isprintable() and " " not in url else None
+    if found is None or not 0 < int(found["port"] or 1) < 65536:
         raise UsageError(f"--gateway {shown_url(url)!r}: give an http:// or https:// URL, or mock:FILE")
-    return parsed
+    return GatewayUrl(found["host"].strip("[]").lower(), (found["user"] or "").partition(":")[2] or None)
 
 
 def checked_token(token: str | None) -> str | None:
@@ -34,4 +41,8 @@ def checked_token(token: str | None) -> str | None:
 def password_of(url: str) -> str | None:
     """The password that stands in `url`, as it is meant; None when there is none."""
     password = checked_url(url).password
-    return unquote(password) if password else None
+    if password is None:
+        return None
+    from urllib.parse import unquote
+
+    return unquote(password)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from typing import TYPE_CHECKING
 
 from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
@@ -44,7 +43,6 @@ def load_bundle(
             workspace=where.workspace,
             home=where.home,
             state_dir=os.path.realpath(state_dir),
-            tmp_dir=os.path.realpath(tempfile.gettempdir()),
             session_id=session_id,
             now=now,
             os=where.os_family,

@@ -10,10 +10,7 @@ from agent_host.errors import ErrorCode, SessionNotReady, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.routing.capabilities import TOOLS
 from agent_host.session.ending import Ending
-from agent_host.session.moves import workspaces
-from agent_host.session.patches import as_text, preview
 from agent_host.session.reports import session_state
-from agent_host.session.tasks import first_versions
 from agent_host.session.work import Work
 from agent_host.states import SessionStatus, session_machine
 from policy.options import AS_THE_BUNDLE_SAYS
@@ -137,6 +134,8 @@ class Session:
 
     def patch(self) -> str:
         """What the session changed, as a unified diff."""
+        from agent_host.session.patches import as_text
+
         return as_text(self._preview(None, None)())
 
     async def preview(self, task_id: str | None = None, file_paths: Sequence[str] | None = None) -> list[FilePatch]:
@@ -149,6 +148,11 @@ class Session:
 
     def _preview(self, task_id: str | None, file_paths: Sequence[str] | None) -> Callable[[], list[FilePatch]]:
         """The preview of what is on record now, to be made in any thread."""
+        # Comparing files is for whoever asks for it: the first reply of the session does not wait for its modules.
+        from agent_host.session.moves import workspaces
+        from agent_host.session.patches import preview
+        from agent_host.session.tasks import first_versions
+
         ctx = self._ctx
         return functools.partial(
             preview,

@@ -155,8 +155,8 @@ def test_no_shape_raises_anything_else(changes: dict[str, Any]) -> None:
 # Built-ins
 
 PLACES: dict[OsFamily, dict[str, str]] = {
-    "posix": {"workspace": "/home/u/w", "home": "/home/u", "state_dir": "/home/u/.state", "tmp_dir": "/tmp"},
-    "windows": {"workspace": "C:\\w", "home": "C:\\Users\\u", "state_dir": "C:\\state", "tmp_dir": "C:\\t"},
+    "posix": {"workspace": "/home/u/w", "home": "/home/u", "state_dir": "/home/u/.state"},
+    "windows": {"workspace": "C:\\w", "home": "C:\\Users\\u", "state_dir": "C:\\state"},
 }
 
 
