@@ -21,7 +21,7 @@ from agent_host.app.opener import SessionOpener
 from agent_host.approval.gate import UnattendedGate
 from agent_host.rpc.feed import Feed
 from agent_host.rpc.server import Connection
-from agent_host.rpc.transport import StreamChannel
+from agent_host.rpc.streams import StreamChannel
 from agent_host.services.session import NewSession
 from agent_host.session.opening import Launch
 from config.load import load

@@ -19,7 +19,7 @@ from agent_host.cli.streams import notice
 from agent_host.errors import UsageError
 from agent_host.rpc.feed import Feed
 from agent_host.rpc.process import Server
-from agent_host.rpc.transport import StreamChannel
+from agent_host.rpc.streams import StreamChannel
 from agent_host.session.host import SessionHost
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import UsageError
-from agent_host.rpc.transport import SocketChannel
 from state.locations import make_private_dir
 
 if TYPE_CHECKING:
@@ -21,6 +20,87 @@ if TYPE_CHECKING:
 
 _PIPES = "\\\\.\\pipe\\"
 _MAX_PATH_BYTES = 104 if sys.platform == "darwin" else 107
+
+
+class SocketChannel(asyncio.Protocol):
+    """A client on a socket or a named pipe: the event loop's own transport."""
+
+    def __init__(self, accept: Callable[[SocketChannel], Receiver | None]) -> None:
+        self._accept = accept
+        self._receiver: Receiver | None = None
+        self._transport: asyncio.Transport | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    # What the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come; it stays when it is accepted."""
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError("a client's transport goes both ways")
+        transport.set_write_buffer_limits(high=0)
+        self._transport = transport
+        self._receiver = self._accept(self)
+        if self._receiver is None:
+            transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """The client has spoken."""
+        if self._receiver is not None:
+            self._receiver.received(data)
+
+    def eof_received(self) -> bool:
+        """Nothing more will come; a client that closed only its own side still gets its answers."""
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.ended()
+        return receiver is not None
+
+    def pause_writing(self) -> None:
+        """Something waits."""
+        self._empty.clear()
+
+    def resume_writing(self) -> None:
+        """Nothing waits any more."""
+        self._empty.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the protocol's signature
+        """The client is gone, however it went."""
+        self._empty.set()
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.ended()
+
+    # Channel
+
+    @property
+    def waiting_bytes(self) -> int:
+        """See Channel."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def write(self, data: bytes) -> None:
+        """See Channel."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    async def drained(self) -> None:
+        """See Channel."""
+        await self._empty.wait()
+
+    def pause_reading(self, *, paused: bool) -> None:
+        """See Channel."""
+        # Behind the end there is nothing to read, and it would be told again.
+        if self._transport is not None and self._receiver is not None and not self._transport.is_closing():
+            if paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def close(self) -> None:
+        """See Channel."""
+        self._receiver = None
+        if self._transport is not None:
+            self._transport.abort() if self.waiting_bytes else self._transport.close()
 
 
 @contextlib.asynccontextmanager

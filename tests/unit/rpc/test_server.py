@@ -15,7 +15,7 @@ from agent_host.events.kinds import EventType
 from agent_host.events.outbox import Outbox
 from agent_host.rpc.params import Param, whole
 from agent_host.rpc.server import Connection, Method
-from agent_host.rpc.transport import StreamChannel
+from agent_host.rpc.streams import StreamChannel
 from tests.support.events import emitter
 
 if TYPE_CHECKING:

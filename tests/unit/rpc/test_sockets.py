@@ -15,12 +15,13 @@ import pytest
 
 from agent_host.errors import UsageError
 from agent_host.rpc.sockets import listening
-from tests.unit.rpc.test_transport import BIG, Heard, soon
+from tests.unit.rpc.test_streams import BIG, Heard, soon
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.rpc.transport import Receiver, SocketChannel
+    from agent_host.rpc.sockets import SocketChannel
+    from agent_host.rpc.transport import Receiver
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a named pipe there")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.rpc import transport
-from agent_host.rpc.transport import StreamChannel
+from agent_host.rpc.streams import StreamChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
