@@ -117,16 +117,18 @@ class Secrets(NamedTuple):
 
 def place_of(launch: Launch) -> Place:
     """This machine, with the launch's workspace."""
-    shell = current.default_shell(os.environ)
+    return Place(current.default_shell(os.environ), surroundings(launch.workspace))
+
+
+def surroundings(workspace: str) -> Surroundings:
+    """This machine as policy sees it. `workspace` is a real path."""
+    shell = os.path.basename(current.default_shell(os.environ)).lower()
     home = os.path.expanduser("~")
-    return Place(
-        shell,
-        Surroundings(
-            workspace=launch.workspace,
-            home=os.path.realpath(home) if os.path.isabs(home) else None,
-            os_family=OS_FAMILY,
-            shell=_SHELLS.get(os.path.basename(shell).lower(), "sh"),
-        ),
+    return Surroundings(
+        workspace=workspace,
+        home=os.path.realpath(home) if os.path.isabs(home) else None,
+        os_family=OS_FAMILY,
+        shell=_SHELLS.get(shell, "sh"),
     )
 
 

@@ -34,7 +34,9 @@ class _OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: COMMAND"):
-            message = "choose a command: run, resume, serve, sessions, mock-gateway or doctor"
+            message = "choose a command: run, resume, serve, sessions, policy, mock-gateway or doctor"
+        elif message.endswith("required: VERB"):
+            message = "say what to do: check or validate"
         notice(f"error: {message} (see `{self.prog} --help`)")
         sys.exit(2)
 
@@ -75,8 +77,21 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     gateway.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     gateway.add_argument("--port", type=_port, default=0, help="port (any free one)")
     gateway.add_argument("--workspace", metavar="DIR", default=".", help="what ${workspace} in the script stands for")
+    policy = _add(commands, "policy", "", "try a policy, or see what is wrong with a bundle")
+    verbs = policy.add_subparsers(metavar="VERB", required=True, title="verbs", parser_class=_OneLineParser)
+    check = _add(verbs, "check", "policy:check", "what the policy says to a call; nothing is executed")
+    check.add_argument("tool", metavar="TOOL", nargs="?", help="name of the tool")
+    check.add_argument("arguments", metavar="ARGS_JSON", nargs="?", help="its arguments, a JSON object")
+    check.add_argument("--batch", metavar="FILE", help="one case a line, one decision a line out; - is standard input")
+    check.add_argument("--workspace", metavar="DIR", help="project directory (current directory)")
+    check.add_argument("--output", choices=("text", "json"), default="text", help="form of a single decision")
+    _setting_option(check, "host.policy")
+    _state_dir(check)
+    validate = _add(verbs, "validate", "policy:validate", "every problem of a bundle, with its JSON path")
+    validate.add_argument("file", metavar="FILE")
+    validate.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
     doctor = _add(commands, "doctor", "doctor:doctor", "what this machine has; exit 0 or 1")
-    _gateway_option(doctor)
+    _setting_option(doctor, "llm.gateway")
     _state_dir(doctor)
     return parser.parse_args(arguments)
 
@@ -112,8 +127,8 @@ def _prune_options(parser: argparse.ArgumentParser) -> None:
         limits.add_argument(option, action="store_true", default=None, help=text)
 
 
-def _gateway_option(parser: argparse.ArgumentParser) -> None:
-    option, _, arguments = next(row for row in SETTING_OPTIONS if row[1] == "llm.gateway")
+def _setting_option(parser: argparse.ArgumentParser, key: str) -> None:
+    option, _, arguments = next(row for row in SETTING_OPTIONS if row[1] == key)
     parser.add_argument(option, **arguments)
 
 

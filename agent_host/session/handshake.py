@@ -34,44 +34,66 @@ def load_bundle(
 
     Raises PolicyBundleInvalid with every problem in one message, PolicyExpired, UsageError when there is no such file.
     """
-    name = settings.text("host.policy")
     if granted is not None:
-        bundle = _checked(granted, "of the session service", session_id, now, any_session=False)
-    elif name in BUILT_IN:
-        bundle = instantiate(
-            template(name),
-            workspace=where.workspace,
-            home=where.home,
-            state_dir=os.path.realpath(state_dir),
-            session_id=session_id,
-            now=now,
-            os=where.os_family,
-            models=(settings.text("llm.model"),) if settings.text("llm.model") else (),
-        )
+        bundle = _usable(granted, "of the session service", session_id, now, any_session=False)
     else:
-        bundle = _from_file(name, session_id, now)
+        bundle = _named(settings, where, session_id, state_dir, now) or _usable(
+            *_file(settings.text("host.policy")), session_id, now, any_session=True
+        )
     return narrow(bundle, _narrowing(settings, where.workspace))
 
 
-def _from_file(path: str, session_id: str, now: datetime) -> PolicyBundle:
+def bundle_to_try(settings: Settings, where: Surroundings, *, state_dir: str, now: datetime) -> PolicyBundle:
+    """The bundle that `host.policy` names, for trying: whose session it is and whether it has expired is for the
+    decisions to say. Raises PolicyBundleInvalid, UsageError."""
+    bundle = _named(settings, where, ANY_SESSION, state_dir, now) or _parsed(*_file(settings.text("host.policy")))
+    return narrow(bundle, _narrowing(settings, where.workspace))
+
+
+def _named(
+    settings: Settings, where: Surroundings, session_id: str, state_dir: str, now: datetime
+) -> PolicyBundle | None:
+    """The built-in of that name, None when it is none."""
+    name = settings.text("host.policy")
+    if name not in BUILT_IN:
+        return None
+    return instantiate(
+        template(name),
+        workspace=where.workspace,
+        home=where.home,
+        state_dir=os.path.realpath(state_dir),
+        session_id=session_id,
+        now=now,
+        os=where.os_family,
+        models=(settings.text("llm.model"),) if settings.text("llm.model") else (),
+    )
+
+
+def _file(path: str) -> tuple[bytes, str]:
+    """(content, path)."""
     try:
-        raw = read_regular_file(path)
+        return read_regular_file(path), path
     except OSError as error:
         raise UsageError(
             f"policy {path!r}: {error.strerror}; give a bundle file or one of {', '.join(BUILT_IN)}"
         ) from error
-    return _checked(raw, path, session_id, now, any_session=True)
 
 
-def _checked(raw: bytes, source: str, session_id: str, now: datetime, *, any_session: bool) -> PolicyBundle:
-    """`any_session`: the bundle may be for all of them, which only a user can say."""
-    # A bundle from outside is validated by pydantic's validator; the shipped ones need none of it.
-    from policy.validate import BundleProblems, check_usable, parse_bundle
+def _parsed(raw: bytes, source: str) -> PolicyBundle:
+    # pydantic is what validates a bundle from outside; the shipped ones need none of it.
+    from policy.validate import BundleProblems, parse_bundle
 
     try:
-        bundle = parse_bundle(raw)
+        return parse_bundle(raw)
     except BundleProblems as error:
         raise PolicyBundleInvalid(f"policy {source}: {error}") from error
+
+
+def _usable(raw: bytes, source: str, session_id: str, now: datetime, *, any_session: bool) -> PolicyBundle:
+    """`any_session`: the bundle may be for all of them, which only a user can say."""
+    from policy.validate import check_usable
+
+    bundle = _parsed(raw, source)
     if bundle.expires_at <= now:
         raise PolicyExpired(f"policy {source} expired at {bundle.expires_at.isoformat()}; get a new one")
     problems = [str(problem) for problem in check_usable(bundle, session_id=session_id, now=now)]

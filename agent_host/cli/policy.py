@@ -1,0 +1,180 @@
+"""`agent-host policy`: what a bundle would say to a call, and what is wrong with a bundle. Nothing is executed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agent_host import lenient_json
+from agent_host.cli import exit_codes
+from agent_host.cli.shared import anchored, given_settings, state_dir_of
+from agent_host.cli.streams import answer, notice
+from agent_host.errors import UsageError
+from agent_host.routing.trial import InvalidCase, TrialCase, case_from, judge_case
+from agent_host.session.handshake import bundle_to_try
+from config.load import ConfigError, load, read_regular_file
+from policy.check import denied
+from policy.validate import BundleProblems, check_usable, parse_bundle
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator
+
+    from agent_host.routing.facts import Surroundings
+    from policy.bundle import PolicyBundle
+    from policy.decision import Decision
+
+_MAX_LINE_BYTES = 32 * 1024 * 1024
+
+
+def check(namespace: argparse.Namespace) -> int:
+    """`policy check`: one decision for a call, or one a line for a file of cases; exit 2 when a case cannot be read."""
+    from agent_host.app.assembly import surroundings
+
+    workspace = anchored(namespace.workspace or ".", os.path.realpath)
+    if not os.path.isdir(workspace):
+        raise UsageError(f"--workspace {namespace.workspace}: there is no such directory")
+    try:
+        settings = load(_policy_only(namespace), workspace=workspace)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    here, now = surroundings(workspace), datetime.now(UTC)
+    bundle = bundle_to_try(settings, here, state_dir=state_dir_of(namespace), now=now)
+    trial = _Trial(bundle, here, now)
+    if namespace.batch is not None:
+        if namespace.tool is not None:
+            raise UsageError("give a tool with its arguments, or --batch, not both")
+        return _batch(trial, namespace.batch)
+    if namespace.tool is None or namespace.arguments is None:
+        raise UsageError("give a tool and its arguments as JSON, or --batch FILE")
+    decision = trial.judge(TrialCase(namespace.tool, _arguments(namespace.arguments)))
+    if namespace.output == "json":
+        answer(orjson.dumps(_told(decision), option=orjson.OPT_APPEND_NEWLINE))
+    else:
+        answer(_in_words(decision))
+    return exit_codes.COMPLETED
+
+
+def validate(namespace: argparse.Namespace) -> int:
+    """`policy validate`: every problem of a bundle with its JSON path; exit 2 when there is one."""
+    try:
+        raw = read_regular_file(anchored(namespace.file))
+    except OSError as error:
+        raise UsageError(f"policy {namespace.file!r}: {error.strerror}") from error
+    told = ""
+    try:
+        bundle = parse_bundle(raw)
+        found = check_usable(bundle, session_id=bundle.session_id, now=datetime.now(UTC))
+        told = f"valid: version {bundle.policy_bundle_version}, {len(bundle.capabilities)} capabilities, "
+        told += f"expires {bundle.expires_at.isoformat()}\n"
+    except BundleProblems as error:
+        found = list(error.problems)
+    problems = [{"path": one.path, "message": one.message, "hint": one.hint} for one in found]
+    if namespace.output == "json":
+        result = {"valid": not problems, "problems": problems}
+        answer(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    else:
+        answer("".join(f"{one}\n" for one in found) or told)
+    return exit_codes.USAGE if problems else exit_codes.COMPLETED
+
+
+class _Trial:
+    """Cases against one bundle, or against the capabilities that a case brings along."""
+
+    def __init__(self, bundle: PolicyBundle, here: Surroundings, now: datetime) -> None:
+        self._bundle = bundle
+        self._here = here
+        self._now = now
+        self._with = lru_cache(maxsize=64)(self._bundle_with)
+
+    def judge(self, case: TrialCase) -> Decision:
+        """The decision. Raises InvalidCase for capabilities that are none."""
+        bundle = self._bundle
+        if case.capabilities is not None:
+            bundle = self._with(lenient_json.dumps(case.capabilities))
+        return judge_case(bundle, case, self._here, now=self._now)
+
+    def _bundle_with(self, capabilities: bytes) -> PolicyBundle:
+        try:
+            return parse_bundle({**self._bundle.to_json(), "capabilities": orjson.loads(capabilities)})
+        except BundleProblems as error:
+            raise InvalidCase(str(error)) from error
+
+
+def _batch(trial: _Trial, file: str) -> int:
+    unread = 0
+    for number, line in enumerate(_lines(file), start=1):
+        if not line.strip():
+            continue
+        told: dict[str, Any] = {}
+        try:
+            raw = orjson.loads(line)
+            if not isinstance(raw, dict):
+                raise InvalidCase("a case is a JSON object")
+            if "id" in raw:
+                told["id"] = raw["id"]
+            decision = trial.judge(case_from(raw))
+        except (orjson.JSONDecodeError, InvalidCase) as error:
+            unread += 1
+            notice(f"line {number}: {error}")
+            decision = denied("", "case", f"the case cannot be read: {error}")
+        answer(lenient_json.dumps({**told, **_told(decision)}, option=orjson.OPT_APPEND_NEWLINE))
+    return exit_codes.USAGE if unread else exit_codes.COMPLETED
+
+
+def _lines(file: str) -> Iterator[bytes]:
+    """The lines of `file`, `-` for standard input. Raises UsageError."""
+    if file == "-":
+        yield from _bounded(sys.stdin.buffer)
+        return
+    try:
+        with open(anchored(file), "rb") as handle:
+            yield from _bounded(handle)
+    except OSError as error:
+        raise UsageError(f"--batch {file}: {error.strerror}") from error
+
+
+def _bounded(handle: Any) -> Iterable[bytes]:
+    while line := handle.readline(_MAX_LINE_BYTES):
+        yield line
+
+
+def _policy_only(namespace: argparse.Namespace) -> dict[str, Any]:
+    """`--output` is another thing here than in a session's settings."""
+    return {key: value for key, value in given_settings(namespace).items() if key == "host.policy"}
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        arguments = orjson.loads(text.encode("utf-8", "surrogateescape"))
+    except orjson.JSONDecodeError as error:
+        raise UsageError(f"the arguments are not JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise UsageError('the arguments are a JSON object, such as {"path": "/srv/project/a.txt"}')
+    return arguments
+
+
+def _told(decision: Decision) -> dict[str, Any]:
+    """A decision on the wire (interface section 3)."""
+    told: dict[str, Any] = {
+        "decision": decision.decision,
+        "reason": decision.reason,
+        "capability": decision.capability,
+        "rule": decision.rule,
+    }
+    if decision.rule_id is not None:
+        told["ruleId"] = decision.rule_id
+    if decision.risk_level is not None:
+        told["riskLevel"] = decision.risk_level
+    return told
+
+
+def _in_words(decision: Decision) -> str:
+    risk = "" if decision.risk_level is None else f"\nrisk: {decision.risk_level}"
+    reasons = "".join(f"\n  {reason}" for reason in decision.risks)
+    return f"{decision.decision}: {decision.reason}\nby {decision.rule}{risk}{reasons}\n"
