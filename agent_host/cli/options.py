@@ -36,7 +36,7 @@ class _OneLineParser(argparse.ArgumentParser):
         if message.endswith("required: COMMAND"):
             message = "choose a command: run, resume, serve, sessions, policy, mock-gateway or doctor"
         elif message.endswith("required: VERB"):
-            message = "say what to do: check or validate"
+            message = "say what to do: check, validate or rejudge"
         notice(f"error: {message} (see `{self.prog} --help`)")
         sys.exit(2)
 
@@ -90,6 +90,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     validate = _add(verbs, "validate", "policy:validate", "every problem of a bundle, with its JSON path")
     validate.add_argument("file", metavar="FILE")
     validate.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
+    rejudge = _add(verbs, "rejudge", "rejudge:rejudge", "what another policy would have said to a session's calls")
+    rejudge.add_argument("session_id", metavar="SESSION_ID")
+    rejudge.add_argument("--workspace", metavar="DIR", help="project directory (the session's)")
+    rejudge.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
+    _setting_option(rejudge, "host.policy")
+    _state_dir(rejudge)
     doctor = _add(commands, "doctor", "doctor:doctor", "what this machine has; exit 0 or 1")
     _setting_option(doctor, "llm.gateway")
     _state_dir(doctor)

@@ -34,18 +34,9 @@ _MAX_LINE_BYTES = 32 * 1024 * 1024
 
 def check(namespace: argparse.Namespace) -> int:
     """`policy check`: one decision for a call, or one a line for a file of cases; exit 2 when a case cannot be read."""
-    from agent_host.app.assembly import surroundings
-
     workspace = anchored(namespace.workspace or ".", os.path.realpath)
-    if not os.path.isdir(workspace):
-        raise UsageError(f"--workspace {namespace.workspace}: there is no such directory")
-    try:
-        settings = load(_policy_only(namespace), workspace=workspace)
-    except ConfigError as error:
-        raise UsageError(str(error)) from error
-    here, now = surroundings(workspace), datetime.now(UTC)
-    bundle = bundle_to_try(settings, here, state_dir=state_dir_of(namespace), now=now)
-    trial = _Trial(bundle, here, now)
+    bundle, here = bundle_and_place(namespace, workspace)
+    trial = _Trial(bundle, here, datetime.now(UTC))
     if namespace.batch is not None:
         if namespace.tool is not None:
             raise UsageError("give a tool with its arguments, or --batch, not both")
@@ -81,6 +72,21 @@ def validate(namespace: argparse.Namespace) -> int:
     else:
         answer("".join(f"{one}\n" for one in found) or told)
     return exit_codes.USAGE if problems else exit_codes.COMPLETED
+
+
+def bundle_and_place(namespace: argparse.Namespace, workspace: str) -> tuple[PolicyBundle, Surroundings]:
+    """The bundle that `--policy` names, as a session in `workspace` would have it, and this machine. Raises UsageError,
+    PolicyBundleInvalid."""
+    from agent_host.app.assembly import surroundings
+
+    if not os.path.isdir(workspace):
+        raise UsageError(f"--workspace {workspace}: there is no such directory")
+    try:
+        settings = load(_policy_only(namespace), workspace=workspace)
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+    here = surroundings(workspace)
+    return bundle_to_try(settings, here, state_dir=state_dir_of(namespace), now=datetime.now(UTC)), here
 
 
 class _Trial:

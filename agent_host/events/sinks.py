@@ -148,6 +148,11 @@ class RunLog:
                 os.close(fd)
 
 
+def run_logs(path: str) -> list[str]:
+    """The run log at `path` behind those that were put aside, oldest first; not all of them need be there."""
+    return [*(_aside(path, number) for number in range(KEPT_RUN_LOGS, 0, -1)), path]
+
+
 def _aside(path: str, number: int) -> str:
     return f"{path}.{number}"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.process import Host, bundle
+from tests.support.process import Host, bundle, call, gateway, say, shell, use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,3 +157,34 @@ def test_validate(host: Host, tmp_path: Path) -> None:
     assert len(host.run("policy", "validate", path).text.splitlines()) == len(found["problems"])
     assert host.run("policy", "validate", host.policy(expires_in_s=-1)).code == 2
     assert "No such file" in host.run("policy", "validate", "/no/such/file").error
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_rejudge_lists_what_another_policy_would_have_decided(tmp_path: Path, resumable: bool) -> None:
+    host = Host(tmp_path)
+    read = call("ReadFile", path=str(host.workspace / "a"))
+    (host.workspace / "a").write_text("x")
+    turns = [use(read, shell("curl x; true")), use(shell("echo hi")), say("Done.")]
+    if resumable:
+        turns[2] = {"status": 500, "times": "always"}
+    with gateway(*turns) as model:
+        done = host.task(model.url, "--session-id", "s", policy="full")
+    assert done.code == (3 if resumable else 0)
+    rows = json.loads(host.run("policy", "rejudge", "s", "--policy", "ci", "--output", "json").stdout)
+    assert [(row["toolName"], row["before"], row["now"], row["changed"]) for row in rows] == [
+        ("ReadFile", "ALLOWED", "ALLOWED", False),
+        ("RunCommand", "ALLOWED", "DENIED", True),
+        ("RunCommand", "ALLOWED", "ALLOWED", False),
+    ]
+    assert rows[1]["reason"] == "command not in allowed commands: curl"
+    text = host.run("policy", "rejudge", "s", "--policy", "ci").text
+    assert "ALLOWED → DENIED: command not in allowed commands: curl" in text
+    assert text.endswith("3 calls, 1 decided differently\n")
+    assert host.run("policy", "rejudge", "s", "--policy", "full").text == "3 calls, 0 decided differently\n"
+
+
+def test_rejudge_of_no_session(host: Host) -> None:
+    for name, says in (("nobody", "there is no session nobody"), ("../x", "a session id is")):
+        outcome = host.run("policy", "rejudge", name, "--policy", "ci")
+        assert (outcome.code, outcome.stdout) == (2, b"")
+        assert says in outcome.error
