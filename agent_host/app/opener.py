@@ -104,6 +104,7 @@ class SessionOpener:
                 with contextlib.ExitStack() as begun:
                     store = create_store(launch, bundle, place.where, parts.count, grant, new)
                     begun.callback(store.close)
+                    backends.know(store.state.identity)
                     session = self._session(launch, parts, backends, store, url, resources)
                     begun.pop_all()
             session.announce(new.execution_environment)
