@@ -191,7 +191,7 @@ class Work:
 
     def hurry(self, within_s: float) -> None:
         """Give the upload of a history that is under way so much time and no more."""
-        if self._upload_limit is not None:
+        if self._upload_limit is not None and not self._upload_limit.expired():
             self._upload_limit.reschedule(asyncio.get_running_loop().time() + within_s)
 
     async def upload_history(self, within_s: float = HISTORY_S) -> None:
@@ -255,15 +255,21 @@ class Work:
         # The loop's modules are for the first task: the first reply of the session does not wait for them.
         from agent_host.loop.task import run_task
 
-        return await self._wind_up(await run_task(self._ctx, news=news, replays=replays))
+        ctx = self._ctx
+        end = await run_task(ctx, news=news, replays=replays)
+        await self.upload_history()
+        if end.resumable and ctx.cancellation.for_good:  # asked for by the time that the history was out
+            self._settle()
+            ctx.phase.fire("resume")
+            end = await run_task(ctx)
+        return await self._wind_up(end)
 
     async def _wind_up(self, end: TaskEnd) -> TaskEnd:
         """What follows the end of a task; a resume does it again when the process died before it was through."""
         ctx = self._ctx
         await self.upload_history()
-        if ctx.phase.may("settle"):
-            ctx.phase.fire("settle")
-        if end.status == "paused":
+        self._settle()
+        if end.status == "paused" and self._life.may("pause"):  # a task that is cancelled in a pause may find the next
             self._life.fire("pause")
         ctx.cancellation.over()
         payload: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
@@ -272,6 +278,10 @@ class Work:
         ctx.emit(_END_EVENTS[end.status], None, **payload)
         ctx.emitter.flush()
         return end
+
+    def _settle(self) -> None:
+        if self._ctx.phase.may("settle"):
+            self._ctx.phase.fire("settle")
 
     def _told_again(self) -> TaskEnd:
         """The end of a task whose process died between the end and its clean-up."""
