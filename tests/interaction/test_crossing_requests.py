@@ -13,6 +13,8 @@ from agent_host.events.kinds import EventType
 from agent_host.services.session import NewSession
 from agent_host.testing.service_state import Refused
 from agent_host.testing.services import MockServices
+from state.errors import WriteFailed
+from state.file_session import FileSession
 from tests.interaction.test_approval_desk import client as client
 from tests.support.backends import Serving, impatient, services_at
 from tests.support.person import SESSION, launch
@@ -21,6 +23,8 @@ from tests.support.process import Host, bundle, call, eventually, gateway, say, 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
+
+    import pytest
 
     from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
     from agent_host.events.emitter import Event
@@ -250,3 +254,29 @@ async def test_a_fault_of_the_program_in_the_midst_of_a_shutdown(client: Client)
         await session.shut_down("enough")
     assert f"{SESSION}.json" in client.host.checkpoints()
     assert session.state()["sessionStatus"] == "SESSION_FAILED"
+
+
+async def test_a_call_whose_start_the_disk_refused_keeps_those_behind_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls on one path take effect in call order, so what the first could not do the second must not."""
+    client.policy(File_Write={"requiresApproval": False})
+    append = FileSession.append
+    refused: list[str] = []
+
+    def append_or_fail(session: FileSession, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
+        append(session, kind, fields, message)
+        if kind == "call_started" and not refused:
+            refused.append(fields["callId"])
+            raise WriteFailed("no space for a moment")
+
+    monkeypatch.setattr(FileSession, "append", append_or_fail)
+    path = str(client.file("a"))
+    calls = [call("WriteFile", path=path, content=content) for content in ("1", "2")]
+    with gateway(use(*calls), say("Done.")) as served:
+        stopped = await client.task(served.url)
+        assert (stopped.end.status, stopped.end.reason) == ("paused", "CHECKPOINT_WRITE_FAILED")
+        assert not client.file("a").exists()
+        done = await client.task(served.url, None)
+    assert done.end.status == "completed"
+    assert client.file("a").read_text() == "2"
