@@ -87,7 +87,7 @@ SESSION_TABLE: tuple[Transition[SessionStatus], ...] = (
         "cancel",
         (_S.RUNNING, _S.PAUSED),
         _S.CANCELLED,
-        "Shutdown with a task at work or suspended",
+        "Shutdown with a task at work or suspended, or in a pause",
         "task cancelled, history, `session_cancelled`, checkpoint removed",
     ),
     Transition(

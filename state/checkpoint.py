@@ -171,6 +171,8 @@ def _task_started(state: Checkpoint, fields: dict[str, Any], message: bytes | No
     if state.task is not None:
         state.earlier_tasks.append(_as_earlier(state.task))
     state.task = Task(fields["taskId"], fields["prompt"], fields["maxSteps"], options=fields.get("options", {}))
+    # It waits for nothing any more that kept it from being over.
+    state.session_status = "SESSION_RUNNING"
     # Approvals for a task end with it.
     state.grants = [grant for grant in state.grants if grant.get("scope") != "task"]
     _append(state, message)

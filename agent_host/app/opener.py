@@ -33,6 +33,7 @@ from agent_host.session.host import Opened
 from agent_host.session.lifecycle import Session
 from agent_host.session.opening import LOCAL, MOCK_PREFIX, create_store, open_store, state_errors_translated
 from agent_host.version import __version__
+from state.errors import WriteFailed
 from state.locations import SessionPaths, checked_session_id
 from tool_runtime.platform import OS_FAMILY
 
@@ -103,7 +104,7 @@ class SessionOpener:
                 url = await resources.enter_async_context(_gateway(launch))
                 with contextlib.ExitStack() as begun:
                     store = create_store(launch, bundle, place.where, parts.count, grant, new)
-                    begun.callback(store.close)
+                    begun.callback(_unbegin, store)
                     backends.know(store.state.identity)
                     session = self._session(launch, parts, backends, store, url, resources)
                     begun.pop_all()
@@ -228,6 +229,12 @@ async def _given_back(service: SessionService, session_id: str) -> AsyncIterator
     except AgentHostError as error:
         await say_goodbye(service, session_id, reason=error.code, within_s=_OBSERVERS_S)
         raise
+
+
+def _unbegin(store: FileSession) -> None:
+    """Take a session away whose creation failed: nothing was done in it that anybody could resume."""
+    with contextlib.suppress(WriteFailed):  # it is let go all the same, and without a task it is passed over
+        store.delete()
 
 
 async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None:

@@ -73,7 +73,7 @@ PAYLOADS: dict[EventType, Shape] = {
     ),
     EventType.SESSION_FAILED: Shape("the session cannot go on", (_REASON, _MESSAGE)),
     EventType.SESSION_CANCELLED: Shape(
-        "the session was ended while a task was open", (_WHY, _TASK_COUNT, _TOTAL_TOKENS, _DURATION)
+        "the session was ended while a task was open, or in a pause", (_WHY, _TASK_COUNT, _TOTAL_TOKENS, _DURATION)
     ),
     EventType.TASK_STARTED: Shape("a prompt was taken", (_MAX_STEPS,)),
     EventType.TASK_COMPLETED: Shape("the model is done", _ENDED),

@@ -9,7 +9,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from agent_host.errors import ErrorCode
+from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.approvals import granted_by, not_started, settle
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
@@ -75,6 +75,7 @@ def _is_asked(ctx: LoopContext, call: PreparedCall) -> bool:
 
 async def _run_one(ctx: LoopContext, step_id: str, prepared: PreparedCall, place: Place) -> Message:
     """One call from policy's word to its result on record."""
+    still_open = False
     try:
         started = time.monotonic()
         grant = granted_by(ctx, prepared)
@@ -93,8 +94,13 @@ async def _run_one(ctx: LoopContext, step_id: str, prepared: PreparedCall, place
         if prepared.refusal is None:
             return await _execute(ctx, step_id, prepared, started)
         return _refuse(ctx, step_id, prepared, prepared.refusal, started)
+    except CheckpointWriteFailed:
+        still_open = True
+        raise
     finally:
-        await place.leave()  # a refused call waits for none, and who waits for it means those before it too
+        await place.leave(
+            still_open=still_open
+        )  # a refused call waits for none, and who waits for it means those before it too
 
 
 def _refuse(ctx: LoopContext, step_id: str, prepared: PreparedCall, refusal: Refusal, started: float) -> Message:

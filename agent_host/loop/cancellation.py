@@ -33,6 +33,11 @@ class Cancellation:
         self._forced = False
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def for_good(self) -> bool:
+        """Whether the task is to be over, and not only to stop."""
+        return self.requested and not self.resumable
+
     def request(self, *, resumable: bool) -> None:
         """Ask the task to stop. Model calls and waits for approval end now, running tools finish first."""
         if self.requested:

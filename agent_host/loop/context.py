@@ -99,8 +99,9 @@ class LoopContext:
         return task
 
     def emit(self, event_type: EventType, step_id: str | None, **payload: object) -> None:
-        """An event of the task at work."""
-        self.emitter.emit(event_type, payload, task_id=self.task.task_id, step_id=step_id)
+        """An event of the task at work, or of the session before its first one."""
+        task = self.state.task
+        self.emitter.emit(event_type, payload, task_id=None if task is None else task.task_id, step_id=step_id)
 
     def keep(self, data: bytes) -> str:
         """Keep a large thing with the session; see `OpenSession.keep`."""

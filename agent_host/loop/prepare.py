@@ -126,7 +126,19 @@ def _taken_up(prepared: PreparedCall, left: Call) -> PreparedCall:
     )
     approval_id = left.approval_id or (new_id("appr") if left.gated else None)
     edited = left.edited_arguments is not None
-    return dataclasses.replace(prepared, renewed=True, approval_id=approval_id, answer=answer, edited=edited)
+    return asked_after_all(
+        dataclasses.replace(prepared, renewed=True, approval_id=approval_id, answer=answer, edited=edited)
+    )
+
+
+def asked_after_all(prepared: PreparedCall) -> PreparedCall:
+    """The call, no longer denied for the want of somebody to ask where a person has approved it since. A task that asks
+    nobody may have its denied calls approved afterwards like any other."""
+    decision = prepared.decision
+    if prepared.answer is None or not prepared.answer.approved or decision is None or not decision.unasked:
+        return prepared
+    asked = decision._replace(decision="APPROVAL_REQUIRED", unasked=False)
+    return dataclasses.replace(prepared, decision=asked, refusal=None)
 
 
 def record_of(prepared: PreparedCall) -> dict[str, Any]:
@@ -203,15 +215,17 @@ def edited_by_person(ctx: LoopContext, prepared: PreparedCall, arguments: Mappin
 def judged_anew(ctx: LoopContext, prepared: PreparedCall) -> PreparedCall:
     """The call after a wait: policy has the last word, and the intent names what the call will really find."""
     now = check_call(ctx, prepared.call)
-    prepared = dataclasses.replace(
-        prepared,
-        row=now.row,
-        facts=now.facts,
-        decision=now.decision,
-        refusal=now.refusal,
-        intent=None,
-        baselines={},
-        renewed=True,
+    prepared = asked_after_all(
+        dataclasses.replace(
+            prepared,
+            row=now.row,
+            facts=now.facts,
+            decision=now.decision,
+            refusal=now.refusal,
+            intent=None,
+            baselines={},
+            renewed=True,
+        )
     )
     return prepared if prepared.refusal is not None else with_intent(ctx, prepared, {})
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.events.kinds import EventType
 from agent_host.llm.stream import TokenUsage
-from agent_host.loop.prepare import prepare_calls, record_of
+from agent_host.loop.prepare import asked_after_all, prepare_calls, record_of
 from agent_host.loop.step import Step, add_note
 from agent_host.stamps import new_id
 from agent_host.thread.messages import Message, encode
@@ -74,8 +74,8 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
 
 
 def _approved(prepared: PreparedCall, replay: Replay) -> PreparedCall:
-    if not prepared.gated:  # policy has changed its mind since, one way or the other
+    answer = ApprovalAnswer(approved=True, reason=f"approved by --approve {replay.replay_id}")
+    approved = asked_after_all(dataclasses.replace(prepared, answer=answer))
+    if not approved.gated:  # policy has changed its mind since, one way or the other
         return prepared
-    return dataclasses.replace(
-        prepared, answer=ApprovalAnswer(approved=True, reason=f"approved by --approve {replay.replay_id}")
-    )
+    return dataclasses.replace(approved, approval_id=approved.approval_id or new_id("appr"))

@@ -13,7 +13,7 @@ from agent_host.llm.stream import STOP_REASONS, TokenUsage
 from agent_host.loop.limits import check_before_call
 from agent_host.loop.prepare import prepare_calls, record_of
 from agent_host.stamps import new_id
-from agent_host.thread.messages import Message, decode, encodable, encode
+from agent_host.thread.messages import GO_ON, Message, decode, encodable, encode
 from agent_host.thread.tokens import message_tokens
 from state.boot import boot_id
 
@@ -35,7 +35,6 @@ _DAMAGED = (
     "[The record of this session was damaged on disk and is whole up to here. What was done after this is not known: "
     "look at what is there before you do anything again.]"
 )
-_GO_ON = "[Your answer was cut at the output limit. Go on where it stopped.]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     by_call = {result.tool_call_id: result for result in made}
     results = [by_call.get(call.call_id) or decode(call.result) for call in calls if call.result is not None]
     cut_short = step.meaning == "continue" and not calls
-    note = _note(ctx, _GO_ON) if cut_short else None
+    note = _note(ctx, GO_ON) if cut_short else None
     count = ctx.task.step_count + 1
     encoded = None if note is None else encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id)
     fields = {"stepCount": count, **_END_OF_TASK.get(step.meaning, {})}

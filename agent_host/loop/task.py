@@ -57,7 +57,9 @@ async def run_task(ctx: LoopContext, *, news: str | None = None, replays: Sequen
     try:
         end = await _run_steps(ctx, news, replays)
     except TaskCancelled:
-        end = TaskEnd("cancelled", "cancelled", "cancelled on request", resumable=ctx.cancellation.resumable)
+        # A call that a stop for now has left open needs its result first, whatever was asked for since.
+        resumable = ctx.cancellation.resumable or ctx.state.open_step is not None
+        end = TaskEnd("cancelled", "cancelled", "cancelled on request", resumable=resumable)
     except AgentHostError as error:
         status, resumable = _ENDS[type(error)]
         end = TaskEnd(status, str(error.details.get("code", error.code)), str(error), resumable=resumable)

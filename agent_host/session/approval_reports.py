@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from state.open_step import Call
 
 
+# The task that asked has stopped; what is asked again by a resume is asked with all of it.
+_OVER = frozenset({EventType.TASK_COMPLETED, EventType.TASK_FAILED, EventType.TASK_CANCELLED, EventType.SESSION_PAUSED})
+
+
 class ApprovalReports:
     """A sink that hands every decision to `reporter`, each once. Nobody waits for the service. `scrub` takes secrets
     out of a text."""
@@ -53,7 +57,9 @@ class ApprovalReports:
     def take(self, event: Event) -> None:
         """Remember what was asked, and report what was answered."""
         payload = event.payload
-        if event.event_type is EventType.APPROVAL_REQUESTED:
+        if event.event_type in _OVER:
+            self._asked.clear()  # what was cancelled while it waited is never answered
+        elif event.event_type is EventType.APPROVAL_REQUESTED:
             self._asked[payload["approvalId"]] = payload
         elif event.event_type is EventType.APPROVAL_RESOLVED and payload["approvalId"] not in self._again:
             asked = self._asked.pop(payload["approvalId"], {})
@@ -95,7 +101,7 @@ class ApprovalReports:
                 tenant_id=who.tenant_id,
                 workspace_id=who.workspace_id,
                 decision="approved" if approved else "denied",
-                reason=reason,
+                reason=None if reason is None else self._scrub(reason),
                 action_summary=summary,
                 risk_level=risk,
                 client_timestamp=rfc3339(at),

@@ -30,7 +30,11 @@ def calls_to_replay(
     task: Task, thread: Sequence[bytes], session_id: str, wanted: Collection[str]
 ) -> list[tuple[str, ToolCall, list[str]]]:
     """(replay id, the call, the ids of all denied calls that were this one) for each replay id of `wanted`, in the
-    order in which they were denied. Raises UsageError for an id that is none of the task's."""
+    order in which they were denied. Raises UsageError for an id that is none of the task's.
+
+    A task that is open may have had its call run, or begun, before a crash: whoever gives the same command again has it
+    go on from there, and nothing is run twice.
+    """
     calls = _calls(task, thread)
     found: dict[str, tuple[str, ToolCall, list[str]]] = {}
     for row in task.denied:
@@ -40,6 +44,9 @@ def calls_to_replay(
             continue
         found.setdefault(replay_id, (replay_id, call, []))[2].append(call.call_id)
     unknown = sorted(set(wanted) - found.keys())
+    if unknown and task.status == "running":
+        made = _made(thread)
+        unknown = [replay_id for replay_id in unknown if replay_id not in made]
     if unknown:
         told = (row["replay"].get("id") for row in denied_approvals(task, thread, session_id))
         known = ", ".join(dict.fromkeys(replay_id for replay_id in told if replay_id)) or "none"
@@ -66,3 +73,9 @@ def _calls(task: Task, thread: Sequence[bytes]) -> dict[str, ToolCall]:
         if b'"toolCalls"' in data:
             found.update((call.call_id, call) for call in decode(data).tool_calls if call.call_id in wanted)
     return found
+
+
+def _made(thread: Sequence[bytes]) -> set[str]:
+    """The replay ids of all calls in the thread."""
+    calls = (call for data in thread if b'"toolCalls"' in data for call in decode(data).tool_calls)
+    return {replay_of(call.name, call.arguments, session_id="", approve="")["id"] for call in calls}

@@ -6,7 +6,7 @@ import asyncio
 import functools
 from typing import TYPE_CHECKING, Any
 
-from agent_host.errors import ErrorCode, SessionNotReady, UsageError
+from agent_host.errors import ErrorCode, OutOfOrder, SessionNotReady, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.routing.capabilities import TOOLS
 from agent_host.session.ending import Ending
@@ -207,8 +207,13 @@ class Session:
 
     def renew(self, bundle: PolicyBundle, model: str, head_of: Callable[[LoopContext], bytes]) -> None:
         """Work under another bundle from here on (AH 8.6); `head_of` makes the front of model requests under it. A
-        pause is over with it, unless a task waits to be gone on with."""
+        pause is over with it, unless a task waits to be gone on with. Raises SessionNotReady, OutOfOrder for a session
+        that has ended, or is at work, since the bundle was asked for."""
         ctx = self._ctx
+        if self._over:
+            raise SessionNotReady(f"session {self.session_id} has ended")
+        if self.busy:
+            raise OutOfOrder(f"session {self.session_id} is at work; there is nothing to resume")
         ctx.bundle, ctx.model = bundle, model
         ctx.head = head_of(ctx)
         ctx.head_tokens = ctx.count(ctx.head.decode())
@@ -236,22 +241,30 @@ class Session:
         """The clean end, whatever is at work (AH 3.4): within the patience of a desktop that waits for it."""
         self._over = True
         task = self._ctx.state.task
-        open_task = task is not None and task.status == "running"
-        # A paused session did not complete, even where its task was cancelled (AH 3.3).
-        trigger = "cancel" if open_task or self._life.state is SessionStatus.PAUSED else "complete"
-        if task is not None and open_task:
+        # What is paused cannot complete: whoever ends it gives something up (AH 3.3).
+        trigger = "cancel" if self._life.state is SessionStatus.PAUSED else "complete"
+        if task is not None and task.status == "running" and not self._is_broken:
+            trigger = "cancel"
             self._work.cancel(task.task_id, force=False, grace_s=0)
-        if not await self._work.idle(_STEP_PATIENCE_S):
-            self._ctx.cancellation.force(grace_s=0)
-            self._work.hurry(_FORCE_PATIENCE_S / 2)
-            if not await self._work.idle(_FORCE_PATIENCE_S):
-                await self._work.give_up()
-        await self.ending.for_good(trigger, self._work.end_on_record(), reason)
+        await self._stopped()
+        if self._is_broken:
+            await self.ending.to_be_resumed()
+        else:
+            await self.ending.for_good(trigger, self._work.end_on_record(), reason)
 
     async def expire(self, reason: str) -> None:
-        """The Session Service has ended the session; see `Ending.expired`."""
+        """The Session Service has ended the session; see `Ending.expired`. A task that was begun while it was asked is
+        stopped first."""
+        if self._over:  # somebody was faster
+            return
         self._over = True
-        await self.ending.expired(reason)
+        if self._work.busy:
+            self._work.stop(resumable=False)
+            await self._stopped()
+        if self._is_broken:
+            await self.ending.to_be_resumed()
+        else:
+            await self.ending.expired(reason)
 
     async def leave(self) -> None:
         """Finish the step and let the session go; the next process resumes it."""
@@ -273,6 +286,19 @@ class Session:
             await self.ending.until_approved(end)
         else:
             await self.ending.for_good("complete", end, None)
+
+    async def _stopped(self) -> None:
+        """Wait for the task that was asked to stop: for its step, then for tools that are ended by force."""
+        if not await self._work.idle(_STEP_PATIENCE_S):
+            self._ctx.cancellation.force(grace_s=0)
+            self._work.hurry(_FORCE_PATIENCE_S / 2)
+            if not await self._work.idle(_FORCE_PATIENCE_S):
+                await self._work.give_up()
+
+    @property
+    def _is_broken(self) -> bool:
+        """Whether a task died of a fault of the program."""
+        return self._life.state is SessionStatus.FAILED
 
     def _broken(self, error: BaseException) -> None:
         """What is on record stays, and a resume goes on from there."""

@@ -14,7 +14,7 @@ from agent_host.services.workspace import UploadFailed
 from agent_host.session.denials import calls_to_replay
 from agent_host.session.moves import news_of_move
 from agent_host.session.reports import result_object
-from agent_host.thread.messages import Message, encodable, encode, last_answer
+from agent_host.thread.messages import Message, decode, encodable, encode, last_answer
 from agent_host.thread.tokens import message_tokens
 from policy.options import AS_THE_BUNDLE_SAYS, TaskOptions
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agent_host.loop.context import EndStatus, LoopContext
     from agent_host.loop.replay import Replay
     from agent_host.states import Machine, SessionStatus
-    from state.checkpoint import Task, TaskStatus
+    from state.checkpoint import Checkpoint, Task, TaskStatus
 
 _END_EVENTS: dict[EndStatus, EventType] = {
     "completed": EventType.TASK_COMPLETED,
@@ -42,6 +42,7 @@ _ENDED_AS: dict[TaskStatus, EndStatus] = {
     "failed": "failed",
     "cancelled": "cancelled",
 }
+_AGAIN = "[The user has you go on with the task. Nothing was done since your last answer.]"
 _GIVEN_UP = "the next task was started instead"
 
 
@@ -140,7 +141,10 @@ class Work:
         ctx.task_options = TaskOptions(**task.options)
         ctx.phase.fire("resume")
         ctx.emit(EventType.SESSION_RESUMED, None, resumedFromStep=task.step_count)
-        self._run(self._drive(news_of_move(ctx.state, ctx.where.workspace), replays))
+        news = news_of_move(ctx.state, ctx.where.workspace)
+        if news is None and not replays and _ends_with_an_answer(ctx.state):
+            news = _AGAIN
+        self._run(self._drive(news, replays))
 
     def cancel(self, task_id: str, *, force: bool, grace_s: float) -> None:
         """End the task for good at its next safe point (AH 4.5); with `force` running tools have `grace_s` until they
@@ -191,7 +195,7 @@ class Work:
 
     def hurry(self, within_s: float) -> None:
         """Give the upload of a history that is under way so much time and no more."""
-        if self._upload_limit is not None:
+        if self._upload_limit is not None and not self._upload_limit.expired():
             self._upload_limit.reschedule(asyncio.get_running_loop().time() + within_s)
 
     async def upload_history(self, within_s: float = HISTORY_S) -> None:
@@ -255,15 +259,21 @@ class Work:
         # The loop's modules are for the first task: the first reply of the session does not wait for them.
         from agent_host.loop.task import run_task
 
-        return await self._wind_up(await run_task(self._ctx, news=news, replays=replays))
+        ctx = self._ctx
+        end = await run_task(ctx, news=news, replays=replays)
+        await self.upload_history()
+        if end.resumable and ctx.cancellation.for_good:  # asked for by the time that the history was out
+            self._settle()
+            ctx.phase.fire("resume")
+            end = await run_task(ctx)
+        return await self._wind_up(end)
 
     async def _wind_up(self, end: TaskEnd) -> TaskEnd:
         """What follows the end of a task; a resume does it again when the process died before it was through."""
         ctx = self._ctx
         await self.upload_history()
-        if ctx.phase.may("settle"):
-            ctx.phase.fire("settle")
-        if end.status == "paused":
+        self._settle()
+        if end.status == "paused" and self._life.may("pause"):  # a task that is cancelled in a pause may find the next
             self._life.fire("pause")
         ctx.cancellation.over()
         payload: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
@@ -273,11 +283,22 @@ class Work:
         ctx.emitter.flush()
         return end
 
+    def _settle(self) -> None:
+        if self._ctx.phase.may("settle"):
+            self._ctx.phase.fire("settle")
+
     def _told_again(self) -> TaskEnd:
         """The end of a task whose process died between the end and its clean-up."""
         task = self._ctx.task
         text = last_answer(self._ctx.state.thread) if task.status == "completed" else ""
         return TaskEnd(_ENDED_AS[task.status], task.reason, task.reason, text)
+
+
+def _ends_with_an_answer(state: Checkpoint) -> bool:
+    """Whether the model has had the last word: in a task that was opened again for denied calls, which then were not
+    run. It cannot be asked like that (invariant 4)."""
+    last = None if state.open_step is not None else decode(state.thread[-1])
+    return last is not None and last.role == "assistant" and not last.tool_calls
 
 
 def _separated(messages: Iterable[bytes]) -> Iterator[bytes]:

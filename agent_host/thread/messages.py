@@ -7,7 +7,7 @@ made when it is first asked for and is kept as long as the message is.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import orjson
 
@@ -17,6 +17,9 @@ from agent_host.stamps import new_id, now_rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+GO_ON: Final = "[Your answer was cut at the output limit. Go on where it stopped.]"
+"""What the host says behind an answer that is not whole."""
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -93,13 +96,16 @@ def last_answer(thread: Sequence[bytes]) -> str:
     """The text that the model ended with: its last message, with the parts before it where the output limit cut the
     answer and the model went on."""
     parts: list[str] = []
+    goes_on = True
     for data in reversed(thread):
         message = decode(data)
         if message.role == "system":
+            goes_on = goes_on or message.content == GO_ON
             continue
-        if message.role != "assistant" or message.tool_calls:
+        if message.role != "assistant" or message.tool_calls or not goes_on:
             break
         parts.append(message.content)
+        goes_on = False
     return "".join(reversed(parts))
 
 

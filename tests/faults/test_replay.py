@@ -37,3 +37,19 @@ def test_killed_after_a_record(host: Host, number: int) -> None:
     else:
         assert effects(host) == ["made"]
     assert host.checkpoints() == []
+
+
+@pytest.mark.parametrize("number", [2, 4, 5, 6, 7])
+def test_the_same_command_again(host: Host, number: int) -> None:
+    """Whoever restarts what has died gives the same options again."""
+    with gateway(use(MADE), say("Could not."), say("Not yet."), *[say("Done now.")] * 3) as model:
+        (known,) = replay_ids(run(host, model.url).result)
+        command = ["resume", "s", "--output", "json", "--approve", known]
+        assert host.start("--after-record", str(number), *command, program=CRASH).finish().code == -9
+        ended = host.run(*command)
+        if ended.code == 4:  # killed between the turn and the approval's record: it is denied again
+            assert (number, effects(host), replay_ids(ended.result)) == (4, [], [known])
+            ended = host.run(*command)
+    assert (ended.code, ended.result["text"]) == (0, "Done now.")
+    assert effects(host) == ["made"] or ended.result["toolCalls"][-1].get("code") == "TOOL_INTERRUPTED"
+    assert host.checkpoints() == []

@@ -499,6 +499,13 @@ def test_a_gateway_that_quotes_the_token(host: Host, turn: dict[str, Any]) -> No
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+def test_a_token_that_no_header_can_carry(host: Host) -> None:
+    refused = host.run("run", "x", "--gateway", NOWHERE, env={"LLM_GATEWAY_AUTH_TOKEN": "tab\tand-more"})
+    assert refused.code == 2
+    assert "no header can carry" in refused.error
+    assert host.checkpoints() == []
+
+
 def test_the_token_is_not_in_the_host_s_own_environment_either(host: Host) -> None:
     """A command is a child of the host, and may read its parent's environment where the system shows it."""
     with gateway(use(shell("cat /proc/$PPID/environ"), shell(f"echo {TOKEN}")), say("Done.")) as model:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.backends import Serving
 from tests.support.process import Host, bundle, gateway, say, shell, use
 
 if TYPE_CHECKING:
@@ -135,3 +136,31 @@ def test_a_paused_session_can_be_helped_as_well(host: Host) -> None:
     with gateway(use(MADE), HOSTS_TURN, say("Done now.")) as model:
         done = host.resume("s", "--approve", known, "--gateway", model.url)
     assert (done.code, done.result["text"], effects(host)) == (0, "Done now.", ["made"])
+
+
+def test_a_task_that_was_to_ask_nobody(host: Host) -> None:
+    with gateway(use(MADE), say("Could not."), HOSTS_TURN, say("Done now.")) as model:
+        with Serving(host, {}, "--gateway", model.url, "--policy", str(host.root / "policy.json")) as serving:
+            session_id = serving.create()["sessionId"]
+            options = {"approvalMode": "never"}
+            serving.result("StartTask", sessionId=session_id, taskId="t", prompt="Do it.", taskOptions=options)
+            serving.event("task_completed")
+            assert serving.hang_up() == 0
+        first = host.resume(session_id)
+        (known,) = replay_ids(first.result)
+        second = host.resume(session_id, "--approve", known)
+        (answer,) = model.results()
+    assert not answer.is_error, answer
+    assert (second.code, second.result["text"], effects(host)) == (0, "Done now.", ["made"])
+
+
+def test_stopped_before_it_ran_and_resumed_without_it(host: Host) -> None:
+    """The thread ends with the model's own answer then; a gateway takes no request that ends so."""
+    with gateway(use(MADE), say("Could not."), say("Not yet.")) as model:
+        (known,) = replay_ids(run(host, model.url).result)
+        crash = ["--after-record", "1"]  # the task is open again, and no more
+        ended = host.start(*crash, "resume", "s", "--approve", known, program="agent_host.testing.crash").finish()
+        assert ended.code == -9
+        again = host.resume("s")
+        assert model.bodies[-1]["messages"][-1]["role"] == "user"
+    assert (again.code, again.result["text"], replay_ids(again.result)) == (4, "Not yet.", [known])

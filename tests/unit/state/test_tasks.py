@@ -117,3 +117,15 @@ def test_arguments_that_a_person_has_edited_stay_with_the_call(
     first, second = found.open_step.calls
     assert (first.arguments, first.edited_arguments) == ({"command": "c1"}, {"command": "ls"})
     assert (first.decision, second.decision, second.edited_arguments) == (given, given, None)
+
+
+def test_the_next_task_is_not_taken_for_one_that_waits_to_be_approved(store: FileSession, tmp_path: Path) -> None:
+    start_task(store)
+    turn(store, "step_1", "c1", gated=True)
+    finish(store, "c1")
+    store.append("step_committed", {"stepCount": 1, "taskStatus": "completed"})
+    store.append("session_status", {"status": "SESSION_PAUSED", "reason": "APPROVAL_REQUIRED"})
+    assert store.state.awaits_approval
+    store.append("task_started", {"taskId": "t2", "prompt": "more", "maxSteps": 4}, message("user", "more"))
+    store.append("task_ended", {"status": "completed"})
+    assert not load(tmp_path).awaits_approval
