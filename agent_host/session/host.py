@@ -49,7 +49,8 @@ class SessionHost:
 
     def __init__(self, opener: Opener) -> None:
         self._opener = opener
-        self._opening = False
+        self._opening: asyncio.Task[Opened] | None = None
+        self._refreshing = False
         self._session: Session | None = None
         self._ending: asyncio.Task[None] | None = None
         self.over = asyncio.Event()
@@ -74,29 +75,39 @@ class SessionHost:
     async def create(self, new: NewSession) -> Opened:
         """A new session. Raises OutOfOrder when this process has one, and what `Opener.create` raises."""
         self._only_once()
-        self._opening = True
-        try:
-            return self._keep(await self._opener.create(new))
-        finally:
-            self._opening = False
+        return await self._open(self._opener.create(new))
 
     async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
         """The session of a former process, or this one's with a new policy bundle. Raises OutOfOrder while a task is
         at work, and what `Opener.resume` raises."""
         session = self._session
-        if session is not None:
-            self._may_refresh(session_id)
-        else:
+        if session is None:
             self._only_once()
-        self._opening = True
+            return await self._open(self._opener.resume(session_id, cursor=cursor))
+        self._may_refresh(session_id)
+        self._refreshing = True
         try:
-            if session is not None:
-                return await self._opener.refresh(session, cursor=cursor)
-            return self._keep(await self._opener.resume(session_id, cursor=cursor))
+            return await self._opener.refresh(session, cursor=cursor)
         finally:
-            self._opening = False
-            if session is not None and session.ended:  # the service said so
+            self._refreshing = False
+            if session.ended and self._ending is None:  # the service said so
                 self.over.set()
+
+    async def _open(self, opening: Coroutine[Any, Any, Opened]) -> Opened:
+        """The session once it is there. Raises SessionNotReady when a Shutdown came first."""
+        self._opening = asyncio.ensure_future(opening)
+        try:
+            opened = await self._opening
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise SessionNotReady("the process was shut down before the session was ready") from None
+        finally:
+            self._opening = None
+        self._session = opened.session
+        opened.session.on_broken = self._broken
+        return opened
 
     def decide(
         self,
@@ -117,8 +128,9 @@ class SessionHost:
 
     async def shutdown(self, reason: str) -> str | None:
         """The clean end of whatever there is (AH 3.4); returns the session's id, None when there was none."""
-        if self._opening:
-            raise OutOfOrder("a session is just being opened; ask again when that is answered")
+        if self._opening is not None:  # a service may let it wait for long
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
         session = self._session
         if session is not None:
             await self._end(session.shut_down(reason))
@@ -159,7 +171,7 @@ class SessionHost:
     def _may_refresh(self, session_id: str) -> None:
         if self.at_work(session_id).busy:
             raise OutOfOrder(f"session {session_id} is at work; there is nothing to resume")
-        if self._opening:
+        if self._refreshing:
             raise OutOfOrder(f"session {session_id} is just being resumed")
 
     def _only_once(self) -> None:
@@ -169,14 +181,9 @@ class SessionHost:
             raise OutOfOrder(
                 f"this process has session {self._session.session_id} already; one process has one session"
             )
-        if self._opening:
+        if self._opening is not None:
             raise OutOfOrder("a session is just being opened; one process has one session")
 
     def _broken(self, error: BaseException) -> None:
         self.failure = error
         self.over.set()
-
-    def _keep(self, opened: Opened) -> Opened:
-        self._session = opened.session
-        opened.session.on_broken = self._broken
-        return opened

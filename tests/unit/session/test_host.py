@@ -79,7 +79,7 @@ async def test_one_session_is_opened_at_a_time() -> None:
     host = SessionHost(opener)
     first = asyncio.ensure_future(host.create(NEW))
     await asyncio.sleep(0)
-    for second in (host.create(NEW), host.resume("s", cursor=None), host.shutdown("x")):
+    for second in (host.create(NEW), host.resume("s", cursor=None)):
         with pytest.raises(OutOfOrder):
             await second
     opener.gate.set()
@@ -138,3 +138,26 @@ async def test_an_end_that_fails_is_the_end_all_the_same() -> None:
         await host.shutdown("enough")
     assert host.over.is_set()
     assert isinstance(host.failure, ZeroDivisionError)
+
+
+async def test_a_shutdown_does_not_wait_for_a_session_that_does_not_come() -> None:
+    host = SessionHost(Opener())
+    first = asyncio.ensure_future(host.create(NEW))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        assert await host.shutdown("x") is None
+        with pytest.raises(SessionNotReady, match="shut down before"):
+            await first
+    assert host.over.is_set()
+    with pytest.raises(SessionNotReady, match="this process is ending"):
+        await host.create(NEW)
+
+
+async def test_whoever_asked_for_a_session_may_go_away() -> None:
+    host = SessionHost(Opener())
+    first = asyncio.ensure_future(host.create(NEW))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert host.session is None
