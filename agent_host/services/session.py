@@ -120,7 +120,9 @@ class HttpSessionService:
         try:
             return await self._client.post(path, lenient_json.dumps(body))
         except ServiceRejected as error:
-            if error.status == _CONFLICT or error.service_code == SessionExpired.code:
+            # A conflict that the service does not explain may be a proxy's, and what follows cannot be taken back.
+            explained = error.status == _CONFLICT and error.service_code is not None
+            if explained or error.service_code == SessionExpired.code:
                 raise SessionExpired(f"session {session_id} has ended: {error}") from error
             if error.status == _NOT_FOUND:
                 raise SessionNotFound(f"the session service knows no session {session_id}: {error}") from error

@@ -156,16 +156,19 @@ class SessionHost:
     async def _end(self, way: Coroutine[Any, Any, None]) -> None:
         """End the session in this `way`, or wait for the end that it is coming to: there is one, and whoever asked for
         it need not be there until then."""
-        if self._ending is None:
-            self._ending = asyncio.ensure_future(way)
-            self._ending.add_done_callback(self._ended)
-        else:
+        await asyncio.shield(self._begin_end(way))
+
+    def _begin_end(self, way: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        if self._ending is not None:
             way.close()
-        await asyncio.shield(self._ending)
+            return self._ending
+        self._ending = asyncio.ensure_future(way)
+        self._ending.add_done_callback(self._ended)
+        return self._ending
 
     def _ended(self, ending: asyncio.Task[None]) -> None:
-        if not ending.cancelled() and self.failure is None:
-            self.failure = ending.exception()
+        fault = None if ending.cancelled() else ending.exception()
+        self.failure = self.failure or fault
         self.over.set()
 
     def _may_refresh(self, session_id: str) -> None:
@@ -185,5 +188,7 @@ class SessionHost:
             raise OutOfOrder("a session is just being opened; one process has one session")
 
     def _broken(self, error: BaseException) -> None:
+        """Whoever watches is told before the process goes, and what is on record stays."""
         self.failure = error
-        self.over.set()
+        if self._session is not None:
+            self._begin_end(self._session.leave())
