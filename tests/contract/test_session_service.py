@@ -162,6 +162,13 @@ async def test_an_expiry_under_another_status() -> None:
             await HttpSessionService(made).resume("s", checkpoint_cursor=None)
 
 
+@pytest.mark.parametrize("body", [b"", b"<html>conflict</html>", b"{}"])
+async def test_a_conflict_that_nobody_explains_is_no_expiry(body: bytes) -> None:
+    async with answering(409, body) as server, client(server.url) as made:
+        with pytest.raises(ServiceRejected):
+            await HttpSessionService(made).resume("s", checkpoint_cursor=None)
+
+
 async def test_a_lost_answer_creates_one_session() -> None:
     async with MockServices() as services, client(services.url) as made:
         services.fail("/sessions", 502)
