@@ -35,12 +35,14 @@ class Launcher:
         self.state_dir = state_dir_of(namespace)
 
     def new(self, workspace: str | None = None) -> Launch:
-        """For a new session in `workspace`, else in the command line's, else in the current directory."""
+        """For a new session in `workspace`, a client's choice, else in the command line's, else in the current
+        directory."""
         if self._replays:
             raise UsageError(f"--approve {min(self._replays)}: that is a call of another session; `resume` runs it")
         return self._launch(
             self._flags,
             workspace=workspace or self._workspace or ".",
+            named_by="--workspace" if workspace is None else "workspaceHint.localPaths[0]:",
             session_id=self._session_id,
             approvals=self._approvals,
             approve_all=self._approve_all,
@@ -54,6 +56,7 @@ class Launcher:
         launch = self._launch(
             {**options["flags"], **self._flags},
             workspace=self._workspace or options["workspace"],
+            named_by="--workspace" if self._workspace else "the session's workspace",
             session_id=session_id,
             approvals=[*options["approvals"], *self._approvals],
             approve_all=self._approve_all or options["approveAll"],
@@ -81,13 +84,14 @@ class Launcher:
         approvals: list[str],
         approve_all: bool,
         replays: frozenset[str] = frozenset(),
+        named_by: str = "--workspace",
     ) -> Launch:
         root = anchored(workspace, os.path.realpath)
         if not _is_text(root):
-            raise UsageError(f"--workspace {root!r}: its name is not UTF-8, which no model could be told")
+            raise UsageError(f"{named_by} {root!r}: its name is not UTF-8, which no model could be told")
         _refuse_what_is_no_text({"--session-id": session_id, "--approve": approvals}, flags)
         if not os.path.isdir(root):
-            raise UsageError(f"--workspace {workspace}: there is no such directory")
+            raise UsageError(f"{named_by} {workspace}: there is no such directory")
         try:
             settings = load(flags, workspace=root)
         except ConfigError as error:

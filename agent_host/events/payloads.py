@@ -64,7 +64,7 @@ PAYLOADS: dict[EventType, Shape] = {
         ),
     ),
     EventType.SESSION_RESUMED: Shape(
-        "another process goes on with a session",
+        "a task goes on, in another process or after a pause",
         (Field("resumedFromStep", "integer", "steps that were committed", telemetry=True),),
     ),
     EventType.SESSION_PAUSED: Shape("the task stopped where a resume can go on", _ENDED_BADLY),

@@ -66,7 +66,8 @@ def _event_id(line: bytes) -> int | None:
 class RunLog:
     """`events.jsonl` of a session: one event a line, appended, kept after the session's end.
 
-    Lines wait in memory until the step ends or 64 KiB are together, and go out in one write. A disk that does not take
+    The first line goes out at once: the process that goes on after a crash takes its numbers from above it. The others
+    wait in memory until the step ends or 64 KiB are together, and go out in one write. A disk that does not take
     them costs the lines, not the session: `lost` counts them. A log that has come to `max_bytes` is put aside as
     `events.jsonl.1`, the ones before it move up, and only `keep` of them stay.
     """
@@ -79,6 +80,7 @@ class RunLog:
         self._size = 0
         self._pending: list[bytes] = []
         self._pending_bytes = 0
+        self._begun = False
         self.lost = 0
 
     def take(self, event: Event) -> None:
@@ -88,7 +90,8 @@ class RunLog:
         line = event.line()
         self._pending.append(line)
         self._pending_bytes += len(line)
-        if self._pending_bytes >= _MAX_PENDING_BYTES:
+        if self._pending_bytes >= _MAX_PENDING_BYTES or not self._begun:
+            self._begun = True
             self.flush()
 
     def flush(self) -> None:

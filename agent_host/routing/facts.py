@@ -99,8 +99,10 @@ def _command(_: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surr
     from policy.commands import parse, referenced_paths
 
     asked = arguments.get("cwd") or where.workspace
-    if not isinstance(asked, str) or "\0" in asked:
+    if not isinstance(asked, str):
         raise UnusableArguments("argument 'cwd' must be a string")
+    if "\0" in asked:
+        raise UnusableArguments("argument 'cwd' must not contain a null byte")
     cwd = os.path.realpath(os.path.join(where.workspace, _expand_home(asked, where.home)))
     paths = referenced_paths(parse(subject, where.shell), cwd, where.home)
     return CommandFacts(subject, cwd, where.shell, where.home, {path: _real_for_child(path) for path in paths})

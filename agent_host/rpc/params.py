@@ -41,7 +41,8 @@ def check_object(shape: Mapping[str, Param], value: Mapping[str, Any], path: str
 
 
 def text(max_chars: int = 1024, *, empty: bool = False, prose: bool = False) -> Callable[[str, Any], None]:
-    """A string of at most `max_chars`. `prose` may hold half of a character, which is replaced later on."""
+    """A string of at most `max_chars`. `prose` may hold half of a character, which is replaced later on, and NUL, which
+    no path and no variable of a process can."""
 
     def check(path: str, value: Any) -> None:
         if not isinstance(value, str):
@@ -51,6 +52,8 @@ def text(max_chars: int = 1024, *, empty: bool = False, prose: bool = False) -> 
         if len(value) > max_chars:
             raise InvalidParams(f"{path} must have at most {max_chars} characters")
         if not prose:
+            if "\0" in value:
+                raise InvalidParams(f"{path} holds a NUL character")
             try:
                 value.encode()
             except UnicodeEncodeError:

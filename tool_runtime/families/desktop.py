@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import os
 from typing import TYPE_CHECKING
 
@@ -213,8 +214,10 @@ class DesktopProvider:
 
 
 def mark_of(request: ToolRequest) -> str:
-    """Unique to the call, since task and step ids are random; the same in the process that resumes its session."""
-    return f"{request.task_id}/{request.step_id}/{request.tool_call_id}"
+    """Unique to the call, since step ids are random; the same in the process that resumes its session. A digest, since
+    clients and gateways choose ids that no variable of a process can hold."""
+    named = f"{request.task_id}/{request.step_id}/{request.tool_call_id}"
+    return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _scope(request: ToolRequest) -> Scope:

@@ -96,19 +96,20 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def test_lines_wait_for_the_end_of_the_step(tmp_path: Path) -> None:
+def test_lines_after_the_first_wait_for_the_end_of_the_step(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     log = RunLog(str(path))
     made = emitter(log)
+    made.emit(EventType.TASK_STARTED, {})
     made.emit(EventType.STEP_STARTED, {})
     made.emit(EventType.STEP_COMPLETED, {})
-    assert not path.exists()
+    assert [line["eventType"] for line in lines(path)] == ["task_started"]
     made.flush()
-    assert [line["eventType"] for line in lines(path)] == ["step_started", "step_completed"]
+    assert [line["eventType"] for line in lines(path)] == ["task_started", "step_started", "step_completed"]
     made.flush()
     made.emit(EventType.TASK_COMPLETED, {})
     log.close()
-    assert [line["eventId"] for line in lines(path)] == [1, 2, 3]
+    assert [line["eventId"] for line in lines(path)] == [1, 2, 3, 4]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert log.lost == 0
 

@@ -111,8 +111,8 @@ def test_a_disk_that_refuses_the_move_costs_no_line(tmp_path: Path, monkeypatch:
 async def test_closing_an_emitter_closes_the_log(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     made = emitter(RunLog(str(path)))
-    made.emit(EventType.POLICY_EXPIRED, {})
     descriptors = len(os.listdir("/dev/fd"))
+    made.emit(EventType.POLICY_EXPIRED, {})
     await made.aclose(1)
     assert ids(path) == [1]
     assert len(os.listdir("/dev/fd")) == descriptors
