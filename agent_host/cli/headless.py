@@ -14,8 +14,16 @@ from agent_host.cli.launching import Launcher
 from agent_host.cli.sessions import newest_resumable
 from agent_host.cli.signals import on_signals
 from agent_host.cli.streams import notice
-from agent_host.errors import CheckpointWriteFailed, ServiceError, ServiceUnauthorized, SessionNotFound, UsageError
+from agent_host.errors import (
+    CheckpointWriteFailed,
+    ErrorCode,
+    ServiceError,
+    ServiceUnauthorized,
+    SessionNotFound,
+    UsageError,
+)
 from agent_host.services.endpoints import TOKEN_VARIABLE
+from config.policies import BUILT_IN
 
 if TYPE_CHECKING:
     import argparse
@@ -133,7 +141,7 @@ async def _run(
             max_steps=max_steps,
             sinks=display.sinks,
             on_open=on_open,
-            on_end=lambda finished: display.end(finished, launcher.resume_command(finished.result["sessionId"])),
+            on_end=lambda finished: display.end(finished, _how_to_resume(launcher, launch, finished)),
         )
     except asyncio.CancelledError:
         if not stopped_by:
@@ -143,6 +151,13 @@ async def _run(
     for session in sessions:
         _tell_of_losses(session, display, launcher.resume_command(session.session_id))
     return finished
+
+
+def _how_to_resume(launcher: Launcher, launch: Launch, finished: Finished) -> str:
+    """The command; a policy file that has expired has to be replaced by another one."""
+    command = launcher.resume_command(finished.result["sessionId"])
+    expired = finished.end.reason == ErrorCode.POLICY_EXPIRED and launch.settings.text("host.policy") not in BUILT_IN
+    return f"{command} --policy NEW" if expired else command
 
 
 def _tell_of_losses(session: Session, display: Display, resume_command: str) -> None:

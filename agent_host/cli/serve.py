@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Sink
     from agent_host.session.opening import Launch
 
+# Whoever sends a signal waits for the end of the process, and not for that of a request.
+_ANSWERS_S = 1.0
+
 
 def serve(namespace: argparse.Namespace) -> int:
     """Serve one session; exit 0 when it is over or left resumable."""
@@ -54,7 +57,7 @@ async def _serve(launcher: Launcher, socket: str | None, reconnect_s: float) -> 
         if told and main_task is not None:
             main_task.cancel()
         told.append(number)
-        server.leave()
+        server.leave(answers_s=_ANSWERS_S)
 
     on_signals(stop)
     gc.enable()

@@ -142,6 +142,7 @@ class Methods:
         return {"taskId": params["taskId"], "status": "cancelling"}
 
     async def _resume_session(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        is_here = self._host.session is not None
         opened = await self._host.resume(params["sessionId"], cursor=params.get("checkpointCursor"))
         session = opened.session
         told = _told(opened)
@@ -151,6 +152,8 @@ class Methods:
             told["incompleteTask"] = incomplete
             if params.get("autoContinue", True):
                 session.go_on()
+        elif not is_here:
+            session.announce_return()
         return told
 
     async def _get_session_state(self, params: Mapping[str, Any]) -> dict[str, Any]:

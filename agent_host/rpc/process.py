@@ -39,6 +39,7 @@ class Server:
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting: asyncio.TimerHandle | None = None
         self._left = asyncio.Event()
+        self._answers_s = _ANSWERS_S
 
     def accept(self, channel: Channel) -> Receiver | None:
         """Serve the client, unless there is one already; then it is told so, and None is returned."""
@@ -53,8 +54,10 @@ class Server:
         self._host.attend()
         return self._client
 
-    def leave(self) -> None:
-        """End as soon as the step is done, and leave the session resumable."""
+    def leave(self, *, answers_s: float = _ANSWERS_S) -> None:
+        """End as soon as the step is done, and leave the session resumable. Requests that came before have `answers_s`
+        to be answered."""
+        self._answers_s = min(self._answers_s, answers_s)
         self._left.set()
 
     async def run(self) -> None:
@@ -65,7 +68,7 @@ class Server:
             await asyncio.wait({over, left}, return_when=asyncio.FIRST_COMPLETED)
             if not over.done():
                 if self._client is not None:  # what it asked for before it left
-                    await _within(self._client.answered(), _ANSWERS_S)
+                    await _within(self._client.answered(), self._answers_s)
                 await self._host.let_go()
         finally:
             over.cancel()

@@ -184,6 +184,10 @@ class Session:
         }
         self._ctx.emitter.emit(EventType.SESSION_STARTED, payload)
 
+    def announce_return(self) -> None:
+        """Tell that another process has taken over a session without a task to go on with."""
+        self._ctx.emitter.emit(EventType.SESSION_RESUMED, {"resumedFromStep": self.step_count})
+
     def warm_up(self) -> None:
         """Get ready for the first task as soon as the present step of the event loop is over: a reply goes first."""
         asyncio.get_running_loop().call_soon(self._ctx.llm.warm_up)
@@ -272,6 +276,7 @@ class Session:
         if self.desk is not None:
             self.desk.suspend()
         if self._work.busy:
+            self._work.leaving = True
             self.interrupt()
             await self._work.idle()
         await self.ending.to_be_resumed()

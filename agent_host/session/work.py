@@ -34,6 +34,8 @@ _END_EVENTS: dict[EndStatus, EventType] = {
 }
 HISTORY_S = 15.0
 """The time that the upload of a history gets, all its tries together."""
+INTERRUPTED = "interrupted"
+"""The reason of a `session_paused` because the client or the process went away."""
 _AGAIN_AFTER_S = 1.0
 # A task that is still running on record when its session is ended was cancelled by that.
 _ENDED_AS: dict[TaskStatus, EndStatus] = {
@@ -48,7 +50,7 @@ _GIVEN_UP = "the next task was started instead"
 
 class Work:
     """The tasks of one session. `life` is the session's own machine: a task that cannot go on pauses the session.
-    `on_broken` gets what a task died of that nobody foresaw."""
+    `on_broken` gets what a task died of that nobody foresaw; `leaving`: the process is on its way out."""
 
     def __init__(
         self, ctx: LoopContext, life: Machine[SessionStatus], on_broken: Callable[[BaseException], None]
@@ -64,6 +66,7 @@ class Work:
         self._upload_failed = (0, 0.0)  # of how many messages, and when
         self._upload_limit: asyncio.Timeout | None = None
         self.tasks = 0
+        self.leaving = False
 
     @property
     def busy(self) -> bool:
@@ -279,7 +282,11 @@ class Work:
         payload: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
         if end.reason is not None:
             payload |= {"reason": end.reason, "message": end.message}
-        ctx.emit(_END_EVENTS[end.status], None, **payload)
+        kind = _END_EVENTS[end.status]
+        if self.leaving and end.status == "cancelled" and end.resumable:  # the process goes, the task does not
+            kind = EventType.SESSION_PAUSED
+            payload |= {"reason": INTERRUPTED, "message": "the process ends; a resume goes on with the task"}
+        ctx.emit(kind, None, **payload)
         ctx.emitter.flush()
         return end
 

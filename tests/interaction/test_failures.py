@@ -32,7 +32,8 @@ def paused(outcome: Outcome, reason: str) -> dict[str, Any]:
     assert (outcome.code, result["status"], result["reason"]) == (3, "SESSION_PAUSED", reason), outcome
     assert len(outcome.lines) == 2
     outcome.names_once("agent-host: paused: ", reason)
-    assert outcome.lines[1] == f"agent-host: resume with: agent-host resume {result['sessionId']}"
+    renewed = " --policy NEW" if reason == "POLICY_EXPIRED" else ""
+    assert outcome.lines[1] == f"agent-host: resume with: agent-host resume {result['sessionId']}{renewed}"
     return result
 
 
