@@ -178,6 +178,8 @@ def test_the_end_in_the_middle_of_a_tool(servers: Servers, end: Callable[[Serve,
         (host.workspace / "go").touch()
         serve.ended_well()
         assert model.count == 1
+        told = [event for event in host.event_log(client.session_id) if event["eventType"] == "session_paused"]
+        assert [event["payload"]["reason"] for event in told] == ["interrupted"]
         goes_on_in_another_process(servers, model, client.session_id, step=1)
     assert effects(host) == 1
 
