@@ -1,0 +1,82 @@
+"""A disk that fills up under a running session, and has room again: paused, resumed in the same process, done once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent_host.app.headless import OneLaunch
+from agent_host.app.opener import SessionOpener
+from agent_host.approval.gate import UnattendedGate
+from agent_host.errors import CheckpointWriteFailed, SessionNotReady
+from agent_host.services.session import NewSession
+from state.errors import WriteFailed
+from state.file_session import FileSession
+from tests.support.events import Watcher
+from tests.support.person import launch
+from tests.support.process import Host, gateway, say, shell, use
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EFFECT = shell("echo ran >> effects")
+
+
+class Disk:
+    """Whether the session's disk takes what is written."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = False
+        for name in ("append", "sync"):
+            monkeypatch.setattr(FileSession, name, self._guarded(getattr(FileSession, name)))
+
+    def _guarded(self, method: Any) -> Any:
+        def guarded(store: FileSession, *arguments: Any) -> Any:
+            if self.full and method.__name__ == "sync":
+                raise WriteFailed("no space left on device")
+            return method(store, *arguments)
+
+        return guarded
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    made = Host(tmp_path)
+    for name, value in made.environment().items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+async def test_paused_and_gone_on_with(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, watcher = Disk(monkeypatch), Watcher()
+    with gateway(say("First."), use(EFFECT), say("Second.")) as model:
+        start = launch(model.url, "full", workspace=str(host.workspace), state_dir=str(host.state))
+        opener = SessionOpener(OneLaunch(start), gate=lambda _: UnattendedGate(frozenset()), watch=lambda _: [watcher])
+        session = (await opener.create(NewSession("u", "t", "ci"))).session
+        async with asyncio.timeout(20):
+            session.start_task("t1", "Do it.")
+            assert (await session.task_ended()).status == "completed"
+
+            session.start_task("t2", "Do more.")
+            disk.full = True
+            end = await session.task_ended()
+            assert (end.status, end.reason, end.resumable) == ("paused", CheckpointWriteFailed.code, True)
+            assert session.state()["sessionStatus"] == "SESSION_PAUSED"
+            assert not (host.workspace / "effects").exists()
+            with pytest.raises(SessionNotReady, match="ResumeSession"):
+                session.start_task("t3", "And more.")
+
+            disk.full = False
+            await opener.refresh(session, cursor=None)
+            session.go_on()
+            assert session.state()["sessionStatus"] == "SESSION_RUNNING"
+            end = await session.task_ended()
+            assert (end.status, end.text) == ("completed", "Second.")
+            await session.shut_down("done")
+    assert (host.workspace / "effects").read_text() == "ran\n"
+    kinds = [str(event.event_type) for event in watcher.events]
+    assert kinds.count("session_paused") == kinds.count("session_resumed") == 1
+    assert kinds[-1] == "session_completed"
+    assert host.checkpoints() == []
