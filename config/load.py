@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 from typing import TYPE_CHECKING, Any
 
 from config.settings import SETTINGS, Setting, Settings, Tightening, TomlValue
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _DEFAULTS = os.path.join(os.path.dirname(__file__), "defaults.toml")
+_LINUX = bool(sys.platform == "linux")
 _WORKSPACE_FILE = os.path.join(".agent", "config.toml")
 _USER_FILE_VARIABLE = "AGENT_HOST_CONFIG"
 
@@ -56,9 +58,16 @@ def _user_file(environ: Mapping[str, str]) -> tuple[str, bool]:
     chosen = environ.get(_USER_FILE_VARIABLE)
     if chosen:
         return os.path.abspath(os.path.expanduser(chosen)), True
+    return os.path.join(_user_folder(), "config.toml"), False
+
+
+def _user_folder() -> str:
+    if _LINUX:  # as platformdirs says it; its import is a fortieth of a start
+        chosen = os.environ.get("XDG_CONFIG_HOME", "")
+        return os.path.join(chosen if chosen.strip() else os.path.expanduser("~/.config"), "agent-host")
     import platformdirs
 
-    return os.path.join(platformdirs.user_config_dir("agent-host", appauthor=False), "config.toml"), False
+    return platformdirs.user_config_dir("agent-host", appauthor=False)
 
 
 def _read(path: str) -> dict[str, TomlValue]:

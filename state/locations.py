@@ -6,10 +6,12 @@ import contextlib
 import errno
 import os
 import re
+import sys
 from dataclasses import dataclass
 
 from state.errors import InvalidSessionId
 
+_LINUX = bool(sys.platform == "linux")
 APP_NAME = "agent-host"
 STATE_DIR_VARIABLE = "AGENT_HOST_STATE_DIR"
 DIRECTORY_MODE = 0o700
@@ -23,9 +25,17 @@ def default_state_dir() -> str:
     chosen = os.environ.get(STATE_DIR_VARIABLE)
     if chosen:
         return os.path.abspath(os.path.expanduser(chosen))
+    if _LINUX:  # as platformdirs says it; its import is a fortieth of a start
+        return os.path.join(_xdg("XDG_DATA_HOME", "~/.local/share"), APP_NAME)
     import platformdirs
 
     return platformdirs.user_data_dir(APP_NAME, appauthor=False)
+
+
+def _xdg(variable: str, default: str) -> str:
+    """A base directory of the XDG specification."""
+    chosen = os.environ.get(variable, "")
+    return chosen if chosen.strip() else os.path.expanduser(default)
 
 
 def checked_session_id(session_id: str) -> str:

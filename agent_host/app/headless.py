@@ -79,6 +79,8 @@ async def run_headless(
     else:
         opened = await opener.create(_new(launch, environment))
     session = opened.session
+    if prompt is not None:
+        session.announce(environment)
     end: TaskEnd | None = None
     try:
         on_open(session)

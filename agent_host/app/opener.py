@@ -108,7 +108,6 @@ class SessionOpener:
                     backends.know(store.state.identity)
                     session = self._session(launch, parts, backends, store, url, resources)
                     begun.pop_all()
-            session.announce(new.execution_environment)
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
     async def resume(self, session_id: str, *, cursor: str | None) -> Opened:

@@ -120,6 +120,8 @@ class Methods:
                 tuple(params["supportedCapabilities"]),
             )
         )
+        # Told and begun behind the reply, which goes out before the event loop turns.
+        opened.session.announce(params["executionEnvironment"])
         opened.session.warm_up()
         return _told(opened)
 

@@ -139,3 +139,16 @@ def test_the_state_directory_is_chosen_by_the_environment(monkeypatch: Any, tmp_
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AGENT_HOST_STATE_DIR", "relative")
     assert default_state_dir() == str(tmp_path / "relative")
+
+
+@pytest.mark.parametrize("chosen", [None, "", "  ", "/data"])
+def test_without_a_choice_the_state_lies_where_the_platform_says(
+    chosen: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import platformdirs
+
+    monkeypatch.delenv("AGENT_HOST_STATE_DIR", raising=False)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("XDG_DATA_HOME", chosen)
+    assert default_state_dir() == platformdirs.user_data_dir("agent-host", appauthor=False)
