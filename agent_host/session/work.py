@@ -65,13 +65,18 @@ class Work:
         self._uploaded_messages = 0
         self._upload_failed = (0, 0.0)  # of how many messages, and when
         self._upload_limit: asyncio.Timeout | None = None
-        self.tasks = 0
         self.leaving = False
 
     @property
     def busy(self) -> bool:
         """Whether a task is running in this process."""
         return self._running is not None and not self._running.done()
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks the session has had, in whichever process."""
+        state = self._ctx.state
+        return len(state.earlier_tasks) + (state.task is not None)
 
     @property
     def suspended(self) -> bool:
@@ -249,7 +254,6 @@ class Work:
     def _run(self, work: Coroutine[Any, Any, TaskEnd]) -> None:
         self._result = None
         self._began = time.monotonic()
-        self.tasks += 1
         self._running = asyncio.ensure_future(work)
         self._running.add_done_callback(self._done)
 

@@ -79,4 +79,5 @@ async def test_paused_and_gone_on_with(host: Host, monkeypatch: pytest.MonkeyPat
     kinds = [str(event.event_type) for event in watcher.events]
     assert kinds.count("session_paused") == kinds.count("session_resumed") == 1
     assert kinds[-1] == "session_completed"
+    assert watcher.events[-1].payload["taskCount"] == 2  # however often they were gone on with
     assert host.checkpoints() == []
