@@ -10,7 +10,6 @@ For tests and CI jobs that must not depend on a model. `docs/mock-gateway.md` de
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import OrderedDict, deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -20,16 +19,15 @@ import orjson
 from agent_host.testing.anthropic_wire import Anthropic
 from agent_host.testing.delivery import JSON_HEADERS, deliver
 from agent_host.testing.dialect import BadRequest, Dialect, RequestView
-from agent_host.testing.http1 import MAX_BODY_BYTES, HttpRequest, HttpServer, Reply
-from agent_host.testing.in_thread import in_thread
+from agent_host.testing.http1 import MAX_BODY_BYTES, HttpRequest, Reply
+from agent_host.testing.mock_server import MockServer
 from agent_host.testing.placeholders import fill
 from agent_host.testing.script import ErrorBody, Script, ScriptError, Turn
 from agent_host.testing.turns import OffTheEnd, TurnChooser
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Mapping
-    from types import TracebackType
+    from collections.abc import Callable, Mapping
 
 __all__ = ["MockGateway", "RequestRecord", "Script", "ScriptError", "serve_forever"]
 
@@ -72,7 +70,7 @@ class _Refusal(Exception):
         self.status = status
 
 
-class MockGateway:
+class MockGateway(MockServer):
     """Serves one script to any number of sessions at once.
 
     Args:
@@ -97,11 +95,10 @@ class MockGateway:
         self._turns = TurnChooser(self._script)
         self._keep_bodies = keep_bodies
         self._on_failure = on_failure
-        self._server = HttpServer(self._handle)
+        super().__init__(self._handle, name="mock-gateway")
         self._records: OrderedDict[int, RequestRecord] = OrderedDict()
         self._failures: deque[str] = deque(maxlen=_MAX_RECORDS)
         self._count = 0
-        self.url = ""
 
     @property
     def requests(self) -> tuple[RequestRecord, ...]:
@@ -116,39 +113,6 @@ class MockGateway:
     def failures(self) -> list[str]:
         """What did not go as the script expects, one line each, the last 10,000. Any thread may ask."""
         return list(self._failures)
-
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Listen, and return the base URL (also in `url`), such as `http://127.0.0.1:54321`.
-
-        Raises:
-            OSError: the address cannot be had.
-        """
-        bound_host, bound_port = await self._server.start(host, port)
-        self.url = f"http://{f'[{bound_host}]' if ':' in bound_host else bound_host}:{bound_port}"
-        return self.url
-
-    async def aclose(self) -> None:
-        """Stop at once, hanging answers included. May be called again."""
-        await self._server.aclose()
-
-    async def __aenter__(self) -> MockGateway:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    @contextlib.contextmanager
-    def in_thread(self, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-        """Serve from a thread with an event loop of its own, for code without one. Gives the base URL.
-
-        Raises:
-            OSError: the address cannot be had.
-        """
-        with in_thread(lambda: self.start(host, port), self.aclose, name="mock-gateway") as url:
-            yield url
 
     async def _handle(self, request: HttpRequest, reply: Reply) -> None:
         dialect = _DIALECTS.get(request.path)

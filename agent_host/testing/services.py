@@ -7,7 +7,6 @@ assert services.sessions["sess_1"].status == "active"
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import time
 from collections import deque
@@ -16,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from agent_host.testing.http1 import HttpRequest, HttpServer, Reply
-from agent_host.testing.in_thread import in_thread
+from agent_host.testing.mock_server import MockServer
 from agent_host.testing.service_state import Artifact, Refused, ServiceState, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-    from types import TracebackType
+    from collections.abc import Callable, Collection, Mapping
+
+    from agent_host.testing.http1 import HttpRequest, Reply
 
 __all__ = ["Artifact", "MockServices", "ServiceRequest", "Session"]
 
@@ -50,7 +49,7 @@ class _Fault(NamedTuple):
     body: Mapping[str, Any] | None
 
 
-class MockServices:
+class MockServices(MockServer):
     """Session, workspace, approval, audit and telemetry service at one base URL, `url`.
 
     Args:
@@ -77,8 +76,7 @@ class MockServices:
         self._faults: list[_Fault] = []
         self._hanging: list[str] = []
         self._losing: list[str] = []
-        self._server = HttpServer(self._handle, max_body_bytes=_MAX_BODY_BYTES)
-        self.url = ""
+        super().__init__(self._handle, name="mock-services", max_body_bytes=_MAX_BODY_BYTES)
 
     # What has come in; any thread may ask.
 
@@ -154,41 +152,6 @@ class MockServices:
     def expire(self, session_id: str) -> None:
         """From here on the session cannot be resumed."""
         self._state.expired.add(session_id)
-
-    # Its life.
-
-    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Listen, and return the base URL (also in `url`).
-
-        Raises:
-            OSError: the address cannot be had.
-        """
-        bound_host, bound_port = await self._server.start(host, port)
-        self.url = f"http://{f'[{bound_host}]' if ':' in bound_host else bound_host}:{bound_port}"
-        return self.url
-
-    async def aclose(self) -> None:
-        """Stop at once, hanging answers included. May be called again."""
-        await self._server.aclose()
-
-    async def __aenter__(self) -> MockServices:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    @contextlib.contextmanager
-    def in_thread(self, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-        """Serve from a thread with an event loop of its own, for code without one. Gives the base URL.
-
-        Raises:
-            OSError: the address cannot be had.
-        """
-        with in_thread(lambda: self.start(host, port), self.aclose, name="mock-services") as url:
-            yield url
 
     async def _handle(self, request: HttpRequest, reply: Reply) -> None:
         body = _parsed(request.body)
