@@ -1,8 +1,8 @@
-"""Secrets that this process holds, kept away from everything it writes.
+"""Secrets, kept away from everything this process writes, shows or sends.
 
-The gateway's token is the one secret that the host itself has. It is taken out of the environment, its bytes in this
-process's own environment block are overwritten (a child could read them under /proc), and should its value turn up in
-what a tool brings back, it is replaced before that is recorded, shown or sent.
+Those that the host itself has, its tokens, are known by their values. They are taken out of the environment, their
+bytes in this process's own environment block are overwritten (a child could read them under /proc), and should a value
+turn up in what a tool brings back, it is replaced. All others are found by what they look like (`policy.redaction`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from policy.redaction import Redaction
+
 REDACTED = "[redacted]"
 # Shorter values would be found in innocent text; a token that short protects nothing.
 _MIN_CHARS = 8
@@ -23,9 +25,11 @@ _NESTED_JSON = 3
 
 
 class Scrubber:
-    """Replaces known secret values."""
+    """Replaces known secret values, and what `redaction` finds. A session has one for its life; a bundle that takes
+    another's place brings another `redaction`."""
 
-    def __init__(self, secrets: Iterable[str | None]) -> None:
+    def __init__(self, secrets: Iterable[str | None], redaction: Redaction | None = None) -> None:
+        self.redaction = redaction
         self._secrets = tuple(secret for secret in secrets if secret is not None and len(secret) >= _MIN_CHARS)
         # The longest first: one that is escaped once more may hold the other.
         self._spellings = sorted({form for secret in self._secrets for form in _spellings(secret)}, key=len)[::-1]
@@ -36,22 +40,32 @@ class Scrubber:
         """`text` without the secrets."""
         for secret in self._secrets:
             text = text.replace(secret, REDACTED)
-        return text
+        return text if self.redaction is None else self.redaction.text(text)
 
     def data(self, data: bytes) -> bytes:
         """`data` without the secrets."""
         for secret in self._secrets:
             data = data.replace(secret.encode(), REDACTED.encode())
-        return data
+        return data if self.redaction is None else self.redaction.data(data)
+
+    def value(self, value: Any) -> Any:
+        """A JSON value without the secrets, in new containers."""
+        known = self._without(value)
+        return known if self.redaction is None else self.redaction.value(known)
 
     def json(self, data: bytes) -> bytes:
         """Encoded JSON without the secrets, also where JSON writes them in other characters than their own, or holds
         JSON that does. Cheap for what holds none; what does is taken apart and put together again, for a spelling may
         begin in the middle of an escape."""
-        if not any(form in data for form in self._in_json):
+        holds_known = any(form in data for form in self._in_json)
+        if not holds_known and (self.redaction is None or not self.redaction.concerns(data)):
+            return data
+        value = json.loads(data)
+        clean = self.value(value)
+        if clean == value:
             return data
         end = b"\n" if data.endswith(b"\n") else b""
-        return json.dumps(self._without(json.loads(data)), separators=(",", ":")).encode() + end
+        return json.dumps(clean, separators=(",", ":")).encode() + end
 
     def _without(self, value: Any) -> Any:
         if isinstance(value, str):

@@ -116,14 +116,14 @@ def _checked(key: str, value: TomlValue, where: str) -> TomlValue:
         value = float(value)
     if type(value) is not setting.kind:
         raise ConfigError(f"{where}: {key} must be {_KIND_NAMES[setting.kind]}, not {value!r}")
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and setting.kind is not bool:
         _check_bounds(key, value, setting, where)
     if isinstance(value, str):
         _check_choice(key, value, setting, where)
     return value
 
 
-_KIND_NAMES = {str: "a string", int: "a whole number", float: "a number"}
+_KIND_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def _check_bounds(key: str, value: float, setting: Setting, where: str) -> None:

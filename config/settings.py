@@ -61,6 +61,7 @@ SETTINGS: dict[str, Setting] = {
     "approvals.timeout_s": Setting(float, _SMALLER, low=0.01, high=604_800),
     "limits.max_file_size_bytes": Setting(int, _SMALLER, low=0, zero_is_unset=True),
     "limits.max_session_tokens": Setting(int, _SMALLER, low=0, zero_is_unset=True),
+    "redaction.detectors": Setting(bool),
     "policy.blocked_paths": Setting(list, _MORE),
     "policy.blocked_commands": Setting(list, _MORE),
     "policy.blocked_domains": Setting(list, _MORE),
@@ -111,6 +112,10 @@ class Settings:
     def within(self, key: str, wanted: int) -> int:
         """`wanted` by a client in place of a whole number, as far as the workspace lets it."""
         return int(min(wanted, self._ceilings.get(key, wanted)))
+
+    def flag(self, key: str) -> bool:
+        """A setting that is true or false."""
+        return bool(self._values[key])
 
     def names(self, key: str) -> tuple[str, ...]:
         """A setting that is a list of strings."""

@@ -183,6 +183,24 @@ def _meaning(shape: dict[str, Any]) -> Iterator[Problem]:
         needed = {"stdio": "command", "http": "url"}.get(str(server.get("transport")))
         if needed is not None and not server.get(needed):
             yield Problem(f"mcpServers[{place}].{needed}", f"is needed for transport {server['transport']}")
+    redactions = _objects(shape.get("redactionRules"))
+    yield from _unique("redactionRules", redactions, "redactionRuleId")
+    for place, rule in redactions:
+        yield from _redaction_rule(f"redactionRules[{place}]", rule)
+
+
+def _redaction_rule(path: str, rule: dict[str, Any]) -> Iterator[Problem]:
+    from policy.redaction import UnusablePattern, rule_pattern
+
+    if rule.get("redactionRuleId") == "":
+        yield Problem(f"{path}.redactionRuleId", "is empty", "it stands in the placeholders")
+    pattern = rule.get("pattern")
+    try:
+        if isinstance(pattern, str):
+            rule_pattern(pattern)
+    except UnusablePattern as error:
+        hint = "the syntax is RE2's: no look-around, no back-references"
+        yield Problem(f"{path}.pattern", f"{pattern!r} is not usable: {error}", hint)
 
 
 def _objects(value: Any) -> list[tuple[int, dict[str, Any]]]:

@@ -16,6 +16,7 @@ from agent_host.llm.retry import RetryPolicy
 from agent_host.llm.urls import checked_token, password_of
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import LoopContext
+from agent_host.loop.secrets import clean_message
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import Surroundings
 from agent_host.routing.host_tools import HostTools
@@ -25,12 +26,14 @@ from agent_host.states import task_machine
 from agent_host.thread.messages import decode
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import TokenizerUnavailable, counter
+from policy.redaction import Redaction
+from state.redaction_key import redaction_key
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from agent_host.approval.gate import ApprovalGate
     from agent_host.contracts import ToolDefinition
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from agent_host.llm.stream import Dialect
     from agent_host.services.workspace import WorkspaceService
     from agent_host.session.opening import Launch
+    from agent_host.thread.messages import Message
     from config.settings import Settings
     from policy.bundle import PolicyBundle
     from policy.facts import ShellName
@@ -109,10 +113,19 @@ class Secrets(NamedTuple):
     scrubber: Scrubber
 
     @classmethod
-    def of(cls, tokens: Tokens, gateway_url: str) -> Secrets:
+    def of(cls, tokens: Tokens, gateway_url: str, redaction: Redaction) -> Secrets:
         """Raises UsageError for a token that no header can carry."""
         token = checked_token(tokens.gateway)
-        return cls(token, Scrubber([token, password_of(gateway_url), tokens.services]))
+        return cls(token, Scrubber([token, password_of(gateway_url), tokens.services], redaction))
+
+
+def redaction_of(launch: Launch, bundle: PolicyBundle) -> Redaction:
+    """What the bundle and the settings have taken out of all that is kept and sent (AH 8.7)."""
+    return Redaction(
+        bundle.redaction_rules,
+        key=lambda: redaction_key(launch.state_dir),
+        detectors=launch.settings.flag("redaction.detectors"),
+    )
 
 
 def place_of(launch: Launch) -> Place:
@@ -150,11 +163,11 @@ def make_context(
     disabled = dict.fromkeys(settings.names("tools.disabled"), "tools.disabled in the configuration")
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     definitions = router.get_available_tools()
-    head = _head(parts, store.state, definitions, disabled)
+    head = _head(parts, store.state, definitions, disabled, secrets.scrubber)
     phase = task_machine()
     return LoopContext(
         store=store,
-        thread=_thread(parts.dialect, store.state),
+        thread=_thread(parts.dialect, store.state, secrets.scrubber),
         llm=DeferredClient(lambda: _client(settings, gateway, secrets.gateway_token, parts.dialect, session_id)),
         router=router,
         gate=WatchedGate(gate, phase),
@@ -178,9 +191,14 @@ def make_context(
     )
 
 
-def head_of(ctx: LoopContext, parts: Parts) -> bytes:
-    """The front of model requests of a session that goes on under the parts' bundle."""
-    return _head(parts, ctx.state, ctx.router.get_available_tools(), ctx.disabled_tools)
+def put_under(ctx: LoopContext, launch: Launch, parts: Parts) -> None:
+    """Have a session go on under the parts' bundle."""
+    ctx.bundle, ctx.model = parts.bundle, parts.model
+    ctx.scrubber.redaction = redaction_of(launch, parts.bundle)
+    if parts.bundle.redaction_rules:
+        ctx.thread = _thread(parts.dialect, ctx.state, ctx.scrubber)
+    ctx.head = _head(parts, ctx.state, ctx.router.get_available_tools(), ctx.disabled_tools, ctx.scrubber)
+    ctx.head_tokens = ctx.count(ctx.head.decode())
 
 
 def runtime_settings(settings: Settings, workspace: str, shell: str, live_output: LiveOutput) -> RuntimeSettings:
@@ -204,20 +222,29 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _thread(dialect: Dialect, state: Checkpoint) -> Thread:
-    """The conversation behind the system prompt; a turn whose step is open enters it when the step is over."""
+def _thread(dialect: Dialect, state: Checkpoint, scrubber: Scrubber) -> Thread:
+    """The conversation behind the system prompt; a turn whose step is open enters it when the step is over. What was
+    recorded under other rules leaves under those of this bundle."""
     thread, step = Thread(dialect.renderer), state.open_step
-    messages = map(decode, itertools.islice(state.thread, 1, None))
+    messages: Iterator[Message] = map(decode, itertools.islice(state.thread, 1, None))
+    if scrubber.redaction is not None and scrubber.redaction.has_rules:
+        messages = (clean_message(scrubber, message) for message in messages)
     still_open = None if step is None else step.position - 1
     thread.restore(messages, still_open=still_open, dropped=state.dropped_messages)
     return thread
 
 
-def _head(parts: Parts, state: Checkpoint, definitions: Sequence[ToolDefinition], disabled: Mapping[str, str]) -> bytes:
+def _head(
+    parts: Parts,
+    state: Checkpoint,
+    definitions: Sequence[ToolDefinition],
+    disabled: Mapping[str, str],
+    scrubber: Scrubber,
+) -> bytes:
     return parts.dialect.head(
         model=parts.model,
         max_tokens=parts.bundle.llm_policy.max_output_tokens,
-        system=decode(state.thread[0]).content,
+        system=scrubber.text(decode(state.thread[0]).content),
         tools=_offered(definitions, parts.bundle, disabled),
     )
 

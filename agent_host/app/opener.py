@@ -14,9 +14,10 @@ from agent_host.app.assembly import (
     Place,
     Secrets,
     Tokens,
-    head_of,
     make_context,
     place_of,
+    put_under,
+    redaction_of,
     utc_now,
 )
 from agent_host.app.backends import Backends
@@ -144,7 +145,7 @@ class SessionOpener:
         _refuse_incompatible(grant)
         place = place_of(launch)
         parts = Parts.of(launch, place, _bundle(launch, place, grant))
-        session.renew(parts.bundle, parts.model, lambda ctx: head_of(ctx, parts))
+        session.renew(lambda ctx: put_under(ctx, launch, parts))
         return Opened(session, grant.compatibility_status, grant.feature_flags)
 
     async def _open_backends(self, launch: Launch, resources: AsyncExitStack) -> Backends:
@@ -177,7 +178,7 @@ class SessionOpener:
         """Put it all together. What is to be let go at its end is in `resources` on return."""
         identity = store.state.identity
         paths = SessionPaths(launch.state_dir, identity.session_id)
-        secrets = Secrets.of(self._tokens, url)
+        secrets = Secrets.of(self._tokens, url, redaction_of(launch, parts.bundle))
         first_id = next_event_id(paths.events)
         emitter = Emitter(
             session_id=identity.session_id,

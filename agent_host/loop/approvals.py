@@ -15,6 +15,7 @@ from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.cancellation import TaskCancelled
 from agent_host.loop.prepare import edited_by_person, judged_anew, record_start
+from agent_host.loop.secrets import holds_secret
 from agent_host.stamps import now_rfc3339
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ def _put_on_record(
 ) -> None:
     """Nothing is synced here: the start of an approved call is, and carries what stands before it; a denial that is
     lost with the machine had no effect yet."""
-    fields = {"callId": prepared.call.call_id, "approvalId": request.approval_id, **answer.to_record()}
+    kept = answer._replace(reason=ctx.scrubber.text(answer.reason))
+    fields = {"callId": prepared.call.call_id, "approvalId": request.approval_id, **kept.to_record()}
     if not answer.approved:
         ctx.checkpoint(step_id, "approval", fields, sync=False)
         return
@@ -129,6 +131,9 @@ def _put_on_record(
             request = request._replace(arguments=answer.arguments)
         granted = grant_for(request, answer.scope, policy_bundle_version=version, granted_at=now_rfc3339())
         ctx.record("grant", granted)
+    edited = answer.arguments
+    if edited is not None and ctx.scrubber.value(edited) != edited:
+        return  # a secret is kept nowhere: a crash before the start asks again
     ctx.record("approval", fields)
 
 
@@ -155,6 +160,8 @@ def _tell(ctx: LoopContext, step_id: str, prepared: PreparedCall, answer: Approv
 def _replay(ctx: LoopContext, prepared: PreparedCall) -> dict[str, Any]:
     """How the call can be approved after all, for the audit; without its JSON where that is long."""
     call = prepared.call
+    if holds_secret(ctx.scrubber, call):  # what is on record is not the call, so it cannot be run from there
+        return {"approve": _approve(prepared)}
     replay = replay_of(call.name, call.arguments, session_id=ctx.session_id, approve=_approve(prepared))
     if len(call.arguments_json) > _MAX_AUDITED_BYTES:
         del replay["request"]

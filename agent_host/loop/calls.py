@@ -136,7 +136,7 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
             for artifact in clean:
                 upload_failed(artifact.name, "given up: the task was ended by force")
     code = None if result.error is None else result.error.code
-    text = ctx.scrubber.text(text_of(result))
+    text = text_of(result)
     if prepared.edited:
         text = note_of_edit(ctx, call) + text
     return finish(ctx, step_id, call, result.status, code, text, None, started, started_at, result.artifact_uris)

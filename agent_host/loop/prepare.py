@@ -12,6 +12,7 @@ from agent_host.contracts import ToolConstraints, ToolRequest
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.intents import capture_intent
+from agent_host.loop.secrets import placeholder_problem
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import UnusableArguments, gather
 from agent_host.stamps import new_id
@@ -176,8 +177,9 @@ def check_call(ctx: LoopContext, call: ToolCall) -> PreparedCall:
         return PreparedCall(
             call, refusal=Refusal("failed", ErrorCode.TOOL_NOT_FOUND, f"there is no tool {call.name!r}")
         )
-    if call.problem is not None:
-        return PreparedCall(call, row, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, call.problem))
+    problem = call.problem or placeholder_problem(call)
+    if problem is not None:
+        return PreparedCall(call, row, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, problem))
     if call.name in ctx.disabled_tools:
         reason = f"{call.name} is switched off for this session: {ctx.disabled_tools[call.name]}"
         return PreparedCall(call, row, refusal=Refusal("denied", ErrorCode.CAPABILITY_DENIED, reason))
@@ -238,7 +240,7 @@ def with_intent(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, s
         prepared.row,
         prepared.facts,
         prepared.call.arguments,
-        keep=ctx.keep,
+        keep=lambda data: ctx.keep(ctx.scrubber.data(data)),
         known=ctx.task.baselines,
         will_hold=will_hold,
     )

@@ -31,11 +31,11 @@ def finish(
 ) -> Message:
     """Put the call's result on record and tell the observers; returns it as it enters the thread.
 
-    `text` may hold what cannot be encoded; here every result passes, whoever worded it. `approve` marks a call that was
-    denied since nobody was there; the rest of how to replay it stands in the thread. `started` is when the call was
-    requested, on the monotonic clock, `started_at` when it began to run, in RFC 3339.
+    `text` may hold secrets and what cannot be encoded; here every result passes, whoever worded it. `approve` marks a
+    call that was denied since nobody was there; the rest of how to replay it stands in the thread. `started` is when
+    the call was requested, on the monotonic clock, `started_at` when it began to run, in RFC 3339.
     """
-    text = encodable(text)
+    text = ctx.scrubber.text(encodable(text))
     message = Message(
         "tool", text, message_tokens(ctx.count, text), tool_call_id=call.call_id, is_error=status != "succeeded"
     )

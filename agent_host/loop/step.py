@@ -12,6 +12,7 @@ from agent_host.llm.retry import with_retries
 from agent_host.llm.stream import STOP_REASONS, TokenUsage
 from agent_host.loop.limits import check_before_call
 from agent_host.loop.prepare import prepare_calls, record_of
+from agent_host.loop.secrets import clean_message
 from agent_host.stamps import new_id
 from agent_host.thread.messages import GO_ON, Message, decode, encodable, encode
 from agent_host.thread.tokens import message_tokens
@@ -60,7 +61,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     turn = await _call_model(ctx, step_id, needed)
     meaning = _meaning(turn)
     calls = () if meaning == "blocked" else _with_new_ids(ctx, turn.tool_calls)
-    assistant = Message("assistant", turn.text, turn.usage.output_tokens, calls)
+    assistant = clean_message(ctx.scrubber, Message("assistant", turn.text, turn.usage.output_tokens, calls))
     if calls:
         ctx.phase.fire("check")
     prepared = prepare_calls(ctx, calls)

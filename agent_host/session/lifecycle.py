@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from agent_host.services.session import SessionService
     from agent_host.session.patches import FilePatch
     from config.settings import Settings
-    from policy.bundle import PolicyBundle
     from policy.options import TaskOptions
     from state.locations import SessionPaths
     from state.store import LoadReport
@@ -158,6 +157,7 @@ class Session:
             preview,
             first_versions(ctx.state),
             kept=ctx.store.kept,
+            clean=ctx.scrubber.data,
             workspace=ctx.where.workspace,
             former=workspaces(ctx.state),
             task_id=task_id,
@@ -209,22 +209,20 @@ class Session:
         self._work.go_on(max_steps=max_steps, replay_ids=replay_ids, more_steps=more_steps)
         self._leave_pause()  # only now: a disk that is still full leaves the session paused
 
-    def renew(self, bundle: PolicyBundle, model: str, head_of: Callable[[LoopContext], bytes]) -> None:
-        """Work under another bundle from here on (AH 8.6); `head_of` makes the front of model requests under it. A
-        pause is over with it, unless a task waits to be gone on with. Raises SessionNotReady, OutOfOrder for a session
-        that has ended, or is at work, since the bundle was asked for."""
+    def renew(self, put_under: Callable[[LoopContext], None]) -> None:
+        """Work under another bundle from here on (AH 8.6), which `put_under` brings. A pause is over with it, unless a
+        task waits to be gone on with. Raises SessionNotReady, OutOfOrder for a session that has ended, or is at work,
+        since the bundle was asked for."""
         ctx = self._ctx
         if self._over:
             raise SessionNotReady(f"session {self.session_id} has ended")
         if self.busy:
             raise OutOfOrder(f"session {self.session_id} is at work; there is nothing to resume")
-        ctx.bundle, ctx.model = bundle, model
-        ctx.head = head_of(ctx)
-        ctx.head_tokens = ctx.count(ctx.head.decode())
+        put_under(ctx)
         ctx.policy_expired = False
         if not self._work.suspended:
             self._leave_pause()
-        fields = {"status": self._life.state, "policyBundleVersion": bundle.policy_bundle_version}
+        fields = {"status": self._life.state, "policyBundleVersion": ctx.bundle.policy_bundle_version}
         ctx.checkpoint(None, "session_status", fields)
 
     def cancel_task(self, task_id: str, *, force: bool = False) -> None:

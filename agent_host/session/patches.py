@@ -60,6 +60,7 @@ def preview(
     former: Sequence[str] = (),
     task_id: str | None = None,
     file_paths: Iterable[str] | None = None,
+    clean: Callable[[bytes], bytes] = bytes,
 ) -> list[FilePatch]:
     """Every file that the session changed, or the task `task_id`, in the order of their paths.
 
@@ -69,6 +70,9 @@ def preview(
     `former` are workspaces that the session had before, oldest first: a file that is gone from one of them is looked
     for at the same place in `workspace`, and is not taken for deleted when it is not there either.
 
+    `clean` takes secrets out of what is on the disk, as they were out of first versions when those were kept: a diff
+    shows placeholders, and `git apply` refuses one that has them in a line that it looks for.
+
     Raises LookupError for a task that the session does not know.
     """
     places, lost = _places(versions.session, workspace, former)
@@ -77,7 +81,7 @@ def preview(
     shown: list[FilePatch] = []
     room = MAX_PREVIEW_CHARS
     for path, span in sorted(found.items()):
-        patch = _file_patch(path, span, kept, workspace, lost) if wanted is None or path in wanted else None
+        patch = _file_patch(path, span, kept, clean, workspace, lost) if wanted is None or path in wanted else None
         if patch is not None:
             if len(patch.diff) > room:
                 patch = _without_diff(patch, workspace)
@@ -159,7 +163,12 @@ def _is_gone(path: str) -> bool:
 
 
 def _file_patch(
-    path: str, span: Span, kept: Callable[[str], bytes | None], workspace: str, lost: Collection[str]
+    path: str,
+    span: Span,
+    kept: Callable[[str], bytes | None],
+    clean: Callable[[bytes], bytes],
+    workspace: str,
+    lost: Collection[str],
 ) -> FilePatch | None:
     """What happened to one file; None when nothing did in the end."""
     if span.before == span.after != UNAVAILABLE:
@@ -174,7 +183,7 @@ def _file_patch(
     try:
         before = _version(span.before, kept, f"{'deleted' if gone else 'changed'}; its first version was not kept")
         if span.after == ON_DISK and not gone:
-            after: bytes | None = _content(path, before or b"")
+            after: bytes | None = clean(_content(path, before or b""))
         else:
             after = _version(None if gone else span.after, kept, "changed; what it was left as was not kept")
     except _NotShown as error:

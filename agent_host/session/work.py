@@ -100,7 +100,8 @@ class Work:
 
         Raises TaskAlreadyRunning, PolicyExpired, UsageError for an id that the session has had, CheckpointWriteFailed.
         """
-        ctx, prompt = self._ctx, encodable(prompt)
+        ctx = self._ctx
+        prompt = ctx.scrubber.text(encodable(prompt))
         self._make_room(task_id)
         if ctx.bundle.expires_at <= ctx.clock():
             raise PolicyExpired(f"the policy expired at {ctx.bundle.expires_at.isoformat()}; resume with a new one")

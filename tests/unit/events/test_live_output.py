@@ -40,9 +40,32 @@ async def test_the_end_sends_what_waits() -> None:
     euro = "€".encode()
     for piece in (b"a" + euro[:1], euro[1:], euro[:2]):
         live.take(REQUEST, "stdout", piece)
+    assert texts(watcher) == []  # the line may go on
     live.end("c1")
     live.end("c1")
-    assert texts(watcher) == ["a", "€�"]
+    assert texts(watcher) == ["a€�"]
+
+
+async def test_a_line_without_an_end_goes_out_when_nothing_more_comes() -> None:
+    watcher = Watcher()
+    live = LiveOutput(emitter(watcher))
+    live.take(REQUEST, "stdout", b"one\nPassword: ")
+    assert texts(watcher) == ["one\n"]
+    async with asyncio.timeout(5):
+        while len(watcher.events) < 2:  # noqa: ASYNC110  a watcher has no event to wait for
+            await asyncio.sleep(0.001)
+    assert texts(watcher) == ["one\n", "Password: "]
+
+
+async def test_a_private_key_is_not_cut() -> None:
+    watcher = Watcher()
+    live = LiveOutput(emitter(watcher))
+    begin, body, end = "-----BEGIN PRIVATE KEY-----\n", "MIIEvQIBADAN\n", "-----END PRIVATE KEY-----\n"
+    live.take(REQUEST, "stdout", f"before\n{begin}{body}".encode())
+    assert texts(watcher) == ["before\n"]
+    live.take(REQUEST, "stdout", (body + end).encode())
+    live.end("c1")
+    assert texts(watcher) == ["before\n", begin + body + body + end]
 
 
 async def test_a_flood_is_cut_and_says_so() -> None:

@@ -1,0 +1,51 @@
+"""What goes on record of a model's turn: everything but secrets (AH 8.7).
+
+The calls that run are the model's own, with every byte. What is kept of them, and what the model is shown of them from
+then on, has placeholders; so a call whose arguments held a secret cannot be taken up again from the record. It says so.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import orjson
+
+from agent_host.thread.messages import ToolCall
+from policy.redaction import PLACEHOLDER
+
+if TYPE_CHECKING:
+    from agent_host.scrub import Scrubber
+    from agent_host.thread.messages import Message
+
+NOT_KEPT = "its arguments held a secret, which is kept nowhere, so it cannot be taken up again: make the call anew"
+_HOLDS_PLACEHOLDER = (
+    "the arguments hold {placeholder}, which stands in the place of a secret that you were not shown; it would be put "
+    "there for good: leave that part of the file as it is, or name where the value is to come from"
+)
+
+
+def clean_message(scrubber: Scrubber, message: Message) -> Message:
+    """The message as it is kept, and goes back to the model."""
+    return message._replace(
+        content=scrubber.text(message.content), tool_calls=tuple(_kept(scrubber, call) for call in message.tool_calls)
+    )
+
+
+def holds_secret(scrubber: Scrubber, call: ToolCall) -> bool:
+    """Whether the call's arguments differ from what is kept of them."""
+    return scrubber.json(call.arguments_json) != call.arguments_json
+
+
+def placeholder_problem(call: ToolCall) -> str | None:
+    """Why a call that would put a placeholder in the place of a secret cannot be run; None for any other."""
+    if b"[redacted:" not in call.arguments_json:
+        return None
+    found = re.search(PLACEHOLDER, call.arguments_json.decode())
+    return None if found is None else _HOLDS_PLACEHOLDER.format(placeholder=found.group())
+
+
+def _kept(scrubber: Scrubber, call: ToolCall) -> ToolCall:
+    if not holds_secret(scrubber, call):
+        return call
+    return ToolCall(call.call_id, call.name, orjson.loads(scrubber.json(call.arguments_json)), NOT_KEPT)
