@@ -8,7 +8,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Any
 
-from config.settings import SETTINGS, Setting, Settings, Tightening, TomlValue
+from config.settings import ALL_TOOLS, SETTINGS, Setting, Settings, Tightening, TomlValue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,12 +159,27 @@ def _tighten(
             ceilings[key] = value
         if setting.tightening is Tightening.MORE and isinstance(value, list) and isinstance(present, list):
             values[key] = [*present, *(entry for entry in value if entry not in present)]
-        elif setting.tightening is Tightening.SMALLER and _is_smaller(value, present, setting):
+        elif setting.tightening is Tightening.FEWER and isinstance(value, list) and isinstance(present, list):
+            values[key] = _fewer(value, present)
+        elif _is_narrower(value, present, setting):
             values[key] = value
         elif value != present:
             ignored.append(
                 f"{path}: {key} = {value!r} is ignored: a workspace may change it {setting.tightening.value}"
             )
+
+
+def _fewer(wanted: list[str], present: list[str]) -> list[str]:
+    """What stands in both lists; `*` stands for everything."""
+    if ALL_TOOLS in wanted:
+        return present
+    return [entry for entry in wanted if ALL_TOOLS in present or entry in present]
+
+
+def _is_narrower(value: TomlValue, present: TomlValue, setting: Setting) -> bool:
+    if setting.tightening is Tightening.LOWER:
+        return setting.choices.index(str(value)) < setting.choices.index(str(present))
+    return setting.tightening is Tightening.SMALLER and _is_smaller(value, present, setting)
 
 
 def _is_smaller(value: TomlValue, present: TomlValue, setting: Setting) -> bool:

@@ -21,6 +21,8 @@ class Tightening(Enum):
     NEVER = "not at all"
     SMALLER = "to a smaller number"
     MORE = "by adding to the list"
+    FEWER = "by leaving out of the list"
+    LOWER = "to a lower one"
 
 
 class Setting(NamedTuple):
@@ -35,6 +37,8 @@ class Setting(NamedTuple):
 
 
 _SMALLER, _MORE = Tightening.SMALLER, Tightening.MORE
+ALL_TOOLS = "*"
+"""In `tools.allowed`: every tool."""
 
 SETTINGS: dict[str, Setting] = {
     "host.policy": Setting(str),
@@ -52,6 +56,7 @@ SETTINGS: dict[str, Setting] = {
     "llm.max_retries": Setting(int, low=0, high=20),
     "llm.retry_base_s": Setting(float, low=0, high=60),
     "llm.retry_max_s": Setting(float, low=0, high=600),
+    "tools.allowed": Setting(list, Tightening.FEWER),
     "tools.disabled": Setting(list, _MORE),
     "tools.file_timeout_s": Setting(float, _SMALLER, low=0.1, high=600),
     "tools.command_timeout_s": Setting(float, _SMALLER, low=1, high=600),
@@ -62,6 +67,7 @@ SETTINGS: dict[str, Setting] = {
     "limits.max_file_size_bytes": Setting(int, _SMALLER, low=0, zero_is_unset=True),
     "limits.max_session_tokens": Setting(int, _SMALLER, low=0, zero_is_unset=True),
     "redaction.detectors": Setting(bool),
+    "policy.risk_ceiling": Setting(str, Tightening.LOWER, choices=("low", "medium", "high")),
     "policy.blocked_paths": Setting(list, _MORE),
     "policy.blocked_commands": Setting(list, _MORE),
     "policy.blocked_domains": Setting(list, _MORE),
@@ -112,6 +118,10 @@ class Settings:
     def within(self, key: str, wanted: int) -> int:
         """`wanted` by a client in place of a whole number, as far as the workspace lets it."""
         return int(min(wanted, self._ceilings.get(key, wanted)))
+
+    def rank(self, key: str) -> int:
+        """The place of a setting among its choices, from 0."""
+        return SETTINGS[key].choices.index(self.text(key))
 
     def flag(self, key: str) -> bool:
         """A setting that is true or false."""

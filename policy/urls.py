@@ -49,6 +49,16 @@ def host_of(url: str) -> str:
     (no brackets). Raises UrlProblem for schemes other than http and https, user information and malformed URLs."""
     if any(character <= " " or character == "\x7f" for character in url):
         raise UrlProblem("the URL has white space or control characters")
+    return _canonical_host(_authority_of(url)["host"])
+
+
+def port_of(url: str) -> int | None:
+    """The port that the URL names, None when it names none. Raises what `host_of` raises."""
+    port = _authority_of(url)["port"]
+    return int(port) if port else None
+
+
+def _authority_of(url: str) -> re.Match[str]:
     match = _URL.match(url)
     if match is None:
         raise UrlProblem("not an absolute URL")
@@ -59,7 +69,7 @@ def host_of(url: str) -> str:
     parts = _AUTHORITY.fullmatch(match["authority"])
     if parts is None or int(parts["port"] or 0) > 65_535:
         raise UrlProblem("the URL has no valid host and port")
-    return _canonical_host(parts["host"])
+    return parts
 
 
 def canonical_domain(entry: str) -> str:

@@ -26,14 +26,16 @@ from agent_host.states import task_machine
 from agent_host.thread.messages import decode
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import TokenizerUnavailable, counter
+from config.settings import ALL_TOOLS
 from policy.redaction import Redaction
+from policy.toolset import RISK_LEVELS, ToolLimit, why_not_offered
 from state.redaction_key import redaction_key
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from agent_host.approval.gate import ApprovalGate
     from agent_host.contracts import ToolDefinition
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from policy.bundle import PolicyBundle
     from policy.facts import ShellName
+    from policy.toolset import Limits
     from state.checkpoint import Checkpoint
     from state.file_session import FileSession
 
@@ -160,10 +163,9 @@ def make_context(
     live_output = LiveOutput(emitter)
     runtime = LocalToolRouter(runtime_settings(settings, launch.workspace, parts.place.shell, live_output))
     router = HostTools(runtime, workspace, runtime.read_bytes, secrets.scrubber)
-    disabled = dict.fromkeys(settings.names("tools.disabled"), "tools.disabled in the configuration")
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     definitions = router.get_available_tools()
-    head = _head(parts, store.state, definitions, disabled, secrets.scrubber)
+    make_head = _head_maker(parts, definitions)
     phase = task_machine()
     return LoopContext(
         store=store,
@@ -176,10 +178,9 @@ def make_context(
         bundle=parts.bundle,
         where=parts.place.where,
         tools=frozenset(tool.tool_name for tool in definitions),
-        disabled_tools=disabled,
+        limits=limits_of(settings),
         model=parts.model,
-        head=head,
-        head_tokens=parts.count(head.decode()),
+        make_head=make_head,
         retry=RetryPolicy(settings.integer("llm.max_retries"), *retry_s),
         count=parts.count,
         clock=utc_now,
@@ -197,8 +198,8 @@ def put_under(ctx: LoopContext, launch: Launch, parts: Parts) -> None:
     ctx.scrubber.redaction = redaction_of(launch, parts.bundle)
     if parts.bundle.redaction_rules:
         ctx.thread = _thread(parts.dialect, ctx.state, ctx.scrubber)
-    ctx.head = _head(parts, ctx.state, ctx.router.get_available_tools(), ctx.disabled_tools, ctx.scrubber)
-    ctx.head_tokens = ctx.count(ctx.head.decode())
+    ctx.make_head = _head_maker(parts, ctx.router.get_available_tools())
+    ctx.renew_head()
 
 
 def runtime_settings(settings: Settings, workspace: str, shell: str, live_output: LiveOutput) -> RuntimeSettings:
@@ -234,32 +235,38 @@ def _thread(dialect: Dialect, state: Checkpoint, scrubber: Scrubber) -> Thread:
     return thread
 
 
-def _head(
-    parts: Parts,
-    state: Checkpoint,
-    definitions: Sequence[ToolDefinition],
-    disabled: Mapping[str, str],
-    scrubber: Scrubber,
-) -> bytes:
-    return parts.dialect.head(
-        model=parts.model,
-        max_tokens=parts.bundle.llm_policy.max_output_tokens,
-        system=scrubber.text(decode(state.thread[0]).content),
-        tools=_offered(definitions, parts.bundle, disabled),
-    )
+def limits_of(settings: Settings) -> Limits:
+    """What the configuration takes away of the tools (SK 3.1)."""
+    limits = {ToolLimit("tools.disabled in the configuration", withheld=frozenset(settings.names("tools.disabled")))}
+    allowed = frozenset(settings.names("tools.allowed"))
+    if ALL_TOOLS not in allowed:
+        limits.add(ToolLimit("tools.allowed in the configuration", allowed=allowed))
+    ceiling = RISK_LEVELS[settings.rank("policy.risk_ceiling")]
+    if ceiling != RISK_LEVELS[-1]:
+        limits.add(ToolLimit("policy.risk_ceiling in the configuration", risk_ceiling=ceiling))
+    return frozenset(limits)
 
 
-def _offered(
-    definitions: Sequence[ToolDefinition], bundle: PolicyBundle, disabled: Mapping[str, str]
-) -> list[ToolDefinition]:
-    """What the model is shown: only tools whose capability is granted (AH 5.2)."""
-    return [
-        tool
-        for tool in definitions
-        if tool.tool_name not in disabled
-        and tool.tool_name in TOOLS
-        and bundle.capability(TOOLS[tool.tool_name].capability) is not None
-    ]
+def _head_maker(parts: Parts, definitions: Sequence[ToolDefinition]) -> Callable[[LoopContext], bytes]:
+    """The front of model requests: model, limits, system prompt, and those tools that a call could be allowed of."""
+
+    def head(ctx: LoopContext) -> bytes:
+        return parts.dialect.head(
+            model=parts.model,
+            max_tokens=parts.bundle.llm_policy.max_output_tokens,
+            system=ctx.scrubber.text(decode(ctx.state.thread[0]).content),
+            tools=[tool for tool in definitions if _is_offered(ctx, tool.tool_name)],
+        )
+
+    return head
+
+
+def _is_offered(ctx: LoopContext, tool_name: str) -> bool:
+    row = TOOLS.get(tool_name)
+    if row is None:
+        return False
+    capability = row.capability
+    return why_not_offered(ctx.bundle, tool_name, capability, limits=ctx.limits, options=ctx.task_options) is None
 
 
 def _model(settings: Settings, bundle: PolicyBundle) -> str:

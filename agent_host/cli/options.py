@@ -36,7 +36,7 @@ class _OneLineParser(argparse.ArgumentParser):
         if message.endswith("required: COMMAND"):
             message = "choose a command: run, resume, serve, sessions, policy, mock-gateway or doctor"
         elif message.endswith("required: VERB"):
-            message = "say what to do: check, validate or rejudge"
+            message = "say what to do: check, tools, validate or rejudge"
         notice(f"error: {message} (see `{self.prog} --help`)")
         sys.exit(2)
 
@@ -87,6 +87,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     check.add_argument("--output", choices=("text", "json"), default="text", help="form of a single decision")
     _setting_option(check, "host.policy")
     _state_dir(check)
+    tools = _add(verbs, "tools", "policy:tools", "which tools the model would be shown, and why not the others")
+    tools.add_argument("--workspace", metavar="DIR", help="project directory (current directory)")
+    tools.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
+    _setting_option(tools, "host.policy")
+    _state_dir(tools)
     validate = _add(verbs, "validate", "policy:validate", "every problem of a bundle, with its JSON path")
     validate.add_argument("file", metavar="FILE")
     validate.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")

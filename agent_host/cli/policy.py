@@ -6,7 +6,7 @@ import os
 import sys
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -15,10 +15,13 @@ from agent_host.cli import exit_codes
 from agent_host.cli.shared import anchored, given_settings, state_dir_of
 from agent_host.cli.streams import answer, notice
 from agent_host.errors import UsageError
+from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.trial import InvalidCase, TrialCase, case_from, judge_case
 from agent_host.session.handshake import bundle_to_try
 from config.load import ConfigError, load, read_regular_file
 from policy.check import denied
+from policy.risk import DEFAULT_RISK
+from policy.toolset import why_not_offered
 from policy.validate import BundleProblems, check_usable, parse_bundle
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from agent_host.routing.facts import Surroundings
     from policy.bundle import PolicyBundle
     from policy.decision import Decision
+    from policy.toolset import Limits
 
 _MAX_LINE_BYTES = 32 * 1024 * 1024
 
@@ -35,8 +39,7 @@ _MAX_LINE_BYTES = 32 * 1024 * 1024
 def check(namespace: argparse.Namespace) -> int:
     """`policy check`: one decision for a call, or one a line for a file of cases; exit 2 when a case cannot be read."""
     workspace = anchored(namespace.workspace or ".", os.path.realpath)
-    bundle, here = bundle_and_place(namespace, workspace)
-    trial = _Trial(bundle, here, datetime.now(UTC))
+    trial = _Trial(policy_and_place(namespace, workspace), datetime.now(UTC))
     if namespace.batch is not None:
         if namespace.tool is not None:
             raise UsageError("give a tool with its arguments, or --batch, not both")
@@ -74,10 +77,47 @@ def validate(namespace: argparse.Namespace) -> int:
     return exit_codes.USAGE if problems else exit_codes.COMPLETED
 
 
-def bundle_and_place(namespace: argparse.Namespace, workspace: str) -> tuple[PolicyBundle, Surroundings]:
-    """The bundle that `--policy` names, as a session in `workspace` would have it, and this machine. Raises UsageError,
+def tools(namespace: argparse.Namespace) -> int:
+    """`policy tools`: which tools the model would be shown, and who keeps the others from it (SK 3.1)."""
+    tried = policy_and_place(namespace, anchored(namespace.workspace or ".", os.path.realpath))
+    rows = []
+    for name, row in TOOLS.items():
+        entry = tried.bundle.capability(row.capability)
+        withheld = why_not_offered(tried.bundle, name, row.capability, limits=tried.limits)
+        rows.append(
+            {
+                "toolName": name,
+                "capability": row.capability,
+                "offered": withheld is None,
+                "requiresApproval": entry is not None and entry.requires_approval,
+                "riskLevel": DEFAULT_RISK[row.capability],
+                "reason": withheld,
+            }
+        )
+    if namespace.output == "json":
+        answer(orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    else:
+        answer("".join(map(_tool_line, rows)))
+    return exit_codes.COMPLETED
+
+
+def _tool_line(row: dict[str, Any]) -> str:
+    said = f"no: {row['reason']}" if row["reason"] else "with approval" if row["requiresApproval"] else "yes"
+    return f"{row['toolName']:<16}{row['capability']:<18}{row['riskLevel']:<8}{said}\n"
+
+
+class Tried(NamedTuple):
+    """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away."""
+
+    bundle: PolicyBundle
+    here: Surroundings
+    limits: Limits
+
+
+def policy_and_place(namespace: argparse.Namespace, workspace: str) -> Tried:
+    """The bundle that `--policy` names, as a session in `workspace` would have it. Raises UsageError,
     PolicyBundleInvalid."""
-    from agent_host.app.assembly import surroundings
+    from agent_host.app.assembly import limits_of, surroundings
 
     if not os.path.isdir(workspace):
         raise UsageError(f"--workspace {workspace}: there is no such directory")
@@ -86,15 +126,15 @@ def bundle_and_place(namespace: argparse.Namespace, workspace: str) -> tuple[Pol
     except ConfigError as error:
         raise UsageError(str(error)) from error
     here = surroundings(workspace)
-    return bundle_to_try(settings, here, state_dir=state_dir_of(namespace), now=datetime.now(UTC)), here
+    bundle = bundle_to_try(settings, here, state_dir=state_dir_of(namespace), now=datetime.now(UTC))
+    return Tried(bundle, here, limits_of(settings))
 
 
 class _Trial:
     """Cases against one bundle, or against the capabilities that a case brings along."""
 
-    def __init__(self, bundle: PolicyBundle, here: Surroundings, now: datetime) -> None:
-        self._bundle = bundle
-        self._here = here
+    def __init__(self, tried: Tried, now: datetime) -> None:
+        self._bundle, self._here, self._limits = tried
         self._now = now
         self._with = lru_cache(maxsize=64)(self._bundle_with)
 
@@ -103,7 +143,7 @@ class _Trial:
         bundle = self._bundle
         if case.capabilities is not None:
             bundle = self._with(lenient_json.dumps(case.capabilities))
-        return judge_case(bundle, case, self._here, now=self._now)
+        return judge_case(bundle, case, self._here, now=self._now, limits=self._limits)
 
     def _bundle_with(self, capabilities: bytes) -> PolicyBundle:
         try:

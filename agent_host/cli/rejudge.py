@@ -10,12 +10,13 @@ import orjson
 
 from agent_host.approval.display import one_line
 from agent_host.cli import exit_codes
-from agent_host.cli.policy import bundle_and_place
+from agent_host.cli.policy import policy_and_place
 from agent_host.cli.shared import anchored, state_dir_of
 from agent_host.cli.streams import answer
 from agent_host.errors import SessionNotFound, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.events.sinks import run_logs
+from agent_host.loop.secrets import NOT_KEPT
 from agent_host.routing.trial import TrialCase, judge_case
 from agent_host.thread.messages import decode
 from state.errors import Damaged, InvalidSessionId, NoSuchSession, UnknownVersion, Untrusted, WriteFailed
@@ -61,12 +62,14 @@ def rejudge(namespace: argparse.Namespace) -> int:
     paths = _paths(state_dir_of(namespace), namespace.session_id)
     thread, workspace = _recorded(paths)
     workspace = anchored(namespace.workspace, os.path.realpath) if namespace.workspace else workspace
-    bundle, here = bundle_and_place(namespace, workspace)
+    tried = policy_and_place(namespace, workspace)
     now = datetime.now(UTC)
     said = _decisions(paths)
     rows = []
     for call in _calls(thread):
-        decision = judge_case(bundle, TrialCase(call.name, call.arguments), here, now=now)
+        decision = judge_case(
+            tried.bundle, TrialCase(call.name, call.arguments), tried.here, now=now, limits=tried.limits
+        )
         rows.append(Rejudged(call, said.get(call.call_id), decision.decision, decision.rule, decision.reason))
     if namespace.output == "json":
         answer(orjson.dumps([row.to_wire() for row in rows], option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
@@ -115,10 +118,11 @@ def _of_ended(paths: SessionPaths) -> tuple[list[bytes], str]:
 
 
 def _calls(thread: list[bytes]) -> Iterator[ToolCall]:
-    """The calls of the model, in order; one whose arguments could not be read was never judged."""
+    """The calls of the model, in order; one whose arguments could not be read was never judged. What is kept of a call
+    with a secret is judged with its placeholders."""
     for data in thread:
         if b'"toolCalls"' in data:
-            yield from (call for call in decode(data).tool_calls if call.problem is None)
+            yield from (call for call in decode(data).tool_calls if call.problem in {None, NOT_KEPT})
 
 
 def _decisions(paths: SessionPaths) -> dict[str, str]:

@@ -9,14 +9,15 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
-from agent_host.approval.grants import covering, grant_for
+from agent_host.approval.grants import covering, grant_for, same_action
 from agent_host.approval.request import ApprovalRequest, replay_of
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.cancellation import TaskCancelled
-from agent_host.loop.prepare import edited_by_person, judged_anew, record_start
+from agent_host.loop.prepare import bound_to, edited_by_person, judged_anew, record_start
 from agent_host.loop.secrets import holds_secret
 from agent_host.stamps import now_rfc3339
+from policy.canonical import policy_hash
 
 if TYPE_CHECKING:
     from agent_host.approval.request import ApprovalAnswer
@@ -34,14 +35,19 @@ def granted_by(ctx: LoopContext, prepared: PreparedCall) -> str | None:
 
     An answer to this very call goes before what was granted for others like it.
     """
-    if not prepared.gated or prepared.answer is not None:
+    if not prepared.gated or prepared.answer is not None or not ctx.state.grants:
         return None
-    return covering(
-        ctx.state.grants,
-        tool_name=prepared.call.name,
-        arguments=prepared.call.arguments,
-        task_id=ctx.task.task_id,
-        policy_bundle_version=ctx.bundle.policy_bundle_version,
+    return covering(ctx.state.grants, action=_action(ctx, prepared), task_id=ctx.task.task_id)
+
+
+def _action(ctx: LoopContext, prepared: PreparedCall) -> str:
+    """What a wider approval of the call is bound to."""
+    row, facts, call = prepared.row, prepared.facts, prepared.call
+    if row is None or facts is None:
+        raise RuntimeError("only a call that policy has judged can be approved")
+    seen = frozenset({row.argument, row.content_argument})
+    return same_action(
+        call.name, call.arguments, facts, policy_hash(ctx.bundle), told_by_facts=seen, os=ctx.where.os_family
     )
 
 
@@ -109,32 +115,35 @@ async def _answer(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> App
         answer = await ctx.cancellation.interruptible(ctx.gate.ask(request))
     except TaskCancelled:
         return None
-    _put_on_record(ctx, step_id, prepared, request, answer)
+    await _put_on_record(ctx, step_id, prepared, request, answer)
     _tell(ctx, step_id, prepared, answer, time.monotonic() - asked)
     return answer
 
 
-def _put_on_record(
+async def _put_on_record(
     ctx: LoopContext, step_id: str, prepared: PreparedCall, request: ApprovalRequest, answer: ApprovalAnswer
 ) -> None:
     """Nothing is synced here: the start of an approved call is, and carries what stands before it; a denial that is
     lost with the machine had no effect yet."""
     kept = answer._replace(reason=ctx.scrubber.text(answer.reason))
+    if answer.approved and answer.arguments is not None:
+        prepared = edited_by_person(ctx, prepared, answer.arguments)
     fields = {"callId": prepared.call.call_id, "approvalId": request.approval_id, **kept.to_record()}
     if not answer.approved:
         ctx.checkpoint(step_id, "approval", fields, sync=False)
         return
-    if answer.scope != "once":
+    if answer.scope != "once" and prepared.facts is not None:
         # First: a crash between the two leaves a call that its own grant covers, and not an approval without its grant.
+        if answer.arguments is not None and prepared.decision is not None:
+            request = await _request(ctx, step_id, prepared)  # what was granted is what it was changed to
         version = ctx.bundle.policy_bundle_version
-        if answer.arguments is not None:
-            request = request._replace(arguments=answer.arguments)
-        granted = grant_for(request, answer.scope, policy_bundle_version=version, granted_at=now_rfc3339())
-        ctx.record("grant", granted)
+        action, at = _action(ctx, prepared), now_rfc3339()
+        ctx.record(
+            "grant", grant_for(request, answer.scope, action=action, policy_bundle_version=version, granted_at=at)
+        )
     edited = answer.arguments
-    if edited is not None and ctx.scrubber.value(edited) != edited:
-        return  # a secret is kept nowhere: a crash before the start asks again
-    ctx.record("approval", fields)
+    if edited is None or ctx.scrubber.value(edited) == edited:  # else a crash before the start asks again
+        ctx.record("approval", fields | bound_to(ctx, prepared))
 
 
 def _tell(ctx: LoopContext, step_id: str, prepared: PreparedCall, answer: ApprovalAnswer, waited_s: float) -> None:

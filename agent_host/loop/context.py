@@ -11,7 +11,7 @@ from policy.options import AS_THE_BUNDLE_SAYS
 from state.errors import WriteFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from datetime import datetime
 
     from agent_host.approval.gate import ApprovalGate
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agent_host.thread.thread import Thread
     from policy.bundle import PolicyBundle
     from policy.options import TaskOptions
+    from policy.toolset import Limits
     from state.checkpoint import Checkpoint, Task
     from state.store import OpenSession
 
@@ -49,8 +50,8 @@ class TaskEnd(NamedTuple):
 class LoopContext:
     """Collaborators, limits and switches of one session.
 
-    `tools` are the names that the router knows, `disabled_tools` those of them that this session may not use, with
-    the reason. `head` is the encoded front of every model request, `head_tokens` its estimated size. `max_stored_bytes`
+    `tools` are the names that the router knows, `limits` what takes some of them away. `make_head` gives the encoded
+    front of a model request, `head` is that of the task at work, `head_tokens` its estimated size. `max_stored_bytes`
     is the limit at which the store is full. `phase` is where the task at work stands, `task_options` narrow it.
     """
 
@@ -64,10 +65,9 @@ class LoopContext:
     bundle: PolicyBundle
     where: Surroundings
     tools: frozenset[str]
-    disabled_tools: Mapping[str, str]
+    limits: Limits
     model: str
-    head: bytes
-    head_tokens: int
+    make_head: Callable[[LoopContext], bytes]
     retry: RetryPolicy
     count: Callable[[str], int]
     clock: Callable[[], datetime]
@@ -79,6 +79,22 @@ class LoopContext:
     policy_expired: bool = False
     storage_limit_told: bool = False
     task_options: TaskOptions = AS_THE_BUNDLE_SAYS
+    head: bytes = b""
+    head_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.renew_head()
+
+    def renew_head(self) -> None:
+        """Make the front of model requests anew, as the bundle and the task's options are by now."""
+        self.head = self.make_head(self)
+        self.head_tokens = self.count(self.head.decode())
+
+    def narrow_task(self, options: TaskOptions) -> None:
+        """Have `options` hold for the task at work."""
+        if options != self.task_options:
+            self.task_options = options
+            self.renew_head()
 
     @property
     def state(self) -> Checkpoint:

@@ -7,6 +7,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from agent_host.approval.grants import exact_call
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import ToolConstraints, ToolRequest
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
@@ -16,10 +17,12 @@ from agent_host.loop.secrets import placeholder_problem
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import UnusableArguments, gather
 from agent_host.stamps import new_id
+from policy.canonical import policy_hash
 from policy.check import check_tool
 from policy.facts import PathFacts
 from policy.grants import scope_of_call
 from policy.options import narrowed
+from policy.toolset import under_ceiling, withheld_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -109,7 +112,7 @@ def prepare_calls(
     for call in calls:
         checked = check_call(ctx, call)
         if on_record is not None:
-            checked = _taken_up(checked, on_record[call.call_id])
+            checked = _taken_up(ctx, checked, on_record[call.call_id])
         if checked.gated:
             checked = dataclasses.replace(checked, approval_id=checked.approval_id or new_id("appr"))
         elif checked.decision is not None and checked.decision.allowed:
@@ -118,14 +121,27 @@ def prepare_calls(
     return tuple(prepared)
 
 
-def _taken_up(prepared: PreparedCall, left: Call) -> PreparedCall:
-    """The call with what a crash left of its approval."""
+def bound_to(ctx: LoopContext, prepared: PreparedCall) -> dict[str, str]:
+    """What an approval of the call holds for and nothing else, as it stands in the approval's record."""
+    if prepared.facts is None:
+        return {}
+    call = prepared.call
+    return {"boundTo": exact_call(call.name, call.arguments, prepared.facts, policy_hash(ctx.bundle))}
+
+
+def _taken_up(ctx: LoopContext, prepared: PreparedCall, left: Call) -> PreparedCall:
+    """The call with what a crash left of its approval. One that was given for another directory or under another policy
+    is none for this call: it is asked for anew, under an id of its own."""
     answer = (
         None
         if left.decision is None
         else ApprovalAnswer.from_record({**left.decision, "arguments": left.edited_arguments})
     )
     approval_id = left.approval_id or (new_id("appr") if left.gated else None)
+    if answer is not None and answer.approved:
+        bound = (left.decision or {}).get("boundTo")
+        if bound is not None and bound != bound_to(ctx, prepared).get("boundTo"):
+            answer, approval_id = None, new_id("appr")
     edited = left.edited_arguments is not None
     return asked_after_all(
         dataclasses.replace(prepared, renewed=True, approval_id=approval_id, answer=answer, edited=edited)
@@ -180,8 +196,9 @@ def check_call(ctx: LoopContext, call: ToolCall) -> PreparedCall:
     problem = call.problem or placeholder_problem(call)
     if problem is not None:
         return PreparedCall(call, row, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, problem))
-    if call.name in ctx.disabled_tools:
-        reason = f"{call.name} is switched off for this session: {ctx.disabled_tools[call.name]}"
+    withheld = withheld_by(ctx.limits, call.name, row.capability)
+    if withheld is not None:
+        reason = f"{call.name} is switched off for this session: {withheld}"
         return PreparedCall(call, row, refusal=Refusal("denied", ErrorCode.CAPABILITY_DENIED, reason))
     try:
         facts = gather(row, call.arguments, ctx.where)
@@ -192,6 +209,7 @@ def check_call(ctx: LoopContext, call: ToolCall) -> PreparedCall:
     decision = narrowed(
         decision, ctx.task_options, ctx.bundle, facts, side_effects=row.side_effects, workspace=workspace, os=os
     )
+    decision = under_ceiling(decision, ctx.limits, ctx.bundle, facts, workspace=workspace, os=os)
     refusal = None
     if decision.expired:
         ctx.policy_expired = True

@@ -51,8 +51,8 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, .
     }
     prepared = prepare_calls(ctx, [call_on_record(call) for call in to_run.values()], to_run)
     for ready in prepared:
-        # The next resume is to ask under the same id, also where policy asks only now.
-        if ready.gated and to_run[ready.call.call_id].approval_id is None:
+        # The next resume is to ask under the same id, also where policy asks only now, or asks again.
+        if ready.gated and to_run[ready.call.call_id].approval_id != ready.approval_id:
             ctx.record("approval", {"callId": ready.call.call_id, "approvalId": ready.approval_id})
     return prepared
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.events.kinds import EventType
 from agent_host.llm.stream import TokenUsage
-from agent_host.loop.prepare import asked_after_all, prepare_calls, record_of
+from agent_host.loop.prepare import asked_after_all, bound_to, prepare_calls, record_of
 from agent_host.loop.step import Step, add_note
 from agent_host.stamps import new_id
 from agent_host.thread.messages import Message, encode
@@ -68,7 +68,7 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
     for call in prepared:
         if call.answer is not None:
             approval = {"callId": call.call.call_id, "approvalId": call.approval_id, **call.answer.to_record()}
-            ctx.record("approval", approval)
+            ctx.record("approval", approval | bound_to(ctx, call))
     ctx.write_ahead()
     return Step(step_id, assistant, "continue", prepared)
 

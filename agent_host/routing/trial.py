@@ -14,6 +14,7 @@ from agent_host.routing.facts import Surroundings, UnusableArguments, gather
 from policy.check import check_tool, denied
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 from policy.paths import is_absolute, normalize
+from policy.toolset import NO_LIMITS, under_ceiling, withheld_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from policy.bundle import PolicyBundle
     from policy.decision import Decision
     from policy.facts import ActionFacts, OsFamily, PathKind, ShellName
+    from policy.toolset import Limits
 
 _RULE = "case"
 _OS_NAMES: tuple[OsFamily, ...] = ("posix", "windows")
@@ -76,9 +78,12 @@ def case_from(raw: Mapping[str, Any]) -> TrialCase:
     )
 
 
-def judge_case(bundle: PolicyBundle, case: TrialCase, here: Surroundings, *, now: datetime) -> Decision:
+def judge_case(
+    bundle: PolicyBundle, case: TrialCase, here: Surroundings, *, now: datetime, limits: Limits = NO_LIMITS
+) -> Decision:
     """Policy's word on the case, as the host would ask for it; what it would refuse before that is denied by the rule
-    `case`. `here` is this machine, and stands in for what the case leaves out."""
+    `case`. `here` is this machine, and stands in for what the case leaves out; `limits` are those of the
+    configuration."""
     row = TOOLS.get(case.tool_name)
     if row is None:
         return denied("", _RULE, f"there is no tool {case.tool_name!r}")
@@ -86,8 +91,12 @@ def judge_case(bundle: PolicyBundle, case: TrialCase, here: Surroundings, *, now
         facts = _facts(row, case, here)
     except UnusableArguments as error:
         return denied(row.capability, _RULE, str(error))
-    system = case.os or here.os_family
-    return check_tool(bundle, row.capability, facts, now=now, os=system, workspace=_place(case, here).workspace)
+    withheld = withheld_by(limits, case.tool_name, row.capability)
+    if withheld is not None:
+        return denied(row.capability, withheld, f"{case.tool_name} is switched off")
+    system, workspace = case.os or here.os_family, _place(case, here).workspace
+    decision = check_tool(bundle, row.capability, facts, now=now, os=system, workspace=workspace)
+    return under_ceiling(decision, limits, bundle, facts, workspace=workspace, os=system)
 
 
 def _facts(row: ToolRow, case: TrialCase, here: Surroundings) -> ActionFacts:

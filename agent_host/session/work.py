@@ -110,7 +110,7 @@ class Work:
         fields: dict[str, Any] = {"taskId": task_id, "prompt": prompt, "maxSteps": max_steps}
         if options != AS_THE_BUNDLE_SAYS:
             fields["options"] = options._asdict()
-        ctx.task_options = options
+        ctx.narrow_task(options)
         try:
             ctx.record("task_started", fields, encoded)
         except CheckpointWriteFailed:
@@ -147,7 +147,7 @@ class Work:
         if max_steps is not None:
             fields["maxSteps"] = max_steps
         ctx.record("session_status", fields)
-        ctx.task_options = TaskOptions(**task.options)
+        ctx.narrow_task(TaskOptions(**task.options))
         ctx.phase.fire("resume")
         ctx.emit(EventType.SESSION_RESUMED, None, resumedFromStep=task.step_count)
         news = news_of_move(ctx.state, ctx.where.workspace)
@@ -165,7 +165,7 @@ class Work:
         if force:
             ctx.cancellation.force(grace_s=grace_s)
         if not self.busy:  # its open step needs its results, and its end has to be recorded
-            ctx.task_options = TaskOptions(**task.options)
+            ctx.narrow_task(TaskOptions(**task.options))
             ctx.phase.fire("resume")
             self._run(self._drive())
 

@@ -10,7 +10,6 @@ import pytest
 from agent_host.app.headless import run_headless
 from agent_host.approval.desk import ApprovalDesk
 from agent_host.approval.gate import InAdvance
-from agent_host.approval.request import call_digest
 from agent_host.events.kinds import EventType
 from policy.options import TaskOptions
 from state.file_store import FileCheckpointStore
@@ -228,7 +227,7 @@ async def test_a_grant_is_for_the_edited_form(client: Client) -> None:
         await client.task(model.url)
     assert len(client.asked) == 2  # the model's own form is asked for again, that of the person is not
     grants = FileCheckpointStore(str(client.host.state)).load(SESSION).grants
-    assert {grant["argumentsHash"] for grant in grants} == {call_digest("RunCommand", edited["arguments"])}
+    assert {grant["action"] for grant in grants} == {"Run: echo person >> effects"}
     assert client.file("effects").read_text() == "person\n" * 3
 
 

@@ -7,13 +7,13 @@ session is left as after a crash.
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agent_host.app.headless import OneLaunch
 from agent_host.app.opener import SessionOpener
-from agent_host.approval.request import call_digest
 from agent_host.events.kinds import EventType
 from agent_host.services.session import NewSession
 from state.file_session import FileSession
@@ -187,12 +187,13 @@ async def test_a_grant_outlives_the_process_and_not_the_bundle(desk: Desk, versi
     (grant,) = FileCheckpointStore(str(desk.host.state)).load(SESSION).grants
     (asked,) = first.asked
     assert grant.pop("grantedAt").endswith("Z")
+    assert re.fullmatch("[0-9a-f]{64}", grant.pop("actionHash"))
     assert grant == {
         "approvalId": asked.approval_id,
         "scope": "task",
         "toolName": "RunCommand",
         "capability": "Shell.Exec",
-        "argumentsHash": call_digest("RunCommand", EFFECT["arguments"]),
+        "action": asked.action_summary,
         "policyBundleVersion": "test.1",
         "taskId": asked.task_id,
     }

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.approval.grants import covering, grant_for
+from agent_host.approval.grants import covering, exact_call, grant_for, same_action
 from agent_host.approval.request import ApprovalAnswer, ApprovalRequest, call_digest, replay_of
+from policy.facts import CommandFacts, PathFacts
 
 if TYPE_CHECKING:
     from agent_host.approval.request import Scope
@@ -36,45 +37,88 @@ def request(**changes: Any) -> ApprovalRequest:
     return ApprovalRequest(**{**values, **changes})
 
 
-def grant(scope: Scope, **changes: Any) -> dict[str, Any]:
-    return grant_for(request(**changes), scope, policy_bundle_version="v1", granted_at="2026-02-21T15:10:00.000Z")
+def action(
+    command: str = "make", *, cwd: str = "/w", tool_name: str = "RunCommand", policy: str = "p1", **others: Any
+) -> str:
+    return same_action(
+        tool_name,
+        {"command": command, "cwd": cwd, **others},
+        CommandFacts(command, cwd),
+        policy,
+        told_by_facts=frozenset({"command", None}),
+        os="posix",
+    )
 
 
-def covered_by(*grants: dict[str, Any], **changes: Any) -> str | None:
-    call = {"tool_name": "RunCommand", "arguments": ARGUMENTS, "task_id": "t1", "policy_bundle_version": "v1"}
-    return covering(grants, **{**call, **changes})
+ACTION = action()
+
+
+def grant(scope: Scope, *, of: str = ACTION, **changes: Any) -> dict[str, Any]:
+    at = "2026-02-21T15:10:00.000Z"
+    return grant_for(request(**changes), scope, action=of, policy_bundle_version="v1", granted_at=at)
+
+
+def covered_by(*grants: dict[str, Any], of: str = ACTION, task_id: str = "t1") -> str | None:
+    return covering(grants, action=of, task_id=task_id)
 
 
 def test_a_grant_says_what_for_how_far_and_since_when() -> None:
-    assert grant("task") == {
+    assert grant("task", summary="run: make") == {
         "approvalId": "appr_1",
         "scope": "task",
         "toolName": "RunCommand",
         "capability": "Shell.Exec",
-        "argumentsHash": call_digest("RunCommand", ARGUMENTS),
+        "action": "run: make",
+        "actionHash": ACTION,
         "policyBundleVersion": "v1",
         "taskId": "t1",
         "grantedAt": "2026-02-21T15:10:00.000Z",
     }
 
 
-def test_the_same_call_is_covered_however_its_arguments_are_ordered() -> None:
-    assert covered_by(grant("task")) == "appr_1"
-    assert covered_by(grant("task"), arguments={"env": {"A": "1", "B": "2"}, "command": "make"}) == "appr_1"
+@pytest.mark.parametrize("same", [action("  make "), action("make\t"), action()])
+def test_the_same_action_in_another_spelling_is_covered(same: str) -> None:
+    assert covered_by(grant("task"), of=same) == "appr_1"
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        {"tool_name": "WriteFile"},
-        {"arguments": {**ARGUMENTS, "command": "make all"}},
-        {"arguments": {**ARGUMENTS, "more": None}},
-        {"arguments": {"command": "make"}},
-        {"policy_bundle_version": "v2"},
+        action(tool_name="RunOther"),
+        action("make all"),
+        action("make;"),
+        action(cwd="/x"),
+        action(timeout_s=3),
+        action(policy="p2"),
     ],
 )
-def test_another_call_is_not_covered(other: dict[str, Any]) -> None:
-    assert covered_by(grant("task"), grant("session"), **other) is None
+def test_another_action_is_not_covered(other: str) -> None:
+    assert covered_by(grant("task"), grant("session"), of=other) is None
+
+
+def test_what_is_written_to_an_approved_file_may_differ() -> None:
+    def write(path: str, content: str) -> str:
+        facts = PathFacts(path, path, "/w/real")
+        arguments = {"path": path, "content": content}
+        named = frozenset({"path", "content"})
+        return same_action("WriteFile", arguments, facts, "p1", told_by_facts=named, os="posix")
+
+    assert write("/w/a", "one") == write("/w/link", "two")
+
+
+def test_an_approval_of_one_call_holds_for_these_bytes_there_under_this_policy() -> None:
+    def bound(arguments: dict[str, Any], cwd: str, policy: str) -> str:
+        return exact_call("RunCommand", arguments, CommandFacts("make", cwd), policy)
+
+    assert bound(ARGUMENTS, "/w", "p") == bound({"env": {"A": "1", "B": "2"}, "command": "make"}, "/w", "p")
+    others = [bound({**ARGUMENTS, "more": None}, "/w", "p"), bound(ARGUMENTS, "/x", "p"), bound(ARGUMENTS, "/w", "q")]
+    assert bound(ARGUMENTS, "/w", "p") not in others
+
+
+def test_a_grant_of_an_earlier_version_covers_nothing() -> None:
+    old = {**grant("session"), "argumentsHash": "0"}
+    del old["actionHash"]
+    assert covered_by(old) is None
 
 
 def test_a_task_grant_ends_with_its_task_and_a_session_grant_does_not() -> None:
@@ -91,7 +135,7 @@ def test_a_single_approval_covers_no_other_call() -> None:
 
 
 def test_the_first_grant_that_covers_is_named() -> None:
-    others = [grant("session", approval_id="appr_0", tool_name="WriteFile"), grant("task", task_id="t0")]
+    others = [grant("session", approval_id="appr_0", of=action("make all")), grant("task", task_id="t0")]
     assert covered_by(*others, grant("session", approval_id="appr_2"), grant("task")) == "appr_2"
 
 

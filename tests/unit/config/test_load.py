@@ -202,6 +202,7 @@ def test_a_whole_number_does_for_a_number(layers: Layers) -> None:
 NARROWER: dict[str, tuple[str, Any]] = {
     "host.max_steps": ("5", 5),
     "host.max_stored_bytes": ("1000", 1000),
+    "tools.allowed": ('["ReadFile"]', ["ReadFile"]),
     "tools.disabled": ('["RunCommand"]', ["RunCommand"]),
     "tools.file_timeout_s": ("1", 1.0),
     "tools.command_timeout_s": ("2.5", 2.5),
@@ -210,6 +211,7 @@ NARROWER: dict[str, tuple[str, Any]] = {
     "approvals.timeout_s": ("60", 60.0),
     "limits.max_file_size_bytes": ("10", 10),
     "limits.max_session_tokens": ("10", 10),
+    "policy.risk_ceiling": ('"low"', "low"),
     "policy.blocked_paths": ('["secrets"]', ["secrets"]),
     "policy.blocked_commands": ('["rm"]', ["rm"]),
     "policy.blocked_domains": ('["evil.example"]', ["evil.example"]),

@@ -1,0 +1,67 @@
+"""What makes two actions the same action, for an approval that reaches further than one call: the same file, the same
+command in the same directory, the same request (SK 3.3). Pure."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from policy.facts import CommandFacts, PathFacts, UrlFacts
+from policy.paths import key, normalize
+
+if TYPE_CHECKING:
+    from policy.bundle import PolicyBundle
+    from policy.facts import ActionFacts, OsFamily
+
+# A line of these alone means the same however many blanks stand between its words.
+_PLAIN_LINE = re.compile(r"[A-Za-z0-9_./:=,@%+ \t-]*")
+_URL = re.compile(r"([A-Za-z]+)://[^/?#]*([^#]*)")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
+    """The action in one spelling: two calls of one tool with the same form act on the same thing in the same way.
+
+    For a file that is where it really is, whatever is written there; for a command its working directory, shell and
+    text; for a request its method and URL.
+    """
+    if isinstance(facts, PathFacts):
+        return ("path", key(normalize(facts.real_path, os), os, "narrow"))
+    if isinstance(facts, CommandFacts):
+        line = facts.command.strip()
+        if _PLAIN_LINE.fullmatch(line):
+            line = " ".join(line.split())
+        return ("command", facts.shell, facts.cwd, line)
+    if isinstance(facts, UrlFacts):
+        return ("request", facts.method, canonical_url(facts.url))
+    return ("tool", facts.tool_name)
+
+
+def canonical_url(url: str) -> str:
+    """Scheme, host and port in one spelling, path and query as they are, no fragment. What is no URL stays as it is."""
+    from policy.urls import UrlProblem, host_of, port_of
+
+    match = _URL.match(url)
+    try:
+        host, port = host_of(url), port_of(url)
+    except UrlProblem:
+        return url
+    if match is None:
+        return url
+    scheme = match[1].lower()
+    shown = f"[{host}]" if ":" in host else host
+    shown += f":{port}" if port and port != _DEFAULT_PORTS.get(scheme) else ""
+    return f"{scheme}://{shown}{match[2] or '/'}"
+
+
+def policy_hash(bundle: PolicyBundle) -> str:
+    """sha256, in hex, of what the bundle says; whose session it is for and until when does not count."""
+    found: str | None = bundle.memo.get(policy_hash)
+    if found is None:
+        import json
+
+        said = {name: value for name, value in bundle.to_json().items() if name not in {"expiresAt", "sessionId"}}
+        found = sha256(json.dumps(said, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
+        bundle.memo[policy_hash] = found
+    return found
