@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from policy import patterns
 from policy.commands import ParsedCommand, Redirection, SimpleCommand, parse, real_path_of
 from policy.facts import CommandFacts, OsFamily, PathFacts, ShellName
 from policy.names import CapabilityName as Name
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from policy.check import Case
     from policy.decision import Decision
 
-_MAX_JUDGED_ARGUMENT = 512
+_MAX_JUDGED_ARGUMENT = 4_096
 _WINDOWS_SHELLS = frozenset({"cmd", "powershell"})
 
 
@@ -145,18 +145,17 @@ def _argument_problem(policy: CommandPolicy, one: SimpleCommand) -> str | None:
         return "an argument is only known when it runs"
     if policy.subcommands is not None and (not one.arguments or one.arguments[0] not in policy.subcommands):
         return "its first argument is not a permitted subcommand"
-    ruled = {rule.index: rule for rule in policy.arguments}
     for rule in policy.arguments:
-        if rule.index >= len(one.arguments) and not rule.optional:
-            return f"argument {rule.index} is missing"
-    for place, argument in enumerate(one.arguments):
-        found = ruled.get(place)
-        if found is None:
-            if not policy.additional_arguments and not (place == 0 and policy.subcommands is not None):
-                return f"argument {place} is not permitted"
-        elif not _fits(found, argument or ""):
-            return f"argument {place} is not permitted: {argument}"
-    return None
+        if rule.index >= len(one.arguments):
+            if not rule.optional:
+                return f"argument {rule.index} is missing"
+        elif not _fits(rule, one.arguments[rule.index] or ""):
+            return f"argument {rule.index} is not permitted: {one.arguments[rule.index]}"
+    if policy.additional_arguments:
+        return None
+    ruled = {rule.index for rule in policy.arguments} | ({0} if policy.subcommands is not None else set())
+    extra = next((place for place in range(len(one.arguments)) if place not in ruled), None)
+    return None if extra is None else f"argument {extra} is not permitted"
 
 
 def _fits(rule: ArgumentRule, argument: str) -> bool:
@@ -164,21 +163,8 @@ def _fits(rule: ArgumentRule, argument: str) -> bool:
         return False
     if rule.pattern is None:
         return True
-    pattern = compiled(rule.pattern)
-    return pattern is not None and len(argument) <= _MAX_JUDGED_ARGUMENT and bool(pattern.fullmatch(argument))
-
-
-@lru_cache(maxsize=256)
-def compiled(pattern: str) -> re.Pattern[str] | None:
-    """A pattern of an argument rule, or None for one that is malformed or might take exponential time: a repeated
-    group, a back-reference, or more than two open-ended repetitions."""
-    bare = re.sub(r"\\.|\[\]?[^\]]*\]", "x", pattern)
-    if re.search(r"\)[*+{]|\\[1-9]|\(\?P=|\(\?\(", pattern) or len(re.findall(r"[*+]|\{\d*,\}", bare)) > 2:
-        return None
-    try:
-        return re.compile(pattern)
-    except (re.error, OverflowError, RecursionError):
-        return None
+    pattern = patterns.compiled(rule.pattern)
+    return pattern is not None and len(argument) <= _MAX_JUDGED_ARGUMENT and patterns.fits(pattern, argument)
 
 
 # Redirections

@@ -280,15 +280,15 @@ _ENTRY_CHECKS: dict[str, Callable[[str], tuple[str, str] | None]] = {
 
 
 def _command_policy(path: str, policy: dict[str, Any]) -> Iterator[Problem]:
-    from policy.shell_check import compiled
+    from policy import patterns
 
     yield from _at_least(path, policy, {"maxArguments": 0})
     for place, rule in _objects(policy.get("arguments")):
         yield from _at_least(f"{path}.arguments[{place}]", rule, {"index": 0})
         pattern = rule.get("pattern")
-        if isinstance(pattern, str) and compiled(pattern) is None:
-            hint = "no repeated groups, back-references, or more than two open-ended repetitions"
-            yield Problem(f"{path}.arguments[{place}].pattern", f"{pattern!r} is not usable", hint)
+        problem = patterns.problem_of(pattern) if isinstance(pattern, str) else None
+        if problem is not None:
+            yield Problem(f"{path}.arguments[{place}].pattern", f"{pattern!r} is not usable: {problem}", patterns.HINT)
 
 
 assert set(_ENTRY_CHECKS) <= set(json_names(Capability))  # noqa: S101  one home for the field names
