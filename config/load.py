@@ -106,11 +106,15 @@ def read_regular_file(path: str) -> bytes:
 
 def _checked(key: str, value: TomlValue, where: str) -> TomlValue:
     setting = SETTINGS[key]
+    if setting.tables:
+        if not (isinstance(value, list) and all(isinstance(entry, dict) for entry in value)):
+            raise ConfigError(f"{where}: {key} must be a list of tables: [[{key}]]")
+        return value
     if setting.kind is list:
         if not (isinstance(value, list) and all(isinstance(entry, str) for entry in value)):
             raise ConfigError(f"{where}: {key} must be a list of strings")
         for entry in value:
-            _check_choice(key, entry, setting, where)
+            _check_choice(key, str(entry), setting, where)
         return value
     if setting.kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
@@ -169,7 +173,7 @@ def _tighten(
             )
 
 
-def _fewer(wanted: list[str], present: list[str]) -> list[str]:
+def _fewer(wanted: list[Any], present: list[Any]) -> list[Any]:
     """What stands in both lists; `*` stands for everything."""
     if ALL_TOOLS in wanted:
         return present

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-TomlValue = str | int | float | bool | list[str]
+TomlValue = str | int | float | bool | list[str] | list[dict[str, Any]]
 
 
 class Tightening(Enum):
@@ -26,7 +26,8 @@ class Tightening(Enum):
 
 
 class Setting(NamedTuple):
-    """One key. `low` and `high` bound numbers, `choices` names; `zero_is_unset`: 0 stands for "no limit of its own"."""
+    """One key. `low` and `high` bound numbers, `choices` names; `zero_is_unset`: 0 stands for "no limit of its own";
+    `tables`: a list of tables in place of one of strings, whose content is for its reader to check."""
 
     kind: type
     tightening: Tightening = Tightening.NEVER
@@ -34,6 +35,7 @@ class Setting(NamedTuple):
     high: float | None = None
     choices: tuple[str, ...] = ()
     zero_is_unset: bool = False
+    tables: bool = False
 
 
 _SMALLER, _MORE = Tightening.SMALLER, Tightening.MORE
@@ -71,6 +73,7 @@ SETTINGS: dict[str, Setting] = {
     "policy.blocked_paths": Setting(list, _MORE),
     "policy.blocked_commands": Setting(list, _MORE),
     "policy.blocked_domains": Setting(list, _MORE),
+    "policy.command_policies": Setting(list, _MORE, tables=True),
     "services.timeout_s": Setting(float, low=0.1, high=600),
     "services.max_retries": Setting(int, low=0, high=20),
     "services.retry_base_s": Setting(float, low=0, high=60),
@@ -132,4 +135,11 @@ class Settings:
         value = self._values[key]
         if not isinstance(value, list):
             raise TypeError(f"{key} is not a list")
-        return tuple(value)
+        return tuple(entry for entry in value if isinstance(entry, str))
+
+    def tables(self, key: str) -> tuple[dict[str, Any], ...]:
+        """A setting that is a list of tables."""
+        value = self._values[key]
+        if not isinstance(value, list):
+            raise TypeError(f"{key} is not a list")
+        return tuple(entry for entry in value if isinstance(entry, dict))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from pydantic_core import SchemaValidator
 
-from policy.bundle import PolicyBundle, camel
+from policy.bundle import CommandPolicy, PolicyBundle, camel
 
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema
@@ -26,6 +26,13 @@ _PLAIN: dict[Any, str] = {str: "str", int: "int", bool: "bool", datetime: "datet
 def bundle_validator() -> SchemaValidator:
     """Checks JSON text strictly and makes a PolicyBundle of it; unknown fields are errors."""
     schema: CoreSchema = _of_class(PolicyBundle)
+    return SchemaValidator(schema)
+
+
+@lru_cache(maxsize=1)
+def command_policies_validator() -> SchemaValidator:
+    """The same for a list of commandPolicies alone."""
+    schema: CoreSchema = _of_hint(tuple[CommandPolicy, ...])
     return SchemaValidator(schema)
 
 

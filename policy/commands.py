@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from policy.facts import CommandFacts, ShellName
+    from policy.shell_findings import Opaque
     from policy.shell_tables import Grammar
 
 MAX_CHARACTERS = 128 * 1024
@@ -68,12 +69,12 @@ class Redirection:
 
 @dataclass(frozen=True, slots=True)
 class ParsedCommand:
-    """A whole line. `dynamic` says why it can't be decided, `opaque` which programs take code from the line."""
+    """A whole line. `dynamic` says why it can't be decided, `opaque` which programs start what it does not show."""
 
     commands: tuple[SimpleCommand, ...]
     redirections: tuple[Redirection, ...] = ()
     dynamic: tuple[str, ...] = ()
-    opaque: tuple[str, ...] = ()
+    opaque: tuple[Opaque, ...] = ()
 
 
 @lru_cache(maxsize=32)

@@ -9,12 +9,13 @@ from policy.names import FILE_CAPABILITIES, READS_TOO, CapabilityName
 from policy.paths import is_under
 
 if TYPE_CHECKING:
-    from policy.bundle import Capability, LlmPolicy, PolicyBundle
+    from policy.bundle import Capability, CommandPolicy, LlmPolicy, PolicyBundle
     from policy.facts import OsFamily
 
 
 class Narrowing(NamedTuple):
-    """What to take away: more blocked entries, capabilities switched off, smaller limits (bytes, tokens).
+    """What to take away: more blocked entries, capabilities switched off, smaller limits (bytes, tokens), more rules
+    for the arguments of commands, which append to the bundle's and replace none (NT).
 
     `allowed_tools` narrows which tools are offered; it is not part of the bundle, so `narrow` leaves it to the caller.
     """
@@ -29,6 +30,7 @@ class Narrowing(NamedTuple):
     max_input_tokens: int | None = None
     max_output_tokens: int | None = None
     max_session_tokens: int | None = None
+    command_policies: tuple[CommandPolicy, ...] = ()
 
 
 def narrow(bundle: PolicyBundle, narrowing: Narrowing) -> PolicyBundle:
@@ -75,12 +77,19 @@ def _narrow_capability(entry: Capability, narrowing: Narrowing) -> Capability:
         blocked_commands=_union(
             entry.blocked_commands, narrowing.blocked_commands if entry.name == CapabilityName.SHELL_EXEC else ()
         ),
+        command_policies=_more_policies(entry, narrowing.command_policies),
         blocked_domains=_union(
             entry.blocked_domains, narrowing.blocked_domains if entry.name == CapabilityName.NETWORK_HTTP else ()
         ),
         max_file_size_bytes=_smaller(entry.max_file_size_bytes, narrowing.max_file_size_bytes if is_file else None),
         max_output_bytes=_smaller(entry.max_output_bytes, narrowing.max_output_bytes),
     )
+
+
+def _more_policies(entry: Capability, added: tuple[CommandPolicy, ...]) -> tuple[CommandPolicy, ...] | None:
+    if entry.name != CapabilityName.SHELL_EXEC or not added:
+        return entry.command_policies
+    return tuple(dict.fromkeys((*(entry.command_policies or ()), *added)))
 
 
 def _narrow_llm(policy: LlmPolicy, narrowing: Narrowing) -> LlmPolicy:

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from policy.detectors import DETECTORS, names_a_secret
+from policy.patterns import LiteralSets, compiled, problem_of, shipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from policy.bundle import RedactionRule
     from policy.detectors import Detector
+    from policy.patterns import Pattern
 
 PLACEHOLDER = r"\[redacted:[A-Za-z0-9_.-]{1,64}:[0-9a-f]{6}\]"
 """What stands in the place of a value, as a regular expression."""
@@ -26,7 +27,6 @@ PLACEHOLDER = r"\[redacted:[A-Za-z0-9_.-]{1,64}:[0-9a-f]{6}\]"
 _PLACEHOLDER_BYTES = PLACEHOLDER.encode()
 
 _TAG_BYTES = 3
-_MAX_MEMORY = 64 << 20  # of one expression's automaton; past it the engine is slower, and as linear
 _NOT_IN_KINDS = r"[^A-Za-z0-9_.-]"
 # Of the host's own making: a rule that fits digits is not to make them useless.
 _HOSTS_OWN = r"(?:Ids?|Sha256|Hash|[tT]imestamp)$|^(?:eventType|component|severity|id)$"
@@ -92,7 +92,7 @@ class Redaction:
             return self._placeholder("secret", value.encode("utf-8", "surrogatepass")).decode()
         return self.text(value)
 
-    def _by_rule(self, data: bytes, pattern: Any, rule_id: str, replacement: str | None) -> bytes:
+    def _by_rule(self, data: bytes, pattern: Pattern, rule_id: str, replacement: str | None) -> bytes:
         place, kept = 0, []
         taken = deque(found.span() for found in re.finditer(_PLACEHOLDER_BYTES, data))
         for match in pattern.finditer(data):
@@ -107,8 +107,8 @@ class Redaction:
         return b"".join((*kept, data[place:])) if kept else data
 
     def _by_detector(self, data: bytes, detector: Detector) -> bytes:
-        pattern = _compiled(detector.pattern)
-        group = pattern.groupindex.get(b"secret", pattern.groupindex.get("secret", 0))
+        pattern = shipped(detector.pattern)
+        group = next(iter(pattern.groupindex.values()), 0)
         place, kept = 0, []
         for match in pattern.finditer(data):
             start, end = match.span(group)
@@ -132,36 +132,22 @@ class UnusablePattern(ValueError):
     """A regular expression that cannot be used; the message says why."""
 
 
-@lru_cache(maxsize=256)
-def rule_pattern(pattern: str) -> Any:
+def rule_pattern(pattern: str) -> Pattern:
     """The compiled expression of a bundle's rule, over UTF-8. Raises UnusablePattern, also for one that fits the empty
     text."""
-    compiled = _compiled(pattern, utf8=True)
-    if compiled.fullmatch(b"") is not None:
+    made = compiled(pattern)
+    if made is None:
+        raise UnusablePattern(problem_of(pattern))
+    if made.fullmatch(b"") is not None:
         raise UnusablePattern("it fits the empty text, so it would be found everywhere")
-    return compiled
-
-
-@lru_cache(maxsize=64)
-def _compiled(pattern: str, *, utf8: bool = False) -> Any:
-    import re2
-
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.UTF8 if utf8 else re2.Options.Encoding.LATIN1
-    options.log_errors = False
-    options.max_mem = _MAX_MEMORY
-    try:
-        return re2.compile(pattern.encode(), options)
-    except re2.error as error:
-        reason = error.args[0]
-        raise UnusablePattern(reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)) from None
+    return made
 
 
 class _Scan:
     """Which detectors a text concerns, by their anchors: one pass."""
 
     def __init__(self) -> None:
-        self._set: Any = None
+        self._set: LiteralSets | None = None
         self._asked = 0
         self._anchors = [anchor.encode() for detector in DETECTORS for anchor in detector.anchors]
 
@@ -172,22 +158,8 @@ class _Scan:
                 lower = data.lower()
                 if not any(anchor in lower for anchor in self._anchors):
                     return []
-            self._set = _anchor_set()
-        return [DETECTORS[place] for place in sorted(self._set.Match(data) or ())]
-
-
-def _anchor_set() -> Any:
-    import re2
-
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.case_sensitive = False
-    options.log_errors = False
-    made = re2.Set.SearchSet(options)
-    for detector in DETECTORS:
-        made.Add("|".join(map(re.escape, detector.anchors)).encode())
-    made.Compile()
-    return made
+            self._set = LiteralSets(detector.anchors for detector in DETECTORS)
+        return [DETECTORS[place] for place in self._set.found(data)]
 
 
 _concerned = _Scan()

@@ -66,7 +66,7 @@ def _command_reasons(entry: Capability, facts: ActionFacts, workspace: str | Non
     unknown = dict.fromkeys(one.program for one in parsed.commands if one.program and one.program not in known)
     reasons = [f"unknown command: {program}" for program in unknown]
     reasons += [f"cannot be decided: {reason}" for reason in parsed.dynamic]
-    reasons += [f"runs code given in the line: {reason}" for reason in parsed.opaque]
+    reasons += [f"runs {one}" for one in parsed.opaque if one.in_line]
     for target in parsed.redirections:
         for spelling in target.spellings(facts.cwd, facts.home) if target.mode == "write" and workspace else ():
             place = real_path_of(facts, spelling)

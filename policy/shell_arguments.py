@@ -7,33 +7,33 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from policy import shell_tables as tables
+from policy.shell_code import judge_interpreter
 from policy.shell_findings import Findings, check_assignment
+from policy.shell_starters import judge_starter
 from policy.shell_words import Word
 
-_VERSION = re.compile(r"[0-9.]+$")
+_VERSION = re.compile(r"-?[0-9][0-9.]*$")
 
 
-def judge_arguments(base: str, args: list[Word], found: Findings) -> None:
-    """Notes what a program (by base name) is made to do by its arguments."""
+def judge_arguments(program: str, args: list[Word], found: Findings) -> None:
+    """Notes what a program is made to do by its arguments. `program` is as it is spelled; its letter case says little,
+    for there are file systems that ignore it."""
+    base = base_name(program)
     family = _VERSION.sub("", base) or base
-    code = tables.INLINE_CODE.get(family)
-    if code is not None:
-        _inline_code(base, family, code, args, found)
-    risky = tables.RISKY_OPTIONS.get({"fdfind": "fd", "gsort": "sort", "batcat": "bat"}.get(base, base))
+    family = tables.SAME_PROGRAM.get(family, family)
+    judge_starter(program, family, args, found)
+    judge_interpreter(program, family, args, found)
+    risky = tables.RISKY_OPTIONS.get(family)
     if risky is not None:
-        _options(base, risky, args, found)
-    judge = _ARGUMENT_JUDGES.get(base)
+        _options(family, risky, args, found)
+    judge = _ARGUMENT_JUDGES.get(family) or _ARGUMENT_JUDGES.get(base)
     if judge is not None:
         judge(base, args, found)
 
 
-def _inline_code(base: str, family: str, code: re.Pattern[str], args: list[Word], found: Findings) -> None:
-    for word in args:
-        if word.may_be_option or (word.text is not None and code.fullmatch(word.text)):
-            found.opaque[f"{base} {word.text or '…'}"] = None
-            return
-    if not args and family in tables.READS_CODE_FROM_INPUT:
-        found.opaque[base] = None
+def base_name(program: str) -> str:
+    """A program's name without its directory, in lower case."""
+    return program.rsplit("/", 1)[-1].casefold()
 
 
 def _options(base: str, risky: re.Pattern[str], args: list[Word], found: Findings) -> None:
@@ -177,7 +177,6 @@ def _printf(_base: str, args: list[Word], found: Findings) -> None:
 _Judge = Callable[[str, list[Word], Findings], None]
 _ARGUMENT_JUDGES: dict[str, _Judge] = {
     "sed": _sed,
-    "gsed": _sed,
     "git": _git,
     "printf": _printf,
     "test": _test,

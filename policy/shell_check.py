@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from policy import patterns
 from policy.commands import ParsedCommand, Redirection, SimpleCommand, parse, real_path_of
 from policy.facts import CommandFacts, OsFamily, PathFacts, ShellName
 from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, process_place
 
 if TYPE_CHECKING:
-    from policy.bundle import ArgumentRule, Capability, CommandPolicy
+    from policy.bundle import ArgumentRule, CommandPolicy
     from policy.check import Case
     from policy.decision import Decision
 
-_MAX_JUDGED_ARGUMENT = 512
+_MAX_TOLD = 5
+_MAX_JUDGED_ARGUMENT = 4_096
 _WINDOWS_SHELLS = frozenset({"cmd", "powershell"})
 
 
@@ -32,10 +33,10 @@ def judge(case: Case) -> Decision | str | None:
     if not is_absolute(facts.cwd, case.os):
         return denied(entry.name, where(entry), "the working directory is not absolute")
     parsed = parse(facts.command, facts.shell)
-    verdict = _blocked(case, parsed, facts.shell) or _undecided(entry, parsed) or _allowed(case, parsed, facts.shell)
-    verdict = verdict or _argument_rules(entry, parsed, facts.shell)
-    if verdict is not None:
-        return verdict
+    for rule in (_blocked, _undecided, _allowed, _argument_rules):
+        verdict = rule(case, parsed, facts.shell)
+        if verdict is not None:
+            return verdict
     access = _redirections(case, facts, parsed)
     if access is not None:
         return access
@@ -59,22 +60,38 @@ def _blocked(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision | 
     return None
 
 
-def _undecided(entry: Capability, parsed: ParsedCommand) -> Decision | None:
-    """What can't be decided is denied where a list has to be decided. With an allow list that names the interpreter,
-    code in the line is what the list permits; a block list can't see into it."""
+def _undecided(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
+    """What can't be decided is denied where a list has to be decided. What a program starts without the line showing it
+    can't be, unless a commandPolicies entry of that very program says `startsPrograms`; a block list can't see into it
+    all the same."""
     from policy.check import denied, where
 
+    entry = case.entry
+    opaque, advice = parsed.opaque, ""
     if entry.blocked_commands:
-        rule, reasons = "blockedCommands", (*parsed.dynamic, *(f"code in the line: {one}" for one in parsed.opaque))
-    elif entry.allowed_commands is not None:
-        rule, reasons = "allowedCommands", parsed.dynamic
-    elif entry.command_policies:
-        rule, reasons = "commandPolicies", parsed.dynamic
+        rule = "blockedCommands"
+    elif entry.allowed_commands is not None or entry.command_policies:
+        rule = "commandPolicies" if entry.allowed_commands is None else "allowedCommands"
+        starters = _starters(case, shell) if opaque else frozenset()
+        opaque = tuple(one for one in opaque if _narrow_name(one.program, shell) not in starters)
+        advice = "; startsPrograms in its commandPolicies entry would permit that" if opaque else ""
     else:
         return None
+    reasons = [*parsed.dynamic, *map(str, opaque)]
     if not reasons:
         return None
-    return denied(entry.name, where(entry, rule), "the command cannot be decided: " + "; ".join(reasons[:5]))
+    told = "; ".join(reasons[:_MAX_TOLD])
+    return denied(entry.name, where(entry, rule), f"the command cannot be decided: {told}{advice}")
+
+
+def _starters(case: Case, shell: ShellName) -> frozenset[str]:
+    """The programs that may start what the line does not show, by comparison name."""
+    memo_key = (case.entry.name, "starters", shell)
+    names: frozenset[str] | None = case.bundle.memo.get(memo_key)
+    if names is None:
+        policies = (one for one in case.entry.command_policies or () if one.starts_programs)
+        names = case.bundle.memo[memo_key] = frozenset(_narrow_name(one.command, shell) for one in policies)
+    return names
 
 
 def _allowed(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
@@ -124,18 +141,38 @@ def wide_name(program: str, shell: ShellName) -> str:
 # Argument rules
 
 
-def _argument_rules(entry: Capability, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
+def _argument_rules(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
+    """Every entry of a program has to pass: one that configuration adds only narrows (NT)."""
     from policy.check import denied, where
 
-    for policy in entry.command_policies or ():
-        for one in parsed.commands:
-            if one.program is None or wide_name(one.program, shell) != wide_name(policy.command, shell):
-                continue
+    if not case.entry.command_policies:
+        return None
+    table = _policy_table(case, shell)
+    for one in parsed.commands:
+        for policy in table.get(wide_name(one.program, shell), ()) if one.program is not None else ():
             problem = _argument_problem(policy, one)
             if problem is not None:
-                rule = where(entry, "commandPolicies", policy.command)
-                return denied(entry.name, rule, f"{one.program}: {problem}")
+                rule = where(case.entry, "commandPolicies", policy.command)
+                return denied(case.entry.name, rule, f"{one.program}: {problem}")
     return None
+
+
+def _policy_table(case: Case, shell: ShellName) -> dict[str, tuple[CommandPolicy, ...]]:
+    """Comparison name → the entries that rule the arguments of that program, in the bundle's order."""
+    memo_key = (case.entry.name, "policies", shell)
+    table: dict[str, tuple[CommandPolicy, ...]] | None = case.bundle.memo.get(memo_key)
+    if table is None:
+        table = case.bundle.memo[memo_key] = {}
+        for policy in case.entry.command_policies or ():
+            if _rules_arguments(policy):
+                name = wide_name(policy.command, shell)
+                table[name] = (*table.get(name, ()), policy)
+    return table
+
+
+def _rules_arguments(policy: CommandPolicy) -> bool:
+    narrows = policy.max_arguments is not None or policy.subcommands is not None or not policy.additional_arguments
+    return narrows or bool(policy.arguments)
 
 
 def _argument_problem(policy: CommandPolicy, one: SimpleCommand) -> str | None:
@@ -145,18 +182,17 @@ def _argument_problem(policy: CommandPolicy, one: SimpleCommand) -> str | None:
         return "an argument is only known when it runs"
     if policy.subcommands is not None and (not one.arguments or one.arguments[0] not in policy.subcommands):
         return "its first argument is not a permitted subcommand"
-    ruled = {rule.index: rule for rule in policy.arguments}
     for rule in policy.arguments:
-        if rule.index >= len(one.arguments) and not rule.optional:
-            return f"argument {rule.index} is missing"
-    for place, argument in enumerate(one.arguments):
-        found = ruled.get(place)
-        if found is None:
-            if not policy.additional_arguments and not (place == 0 and policy.subcommands is not None):
-                return f"argument {place} is not permitted"
-        elif not _fits(found, argument or ""):
-            return f"argument {place} is not permitted: {argument}"
-    return None
+        if rule.index >= len(one.arguments):
+            if not rule.optional:
+                return f"argument {rule.index} is missing"
+        elif not _fits(rule, one.arguments[rule.index] or ""):
+            return f"argument {rule.index} is not permitted: {one.arguments[rule.index]}"
+    if policy.additional_arguments:
+        return None
+    ruled = {rule.index for rule in policy.arguments} | ({0} if policy.subcommands is not None else set())
+    extra = next((place for place in range(len(one.arguments)) if place not in ruled), None)
+    return None if extra is None else f"argument {extra} is not permitted"
 
 
 def _fits(rule: ArgumentRule, argument: str) -> bool:
@@ -164,21 +200,8 @@ def _fits(rule: ArgumentRule, argument: str) -> bool:
         return False
     if rule.pattern is None:
         return True
-    pattern = compiled(rule.pattern)
-    return pattern is not None and len(argument) <= _MAX_JUDGED_ARGUMENT and bool(pattern.fullmatch(argument))
-
-
-@lru_cache(maxsize=256)
-def compiled(pattern: str) -> re.Pattern[str] | None:
-    """A pattern of an argument rule, or None for one that is malformed or might take exponential time: a repeated
-    group, a back-reference, or more than two open-ended repetitions."""
-    bare = re.sub(r"\\.|\[\]?[^\]]*\]", "x", pattern)
-    if re.search(r"\)[*+{]|\\[1-9]|\(\?P=|\(\?\(", pattern) or len(re.findall(r"[*+]|\{\d*,\}", bare)) > 2:
-        return None
-    try:
-        return re.compile(pattern)
-    except (re.error, OverflowError, RecursionError):
-        return None
+    pattern = patterns.compiled(rule.pattern)
+    return pattern is not None and len(argument) <= _MAX_JUDGED_ARGUMENT and patterns.fits(pattern, argument)
 
 
 # Redirections

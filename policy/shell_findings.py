@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from policy.shell_tables import STEERING_VARIABLE, Grammar
+
+
+class Opaque(NamedTuple):
+    """A program, as it is spelled, that starts what the line does not show: code that stands in the line (`in_line`),
+    or what some file or package tells it to."""
+
+    program: str
+    what: str
+    in_line: bool = False
+
+    def __str__(self) -> str:
+        if self.in_line:
+            return f"code in the line: {self.program} {self.what}"
+        return f"{self.program} starts what the line does not show: {self.what}"
 
 
 class Findings:
@@ -11,13 +27,17 @@ class Findings:
     def __init__(self) -> None:
         self.commands: list[tuple[str | None, tuple[str | None, ...]]] = []
         self.dynamic: dict[str, None] = {}
-        self.opaque: dict[str, None] = {}
+        self.opaque: dict[Opaque, None] = {}
         self.scripts: list[tuple[Grammar, str]] = []
         self.steps = 0
 
     def doubt(self, reason: str) -> None:
         """Notes why the line can't be decided."""
         self.dynamic[reason] = None
+
+    def hide(self, program: str, what: str, *, in_line: bool = False) -> None:
+        """Notes that a program starts what the line does not show."""
+        self.opaque[Opaque(program, what, in_line)] = None
 
 
 def check_assignment(name: str, found: Findings) -> None:

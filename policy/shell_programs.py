@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from policy import shell_tables as tables
-from policy.shell_arguments import judge_arguments
+from policy.shell_arguments import base_name, judge_arguments
 from policy.shell_findings import check_assignment
 from policy.shell_words import UNKNOWN, Word
 
@@ -36,20 +36,15 @@ def unravel(words: list[Word], found: Findings) -> None:
         elif name in tables.RESERVED_WORDS or not name or name.isspace():
             found.doubt(f"{name!r} in the place of a program")
         else:
-            base = base_name(name)
-            judge_arguments(base, current[1:], found)
-            pending.extend(_started_by(base, current[1:], found))
-
-
-def base_name(program: str) -> str:
-    """A program's name without its directory."""
-    return program.rsplit("/", 1)[-1]
+            judge_arguments(name, current[1:], found)
+            pending.extend(_started_by(name, current[1:], found))
 
 
 # What is started
 
 
-def _started_by(base: str, args: list[Word], found: Findings) -> list[list[Word]]:
+def _started_by(program: str, args: list[Word], found: Findings) -> list[list[Word]]:
+    base = base_name(program)
     if base in tables.POISONING_BUILTINS:
         harmless = base == "set" and args and all(w.text and tables.SAFE_SET.fullmatch(w.text) for w in args)
         if not harmless:
@@ -59,7 +54,7 @@ def _started_by(base: str, args: list[Word], found: Findings) -> list[list[Word]
         found.doubt(f"{base} runs other programs")
         return []
     if base in tables.SHELLS:
-        _shell(base, args, found)
+        _shell(program, base, args, found)
         return []
     if base == "find":
         return _find_exec(args, found)
@@ -73,7 +68,7 @@ def _started_by(base: str, args: list[Word], found: Findings) -> list[list[Word]
     return [_behind(base, wrapper, args, found)] if wrapper else []
 
 
-def _shell(base: str, args: list[Word], found: Findings) -> None:
+def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
     first = args[0].text if args else None
     if first is None or base == "fish":
         found.doubt(f"{base} runs what it reads")
@@ -82,10 +77,12 @@ def _shell(base: str, args: list[Word], found: Findings) -> None:
     elif first[:1] in {"-", "+"} or args[0].tilde:
         found.doubt(f"{base} {first} runs other commands")
     else:
-        found.opaque[f"{base} {first}"] = None
+        found.hide(program, f"the commands in {first}")
 
 
 def _runner(label: str, args: list[Word], found: Findings) -> list[list[Word]]:
+    while args and args[0].text in tables.RUNNER_FLAGS:
+        args = args[1:]
     if not args or args[0].text is None or args[0].text.startswith("-"):
         found.doubt(f"{label} runs a program that is not named plainly")
         return []

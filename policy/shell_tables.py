@@ -92,29 +92,24 @@ RUNNERS: frozenset[tuple[str, str]] = frozenset(
 )  # fmt: skip
 """Package managers whose subcommand starts the program that follows."""
 SINGLE_RUNNERS = words("npx uvx bunx")
+RUNNER_FLAGS = words("-y --yes --no --no-install -q --quiet --silent --offline --frozen --locked --no-sync --")
+"""Options in front of the program that take no value in any of them."""
 
 OPAQUE_STARTERS = words(
     "watch parallel ssh flock script su runuser pkexec chroot unshare nsenter strace ltrace gdb lldb valgrind "
     "busybox toybox start-stop-daemon systemd-run screen tmux at batch crontab expect unbuffer entr xvfb-run "
-    "fakeroot firejail bwrap run-parts proot setarch linux32 linux64 prlimit chrt numactl catchsegv dbus-run- "
-    "session sg newgrp perf vi vim nvim view ex ed emacs nano pico less more most lesspipe m4 rlwrap socat nc "
+    "fakeroot firejail bwrap run-parts proot setarch linux32 linux64 prlimit chrt numactl catchsegv "
+    "dbus-run-session sg newgrp perf vi vim nvim view ex ed emacs nano pico less more most lesspipe m4 rlwrap socat nc "
     "ncat netcat scp sftp rsh osascript open xdg-open launchctl wsl cmd cmd.exe powershell powershell.exe pwsh "
-    "pwsh.exe"
+    "pwsh.exe logsave ftp telnet mail mailx mutt run-mailcap xdotool smbclient cpulimit wish tclsh irb jrunscript cpan"
 )
 
-INLINE_CODE: dict[str, re.Pattern[str]] = {
-    "python": re.compile(r"-[A-Za-z]*c.*|-"),
-    "perl": re.compile(r"-[A-Za-z0-9]*[eE].*|-"),
-    "ruby": re.compile(r"-[A-Za-z0-9]*e.*|-"),
-    "node": re.compile(r"-e|-p|-pe|--eval.*|--print.*|-"),
-    "deno": re.compile(r"eval"),
-    "bun": re.compile(r"-e|--eval.*"),
-    "php": re.compile(r"-[rRBE].*"),
-    "lua": re.compile(r"-e.*|-"),
-    "make": re.compile(r"-E.*|--eval.*|SHELL=.*|\.SHELLFLAGS=.*"),
-}
-"""Arguments by which an interpreter takes code from the line, or from its input."""
-READS_CODE_FROM_INPUT = words("python perl ruby node php lua")
+SAME_PROGRAM: dict[str, str] = {
+    "fdfind": "fd", "gsort": "sort", "batcat": "bat", "gtar": "tar", "bsdtar": "tar", "gfind": "find", "gsed": "sed",
+    **dict.fromkeys(("cc", "c++", "g++", "clang", "clang++"), "gcc"),
+    **dict.fromkeys(("pdflatex", "xelatex", "lualatex", "tex", "pdftex", "xetex", "luatex"), "latex"),
+}  # fmt: skip
+"""Other names of programs, by base name."""
 
 RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
     "sort": re.compile(r"-[A-Za-z]*o.*|--o.*|--compress.*|-T.*"),
@@ -134,6 +129,14 @@ RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
     "ip": re.compile(r"-b.*|-force|netns|exec"),
     "npm": re.compile(r"--script-shell.*|--node-options.*"),
     "go": re.compile(r"-toolexec.*|-exec.*|-vettool.*"),
+    "gcc": re.compile(r"-wrapper|-fplugin.*|-B.*|-?-specs.*|@.*"),
+    "rustc": re.compile(r"-C ?linker.*|(?:--codegen=)?linker.*|@.*"),
+    "java": re.compile(r"-XX:On.*|-XX:Flags.*|-XX:VMOptionsFile.*|-agent.*|-javaagent.*|@.*"),
+    "javac": re.compile(r"-J.*|-?-processor.*|-Xplugin.*|@.*"),
+    "patch": re.compile(r"-[A-Za-z]*e.*|--ed"),
+    "exiftool": re.compile(r"-if.*|-config.*|-p|-@"),
+    "cpio": re.compile(r"--rsh-c.*|-[A-Za-z]*F.*|--file.*"),
+    "latex": re.compile(r"--?(?:shell-e|enable-w).*"),
     "cargo": re.compile(r"--config.*"),
     "date": re.compile(r"-s.*|--set.*"),
     "find": re.compile(r"-delete|-f(?:print|print0|printf|ls)"),
@@ -150,11 +153,11 @@ AWK_RISKY = re.compile(r"system|getline|@|\|")
 GIT_GLOBAL_FLAGS = frozenset({"--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--version", "--help"})
 GIT_SUBCOMMANDS = words(
     "add am annotate apply archive bisect blame branch bundle cat-file check-attr check-ignore checkout cherry "
-    "cherry-pick clean clone commit config count-objects describe diff diff-files diff-index diff-tree fetch for- "
-    "each-ref format-patch fsck gc grep hash-object init log ls-files ls-remote ls-tree merge merge-base mv name- "
-    "rev notes prune pull push range-diff rebase reflog remote reset restore rev-list rev-parse revert rm "
-    "shortlog show show-branch show-ref sparse-checkout stash status submodule switch symbolic-ref tag update- "
-    "index verify-commit version whatchanged worktree"
+    "cherry-pick clean clone commit config count-objects describe diff diff-files diff-index diff-tree fetch "
+    "for-each-ref format-patch fsck gc grep hash-object init log ls-files ls-remote ls-tree merge merge-base mv "
+    "name-rev notes prune pull push range-diff rebase reflog remote reset restore rev-list rev-parse revert rm "
+    "shortlog show show-branch show-ref sparse-checkout stash status submodule switch symbolic-ref tag "
+    "update-index verify-commit version whatchanged worktree"
 )
 """Subcommands that no alias can replace. `help`, `difftool` and others that start programs are left out."""
 GIT_VALUE_FOLLOWS = frozenset({"-m", "--message"})

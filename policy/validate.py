@@ -18,6 +18,8 @@ from policy.paths import is_absolute
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pydantic_core import ValidationError
+
 
 MAX_BYTES = 16 * 1024 * 1024
 _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)")
@@ -113,9 +115,14 @@ def _typed(text: str, problems: list[Problem]) -> PolicyBundle | None:
         bundle: PolicyBundle = bundle_validator().validate_json(text)
         return bundle
     except ValidationError as fault:
-        errors = fault.errors(include_url=False, include_context=False, include_input=False)
-        problems.extend(_from_pydantic(error["loc"], error["type"], error["msg"]) for error in errors)
+        problems.extend(type_problems(fault))
         return None
+
+
+def type_problems(fault: ValidationError, place: tuple[int | str, ...] = ()) -> list[Problem]:
+    """What the validator says, in our words; `place` is where in a bundle stands what it was given."""
+    errors = fault.errors(include_url=False, include_context=False, include_input=False)
+    return [_from_pydantic((*place, *error["loc"]), error["type"], error["msg"]) for error in errors]
 
 
 _MESSAGES = {
@@ -190,6 +197,7 @@ def _meaning(shape: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _redaction_rule(path: str, rule: dict[str, Any]) -> Iterator[Problem]:
+    from policy import patterns
     from policy.redaction import UnusablePattern, rule_pattern
 
     if rule.get("redactionRuleId") == "":
@@ -199,8 +207,7 @@ def _redaction_rule(path: str, rule: dict[str, Any]) -> Iterator[Problem]:
         if isinstance(pattern, str):
             rule_pattern(pattern)
     except UnusablePattern as error:
-        hint = "the syntax is RE2's: no look-around, no back-references"
-        yield Problem(f"{path}.pattern", f"{pattern!r} is not usable: {error}", hint)
+        yield Problem(f"{path}.pattern", f"{pattern!r} is not usable: {error}", patterns.HINT)
 
 
 def _objects(value: Any) -> list[tuple[int, dict[str, Any]]]:
@@ -260,7 +267,7 @@ def _capability(path: str, entry: dict[str, Any], rules: tuple[str, ...]) -> Ite
             if problem is not None:
                 yield Problem(f"{path}.{field}[{place}]", *problem)
     for place, policy in _objects(entry.get("commandPolicies")):
-        yield from _command_policy(f"{path}.commandPolicies[{place}]", policy)
+        yield from command_policy_problems(f"{path}.commandPolicies[{place}]", policy)
 
 
 def _path_entry(value: str) -> tuple[str, str] | None:
@@ -297,16 +304,21 @@ _ENTRY_CHECKS: dict[str, Callable[[str], tuple[str, str] | None]] = {
 }
 
 
-def _command_policy(path: str, policy: dict[str, Any]) -> Iterator[Problem]:
-    from policy.shell_check import compiled
+def command_policy_problems(path: str, policy: dict[str, Any]) -> Iterator[Problem]:
+    """What is wrong with an entry of commandPolicies beyond its types."""
+    from policy import patterns
 
+    command = policy.get("command")
+    problem = _command_entry(command) if isinstance(command, str) else None
+    if problem is not None:
+        yield Problem(f"{path}.command", problem[0], "it is a program, its arguments have rules of their own")
     yield from _at_least(path, policy, {"maxArguments": 0})
     for place, rule in _objects(policy.get("arguments")):
         yield from _at_least(f"{path}.arguments[{place}]", rule, {"index": 0})
         pattern = rule.get("pattern")
-        if isinstance(pattern, str) and compiled(pattern) is None:
-            hint = "no repeated groups, back-references, or more than two open-ended repetitions"
-            yield Problem(f"{path}.arguments[{place}].pattern", f"{pattern!r} is not usable", hint)
+        said = patterns.problem_of(pattern) if isinstance(pattern, str) else None
+        if said is not None:
+            yield Problem(f"{path}.arguments[{place}].pattern", f"{pattern!r} is not usable: {said}", patterns.HINT)
 
 
 assert set(_ENTRY_CHECKS) <= set(json_names(Capability))  # noqa: S101  one home for the field names

@@ -72,7 +72,7 @@ def _command(act: Act, facts: CommandFacts, screen: Screen) -> Description:
         "writes": _targets(parsed, facts, "write", screen),
         "reads": _targets(parsed, facts, "read", screen),
         "dynamic": bool(parsed.dynamic),
-        "doubts": [screen.line(reason) for reason in (*parsed.dynamic, *parsed.opaque)[:_MAX_LISTED]],
+        "doubts": [screen.line(str(one)) for one in (*parsed.dynamic, *parsed.opaque)[:_MAX_LISTED]],
     }
     stdin = act.arguments.get("stdin")
     if isinstance(stdin, str):

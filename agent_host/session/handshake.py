@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from agent_host.routing.facts import Surroundings
     from config.settings import Settings
-    from policy.bundle import PolicyBundle
+    from policy.bundle import CommandPolicy, PolicyBundle
 
 
 def load_bundle(
@@ -104,11 +104,26 @@ def _usable(raw: bytes, source: str, session_id: str, now: datetime, *, any_sess
     return bundle
 
 
+def _command_policies(settings: Settings) -> tuple[CommandPolicy, ...]:
+    """Raises UsageError with every problem of the entries."""
+    tables = settings.tables("policy.command_policies")
+    if not tables:
+        return ()
+    from policy.configured import command_policies
+    from policy.validate import BundleProblems
+
+    try:
+        return command_policies(tables, "policy.command_policies")
+    except BundleProblems as error:
+        raise UsageError(f"configuration: {error}") from error
+
+
 def _narrowing(settings: Settings, workspace: str) -> Narrowing:
     return Narrowing(
         blocked_paths=tuple(os.path.join(workspace, path) for path in settings.names("policy.blocked_paths")),
         blocked_commands=settings.names("policy.blocked_commands"),
         blocked_domains=settings.names("policy.blocked_domains"),
+        command_policies=_command_policies(settings),
         max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
         max_output_bytes=settings.integer("tools.max_output_bytes"),
         max_session_tokens=settings.integer("limits.max_session_tokens") or None,

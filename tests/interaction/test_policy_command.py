@@ -54,6 +54,20 @@ def test_in_words(host: Host) -> None:
     assert outcome.text.startswith("ALLOWED: granted\nby capabilities[Shell.Exec].allowedCommands: rm\n")
 
 
+def test_rules_for_arguments_from_the_configuration_are_added(host: Host) -> None:
+    config = host.root / "policies.toml"
+    config.write_text('[[policy.command_policies]]\ncommand = "make"\nsubcommands = ["test"]\n')
+    for line, expected in (("make test", "ALLOWED"), ("make install", "DENIED"), ("ls", "ALLOWED")):
+        options = (json.dumps({"command": line}), "--policy", "ci", "--output", "json")
+        told = host.run("policy", "check", "RunCommand", *options, env={"AGENT_HOST_CONFIG": str(config)}).result
+        assert told["decision"] == expected
+    config.write_text('[[policy.command_policies]]\ncommand = "make"\nstartsPrograms = true\nmaxArgs = 1\n')
+    outcome = host.run("run", "x", "--gateway", "http://127.0.0.1:1", env={"AGENT_HOST_CONFIG": str(config)})
+    assert outcome.code == 2
+    for said in ("command_policies[0].startsPrograms: is not for configuration", "did you mean maxArguments?"):
+        assert said in outcome.stderr
+
+
 def batch(host: Host, *cases: Any, policy: str = "ci") -> tuple[int, list[dict[str, Any]], list[str]]:
     lines = "".join((case if isinstance(case, str) else json.dumps(case)) + "\n" for case in cases)
     outcome = host.run("policy", "check", "--policy", policy, "--batch", "-", stdin=lines.encode())

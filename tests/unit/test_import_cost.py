@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[2]
-HEAVY = {"pydantic", "tree_sitter", "tree_sitter_bash", "tenacity", "difflib", "rich", "click", "platformdirs"}
+HEAVY = {"pydantic", "re2", "tree_sitter", "tree_sitter_bash", "tenacity", "difflib", "rich", "click", "platformdirs"}
 
 
 def imported_by(code: str) -> set[str]:

@@ -1,4 +1,5 @@
-"""Which variables a child process may see: everything but secrets (interface, "Secrets never reach …")."""
+"""Which variables a child process may see: all but secrets (interface, "Secrets never reach …") and those by which a
+shell would read a line in another way than policy has."""
 
 from __future__ import annotations
 
@@ -19,6 +20,13 @@ _SECRET_NAME: Final = re.compile(
     re.VERBOSE,
 )
 
+_STEERS_SHELLS: Final = re.compile(
+    r"(BASH_)?ENV|BASHOPTS|SHELLOPTS|BASH_COMPAT|BASH_LOADABLES_PATH|CDPATH|GLOBIGNORE|EXECIGNORE|ZDOTDIR|BASH_FUNC_.*|SSH2?_CLIENT",
+    re.DOTALL,
+)
+"""Files that a shell reads first, functions that it takes over, options, where `cd` and patterns look; and what makes
+bash take itself for the child of a remote login, and read ~/.bashrc."""
+
 
 @lru_cache(maxsize=1024)
 def looks_secret(name: str) -> bool:
@@ -29,11 +37,14 @@ def looks_secret(name: str) -> bool:
 def child_environment(
     environ: Mapping[str, str], *, secret: frozenset[str], passthrough: frozenset[str]
 ) -> dict[str, str]:
-    """`environ` without what is `secret` or looks it. `secret` wins over `passthrough`; names compare in upper case."""
+    """`environ` without what is `secret` or looks it, and without what steers a shell. `secret` wins over
+    `passthrough`; names compare in upper case."""
     secret = frozenset(name.upper() for name in secret)
     passthrough = frozenset(name.upper() for name in passthrough)
     return {
         name: value
         for name, value in environ.items()
-        if name.upper() not in secret and (name.upper() in passthrough or not looks_secret(name))
+        if name.upper() not in secret
+        and (name.upper() in passthrough or not looks_secret(name))
+        and _STEERS_SHELLS.fullmatch(name) is None
     }

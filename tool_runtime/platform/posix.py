@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CRLF: Final = False
+_NO_STARTUP_FILES: Final = {"bash": ("--noprofile", "--norc"), "zsh": ("-f",)}
 
 
 def default_shell(environ: Mapping[str, str]) -> str:
@@ -22,8 +23,9 @@ def default_shell(environ: Mapping[str, str]) -> str:
 
 
 def shell_argv(shell: str, command: str) -> list[str]:
-    """Never a login shell: profiles cost 100 ms and change what the command means."""
-    return [shell, "-c", command]
+    """The shell reads no start-up file: it would change what the command means, which was judged without it. bash reads
+    one even for `-c` when it takes itself for the child of a remote login."""
+    return [shell, *_NO_STARTUP_FILES.get(os.path.basename(shell), ()), "-c", command]
 
 
 class ProcessEntry(NamedTuple):

@@ -215,6 +215,7 @@ NARROWER: dict[str, tuple[str, Any]] = {
     "policy.blocked_paths": ('["secrets"]', ["secrets"]),
     "policy.blocked_commands": ('["rm"]', ["rm"]),
     "policy.blocked_domains": ('["evil.example"]', ["evil.example"]),
+    "policy.command_policies": ('[{command = "ls", maxArguments = 1}]', [{"command": "ls", "maxArguments": 1}]),
 }
 # Values that differ from the default, for what a workspace must never change.
 FORBIDDEN: dict[str, str] = {
@@ -307,6 +308,20 @@ def test_a_workspace_adds_to_lists_and_takes_nothing_away(layers: Layers, key: s
     settings = layers.load()
     assert settings[key] == ["a", "b", "c"]
     assert settings.ignored == ()
+
+
+def test_a_workspace_adds_tables_to_those_of_the_user(layers: Layers) -> None:
+    layers.user('[[policy.command_policies]]\ncommand = "ls"\n[[policy.command_policies]]\ncommand = "git"\n')
+    layers.project('[[policy.command_policies]]\ncommand = "ls"\n[[policy.command_policies]]\ncommand = "cat"\n')
+    settings = layers.load()
+    assert settings.tables("policy.command_policies") == ({"command": "ls"}, {"command": "git"}, {"command": "cat"})
+    assert settings.ignored == ()
+
+
+def test_a_list_of_tables_is_no_list_of_strings(layers: Layers) -> None:
+    layers.user('[policy]\ncommand_policies = ["ls"]\n')
+    with pytest.raises(ConfigError, match=r"\[\[policy.command_policies\]\]"):
+        layers.load()
 
 
 def test_a_workspace_tightens_what_the_command_line_says(layers: Layers) -> None:

@@ -69,7 +69,7 @@ def test_every_problem_is_reported_at_once() -> None:
         {"name": "File.Read", "alowedPaths": [], "allowedPaths": ["src", "/w/*"], "maxFileSizeBytes": "5"},
         {"name": "File.Read", "requiresApproval": 1, "approvalRuleId": "nome", "maxOutputBytes": -1},
         {"name": "Shell.Exec", "allowedCommands": ["rm -rf"], "blocked_commands": [],
-         "commandPolicies": [{"command": "a", "arguments": [{"index": True, "pattern": "(a+)+"}]}]},
+         "commandPolicies": [{"command": "a", "arguments": [{"index": True, "pattern": "(?=a)+"}]}]},
         {"name": "Network.Http", "blockedDomains": ["http://x"]},
         cast("dict[str, Any]", 5),
         schemaVersion="2.0",

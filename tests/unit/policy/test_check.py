@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policy.bundle import CommandPolicy
 from policy.check import check_llm, check_tool
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, PathFacts
 from policy.grants import Narrowing, narrow, scope_of_call
@@ -286,10 +287,12 @@ def test_llm_calls() -> None:
 # Narrowing
 
 PLACES = st.sampled_from(["/w", "/w/a", "/w/a/b", "/w/b", "/etc", "/"])
-PROGRAMS = st.sampled_from(["ls", "rm", "cat"])
+PROGRAMS = st.sampled_from(["ls", "rm", "cat", "make"])
 HOSTS = st.sampled_from(["a.com", "*.a.com", "b.a.com"])
 LISTS = {"Paths": PLACES, "Commands": PROGRAMS, "Domains": HOSTS}
 LIMITS = st.none() | st.integers(0, 20)
+ENTRIES = [{"command": "make", "startsPrograms": True}, {"command": "ls", "maxArguments": 0}]
+POLICIES = [CommandPolicy("ls", max_arguments=0), CommandPolicy("make"), CommandPolicy("rm", subcommands=("y",))]
 
 
 @st.composite
@@ -301,6 +304,8 @@ def bundles(draw: st.DrawFn) -> PolicyBundle:
             for which in ("allowed", "blocked"):
                 if (drawn := draw(st.none() | st.lists(items, max_size=2))) is not None:
                     entry[which + kind] = drawn
+        if draw(st.booleans()):
+            entry["commandPolicies"] = draw(st.lists(st.sampled_from(ENTRIES), max_size=2))
         if (limit := draw(LIMITS)) is not None:
             entry["maxFileSizeBytes"] = limit
         entries.append(entry)
@@ -316,8 +321,9 @@ NARROWINGS = st.builds(
     max_file_size_bytes=LIMITS,
     max_output_bytes=LIMITS,
     max_input_tokens=LIMITS,
+    command_policies=st.lists(st.sampled_from(POLICIES), max_size=2).map(tuple),
 )
-COMMANDS = st.sampled_from(["ls", "rm x", "ls > /w/a/x", "cat < /etc/x", "ls $(rm x)", "eval $X", "ls; cat"])
+COMMANDS = st.sampled_from(["ls", "rm x", "ls > /w/a/x", "cat < /etc/x", "ls $(rm x)", "eval $X", "ls; cat", "make"])
 FACTS = st.one_of(
     st.builds(path, PLACES, PLACES, size_bytes=st.integers(0, 20), new_size_bytes=st.integers(0, 20)),
     st.builds(CommandFacts, COMMANDS, cwd=st.just("/w"), real_paths=st.just({"/w/a/x": "/w/a/x", "/etc/x": "/etc/x"})),
@@ -359,6 +365,17 @@ def test_narrowing_takes_the_smaller_limits_and_all_blocks() -> None:
     policy = less.llm_policy
     assert (policy.max_input_tokens, policy.max_output_tokens, policy.max_session_tokens) == (7, 16_384, 8)
     assert narrow(bundle({"name": "LLM.Call"}), Narrowing(disabled_capabilities=("LLM.Call",))).capabilities == ()
+
+
+def test_rules_for_arguments_append_and_replace_none() -> None:
+    mine, more = CommandPolicy("ls", max_arguments=5), CommandPolicy("ls", max_arguments=1)
+    held = bundle(
+        {"name": "Shell.Exec", "commandPolicies": [{"command": "ls", "maxArguments": 5}]}, {"name": "LLM.Call"}
+    )
+    narrowed = narrow(held, Narrowing(command_policies=(more, more)))
+    assert [entry.command_policies for entry in narrowed.capabilities] == [(mine, more), None]
+    assert narrow(narrowed, Narrowing(command_policies=(more,))) == narrowed
+    assert narrow(held, Narrowing()) == held
 
 
 def test_a_path_decision_does_not_follow_the_number_of_entries() -> None:

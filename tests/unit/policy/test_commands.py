@@ -71,7 +71,6 @@ EVERYDAY = [
         "ls \\\n  -l",
         "ls &",
         "! grep -q x a",
-        "python3 -c 'print(1)'",
         'echo $((1 + 2)) "$HOME" ${A:-b}',
         "time ls",
         "cat <(ls) <(cat a)",
@@ -294,12 +293,6 @@ def test_what_cannot_be_decided_is_asked_about_or_left_to_a_bundle_without_lists
     assert shell("eval $X", requiresApproval=True, allowedCommands=["eval"]) == "DENIED"
 
 
-def test_inline_code_passes_a_list_that_names_the_interpreter_but_no_block_list() -> None:
-    assert shell("python3 -c x", allowedCommands=["python3"]) == "ALLOWED"
-    assert shell("python3 -c x", blockedCommands=["rm"]) == "DENIED"
-    assert shell("python3 a.py", blockedCommands=["rm"]) == "ALLOWED"
-
-
 def test_xargs_without_a_program_runs_echo() -> None:
     assert shell("ls | xargs", allowedCommands=["ls", "xargs"]) == "DENIED"
     assert shell("ls | xargs", allowedCommands=["ls", "xargs", "echo"]) == "ALLOWED"
@@ -387,9 +380,20 @@ def test_command_policies(arguments: str, expected: str) -> None:
     assert shell(f"git {arguments}", commandPolicies=[rule]) == expected
 
 
-def test_a_pattern_that_could_run_for_ever_permits_nothing() -> None:
-    rule = {"command": "ls", "arguments": [{"index": 0, "pattern": "(a+)+$"}]}
-    assert shell("ls " + "a" * 40 + "!", commandPolicies=[rule]) == "DENIED"
+def test_patterns_may_repeat_groups_and_one_that_is_not_usable_permits_nothing() -> None:
+    def judged(line: str, pattern: str) -> str:
+        return shell(line, commandPolicies=[{"command": "ls", "arguments": [{"index": 0, "pattern": pattern}]}])
+
+    assert judged("ls " + "a" * 40, "(a+)+") == "ALLOWED"
+    assert judged("ls " + "a" * 400 + "!", "(a+)+") == "DENIED"
+    assert judged("ls aa", "(a)\\1") == "DENIED"
+    assert judged("ls a/b/c.py", "(?:[a-z]+/)*[a-z]+\\.[a-z]+") == "ALLOWED"
+
+
+def test_two_rules_for_one_argument_both_have_to_pass() -> None:
+    rules = [{"index": 0, "pattern": "a.*"}, {"index": 0, "pattern": ".*b"}]
+    for argument, expected in (("ab", "ALLOWED"), ("b", "DENIED"), ("a", "DENIED")):
+        assert shell(f"ls {argument}", commandPolicies=[{"command": "ls", "arguments": rules}]) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +50,25 @@ def test_posix_shell(tmp_path: Path) -> None:
     assert posix.default_shell({"SHELL": str(zsh), "PATH": "/x"}) == str(zsh)
     assert posix.default_shell({"SHELL": "/usr/bin/fish", "PATH": f"/x:.:{tmp_path}"}) == str(bash)
     assert posix.default_shell({"SHELL": "/gone/zsh", "PATH": "/x"}) == "/bin/sh"
-    assert posix.shell_argv("/bin/bash", "a b") == ["/bin/bash", "-c", "a b"]
+    assert posix.shell_argv("/bin/sh", "a b") == ["/bin/sh", "-c", "a b"]
+    assert posix.shell_argv("/usr/bin/zsh", "a b") == ["/usr/bin/zsh", "-f", "-c", "a b"]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_a_shell_takes_nothing_but_the_line(tmp_path: Path) -> None:
+    """Not the start-up files of a remote login, not those that variables name, no functions, no directories for cd."""
+    (tmp_path / "elsewhere" / "sub").mkdir(parents=True)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / ".bashrc").write_text("echo bashrc\n")
+    environ = {
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "SSH_CLIENT": "::1 1 1", "SSH2_CLIENT": "::1 1 1",
+        "BASH_ENV": str(tmp_path / ".bashrc"), "ENV": str(tmp_path / ".bashrc"), "SHELLOPTS": "xtrace",
+        "BASH_FUNC_pwd%%": "() { echo function; }", "CDPATH": str(tmp_path / "elsewhere"),
+    }  # fmt: skip
+    shown = child_environment(environ, secret=frozenset(), passthrough=frozenset({"ENV"}))
+    argv = posix.shell_argv(str(shutil.which("bash")), "cd sub; pwd; sh -c pwd; bash -c pwd")
+    done = subprocess.run(argv, env=shown, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{tmp_path}/sub\n" * 3, "")
 
 
 def test_process_table_of_ps() -> None:

@@ -1,0 +1,49 @@
+"""commandPolicies from configuration, which only narrows: the rules and messages of a bundle, and one rule more."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from policy.validate import BundleProblems, Problem, command_policy_problems, type_problems
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from policy.bundle import CommandPolicy
+
+
+def command_policies(entries: Sequence[dict[str, Any]], name: str) -> tuple[CommandPolicy, ...]:
+    """The entries (JSON shape) as values. `name` is what the problems call the list.
+
+    Raises BundleProblems with all that is wrong, `startsPrograms` included: it is for a bundle to grant.
+    """
+    try:
+        text = json.dumps(list(entries), allow_nan=False)
+    except (ValueError, TypeError) as fault:
+        raise BundleProblems((Problem(name, f"is not JSON: {fault}"),)) from None
+    policies, problems = _typed(text, name)
+    for place, entry in enumerate(entries):
+        problems += command_policy_problems(f"{name}[{place}]", entry)
+        problems += _grants(f"{name}[{place}]", entry)
+    if problems:
+        raise BundleProblems(tuple(dict.fromkeys(problems)))
+    return policies
+
+
+def _typed(text: str, name: str) -> tuple[tuple[CommandPolicy, ...], list[Problem]]:
+    from pydantic_core import ValidationError
+
+    from policy.bundle_schema import command_policies_validator
+
+    try:
+        return command_policies_validator().validate_json(text), []
+    except ValidationError as fault:
+        found = type_problems(fault, ("capabilities", 0, "commandPolicies"))
+        start = len("capabilities[0].commandPolicies")
+        return (), [one._replace(path=name + one.path[start:]) for one in found]
+
+
+def _grants(path: str, entry: dict[str, Any]) -> Iterator[Problem]:
+    if "startsPrograms" in entry:
+        yield Problem(f"{path}.startsPrograms", "is not for configuration, which only narrows", "a bundle can say it")

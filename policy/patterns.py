@@ -1,0 +1,135 @@
+"""Regular expressions that a bundle brings: RE2's syntax, and time that is linear in the text, whatever they say.
+
+RE2 is the engine behind Go's regexp, so a rule written for that (NT) reads the same here. It works on bytes: a text is
+matched as UTF-8, offsets are those of bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+MAX_CHARACTERS = 4_096
+_MAX_MEMORY_BYTES = 2 * 1024 * 1024
+_MAX_SHIPPED_MEMORY_BYTES = 64 * 1024 * 1024
+# The time for one character grows with the program, whose size follows what is repeated by number.
+_MAX_PROGRAM = 20_000
+_ONE_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")
+HINT = "RE2's syntax: no look-around, no back-references, at most 1000 repetitions by number, and \\z for \\Z"
+
+
+class Match(Protocol):
+    """One occurrence; all offsets are of bytes."""
+
+    def span(self, group: int = 0) -> tuple[int, int]:
+        """(start, end) of the whole or of one group; (-1, -1) for a group that took no part."""
+
+    def group(self, *groups: int) -> bytes:
+        """The matched bytes."""
+
+
+class Pattern(Protocol):
+    """A compiled pattern. It is given bytes only: text may hold what has no UTF-8, see `fits`."""
+
+    @property
+    def groups(self) -> int:
+        """How many groups it captures."""
+
+    @property
+    def groupindex(self) -> Mapping[Any, int]:
+        """The numbers of its named groups."""
+
+    def search(self, text: bytes, pos: int | None = None, endpos: int | None = None) -> Match | None:
+        """The first occurrence."""
+
+    def fullmatch(self, text: bytes) -> Match | None:
+        """The whole of the text, or None."""
+
+    def finditer(self, text: bytes, pos: int | None = None, endpos: int | None = None) -> Iterator[Match]:
+        """Every occurrence, left to right, none over another; one of length 0 may stand inside a character."""
+
+
+class _Compiled(NamedTuple):
+    pattern: Pattern | None
+    problem: str | None
+
+
+def compiled(pattern: str) -> Pattern | None:
+    """The pattern ready for use, the same object for the same text; None for one that is not usable."""
+    return _compile(pattern).pattern
+
+
+def problem_of(pattern: str) -> str | None:
+    """Why a pattern is not usable, in RE2's words; None for one that is."""
+    return _compile(pattern).problem
+
+
+def fits(pattern: Pattern, text: str) -> bool:
+    """Whether the pattern matches the whole text. Never raises; half a surrogate pair fits no pattern."""
+    try:
+        return pattern.fullmatch(text.encode()) is not None
+    except UnicodeEncodeError:
+        return False
+
+
+@lru_cache(maxsize=64)
+def shipped(pattern: str) -> Pattern:
+    """A pattern of our own, over bytes of any encoding."""
+    import re2
+
+    made: Pattern = re2.compile(pattern.encode(), _over_bytes(case_sensitive=True))
+    return made
+
+
+class LiteralSets:
+    """Which of several sets of ASCII literals a text has one of, in any letter case: one pass over the text."""
+
+    def __init__(self, sets: Iterable[Iterable[str]]) -> None:
+        import re2
+
+        self._set = re2.Set.SearchSet(_over_bytes(case_sensitive=False))
+        for literals in sets:
+            self._set.Add("|".join(map(re.escape, literals)).encode())
+        self._set.Compile()
+
+    def found(self, text: bytes) -> list[int]:
+        """The places of the sets, in ascending order."""
+        return sorted(self._set.Match(text) or ())
+
+
+def _over_bytes(*, case_sensitive: bool) -> Any:
+    import re2
+
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.case_sensitive = case_sensitive
+    options.log_errors = False
+    options.max_mem = _MAX_SHIPPED_MEMORY_BYTES
+    return options
+
+
+@lru_cache(maxsize=256)
+def _compile(pattern: str) -> _Compiled:
+    import re2
+
+    if len(pattern) > MAX_CHARACTERS:
+        return _Compiled(None, f"it is longer than {MAX_CHARACTERS} characters")
+    if _ONE_BYTE.search(pattern):
+        return _Compiled(None, r"\C would cut characters in pieces")
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _MAX_MEMORY_BYTES
+    try:
+        made = re2.compile(pattern, options)
+    except re2.error as fault:
+        (said,) = fault.args
+        return _Compiled(None, said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said))
+    except UnicodeEncodeError:
+        return _Compiled(None, "it has characters that are no Unicode text")
+    if made.programsize > _MAX_PROGRAM:
+        return _Compiled(None, "it is too large: fewer repetitions by number make it smaller")
+    return _Compiled(made, None)

@@ -1,0 +1,127 @@
+"""Interpreters that take code from the line or from their input, in place of a file that the line names."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from policy.names import words
+
+if TYPE_CHECKING:
+    from policy.shell_findings import Findings
+    from policy.shell_words import Word
+
+
+class Interpreter(NamedTuple):
+    """How its own arguments end. `code`: options that bring code, or make it read some. `valued`: options whose value
+    is the next word. `flags`: options without one. `asks`: options with which it reads nothing from its input. Behind
+    an option that is none of these nothing is taken for the script."""
+
+    code: re.Pattern[str]
+    valued: frozenset[str] = frozenset()
+    flags: re.Pattern[str] = re.compile(r"(?!)")
+    asks: re.Pattern[str] = re.compile(r"--version|--help")
+    reads_input: bool = True
+
+
+_PYTHON_FLAGS = "[bBdEhIOPqRsSuvx]*"
+_JAVASCRIPT = Interpreter(
+    re.compile(
+        r"-[ep].*|-i|-|--eval.*|--print.*|--interactive|--import.*|--(?:experimental-)?loader.*|--run.*|inspect|debug|repl"
+    ),
+    words("-r --require -C --conditions"),
+    re.compile(r"--[a-z0-9-]+=.*|--(?:no|trace|enable)-[a-z-]+|--watch|-c|--check"),
+    re.compile(r"-v|-h|--version|--help|--v8-options|--test"),
+)
+_LUA = Interpreter(re.compile(r"-e.*|-i|-"), frozenset({"-l"}), re.compile(r"-[EW]"), re.compile(r"-v"))
+
+INTERPRETERS: dict[str, Interpreter] = {
+    **dict.fromkeys(
+        ("python", "pypy"),
+        Interpreter(
+            re.compile(rf"-{_PYTHON_FLAGS}[ci].*|-"),
+            words("-W -X --check-hash-based-pycs"),
+            re.compile(r"-[bBdEIOPqRsSuvx]+|-[WX].+"),
+            re.compile(r"-V+|-h|-\?|--version|--help(?:-[a-z]+)?"),
+        ),
+    ),
+    "perl": Interpreter(
+        re.compile(r"-[A-Za-z0-9.]*[eEdMm].*|-x.*|-"),
+        frozenset({"-I"}),
+        re.compile(r"-[wWtTnplasSuUcX0-9]+|-I.+|-i[.A-Za-z~]*"),
+        re.compile(r"-v|-V.*|-h|--version|--help"),
+    ),
+    "ruby": Interpreter(
+        re.compile(r"-[A-Za-z0-9.]*[ex].*|-"),
+        words("-I -r -E -C"),
+        re.compile(r"-[wWvnplasSc]+|-[IrEKW].+|--(?:enable|disable)[=-].+"),
+        re.compile(r"-v|-h|--version|--help|--copyright"),
+    ),
+    **dict.fromkeys(("node", "nodejs", "tsx", "ts-node"), _JAVASCRIPT),
+    "php": Interpreter(
+        re.compile(r"-[rRBEdaS].*|--run.*|--process-.*|--interactive|--define.*|--server.*|-"),
+        words("-c -f -z -t"),
+        re.compile(r"-[nCHlsw]+"),
+        re.compile(r"-v|-h|-m|-i|--version|--help|--ini|-f"),
+    ),
+    **dict.fromkeys(("lua", "luajit"), _LUA),
+    "rscript": Interpreter(re.compile(r"-e.*|-"), flags=re.compile(r"--.*")),
+    "julia": Interpreter(re.compile(r"-[eEiL].*|--eval.*|--print.*|--load.*|-"), flags=re.compile(r"--[a-z-]+=.*")),
+    "elixir": Interpreter(re.compile(r"-e.*|--eval.*|--rpc-eval.*|-S.*|-")),
+    "groovy": Interpreter(re.compile(r"-e.*|-")),
+    "scala": Interpreter(re.compile(r"-e.*|-")),
+    "ipython": Interpreter(re.compile(r"-c.*|-i|--.*|-")),
+}
+"""By base name in lower case, without a version number."""
+
+_MODULE = re.compile(rf"-{_PYTHON_FLAGS}m(.*)")
+_CODE_MODULES = words(
+    "timeit pdb cProfile profile trace runpy code codeop idlelib idlelib.idle asyncio IPython ptpython bpython "
+    "ipykernel ipykernel_launcher memory_profiler line_profiler kernprof tox nox invoke pre_commit scons SCons doit"
+)
+"""Modules that take code from the line or their input, or start what their own files list."""
+_INPUT_FILES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+
+
+def judge_interpreter(program: str, family: str, args: list[Word], found: Findings) -> None:
+    """Notes code that an interpreter (`family` is its base name without version) is given or reads. A script that is
+    named is a file, like the program itself."""
+    interpreter = INTERPRETERS.get(family)
+    if interpreter is None:
+        return
+    what = _code(interpreter, family, args)
+    if what is not None:
+        found.hide(program, what, in_line=True)
+
+
+def _code(interpreter: Interpreter, family: str, args: list[Word]) -> str | None:
+    sure, asked, place = True, False, 0
+    while place < len(args):
+        text = args[place].text
+        module = _MODULE.fullmatch(text or "") if family in {"python", "pypy"} else None
+        if module is not None:
+            return _module(module[1] or None, args[place + 1 :])
+        if text is None:
+            # Whatever it expands to, its first word starts with what stands before the expansion.
+            prefix = args[place].prefix
+            return "…" if not prefix or prefix.startswith(("-", *_INPUT_FILES)) else None
+        if interpreter.code.fullmatch(text) or text.startswith(_INPUT_FILES):
+            return text
+        asked = asked or interpreter.asks.fullmatch(text) is not None
+        if text in interpreter.valued:
+            place += 1
+            if place < len(args) and args[place].splits:
+                return "…"
+        elif not text.startswith("-"):
+            if sure:
+                return None
+        elif not asked and not interpreter.flags.fullmatch(text):
+            sure = False
+        place += 1
+    named = any(word.text is None or not word.text.startswith("-") for word in args)
+    return None if asked or (not sure and named) or not interpreter.reads_input else "what it reads"
+
+
+def _module(joined: str | None, rest: list[Word]) -> str | None:
+    name = joined or (rest[0].text if rest else None)
+    return f"-m {name or '…'}" if name is None or name in _CODE_MODULES else None
