@@ -13,7 +13,7 @@ from policy.decision import Decision
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, UrlFacts
 from policy.names import READS_TOO, SIZED_CAPABILITIES
 from policy.names import CapabilityName as Name
-from policy.paths import covering, is_absolute, is_under, normalize, problem_with, process_place, roots
+from policy.paths import covering, is_absolute, is_share, is_under, normalize, problem_with, process_place, roots
 from policy.risk import assess
 
 if TYPE_CHECKING:
@@ -154,6 +154,9 @@ def path_rules(case: Case) -> Decision | str | None:
             blocked = _blocking(case, place)
             if blocked is not None:
                 return denied(entry.name, where(entry, "blockedPaths", blocked), f"path is blocked: {place}")
+            if entry.allowed_paths is None and is_share(place, os):
+                reason = f"a share may be a blocked path under another name, and no allowed path names it: {place}"
+                return denied(entry.name, where(entry, "blockedPaths"), reason)
     if entry.allowed_paths is None:
         return None
     admitted = covering(real, _root_table(case, "allowed"), os, "narrow")

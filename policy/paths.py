@@ -20,8 +20,11 @@ _MAX_LENGTH: dict[OsFamily, int] = {"posix": 4096, "windows": 32_000}
 PROCESS_PLACES = frozenset({"/proc", "/dev/fd"})
 _DRIVE = re.compile(r"[A-Za-z]:")
 _DEVICE = re.compile(r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|CLOCK\$|(?:COM|LPT)[0-9¹²³])\s*(?:[.:].*)?", re.IGNORECASE)
-_SHORT_NAME = re.compile(r"[^.~ ]{1,6}~[0-9]{1,6}(?:\.[^.]{0,3})?")
-_IGNORED = re.compile("[\u00ad\u034f\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]")
+_SHORT_NAME = re.compile(r"[^. ]{0,6}~[0-9]{1,6}(?:\.[^.]{0,3})?")
+_IGNORED = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 """Characters that some file systems (HFS+, ext4 with case folding) leave out of a comparison of names."""
 _NOT_IN_NAMES = re.compile(r'[<>"|?*\x00-\x1f]')
 
@@ -56,6 +59,12 @@ def is_absolute(path: str, os: OsFamily) -> bool:
         return path.startswith("/")
     plain = path.replace("/", "\\")
     return bool(re.match(r"[A-Za-z]:\\|\\\\[^\\]+\\[^\\]+", plain))
+
+
+def is_share(path: str, os: OsFamily) -> bool:
+    """True for a normalised absolute path of Windows on a share (`\\\\host\\share\\…`), which may be a directory of this
+    machine (`\\\\localhost\\C$`): its spelling does not say."""
+    return os == "windows" and path.startswith("\\\\")
 
 
 def is_under(path: str, root: str, os: OsFamily, width: Width = "narrow") -> bool:

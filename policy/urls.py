@@ -18,14 +18,18 @@ _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{0,5}))?")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
-_DOTS = str.maketrans({"。": ".", "．": ".", "｡": "."})
+_MAX_HOST = 253
 _SCHEMES = frozenset({"http", "https"})
-_LOCAL_NAMES = frozenset({"localhost", "local", "internal", "localdomain"})
+_LOCAL_NAMES = frozenset(
+    {"localhost", "local", "internal", "localdomain", "home", "corp", "lan", "intranet", "private", "home.arpa"}
+)
+"""Reserved (RFC 6761, 6762, 8375, `internal`), or never given out because local networks use them."""
 
 _NOT_PUBLIC_V4 = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
     "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
     "224.0.0.0/4", "240.0.0.0/4",
+    "168.63.129.16/32",  # the platform of a cloud to its machines, though the address is out of a public range
 )  # fmt: skip
 _PUBLIC_V6 = "2000::/3"
 _NOT_PUBLIC_V6 = ("2001::/23", "2001:db8::/32", "3fff::/20")
@@ -110,8 +114,12 @@ def is_address(host: str) -> bool:
 
 
 def is_local_name(host: str) -> bool:
-    """True for names that by convention never leave the machine or its network."""
-    return host.rpartition(".")[2] in _LOCAL_NAMES
+    """True for names that never leave the machine or its network: by convention, or because they have one label, which
+    no public name has."""
+    if is_address(host):
+        return False
+    labels = host.split(".")
+    return len(labels) == 1 or labels[-1] in _LOCAL_NAMES or ".".join(labels[-2:]) in _LOCAL_NAMES
 
 
 def address_is_public(address: str) -> bool:
@@ -172,19 +180,25 @@ def _canonical_host(host: str) -> str:
             return f"::ffff:{low >> 16:x}:{low & 0xFFFF:x}"
         return str(address)
     if not host.isascii():
-        host = _to_ascii(host.translate(_DOTS))
+        host = _to_ascii(host)
     host = host.lower().removesuffix(".")
     labels = host.split(".")
     if _NUMBER.fullmatch(labels[-1]):
         return _canonical_v4(host, labels)
-    if len(host) > 253 or not all(map(_LABEL.fullmatch, labels)):
+    if len(host) > _MAX_HOST or not all(map(_LABEL.fullmatch, labels)):
         raise UrlProblem(f"{host!r} is not a host name")
     return host
 
 
 def _to_ascii(host: str) -> str:
+    """By IDNA 2008, with the mappings of UTS 46 and no transition: what the HTTP client asks for. The standard library
+    goes by IDNA 2003, to which `ß` is `ss`, and so another host."""
+    if len(host) > _MAX_HOST:
+        raise UrlProblem(f"the host is longer than {_MAX_HOST} characters")
+    import idna
+
     try:
-        return host.encode("idna").decode("ascii")
+        return idna.encode(host, uts46=True).decode("ascii")
     except UnicodeError:
         raise UrlProblem(f"{host!r} is not an internationalised host name") from None
 

@@ -110,13 +110,23 @@ def _facts(row: ToolRow, case: TrialCase, here: Surroundings) -> ActionFacts:
         raise UnusableArguments(f"argument {row.argument!r} must be a non-empty string")
     stated = case.facts or StatedFacts()
     if row.subject == "command":
-        asked = case.arguments.get("cwd") or there.workspace
-        if not isinstance(asked, str):
-            raise UnusableArguments("argument 'cwd' must be a string")
-        return CommandFacts(subject, normalize(asked, there.os_family, there.workspace), there.shell, there.home)
+        return _command_facts(case, subject, stated, there)
     if row.subject == "url":
         return UrlFacts(subject, str(case.arguments.get("method") or "GET").upper(), stated.resolved_addresses)
     return _path_facts(row, case, subject, stated, there)
+
+
+def _command_facts(case: TrialCase, subject: str, stated: StatedFacts, there: Surroundings) -> CommandFacts:
+    """A file that the line redirects to or from leads where the case says, else where its spelling says."""
+    from policy.commands import parse, referenced_paths
+
+    asked = case.arguments.get("cwd") or there.workspace
+    if not isinstance(asked, str):
+        raise UnusableArguments("argument 'cwd' must be a string")
+    cwd = normalize(asked, there.os_family, there.workspace, there.home)
+    spellings = referenced_paths(parse(subject, there.shell), cwd, there.home)
+    real_paths = {path: stated.real_path or normalize(path, there.os_family) for path in spellings}
+    return CommandFacts(subject, cwd, there.shell, there.home, real_paths)
 
 
 def _path_facts(row: ToolRow, case: TrialCase, subject: str, stated: StatedFacts, there: Surroundings) -> PathFacts:

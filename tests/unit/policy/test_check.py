@@ -63,6 +63,17 @@ def test_windows_paths_fold_case_and_posix_paths_do_not() -> None:
     assert not verdict("File.Read", path("/W/a")).allowed
 
 
+@pytest.mark.parametrize("share", ["\\\\localhost\\C$\\secret\\a", "\\\\srv\\docs\\a", "//127.0.0.1/c$/secret/a"])
+def test_a_share_may_be_a_blocked_place_under_another_name(share: str) -> None:
+    blocking = {"name": "File.Read", "blockedPaths": ["C:\\secret"]}
+    answer = verdict("File.Read", path(share), bundle(blocking), os="windows")
+    assert (answer.decision, answer.rule) == ("DENIED", "capabilities[File.Read].blockedPaths")
+    assert verdict("File.Read", path("C:\\link", share), bundle(blocking), os="windows").decision == "DENIED"
+    named = bundle({**blocking, "allowedPaths": ["\\\\localhost\\C$", "\\\\srv\\docs", "//127.0.0.1/c$"]})
+    assert verdict("File.Read", path(share), named, os="windows").allowed
+    assert verdict("File.Read", path(share), bundle({"name": "File.Read"}), os="windows").allowed
+
+
 @pytest.mark.parametrize("capability", ["File.Read", "File.Write", "File.Delete"])
 @pytest.mark.parametrize(
     ("absolute", "expected", "rule"),

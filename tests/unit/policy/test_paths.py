@@ -88,6 +88,9 @@ def test_refusing_looks_wider_than_permitting() -> None:
         ("/h/\u03a3\u03c2/x", "/h/\u03c3\u03c3"),
         ("/h/.s\u200csh/x", "/h/.ssh"),
         ("/h/.ss\ufeffh/x", "/h/.ssh"),
+        ("/h/.ss\u3164h/x", "/h/.ssh"),
+        ("/h/.s\u061csh/x", "/h/.ssh"),
+        ("/h/.s\U000e0041sh/x", "/h/.ssh"),
     ],
 )
 def test_any_posix_system_may_have_a_file_system_that_folds(path: str, root: str) -> None:
@@ -129,6 +132,7 @@ def test_spellings_that_pass_through_what_each_process_sees_differently(path: st
     [
         "C:\\a\\NUL", "C:\\con.txt", "C:\\a\\com1", "C:\\a\\LPT\u00b9.log", "C:\\a\\f.txt::$DATA", "C:\\a:b", "C:a",
         "\\a", "C:\\a.\\b", "C:\\a \\b", "\\\\?\\C:\\a", "\\\\.\\pipe\\x", "//?/C:/a", "C:\\PROGRA~1\\x", "C:\\a\0",
+        "C:\\MY~SEC~1\\x", "C:\\~1",
         "C:\\a*", "",
     ],
 )  # fmt: skip
@@ -136,7 +140,10 @@ def test_windows_spellings_that_are_refused(path: str) -> None:
     assert problem_with(path, "windows") is not None
 
 
-@pytest.mark.parametrize("path", ["C:\\a\\console.txt", "C:\\a\\.git", "\\\\srv\\share\\x", "..\\a", "a b", "C:\\"])
+@pytest.mark.parametrize(
+    "path",
+    ["C:\\a\\console.txt", "C:\\a\\.git", "C:\\~$a.docx", "C:\\a~b", "\\\\srv\\share\\x", "..\\a", "a b", "C:\\"],
+)
 def test_windows_spellings_that_are_fine(path: str) -> None:
     assert problem_with(path, "windows") is None
 

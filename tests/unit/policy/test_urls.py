@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.check import check_tool
-from policy.urls import UrlProblem, address_is_public, host_of
+from policy.urls import UrlProblem, address_is_public, host_of, is_local_name
 
 from .helpers import NOW, bundle, url
 
@@ -16,6 +16,12 @@ from .helpers import NOW, bundle, url
         ("https://Example.COM./x", "example.com"),
         ("http://example.com:8080?q", "example.com"),
         ("https://b\u00fccher.example/", "xn--bcher-kva.example"),
+        ("https://B\u00dcCHER.example/", "xn--bcher-kva.example"),
+        ("https://bu\u0308cher.example/", "xn--bcher-kva.example"),
+        ("https://stra\u00dfe.example/", "xn--strae-oqa.example"),
+        ("https://\u03b2\u03cc\u03bb\u03bf\u03c2.example/", "xn--nxasmm1c.example"),
+        ("https://\uff45xample\uff0ecom/", "example.com"),
+        ("http://\u2460\u2461\u2466.0.0.1/", "127.0.0.1"),
         ("http://127.0.0.1", "127.0.0.1"),
         ("http://2130706433", "127.0.0.1"),
         ("http://0x7f.1", "127.0.0.1"),
@@ -36,7 +42,8 @@ def test_hosts_have_one_spelling(text: str, host: str) -> None:
         "http://good.com\\@evil.com", "http://a b.com", "http://a.com\n.evil.com", "http://", "http://a.com:99999",
         "http://1.2.3.4.5",
         "http://256.1.1.1", "http://a..com", "http://[::1", "http://[fe80::1%25eth0]", "javascript:x",
-        "http://09.1.1.1", "http://-a.com", "http://%6cocalhost",
+        "http://09.1.1.1", "http://-a.com", "http://%6cocalhost", "http://a\u200cb.com", "http://a\u200db.com",
+        "http://a\u2100b.com", "http://a\uff03.com", "http://a\u2028b.com", "http://" + "\u00fc" * 300 + ".com",
     ],
 )  # fmt: skip
 def test_urls_that_are_refused(text: str) -> None:
@@ -107,11 +114,28 @@ def test_domain_rules_go_by_label(text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["http://localhost", "http://a.localhost", "http://127.0.0.1", "http://0", "http://[::1]"]
-)
+    "text",
+    [
+        "http://localhost", "http://a.localhost", "http://127.0.0.1", "http://0", "http://[::1]", "http://printer",
+        "http://metadata.google.internal", "http://nas.local", "http://router.home.arpa", "http://wiki.corp",
+        "http://router.lan", "http://intranet.home", "http://168.63.129.16",
+    ],
+)  # fmt: skip
 def test_local_addresses_are_denied_unless_listed_as_such(text: str) -> None:
     assert decide(text)[0] == "DENIED"
     assert decide(text, allowedDomains=[host_of(text)])[0] == "ALLOWED"
+
+
+def test_what_two_standards_of_international_names_read_differently_is_another_name() -> None:
+    """The old standard makes `ss` of it, and the request goes by the new one."""
+    assert decide("https://stra\u00dfe.example", allowedDomains=["strasse.example"])[0] == "DENIED"
+    assert decide("https://stra\u00dfe.example", allowedDomains=["xn--strae-oqa.example"])[0] == "ALLOWED"
+    assert decide("https://xn--strae-oqa.example", blockedDomains=["stra\u00dfe.example"])[0] == "DENIED"
+
+
+@pytest.mark.parametrize("text", ["http://notlocal", "http://homearpa.org", "http://[2606:4700::1111]/", "http://a.b"])
+def test_public_names_are_not_local(text: str) -> None:
+    assert is_local_name(host_of(text)) is (text == "http://notlocal")
 
 
 def test_looked_up_addresses_count() -> None:
