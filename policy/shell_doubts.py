@@ -6,6 +6,7 @@ Each function looks at one node and returns why the line can't be decided, or No
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from policy.names import words
@@ -21,7 +22,9 @@ _PLAIN_EXPANSION = re.compile(r"\$\{#?(?:[A-Za-z0-9_]+|[@*#?])(?:\}|:?[-+]|%%?|#
 _NUMBERS_ONLY = re.compile(r"[0-9\s+*/%()<>=!&|^~?:,.-]*")
 _COMPARES_NUMBERS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
 _CONTINUATION = re.compile(r"\\\n")
-_ODD_SPACE = re.compile(r"[^\S \t\n]")
+_ESCAPED_BLANK = re.compile(r"(?:^|[\s;|&(){}<>!`])\\[ \t\v\f]")
+_DOLLARS = re.compile(rb"\$\$[{(\[`'$]")
+_ODD_SPACE = re.compile(r"[^\S \t\n]|[\ufeff\u200b\u2060]")
 _DATA = frozenset({"string_content", "heredoc_content"})
 _EVALUATED = "arithmetic on more than numbers, whose text is evaluated"
 
@@ -47,9 +50,12 @@ def _arithmetic(source: bytes, node: Node) -> str | None:
 
 
 def _substitution(source: bytes, node: Node) -> str | None:
-    if source[node.start_byte : node.start_byte + 1] == b"`" and "\\" in text_of(source, node):
+    if source[node.start_byte : node.start_byte + 1] != b"`":
+        return None
+    if b"\\" in source[node.start_byte : node.end_byte]:
         return "backquotes with a backslash in them, which is read twice"
-    return None
+    # The shell looks for the end without regard to quotes.
+    return "backquotes in backquotes" if b"`" in source[node.start_byte + 1 : node.end_byte - 1] else None
 
 
 def _leaf(source: bytes, node: Node) -> str | None:
@@ -103,6 +109,10 @@ def heredoc_end(source: bytes, node: Node) -> str | None:
 
 def _test(source: bytes, node: Node) -> str | None:
     bracket = node.children[0].type
+    if bracket != "((" and not _stands_alone(source, node.children[0]):
+        return f"{bracket} that is part of a longer word"
+    if bracket == "[" and b"\n" in source[node.start_byte : node.end_byte]:
+        return "[ over several lines, each of which is a command"
     if bracket == "[[":
         return next(filter(None, (_evaluates(source, one) for one in descendants(node))), None)
     return _arithmetic(source, node) if bracket == "((" else None
@@ -120,11 +130,29 @@ def _evaluates(source: bytes, node: Node) -> str | None:
 
 
 def _compound(source: bytes, node: Node) -> str | None:
-    return _arithmetic(source, node) if node.children and node.children[0].type == "((" else None
+    opening = node.children[0] if node.children else None
+    if opening is None or opening.type == "((":
+        return _arithmetic(source, node) if opening else None
+    return None if opening.type != "{" or _stands_alone(source, opening) else "{ that is part of a longer word"
+
+
+def _stands_alone(source: bytes, node: Node) -> bool:
+    return source[node.end_byte : node.end_byte + 1] in {b" ", b"\t", b"\n"}
 
 
 def _function(_source: bytes, _node: Node) -> str | None:
     return "defines a function, which gives a name another meaning"
+
+
+def _gaps(_source: bytes, node: Node) -> str | None:
+    """The grammar passes over blanks where the shell begins another word."""
+    if any(left.end_byte != right.start_byte for left, right in pairwise(node.children)):
+        return f"blanks inside of what is one word: {node.type}"
+    return None
+
+
+def _negated(source: bytes, node: Node) -> str | None:
+    return None if _stands_alone(source, node.children[0]) else "! that is part of a longer word"
 
 
 def _comment(source: bytes, node: Node) -> str | None:
@@ -144,23 +172,40 @@ DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
     "compound_statement": _compound,
     "function_definition": _function,
     "comment": _comment,
+    "negated_command": _negated,
+    **dict.fromkeys(words("concatenation variable_assignment simple_expansion command_name"), _gaps),
     **dict.fromkeys(words("word number regex extglob_pattern string_content heredoc_content brace_expression"), _leaf),
 }
 """By type of node."""
 
 
-def spaces(source: bytes, quoted: list[tuple[int, int]]) -> list[str]:
-    """bash joins continued lines where the grammar sees a blank, and knows fewer blanks than the grammar does."""
-    if b"\\\n" not in source and source.isascii():
+def is_swollen(source: bytes, token: Node) -> bool:
+    """Whether a token's text is not just what its type says: one may swallow the word in front of it."""
+    text = text_of(source, token)
+    return not token.children and text.rstrip("\n") != token.type.rstrip("\n") and text != "$$"
+
+
+def spaces(source: bytes, quoted: list[tuple[int, int]], literal: list[tuple[int, int]]) -> list[str]:
+    """bash joins continued lines where the grammar sees a blank, and knows fewer blanks than the grammar does. What is
+    `quoted` does not count; `literal` are the single quotes of these, in which `$$` means nothing."""
+    if b"\\" not in source and b"$$" not in source and source.isascii():
         return []
-    masked = bytearray(source)
-    for start, end in quoted:
-        masked[start:end] = b"." * (end - start)
-    text = masked.decode("utf-8", "replace")
+    text = _masked(source, quoted).decode("utf-8", "replace")
     reasons = ["a blank that the shell does not take for one"] if _ODD_SPACE.search(text) else []
     if any(text[max(match.start() - 1, 0)] not in " \t;&|" for match in _CONTINUATION.finditer(text)):
         reasons.append("a word continued on the next line")
+    if _ESCAPED_BLANK.search(text):
+        reasons.append("an escaped blank at the start of a word, which the grammar passes over")
+    if b"$$" in source and _DOLLARS.search(_masked(source, literal)):
+        reasons.append("$$ in front of what may be an expansion")
     return reasons
+
+
+def _masked(source: bytes, spans: list[tuple[int, int]]) -> bytearray:
+    masked = bytearray(source)
+    for start, end in spans:
+        masked[start:end] = b"." * (end - start)
+    return masked
 
 
 # Plain sh: dash and ash read these as something else

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from policy import shell_tables as tables
 from policy.shell_arguments import base_name, judge_arguments
 from policy.shell_findings import check_assignment
-from policy.shell_words import UNKNOWN, Word
+from policy.shell_words import UNKNOWN, Word, plain
 
 if TYPE_CHECKING:
     from policy.shell_findings import Findings
@@ -115,6 +115,9 @@ def _behind(base: str, wrapper: tables.Wrapper, args: list[Word], found: Finding
         assignment = _ASSIGNMENT.fullmatch(text) if wrapper.assigns else None
         if assignment:
             check_assignment(assignment[1], found)
+        elif _is_refused(base, text, place):
+            found.doubt(f"{base} {text} is not followed")
+            return []
         elif text == "--":
             place += 1
             break
@@ -127,6 +130,9 @@ def _behind(base: str, wrapper: tables.Wrapper, args: list[Word], found: Finding
             if not taken:
                 found.doubt(f"{base} {text} is not followed")
                 return []
+            if base == "env" and text.startswith(("-u", "--u")):
+                value = args[place + 1 : place + 2] if taken == 2 else [plain(text[2:].rpartition("=")[2])]
+                check_assignment((value[0].text if value else None) or "PATH", found)
             marker = _replacement(base, text, args, place) or marker
             place += taken - 1
         place += 1
@@ -136,6 +142,12 @@ def _behind(base: str, wrapper: tables.Wrapper, args: list[Word], found: Finding
     if marker is not None:
         inner = [UNKNOWN if word.text is not None and marker in word.text else word for word in inner]
     return [*inner, UNKNOWN] if wrapper.appends and inner else inner
+
+
+def _is_refused(base: str, text: str, place: int) -> bool:
+    if base in tables.ONE_OPTION:
+        return text.startswith("-") and (place > 0 or text != "-p")
+    return base == "env" and text == "-"  # its `-i`
 
 
 def _option_length(base: str, text: str, flags: list[str], valued: list[str]) -> int:

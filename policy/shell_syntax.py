@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
-from policy.shell_doubts import DELIMITER, DOUBTS, not_posix, spaces, text_of
+from policy.shell_doubts import DELIMITER, DOUBTS, is_swollen, not_posix, spaces, text_of
 from policy.shell_findings import Findings, check_assignment
 from policy.shell_words import Word, read_word
 
@@ -89,6 +89,7 @@ class _Walk:
         self.expansion = (0, 0)  # the outermost one that was met last
         self.events: list[Command | Redirect] = []
         self.quoted: list[tuple[int, int]] = []
+        self.literal: list[tuple[int, int]] = []
         self.handlers = {
             "command": self._command,
             "redirected_statement": self._redirected,
@@ -113,7 +114,7 @@ class _Walk:
             children = handler(node, repeats) if handler else self._plain(node)
             repeats = repeats or kind in _LOOPS
             stack.extend((child, repeats) for child in reversed(children))
-        for reason in spaces(self.source, self.quoted):
+        for reason in spaces(self.source, self.quoted, self.literal):
             self.found.doubt(reason)
         return self.events
 
@@ -128,6 +129,8 @@ class _Walk:
                 self.found.doubt(reason)
         if kind in _QUOTES:
             self.quoted.append((node.start_byte, node.end_byte))
+        if kind == "raw_string":
+            self.literal.append((node.start_byte, node.end_byte))
         inside = self.expansion[0] <= node.start_byte < self.expansion[1]
         if kind == "expansion" and not inside:
             self.expansion = (node.start_byte, node.end_byte)
@@ -140,6 +143,8 @@ class _Walk:
     def _plain(self, node: Node) -> list[Node]:
         if node.is_missing:
             self.found.doubt("the line cannot be parsed")
+        if not node.is_named and is_swollen(self.source, node):
+            self.found.doubt(f"{node.type} with something in front of it")
         if not node.is_named or node.type in _LEAVES:
             if node.type == "file_descriptor" and not self._starts_word(node):
                 self.found.doubt("a file descriptor that belongs to a word")

@@ -60,8 +60,9 @@ def _wrapper(flags: str = "", valued: str = "", **rest: int) -> Wrapper:
 
 
 WRAPPERS: dict[str, Wrapper] = {
-    "time": _wrapper("-p -v --verbose --portability", "-f --format"),
-    "env": _wrapper("-i -0 --ignore-environment --null -", "-u --unset", assigns=1),
+    "time": _wrapper("-p"),
+    # Not `-i`: without PATH a shell looks where it was built to, which may be the working directory.
+    "env": _wrapper("-0 --null", "-u --unset", assigns=1),
     "nice": _wrapper("", "-n --adjustment"),
     "nohup": _wrapper(),
     "setsid": _wrapper("-f -w -c --fork --wait --ctty"),
@@ -71,7 +72,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "doas": _wrapper("-n", "-u"),
     "command": _wrapper("-p"),
     "builtin": _wrapper(),
-    "exec": _wrapper("-c -l", "-a"),
+    "exec": _wrapper(),
     "noglob": _wrapper(),
     "nocorrect": _wrapper(),
     "ionice": _wrapper("-t --ignore", "-c -n --class --classdata"),
@@ -82,6 +83,9 @@ WRAPPERS: dict[str, Wrapper] = {
         appends=1,
     ),
 }
+
+ONE_OPTION = frozenset({"time", "exec"})
+"""`-p` may be the first word behind `time`; any other word with a dash names the program, in one shell or another."""
 
 RUNNERS: frozenset[tuple[str, str]] = frozenset(
     {

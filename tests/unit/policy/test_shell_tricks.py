@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from policy.facts import ShellName
 
 LISTED = [
-    "[", ":", "awk", "cat", "declare", "echo", "env", "export", "find", "gcc", "grep", "ls", "mapfile", "printf",
-    "read", "rg", "sh", "sort", "tar", "test", "true", "unset", "zip",
+    "[", ":", "awk", "cat", "declare", "echo", "env", "exec", "export", "find", "gcc", "grep", "ls", "mapfile",
+    "printf", "read", "rg", "sh", "sort", "tar", "test", "time", "true", "unset", "zip",
 ]  # fmt: skip
 
 TRICKS = {
@@ -63,6 +63,60 @@ TRICKS = {
         'echo "`echo \\$(evil)`"',
         "echo \"`echo '\\$(evil)'`\"",
     ],
+    "backquotes: the first one that is not escaped ends it, in quotes too": [
+        "echo \"`cat '``''evil #'\"\"`\"",
+        "echo `ls '``evil`'`",
+    ],
+    "dollars: $$ is the shell's number, and what follows is on its own": [
+        'echo "$${"\'$(evil)\'"}"',
+        "echo $${x'$(evil)'}",
+        "echo $$'\\'$(evil)\\''",
+    ],
+    "names: one that starts like a bracket or a brace": [
+        "[e]",
+        "[ev]il",
+        "[! -e x ]",
+        "[-n a ]",
+        "[[$x ]]",
+        "[[* ]]",
+        "[[a > out ]]",
+        "![ -n a ]",
+        "![[ a =]]",
+        "!(ls)",
+        "{}",
+        "for x in a; do {}; done",
+        "{ls;}",
+        "time -pp",
+        "time -p -p",
+        "time -v ls",
+        "time -- -- ls",
+        "exec -c ls",
+        "exec -a x ls",
+        "exec -- ls",
+        "\\ ls",
+        "ls;\\\tls",
+        "\ufeffls",
+        "\u200bls",
+    ],
+    "blanks: the grammar passes over some inside of a word": ["x=$ evil", "ls; x=$ evil", "x=a$ evil"],
+    "tokens: << takes the word in front of it for its own": [
+        "find . -delete<<E\nE",
+        "find . -exec evil +<<E\nE",
+        "A=1 find . -delete<<'E'\nE",
+        "sh -c evil<<E\nE",
+        "env -S evil<<-E\nE",
+    ],
+    "variables: without PATH a shell looks in the working directory": [
+        "env -i sh -c ls",
+        "env - ls",
+        "env --ignore-environment sh -c ls",
+        "env -u PATH sh -c ls",
+        "env -uPATH sh -c ls",
+        "env --unset=PATH sh -c ls",
+        "env --unset PATH ls",
+        "env -u $x ls",
+    ],
+    "lines: each line between brackets is a command": ["[ ! a\n= b ]", "[ a =\\\n b ]", '[ "" =""\n]'],
     "patterns: [[ and case expand theirs": [
         "[[ ab =~ a`evil` ]]",
         "[[ ab =~ [$(evil)] ]]",
@@ -141,6 +195,8 @@ NEIGHBOURS = {
         'echo "${x:-"$(ls)"}"',
         "echo '${x:-`evil`}'",
     ],
+    "dollars": ['echo "$$" $$ a$$ "/w/x.$$.y" "$$"', "echo 'a$b' a$", 'echo "$x$y" "$x${y}"'],
+    "brackets": ["[[ a ]]", "{ ls; }", "{\nls\n}", "[ a ]", "time -p ls", "exec ls", "exec > out", "ls a\\ b \\\n c"],
     "backquotes": ["echo `ls`", 'echo "`ls -l`"', "echo 'a `b`'", 'echo "a \\`b\\`"'],
     "patterns": [
         "[[ $a == b* ]]",
@@ -160,7 +216,13 @@ NEIGHBOURS = {
         "export A",
     ],
     "test": ["test -f x", 'test -f "$x"', '[ "$a" = "$b" ]', '[ -n "$a" ]', "[ a -nt b ] || ls", '[ ! -e "$x" ]'],
-    "variables": ["NODE_ENV=test ls", "env A=1 ls", "TZ=UTC LANG=C ls", "DEBUG=1 tar cf a.tar ."],
+    "variables": [
+        "NODE_ENV=test ls",
+        "env A=1 ls",
+        "env -u A -uB --unset=C ls",
+        "TZ=UTC LANG=C ls",
+        "DEBUG=1 tar cf a.tar .",
+    ],
     "awk": [
         "awk '{print $1}' a",
         "awk -F: '$3 > 5 { print $1 }' a",

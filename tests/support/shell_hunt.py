@@ -1,0 +1,213 @@
+"""Judges shell lines and runs those that are allowed in a jail: `python -m tests.support.shell_hunt --lines 100000`.
+
+One JSON line on stdout for each escape (a line that was allowed and did what the policy forbids), with a shorter line
+that does the same, and a last one with the counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agent_host.routing.capabilities import TOOLS
+from agent_host.routing.facts import Surroundings, gather
+from policy.bundle import bundle_from_trusted
+from policy.check import check_tool
+from policy.commands import parse
+from tests.support.shell_corpus import corpus
+from tests.support.shell_jail import LISTED, Jail, limits
+from tests.support.shell_lines import Lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from policy.facts import ShellName
+
+_NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+_ABSOLUTE = re.compile(r"(?<![\w.])/|~[\w+-]|\$\w+/")
+_FUNCTION = re.compile(r"\(\s*\)")
+_WRITES_BY_ARGUMENT = re.compile(r"git\b.*\b(?:clone|init|config|archive|bundle|worktree|format-patch)\b|sed\b.*-\w*i")
+_MOST_CLIMBS = 4
+_LONGEST_SEARCH = 400
+
+
+class Found(NamedTuple):
+    """A line that was allowed and escaped."""
+
+    shell: str
+    line: str
+    problem: str
+
+
+def policy(jail: Jail, *, anywhere: bool = False) -> Callable[[str, ShellName], bool]:
+    """The verdict of the product, by a bundle that lists programs and lets `out` be written (`anywhere`: all of the
+    jail). The facts are gathered as for a RunCommand call."""
+    grants: list[dict[str, Any]] = [
+        {"name": "Shell.Exec", "allowedCommands": list(LISTED)},
+        {"name": "File.Read", "allowedPaths": [jail.root]},
+        {"name": "File.Write", "allowedPaths": [jail.root if anywhere else jail.out]},
+    ]
+    names = ("policyBundleVersion", "tenantId", "userId", "sessionId")
+    bundle = bundle_from_trusted(
+        {
+            **dict.fromkeys(names, "jail"),
+            "schemaVersion": "1.0",
+            "expiresAt": "2026-01-02T00:00:00Z",
+            "capabilities": grants,
+            "llmPolicy": {"allowedModels": ["m"], "maxInputTokens": 1, "maxOutputTokens": 1, "maxSessionTokens": 1},
+            "approvalRules": [],
+        }
+    )
+
+    def judge(line: str, shell: ShellName) -> bool:
+        facts = gather(TOOLS["RunCommand"], {"command": line}, Surroundings(jail.work, jail.home, "posix", shell))
+        return check_tool(bundle, "Shell.Exec", facts, now=_NOW, workspace=jail.work).allowed
+
+    return judge
+
+
+def first_word(line: str, _shell: ShellName) -> bool:
+    """A judge that is easily talked round."""
+    return line.split(maxsplit=1)[0] in LISTED if line.strip() else False
+
+
+def hunt(
+    jail: Jail, judge: Callable[[str, ShellName], bool], *, seed: int, lines: int, counts: Counter[str]
+) -> Iterator[Found]:
+    """Judges `lines` lines, runs what is allowed, and gives what escaped. `counts` gets judged, allowed, skipped,
+    opaque, run, started."""
+    source = Lines(seed, corpus(jail))
+    shells = jail.shells
+    names = [name for name in ("bash", "bash", "sh", "zsh") if name in shells]
+    for number in range(lines):
+        line, shell = source.line(), names[number % len(names)]
+        counts["judged"] += 1
+        if "\0" in line or not line.strip() or not judge(line, shells[shell]):
+            continue
+        counts["allowed"] += 1
+        skip = not_run(line, jail, shells[shell])
+        if skip is not None:
+            counts[skip] += 1
+            continue
+        outcome = jail.run(line, shell)
+        counts["started"] += outcome.started
+        counts["run"] += 1
+        if outcome.escape is not None:
+            yield Found(shell, line, outcome.escape)
+
+
+def not_run(line: str, jail: Jail, shell: ShellName) -> str | None:
+    """Why a line is not run: it may reach out of the jail, or it hands an interpreter a file of code, which a list that
+    names the interpreter permits."""
+    bare = re.sub(r"['\"\\]", "", line.replace(jail.root, "J")).replace("/dev/null", "N")
+    climbs = bare.count("..")
+    if _ABSOLUTE.search(bare) or climbs > _MOST_CLIMBS or (climbs and re.search(r"while|until|for", bare)):
+        return "skipped"
+    if _FUNCTION.search(bare) or _WRITES_BY_ARGUMENT.search(bare):
+        return "skipped"
+    return "opaque" if parse(line, shell).opaque else None
+
+
+def shortened(found: Found, jail: Jail, judge: Callable[[str, ShellName], bool]) -> str:
+    """A line made by leaving parts out of `found.line` that is allowed and escapes as well."""
+    kind, line, tries = found.problem.split()[0], found.line, 0
+    size = max(len(line) // 2, 1)
+    while size and tries < _LONGEST_SEARCH:
+        place = 0
+        while place < len(line) and tries < _LONGEST_SEARCH:
+            shorter = line[:place] + line[place + size :]
+            grammar = jail.shells[found.shell]
+            tries += 1
+            if shorter.strip() and judge(shorter, grammar) and not_run(shorter, jail, grammar) is None:
+                problem = jail.run(shorter, found.shell).escape
+                if problem is not None and problem.startswith(kind):
+                    line = shorter
+                    continue
+            place += size
+        size //= 2
+    return line
+
+
+# A process of its own
+
+
+def shut_in(root: str) -> None:
+    """Makes all but `root` read-only for this process; for one that is in a mount namespace of its own (Linux 5.12)."""
+
+    class Attributes(ctypes.Structure):
+        _fields_ = [
+            ("set", ctypes.c_uint64),
+            ("clear", ctypes.c_uint64),
+            ("propagation", ctypes.c_uint64),
+            ("user", ctypes.c_uint64),
+        ]
+
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def check(result: int) -> None:
+        if result != 0:
+            raise OSError(ctypes.get_errno(), "the mounts cannot be changed")
+
+    bind, here, recursive, read_only, mount_setattr = 0x1000, -100, 0x8000, 1, 442
+    place = os.fsencode(root)
+    check(libc.mount(place, place, None, bind, None))
+    size = ctypes.sizeof(Attributes)
+    locked, free = Attributes(set=read_only), Attributes(clear=read_only)
+    check(libc.syscall(mount_setattr, here, b"/", recursive, ctypes.byref(locked), size))
+    check(libc.syscall(mount_setattr, here, place, 0, ctypes.byref(free), size))
+
+
+def namespaces() -> tuple[str, ...]:
+    """The words that put a program into namespaces of its own; none where that is not to be had."""
+    words = ("unshare", "--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "--kill-child")
+    probe = "from tests.support.shell_hunt import shut_in; import sys; shut_in(sys.argv[1])"
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            done = subprocess.run([*words, sys.executable, "-c", probe, place], capture_output=True, timeout=30)
+        except (OSError, subprocess.TimeoutExpired):
+            return ()
+    return words if done.returncode == 0 else ()
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lines", type=int, default=2_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--judge", choices=["policy", "first-word", "no-redirections"], default="policy")
+    parser.add_argument("--place", help=argparse.SUPPRESS)  # for the process that is in namespaces of its own
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="jail", ignore_cleanup_errors=True) as place:
+        words = namespaces() if asked.place is None else ()
+        if words:
+            command = [*words, sys.executable, "-m", "tests.support.shell_hunt", *sys.argv[1:], "--place", place]
+            sys.exit(subprocess.run(command).returncode)
+        if asked.place is not None:
+            shut_in(asked.place)
+        limits()
+        root = Path(os.path.realpath(asked.place or place), "jail")
+        root.mkdir()
+        _report(Jail(root), asked)
+
+
+def _report(jail: Jail, asked: argparse.Namespace) -> None:
+    judge = first_word if asked.judge == "first-word" else policy(jail, anywhere=asked.judge == "no-redirections")
+    counts: Counter[str] = Counter()
+    for found in hunt(jail, judge, seed=asked.seed, lines=asked.lines, counts=counts):
+        short = shortened(found, jail, judge) if asked.judge == "policy" else found.line
+        print(json.dumps({**found._asdict(), "short": short}), flush=True)
+    print(json.dumps({"counts": counts, "shells": sorted(jail.shells)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
