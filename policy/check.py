@@ -13,7 +13,17 @@ from policy.decision import Decision
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, UrlFacts
 from policy.names import READS_TOO, SIZED_CAPABILITIES
 from policy.names import CapabilityName as Name
-from policy.paths import covering, is_absolute, is_share, is_under, normalize, problem_with, process_place, roots
+from policy.paths import (
+    covering,
+    is_absolute,
+    is_share,
+    is_under,
+    normalize,
+    problem_with,
+    process_place,
+    repository_place,
+    roots,
+)
 from policy.risk import assess
 
 if TYPE_CHECKING:
@@ -23,6 +33,7 @@ if TYPE_CHECKING:
 
 
 PROCESS_RULE = "builtin.processPlaces"
+REPOSITORY_RULE = "builtin.repositoryPlaces"
 
 
 class Case(NamedTuple):
@@ -202,6 +213,20 @@ def process_places(case: Case) -> Decision | str | None:
     return None
 
 
+def repository_places(case: Case) -> Decision | str | None:
+    """What decides which programs git runs is not changed through an allowed path that was meant for the files of a
+    project: in whichever repository it is, an allowed path has to name its `.git`."""
+    facts, entry = case.facts, case.entry
+    if not isinstance(facts, PathFacts) or entry.name not in _CHANGING:
+        return None
+    for path in (normalize(facts.absolute, case.os), normalize(facts.real_path, case.os)):
+        place = repository_place(path, entry.allowed_paths, case.os)
+        if place is not None:
+            reason = f"{path} says which programs git runs, and no allowed path names its .git"
+            return denied(entry.name, f"{REPOSITORY_RULE}: {place}", reason)
+    return None
+
+
 _CHANGING = frozenset({Name.FILE_WRITE.value, Name.FILE_DELETE.value})
 _UNCHANGEABLE = {"directory": "a directory", "other": "not a regular file"}
 
@@ -300,7 +325,7 @@ Rule = Callable[[Case], Decision | str | None]
 """A denial; a decision of another capability that asks for approval; the entry that admits; or nothing to say."""
 
 _RULES: dict[type, tuple[Rule, ...]] = {
-    PathFacts: (path_rules, process_places, file_kind, file_size, tool_name, readable_too),
+    PathFacts: (path_rules, process_places, repository_places, file_kind, file_size, tool_name, readable_too),
     CommandFacts: (command_rules,),
     UrlFacts: (url_rules,),
     NamedToolFacts: (tool_name,),

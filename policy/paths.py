@@ -18,6 +18,7 @@ Width = Literal["narrow", "wide"]
 
 _MAX_LENGTH: dict[OsFamily, int] = {"posix": 4096, "windows": 32_000}
 PROCESS_PLACES = frozenset({"/proc", "/dev/fd"})
+_REPOSITORY_FILES = frozenset({"config", "config.worktree"})
 _DRIVE = re.compile(r"[A-Za-z]:")
 _DEVICE = re.compile(r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|CLOCK\$|(?:COM|LPT)[0-9¹²³])\s*(?:[.:].*)?", re.IGNORECASE)
 _SHORT_NAME = re.compile(r"[^. ]{0,6}~[0-9]{1,6}(?:\.[^.]{0,3})?")
@@ -62,8 +63,8 @@ def is_absolute(path: str, os: OsFamily) -> bool:
 
 
 def is_share(path: str, os: OsFamily) -> bool:
-    """True for a normalised absolute path of Windows on a share (`\\\\host\\share\\…`), which may be a directory of this
-    machine (`\\\\localhost\\C$`): its spelling does not say."""
+    """True for a normalised absolute path of Windows on a share (`\\\\host\\share\\…`), which may be a directory of
+    this machine (`\\\\localhost\\C$`): its spelling does not say."""
     return os == "windows" and path.startswith("\\\\")
 
 
@@ -124,6 +125,33 @@ def process_place(path: str, os: OsFamily) -> str | None:
             kept.append(part)
         if len(kept) <= 2 and "/" + "/".join(kept) in PROCESS_PLACES:
             return "/" + "/".join(kept)
+    return None
+
+
+def repository_place(path: str, allowed: Iterable[str] | None, os: OsFamily) -> str | None:
+    """What of a git repository a normalised absolute path would change so that git runs other programs from then on:
+    its hooks, its configuration, or the `.git` file that says where they are. None for any other path, and for one
+    that an entry of `allowed` covers which names a `.git` itself. Letter case and characters that file systems leave
+    out of names do not matter."""
+    place = _repository_place(path, os)
+    if place is None or any(".git" in _parts(one, os) and is_under(path, one, os) for one in allowed or ()):
+        return None
+    return place
+
+
+def _parts(path: str, os: OsFamily) -> list[str]:
+    return re.split(r"[\\/]", path) if os == "windows" else path.split("/")
+
+
+def _repository_place(path: str, os: OsFamily) -> str | None:
+    plain = key(path, os, "wide")
+    if ".git" not in plain:
+        return None
+    parts = _parts(plain, os)
+    for place, part in enumerate(parts):
+        inside = parts[place + 1 :]
+        if part == ".git" and (not inside or "hooks" in inside or inside[-1] in _REPOSITORY_FILES):
+            return ".git" if not inside else f".git/{'hooks' if 'hooks' in inside else inside[-1]}"
     return None
 
 

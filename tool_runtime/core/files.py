@@ -113,7 +113,7 @@ def read_bytes(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) ->
 def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
     """Replace or create the file in one step: readers see the old content or the new, never a part."""
     _refuse_size(len(params.data), params.max_file_size_bytes, params.path)
-    real = resolve(params.path, params.scope)
+    real = resolve(params.path, params.scope, to_change=True)
     with os_faults(params.path), open_parent(real, create=params.create_directories) as (directory, name):
         outcome, status = _before(directory, name)
         temp = _temporary(directory, real, params.mark)
@@ -142,7 +142,7 @@ def remove_leftover(path: str, scope: Scope, mark: str) -> bool:
 
 def delete_file(path: str, scope: Scope, abandoned: Abandoned) -> None:
     """Delete one regular file. A link is resolved first (TR 8.1): what goes is the file that policy judged."""
-    real = resolve(path, scope)
+    real = resolve(path, scope, to_change=True)
     with os_faults(path), open_parent(real) as (directory, name):
         refuse_irregular(os.stat(name, dir_fd=directory, follow_symlinks=False), path)
         _refuse_abandoned(abandoned)

@@ -13,7 +13,7 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from policy.paths import is_absolute, is_under, normalize, problem_with
+from policy.paths import is_absolute, is_under, normalize, problem_with, repository_place
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
 from tool_runtime.platform import OS_FAMILY
 
@@ -40,13 +40,16 @@ class Scope(NamedTuple):
     blocked: tuple[str, ...] | None = None
 
 
-def resolve(path: str, scope: Scope) -> str:
+def resolve(path: str, scope: Scope, *, to_change: bool = False) -> str:
     """The real path of `path` (what does not exist yet keeps its spelling). Raises ToolFault: INVALID_ARGUMENT for
-    a path that is relative, too long or holds a NUL (TR 8.1), OUT_OF_SCOPE for one that `scope` does not cover."""
+    a path that is relative, too long or holds a NUL (TR 8.1), OUT_OF_SCOPE for one that `scope` does not cover.
+    `to_change`: what says which programs git runs is out of scope, too, where no allowed path names its `.git`."""
     spelled = spell(path, os.path.expanduser("~"), OS_FAMILY)
     with os_faults(path):
         real = os.path.realpath(spelled)
     check_scope(spelled, real, scope)
+    if to_change and repository_place(real, scope.allowed, OS_FAMILY) is not None:
+        raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy keeps what git runs from changing: {spelled}")
     return real
 
 

@@ -394,3 +394,34 @@ def test_a_path_decision_does_not_follow_the_number_of_entries() -> None:
     assert verdict("File.Read", path("/p999/a"), held).allowed
     assert not verdict("File.Read", path("/p7/x/a"), held).allowed
     assert not verdict("File.Read", path("/p1000/a"), held).allowed
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "/w/.git/hooks/pre-commit",
+        "/w/sub/.git/config",
+        "/w/.git/modules/x/hooks/post-checkout",
+        "/w/.git/worktrees/y/config.worktree",
+        "/w/sub/.git",
+        "/w/.GIT/Config",
+        "/w/.g\u200cit/hooks/a",
+    ],
+)
+@pytest.mark.parametrize("capability", ["File.Write", "File.Delete"])
+def test_what_git_runs_is_not_changed_in_passing(changed: str, capability: str) -> None:
+    for grant in ({"allowedPaths": ["/w"]}, {}):
+        decision = verdict(capability, path(changed), bundle({"name": capability, **grant}))
+        assert (decision.decision, decision.rule.partition(":")[0]) == ("DENIED", "builtin.repositoryPlaces")
+
+
+def test_it_is_changed_where_an_allowed_path_names_it() -> None:
+    held = bundle({"name": "File.Write", "allowedPaths": ["/w", "/w/.git"]})
+    assert verdict("File.Write", path("/w/.git/config"), held).allowed
+    assert not verdict("File.Write", path("/w/sub/.git/config"), held).allowed
+
+
+@pytest.mark.parametrize("changed", ["/w/.gitignore", "/w/.github/hooks/a", "/w/.git/info/exclude", "/w/git/config"])
+def test_other_files_of_a_repository_are_files(changed: str) -> None:
+    assert verdict("File.Write", path(changed)).allowed
+    assert verdict("File.Read", path("/w/.git/config")).allowed

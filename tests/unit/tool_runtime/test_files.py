@@ -188,6 +188,21 @@ async def test_scope_is_enforced_on_the_real_path(call: Call, workspace: Path, t
     assert os.listdir(workspace / ".git") == []
 
 
+async def test_what_git_runs_is_changed_only_where_a_path_names_it(call: Call, workspace: Path) -> None:
+    hooks = workspace / "sub" / ".git" / "hooks"
+    hooks.mkdir(parents=True)
+    (hooks / "post-checkout").write_text("old")
+    (workspace / "innocent").symlink_to(hooks)
+    scope = ToolConstraints(allowed_paths=(str(workspace),))
+    for tool, more in (("WriteFile", {"content": "x"}), ("DeleteFile", {})):
+        for path in (hooks / "post-checkout", workspace / "innocent" / "post-checkout"):
+            assert error_of(await call(tool, scope, path=str(path), **more))[0] == "PERMISSION_DENIED"
+    assert (hooks / "post-checkout").read_text() == "old"
+    named = ToolConstraints(allowed_paths=(str(hooks.parent),))
+    text_of(await call("WriteFile", named, path=f"{hooks}/post-checkout", content="x"))
+    text_of(await call("ReadFile", scope, path=f"{hooks}/post-checkout"))
+
+
 @pytest.mark.parametrize("swap", ["directory", "file"])
 @pytest.mark.parametrize("tool", ["ReadFile", "WriteFile", "DeleteFile"])
 async def test_a_link_put_in_place_after_the_check_is_refused(
@@ -200,8 +215,8 @@ async def test_a_link_put_in_place_after_the_check_is_refused(
     (workspace / "d" / "f").write_text("mine")
     honest = resolve
 
-    def resolve_then_swap(path: str, scope: Scope) -> str:
-        real = honest(path, scope)
+    def resolve_then_swap(path: str, scope: Scope, *, to_change: bool = False) -> str:
+        real = honest(path, scope, to_change=to_change)
         if swap == "directory":
             (workspace / "d").rename(workspace / "old")
             (workspace / "d").symlink_to(outside)
