@@ -16,10 +16,10 @@ from policy.shell_words import Word
 _VERSION = re.compile(r"-?[0-9][0-9.]*$")
 
 
-def judge_arguments(program: str, args: list[Word], found: Findings) -> None:
+def judge_arguments(program: str, args: list[Word], found: Findings, base: str | None = None) -> None:
     """Notes what a program is made to do by its arguments. `program` is as it is spelled; its letter case says little,
-    for there are file systems that ignore it."""
-    base = base_name(program)
+    for there are file systems that ignore it. `base` is its base name where that is not POSIX's."""
+    base = base_name(program) if base is None else base
     family = _VERSION.sub("", base) or base
     family = tables.SAME_PROGRAM.get(family, family)
     judge_starter(program, family, args, found)

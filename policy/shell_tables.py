@@ -27,11 +27,14 @@ STEERING_VARIABLE = re.compile(
 )
 """Variables that decide which program, library, configuration, pager or editor is used."""
 
-RESERVED_WORDS = words("if then elif else fi do done case esac while until for in { } ! function select coproc")
+RESERVED_WORDS = words(
+    "if then elif else fi do done case esac while until for in { } ! function select coproc repeat foreach - always"
+)
 
 POISONING_BUILTINS = words(
     "eval source . trap alias unalias enable hash bind complete compgen compopt fc history shopt coproc let set "
-    "disown suspend autoload zmodload emulate setopt unsetopt functions zle sched"
+    "disown suspend disable integer float unhash unfunction zstyle autoload "
+    "zmodload emulate setopt unsetopt functions zle sched"
 )
 """Builtins that change what later words mean, or run text."""
 SAFE_SET = re.compile(r"[-+][efux]+|[-+][efux]*o|pipefail|errexit|nounset|noglob|xtrace")
@@ -101,7 +104,8 @@ OPAQUE_STARTERS = words(
     "fakeroot firejail bwrap run-parts proot setarch linux32 linux64 prlimit chrt numactl catchsegv "
     "dbus-run-session sg newgrp perf vi vim nvim view ex ed emacs nano pico less more most lesspipe m4 rlwrap socat nc "
     "ncat netcat scp sftp rsh osascript open xdg-open launchctl wsl cmd cmd.exe powershell powershell.exe pwsh "
-    "pwsh.exe logsave sudoedit ftp telnet mail mailx mutt run-mailcap xdotool smbclient cpulimit wish tclsh irb jrunscript cpan"
+    "pwsh.exe logsave sudoedit ftp telnet mail mailx mutt run-mailcap xdotool smbclient cpulimit wish tclsh irb "
+    "jrunscript cpan"
 )
 
 SAME_PROGRAM: dict[str, str] = {
