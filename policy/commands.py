@@ -25,7 +25,6 @@ _MAX_MARKS = {"|": 512, "<<": 32, "=(": 64, "(": 1_200, ")": 1_200, "`": 1_200, 
 _MARKS = re.compile(r"[|@?()\[\]{}`$<>!*&;\"'#\\=]")
 _MAX_ALL_MARKS = 12_000
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_ZSH_OWN = re.compile(r"[(){}*?\[\]^#~!$`=]")
 _HARMLESS_FILES = frozenset({"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"})
 _NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
 
@@ -83,13 +82,12 @@ def parse(command: str, shell: ShellName = "bash") -> ParsedCommand:
     problem = _refused(command)
     if problem is not None:
         return ParsedCommand((), dynamic=(problem,))
+    reader = _Reader()
     if shell in {"cmd", "powershell"}:
         from policy.shell_windows import split
 
-        words, reasons = split(command, shell)
-        commands = (SimpleCommand(words[0], tuple(words[1:])),) if words else ()
-        return ParsedCommand(commands, dynamic=reasons)
-    reader = _Reader()
+        split(command, shell, reader.found)
+        return reader.result()
     reader.read(command, "posix" if shell == "sh" else "zsh" if shell == "zsh" else "bash", 0)
     return reader.result()
 
@@ -149,9 +147,10 @@ class _Reader:
     def read(self, text: str, grammar: Grammar, depth: int) -> None:
         from policy.shell_programs import unravel
         from policy.shell_syntax import Command, scan
+        from policy.shell_zsh import note_zsh_differences
 
-        if grammar == "zsh" and _ZSH_OWN.search(text):
-            self.found.doubt("a character that zsh reads differently")
+        if grammar == "zsh":
+            note_zsh_differences(text, self.found)
         for event in scan(text, self.found, posix=grammar == "posix"):
             if len(self.found.commands) > MAX_COMMANDS:
                 break  # `result` says so

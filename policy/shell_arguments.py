@@ -9,16 +9,17 @@ from itertools import pairwise
 from policy import shell_tables as tables
 from policy.shell_code import judge_interpreter
 from policy.shell_findings import Findings, check_assignment
+from policy.shell_sed import judge_sed
 from policy.shell_starters import judge_starter
 from policy.shell_words import Word
 
 _VERSION = re.compile(r"-?[0-9][0-9.]*$")
 
 
-def judge_arguments(program: str, args: list[Word], found: Findings) -> None:
+def judge_arguments(program: str, args: list[Word], found: Findings, base: str | None = None) -> None:
     """Notes what a program is made to do by its arguments. `program` is as it is spelled; its letter case says little,
-    for there are file systems that ignore it."""
-    base = base_name(program)
+    for there are file systems that ignore it. `base` is its base name where that is not POSIX's."""
+    base = base_name(program) if base is None else base
     family = _VERSION.sub("", base) or base
     family = tables.SAME_PROGRAM.get(family, family)
     judge_starter(program, family, args, found)
@@ -45,37 +46,6 @@ def _options(base: str, risky: re.Pattern[str], args: list[Word], found: Finding
             found.doubt(f"{base} {word.text} runs or writes something else")
         elif word.may_be_option:
             found.doubt(f"{base} is given an expansion that may become an option")
-
-
-def _sed(_base: str, args: list[Word], found: Findings) -> None:
-    scripts: list[str | None] = []
-    rest = list(args)
-    while rest:
-        word = rest.pop(0)
-        text = word.text
-        if text in {"-e", "--expression"} and rest:
-            scripts.append(rest.pop(0).text)
-        elif text is not None and text.startswith("-") and not _is_plain_sed_option(text):
-            found.doubt(f"sed {text} is not followed")
-        elif text is not None and text.startswith("-"):
-            continue
-        elif not scripts:
-            scripts.append(text)
-        elif word.may_be_option:
-            found.doubt("sed is given an expansion that may become an option")
-    for script in scripts:
-        if script is None or not _sed_is_plain(script):
-            found.doubt("sed is given a script that may run or write something")
-
-
-def _is_plain_sed_option(option: str) -> bool:
-    return tables.SED_OPTIONS.fullmatch(option) is not None
-
-
-def _sed_is_plain(script: str) -> bool:
-    if tables.SED_SAFE.fullmatch(script):
-        return True
-    return all(tables.SED_SAFE.fullmatch(piece) for piece in re.split(r"[;\n]", script))
 
 
 def _awk(base: str, args: list[Word], found: Findings) -> None:
@@ -176,7 +146,7 @@ def _printf(_base: str, args: list[Word], found: Findings) -> None:
 
 _Judge = Callable[[str, list[Word], Findings], None]
 _ARGUMENT_JUDGES: dict[str, _Judge] = {
-    "sed": _sed,
+    "sed": judge_sed,
     "git": _git,
     "printf": _printf,
     "test": _test,

@@ -132,10 +132,10 @@ def wide_name(program: str, shell: ShellName) -> str:
     """To refuse: without directory, letter case and alias."""
     if shell not in _WINDOWS_SHELLS:
         return program.rsplit("/", 1)[-1].casefold()
-    from policy.shell_windows import ALIASES, base_name
+    from policy.shell_windows import ALIASES, CMD_ALIASES, base_name
 
     name = base_name(program)
-    return ALIASES.get(name, name) if shell == "powershell" else name
+    return (ALIASES if shell == "powershell" else CMD_ALIASES).get(name, name)
 
 
 # Argument rules

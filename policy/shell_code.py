@@ -37,11 +37,11 @@ _LUA = Interpreter(re.compile(r"-e.*|-i|-"), frozenset({"-l"}), re.compile(r"-[E
 
 INTERPRETERS: dict[str, Interpreter] = {
     **dict.fromkeys(
-        ("python", "pypy"),
+        ("python", "pythonw", "pypy", "py"),
         Interpreter(
             re.compile(rf"-{_PYTHON_FLAGS}[ci].*|-"),
             words("-W -X --check-hash-based-pycs"),
-            re.compile(r"-[bBdEIOPqRsSuvx]+|-[WX].+"),
+            re.compile(r"-[bBdEIOPqRsSuvx]+|-[WX].+|-[23][0-9.-]*|-V:.+"),
             re.compile(r"-V+|-h|-\?|--version|--help(?:-[a-z]+)?"),
         ),
     ),
@@ -89,16 +89,16 @@ def judge_interpreter(program: str, family: str, args: list[Word], found: Findin
     interpreter = INTERPRETERS.get(family)
     if interpreter is None:
         return
-    what = _code(interpreter, family, args)
+    what = _code(interpreter, args)
     if what is not None:
         found.hide(program, what, in_line=True)
 
 
-def _code(interpreter: Interpreter, family: str, args: list[Word]) -> str | None:
+def _code(interpreter: Interpreter, args: list[Word]) -> str | None:
     sure, asked, place = True, False, 0
     while place < len(args):
         text = args[place].text
-        module = _MODULE.fullmatch(text or "") if family in {"python", "pypy"} else None
+        module = _MODULE.fullmatch(text or "") if interpreter is INTERPRETERS["python"] else None
         if module is not None:
             return _module(module[1] or None, args[place + 1 :])
         if text is None:

@@ -240,8 +240,14 @@ class _Walk:
         text = self._text(name) if name is not None else ""
         if not _NAME.fullmatch(text):
             self.found.doubt("an assignment to something else than a plain name")
-        check_assignment(text, self.found)
+        if text != "IFS" or not self._is_for_read(node):
+            check_assignment(text, self.found)
         return node.children
+
+    def _is_for_read(self, node: Node) -> bool:
+        """In front of `read` an assignment holds for that alone, and what is read is split by it."""
+        command = node.parent.child_by_field_name("name") if node.parent is not None else None
+        return command is not None and self._text(command) == "read"
 
     def _test(self, node: Node, repeats: bool) -> list[Node]:
         if node.children[0].type == "[":

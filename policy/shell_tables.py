@@ -27,11 +27,14 @@ STEERING_VARIABLE = re.compile(
 )
 """Variables that decide which program, library, configuration, pager or editor is used."""
 
-RESERVED_WORDS = words("if then elif else fi do done case esac while until for in { } ! function select coproc")
+RESERVED_WORDS = words(
+    "if then elif else fi do done case esac while until for in { } ! function select coproc repeat foreach - always"
+)
 
 POISONING_BUILTINS = words(
     "eval source . trap alias unalias enable hash bind complete compgen compopt fc history shopt coproc let set "
-    "disown suspend autoload zmodload emulate setopt unsetopt functions zle sched"
+    "disown suspend disable integer float unhash unfunction zstyle autoload "
+    "zmodload emulate setopt unsetopt functions zle sched"
 )
 """Builtins that change what later words mean, or run text."""
 SAFE_SET = re.compile(r"[-+][efux]+|[-+][efux]*o|pipefail|errexit|nounset|noglob|xtrace")
@@ -105,7 +108,8 @@ OPAQUE_STARTERS = words(
     "fakeroot firejail bwrap run-parts proot setarch linux32 linux64 prlimit chrt numactl catchsegv "
     "dbus-run-session sg newgrp perf vi vim nvim view ex ed emacs nano pico less more most lesspipe m4 rlwrap socat nc "
     "ncat netcat scp sftp rsh osascript open xdg-open launchctl wsl cmd cmd.exe powershell powershell.exe pwsh "
-    "pwsh.exe logsave ftp telnet mail mailx mutt run-mailcap xdotool smbclient cpulimit wish tclsh irb jrunscript cpan"
+    "pwsh.exe logsave sudoedit ftp telnet mail mailx mutt run-mailcap xdotool smbclient cpulimit wish tclsh irb "
+    "jrunscript cpan"
 )
 
 SAME_PROGRAM: dict[str, str] = {
@@ -147,11 +151,6 @@ RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
 }
 """Full match of one argument: the option runs something, or writes where no redirection shows it."""
 
-SED_SAFE = re.compile(
-    r"\s*(?:(?:\d+|\$|/(?:[^/\\\n]|\\.)*/)(?:,(?:\d+|\$|/(?:[^/\\\n]|\\.)*/))?!?\s*)?"
-    r"(?:[pdq=]|s([/|#,:@])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gpiI0-9]*)\s*",
-)
-SED_OPTIONS = re.compile(r"-[nErsuz]*i?[nErsuz]*|-i\.[A-Za-z]+|--(?:quiet|silent|regexp-extended|in-place|null-data)")
 AWK_RISKY = re.compile(r"system|getline|@|\|")
 
 GIT_GLOBAL_FLAGS = frozenset({"--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--version", "--help"})
@@ -179,15 +178,20 @@ GIT_HARMLESS: tuple[tuple[str, frozenset[str]], ...] = (
 )
 """Spellings of `GIT_RISKY` that mean something else for these subcommands."""
 _REMOTE_HELPER = r"[A-Za-z0-9]+::.*"
+_STRATEGY = r"-s.*|--str(?!ategy-option|ategy=(?:ort|ours|resolve|recursive|octopus|subtree)$).*"
+"""A merge strategy of another name is a program, `git-merge-NAME`."""
 GIT_RULES: dict[str, re.Pattern[str]] = {
     "bisect": re.compile(r"run|visualize|view"),
     "submodule": re.compile(r"foreach|" + _REMOTE_HELPER),
-    "rebase": re.compile(r"-[A-Za-z]*[xi].*"),
+    "rebase": re.compile(r"-[A-Za-z]*[xi].*|" + _STRATEGY),
+    "merge": re.compile(_STRATEGY),
     "grep": re.compile(r"-[A-Za-z]*O.*"),
     "archive": re.compile(r"-o.*"),
     "diff": re.compile(r"--ext-diff"),
     "clone": re.compile(r"-[A-Za-z]*[uc].*|" + _REMOTE_HELPER),
-    **dict.fromkeys(("fetch", "pull", "push", "remote", "ls-remote"), re.compile(_REMOTE_HELPER)),
+    "pull": re.compile(_REMOTE_HELPER + "|" + _STRATEGY),
+    **dict.fromkeys(("cherry-pick", "revert"), re.compile(_STRATEGY.removeprefix("-s.*|"))),
+    **dict.fromkeys(("fetch", "push", "remote", "ls-remote"), re.compile(_REMOTE_HELPER)),
 }
 """Refused arguments of single subcommands."""
 GIT_CONFIG_READS = frozenset({"--get", "--get-all", "--get-regexp", "--list", "-l", "get", "list"})

@@ -224,6 +224,13 @@ UNDECIDABLE = [
     "git config alias.x '!evil'",
     "git config --global core.pager evil",
     "git difftool -x evil",
+    "git merge -s evil x",
+    "git merge --strategy=evil x",
+    "git merge --strat evil x",
+    "git rebase -sevil x",
+    "git pull --strategy evil",
+    "git cherry-pick --strategy=evil x",
+    "sudoedit x",
     "git grep -Oevil x",
     "git bisect run evil",
     "git rebase -x evil",
@@ -440,6 +447,48 @@ def test_size_alone_is_no_reason_to_deny() -> None:
         ("cmd", "dir > x", "DENIED"),
         ("cmd", "d^ir", "DENIED"),
         ("cmd", "C:\\tmp\\dir", "DENIED"),
+        ("cmd", "dir,evil", "DENIED"),
+        ("cmd", "dir;evil", "DENIED"),
+        ("cmd", "dir\u00a0evil", "DENIED"),
+        ("cmd", "dir/b", "DENIED"),
+        ("cmd", "dir.", "DENIED"),
+        ("cmd", "dir\\x", "DENIED"),
+        ("cmd", "@dir", "DENIED"),
+        ("cmd", '"dir" x', "DENIED"),
+        ("cmd", "dir 'a b'", "DENIED"),
+        ("cmd", 'dir "a b" c', "ALLOWED"),
+        ("cmd", "dir (x)", "DENIED"),
+        ("cmd", "dir !X!", "DENIED"),
+        ("cmd", "dir\nevil", "DENIED"),
+        ("cmd", "cmd /c dir", "DENIED"),
+        ("cmd", "start dir", "DENIED"),
+        ("cmd", "python a.py -c x", "ALLOWED"),
+        ("cmd", "C:\\Python\\python.exe a.py", "DENIED"),
+        ("cmd", "python -c x", "DENIED"),
+        ("cmd", "PYTHON.EXE -c x", "DENIED"),
+        ("cmd", "py -3 -c x", "DENIED"),
+        ("cmd", "py -3 a.py", "ALLOWED"),
+        ("cmd", "npm run x", "DENIED"),
+        ("cmd", "npm ls", "ALLOWED"),
+        ("cmd", "git -c alias.x=!evil x", "DENIED"),
+        ("cmd", "git log -5", "ALLOWED"),
+        ("cmd", "env evil", "DENIED"),
+        ("cmd", "npx evil", "DENIED"),
+        ("cmd", "find /i x a.txt", "ALLOWED"),
+        ("powershell", "dir `evil", "DENIED"),
+        ("powershell", "& dir", "DENIED"),
+        ("powershell", ". dir", "DENIED"),
+        ("powershell", "dir | evil", "DENIED"),
+        ("powershell", "dir {evil}", "DENIED"),
+        ("powershell", "dir @x", "DENIED"),
+        ("powershell", "dir $x", "DENIED"),
+        ("powershell", "[IO.File]::Delete", "DENIED"),
+        ("powershell", "return dir", "DENIED"),
+        ("powershell", "new-alias dir evil", "DENIED"),
+        ("powershell", "powershell -enc x", "DENIED"),
+        ("powershell", "cmd /c dir", "DENIED"),
+        ("powershell", "python -c x", "DENIED"),
+        ("powershell", "dir 'a b' \"c\"", "ALLOWED"),
         ("powershell", "dir src", "ALLOWED"),
         ("powershell", "dir; evil", "DENIED"),
         ("powershell", "dir $(evil)", "DENIED"),
@@ -451,12 +500,77 @@ def test_size_alone_is_no_reason_to_deny() -> None:
     ],
 )
 def test_other_shells(name: str, command: str, expected: str) -> None:
-    assert shell(command, shell_name=name, allowedCommands=["dir", "iex"]) == expected  # type: ignore[arg-type]
+    listed = [
+        "dir",
+        "iex",
+        "python",
+        "py",
+        "npm",
+        "npx",
+        "git",
+        "env",
+        "find",
+        "cmd",
+        "start",
+        "return",
+        "new-alias",
+        ".",
+    ]
+    assert shell(command, shell_name=name, allowedCommands=listed) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("command", "blocked"),
+    [("erase x", "del"), ("del x", "erase"), ("rd /s x", "rmdir"), ("DEL.EXE x", "del"), ("del/q x", "del")],
+)
+def test_second_names_of_cmd_do_not_hide_a_blocked_command(command: str, blocked: str) -> None:
+    assert shell(command, shell_name="cmd", blockedCommands=[blocked]) == "DENIED"
+    assert shell("copy a b", shell_name="cmd", blockedCommands=[blocked]) == "ALLOWED"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "dir 'a $b `c` *(e:x:)' | dir",
+        "A=1 dir",
+        'dir "$HOME/x" $HOME ~/x',
+        "dir *.py src/?",
+        'x=$(dir); dir "$x"',
+        "dir --a=b && ! dir",
+        "[ -f a ] || dir > out 2>&1",
+        "for f in *.py; do dir $f; done",
+    ],
+)
+def test_zsh_is_decided_where_it_reads_like_bash(command: str) -> None:
+    assert shell(command, shell_name="zsh", allowedCommands=["dir", "["]) == "ALLOWED"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "dir *(e:evil:)", "dir x*(#qe:evil:)", "=dir", "dir =evil", "dir $x[$(evil)]", 'dir "$x[1]"', "dir $x:h",
+        "dir ${(e)x}",
+        "dir $~x", "dir $=x", "dir ~evil", "dir ~[evil]", "dir <1-5>", "dir **/*(.)", "- dir", "repeat 3 dir",
+        "noglob evil",
+        "foreach x (a) dir; end", "dir {a..b}", "dir $((x))", "dir `evil`", "dir 'a' # don't; evil",
+        "dir <<'E'\n'\nE\nevil",
+        "integer x", "if [[ a ]] { dir }", "() { evil }", "dir $'a\\'b'", "dir x^y", "dir \\'*(e:evil:)\\'",
+        "dir \"$(dir '\"')\" *(e:evil:) '", "dir 'a'*(e:evil:)", "dir a#'\n*(e:evil:)'", "dir `dir '`' *(e:evil:)'",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "lists", [{"allowedCommands": ["dir", "-", "repeat", "integer"]}, {"blockedCommands": ["evil"]}]
+)
+def test_what_zsh_reads_differently_is_not_decided(command: str, lists: dict[str, Any]) -> None:
+    assert shell(command, shell_name="zsh", **lists) == "DENIED"
 
 
 def test_powershell_aliases_do_not_hide_a_blocked_command() -> None:
     assert shell("rm x", shell_name="powershell", blockedCommands=["Remove-Item"]) == "DENIED"
     assert shell("ri x", shell_name="powershell", blockedCommands=["rm"]) == "DENIED"
+    assert shell("Remove-Item x", shell_name="powershell", blockedCommands=["ri"]) == "DENIED"
+    full = "Microsoft.PowerShell.Management\\Remove-Item x"
+    assert shell(full, shell_name="powershell", blockedCommands=["rm"]) == "DENIED"
 
 
 @settings(max_examples=300)

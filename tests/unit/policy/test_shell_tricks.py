@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LISTED = [
     "[", ":", "awk", "cat", "declare", "echo", "env", "exec", "export", "find", "gcc", "grep", "ls", "mapfile",
-    "printf", "read", "rg", "sh", "sort", "tar", "test", "time", "true", "unset", "zip",
+    "printf", "read", "rg", "sed", "sh", "sort", "tar", "test", "time", "true", "unset", "zip",
 ]  # fmt: skip
 
 TRICKS = {
@@ -165,6 +165,36 @@ TRICKS = {
         )
         for spelling in ("{} tar cf a.tar .", "{}; tar c .", "env {} tar c .", "export {}; tar c .", "export {} b=1")
     ],
+    "sed: commands that run or write, behind whatever comes first": [
+        "sed e a",
+        "sed '1e evil' a",
+        "sed p\\;e a",
+        "sed 's/a/b/;e' a",
+        "sed 's/a/b/ge' a",
+        "sed 's,a,b,Me' a",
+        "sed 's/a\\/b/c/e' a",
+        "sed -n '/a/{p;e}' a",
+        "sed ':a;e' a",
+        "sed 'i foo\ne evil' a",
+        "sed 'a\\\nfoo\ne evil' a",
+        "sed 'b x\ne' a",
+        "sed 'y/a/b/e' a",
+        "sed '$!w /etc/x' a",
+        "sed 's/a/b/w /etc/x' a",
+        "sed -n 'r /etc/shadow' a",
+        "sed 'R x' a",
+        "sed 's/[/]/g;s/w f/1/' a",
+        "sed -i '' 'w /etc/x' a",
+        "sed -i p 'w /etc/x' a",
+        "sed -i p 's/a/b/w /etc/x' a",
+        "sed -e p -e e a",
+        "sed -ne e a",
+        "sed -f a b",
+        "sed --file=a b",
+        "sed --expression=e a",
+        "sed p -s$X a",
+        'sed "$x" a',
+    ],
     "awk: print writes wherever it is told to, and runs what it is piped to": [
         "awk '{print > \"/etc/x\"}' a",
         "awk '{print>\"/etc/x\"}' a",
@@ -253,8 +283,13 @@ def test_their_everyday_neighbours_are_allowed(command: str, lists: dict[str, An
 
 @pytest.mark.parametrize(
     "command",
-    ["echo " + "${a:-" * 3_000 + "}" * 3_000, "awk '" + "print" * 20_000 + "'", "echo '" + "\\" * 100_000 + "'"],
-    ids=["nested expansions", "print and no >", "backslashes"],
+    [
+        "echo " + "${a:-" * 3_000 + "}" * 3_000,
+        "sed 's/" + "[[:a:]" * 10_000 + "' a",
+        "awk '" + "print" * 20_000 + "'",
+        "echo '" + "\\" * 100_000 + "'",
+    ],
+    ids=["nested expansions", "brackets", "print and no >", "backslashes"],
 )
 def test_looking_closely_takes_no_long_time(command: str) -> None:
     started = time.process_time()

@@ -1,0 +1,83 @@
+"""sed's language, as far as it neither runs nor writes anything: read command by command, all else is refused.
+
+GNU sed ends a regular expression at the next bare delimiter, BSD's reads bracket expressions first. So a delimiter in
+one is not read at all; nor is what the two take apart in other ways.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from policy.shell_findings import Findings
+    from policy.shell_words import Word
+
+_OPTIONS = re.compile(
+    r"-[nErsuz]*i?[nErsuz]*|-i\.[A-Za-z]+|--(?:quiet|silent|regexp-extended|in-place|null-data|posix)"
+)
+_SCRIPT_OPTION = re.compile(r"-[nErsuz]*e|--expression")
+_BRACKETS = r"\[\^?\]?(?:\[:[a-z]+:\]|\[(?![:.=])|\\[^\]\n{0}]|[^\[\]\\\n{0}])*\]"
+_PLACE = r"(?:[0-9]+(?:~[0-9]+)?|\$|/(?:\\.|" + _BRACKETS.format("/") + r"|[^\[\\/\n])*/I?)"
+_ADDRESS = rf"(?:{_PLACE}(?:,\s*(?:{_PLACE}|[+~][0-9]+))?\s*(?:!\s*)?)?"
+
+
+def _substitution(mark: str) -> str:
+    mark = re.escape(mark)
+    pattern = rf"(?:\\.|{_BRACKETS.format(mark)}|[^\[\\\n{mark}])*"
+    return rf"s{mark}{pattern}{mark}(?:\\[^\n]|[^\\\n{mark}])*{mark}[gpiIm0-9]*"
+
+
+_COMMAND = "|".join(
+    [*map(_substitution, "/|#,:@!_"), r"y/(?:\\.|[^\\/\n])*/(?:\\.|[^\\/\n])*/", r"[pPdDnNgGhHxz=]", r"[qQl][0-9]*"]
+)
+_STEP = re.compile(
+    rf"[\s;]*{_ADDRESS}(?:\{{|(?:{_COMMAND}|:\s*[A-Za-z0-9_]+|[bt]\s*[A-Za-z0-9_]*)[ \t]*(?=[;\n}}]|\Z)|\}})"
+)
+_TEXT = re.compile(rf"\s*{_ADDRESS}[aic](?:[^\\\n]|\\[\s\S])*")
+"""Text to insert runs to the end of the line, so it is alone or last."""
+_BLANK = re.compile(r"[\s;]*")
+_WRITES = re.compile(r"[0-9$,!\s]*[wW]\s*[/~].*|[^A-Za-z0-9_.~]*s([^\w\s]).*\1.*\1.*w.*", re.DOTALL)
+
+
+def judge_sed(_base: str, args: list[Word], found: Findings) -> None:
+    """Notes a script that may run or write something, and options that are not followed."""
+    scripts: list[str | None] = []
+    operands: list[str | None] = []
+    takes_suffix = False
+    rest = list(args)
+    while rest:
+        word = rest.pop(0)
+        text = word.text
+        if text is not None and _SCRIPT_OPTION.fullmatch(text) and rest:
+            scripts.append(rest.pop(0).text)
+        elif text is not None and text.startswith("-"):
+            takes_suffix = takes_suffix or text.endswith("i")
+            if _OPTIONS.fullmatch(text) is None:
+                found.doubt(f"sed {text} is not followed")
+        else:
+            operands.append(text)
+            if word.may_be_option:
+                found.doubt("sed is given an expansion that may become an option")
+    named = [text for text in operands if text != ""]
+    if not scripts:
+        scripts, named = named[:1], named[1:]
+    # BSD's sed takes the word behind -i for a suffix, and so an operand for the script.
+    if takes_suffix and any(text is not None and _WRITES.fullmatch(text) for text in named[:1]):
+        found.doubt("sed -i is given an operand that may be a script")
+    if not all(script is not None and is_plain(script) for script in scripts):
+        found.doubt("sed is given a script that may run or write something")
+
+
+def is_plain(script: str) -> bool:
+    """Whether a script only reads and edits."""
+    place = 0
+    while True:
+        blank = _BLANK.match(script, place)
+        place = blank.end() if blank else place
+        if place >= len(script) or _TEXT.fullmatch(script, place):
+            return True
+        step = _STEP.match(script, place)
+        if step is None:
+            return False
+        place = step.end()
