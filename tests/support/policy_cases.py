@@ -143,6 +143,19 @@ def bundles(draw: st.DrawFn, os: OsFamily, about: str) -> Shape:
     return shape_of([draw(capabilities(os, name)) for name in sorted(names)])
 
 
+@st.composite
+def bundles_near(draw: st.DrawFn, os: OsFamily, about: str, place: str) -> Shape:
+    """A bundle whose path lists are made of the places above `place`, itself, and its siblings."""
+    above = [normalize(place + SEPARATORS[os] + ".." * steps, os) for steps in (0, 1)]
+    near = st.sampled_from([place, *above, place + "x", ROOTS[os] + "w", ROOTS[os] + "home"])
+    entries = [draw(capabilities(os, name)) for name in dict.fromkeys((about, "File.Read"))]
+    for entry in entries:
+        for field in ("allowedPaths", "blockedPaths"):
+            if field in entry or draw(st.booleans()):
+                entry[field] = draw(st.lists(near, max_size=2))
+    return shape_of(entries)
+
+
 # Calls
 
 

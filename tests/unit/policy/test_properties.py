@@ -55,6 +55,15 @@ def test_less_in_a_bundle_never_allows_more(data: st.DataObject, os: OsFamily) -
     assert RANK[after.decision] <= RANK[before.decision], (before, after)
 
 
+@given(st.data(), cases.SYSTEMS)
+def test_what_wants_an_approval_is_never_simply_allowed(data: st.DataObject, os: OsFamily) -> None:
+    call = data.draw(cases.calls(os))
+    shape = data.draw(cases.bundles(os, call.capability))
+    for entry in shape["capabilities"]:
+        entry["requiresApproval"] = True
+    assert answer(shape, call).decision in {"DENIED", "APPROVAL_REQUIRED"}
+
+
 @given(st.data(), st.sampled_from(["m", "n", "o"]))
 def test_less_in_a_bundle_never_lets_more_models_be_asked(data: st.DataObject, model: str) -> None:
     shape = cases.shape_of([data.draw(cases.capabilities("posix", "LLM.Call"))])
@@ -82,7 +91,7 @@ def test_the_spelling_of_a_path_does_not_change_the_verdict(data: st.DataObject,
         lambda parts: cases.SEPARATORS[os].join([cases.HOMES[os], *parts])
     )
     place = data.draw(cases.places(os) | below_home)
-    shape = data.draw(cases.bundles(os, TOOLS[tool].capability))
+    shape = data.draw(cases.bundles_near(os, TOOLS[tool].capability, place))
     content = {"content": "12345"} if tool == "WriteFile" else {}
     spelled = data.draw(cases.path_spellings(place, os))
     verdicts = {judge(shape, tool, os, {"path": path, **content}) for path in (place, spelled)}
