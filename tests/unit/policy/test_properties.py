@@ -163,6 +163,14 @@ def test_no_text_raises(data: st.DataObject, os: OsFamily, text: str, other: str
             answer(shape, Call(asked, facts, os))
 
 
+@pytest.mark.parametrize("shell", ALL_SHELLS)
+def test_half_a_character_is_never_decided(shell: ShellName) -> None:
+    """JSON can hold one; as text it cannot be handed to a shell, and the parser cuts it in the middle."""
+    listed = cases.shape_of([{"name": "Shell.Exec", "allowedCommands": ["ls"]}])
+    for line in ("\ud800", "ls \udfff", "ls '\ud800'"):
+        assert answer(listed, Call("Shell.Exec", CommandFacts(line, "/w", shell), "posix")).decision == "DENIED"
+
+
 @settings(max_examples=120)
 @given(
     st.sampled_from(["ReadFile", "WriteFile", "RunCommand", "HttpRequest", "UploadArtifact"]), cases.SYSTEMS, st.data()
