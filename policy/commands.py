@@ -24,7 +24,7 @@ _MAX_DIRECTORIES = 8
 _MAX_MARKS = {"|": 512, "<<": 32, "=(": 64, "(": 1_200, ")": 1_200, "`": 1_200, "@": 1_200, "?": 1_200, "[": 1_200}
 _MARKS = re.compile(r"[|@?()\[\]{}`$<>!*&;\"'#\\=]")
 _MAX_ALL_MARKS = 12_000
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # and halves of characters, which no shell is given
 _HARMLESS_FILES = frozenset({"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"})
 _NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
 

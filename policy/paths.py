@@ -63,8 +63,8 @@ def is_absolute(path: str, os: OsFamily) -> bool:
 
 
 def is_share(path: str, os: OsFamily) -> bool:
-    """True for a normalised absolute path of Windows on a share (`\\\\host\\share\\…`), which may be a directory of
-    this machine (`\\\\localhost\\C$`): its spelling does not say."""
+    """True for a normalised absolute path on a share (`\\\\host\\share\\…`), which may be a directory of this machine
+    (`\\\\localhost\\C$`): its spelling does not say."""
     return os == "windows" and path.startswith("\\\\")
 
 
