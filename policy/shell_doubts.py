@@ -153,6 +153,13 @@ def _gaps(_source: bytes, node: Node) -> str | None:
     return None
 
 
+def _parts(_source: bytes, node: Node) -> str | None:
+    for left, right in pairwise(node.children):
+        if left.type == "variable_assignment" and left.end_byte == right.start_byte and right.type not in _REDIRECTS:
+            return "an assignment whose end is not plain"
+    return None
+
+
 def _negated(source: bytes, node: Node) -> str | None:
     return None if _stands_alone(source, node.children[0]) else "! that is part of a longer word"
 
@@ -175,6 +182,7 @@ DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
     "function_definition": _function,
     "comment": _comment,
     "negated_command": _negated,
+    **dict.fromkeys(words("command variable_assignments"), _parts),
     **dict.fromkeys(words("concatenation variable_assignment simple_expansion command_name"), _gaps),
     **dict.fromkeys(words("word number regex extglob_pattern string_content heredoc_content brace_expression"), _leaf),
 }

@@ -100,7 +100,13 @@ TRICKS = {
         "\ufeffls",
         "\u200bls",
     ],
-    "blanks: the grammar passes over some inside of a word": ["x=$ evil", "ls; x=$ evil", "x=a$ evil"],
+    "blanks: the grammar passes over some inside of a word": [
+        "x=''\\ls evil",
+        "A=1 x=''\\ls evil",
+        "x=$ evil",
+        "ls; x=$ evil",
+        "x=a$ evil",
+    ],
     "tokens: << takes the word in front of it for its own": [
         "find . -delete<<E\nE",
         "find . -delete1> out",
