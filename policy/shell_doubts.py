@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from policy.names import words
+from policy.shell_tables import STEERING_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,8 @@ _NUMBERS_ONLY = re.compile(r"[0-9\s+*/%()<>=!&|^~?:,.-]*")
 _COMPARES_NUMBERS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
 _CONTINUATION = re.compile(r"\\\n")
 _ESCAPED_BLANK = re.compile(r"(?:^|[\s;|&(){}<>!`])\\[ \t\v\f]")
-_DOLLARS = re.compile(rb"\$\$[{(\[`'$]")
+_DOLLARS = re.compile(rb"\$\$[{(\[`'$]|\$\\\n")
+_DESCRIPTOR = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}[<>]")
 _ODD_SPACE = re.compile(r"[^\S \t\n]|[\ufeff\u200b\u2060]")
 _DATA = frozenset({"string_content", "heredoc_content"})
 _EVALUATED = "arithmetic on more than numbers, whose text is evaluated"
@@ -151,6 +153,13 @@ def _gaps(_source: bytes, node: Node) -> str | None:
     return None
 
 
+def _parts(_source: bytes, node: Node) -> str | None:
+    for left, right in pairwise(node.children):
+        if left.type == "variable_assignment" and left.end_byte == right.start_byte and right.type not in _REDIRECTS:
+            return "an assignment whose end is not plain"
+    return None
+
+
 def _negated(source: bytes, node: Node) -> str | None:
     return None if _stands_alone(source, node.children[0]) else "! that is part of a longer word"
 
@@ -173,6 +182,7 @@ DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
     "function_definition": _function,
     "comment": _comment,
     "negated_command": _negated,
+    **dict.fromkeys(words("command variable_assignments"), _parts),
     **dict.fromkeys(words("concatenation variable_assignment simple_expansion command_name"), _gaps),
     **dict.fromkeys(words("word number regex extglob_pattern string_content heredoc_content brace_expression"), _leaf),
 }
@@ -188,7 +198,7 @@ def is_swollen(source: bytes, token: Node) -> bool:
 def spaces(source: bytes, quoted: list[tuple[int, int]], literal: list[tuple[int, int]]) -> list[str]:
     """bash joins continued lines where the grammar sees a blank, and knows fewer blanks than the grammar does. What is
     `quoted` does not count; `literal` are the single quotes of these, in which `$$` means nothing."""
-    if b"\\" not in source and b"$$" not in source and source.isascii():
+    if source.isascii() and not any(mark in source for mark in (b"\\", b"$$", b"}>", b"}<")):
         return []
     text = _masked(source, quoted).decode("utf-8", "replace")
     reasons = ["a blank that the shell does not take for one"] if _ODD_SPACE.search(text) else []
@@ -196,8 +206,10 @@ def spaces(source: bytes, quoted: list[tuple[int, int]], literal: list[tuple[int
         reasons.append("a word continued on the next line")
     if _ESCAPED_BLANK.search(text):
         reasons.append("an escaped blank at the start of a word, which the grammar passes over")
-    if b"$$" in source and _DOLLARS.search(_masked(source, literal)):
-        reasons.append("$$ in front of what may be an expansion")
+    if any(STEERING_VARIABLE.fullmatch(match[1]) for match in _DESCRIPTOR.finditer(text)):
+        reasons.append("a redirection that sets a variable which steers programs")
+    if _DOLLARS.search(_masked(source, literal)):
+        reasons.append("$$ or a continued line in front of what may be an expansion")
     return reasons
 
 

@@ -146,7 +146,7 @@ class _Walk:
         if not node.is_named and is_swollen(self.source, node):
             self.found.doubt(f"{node.type} with something in front of it")
         if not node.is_named or node.type in _LEAVES:
-            if node.type == "file_descriptor" and not self._starts_word(node):
+            if node.type == "file_descriptor" and not self._is_descriptor(node):
                 self.found.doubt("a file descriptor that belongs to a word")
             return node.children if node.type in {"brace_expression", "heredoc_content"} else []
         if node.type not in _CONTAINERS and node.type not in {"command_name", "subscript", "translated_string"}:
@@ -154,6 +154,9 @@ class _Walk:
         if node.type == "subscript":
             self.found.doubt("a subscript, which is evaluated")
         return node.children
+
+    def _is_descriptor(self, node: Node) -> bool:
+        return self._text(node).isdecimal() and self._starts_word(node)
 
     def _starts_word(self, node: Node) -> bool:
         return node.start_byte == 0 or self.source[node.start_byte - 1 : node.start_byte] in (

@@ -70,6 +70,8 @@ TRICKS = {
     "dollars: $$ is the shell's number, and what follows is on its own": [
         'echo "$${"\'$(evil)\'"}"',
         "echo $${x'$(evil)'}",
+        'echo "$\\\n{x-"\'$(evil)\'"}"',
+        'echo "$\\\n(evil)"',
         "echo $$'\\'$(evil)\\''",
     ],
     "names: one that starts like a bracket or a brace": [
@@ -98,9 +100,19 @@ TRICKS = {
         "\ufeffls",
         "\u200bls",
     ],
-    "blanks: the grammar passes over some inside of a word": ["x=$ evil", "ls; x=$ evil", "x=a$ evil"],
+    "blanks: the grammar passes over some inside of a word": [
+        "x=''\\ls evil",
+        "A=1 x=''\\ls evil",
+        "x=$ evil",
+        "ls; x=$ evil",
+        "x=a$ evil",
+    ],
     "tokens: << takes the word in front of it for its own": [
         "find . -delete<<E\nE",
+        "find . -delete1> out",
+        "sort -onew1> out",
+        "time -1> out",
+        "ls {PATH}> out; ls",
         "find . -exec evil +<<E\nE",
         "A=1 find . -delete<<'E'\nE",
         "sh -c evil<<E\nE",

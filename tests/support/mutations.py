@@ -1,0 +1,267 @@
+"""Small errors put into a module's source, one at a time: what a test suite that is worth its time notices.
+
+Left out because no behaviour hangs on them: docstrings, annotations, messages (texts with a blank in a function, all
+f-strings), decorators' arguments, `if TYPE_CHECKING`, assertions, and the texts of `raise`.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import re
+import warnings
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+_CALCULATED: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult,
+    ast.Mod: ast.FloorDiv, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.BitXor: ast.BitAnd,
+    ast.LShift: ast.RShift, ast.RShift: ast.LShift,
+}  # fmt: skip
+_CALLED = {
+    "startswith": "endswith", "endswith": "startswith", "removeprefix": "removesuffix", "removesuffix": "removeprefix",
+    "lstrip": "rstrip", "rstrip": "lstrip", "partition": "rpartition", "rpartition": "partition", "split": "rsplit",
+    "rsplit": "split", "fullmatch": "search", "match": "search", "lower": "upper", "casefold": "upper",
+    "any": "all", "all": "any", "min": "max", "max": "min", "add": "discard", "find": "rfind", "index": "rindex",
+}  # fmt: skip
+_SKIPPED = (ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
+_WORDS_OF_A_TEXT = 3
+
+
+class Mutant(NamedTuple):
+    """One error. `number` is its place among all of the module; `function` the outermost function or method around it,
+    by qualified name ('' for what runs at import); `key` stays the same while that function's text does."""
+
+    path: str
+    number: int
+    line: int
+    end_line: int
+    function: str
+    key: str
+    change: str
+
+
+class _Change(NamedTuple):
+    node: ast.AST
+    function: str
+    change: str
+    apply: Callable[[], None]
+
+
+def mutants(path: str, source: str) -> list[Mutant]:
+    """Every mutant of a module, in the order of the text."""
+    tree = ast.parse(source)
+    texts = _texts(tree, source)
+    seen: dict[str, int] = {}
+    found: list[Mutant] = []
+    for number, one in enumerate(_changes(tree)):
+        basis = f"{path} {one.function} {texts[one.function]} {one.change}"
+        seen[basis] = seen.get(basis, 0) + 1
+        key = hashlib.sha256(f"{basis} {seen[basis]}".encode()).hexdigest()[:16]
+        line = getattr(one.node, "lineno", 1)
+        end = getattr(one.node, "end_lineno", line) or line
+        found.append(Mutant(path, number, line, end, one.function, key, one.change))
+    return found
+
+
+def mutated(source: str, number: int) -> ast.Module:
+    """The module's tree with one error in it."""
+    tree = ast.parse(source)
+    for place, one in enumerate(_changes(tree)):
+        if place == number:
+            one.apply()
+            return ast.fix_missing_locations(tree)
+    raise ValueError(f"no mutant {number}")
+
+
+def _texts(tree: ast.Module, source: str) -> dict[str, str]:
+    """The text of each outermost function; for what runs at import, the module's."""
+    texts = {"": source}
+    for node in tree.body:
+        inner = node.body if isinstance(node, ast.ClassDef) else [node]
+        prefix = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        for one in inner:
+            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
+                texts[prefix + one.name] = ast.get_source_segment(source, one) or ""
+    return texts
+
+
+def _changes(tree: ast.Module) -> Iterator[_Change]:
+    yield from _Walk().body(tree.body, "", "")
+
+
+class _Walk:
+    """Finds places for errors; each `apply` changes the tree that is walked."""
+
+    def body(self, statements: list[ast.stmt], function: str, prefix: str) -> Iterator[_Change]:
+        for place, node in enumerate(statements):
+            if isinstance(node, _SKIPPED) or _is_docstring(node) or _is_for_types(node, function):
+                continue
+            if isinstance(node, ast.ClassDef):
+                yield from self.body(node.body, function, prefix if function else f"{node.name}.")
+                continue
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                inner = function or prefix + node.name
+                yield from self._expressions(node.args, "")
+                yield from self.body(node.body, inner, "")
+                continue
+            yield from self._removed(statements, place, node, function)
+            for name, value in ast.iter_fields(node):
+                if name in {"body", "orelse", "finalbody"} and isinstance(value, list):
+                    yield from self.body(value, function, prefix)
+                elif name in {"handlers", "cases"}:
+                    for one in value:
+                        yield from self.body(one.body, function, prefix)
+                elif name != "annotation" and not isinstance(node, ast.Raise):
+                    yield from self._field(node, name, value, function)
+
+    def _removed(self, statements: list[ast.stmt], place: int, node: ast.stmt, function: str) -> Iterator[_Change]:
+        def replace(new: ast.stmt) -> Callable[[], None]:
+            return lambda: statements.__setitem__(place, ast.copy_location(new, node))
+
+        if not function:
+            return
+        is_call = isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant | ast.Yield)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        outward = isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and (
+            isinstance(node, ast.AugAssign) or any(isinstance(one, ast.Attribute | ast.Subscript) for one in targets)
+        )
+        if is_call or outward or isinstance(node, ast.Delete | ast.Raise):
+            yield _Change(node, function, f"without {_short(node)}", replace(ast.Pass()))
+        elif isinstance(node, ast.Continue | ast.Break):
+            new = ast.Break() if isinstance(node, ast.Continue) else ast.Continue()
+            yield _Change(node, function, f"{_short(node)} → {_short(new)}", replace(new))
+        elif isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
+            yield _Change(node, function, f"{_short(node)} → return None", replace(ast.Return(ast.Constant(None))))
+
+    def _expressions(self, root: ast.AST, function: str) -> Iterator[_Change]:
+        """Errors in the parts of `root`, at any depth."""
+        for node in _inside(root):
+            for name, value in ast.iter_fields(node):
+                yield from self._field(node, name, value, function, deep=False)
+
+    def _field(self, node: ast.AST, name: str, value: object, function: str, *, deep: bool = True) -> Iterator[_Change]:
+        for place, child in enumerate(value if isinstance(value, list) else [value]):
+            where = (value, place) if isinstance(value, list) else (node, name)
+            yield from self._child(where, child, function, name)
+            if deep and isinstance(child, ast.AST) and not isinstance(child, _SKIPPED):
+                yield from self._expressions(child, function)
+
+    def _child(self, where: tuple[object, object], child: object, function: str, name: str) -> Iterator[_Change]:
+        if isinstance(child, ast.keyword) and child.arg is not None and isinstance(where[0], list) and function:
+            yield _Change(child, function, f"without {_short(child)}", functools.partial(where[0].remove, child))
+        if not isinstance(child, ast.expr):
+            return
+        for new in _others(child, called=name == "func", is_table=not function):
+            apply = functools.partial(_put, where, ast.copy_location(new, child))
+            yield _Change(child, function, f"{_short(child)} → {_short(new)}", apply)
+
+
+def _put(where: tuple[object, object], new: ast.expr) -> None:
+    holder, place = where
+    if isinstance(holder, list) and isinstance(place, int):
+        holder[place] = new
+    else:
+        setattr(holder, str(place), new)
+
+
+def _others(node: ast.expr, *, called: bool, is_table: bool) -> list[ast.expr]:
+    """What may stand in the place of an expression."""
+    match node:
+        case ast.Compare():
+            return [_compare(node, place) for place in range(len(node.ops))]
+        case ast.BoolOp():
+            return [ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)]
+        case ast.UnaryOp(op=ast.Not()):
+            return [node.operand]
+        case ast.BinOp() if type(node.op) in _CALCULATED:
+            return [ast.BinOp(node.left, _CALCULATED[type(node.op)](), node.right)]
+        case ast.Constant():
+            return [ast.Constant(value) for value in _other_constants(node.value, is_table=is_table)]
+        case ast.Attribute() if called and node.attr in _CALLED:
+            return [ast.Attribute(node.value, _CALLED[node.attr], ast.Load())]
+        case ast.Name() if called and node.id in _CALLED:
+            return [ast.Name(_CALLED[node.id], ast.Load())]
+        case ast.IfExp():
+            return [node.body, node.orelse]
+    return []
+
+
+def _compare(node: ast.Compare, place: int) -> ast.expr:
+    operators = list(node.ops)
+    operators[place] = _COMPARED[type(operators[place])]()
+    return ast.Compare(node.left, operators, node.comparators)
+
+
+def _inside(root: ast.AST) -> Iterator[ast.AST]:
+    """`root` and every node below whose parts may be changed."""
+    pending: list[ast.AST] = [root]
+    while pending:
+        node = pending.pop(0)
+        yield node
+        for name, value in ast.iter_fields(node):
+            if name in {"annotation", "returns", "decorator_list"}:
+                continue
+            children = value if isinstance(value, list) else [value]
+            pending.extend(one for one in children if isinstance(one, ast.AST) and not isinstance(one, _SKIPPED))
+
+
+def _other_constants(value: object, *, is_table: bool) -> list[str | int]:
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1]
+    if not isinstance(value, str):
+        return []
+    if not is_table:
+        return [] if re.search(r"\s", value.strip()) else [f"{value}XX"]
+    for mark in (" ", "|"):
+        parts = value.split(mark)
+        if len(parts) >= _WORDS_OF_A_TEXT:
+            dropped = dict.fromkeys((0, len(parts) // 2, len(parts) - 1))
+            return [text for one in dropped if _is_sound(text := mark.join(parts[:one] + parts[one + 1 :]), value)]
+    return [f"{value}XX"]
+
+
+def _is_sound(text: str, original: str) -> bool:
+    """A pattern that cannot be compiled would be noticed at import, and says nothing."""
+    return _compiles(text) or not _compiles(original)
+
+
+def _compiles(pattern: str) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            re.compile(pattern)
+        except re.error:
+            return False
+    return True
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _is_for_types(node: ast.stmt, function: str) -> bool:
+    """A block for the type checker, or a name for a type."""
+    if isinstance(node, ast.If):
+        return isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    value = node.value if isinstance(node, ast.Assign) and not function else None
+    parts = [value.left, value.right] if isinstance(value, ast.BinOp) else [value]
+    return all(isinstance(one, ast.Subscript | ast.Name) for one in parts)
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _short(node: ast.AST) -> str:
+    text = " ".join(ast.unparse(ast.fix_missing_locations(node)).split())
+    return text if len(text) <= 90 else text[:87] + "…"
