@@ -100,7 +100,7 @@ def check_llm(bundle: PolicyBundle, *, model: str, now: datetime) -> Decision:
     if model not in bundle.llm_policy.allowed_models:
         return denied(entry.name, "llmPolicy.allowedModels", f"model not allowed: {model}")
     if entry.requires_approval:
-        return _approval(entry, "low", ())
+        return approval_needed(entry, "low", ())
     return Decision("ALLOWED", "granted", entry.name, f"llmPolicy.allowedModels: {model}")
 
 
@@ -128,11 +128,12 @@ def _with_approval(case: Case, workspace: str | None, allowed: Decision) -> Deci
         return allowed
     level, risks = assess(case.entry, case.facts, workspace=workspace, os=case.os)
     if case.entry.requires_approval:
-        return _approval(case.entry, level, risks)
+        return approval_needed(case.entry, level, risks)
     return allowed._replace(risk_level=level, risks=(*allowed.risks, *risks))
 
 
-def _approval(entry: Capability, level: str, risks: tuple[str, ...]) -> Decision:
+def approval_needed(entry: Capability, level: str, risks: tuple[str, ...]) -> Decision:
+    """The question that an entry wants asked."""
     return Decision(
         "APPROVAL_REQUIRED",
         "the capability requires approval",

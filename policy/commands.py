@@ -7,7 +7,7 @@ unlooked at.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -137,12 +137,14 @@ class _Reader:
         self.lost = False
 
     def result(self) -> ParsedCommand:
-        if self.lost and any(not _is_fixed(one.path) for one in self.redirections):
+        redirections = tuple(self.redirections)
+        if self.lost and any(not _is_fixed(one.path) for one in redirections):
             self.found.doubt("a relative redirection after a change of directory that is not followed")
+            redirections = tuple(one if _is_fixed(one.path) else replace(one, path=None) for one in redirections)
         if len(self.found.commands) > MAX_COMMANDS:
             self.found.doubt(f"the line has more than {MAX_COMMANDS} commands")
         commands = tuple(SimpleCommand(name, arguments) for name, arguments in self.found.commands)
-        return ParsedCommand(commands, tuple(self.redirections), tuple(self.found.dynamic), tuple(self.found.opaque))
+        return ParsedCommand(commands, redirections, tuple(self.found.dynamic), tuple(self.found.opaque))
 
     def read(self, text: str, grammar: Grammar, depth: int) -> None:
         from policy.shell_programs import unravel

@@ -224,7 +224,7 @@ def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision 
 
     capability = (Name.FILE_WRITE if one.mode == "write" else Name.FILE_READ).value
     if one.path is None:
-        return None  # in `dynamic`: `_undecided` has spoken where lists have to be decided
+        return _somewhere(case, capability)
     spellings = one.spellings(facts.cwd, facts.home)
     if not spellings:
         return denied(
@@ -244,6 +244,25 @@ def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision 
         if not answer.allowed:
             return answer._replace(capability=case.entry.name, reason=f"redirection ({capability}): {answer.reason}")
     return None
+
+
+def _somewhere(case: Case, capability: str) -> Decision | None:
+    """A redirection whose target only expansion decides: no path list can be decided for it. Without one it is what the
+    capability is for any file."""
+    from policy.check import approval_needed, denied, where
+
+    entry = case.bundle.capability(capability)
+    if entry is None:
+        reason = f"redirection ({capability}): capability not granted"
+        return denied(case.entry.name, "capabilities", reason)
+    for name, paths in (("blockedPaths", entry.blocked_paths), ("allowedPaths", entry.allowed_paths)):
+        if paths or (name == "allowedPaths" and paths is not None):
+            reason = f"redirection ({capability}): its target is only known when it runs"
+            return denied(case.entry.name, where(entry, name), reason)
+    if not entry.requires_approval:
+        return None
+    asked = approval_needed(entry, "high", (f"{capability} of a file that is only known when it runs",))
+    return asked._replace(capability=case.entry.name)
 
 
 def _path_family(facts: CommandFacts, os: OsFamily) -> OsFamily:

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policy.check import check_tool
 from policy.commands import parse, referenced_paths
+from policy.facts import CommandFacts
 
-from .helpers import shell
+from .helpers import NOW, bundle, shell
 
 EVERYDAY = [
     "ls",
@@ -615,3 +617,26 @@ def test_an_allowed_line_has_no_unlisted_word_in_command_position(pieces: list[s
     line = "".join(pieces)
     if shell(line, allowedCommands=["ls"]) == "ALLOWED":
         assert all(one.program == "ls" for one in parse(line, "bash").commands)
+
+
+@pytest.mark.parametrize("line", ["echo a > $f", 'echo a >> "$HOME/x"', "cat < $f", "cd $d; echo a > f"])
+@pytest.mark.parametrize(
+    ("scope", "expected"),
+    [({}, "ALLOWED"), ({"allowedPaths": ["/w"]}, "DENIED"), ({"blockedPaths": ["/x"]}, "DENIED"), (None, "DENIED")],
+)
+def test_a_redirection_to_an_unknown_file_is_allowed_only_where_any_file_is(
+    line: str, scope: dict[str, object] | None, expected: str
+) -> None:
+    files = () if scope is None else ({"name": f"File.{what}", **scope} for what in ("Read", "Write"))
+    held = bundle({"name": "Shell.Exec"}, *files)
+    facts = CommandFacts(line, cwd="/w", home="/home/u")
+    assert check_tool(held, "Shell.Exec", facts, now=NOW).decision == expected
+
+
+def test_a_redirection_to_an_unknown_file_is_asked_about_where_files_are() -> None:
+    held = bundle({"name": "Shell.Exec"}, {"name": "File.Write", "requiresApproval": True})
+    decision = check_tool(held, "Shell.Exec", CommandFacts("echo a > $f", cwd="/w"), now=NOW)
+    assert (decision.decision, decision.rule) == (
+        "APPROVAL_REQUIRED",
+        "capabilities[File.Write].requiresApproval: true",
+    )
