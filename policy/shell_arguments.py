@@ -9,7 +9,6 @@ from itertools import pairwise
 from policy import shell_tables as tables
 from policy.shell_code import judge_interpreter
 from policy.shell_findings import Findings, check_assignment
-from policy.shell_sed import judge_sed
 from policy.shell_starters import judge_starter
 from policy.shell_words import Word
 
@@ -46,6 +45,12 @@ def _options(base: str, risky: re.Pattern[str], args: list[Word], found: Finding
             found.doubt(f"{base} {word.text} runs or writes something else")
         elif word.may_be_option:
             found.doubt(f"{base} is given an expansion that may become an option")
+
+
+def _sed(base: str, args: list[Word], found: Findings) -> None:
+    from policy.shell_sed import judge_sed  # its patterns are large
+
+    judge_sed(base, args, found)
 
 
 def _awk(base: str, args: list[Word], found: Findings) -> None:
@@ -146,7 +151,7 @@ def _printf(_base: str, args: list[Word], found: Findings) -> None:
 
 _Judge = Callable[[str, list[Word], Findings], None]
 _ARGUMENT_JUDGES: dict[str, _Judge] = {
-    "sed": judge_sed,
+    "sed": _sed,
     "git": _git,
     "printf": _printf,
     "test": _test,

@@ -15,62 +15,60 @@ if TYPE_CHECKING:
 class Interpreter(NamedTuple):
     """How its own arguments end. `code`: options that bring code, or make it read some. `valued`: options whose value
     is the next word. `flags`: options without one. `asks`: options with which it reads nothing from its input. Behind
-    an option that is none of these nothing is taken for the script."""
+    an option that is none of these nothing is taken for the script. Patterns are text: few of them are ever needed."""
 
-    code: re.Pattern[str]
+    code: str
     valued: frozenset[str] = frozenset()
-    flags: re.Pattern[str] = re.compile(r"(?!)")
-    asks: re.Pattern[str] = re.compile(r"--version|--help")
+    flags: str = r"(?!)"
+    asks: str = r"--version|--help"
     reads_input: bool = True
 
 
 _PYTHON_FLAGS = "[bBdEhIOPqRsSuvx]*"
 _JAVASCRIPT = Interpreter(
-    re.compile(
-        r"-[ep].*|-i|-|--eval.*|--print.*|--interactive|--import.*|--(?:experimental-)?loader.*|--run.*|inspect|debug|repl"
-    ),
+    r"-[ep].*|-i|-|--eval.*|--print.*|--interactive|--import.*|--(?:experimental-)?loader.*|--run.*|inspect|debug|repl",
     words("-r --require -C --conditions"),
-    re.compile(r"--[a-z0-9-]+=.*|--(?:no|trace|enable)-[a-z-]+|--watch|-c|--check"),
-    re.compile(r"-v|-h|--version|--help|--v8-options|--test"),
+    r"--[a-z0-9-]+=.*|--(?:no|trace|enable)-[a-z-]+|--watch|-c|--check",
+    r"-v|-h|--version|--help|--v8-options|--test",
 )
-_LUA = Interpreter(re.compile(r"-e.*|-i|-"), frozenset({"-l"}), re.compile(r"-[EW]"), re.compile(r"-v"))
+_LUA = Interpreter(r"-e.*|-i|-", frozenset({"-l"}), r"-[EW]", r"-v")
 
 INTERPRETERS: dict[str, Interpreter] = {
     **dict.fromkeys(
         ("python", "pythonw", "pypy", "py"),
         Interpreter(
-            re.compile(rf"-{_PYTHON_FLAGS}[ci].*|-"),
+            rf"-{_PYTHON_FLAGS}[ci].*|-",
             words("-W -X --check-hash-based-pycs"),
-            re.compile(r"-[bBdEIOPqRsSuvx]+|-[WX].+|-[23][0-9.-]*|-V:.+"),
-            re.compile(r"-V+|-h|-\?|--version|--help(?:-[a-z]+)?"),
+            r"-[bBdEIOPqRsSuvx]+|-[WX].+|-[23][0-9.-]*|-V:.+",
+            r"-V+|-h|-\?|--version|--help(?:-[a-z]+)?",
         ),
     ),
     "perl": Interpreter(
-        re.compile(r"-[A-Za-z0-9.]*[eEdMm].*|-x.*|-"),
+        r"-[A-Za-z0-9.]*[eEdMm].*|-x.*|-",
         frozenset({"-I"}),
-        re.compile(r"-[wWtTnplasSuUcX0-9]+|-I.+|-i[.A-Za-z~]*"),
-        re.compile(r"-v|-V.*|-h|--version|--help"),
+        r"-[wWtTnplasSuUcX0-9]+|-I.+|-i[.A-Za-z~]*",
+        r"-v|-V.*|-h|--version|--help",
     ),
     "ruby": Interpreter(
-        re.compile(r"-[A-Za-z0-9.]*[ex].*|-"),
+        r"-[A-Za-z0-9.]*[ex].*|-",
         words("-I -r -E -C"),
-        re.compile(r"-[wWvnplasSc]+|-[IrEKW].+|--(?:enable|disable)[=-].+"),
-        re.compile(r"-v|-h|--version|--help|--copyright"),
+        r"-[wWvnplasSc]+|-[IrEKW].+|--(?:enable|disable)[=-].+",
+        r"-v|-h|--version|--help|--copyright",
     ),
     **dict.fromkeys(("node", "nodejs", "tsx", "ts-node"), _JAVASCRIPT),
     "php": Interpreter(
-        re.compile(r"-[rRBEdaS].*|--run.*|--process-.*|--interactive|--define.*|--server.*|-"),
+        r"-[rRBEdaS].*|--run.*|--process-.*|--interactive|--define.*|--server.*|-",
         words("-c -f -z -t"),
-        re.compile(r"-[nCHlsw]+"),
-        re.compile(r"-v|-h|-m|-i|--version|--help|--ini|-f"),
+        r"-[nCHlsw]+",
+        r"-v|-h|-m|-i|--version|--help|--ini|-f",
     ),
     **dict.fromkeys(("lua", "luajit"), _LUA),
-    "rscript": Interpreter(re.compile(r"-e.*|-"), flags=re.compile(r"--.*")),
-    "julia": Interpreter(re.compile(r"-[eEiL].*|--eval.*|--print.*|--load.*|-"), flags=re.compile(r"--[a-z-]+=.*")),
-    "elixir": Interpreter(re.compile(r"-e.*|--eval.*|--rpc-eval.*|-S.*|-")),
-    "groovy": Interpreter(re.compile(r"-e.*|-")),
-    "scala": Interpreter(re.compile(r"-e.*|-")),
-    "ipython": Interpreter(re.compile(r"-c.*|-i|--.*|-")),
+    "rscript": Interpreter(r"-e.*|-", flags=r"--.*"),
+    "julia": Interpreter(r"-[eEiL].*|--eval.*|--print.*|--load.*|-", flags=r"--[a-z-]+=.*"),
+    "elixir": Interpreter(r"-e.*|--eval.*|--rpc-eval.*|-S.*|-"),
+    "groovy": Interpreter(r"-e.*|-"),
+    "scala": Interpreter(r"-e.*|-"),
+    "ipython": Interpreter(r"-c.*|-i|--.*|-"),
 }
 """By base name in lower case, without a version number."""
 
@@ -105,9 +103,9 @@ def _code(interpreter: Interpreter, args: list[Word]) -> str | None:
             # Whatever it expands to, its first word starts with what stands before the expansion.
             prefix = args[place].prefix
             return "…" if not prefix or prefix.startswith(("-", *_INPUT_FILES)) else None
-        if interpreter.code.fullmatch(text) or text.startswith(_INPUT_FILES):
+        if re.fullmatch(interpreter.code, text) or text.startswith(_INPUT_FILES):
             return text
-        asked = asked or interpreter.asks.fullmatch(text) is not None
+        asked = asked or re.fullmatch(interpreter.asks, text) is not None
         if text in interpreter.valued:
             place += 1
             if place < len(args) and args[place].splits:
@@ -115,7 +113,7 @@ def _code(interpreter: Interpreter, args: list[Word]) -> str | None:
         elif not text.startswith("-"):
             if sure:
                 return None
-        elif not asked and not interpreter.flags.fullmatch(text):
+        elif not asked and not re.fullmatch(interpreter.flags, text):
             sure = False
         place += 1
     named = any(word.text is None or not word.text.startswith("-") for word in args)
