@@ -190,8 +190,9 @@ DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
 
 
 def is_swollen(source: bytes, token: Node) -> bool:
-    """Whether a token's text is not just what its type says: one may swallow the word in front of it."""
-    text = text_of(source, token)
+    """Whether a token's text is not just what its type says: one may swallow the word in front of it. Blanks that one
+    swallows stand in quotes, or keep it from fitting to the word before."""
+    text = text_of(source, token).lstrip(" \t")
     return not token.children and text.rstrip("\n") != token.type.rstrip("\n") and text != "$$"
 
 

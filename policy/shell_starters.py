@@ -55,11 +55,16 @@ STARTERS: dict[str, Starter] = {
     **dict.fromkeys(words("sqlite psql mysql mariadb dc gnuplot octave r maxima gp"), _STATEMENTS),
     **dict.fromkeys(
         words(
-            "docker podman nerdctl docker-compose podman-compose kubectl helm vagrant multipass lxc ansible "
-            "ansible-playbook terraform tofu systemctl service"
+            "docker-compose podman-compose kubectl helm vagrant multipass lxc ansible ansible-playbook terraform tofu "
+            "service"
         ),
         _ELSEWHERE,
     ),
+    **dict.fromkeys(
+        words("docker podman nerdctl"),
+        Starter(_ELSEWHERE.what, words("ps images version info logs inspect top stats diff port history search -v")),
+    ),
+    "systemctl": Starter(_ELSEWHERE.what, words("status show is-active is-enabled list-units list-timers cat")),
     **dict.fromkeys(words("hyperfine concurrently nodemon pm2 watchexec cross-env cross-env-shell dotenvx"), _GIVEN),
     **dict.fromkeys(words("asdf rbenv pyenv nodenv volta fnm corepack rustup mise direnv dotenv"), _VERSIONS),
     **dict.fromkeys(words("apt apt-get dnf yum apk pacman zypper brew snap flatpak dpkg rpm"), _SYSTEM),

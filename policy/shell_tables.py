@@ -120,7 +120,7 @@ SAME_PROGRAM: dict[str, str] = {
 """Other names of programs, by base name."""
 
 RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
-    "sort": re.compile(r"-[A-Za-z]*o.*|--o.*|--compress.*|-T.*"),
+    "sort": re.compile(r"-[A-Za-z]*o.*|--o.*|--co.*|-T.*"),
     "rg": re.compile(r"--pre(=.*)?|--hostname-bin.*|-[A-Za-z.]*z.*|--search-zip"),
     "ag": re.compile(r"--pager.*"),
     "bat": re.compile(r"--pager.*|--diff"),
@@ -166,7 +166,7 @@ GIT_SUBCOMMANDS = words(
 GIT_VALUE_FOLLOWS = frozenset({"-m", "--message"})
 GIT_RISKY = re.compile(
     r"--ex.*|-x.*|-O.*|--open-f.*|--upload-p.*|--receive-p.*|--output(?:=.*)?|--textconv|-u.*|-c.*|--conf.*|--templ.*"
-    r"|--remote(?:=.*)?|-i|--interactive"
+    r"|--remote(?:=.*)?|-i|--interactive|--help|--uns.*"
 )
 GIT_HARMLESS: tuple[tuple[str, frozenset[str]], ...] = (
     ("-x", frozenset({"clean", "cherry-pick"})),

@@ -27,13 +27,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def rows(kind: str) -> list[Any]:
-    """One parameter a case, the family's `given` filled in. `open` says why one is not mended yet."""
+    """One parameter a case, the family's `given` filled in."""
     found = []
     for path in FAMILIES:
         family = read(path)
         for row in family[kind]:
-            marks = [pytest.mark.xfail(strict=True, reason=row["open"])] if "open" in row else []
-            found.append(pytest.param({**family["given"], **row}, id=f"{path.stem}-{row['id']}", marks=marks))
+            found.append(pytest.param({**family["given"], **row}, id=f"{path.stem}-{row['id']}"))
     return found
 
 
