@@ -166,7 +166,7 @@ GIT_SUBCOMMANDS = words(
 GIT_VALUE_FOLLOWS = frozenset({"-m", "--message"})
 GIT_RISKY = re.compile(
     r"--ex.*|-x.*|-O.*|--open-f.*|--upload-p.*|--receive-p.*|--output(?:=.*)?|--textconv|-u.*|-c.*|--conf.*|--templ.*"
-    r"|--remote(?:=.*)?|-i|--interactive|--help|--uns.*"
+    r"|--remote(?:=.*)?|-i|--interactive|--help|--unsa.*"
 )
 GIT_HARMLESS: tuple[tuple[str, frozenset[str]], ...] = (
     ("-x", frozenset({"clean", "cherry-pick"})),

@@ -31,8 +31,8 @@ def rows(kind: str) -> list[Any]:
     found = []
     for path in FAMILIES:
         family = read(path)
-        for row in family[kind]:
-            found.append(pytest.param({**family["given"], **row}, id=f"{path.stem}-{row['id']}"))
+        given = family["given"]
+        found += [pytest.param({**given, **row}, id=f"{path.stem}-{row['id']}") for row in family[kind]]
     return found
 
 
