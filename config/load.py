@@ -53,6 +53,12 @@ def load(
     return Settings(values, tuple(ignored), ceilings)
 
 
+def user_files(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What steers this program for its user: the folder of its configuration, and the file that `environ` names."""
+    path, chosen = _user_file(environ)
+    return (_user_folder(), path) if chosen else (_user_folder(),)
+
+
 def _user_file(environ: Mapping[str, str]) -> tuple[str, bool]:
     """(path, whether it was named on purpose)."""
     chosen = environ.get(_USER_FILE_VARIABLE)

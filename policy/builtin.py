@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BUILTIN_NAMES = ("read-only", "workspace", "ci", "full")
 DEFAULT_LIFETIME_S = 24 * 3600
+_CHANGING = frozenset({"File.Write", "File.Delete"})
 
 
 def instantiate(
@@ -31,8 +32,10 @@ def instantiate(
     now: datetime,
     os: OsFamily,
     models: tuple[str, ...] = (),
+    unchanged: tuple[str, ...] = (),
 ) -> PolicyBundle:
-    """Fills a template in. All paths are absolute; give real paths, for links are not followed here.
+    """Fills a template in. All paths are absolute; give real paths, for links are not followed here. `unchanged` are
+    more places that are blocked for writes.
 
     `models` are put before the template's own: a built-in is the user's own choice. An entry of a block list whose
     placeholder has no value is dropped (there is nothing to protect); in an allow list it raises ValueError.
@@ -42,6 +45,9 @@ def instantiate(
     raw["sessionId"] = session_id
     raw["expiresAt"] = now + timedelta(seconds=template.get("expiresInS", DEFAULT_LIFETIME_S))
     raw["capabilities"] = [_fill(entry, places, os) for entry in template["capabilities"]]
+    for entry in raw["capabilities"]:
+        if entry["name"] in _CHANGING:
+            entry["blockedPaths"] = [*entry.get("blockedPaths", ()), *unchanged]
     llm = template["llmPolicy"]
     raw["llmPolicy"] = {**llm, "allowedModels": list(dict.fromkeys((*models, *llm["allowedModels"])))}
     return bundle_from_trusted(raw)

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
-from config.load import read_regular_file
+from config.load import read_regular_file, user_files
 from config.policies import BUILT_IN, template
 from policy.builtin import instantiate
 from policy.grants import Narrowing, narrow
@@ -66,6 +66,7 @@ def _named(
         now=now,
         os=where.os_family,
         models=(settings.text("llm.model"),) if settings.text("llm.model") else (),
+        unchanged=tuple(map(os.path.realpath, user_files(os.environ))),
     )
 
 

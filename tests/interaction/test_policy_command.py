@@ -202,3 +202,19 @@ def test_rejudge_of_no_session(host: Host) -> None:
         outcome = host.run("policy", "rejudge", name, "--policy", "ci")
         assert (outcome.code, outcome.stdout) == (2, b"")
         assert says in outcome.error
+
+
+@pytest.mark.parametrize("name", ["workspace", "ci", "full"])
+def test_the_built_in_bundles_keep_what_steers_programs_from_changing(host: Host, name: str) -> None:
+    own = host.workspace / "settings.toml"
+    own.write_text("")
+    home, elsewhere = host.home, host.state / "checkpoints" / "x.json"
+    places = [own, elsewhere, *(home / one for one in (".bashrc", ".ssh/authorized_keys", ".config/agent-host/x"))]
+    inside = (".git/config", ".vscode/tasks.json", ".agent/config.toml", "sub/.git/hooks/a")
+    places += [host.workspace / one for one in inside]
+    cases = [{"toolName": "WriteFile", "arguments": {"path": str(place), "content": "x"}} for place in places]
+    batch = host.root / "cases.jsonl"
+    batch.write_text("".join(json.dumps(case) + "\n" for case in cases))
+    outcome = host.run("policy", "check", "--policy", name, "--batch", str(batch), env={"AGENT_HOST_CONFIG": str(own)})
+    told = [json.loads(line)["decision"] for line in outcome.stdout.splitlines()]
+    assert dict(zip(places, told, strict=True)) == dict.fromkeys(places, "DENIED")
