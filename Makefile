@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 INPUTS := pyproject.toml uv.lock Makefile
 
-.PHONY: run test lint format bench clean
+.PHONY: run test lint format bench mutants clean
 
 run: $(VENV)/.ready-run
 	@scratch=$$(mktemp -d "$${TMPDIR:-/tmp}/agent-host-demo.XXXXXX") && \
@@ -34,8 +34,17 @@ format: $(VENV)/.ready-lint
 bench: $(VENV)/.ready-test
 	$(BIN)/python benchmarks/loop.py
 
+# Which small errors in policy and state no test notices: make mutants MUTANTS="policy --sample 300"
+mutants: $(VENV)/.ready-test
+ifdef MUTANTS
+	$(BIN)/python -m tests.support.mutants $(MUTANTS)
+else
+	$(BIN)/python -m tests.support.mutants policy
+	$(BIN)/python -m tests.support.mutants state
+endif
+
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .mutants $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # One stamp a set of packages; a stamp is made anew when what it was made from changed.
 ifneq ($(UV),)

@@ -148,7 +148,7 @@ class _Walk:
         if not node.is_named or node.type in _LEAVES:
             if node.type == "file_descriptor" and not self._is_descriptor(node):
                 self.found.doubt("a file descriptor that belongs to a word")
-            return node.children if node.type in {"brace_expression", "heredoc_content"} else []
+            return node.children  # `1#$(x)` is a number with a substitution in it
         if node.type not in _CONTAINERS and node.type not in {"command_name", "subscript", "translated_string"}:
             self.found.doubt(f"a construct that is not followed: {node.type}")
         if node.type == "subscript":

@@ -32,6 +32,7 @@ _CALLED = {
     "any": "all", "all": "any", "min": "max", "max": "min", "add": "discard", "find": "rfind", "index": "rindex",
 }  # fmt: skip
 _SKIPPED = (ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
+_FOR_TYPES = frozenset({"annotation", "returns", "decorator_list"})
 _WORDS_OF_A_TEXT = 3
 
 
@@ -145,7 +146,8 @@ class _Walk:
         """Errors in the parts of `root`, at any depth."""
         for node in _inside(root):
             for name, value in ast.iter_fields(node):
-                yield from self._field(node, name, value, function, deep=False)
+                if name not in _FOR_TYPES:
+                    yield from self._field(node, name, value, function, deep=False)
 
     def _field(self, node: ast.AST, name: str, value: object, function: str, *, deep: bool = True) -> Iterator[_Change]:
         for place, child in enumerate(value if isinstance(value, list) else [value]):
@@ -207,7 +209,7 @@ def _inside(root: ast.AST) -> Iterator[ast.AST]:
         node = pending.pop(0)
         yield node
         for name, value in ast.iter_fields(node):
-            if name in {"annotation", "returns", "decorator_list"}:
+            if name in _FOR_TYPES:
                 continue
             children = value if isinstance(value, list) else [value]
             pending.extend(one for one in children if isinstance(one, ast.AST) and not isinstance(one, _SKIPPED))

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 3.0
 _DEPTH = ("d1", "d2", "d3", "d4", "d5")  # a line may climb a few times and is still inside
-_END = "=end="
 # What a shell says of a name that it does not find; a program's own scripts (git has some) are not meant.
 _MISSING = re.compile(
     r"^(?:/\S*/)?(?:ba|da|z|)sh: (?:line )?\d+: (?:exec: )?(.*?): (?:command )?not found$", re.MULTILINE
@@ -123,7 +122,7 @@ class Jail:
     def _stub(self, path: str) -> None:
         with open(path, "w") as file:
             # The name by which it was started, and not the file's: that tells ./ls from ls.
-            file.write(f"#!/bin/sh\nprintf '%s\\0' \"$0\" \"$@\" '{_END}' >> '{self._log_path}'\n")
+            file.write(f"#!/bin/sh\nprintf '%s\\0' $# \"$0\" \"$@\" >> '{self._log_path}'\n")
         os.chmod(path, 0o755)
 
     def _files(self) -> None:
@@ -148,13 +147,14 @@ class Jail:
     def _started(self) -> list[list[str]]:
         text = os.pread(self._log, 1 << 20, 0).decode(errors="replace")
         os.ftruncate(self._log, 0)
-        records: list[list[str]] = [[]]
-        for part in text.split("\0")[:-1]:
-            if part == _END:
-                records.append([])
-            else:
-                records[-1].append(part)
-        return [record for record in records if record]
+        parts = text.split("\0")[:-1]
+        records: list[list[str]] = []
+        while parts:
+            # How many arguments there are comes first: one of them may look like anything.
+            end = 2 + int(parts[0])
+            records.append(parts[1:end])
+            del parts[:end]
+        return records
 
     def _unlisted(self, started: Collection[list[str]], errors: str) -> str | None:
         for words in started:

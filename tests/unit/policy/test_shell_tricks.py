@@ -74,6 +74,12 @@ TRICKS = {
         'echo "$\\\n(evil)"',
         "echo $$'\\'$(evil)\\''",
     ],
+    "numbers: a base may be followed by an expansion": [
+        "x=1#`evil`",
+        "x=1#$(evil)",
+        "echo 1#$(evil)",
+        "echo 10#`evil`",
+    ],
     "names: one that starts like a bracket or a brace": [
         "[e]",
         "[ev]il",

@@ -1,0 +1,181 @@
+"""The loop of a mutation test: a pytest plugin that forks for each mutant and runs the tests that touch it."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from tests.support import mutation_children as children
+from tests.support.mutation_scope import Scope
+from tests.support.mutations import Mutant, mutated
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from tests.support.mutation_children import Functions
+
+FOLDER = Path(".mutants")
+"""Where results are kept."""
+_SLACK_S = 10.0
+_TIMES_SLOWER = 6
+_STATUS = {
+    children.SURVIVED: "survived",
+    children.KILLED: "killed",
+    children.BROKEN: "broken",
+    children.LATE: "late",
+}
+
+
+class Result(NamedTuple):
+    """What became of one mutant: killed, survived, late (killed by the clock) or not run by any test."""
+
+    status: str
+    by: str
+    seconds: float
+
+
+class Loop:
+    """A pytest plugin that tries mutants in the place of running the tests."""
+
+    def __init__(self, work: list[Mutant], out: Path) -> None:
+        self._work = work
+        self._out = out
+        folder = Path(work[0].path).parent
+        self._package = [path.as_posix() for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
+        self._scope = Scope(self._package)
+        self._items: list[pytest.Item] = []
+        self._lines: dict[tuple[str, int], list[int]] = {}
+        self._seconds: list[float] = []
+        self._wins: Counter[str] = Counter()
+        self._functions: Functions = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Measures, then tries each mutant."""
+        self._items = session.items
+        children.steady(self._items)
+        files = {_absolute(path) for path in self._package}
+        for path in self._package:  # what is imported when it is first needed
+            importlib.import_module(path.removesuffix(".py").replace("/", "."))
+        self._lines, self._seconds = _coverage(self._items, files)
+        self._functions = children.functions_of(files)
+        children.forget()
+        gc.freeze()
+        self._check_that_nothing_fails_without_a_mutant()
+        counts: Counter[str] = Counter()
+        with self._out.open("a") as out:
+            for place, one in enumerate(self._work, 1):
+                result = self._try(one)
+                self._wins[result.by] += 1
+                counts[result.status] += 1
+                out.write(json.dumps({**one._asdict(), **result._asdict()}) + "\n")
+                out.flush()
+                if place % 50 == 0 or place == len(self._work):
+                    print(f"{place}/{len(self._work)} {dict(counts)}", file=sys.stderr, flush=True)
+        return True
+
+    def _check_that_nothing_fails_without_a_mutant(self) -> None:
+        path = self._work[0].path
+        code = compile(Path(path).read_text("utf-8"), _absolute(path), "exec")
+        answer, by = children.forked(lambda say: children.import_anew(path, code, self._items, say), 3600)
+        if answer != children.SURVIVED:
+            pytest.exit(f"a test fails as it is: {by}", returncode=1)
+
+    def _try(self, mutant: Mutant) -> Result:
+        places = self._tests_of(mutant)
+        if not places:
+            return Result("not run", "", 0.0)
+        started = time.monotonic()
+        limit = _SLACK_S + _TIMES_SLOWER * sum(self._seconds[place] for place in places)
+        code, by = children.forked(lambda say: self._inside(mutant, [self._items[one] for one in places], say), limit)
+        return Result(_STATUS.get(code, "killed"), by.split("[", maxsplit=1)[0], round(time.monotonic() - started, 2))
+
+    def _inside(self, mutant: Mutant, chosen: Sequence[pytest.Item], say: int) -> int:
+        source = Path(mutant.path).read_text("utf-8")
+        changed = compile(mutated(source, mutant.number), _absolute(mutant.path), "exec")
+        if not mutant.function:
+            return children.import_anew(mutant.path, changed, chosen, say)
+        try:
+            children.exchange(changed, mutant.function, self._functions)
+        except LookupError:
+            return children.BROKEN
+        return children.run(chosen, say)
+
+    def _tests_of(self, mutant: Mutant) -> list[int]:
+        """Those that run the mutant's lines, or, for what runs at import, a function that sees what it makes. First
+        those that have killed most, then the fastest."""
+        lines = {(mutant.path, line) for line in range(mutant.line, mutant.end_line + 1)}
+        if not mutant.function:
+            lines = self._scope.lines(mutant.path, mutant.line)
+        covering = {place for line in lines for place in self._lines.get(line, ())}
+        return sorted(covering, key=lambda one: (-self._wins[_test_of(self._items[one])], self._seconds[one]))
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).resolve())
+
+
+def _test_of(item: pytest.Item) -> str:
+    return item.nodeid.split("[", maxsplit=1)[0]
+
+
+def _coverage(items: Sequence[pytest.Item], files: set[str]) -> tuple[dict[tuple[str, int], list[int]], list[float]]:
+    """Which tests run which lines, and how long each takes; found out in a child, which leaves no trace here."""
+    place = FOLDER / f"coverage.{os.getpid()}.json"
+    answer, said = children.forked(lambda _: _measure(items, files, place), 3600)
+    if answer != children.SURVIVED:
+        pytest.exit(f"the tests cannot be measured: {said}", returncode=1)
+    rows = json.loads(place.read_text())
+    place.unlink()
+    lines: dict[tuple[str, int], list[int]] = defaultdict(list)
+    root = str(Path.cwd()) + os.sep
+    for number, (_, failed, touched) in enumerate(rows):
+        # What fails without a mutant (a bound on time, under the trace) can tell nothing.
+        for path, line in [] if failed else touched:
+            lines[path.removeprefix(root), line].append(number)
+    hopeless = [items[number].nodeid for number, (_, failed, _) in enumerate(rows) if failed]
+    if hopeless:
+        print(f"left out, because they fail while they are measured: {hopeless}", file=sys.stderr)
+    return lines, [seconds for seconds, _, _ in rows]
+
+
+def _measure(items: Sequence[pytest.Item], files: set[str], place: Path) -> int:
+    touched: set[tuple[str, int]] = set()
+
+    def local(frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "line":
+            touched.add((frame.f_code.co_filename, frame.f_lineno))
+        return local
+
+    def outer(frame: FrameType, _event: str, _argument: object) -> Any:
+        if frame.f_code.co_filename not in files:
+            return None
+        touched.add((frame.f_code.co_filename, frame.f_lineno))
+        return local
+
+    rows: list[tuple[float, bool, list[tuple[str, int]]]] = []
+    for number, item in enumerate(items):
+        touched.clear()
+        following = items[number + 1] if number + 1 < len(items) else None
+        started = time.monotonic()
+        threading.settrace(outer)
+        sys.settrace(outer)
+        reports = runtestprotocol(item, log=False, nextitem=following)
+        sys.settrace(None)
+        threading.settrace(None)
+        failed = any(report.failed for report in reports)
+        rows.append((time.monotonic() - started, failed, sorted(touched)))
+    place.write_text(json.dumps(rows))
+    return children.SURVIVED
