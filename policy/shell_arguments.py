@@ -10,12 +10,12 @@ from policy import shell_tables as tables
 from policy.shell_findings import Findings, check_assignment
 from policy.shell_words import Word
 
-_VERSION = re.compile(r"[0-9.]+$")
+_VERSION = "0123456789."
 
 
 def judge_arguments(base: str, args: list[Word], found: Findings) -> None:
     """Notes what a program (by base name) is made to do by its arguments."""
-    family = _VERSION.sub("", base) or base
+    family = base.rstrip(_VERSION) or base
     code = tables.INLINE_CODE.get(family)
     if code is not None:
         _inline_code(base, family, code, args, found)
@@ -29,11 +29,16 @@ def judge_arguments(base: str, args: list[Word], found: Findings) -> None:
 
 def _inline_code(base: str, family: str, code: re.Pattern[str], args: list[Word], found: Findings) -> None:
     for word in args:
-        if word.may_be_option or (word.text is not None and code.fullmatch(word.text)):
+        if word.may_be_option or (word.text is not None and code.fullmatch(_one_line(word.text))):
             found.opaque[f"{base} {word.text or '…'}"] = None
             return
     if not args and family in tables.READS_CODE_FROM_INPUT:
         found.opaque[base] = None
+
+
+def _one_line(text: str) -> str:
+    """For patterns whose `.` matches no line break: an option with one in its value is the same option."""
+    return text.replace("\n", " ")
 
 
 def _options(base: str, risky: re.Pattern[str], args: list[Word], found: Findings) -> None:
@@ -41,7 +46,7 @@ def _options(base: str, risky: re.Pattern[str], args: list[Word], found: Finding
         text = word.text
         if text is not None and base == "tar" and place == 0 and not text.startswith("-"):
             text = "-" + text
-        if text is not None and risky.fullmatch(text):
+        if text is not None and risky.fullmatch(_one_line(text)):
             found.doubt(f"{base} {word.text} runs or writes something else")
         elif word.may_be_option:
             found.doubt(f"{base} is given an expansion that may become an option")
@@ -136,11 +141,13 @@ def _git_arguments(subcommand: str, args: list[Word], found: Findings) -> None:
             continue
         if word.may_be_option:
             found.doubt("git is given an expansion that may become an option")
-        elif text is not None and ((own and own.fullmatch(text)) or _git_risky(subcommand, text)):
+        elif text is not None and _git_risky(subcommand, _one_line(text), own):
             found.doubt(f"git {subcommand} {text} runs or writes something else")
 
 
-def _git_risky(subcommand: str, text: str) -> bool:
+def _git_risky(subcommand: str, text: str, own: re.Pattern[str] | None) -> bool:
+    if own and own.fullmatch(text):
+        return True
     if not tables.GIT_RISKY.fullmatch(text):
         return False
     return not any(text.startswith(start) and subcommand in harmless for start, harmless in tables.GIT_HARMLESS)
