@@ -15,15 +15,12 @@ if TYPE_CHECKING:
     from policy.facts import CommandFacts, ShellName
     from policy.shell_tables import Grammar
 
-MAX_CHARACTERS = 128 * 1024
 MAX_COMMANDS = 4_000
 _MAX_INNER_SHELLS = 8
 _MAX_DIRECTORIES = 8
-# The parser takes quadratic time and memory for some of these when they are many and ill-formed: it is not asked then.
-_MAX_MARKS = {"|": 512, "<<": 32, "=(": 64, "(": 1_200, ")": 1_200, "`": 1_200, "@": 1_200, "?": 1_200, "[": 1_200}
-_MARKS = re.compile(r"[|@?()\[\]{}`$<>!*&;\"'#\\=]")
-_MAX_ALL_MARKS = 12_000
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_MAX_PATH = 4_096
+_MAX_SPELLED = 64 * 1024  # characters of all paths that a line may open, in all directories that they may stand in
+_SPELLED_LEAST = 128
 _ZSH_OWN = re.compile(r"[(){}*?\[\]^#~!$`=]")
 _HARMLESS_FILES = frozenset({"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"})
 _NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
@@ -79,12 +76,12 @@ class ParsedCommand:
 @lru_cache(maxsize=32)
 def parse(command: str, shell: ShellName = "bash") -> ParsedCommand:
     """What the line would run. Never raises for any text; the last few lines are remembered."""
-    problem = _refused(command)
-    if problem is not None:
-        return ParsedCommand((), dynamic=(problem,))
     if shell in {"cmd", "powershell"}:
+        from policy.shell_limits import MAX_CHARACTERS
         from policy.shell_windows import split
 
+        if len(command) > MAX_CHARACTERS:
+            return ParsedCommand((), dynamic=(f"the line is longer than {MAX_CHARACTERS} characters",))
         words, reasons = split(command, shell)
         commands = (SimpleCommand(words[0], tuple(words[1:])),) if words else ()
         return ParsedCommand(commands, dynamic=reasons)
@@ -107,19 +104,6 @@ def real_path_of(facts: CommandFacts, spelling: str) -> str | None:
     return facts.real_paths.get(spelling)
 
 
-def _refused(command: str) -> str | None:
-    if len(command) > MAX_CHARACTERS:
-        return f"the line is longer than {MAX_CHARACTERS} characters"
-    if _CONTROL.search(command):
-        return "the line has control characters"
-    for mark, most in _MAX_MARKS.items():
-        if command.count(mark) > most:
-            return f"the line has more than {most} times {mark}"
-    if len(_MARKS.findall(command)) > _MAX_ALL_MARKS:
-        return f"the line has more than {_MAX_ALL_MARKS} characters with a meaning"
-    return None
-
-
 def _join(directory: str, path: str) -> str:
     if not directory or path == "~" or path.startswith(("/", "~/")):
         return path
@@ -136,6 +120,7 @@ class _Reader:
         self.redirections: list[Redirection] = []
         self.directories: tuple[str, ...] | None = ("",)
         self.lost = False
+        self.spelled = 0
 
     def result(self) -> ParsedCommand:
         if self.lost and any(not _is_fixed(one.path) for one in self.redirections):
@@ -163,9 +148,8 @@ class _Reader:
                 self._directory(name, arguments, event.repeats)
             scripts, self.found.scripts = self.found.scripts, []
             for inner, script in scripts:
-                problem = "shells inside shells" if depth >= _MAX_INNER_SHELLS else _refused(script)
-                if problem is not None:
-                    self.found.doubt(problem)
+                if depth >= _MAX_INNER_SHELLS:
+                    self.found.doubt("shells inside shells")
                 else:
                     self.read(script, inner, depth + 1)
 
@@ -188,7 +172,12 @@ class _Reader:
             self.found.doubt("a redirection that opens a network connection")
         if text in _HARMLESS_FILES:
             return
-        self.redirections.append(Redirection(text, "read" if operator == "<" else "write", self.directories or ("",)))
+        directories = self.directories or ("",)
+        self.spelled += sum(_SPELLED_LEAST + len(directory) + len(text or "") for directory in directories)
+        if self.spelled > _MAX_SPELLED:
+            self.found.doubt("the line opens more files than are followed")
+            return
+        self.redirections.append(Redirection(text, "read" if operator == "<" else "write", directories))
 
     def _directory(self, name: str | None, arguments: tuple[str | None, ...], repeats: bool) -> None:
         """Follows `cd` as far as every outcome can be listed."""
@@ -212,6 +201,8 @@ class _Reader:
         if climbs and (climbs != list(range(len(climbs))) or self.directories != ("",)):
             return None
         joined = [_join(directory, target) for directory in self.directories]
+        if any(len(path) > _MAX_PATH for path in joined):
+            return None
         return tuple(dict.fromkeys((*self.directories, *joined)))
 
 
