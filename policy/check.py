@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from policy.bundle import Capability, PolicyBundle
+    from policy.paths import Roots
 
 
 PROCESS_RULE = "builtin.processPlaces"
@@ -178,23 +179,19 @@ def path_rules(case: Case) -> Decision | str | None:
 
 
 def _blocking(case: Case, place: str) -> str | None:
+    """A block entry that is not absolute can't be matched against anything, so it refuses everything instead of
+    protecting nothing."""
     table = _root_table(case, "blocked")
-    unreadable = table.get("")
-    return unreadable if unreadable is not None else covering(place, table, case.os, "wide")
+    return covering(place, table, case.os, "wide") if table.relative is None else table.relative
 
 
-def _root_table(case: Case, which: str) -> dict[str, str]:
-    """The look-up table of one path list, made once per bundle. A block entry that is not absolute can't be matched
-    against anything, so it refuses everything (key '') instead of protecting nothing."""
+def _root_table(case: Case, which: str) -> Roots:
+    """The look-up table of one path list, made once per bundle."""
     memo_key = (case.entry.name, which, case.os)
-    table: dict[str, str] | None = case.bundle.memo.get(memo_key)
+    table: Roots | None = case.bundle.memo.get(memo_key)
     if table is None:
         entries = (case.entry.allowed_paths if which == "allowed" else case.entry.blocked_paths) or ()
-        table = roots(entries, case.os, "narrow" if which == "allowed" else "wide")
-        if which == "blocked":
-            unreadable = next((entry for entry in entries if not is_absolute(entry, case.os)), None)
-            table |= {} if unreadable is None else {"": unreadable}
-        case.bundle.memo[memo_key] = table
+        table = case.bundle.memo[memo_key] = roots(entries, case.os, "narrow" if which == "allowed" else "wide")
     return table
 
 

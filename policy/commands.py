@@ -16,15 +16,12 @@ if TYPE_CHECKING:
     from policy.shell_findings import Opaque
     from policy.shell_tables import Grammar
 
-MAX_CHARACTERS = 128 * 1024
 MAX_COMMANDS = 4_000
 _MAX_INNER_SHELLS = 8
 _MAX_DIRECTORIES = 8
-# The parser takes quadratic time and memory for some of these when they are many and ill-formed: it is not asked then.
-_MAX_MARKS = {"|": 512, "<<": 32, "=(": 64, "(": 1_200, ")": 1_200, "`": 1_200, "@": 1_200, "?": 1_200, "[": 1_200}
-_MARKS = re.compile(r"[|@?()\[\]{}`$<>!*&;\"'#\\=]")
-_MAX_ALL_MARKS = 12_000
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # and halves of characters, which no shell is given
+_MAX_PATH = 4_096
+_MAX_SPELLED = 64 * 1024  # characters of all paths that a line may open, in all directories that they may stand in
+_SPELLED_LEAST = 128
 _HARMLESS_FILES = frozenset({"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"})
 _NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
 
@@ -79,13 +76,14 @@ class ParsedCommand:
 @lru_cache(maxsize=32)
 def parse(command: str, shell: ShellName = "bash") -> ParsedCommand:
     """What the line would run. Never raises for any text; the last few lines are remembered."""
-    problem = _refused(command)
-    if problem is not None:
-        return ParsedCommand((), dynamic=(problem,))
     reader = _Reader()
     if shell in {"cmd", "powershell"}:
+        from policy.shell_limits import unreadable
         from policy.shell_windows import split
 
+        problem = unreadable(command)
+        if problem is not None:
+            return ParsedCommand((), dynamic=(problem,))
         split(command, shell, reader.found)
         return reader.result()
     reader.read(command, "posix" if shell == "sh" else "zsh" if shell == "zsh" else "bash", 0)
@@ -106,19 +104,6 @@ def real_path_of(facts: CommandFacts, spelling: str) -> str | None:
     return facts.real_paths.get(spelling)
 
 
-def _refused(command: str) -> str | None:
-    if len(command) > MAX_CHARACTERS:
-        return f"the line is longer than {MAX_CHARACTERS} characters"
-    if _CONTROL.search(command):
-        return "the line has control characters"
-    for mark, most in _MAX_MARKS.items():
-        if command.count(mark) > most:
-            return f"the line has more than {most} times {mark}"
-    if len(_MARKS.findall(command)) > _MAX_ALL_MARKS:
-        return f"the line has more than {_MAX_ALL_MARKS} characters with a meaning"
-    return None
-
-
 def _join(directory: str, path: str) -> str:
     if not directory or path == "~" or path.startswith(("/", "~/")):
         return path
@@ -135,6 +120,7 @@ class _Reader:
         self.redirections: list[Redirection] = []
         self.directories: tuple[str, ...] | None = ("",)
         self.lost = False
+        self.spelled = 0
 
     def result(self) -> ParsedCommand:
         redirections = tuple(self.redirections)
@@ -147,11 +133,12 @@ class _Reader:
         return ParsedCommand(commands, redirections, tuple(self.found.dynamic), tuple(self.found.opaque))
 
     def read(self, text: str, grammar: Grammar, depth: int) -> None:
+        from policy.shell_limits import unreadable
         from policy.shell_programs import unravel
         from policy.shell_syntax import Command, scan
         from policy.shell_zsh import note_zsh_differences
 
-        if grammar == "zsh":
+        if grammar == "zsh" and unreadable(text) is None:
             note_zsh_differences(text, self.found)
         for event in scan(text, self.found, posix=grammar == "posix"):
             if len(self.found.commands) > MAX_COMMANDS:
@@ -165,9 +152,8 @@ class _Reader:
                 self._directory(name, arguments, event.repeats)
             scripts, self.found.scripts = self.found.scripts, []
             for inner, script in scripts:
-                problem = "shells inside shells" if depth >= _MAX_INNER_SHELLS else _refused(script)
-                if problem is not None:
-                    self.found.doubt(problem)
+                if depth >= _MAX_INNER_SHELLS:
+                    self.found.doubt("shells inside shells")
                 else:
                     self.read(script, inner, depth + 1)
 
@@ -190,7 +176,12 @@ class _Reader:
             self.found.doubt("a redirection that opens a network connection")
         if text in _HARMLESS_FILES:
             return
-        self.redirections.append(Redirection(text, "read" if operator == "<" else "write", self.directories or ("",)))
+        directories = self.directories or ("",)
+        self.spelled += sum(_SPELLED_LEAST + len(directory) + len(text or "") for directory in directories)
+        if self.spelled > _MAX_SPELLED:
+            self.found.doubt("the line opens more files than are followed")
+            return
+        self.redirections.append(Redirection(text, "read" if operator == "<" else "write", directories))
 
     def _directory(self, name: str | None, arguments: tuple[str | None, ...], repeats: bool) -> None:
         """Follows `cd` as far as every outcome can be listed."""
@@ -214,6 +205,8 @@ class _Reader:
         if climbs and (climbs != list(range(len(climbs))) or self.directories != ("",)):
             return None
         joined = [_join(directory, target) for directory in self.directories]
+        if any(len(path) > _MAX_PATH for path in joined):
+            return None
         return tuple(dict.fromkeys((*self.directories, *joined)))
 
 

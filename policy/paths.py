@@ -7,7 +7,7 @@ a block list also matches what a case-folding or Unicode-normalising file system
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -73,13 +73,18 @@ def is_under(path: str, root: str, os: OsFamily, width: Width = "narrow") -> boo
     if not (is_absolute(path, os) and is_absolute(root, os)):
         return False
     wanted = key(normalize(root, os), os, width)
-    return wanted in ancestors(key(normalize(path, os), os, width), os)
+    found = key(normalize(path, os), os, width)
+    separator = "/" if os == "posix" else "\\"
+    return found == wanted or found.startswith(wanted if wanted.endswith(separator) else wanted + separator)
 
 
-def ancestors(path: str, os: OsFamily) -> Iterator[str]:
-    """A normalised absolute path and every directory above it, nearest first."""
+def ancestors(path: str, os: OsFamily, longest: int) -> Iterator[str]:
+    """A normalised absolute path and every directory above it, nearest first, but for those of more than `longest`
+    characters."""
     separator = "/" if os == "posix" else "\\"
     root_length = len(_split_root(path, os)[0])
+    if len(path) > longest:
+        path = path[: max(path.rfind(separator, 0, longest + 1), root_length)]
     yield path
     while len(path) > root_length:
         path = path[: max(path.rfind(separator), root_length)]
@@ -99,16 +104,33 @@ def key(path: str, os: OsFamily, width: Width) -> str:
     return "".join(map(_fold_one, path)) if os == "windows" else path
 
 
-def roots(entries: Iterable[str], os: OsFamily, width: Width) -> dict[str, str]:
-    """Comparison key → entry as written; entries that are not absolute are left out (see `not_absolute`)."""
-    return {key(normalize(entry, os), os, width): entry for entry in entries if is_absolute(entry, os)}
+class Roots(NamedTuple):
+    """The absolute paths of one list, by comparison key. `longest` is the length of the longest key; `relative` is an
+    entry that is not absolute, where there is one."""
+
+    entries: dict[str, str]
+    longest: int
+    relative: str | None
 
 
-def covering(path: str, table: dict[str, str], os: OsFamily, width: Width) -> str | None:
-    """The entry of `roots(…)` that the normalised absolute path is under, nearest first; cost follows depth only."""
-    for place in ancestors(key(path, os, width), os):
-        if place in table:
-            return table[place]
+def roots(entries: Iterable[str], os: OsFamily, width: Width) -> Roots:
+    """The look-up table of one list."""
+    table: dict[str, str] = {}
+    relative: str | None = None
+    for entry in entries:
+        if is_absolute(entry, os):
+            table[key(normalize(entry, os), os, width)] = entry
+        elif relative is None:
+            relative = entry
+    return Roots(table, max(map(len, table), default=0), relative)
+
+
+def covering(path: str, table: Roots, os: OsFamily, width: Width) -> str | None:
+    """The entry of `roots(…)` that the normalised absolute path is under, nearest first. The cost follows neither the
+    number of entries nor how much deeper than they the path is."""
+    for place in ancestors(key(path, os, width), os, table.longest):
+        if place in table.entries:
+            return table.entries[place]
     return None
 
 
@@ -120,7 +142,7 @@ def process_place(path: str, os: OsFamily) -> str | None:
     kept: list[str] = []
     for part in path.split("/"):
         if part == "..":
-            kept = kept[:-1]
+            del kept[-1:]
         elif part not in {"", "."}:
             kept.append(part)
         if len(kept) <= 2 and "/" + "/".join(kept) in PROCESS_PLACES:

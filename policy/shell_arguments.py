@@ -12,14 +12,14 @@ from policy.shell_findings import Findings, check_assignment
 from policy.shell_starters import judge_starter
 from policy.shell_words import Word
 
-_VERSION = re.compile(r"-?[0-9][0-9.]*$")
+_VERSION = "0123456789."
 
 
 def judge_arguments(program: str, args: list[Word], found: Findings, base: str | None = None) -> None:
     """Notes what a program is made to do by its arguments. `program` is as it is spelled; its letter case says little,
     for there are file systems that ignore it. `base` is its base name where that is not POSIX's."""
     base = base_name(program) if base is None else base
-    family = _VERSION.sub("", base) or base
+    family = base.rstrip(_VERSION).removesuffix("-") or base
     family = tables.SAME_PROGRAM.get(family, family)
     judge_starter(program, family, args, found)
     judge_interpreter(program, family, args, found)
@@ -36,12 +36,17 @@ def base_name(program: str) -> str:
     return program.rsplit("/", 1)[-1].casefold()
 
 
+def _one_line(text: str) -> str:
+    """For patterns whose `.` matches no line break: an option with one in its value is the same option."""
+    return text.replace("\n", " ")
+
+
 def _options(base: str, risky: re.Pattern[str], args: list[Word], found: Findings) -> None:
     for place, word in enumerate(args):
         text = word.text
         if text is not None and base == "tar" and place == 0 and not text.startswith("-"):
             text = "-" + text
-        if text is not None and risky.fullmatch(text):
+        if text is not None and risky.fullmatch(_one_line(text)):
             found.doubt(f"{base} {word.text} runs or writes something else")
         elif word.may_be_option:
             found.doubt(f"{base} is given an expansion that may become an option")
@@ -111,11 +116,13 @@ def _git_arguments(subcommand: str, args: list[Word], found: Findings) -> None:
             continue
         if word.may_be_option:
             found.doubt("git is given an expansion that may become an option")
-        elif text is not None and ((own and own.fullmatch(text)) or _git_risky(subcommand, text)):
+        elif text is not None and _git_risky(subcommand, _one_line(text), own):
             found.doubt(f"git {subcommand} {text} runs or writes something else")
 
 
-def _git_risky(subcommand: str, text: str) -> bool:
+def _git_risky(subcommand: str, text: str, own: re.Pattern[str] | None) -> bool:
+    if own and own.fullmatch(text):
+        return True
     if not tables.GIT_RISKY.fullmatch(text):
         return False
     return not any(text.startswith(start) and subcommand in harmless for start, harmless in tables.GIT_HARMLESS)

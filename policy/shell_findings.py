@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from policy.shell_limits import Effort
 from policy.shell_tables import STEERING_VARIABLE, Grammar
+
+_MAX_NAME = 256  # matching takes quadratic time for some names
 
 
 class Opaque(NamedTuple):
@@ -29,7 +32,7 @@ class Findings:
         self.dynamic: dict[str, None] = {}
         self.opaque: dict[Opaque, None] = {}
         self.scripts: list[tuple[Grammar, str]] = []
-        self.steps = 0
+        self.effort = Effort()
 
     def doubt(self, reason: str) -> None:
         """Notes why the line can't be decided."""
@@ -42,5 +45,7 @@ class Findings:
 
 def check_assignment(name: str, found: Findings) -> None:
     """Notes an assignment to a variable that steers what runs."""
-    if STEERING_VARIABLE.fullmatch(name):
+    if len(name) > _MAX_NAME:
+        found.doubt(f"sets a variable whose name is longer than {_MAX_NAME} characters")
+    elif STEERING_VARIABLE.fullmatch(name):
         found.doubt(f"sets {name}, which steers programs")

@@ -99,6 +99,8 @@ def _find_exec(args: list[Word], found: Findings) -> list[list[Word]]:
                 found.doubt("find -exec without an end")
                 return inner
             words = args[place + 1 : end]
+            if len(inner) > _MAX_WRAPPERS:
+                return inner  # which is too many for `unravel`
             inner.append([UNKNOWN if word.text is not None and "{}" in word.text else word for word in words])
     return inner
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from policy.names import words
 from policy.shell_doubts import DELIMITER, DOUBTS, is_swollen, not_posix, spaces, text_of
 from policy.shell_findings import Findings, check_assignment
+from policy.shell_limits import TooMuch
 from policy.shell_words import Word, read_word
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ _WORDS = words(
     "process_substitution ansi_c_string translated_string arithmetic_expansion brace_expression extglob_pattern "
     "regex"
 )
+_NAMES_AND_WORDS = _WORDS | {"command_name"}
 _CONTAINERS = words(
     "program list pipeline subshell compound_statement if_statement elif_clause else_clause while_statement "
     "do_group for_statement case_statement case_item negated_command redirected_statement command_substitution "
@@ -72,8 +74,11 @@ def scan(command: str, found: Findings, *, posix: bool = False) -> list[Command 
     shell that may not know what bash has beyond POSIX."""
     from tree_sitter import Parser
 
-    source = command.encode("utf-8", "surrogatepass")
-    root = Parser(_language()).parse(source).root_node
+    try:
+        source, root = found.effort.tree(Parser(_language()), command)
+    except TooMuch as problem:
+        found.doubt(str(problem))
+        return []
     if root.has_error:
         found.doubt("the line cannot be parsed")
     return _Walk(source, found, posix).run(root)
@@ -111,9 +116,10 @@ class _Walk:
             kind = node.type
             self._doubt(node, kind)
             handler = self.handlers.get(kind)
-            children = handler(node, repeats) if handler else self._plain(node)
-            repeats = repeats or kind in _LOOPS
-            stack.extend((child, repeats) for child in reversed(children))
+            children = handler(node, repeats) if handler else self._plain(node, kind)
+            if children:
+                repeats = repeats or kind in _LOOPS
+                stack.extend([(child, repeats) for child in reversed(children)])
         for reason in spaces(self.source, self.quoted, self.literal):
             self.found.doubt(reason)
         return self.events
@@ -131,6 +137,10 @@ class _Walk:
             self.quoted.append((node.start_byte, node.end_byte))
         if kind == "raw_string":
             self.literal.append((node.start_byte, node.end_byte))
+        if kind in _SINGLE_QUOTES or kind == "expansion":
+            self._quotes_in_expansion(node, kind)
+
+    def _quotes_in_expansion(self, node: Node, kind: str) -> None:
         inside = self.expansion[0] <= node.start_byte < self.expansion[1]
         if kind == "expansion" and not inside:
             self.expansion = (node.start_byte, node.end_byte)
@@ -140,18 +150,18 @@ class _Walk:
     def _text(self, node: Node) -> str:
         return text_of(self.source, node)
 
-    def _plain(self, node: Node) -> list[Node]:
+    def _plain(self, node: Node, kind: str) -> list[Node]:
         if node.is_missing:
             self.found.doubt("the line cannot be parsed")
         if not node.is_named and is_swollen(self.source, node):
-            self.found.doubt(f"{node.type} with something in front of it")
-        if not node.is_named or node.type in _LEAVES:
-            if node.type == "file_descriptor" and not self._is_descriptor(node):
+            self.found.doubt(f"{kind} with something in front of it")
+        if kind in _LEAVES or not node.is_named:
+            if kind == "file_descriptor" and not self._is_descriptor(node):
                 self.found.doubt("a file descriptor that belongs to a word")
             return node.children  # `1#$(x)` is a number with a substitution in it
-        if node.type not in _CONTAINERS and node.type not in {"command_name", "subscript", "translated_string"}:
-            self.found.doubt(f"a construct that is not followed: {node.type}")
-        if node.type == "subscript":
+        if kind not in _CONTAINERS and kind not in {"command_name", "subscript", "translated_string"}:
+            self.found.doubt(f"a construct that is not followed: {kind}")
+        if kind == "subscript":
             self.found.doubt("a subscript, which is evaluated")
         return node.children
 
@@ -178,23 +188,27 @@ class _Walk:
         return words
 
     def _apart(self, left: Node, right: Node) -> bool:
-        between = self.source[left.end_byte : right.start_byte].decode("utf-8", "surrogatepass")
+        gap = self.source[left.end_byte : right.start_byte]
+        if gap == b" ":
+            return True
+        between = gap.decode()
         return _GAP.match(between) is not None or any(mark in between for mark in "<>")
 
     def _command(self, node: Node, repeats: bool, extra: list[Node] | None = None) -> list[Node]:
         nodes: list[Node] = []
-        for child in node.children:
-            if child.type == "command_name" or child.type in _WORDS:
+        children = node.children
+        for child in children:
+            kind = child.type
+            if kind in _NAMES_AND_WORDS or (kind == "variable_assignment" and nodes):
                 nodes.append(child)
-            elif child.type == "file_redirect":
+            elif kind == "file_redirect":
                 nodes.extend(_behind_target(child))
-            elif child.type == "variable_assignment" and nodes:
-                nodes.append(child)
-        nodes.extend(extra or [])
-        nodes.sort(key=lambda one: one.start_byte)
+        if extra:
+            nodes.extend(extra)
+            nodes.sort(key=lambda one: one.start_byte)
         if nodes:
             self.events.append(Command(self._words(nodes), repeats))
-        return node.children
+        return children
 
     def _redirected(self, node: Node, repeats: bool) -> list[Node]:
         body = node.child_by_field_name("body")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 
@@ -29,7 +30,10 @@ _UNREADABLE = frozenset(" \t\n;|&<>()'\\")
 """Characters that cannot stand in a word as they are: separators, an open quote, a dangling backslash."""
 _EXPANDS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_{(@*#?$!-[")
 _ESCAPED_IN_STRING = frozenset('$`"\\')
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:=+@%^")
+_PLAIN = re.compile(r"[A-Za-z0-9_./,:=+@%^-]*")
+_ORDINARY = re.compile(r"""(?:[^ \t\n;|&<>()'"\\$`{*?\[]+|\\[^\n])+""")
+"""Outside of quotes: characters that stand for themselves wherever they are, and escaped ones."""
+_ORDINARY_IN_STRING = re.compile(r"""[^"`$\\]+""")
 
 
 def plain(text: str) -> Word:
@@ -39,7 +43,7 @@ def plain(text: str) -> Word:
 
 def read_word(source: str) -> Word:
     """Reads one word as bash spells it. Brace, parameter, command and pathname expansion make it unknown."""
-    if _PLAIN.issuperset(source):
+    if _PLAIN.fullmatch(source):
         return Word(source, source)
     if source.startswith(("<(", ">(")):
         return Word(None, "/dev/fd/")
@@ -47,9 +51,13 @@ def read_word(source: str) -> Word:
     place, end = 0, len(source)
     tilde = source.startswith("~")
     while place < end:
+        run = _ORDINARY.match(source, place)
+        if run:
+            kept.append("\\".join(piece.replace("\\", "") for piece in run[0].split("\\\\")))
+            place = run.end()
+            continue
         character = source[place]
-        if character == "'" and "'" in source[place + 1 :]:
-            close = source.index("'", place + 1)
+        if character == "'" and (close := source.find("'", place + 1)) >= 0:
             kept.append(source[place + 1 : close])
             place = close + 1
         elif character == '"':
@@ -58,9 +66,6 @@ def read_word(source: str) -> Word:
                 return _INVALID
             if dynamic:
                 return Word(None, "".join(kept), splits=_may_split(source), tilde=tilde)
-        elif character == "\\" and source[place + 1 : place + 2] not in {"", "\n"}:
-            kept.append(source[place + 1])
-            place += 2
         elif character in _UNREADABLE:
             return _INVALID
         else:
@@ -77,6 +82,11 @@ def _read_string(source: str, place: int, kept: list[str]) -> tuple[int, bool]:
     """Reads to the closing quote: the place behind it, and False; or any place and True where something expands."""
     end = len(source)
     while place < end:
+        run = _ORDINARY_IN_STRING.match(source, place)
+        if run:
+            kept.append(run[0])
+            place = run.end()
+            continue
         character = source[place]
         if character == '"':
             return place + 1, False
@@ -101,9 +111,9 @@ def _is_expansion(source: str, place: int) -> bool:
         following = source[place + 1 : place + 2]
         return following in _EXPANDS or following in {"'", '"'}
     if character == "{":
-        return source != "{}" and ("," in source or ".." in source) and "}" in source[place:]
+        return source != "{}" and ("," in source or ".." in source) and source.find("}", place) >= 0
     if character == "[":
-        return "]" in source[place:]
+        return source.find("]", place) >= 0
     return character in "`*?"
 
 

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.paths import is_absolute, is_under, normalize, problem_with, process_place
+from policy.paths import covering, is_absolute, is_under, normalize, problem_with, process_place, roots
 
 if TYPE_CHECKING:
     from policy.facts import OsFamily
+    from policy.paths import Width
 
 NAMES = st.text(st.characters(exclude_characters='/\\\0:*?"<>|', exclude_categories=["Cs", "Cc"]), min_size=1).filter(
     lambda name: name not in {".", "..", "~"}
@@ -182,6 +183,27 @@ def test_equivalent_spellings_are_judged_alike(os: OsFamily, parts: list[str], d
     names = [part for part in detour if part not in {"", ".", ".."}]
     spelled = plain + separator + separator.join([*names, *[".."] * len(names), "."])
     assert normalize(spelled, os) == normalize(plain, os)
+
+
+SHORT = st.lists(st.sampled_from(["a", "A", "ab", "é", "e\u0301"]), max_size=5)
+
+
+@given(FAMILIES, st.lists(SHORT, max_size=5), SHORT, st.sampled_from(["narrow", "wide"]))
+def test_a_table_of_entries_covers_what_is_under_one_of_them_and_names_the_nearest(
+    os: OsFamily, entries: list[list[str]], parts: list[str], width: Width
+) -> None:
+    spelled = [ROOTS[os] + SEPARATORS[os].join(entry) for entry in entries]
+    path = normalize(ROOTS[os] + SEPARATORS[os].join(parts), os)
+    over = [entry for entry in spelled if is_under(path, entry, os, width)]
+    found = covering(path, roots([*spelled, "relative"], os, width), os, width)
+    assert (found in over) if over else found is None
+    assert all(is_under(found or "", entry, os, width) for entry in over)
+
+
+def test_an_entry_that_is_not_absolute_is_remembered_and_covers_nothing() -> None:
+    table = roots(["relative", "/a"], "posix", "wide")
+    assert table.relative == "relative"
+    assert covering("/relative", table, "posix", "wide") is None
 
 
 @given(st.text(), st.text(), FAMILIES)

@@ -1,0 +1,126 @@
+"""How much work one shell line may make. All limits are counts, never time: a line gets the same answer on any machine.
+
+The parser takes long for three things: each error that it gets over (up to 0.1 ms), text that it reads again and again
+(to the end, for each quote that might close there), and plain length. Errors are dear inside of brackets, so brackets
+are counted beforehand; the rest is counted while it parses, and it is stopped.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser, Point
+
+MAX_CHARACTERS = 128 * 1024
+MAX_NODES = 12_500
+"""Of the trees of a line and of all lines that it hands to other shells."""
+_MAX_BRACKETS = 300
+_MAX_HEREDOCS = 32  # the parser keeps those that are open in a buffer of fixed size
+_MAX_INNER_LINES = 32
+_MAX_ROUNDS, _MAX_PLAIN_ROUNDS = 60, 270
+_MAX_BLOCKS = 1_000
+_BLOCK = 1024
+
+_BRACKETS = "()[]{}"
+_UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_NOT_PLAIN = re.compile(
+    r"[()\[\]{}$`<>!*?#\\=~]|\|&|\b(?:if|then|elif|else|fi|for|in|do|done|while|until|case|esac|select|function|coproc)\b"
+)
+_EXPANDS = re.compile(r"[$`]")
+_HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)([A-Za-z_][A-Za-z0-9_]{0,63})\1")
+_QUOTED = re.compile(r"""\\.|'[^']*'|"[^"\\$`]*"|(?<![^\s;&|()])#[^\n]*""", re.DOTALL)
+
+_windows: list[bytearray] = []
+"""What the parser is handed text in. It never lets go of what it was handed, so that is used again; one for each thread
+that is parsing."""
+
+
+class TooMuch(Exception):
+    """A limit was passed; the message says which."""
+
+
+def unreadable(command: str) -> str | None:
+    """Why a line is not read at all, whatever its shell; None for one that is."""
+    if len(command) > MAX_CHARACTERS:
+        return f"the line is longer than {MAX_CHARACTERS} characters"
+    if _UNREADABLE.search(command):
+        return "the line has control characters, or halves of characters"
+    return None
+
+
+class Effort:
+    """What one line and all lines inside it have used up."""
+
+    def __init__(self) -> None:
+        self._lines = self._rounds = self._blocks = self._nodes = 0
+
+    def tree(self, parser: Parser, command: str) -> tuple[bytes, Node]:
+        """The text as bytes and the root of its tree. Raises TooMuch."""
+        most = self._admit(command)
+        source = command.encode()
+        window = _windows.pop() if _windows else bytearray()
+
+        def read(place: int, _point: Point) -> bytearray:
+            """The next block, which ends where a character ends. When too much was read the text is over: nothing else
+            makes the parser leave a loop over it."""
+            self._blocks += 1
+            end = place + _BLOCK if self._blocks <= _MAX_BLOCKS else place
+            while end < len(source) and source[end] & 0xC0 == 0x80:
+                end -= 1
+            window[:] = source[place:end]
+            return window
+
+        def stop(_place: int, _has_error: bool) -> bool:
+            """Asked by the parser after every 100 steps."""
+            self._rounds += 1
+            return self._rounds > most or self._blocks > _MAX_BLOCKS
+
+        root: Node | None = None
+        try:
+            root = parser.parse(read, progress_callback=stop).root_node
+        except ValueError:  # it was stopped
+            pass
+        finally:
+            _windows.append(window)
+        if root is None or self._blocks > _MAX_BLOCKS:
+            raise TooMuch("the line takes too many steps to read")
+        self._nodes += root.descendant_count
+        if self._nodes > MAX_NODES:
+            raise TooMuch(f"the line has more than {MAX_NODES} parts")
+        return source, root
+
+    def _admit(self, command: str) -> int:
+        """Counts what can be counted without the parser. The rounds that it may take, those of other lines included."""
+        problem = unreadable(command)
+        if problem is not None:
+            raise TooMuch(problem)
+        self._lines += 1
+        if self._lines > _MAX_INNER_LINES:
+            raise TooMuch(f"more than {_MAX_INNER_LINES} shells inside the line")
+        code = command if len(command) < _BLOCK else without_data(command)
+        if code.count("<<") > _MAX_HEREDOCS:
+            raise TooMuch(f"the line has more than {_MAX_HEREDOCS} times <<")
+        if sum(map(code.count, _BRACKETS)) > _MAX_BRACKETS:
+            raise TooMuch(f"the line has more than {_MAX_BRACKETS} brackets outside of quotes")
+        return _MAX_ROUNDS if _NOT_PLAIN.search(code) else _MAX_PLAIN_ROUNDS
+
+
+def without_data(command: str) -> str:
+    """The line without the text of its quotes, comments and here-documents, as far as these are plain to see. It
+    only serves to count: the parser is stopped all the same where this takes code for data."""
+    kept, place, behind = [], 0, 0
+    for _ in range(_MAX_HEREDOCS):
+        start = _HEREDOC.search(command, behind)
+        behind = -1 if start is None else command.find("\n", start.end())
+        if start is None or behind < 0:
+            break
+        end = command.find(f"\n{start[2]}\n", behind)
+        if end < 0 and command.endswith(f"\n{start[2]}"):
+            end = len(command) - len(start[2]) - 1
+        if end >= 0 and (start[1] or not _EXPANDS.search(command, behind, end)):
+            kept.append(command[place:behind])
+            place = behind = end
+    kept.append(command[place:])
+    return _QUOTED.sub("", "".join(kept))
