@@ -80,8 +80,9 @@ def parse(command: str, shell: ShellName = "bash") -> ParsedCommand:
         from policy.shell_limits import MAX_CHARACTERS
         from policy.shell_windows import split
 
-        if len(command) > MAX_CHARACTERS:
-            return ParsedCommand((), dynamic=(f"the line is longer than {MAX_CHARACTERS} characters",))
+        if len(command) > MAX_CHARACTERS or len(command.split()) > MAX_COMMANDS:
+            reason = f"the line has more than {MAX_CHARACTERS} characters or {MAX_COMMANDS} words"
+            return ParsedCommand((), dynamic=(reason,))
         words, reasons = split(command, shell)
         commands = (SimpleCommand(words[0], tuple(words[1:])),) if words else ()
         return ParsedCommand(commands, dynamic=reasons)
