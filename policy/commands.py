@@ -82,6 +82,8 @@ def parse(command: str, shell: ShellName = "bash") -> ParsedCommand:
         from policy.shell_windows import split
 
         problem = unreadable(command)
+        if problem is None and len(command.split()) > MAX_COMMANDS:
+            problem = f"the line has more than {MAX_COMMANDS} words"
         if problem is not None:
             return ParsedCommand((), dynamic=(problem,))
         split(command, shell, reader.found)

@@ -127,6 +127,13 @@ def test_what_goes_over_a_limit_on_the_way_is_denied_with_the_reason(line: str) 
     assert shell(line, allowedCommands=["a", "echo", "sh", "cd"]) == "DENIED"
 
 
+@pytest.mark.parametrize("name", ["cmd", "powershell"])
+@pytest.mark.parametrize("line", ["dir " + "a " * 5_000, "dir " + "a" * 200_000])
+def test_lines_of_windows_shells_have_limits_too(name: ShellName, line: str) -> None:
+    assert shell(line, shell_name=name, allowedCommands=["dir"]) == "DENIED"
+    assert shell(line[:4_000], shell_name=name, allowedCommands=["dir"]) == "ALLOWED"
+
+
 def test_lines_inside_of_lines_share_one_effort() -> None:
     inner = "sh -c 'echo a && echo b';"
     assert afresh(inner * 30).dynamic == ()
