@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from policy.facts import CommandFacts, ShellName
-    from policy.shell_findings import Opaque
-    from policy.shell_tables import Grammar
+    from policy.shell.findings import Opaque
+    from policy.shell.tables import Grammar
 
 MAX_COMMANDS = 4_000
 _MAX_INNER_SHELLS = 8
@@ -78,8 +78,8 @@ def parse(command: str, shell: ShellName = "bash") -> ParsedCommand:
     """What the line would run. Never raises for any text; the last few lines are remembered."""
     reader = _Reader()
     if shell in {"cmd", "powershell"}:
-        from policy.shell_limits import unreadable
-        from policy.shell_windows import split
+        from policy.shell.limits import unreadable
+        from policy.shell.windows import split
 
         problem = unreadable(command)
         if problem is None and len(command.split()) > MAX_COMMANDS:
@@ -116,7 +116,7 @@ class _Reader:
     """Puts the scan of a line, and of the lines that it hands to other shells, together."""
 
     def __init__(self) -> None:
-        from policy.shell_findings import Findings
+        from policy.shell.findings import Findings
 
         self.found = Findings()
         self.redirections: list[Redirection] = []
@@ -135,10 +135,10 @@ class _Reader:
         return ParsedCommand(commands, redirections, tuple(self.found.dynamic), tuple(self.found.opaque))
 
     def read(self, text: str, grammar: Grammar, depth: int) -> None:
-        from policy.shell_limits import unreadable
-        from policy.shell_programs import unravel
-        from policy.shell_syntax import Command, scan
-        from policy.shell_zsh import note_zsh_differences
+        from policy.shell.limits import unreadable
+        from policy.shell.programs import unravel
+        from policy.shell.syntax import Command, scan
+        from policy.shell.zsh import note_zsh_differences
 
         if grammar == "zsh" and unreadable(text) is None:
             note_zsh_differences(text, self.found)
@@ -160,7 +160,7 @@ class _Reader:
                     self.read(script, inner, depth + 1)
 
     def _redirect(self, operator: str, target: object) -> None:
-        from policy.shell_words import Word
+        from policy.shell.words import Word
 
         assert isinstance(target, Word)  # noqa: S101
         text = target.text
@@ -187,7 +187,7 @@ class _Reader:
 
     def _directory(self, name: str | None, arguments: tuple[str | None, ...], repeats: bool) -> None:
         """Follows `cd` as far as every outcome can be listed."""
-        from policy.shell_tables import DIRECTORY_BUILTINS
+        from policy.shell.tables import DIRECTORY_BUILTINS
 
         if name not in DIRECTORY_BUILTINS:
             return

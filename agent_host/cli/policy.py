@@ -19,7 +19,7 @@ from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.trial import InvalidCase, TrialCase, case_from, judge_case
 from agent_host.session.handshake import bundle_to_try
 from config.load import ConfigError, load, read_regular_file
-from policy.check import denied
+from policy.case import denied
 from policy.risk import DEFAULT_RISK
 from policy.toolset import why_not_offered
 from policy.validate import BundleProblems, check_usable, parse_bundle

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.routing.capabilities import TOOLS, UPLOAD_ARTIFACT
 from agent_host.routing.facts import Surroundings, UnusableArguments, gather
-from policy.check import check_tool, denied
+from policy.case import denied
+from policy.check import check_tool
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 from policy.paths import is_absolute, normalize
 from policy.toolset import NO_LIMITS, under_ceiling, withheld_by

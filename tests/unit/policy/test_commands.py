@@ -640,3 +640,10 @@ def test_a_redirection_to_an_unknown_file_is_asked_about_where_files_are() -> No
         "APPROVAL_REQUIRED",
         "capabilities[File.Write].requiresApproval: true",
     )
+
+
+def test_a_redirection_that_may_lead_to_two_places_is_denied_where_one_of_them_is() -> None:
+    held = bundle({"name": "Shell.Exec"}, {"name": "File.Write", "allowedPaths": ["/w"], "requiresApproval": True})
+    real_paths = {"/w/f": "/w/f", "/out/f": "/out/f"}
+    facts = CommandFacts("cd /out; echo a > f", cwd="/w", real_paths=real_paths)
+    assert check_tool(held, "Shell.Exec", facts, now=NOW).decision == "DENIED"

@@ -14,7 +14,8 @@ from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import Surroundings
 from agent_host.routing.trial import StatedFacts, TrialCase, judge_case
 from policy.bundle import bundle_from_trusted, camel
-from policy.check import PROCESS_RULE, REPOSITORY_RULE, check_llm, check_tool
+from policy.case import PROCESS_RULE, REPOSITORY_RULE
+from policy.check import check_llm, check_tool
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 from policy.names import ALL_CAPABILITIES
 from policy.validate import BundleProblems, parse_bundle

@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policy.commands import ParsedCommand, parse
-from policy.shell_limits import MAX_NODES, Effort, TooMuch, without_data
+from policy.shell.limits import MAX_NODES, Effort, TooMuch, without_data
 from tests.support.hostile_lines import PROGRAMS, hostile, useful
 
 from .helpers import shell

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 
-from policy import shell_tables as tables
-from policy.shell_code import judge_interpreter
-from policy.shell_findings import Findings, check_assignment
-from policy.shell_starters import judge_starter
-from policy.shell_words import Word
+from policy.shell import tables as tables
+from policy.shell.code import judge_interpreter
+from policy.shell.findings import Findings, check_assignment
+from policy.shell.starters import judge_starter
+from policy.shell.words import Word
 
 _VERSION = "0123456789."
 
@@ -53,7 +53,7 @@ def _options(base: str, risky: re.Pattern[str], args: list[Word], found: Finding
 
 
 def _sed(base: str, args: list[Word], found: Findings) -> None:
-    from policy.shell_sed import judge_sed  # its patterns are large
+    from policy.shell.sed import judge_sed  # its patterns are large
 
     judge_sed(base, args, found)
 

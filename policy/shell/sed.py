@@ -10,8 +10,8 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from policy.shell_findings import Findings
-    from policy.shell_words import Word
+    from policy.shell.findings import Findings
+    from policy.shell.words import Word
 
 _OPTIONS = re.compile(
     r"-[nErsuz]*i?[nErsuz]*|-i\.[A-Za-z]+|--(?:quiet|silent|regexp-extended|in-place|null-data|posix)"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from policy.shell_limits import Effort
-from policy.shell_tables import STEERING_VARIABLE, Grammar
+from policy.shell.limits import Effort
+from policy.shell.tables import STEERING_VARIABLE, Grammar
 
 _MAX_NAME = 256  # matching takes quadratic time for some names
 

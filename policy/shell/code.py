@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from policy.names import words
 
 if TYPE_CHECKING:
-    from policy.shell_findings import Findings
-    from policy.shell_words import Word
+    from policy.shell.findings import Findings
+    from policy.shell.words import Word
 
 
 class Interpreter(NamedTuple):

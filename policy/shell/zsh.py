@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from policy.shell_findings import Findings
+    from policy.shell.findings import Findings
 
 _SINGLE = re.compile(r"""(\\.|"(?:\\.|[^"\\$`]|\$(?!\())*"|"[\s\S]*)|'[^']*'""", re.DOTALL)
 """What is kept, or a single-quoted text. Behind double quotes with a substitution in them everything is kept."""

@@ -2,7 +2,7 @@
 
 The grammar is tree-sitter's, which forgives what bash reads differently. So nothing is taken on trust: node types that
 are not known here, errors, and places where the tree's boundaries do not fit the text all count as 'not decided';
-`shell_doubts` has the places where what a node means is in doubt.
+`doubts` has the places where what a node means is in doubt.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
-from policy.shell_doubts import DELIMITER, DOUBTS, is_swollen, not_posix, spaces, text_of
-from policy.shell_findings import Findings, check_assignment
-from policy.shell_limits import TooMuch
-from policy.shell_words import Word, read_word
+from policy.shell.doubts import DELIMITER, DOUBTS, is_swollen, not_posix, spaces, text_of
+from policy.shell.findings import Findings, check_assignment
+from policy.shell.limits import TooMuch
+from policy.shell.words import Word, read_word
 
 if TYPE_CHECKING:
     from tree_sitter import Language, Node

@@ -1,7 +1,7 @@
 """Programs that start what the line does not show: what a file of the workspace tells them, or a package brings.
 
 Only what is listed as harmless is taken for it; a subcommand, an alias or a script of another name counts as started.
-Interpreters are in `shell_code`.
+Interpreters are in `code`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
-from policy.shell_tables import RUNNERS
+from policy.shell.tables import RUNNERS
 
 if TYPE_CHECKING:
-    from policy.shell_findings import Findings
-    from policy.shell_words import Word
+    from policy.shell.findings import Findings
+    from policy.shell.words import Word
 
 
 class Starter(NamedTuple):

@@ -6,14 +6,15 @@ import re
 from typing import TYPE_CHECKING
 
 from policy import patterns
+from policy.case import PROCESS_RULE, approval_needed, denied, where
 from policy.commands import ParsedCommand, Redirection, SimpleCommand, parse, real_path_of
-from policy.facts import CommandFacts, OsFamily, PathFacts, ShellName
+from policy.facts import CommandFacts, PathFacts, ShellName
 from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, process_place
 
 if TYPE_CHECKING:
     from policy.bundle import ArgumentRule, CommandPolicy
-    from policy.check import Case
+    from policy.case import Case
     from policy.decision import Decision
 
 _MAX_TOLD = 5
@@ -23,8 +24,6 @@ _WINDOWS_SHELLS = frozenset({"cmd", "powershell"})
 
 def judge(case: Case) -> Decision | str | None:
     """A denial, an approval that a redirection needs, the entry that admits, or None (AH 8.2, 8.4)."""
-    from policy.check import denied, where
-
     entry, facts = case.entry, case.facts
     if not isinstance(facts, CommandFacts):
         return denied(entry.name, where(entry), "the call's facts do not fit the capability")
@@ -47,8 +46,6 @@ def judge(case: Case) -> Decision | str | None:
 
 
 def _blocked(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
-    from policy.check import denied, where
-
     entry = case.entry
     if not entry.blocked_commands:
         return None
@@ -64,8 +61,6 @@ def _undecided(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision 
     """What can't be decided is denied where a list has to be decided. What a program starts without the line showing it
     can't be, unless a commandPolicies entry of that very program says `startsPrograms`; a block list can't see into it
     all the same."""
-    from policy.check import denied, where
-
     entry = case.entry
     opaque, advice = parsed.opaque, ""
     if entry.blocked_commands:
@@ -95,8 +90,6 @@ def _starters(case: Case, shell: ShellName) -> frozenset[str]:
 
 
 def _allowed(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
-    from policy.check import denied, where
-
     entry = case.entry
     if entry.allowed_commands is None:
         return None
@@ -132,7 +125,7 @@ def wide_name(program: str, shell: ShellName) -> str:
     """To refuse: without directory, letter case and alias."""
     if shell not in _WINDOWS_SHELLS:
         return program.rsplit("/", 1)[-1].casefold()
-    from policy.shell_windows import ALIASES, CMD_ALIASES, base_name
+    from policy.shell.windows import ALIASES, CMD_ALIASES, base_name
 
     name = base_name(program)
     return (ALIASES if shell == "powershell" else CMD_ALIASES).get(name, name)
@@ -143,8 +136,6 @@ def wide_name(program: str, shell: ShellName) -> str:
 
 def _argument_rules(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
     """Every entry of a program has to pass: one that configuration adds only narrows (NT)."""
-    from policy.check import denied, where
-
     if not case.entry.command_policies:
         return None
     table = _policy_table(case, shell)
@@ -220,8 +211,6 @@ def _redirections(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Dec
 
 
 def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision | None:
-    from policy.check import PROCESS_RULE, check_tool, denied, where
-
     capability = (Name.FILE_WRITE if one.mode == "write" else Name.FILE_READ).value
     if one.path is None:
         return _somewhere(case, capability)
@@ -230,6 +219,7 @@ def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision 
         return denied(
             case.entry.name, where(case.entry), f"a redirection to {one.path}, and no home directory is known"
         )
+    approval: Decision | None = None
     for spelling in spellings:
         real = real_path_of(facts, spelling)
         if real is None:
@@ -239,18 +229,17 @@ def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision 
         if place is not None:
             reason = f"redirection ({capability}): {spelling} is in {place}, where each process finds other files"
             return denied(case.entry.name, f"{PROCESS_RULE}: {place}", reason)
-        target = PathFacts(requested=one.path, absolute=spelling, real_path=real)
-        answer = check_tool(case.bundle, capability, target, now=case.now, os=_path_family(facts, case.os))
-        if not answer.allowed:
-            return answer._replace(capability=case.entry.name, reason=f"redirection ({capability}): {answer.reason}")
-    return None
+        answer = case.judge(capability, PathFacts(requested=one.path, absolute=spelling, real_path=real))
+        told = answer._replace(capability=case.entry.name, reason=f"redirection ({capability}): {answer.reason}")
+        if answer.decision == "DENIED":
+            return told
+        approval = approval or (None if answer.allowed else told)
+    return approval
 
 
 def _somewhere(case: Case, capability: str) -> Decision | None:
     """A redirection whose target only expansion decides: no path list can be decided for it. Without one it is what the
     capability is for any file."""
-    from policy.check import approval_needed, denied, where
-
     entry = case.bundle.capability(capability)
     if entry is None:
         reason = f"redirection ({capability}): capability not granted"
@@ -263,7 +252,3 @@ def _somewhere(case: Case, capability: str) -> Decision | None:
         return None
     asked = approval_needed(entry, "high", (f"{capability} of a file that is only known when it runs",))
     return asked._replace(capability=case.entry.name)
-
-
-def _path_family(facts: CommandFacts, os: OsFamily) -> OsFamily:
-    return os if facts.shell in _WINDOWS_SHELLS else ("windows" if os == "windows" else "posix")

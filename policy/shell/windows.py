@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from policy import shell_tables as tables
 from policy.names import words
-from policy.shell_arguments import judge_arguments
-from policy.shell_words import plain
+from policy.shell import tables as tables
+from policy.shell.arguments import judge_arguments
+from policy.shell.words import plain
 
 if TYPE_CHECKING:
-    from policy.shell_findings import Findings
+    from policy.shell.findings import Findings
 
 _META = {
     "cmd": re.compile(r"[&|<>^%!()@\r\n\x00-\x08\x0b-\x1f\x7f]"),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from policy import shell_tables as tables
-from policy.shell_arguments import base_name, judge_arguments
-from policy.shell_findings import check_assignment
-from policy.shell_words import UNKNOWN, Word, plain
+from policy.shell import tables as tables
+from policy.shell.arguments import base_name, judge_arguments
+from policy.shell.findings import check_assignment
+from policy.shell.words import UNKNOWN, Word, plain
 
 if TYPE_CHECKING:
-    from policy.shell_findings import Findings
+    from policy.shell.findings import Findings
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=.*", re.DOTALL)
 _MAX_WRAPPERS = 16

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from policy.names import words
-from policy.shell_tables import STEERING_VARIABLE
+from policy.shell.tables import STEERING_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

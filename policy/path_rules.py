@@ -1,0 +1,135 @@
+"""Scope of File.* and of uploads: where a file is, what it is, and how large (AH 8.2, 8.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from policy.case import PROCESS_RULE, REPOSITORY_RULE, denied, where
+from policy.facts import PathFacts
+from policy.names import READS_TOO, SIZED_CAPABILITIES
+from policy.names import CapabilityName as Name
+from policy.paths import (
+    covering,
+    is_absolute,
+    is_share,
+    is_under,
+    normalize,
+    problem_with,
+    process_place,
+    repository_place,
+    roots,
+)
+
+if TYPE_CHECKING:
+    from policy.case import Case
+    from policy.decision import Decision
+    from policy.paths import Roots
+
+
+def path_rules(case: Case) -> Decision | str | None:
+    """Scope of File.* and uploads: blocked first, for the spelling and for the real place; allowed by the real place
+    only."""
+    entry, facts, os = case.entry, case.facts, case.os
+    if not isinstance(facts, PathFacts):
+        return denied(entry.name, where(entry), "the call's facts do not fit the capability")
+    for spelling in (facts.requested, facts.absolute, facts.real_path):
+        problem = problem_with(spelling, os)
+        if problem:
+            return denied(entry.name, where(entry), problem)
+    if not (is_absolute(facts.absolute, os) and is_absolute(facts.real_path, os)):
+        return denied(entry.name, where(entry), f"not an absolute path: {facts.absolute}")
+    real = normalize(facts.real_path, os)
+    if entry.blocked_paths:
+        for place in dict.fromkeys((normalize(facts.absolute, os), real)):
+            blocked = _blocking(case, place)
+            if blocked is not None:
+                return denied(entry.name, where(entry, "blockedPaths", blocked), f"path is blocked: {place}")
+            if entry.allowed_paths is None and is_share(place, os):
+                reason = f"a share may be a blocked path under another name, and no allowed path names it: {place}"
+                return denied(entry.name, where(entry, "blockedPaths"), reason)
+    if entry.allowed_paths is None:
+        return None
+    admitted = covering(real, _root_table(case, "allowed"), os, "narrow")
+    if admitted is None:
+        return denied(entry.name, where(entry, "allowedPaths"), f"path not in allowed paths: {real}")
+    return where(entry, "allowedPaths", admitted)
+
+
+def _blocking(case: Case, place: str) -> str | None:
+    """A block entry that is not absolute can't be matched against anything, so it refuses everything instead of
+    protecting nothing."""
+    table = _root_table(case, "blocked")
+    return covering(place, table, case.os, "wide") if table.relative is None else table.relative
+
+
+def _root_table(case: Case, which: str) -> Roots:
+    """The look-up table of one path list, made once per bundle."""
+    memo_key = (case.entry.name, which, case.os)
+    table: Roots | None = case.bundle.memo.get(memo_key)
+    if table is None:
+        entries = (case.entry.allowed_paths if which == "allowed" else case.entry.blocked_paths) or ()
+        table = case.bundle.memo[memo_key] = roots(entries, case.os, "narrow" if which == "allowed" else "wide")
+    return table
+
+
+def process_places(case: Case) -> Decision | str | None:
+    """/proc shows the secrets of processes and leads anywhere, so being inside a wider allowed path is not enough:
+    a place there must be inside an allowed path that is there itself."""
+    facts, entry = case.facts, case.entry
+    if not isinstance(facts, PathFacts):
+        return None
+    for path in (facts.requested, facts.absolute, facts.real_path):
+        place = process_place(path, case.os)
+        if place is None:
+            continue
+        named = (one for one in entry.allowed_paths or () if is_under(one, place, case.os))
+        if not any(is_under(path, one, case.os) for one in named):
+            return denied(entry.name, f"{PROCESS_RULE}: {place}", f"path is in {place}, which no allowed path names")
+    return None
+
+
+def repository_places(case: Case) -> Decision | str | None:
+    """What decides which programs git runs is not changed through an allowed path that was meant for the files of a
+    project: in whichever repository it is, an allowed path has to name its `.git`."""
+    facts, entry = case.facts, case.entry
+    if not isinstance(facts, PathFacts) or entry.name not in _CHANGING:
+        return None
+    for path in (normalize(facts.absolute, case.os), normalize(facts.real_path, case.os)):
+        place = repository_place(path, entry.allowed_paths, case.os)
+        if place is not None:
+            reason = f"{path} says which programs git runs, and no allowed path names its .git"
+            return denied(entry.name, f"{REPOSITORY_RULE}: {place}", reason)
+    return None
+
+
+_CHANGING = frozenset({Name.FILE_WRITE.value, Name.FILE_DELETE.value})
+_UNCHANGEABLE = {"directory": "a directory", "other": "not a regular file"}
+
+
+def file_kind(case: Case) -> Decision | str | None:
+    """Only regular files are written or deleted: no directories, devices, pipes or sockets."""
+    if isinstance(case.facts, PathFacts) and case.entry.name in _CHANGING and case.facts.kind in _UNCHANGEABLE:
+        what = _UNCHANGEABLE[case.facts.kind]
+        return denied(case.entry.name, where(case.entry), f"{case.facts.absolute} is {what}")
+    return None
+
+
+def file_size(case: Case) -> Decision | str | None:
+    """maxFileSizeBytes: the present size for a read or an upload, the size to be for a write."""
+    limit = case.entry.max_file_size_bytes
+    if limit is None or not isinstance(case.facts, PathFacts) or case.entry.name not in SIZED_CAPABILITIES:
+        return None
+    is_write = case.entry.name == Name.FILE_WRITE
+    size = case.facts.new_size_bytes if is_write else case.facts.size_bytes
+    if case.entry.name == Name.FILE_DELETE or size is None or size <= limit:
+        return None
+    rule = where(case.entry, "maxFileSizeBytes", limit)
+    return denied(case.entry.name, rule, f"file exceeds size limit: {size} > {limit} bytes")
+
+
+def readable_too(case: Case) -> Decision | str | None:
+    """What is uploaded has been read: what File.Read denies or asks about is denied or asked about here."""
+    if case.entry.name not in READS_TOO:
+        return None
+    answer = case.judge(Name.FILE_READ.value, case.facts)
+    return None if answer.allowed else answer

@@ -1,0 +1,49 @@
+"""Scope of Network.Http: which hosts may be asked (AH 8.2). No name is looked up here, no redirect followed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from policy import urls
+from policy.case import denied, where
+from policy.facts import UrlFacts
+
+if TYPE_CHECKING:
+    from policy.case import Case
+    from policy.decision import Decision
+
+
+def url_rules(case: Case) -> Decision | str | None:
+    """Scope of Network.Http: spelling, blocked domains, allowed domains, then addresses that are not public."""
+    entry, facts = case.entry, case.facts
+    if not isinstance(facts, UrlFacts):
+        return denied(entry.name, where(entry), "the call's facts do not fit the capability")
+    try:
+        host = urls.host_of(facts.url)
+    except urls.UrlProblem as problem:
+        return denied(entry.name, where(entry), str(problem))
+    blocked_table = _domain_table(case, "blocked")
+    blocked = blocked_table.get("") or urls.matching_rule(host, blocked_table)
+    if blocked is not None:
+        return denied(entry.name, where(entry, "blockedDomains", blocked), f"domain is blocked: {host}")
+    admitted = None
+    if entry.allowed_domains is not None:
+        admitted = urls.matching_rule(host, _domain_table(case, "allowed"))
+        if admitted is None:
+            return denied(entry.name, where(entry, "allowedDomains"), f"domain not allowed: {host}")
+    # A local name or address that is listed as such was meant; one that is merely not excluded was not.
+    named = admitted is not None and not admitted.startswith("*")
+    addresses = (host, *facts.resolved_addresses) if urls.is_address(host) else facts.resolved_addresses
+    local = urls.is_local_name(host) or not all(map(urls.address_is_public, addresses))
+    if local and not named:
+        return denied(entry.name, where(entry), f"not a public address: {host}")
+    return None if admitted is None else where(entry, "allowedDomains", admitted)
+
+
+def _domain_table(case: Case, which: str) -> dict[str, str]:
+    memo_key = (case.entry.name, which, "domains")
+    table: dict[str, str] | None = case.bundle.memo.get(memo_key)
+    if table is None:
+        entries = case.entry.allowed_domains if which == "allowed" else case.entry.blocked_domains
+        table = case.bundle.memo[memo_key] = urls.domain_rules(entries or ())
+    return table
