@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from policy.validate import BundleProblems, Problem, command_policy_problems, type_problems
+from policy.bundle_meaning import command_policy_problems
+from policy.problems import BundleProblems, Problem
+from policy.validate import type_problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -20,9 +20,10 @@ from agent_host.routing.trial import InvalidCase, TrialCase, case_from, judge_ca
 from agent_host.session.handshake import bundle_to_try
 from config.load import ConfigError, load, read_regular_file
 from policy.case import denied
+from policy.problems import BundleProblems
 from policy.risk import DEFAULT_RISK
 from policy.toolset import why_not_offered
-from policy.validate import BundleProblems, check_usable, parse_bundle
+from policy.validate import check_usable, parse_bundle
 
 if TYPE_CHECKING:
     import argparse

@@ -82,7 +82,8 @@ def _file(path: str) -> tuple[bytes, str]:
 
 def _parsed(raw: bytes, source: str) -> PolicyBundle:
     # pydantic is what validates a bundle from outside; the shipped ones need none of it.
-    from policy.validate import BundleProblems, parse_bundle
+    from policy.problems import BundleProblems
+    from policy.validate import parse_bundle
 
     try:
         return parse_bundle(raw)
@@ -111,7 +112,7 @@ def _command_policies(settings: Settings) -> tuple[CommandPolicy, ...]:
     if not tables:
         return ()
     from policy.configured import command_policies
-    from policy.validate import BundleProblems
+    from policy.problems import BundleProblems
 
     try:
         return command_policies(tables, "policy.command_policies")

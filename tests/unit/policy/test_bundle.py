@@ -17,7 +17,8 @@ from policy.check import check_llm, check_tool
 from policy.commands import parse, referenced_paths
 from policy.facts import CommandFacts, OsFamily
 from policy.names import ALL_CAPABILITIES
-from policy.validate import BundleProblems, check_usable, parse_bundle
+from policy.problems import BundleProblems
+from policy.validate import check_usable, parse_bundle
 
 from .helpers import NOW, bundle, bundle_json, path, url
 

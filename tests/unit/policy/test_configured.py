@@ -8,7 +8,7 @@ import pytest
 
 from policy.bundle import ArgumentRule, CommandPolicy
 from policy.configured import command_policies
-from policy.validate import BundleProblems
+from policy.problems import BundleProblems
 
 
 def problems(*entries: Any) -> dict[str, str]:

@@ -12,7 +12,8 @@ import jsonschema
 import pytest
 
 from policy.json_schema import bundle_schema
-from policy.validate import BundleProblems, parse_bundle
+from policy.problems import BundleProblems
+from policy.validate import parse_bundle
 from tests.support.bundle_schema_file import FILE, content
 from tests.support.process import bundle
 

@@ -18,7 +18,8 @@ from policy.case import PROCESS_RULE, REPOSITORY_RULE
 from policy.check import check_llm, check_tool
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 from policy.names import ALL_CAPABILITIES
-from policy.validate import BundleProblems, parse_bundle
+from policy.problems import BundleProblems
+from policy.validate import parse_bundle
 from tests.support import policy_cases as cases
 from tests.support.policy_cases import NOW, Call, Shape
 

@@ -1,0 +1,37 @@
+"""What is wrong with a bundle, in words for the one who wrote it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from policy.bundle import camel
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong: where (`capabilities[2].allowedPaths`, empty for the whole), what, and what may help."""
+
+    path: str
+    message: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{self.path or 'the bundle'}: {self.message}{hint}"
+
+
+class BundleProblems(ValueError):
+    """A bundle that is refused; `problems` lists everything that is wrong with it, in the order of the document."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("; ".join(map(str, problems)))
+        self.problems = problems
+
+
+def nearest(name: str, known: tuple[str, ...]) -> str | None:
+    """A hint at the name that was meant."""
+    from difflib import get_close_matches
+
+    folded = {one.lower(): one for one in known}
+    snake = camel(name).lower()
+    close = [snake] if snake in folded else get_close_matches(name.lower(), list(folded), n=1, cutoff=0.6)
+    return f"did you mean {folded[close[0]]}?" if close else f"known are {', '.join(known)}"
