@@ -1,4 +1,4 @@
-"""What the values of a bundle must be beyond their types. Reads the raw shape, so that it can speak beside type errors."""
+"""What the values of a bundle must be beyond their types. Reads the raw shape, so it can speak beside type errors."""
 
 from __future__ import annotations
 
