@@ -65,12 +65,16 @@ class Redirection:
 
 @dataclass(frozen=True, slots=True)
 class ParsedCommand:
-    """A whole line. `dynamic` says why it can't be decided, `opaque` which programs start what it does not show."""
+    """A whole line. `dynamic` says why it can't be decided, `opaque` which programs start what it does not show.
+    `unparsed`: it is not what the grammar knows, so it may open other files as well. `unread`: it was too much to be
+    looked at to its end, so whatever the bundle says it is not run."""
 
     commands: tuple[SimpleCommand, ...]
     redirections: tuple[Redirection, ...] = ()
     dynamic: tuple[str, ...] = ()
     opaque: tuple[Opaque, ...] = ()
+    unparsed: bool = False
+    unread: bool = False
 
 
 @lru_cache(maxsize=32)
@@ -78,15 +82,7 @@ def parse(command: str, shell: ShellName = "bash") -> ParsedCommand:
     """What the line would run. Never raises for any text; the last few lines are remembered."""
     reader = _Reader()
     if shell in {"cmd", "powershell"}:
-        from policy.shell.limits import unreadable
-        from policy.shell.windows import split
-
-        problem = unreadable(command)
-        if problem is None and len(command.split()) > MAX_COMMANDS:
-            problem = f"the line has more than {MAX_COMMANDS} words"
-        if problem is not None:
-            return ParsedCommand((), dynamic=(problem,))
-        split(command, shell, reader.found)
+        reader.read_windows(command, shell)
         return reader.result()
     reader.read(command, "posix" if shell == "sh" else "zsh" if shell == "zsh" else "bash", 0)
     return reader.result()
@@ -130,19 +126,37 @@ class _Reader:
             self.found.doubt("a relative redirection after a change of directory that is not followed")
             redirections = tuple(one if _is_fixed(one.path) else replace(one, path=None) for one in redirections)
         if len(self.found.commands) > MAX_COMMANDS:
-            self.found.doubt(f"the line has more than {MAX_COMMANDS} commands")
+            self.found.give_up(f"the line has more than {MAX_COMMANDS} commands")
         commands = tuple(SimpleCommand(name, arguments) for name, arguments in self.found.commands)
-        return ParsedCommand(commands, redirections, tuple(self.found.dynamic), tuple(self.found.opaque))
+        found = self.found
+        return ParsedCommand(
+            commands, redirections, tuple(found.dynamic), tuple(found.opaque), found.unparsed, found.unread
+        )
+
+    def read_windows(self, text: str, shell: ShellName) -> None:
+        from policy.shell.limits import NotText, TooMuch, admit
+        from policy.shell.windows import split
+
+        try:
+            admit(text)
+            if len(text.split()) > MAX_COMMANDS:
+                raise TooMuch(f"the line has more than {MAX_COMMANDS} words")
+        except TooMuch as problem:
+            self.found.give_up(str(problem))
+        except NotText as problem:
+            self.found.misread(str(problem))
+        else:
+            split(text, shell, self.found)
 
     def read(self, text: str, grammar: Grammar, depth: int) -> None:
-        from policy.shell.limits import unreadable
         from policy.shell.programs import unravel
         from policy.shell.syntax import Command, scan
         from policy.shell.zsh import note_zsh_differences
 
-        if grammar == "zsh" and unreadable(text) is None:
+        events = scan(text, self.found, posix=grammar == "posix")
+        if grammar == "zsh" and not self.found.unread:
             note_zsh_differences(text, self.found)
-        for event in scan(text, self.found, posix=grammar == "posix"):
+        for event in events:
             if len(self.found.commands) > MAX_COMMANDS:
                 break  # `result` says so
             if not isinstance(event, Command):
@@ -155,7 +169,7 @@ class _Reader:
             scripts, self.found.scripts = self.found.scripts, []
             for inner, script in scripts:
                 if depth >= _MAX_INNER_SHELLS:
-                    self.found.doubt("shells inside shells")
+                    self.found.give_up("shells inside shells")
                 else:
                     self.read(script, inner, depth + 1)
 
@@ -174,6 +188,7 @@ class _Reader:
             text = "./" + text
         elif target.tilde and text != "~" and not text.startswith("~/"):
             self.found.doubt("a redirection to somebody's home directory")
+            text = None
         elif text.startswith(_NETWORK_FILES):
             self.found.doubt("a redirection that opens a network connection")
         if text in _HARMLESS_FILES:
@@ -181,7 +196,7 @@ class _Reader:
         directories = self.directories or ("",)
         self.spelled += sum(_SPELLED_LEAST + len(directory) + len(text or "") for directory in directories)
         if self.spelled > _MAX_SPELLED:
-            self.found.doubt("the line opens more files than are followed")
+            self.found.give_up("the line opens more files than are followed")
             return
         self.redirections.append(Redirection(text, "read" if operator == "<" else "write", directories))
 

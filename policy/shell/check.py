@@ -13,6 +13,8 @@ from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, process_place
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from policy.bundle import ArgumentRule, CommandPolicy
     from policy.case import Case
     from policy.decision import Decision
@@ -32,6 +34,8 @@ def judge(case: Case) -> Decision | str | None:
     if not is_absolute(facts.cwd, case.os):
         return denied(entry.name, where(entry), "the working directory is not absolute")
     parsed = parse(facts.command, facts.shell)
+    if parsed.unread:
+        return denied(entry.name, where(entry), _undecidable(parsed.dynamic))
     for rule in (_blocked, _undecided, _allowed, _argument_rules):
         verdict = rule(case, parsed, facts.shell)
         if verdict is not None:
@@ -75,8 +79,11 @@ def _undecided(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision 
     reasons = [*parsed.dynamic, *map(str, opaque)]
     if not reasons:
         return None
-    told = "; ".join(reasons[:_MAX_TOLD])
-    return denied(entry.name, where(entry, rule), f"the command cannot be decided: {told}{advice}")
+    return denied(entry.name, where(entry, rule), _undecidable(reasons) + advice)
+
+
+def _undecidable(reasons: Sequence[str]) -> str:
+    return "the command cannot be decided: " + "; ".join(reasons[:_MAX_TOLD])
 
 
 def _starters(case: Case, shell: ShellName) -> frozenset[str]:
@@ -202,7 +209,8 @@ def _redirections(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Dec
     """A write redirection is a File.Write to its target, a read redirection a File.Read. A denial of one of them denies
     the line; an approval that one of them needs is needed for the line."""
     approval: Decision | None = None
-    for one in parsed.redirections:
+    anywhere = [Redirection(None, "write"), Redirection(None, "read")] if parsed.unparsed else []
+    for one in (*parsed.redirections, *anywhere):
         answer = _redirection(case, facts, one)
         if answer is not None and answer.decision == "DENIED":
             return answer
@@ -213,7 +221,7 @@ def _redirections(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Dec
 def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision | None:
     capability = (Name.FILE_WRITE if one.mode == "write" else Name.FILE_READ).value
     if one.path is None:
-        return _somewhere(case, capability)
+        return None if case.entry.requires_approval else _somewhere(case, capability)
     spellings = one.spellings(facts.cwd, facts.home)
     if not spellings:
         return denied(
@@ -238,8 +246,8 @@ def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision 
 
 
 def _somewhere(case: Case, capability: str) -> Decision | None:
-    """A redirection whose target only expansion decides: no path list can be decided for it. Without one it is what the
-    capability is for any file."""
+    """A redirection whose target nobody knows, or one that a line may have which cannot be read: no path list can be
+    decided for it. Without one it is what the capability is for any file."""
     entry = case.bundle.capability(capability)
     if entry is None:
         reason = f"redirection ({capability}): capability not granted"

@@ -33,10 +33,21 @@ class Findings:
         self.opaque: dict[Opaque, None] = {}
         self.scripts: list[tuple[Grammar, str]] = []
         self.effort = Effort()
+        self.unread = self.unparsed = False
 
     def doubt(self, reason: str) -> None:
         """Notes why the line can't be decided."""
         self.dynamic[reason] = None
+
+    def misread(self, reason: str) -> None:
+        """Notes that the text is not what the grammar knows, so that anything may stand in it."""
+        self.unparsed = True
+        self.doubt(reason)
+
+    def give_up(self, reason: str) -> None:
+        """Notes that the line was not looked at to its end, and which limit it has passed."""
+        self.unread = True
+        self.doubt(reason)
 
     def hide(self, program: str, what: str, *, in_line: bool = False) -> None:
         """Notes that a program starts what the line does not show."""

@@ -38,16 +38,19 @@ that is parsing."""
 
 
 class TooMuch(Exception):
-    """A limit was passed; the message says which."""
+    """A limit was passed; the message says which. The line was not looked at, so nobody may run it."""
 
 
-def unreadable(command: str) -> str | None:
-    """Why a line is not read at all, whatever its shell; None for one that is."""
+class NotText(Exception):
+    """The line holds what no shell is given; the message says what."""
+
+
+def admit(command: str) -> None:
+    """Raises TooMuch or NotText for a line that is not read at all, whatever its shell."""
     if len(command) > MAX_CHARACTERS:
-        return f"the line is longer than {MAX_CHARACTERS} characters"
+        raise TooMuch(f"the line is longer than {MAX_CHARACTERS} characters")
     if _UNREADABLE.search(command):
-        return "the line has control characters, or halves of characters"
-    return None
+        raise NotText("the line has control characters, or halves of characters")
 
 
 class Effort:
@@ -57,7 +60,7 @@ class Effort:
         self._lines = self._rounds = self._blocks = self._nodes = 0
 
     def tree(self, parser: Parser, command: str) -> tuple[bytes, Node]:
-        """The text as bytes and the root of its tree. Raises TooMuch."""
+        """The text as bytes and the root of its tree. Raises TooMuch, NotText."""
         most = self._admit(command)
         source = command.encode()
         window = _windows.pop() if _windows else bytearray()
@@ -93,9 +96,7 @@ class Effort:
 
     def _admit(self, command: str) -> int:
         """Counts what can be counted without the parser. The rounds that it may take, those of other lines included."""
-        problem = unreadable(command)
-        if problem is not None:
-            raise TooMuch(problem)
+        admit(command)
         self._lines += 1
         if self._lines > _MAX_INNER_LINES:
             raise TooMuch(f"more than {_MAX_INNER_LINES} shells inside the line")

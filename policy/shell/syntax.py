@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from policy.names import words
 from policy.shell.doubts import DELIMITER, DOUBTS, is_swollen, not_posix, spaces, text_of
 from policy.shell.findings import Findings, check_assignment
-from policy.shell.limits import TooMuch
+from policy.shell.limits import NotText, TooMuch
 from policy.shell.words import Word, read_word
 
 if TYPE_CHECKING:
@@ -77,10 +77,13 @@ def scan(command: str, found: Findings, *, posix: bool = False) -> list[Command 
     try:
         source, root = found.effort.tree(Parser(_language()), command)
     except TooMuch as problem:
-        found.doubt(str(problem))
+        found.give_up(str(problem))
+        return []
+    except NotText as problem:
+        found.misread(str(problem))
         return []
     if root.has_error:
-        found.doubt("the line cannot be parsed")
+        found.misread("the line cannot be parsed")
     return _Walk(source, found, posix).run(root)
 
 

@@ -68,7 +68,7 @@ def split(command: str, shell: str, found: Findings) -> None:
     """Notes the one command of a plain line, and why the line can't be judged. Quotes are removed around whole runs."""
     pieces = _pieces(command, found)
     if _META[shell].search(command) or _ODD_BLANK.search(command):
-        found.doubt(f"a character that {shell} gives a meaning to")
+        found.misread(f"a character that {shell} gives a meaning to")
     if not pieces:
         return
     program = pieces[0]

@@ -647,3 +647,23 @@ def test_a_redirection_that_may_lead_to_two_places_is_denied_where_one_of_them_i
     real_paths = {"/w/f": "/w/f", "/out/f": "/out/f"}
     facts = CommandFacts("cd /out; echo a > f", cwd="/w", real_paths=real_paths)
     assert check_tool(held, "Shell.Exec", facts, now=NOW).decision == "DENIED"
+
+
+@pytest.mark.parametrize("name", ["bash", "sh", "zsh", "cmd", "powershell"])
+def test_what_is_too_much_to_look_at_is_denied_whatever_the_bundle_says(name: Any) -> None:
+    for line in ("echo " + "a" * 200_000, "echo a " * 5_000):
+        facts = CommandFacts(line, cwd="/w", shell=name)
+        for held in (bundle({"name": "Shell.Exec"}), bundle({"name": "Shell.Exec", "requiresApproval": True})):
+            decision = check_tool(held, "Shell.Exec", facts, now=NOW)
+            assert (decision.decision, decision.rule) == ("DENIED", "capabilities[Shell.Exec]")
+
+
+@pytest.mark.parametrize("line", ["cat <> secret", "if then", "echo a > $f", "echo \x01"])
+def test_a_line_that_may_open_any_file_is_allowed_where_any_may_be_opened(line: str) -> None:
+    facts = CommandFacts(line, cwd="/w", real_paths={"/w/secret": "/w/secret"})
+    files: list[dict[str, Any]] = [{"name": "File.Write"}, {"name": "File.Read"}]
+    assert check_tool(bundle({"name": "Shell.Exec"}, *files), "Shell.Exec", facts, now=NOW).allowed
+    asked = bundle({"name": "Shell.Exec", "requiresApproval": True}, {"name": "File.Write", "allowedPaths": ["/w"]})
+    assert check_tool(asked, "Shell.Exec", facts, now=NOW).decision == "APPROVAL_REQUIRED"
+    held = bundle({"name": "Shell.Exec"}, {"name": "File.Write", "blockedPaths": ["/w/secret"]}, files[1])
+    assert check_tool(held, "Shell.Exec", facts, now=NOW).rule.startswith("capabilities[File.Write].blockedPaths")
