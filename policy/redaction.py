@@ -33,6 +33,8 @@ _HOSTS_OWN = r"(?:Ids?|Sha256|Hash|[tT]imestamp)$|^(?:eventType|component|severi
 # The first few short texts are looked through without RE2: a start is not to wait for its import.
 _WITHOUT_ENGINE = 16
 _SHORT = 4096
+# What was taken out may have hidden where a word begins or ends.
+_ROUNDS = 4
 _MAX_CONTINUATION = 3  # bytes of a character behind its first
 
 
@@ -65,7 +67,15 @@ class Redaction:
 
     def data(self, data: bytes, *, rules: bool = True) -> bytes:
         """`data` without what is found; the same object where that is nothing."""
-        for rule in self._rules if rules else ():
+        for _ in range(_ROUNDS):
+            before = data
+            data = self._once(data, self._rules if rules else ())
+            if data is before:
+                break
+        return data
+
+    def _once(self, data: bytes, rules: Iterable[_Rule]) -> bytes:
+        for rule in rules:
             data = self._by_rule(data, rule)
         for detector in _concerned(data) if self._detectors else ():
             data = self._by_detector(data, detector)
