@@ -1,8 +1,7 @@
-"""Secrets and the whole program: what is done with them has every byte, what is kept or told of it has none (AH 8.7)."""
+"""Secrets and the whole program: what is done with them has every byte, what is kept or told of it none (AH 8.7)."""
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import threading
@@ -15,66 +14,37 @@ import pytest
 from agent_host.testing.services import MockServices
 from policy.redaction import PLACEHOLDER
 from tests.support.backends import SERVICES_TOKEN, impatient, services_at
-from tests.support.process import Host, bundle, call, gateway, say, shell, use
-from tests.unit.policy.secret_samples import LETTERS, pem
+from tests.support.process import Host, bundle, call, eventually, gateway, say, shell, use
+from tests.support.secrets import (
+    IN_ANSWER,
+    IN_COMMAND,
+    IN_FILE,
+    IN_HEADER,
+    IN_NAME,
+    IN_OUTPUT,
+    IN_PROMPT,
+    IN_STDERR,
+    KEY,
+    PASSWORD,
+    REPLACED,
+    SAID,
+    UPLOADED,
+    WRITTEN,
+    assert_not_kept,
+    assert_not_sent,
+    assert_nowhere,
+    token,
+)
+from tests.unit.policy.secret_samples import LETTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.process import Gateway
+    from tests.support.serve_process import Servers
 
-
-def token(number: int) -> str:
-    """One of many."""
-    return f"gh{'p_'}{number:02d}{LETTERS[:34]}"
-
-
-(
-    IN_PROMPT,
-    IN_FILE,
-    IN_OUTPUT,
-    IN_ANSWER,
-    WRITTEN,
-    IN_COMMAND,
-    IN_HEADER,
-    SAID,
-    REPLACED,
-    UPLOADED,
-    IN_NAME,
-    IN_STDERR,
-) = (token(number) for number in range(12))
-ALL = [IN_PROMPT, IN_FILE, IN_OUTPUT, IN_ANSWER, WRITTEN, IN_COMMAND, IN_HEADER, SAID, REPLACED, UPLOADED, IN_STDERR]
-PASSWORD = "correct-horse-9-battery"
-KEY = pem()
+RULES = [{"approvalRuleId": "shell", "title": "Run", "description": "Runs a command."}]
+ASKS = {"Shell.Exec": {"requiresApproval": True, "approvalRuleId": "shell"}}
 HTTP = {"Network.Http": {"allowedDomains": ["127.0.0.1"]}, "Workspace.Upload": {}}
-
-
-def spellings(secret: str) -> list[bytes]:
-    """As it could stand in a file: as it is, in JSON, in JSON in JSON, in base64 at each place."""
-    once = json.dumps(secret)[1:-1]
-    forms = [secret, once, json.dumps(once)[1:-1], *secret.splitlines()[1:-1]]
-    encoded = [base64.b64encode(b"x" * shift + secret.encode())[shift + 3 : -4].strip(b"=") for shift in range(3)]
-    return [form.encode() for form in forms] + encoded
-
-
-def assert_nowhere(haystack: bytes, what: object, secrets: list[str]) -> None:
-    for secret in secrets:
-        for form in spellings(secret):
-            assert form not in haystack, (what, secret, haystack[max(0, haystack.find(form) - 200) :][:400])
-
-
-def assert_not_kept(host: Host, secrets: list[str]) -> None:
-    """In no file under the state directory, by content or by name."""
-    files = [path for path in host.state.rglob("*") if path.is_file()]
-    assert files
-    for path in files:
-        assert_nowhere(path.read_bytes(), path, secrets)
-        assert_nowhere(str(path).encode(), path, secrets)
-
-
-def assert_not_sent(model: Gateway, secrets: list[str]) -> None:
-    for number, record in enumerate(model.mock.requests):
-        assert_nowhere(record.body or b"", f"request {number}", secrets)
 
 
 @contextmanager
@@ -92,12 +62,8 @@ def web(answer: str) -> Iterator[tuple[str, list[tuple[dict[str, str], bytes]]]]
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            came.append(
-                (
-                    {name.lower(): value for name, value in self.headers.items()},
-                    self.rfile.read(int(self.headers.get("content-length", 0))),
-                )
-            )
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            came.append((headers, self.rfile.read(int(headers.get("content-length", "0")))))
             self.send_response(200)
             self.end_headers()
             self.wfile.write(answer.encode())
@@ -155,7 +121,7 @@ def test_a_whole_session_keeps_and_tells_no_secret(host: Host) -> None:
     assert [headers["x-client-id"] for headers, _ in came] == [IN_HEADER]
     assert (host.workspace / ".env").read_text().startswith(f"A_TOKEN={IN_FILE}\n")
     # What is kept and told.
-    secrets = [*ALL, IN_NAME, PASSWORD, KEY]
+    secrets = [token(number) for number in range(12)] + [PASSWORD, KEY]
     assert_not_kept(host, secrets)
     assert_not_sent(model, secrets)
     assert_nowhere(outcome.stdout + outcome.stderr.encode(), "output", secrets)
@@ -163,7 +129,7 @@ def test_a_whole_session_keeps_and_tells_no_secret(host: Host) -> None:
     assert any(re.search(PLACEHOLDER.encode(), upload) for upload in uploads)
     # Each is the same wherever it was met.
     shown = json.dumps(model.bodies[-1])
-    assert shown.count("[redacted:github-token:") >= len(ALL) - 2
+    assert shown.count("[redacted:github-token:") >= 9
     first = re.search(PLACEHOLDER, model.bodies[0]["messages"][0]["content"][0]["text"])
     assert first is not None
     assert first[0] in json.dumps(model.bodies[-1]["messages"][0])
@@ -185,3 +151,68 @@ def test_a_gateway_that_quotes_a_secret(host: Host) -> None:
     assert outcome.code == 1
     assert SAID not in outcome.text + outcome.stderr
     assert_not_kept(host, [SAID])
+
+
+# With somebody who approves
+
+
+def test_what_whoever_approves_writes_and_reads(servers: Servers) -> None:
+    """Arguments and a reason with secrets: the command gets them, and nobody else."""
+    host = servers.host
+    policy = host.policy(grants=ASKS, approvalRules=RULES)
+    with gateway(
+        use(shell(f"printf %s {IN_COMMAND} > effects")), use(shell("echo 2 >> effects")), say("Done.")
+    ) as model:
+        serve, client = servers.session(model.url, policy=policy)
+        client.task(prompt=f"Use {IN_PROMPT}.")
+        asked = client.event("approval_requested")
+        eventually(lambda: client.ask("GetSessionState")["pendingApprovals"], "a call that waits")
+        pending = json.dumps(client.ask("GetSessionState"))
+        edited = {"command": f"printf %s {WRITTEN} > effects", "timeout": 60}
+        client.call(
+            "ApproveAction",
+            approvalId=asked["payload"]["approvalId"],
+            decision="approved",
+            reason=f"fine, {SAID}",
+            arguments=edited,
+            scope="session",
+        )
+        again = client.event("approval_requested", asked["eventId"])
+        client.call(
+            "ApproveAction", approvalId=again["payload"]["approvalId"], decision="denied", reason=f"not {REPLACED}"
+        )
+        client.event("task_completed")
+        preview = json.dumps(client.ask("GetPatchPreview"))
+        events = json.dumps([*client.events, *client.ask("GetEvents", sinceId=0)["events"]])
+        client.call("Shutdown")
+        serve.ended_well()
+    secrets = [IN_COMMAND, IN_PROMPT, WRITTEN, SAID, REPLACED]
+    assert (host.workspace / "effects").read_text() == WRITTEN
+    for told in (pending, preview, events):
+        assert_nowhere(told.encode(), "client", secrets)
+    assert "[redacted:github-token:" in pending
+    assert_not_kept(host, secrets)
+    assert_not_sent(model, secrets)
+
+
+def test_a_preview_and_an_approval_of_a_file_with_secrets(servers: Servers) -> None:
+    """The diff that is shown to whoever approves a change, and the one after it."""
+    host = servers.host
+    note = host.workspace / "a.env"
+    note.write_text(f"A_TOKEN={IN_FILE}\n{KEY}\nB=1\n")
+    policy = host.policy(grants={"File.Write": ASKS["Shell.Exec"]}, approvalRules=RULES)
+    with gateway(use(call("WriteFile", path=str(note), content=f"A_TOKEN={WRITTEN}\nB=2\n")), say("Done.")) as model:
+        serve, client = servers.session(model.url, policy=policy)
+        client.task()
+        asked = client.event("approval_requested")
+        client.call("ApproveAction", approvalId=asked["payload"]["approvalId"], decision="approved")
+        client.event("task_completed")
+        (file,) = client.ask("GetPatchPreview")["files"]
+        client.call("Shutdown")
+        serve.ended_well()
+    assert note.read_text() == f"A_TOKEN={WRITTEN}\nB=2\n"
+    secrets = [IN_FILE, WRITTEN, KEY, LETTERS]
+    assert_nowhere(json.dumps(asked).encode(), "question", secrets)
+    assert_nowhere(json.dumps(file).encode(), "preview", secrets)
+    assert "+B=2" in file["diff"]
+    assert_not_kept(host, secrets)
