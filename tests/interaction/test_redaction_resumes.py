@@ -6,10 +6,12 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from agent_host.approval.request import replay_of
 from policy.redaction import PLACEHOLDER
+from state.blobs import sha256_hex
 from tests.support.process import call, gateway, say, shell, use
 from tests.support.secrets import IN_COMMAND, IN_FILE, IN_PROMPT, PASSWORD, WRITTEN, assert_not_kept, assert_not_sent
 
@@ -102,6 +104,17 @@ def test_an_approved_call_with_a_secret_is_not_run_after_a_crash(host: Host, *, 
     assert outcome.code == 0
     assert_not_kept(host, [secret])
     assert_not_sent(model, [secret] if edited else [])
+
+
+def test_no_hash_of_arguments_lets_a_password_be_tried_out(host: Host) -> None:
+    host.policy()
+    asks = shell("PGPASSWORD=hunter2hunter true")
+    with gateway(use(asks), use(shell("true")), say("Done.")) as model:
+        host.task(model.url, "--session-id", "s", policy=host.root / "policy.json")
+        kept = [block["input"] for block in blocks(model.bodies[-1], "tool_use")]
+    events = [event["payload"] for event in host.event_log("s") if event["eventType"] == "tool_requested"]
+    assert [event["argumentsSha256"] for event in events] == [sha256_hex(orjson.dumps(each)) for each in kept]
+    assert "hunter2hunter" not in json.dumps(kept)
 
 
 def test_a_call_with_a_placeholder_is_refused(host: Host) -> None:
