@@ -48,12 +48,12 @@ class Scrubber:
             data = data.replace(secret.encode(), REDACTED.encode())
         return data if self.redaction is None else self.redaction.data(data)
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: Any, *, is_event: bool = False) -> Any:
         """A JSON value without the secrets, in new containers."""
         known = self._without(value)
-        return known if self.redaction is None else self.redaction.value(known)
+        return known if self.redaction is None else self.redaction.value(known, is_event=is_event)
 
-    def json(self, data: bytes) -> bytes:
+    def json(self, data: bytes, *, is_event: bool = False) -> bytes:
         """Encoded JSON without the secrets, also where JSON writes them in other characters than their own, or holds
         JSON that does. Cheap for what holds none; what does is taken apart and put together again, for a spelling may
         begin in the middle of an escape."""
@@ -61,11 +61,15 @@ class Scrubber:
         if not holds_known and (self.redaction is None or not self.redaction.concerns(data)):
             return data
         value = json.loads(data)
-        clean = self.value(value)
+        clean = self.value(value, is_event=is_event)
         if clean == value:
             return data
         end = b"\n" if data.endswith(b"\n") else b""
         return json.dumps(clean, separators=(",", ":")).encode() + end
+
+    def event(self, data: bytes) -> bytes:
+        """An encoded event without the secrets, its envelope's own numbers as they are; see `Redaction.value`."""
+        return self.json(data, is_event=True)
 
     def _without(self, value: Any) -> Any:
         if isinstance(value, str):

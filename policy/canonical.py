@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from policy.facts import ActionFacts, OsFamily
 
 # A line of these alone means the same however many blanks stand between its words.
-_PLAIN_LINE = re.compile(r"[A-Za-z0-9_./:=,@%+ \t-]*")
-_URL = re.compile(r"([A-Za-z]+)://[^/?#]*([^#]*)")
+_PLAIN_LINE = re.compile(r"[A-Za-z0-9_./:=,@%+ \t-]*\n?")
+_SPLITTING_SHELLS = frozenset({"bash", "sh", "zsh"})
+_URL = re.compile(r"([A-Za-z]+)://[^/?#]*([^?#]*)([^#]*)", re.DOTALL)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -29,8 +30,9 @@ def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
     if isinstance(facts, PathFacts):
         return ("path", key(normalize(facts.real_path, os), os, "narrow"))
     if isinstance(facts, CommandFacts):
-        line = facts.command.strip()
-        if _PLAIN_LINE.fullmatch(line):
+        line = facts.command
+        # Programs on Windows get the line as it is.
+        if _PLAIN_LINE.fullmatch(line) and facts.shell in _SPLITTING_SHELLS:
             line = " ".join(line.split())
         return ("command", facts.shell, facts.cwd, line)
     if isinstance(facts, UrlFacts):
@@ -52,7 +54,7 @@ def canonical_url(url: str) -> str:
     scheme = match[1].lower()
     shown = f"[{host}]" if ":" in host else host
     shown += f":{port}" if port and port != _DEFAULT_PORTS.get(scheme) else ""
-    return f"{scheme}://{shown}{match[2] or '/'}"
+    return f"{scheme}://{shown}{match[2] or '/'}{match[3]}"
 
 
 def policy_hash(bundle: PolicyBundle) -> str:

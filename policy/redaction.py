@@ -7,18 +7,18 @@ key: one value has one placeholder wherever it turns up, and nobody without the 
 from __future__ import annotations
 
 import re
-from collections import deque
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from policy.detectors import DETECTORS, names_a_secret
+from policy.detectors import DETECTORS
 from policy.patterns import LiteralSets, compiled, problem_of, shipped
+from policy.telling_places import secret_of_field
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from policy.bundle import RedactionRule
-    from policy.detectors import Detector
+    from policy.detector import Detector
     from policy.patterns import Pattern
 
 PLACEHOLDER = r"\[redacted:[A-Za-z0-9_.-]{1,64}:[0-9a-f]{6}\]"
@@ -33,6 +33,9 @@ _HOSTS_OWN = r"(?:Ids?|Sha256|Hash|[tT]imestamp)$|^(?:eventType|component|severi
 # The first few short texts are looked through without RE2: a start is not to wait for its import.
 _WITHOUT_ENGINE = 16
 _SHORT = 4096
+# What was taken out may have hidden where a word begins or ends.
+_ROUNDS = 4
+_MAX_CONTINUATION = 3  # bytes of a character behind its first
 
 
 class Redaction:
@@ -45,7 +48,8 @@ class Redaction:
     def __init__(
         self, rules: Iterable[RedactionRule] = (), *, key: Callable[[], bytes], detectors: bool = True
     ) -> None:
-        self._rules = tuple((rule_pattern(rule.pattern), rule.redaction_rule_id, rule.replacement) for rule in rules)
+        self._rules = tuple(map(_Rule.of, rules))
+        self._puts = {rule.put for rule in self._rules if rule.put}
         self._detectors = detectors
         self._make_key = key
         self._key: bytes | None = None
@@ -55,16 +59,24 @@ class Redaction:
         """Whether the bundle brought any."""
         return bool(self._rules)
 
-    def text(self, text: str) -> str:
-        """`text` without what is found."""
+    def text(self, text: str, *, rules: bool = True) -> str:
+        """`text` without what is found, by detectors alone where `rules` is false."""
         raw = text.encode("utf-8", "surrogatepass")
-        clean = self.data(raw)
+        clean = self.data(raw, rules=rules)
         return text if clean is raw else clean.decode("utf-8", "surrogatepass")
 
-    def data(self, data: bytes) -> bytes:
+    def data(self, data: bytes, *, rules: bool = True) -> bytes:
         """`data` without what is found; the same object where that is nothing."""
-        for pattern, kind, replacement in self._rules:
-            data = self._by_rule(data, pattern, kind, replacement)
+        for _ in range(_ROUNDS):
+            before = data
+            data = self._once(data, self._rules if rules else ())
+            if data is before:
+                break
+        return data
+
+    def _once(self, data: bytes, rules: Iterable[_Rule]) -> bytes:
+        for rule in rules:
+            data = self._by_rule(data, rule)
         for detector in _concerned(data) if self._detectors else ():
             data = self._by_detector(data, detector)
         return data
@@ -73,37 +85,55 @@ class Redaction:
         """False where encoded JSON surely holds nothing to take out."""
         return self.has_rules or (self._detectors and bool(_concerned(encoded)))
 
-    def value(self, value: Any) -> Any:
-        """A JSON value without what is found in its texts, or is given away by the name of its field."""
+    def value(self, value: Any, *, is_event: bool = False) -> Any:
+        """A JSON value without what is found in its texts, or is given away by the name of its field. In an event's
+        (`is_event`) the bundle's rules do not count where the host's own numbers and hashes stand."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, list | tuple):
-            return [self.value(item) for item in value]
+            return [self.value(item, is_event=is_event) for item in value]
         if isinstance(value, dict):
-            return {self.text(name): self._field(name, item) for name, item in value.items()}
+            return self._fields(value, is_event)
         return value
 
-    def _field(self, name: str, value: Any) -> Any:
-        if not isinstance(value, str):
-            return self.value(value)
-        if re.search(_HOSTS_OWN, name):
-            return value
-        if self._detectors and names_a_secret(name, value):
-            return self._placeholder("secret", value.encode("utf-8", "surrogatepass")).decode()
-        return self.text(value)
+    def _fields(self, value: dict[str, Any], is_event: bool) -> dict[str, Any]:
+        clean: dict[str, Any] = {}
+        named = value.get("name", value.get("key")) if "value" in value else None
+        for name, item in value.items():
+            shown = self.text(name, rules=not is_event)
+            while shown in clean:  # what a rule makes the same stays two fields
+                shown += "'"
+            told_by = named if name == "value" and isinstance(named, str) else name
+            clean[shown] = self._field(told_by, item, is_event)
+        return clean
 
-    def _by_rule(self, data: bytes, pattern: Pattern, rule_id: str, replacement: str | None) -> bytes:
+    def _field(self, name: str, value: Any, is_event: bool) -> Any:
+        if isinstance(value, list | tuple):
+            return [self._field(name, item, is_event) for item in value]
+        if not isinstance(value, str):
+            return self.value(value, is_event=is_event)
+        if is_event and re.search(_HOSTS_OWN, name):
+            return self.text(value, rules=False)
+        clean = self.text(value)
+        begin = secret_of_field(name, value) if self._detectors else None
+        if begin is None or re.fullmatch(PLACEHOLDER, clean[begin:]):
+            return clean
+        secret = value.encode("utf-8", "surrogatepass")[begin:]
+        return value[:begin] + self._placeholder("secret", secret).decode()
+
+    def _by_rule(self, data: bytes, rule: _Rule) -> bytes:
         place, kept = 0, []
-        taken = deque(found.span() for found in re.finditer(_PLACEHOLDER_BYTES, data))
-        for match in pattern.finditer(data):
-            start, end = match.span()
-            while taken and taken[0][1] <= start:
-                taken.popleft()
-            if start == end or (taken and taken[0][0] < end):  # what was taken out before stays as it is
+        taken: list[tuple[int, int]] | None = None
+        for match in rule.pattern.finditer(data):
+            found = _whole_characters(data, match.span(), place)
+            if any(_is_part(data, found, put) for put in self._puts):
                 continue
-            put = self._placeholder(rule_id, data[start:end]) if replacement is None else replacement.encode()
-            kept += [data[place:start], put]
-            place = end
+            if taken is None:
+                taken = [done.span() for done in re.finditer(_PLACEHOLDER_BYTES, data)][::-1]
+            for start, end in _left_of(found, taken):
+                put = self._placeholder(rule.rule_id, data[start:end]) if rule.put is None else rule.put
+                kept += [data[place:start], put]
+                place = end
         return b"".join((*kept, data[place:])) if kept else data
 
     def _by_detector(self, data: bytes, detector: Detector) -> bytes:
@@ -117,7 +147,8 @@ class Redaction:
                 continue
             if detector.confirms is not None and not detector.confirms(match.group(), secret, data[end : end + 1]):
                 continue
-            kept += [data[place:start], self._placeholder(detector.kind, secret)]
+            start, end = _whole_characters(data, (start, end), place)
+            kept += [data[place:start], self._placeholder(detector.kind, data[start:end])]
             place = end
         return b"".join((*kept, data[place:])) if kept else data
 
@@ -126,6 +157,51 @@ class Redaction:
             self._key = self._make_key()
         tag = blake2b(secret, digest_size=_TAG_BYTES, key=self._key[:64]).hexdigest()
         return f"[redacted:{re.sub(_NOT_IN_KINDS, '-', kind)[:64]}:{tag}]".encode()
+
+
+class _Rule(NamedTuple):
+    """A bundle's rule, ready for use; `put` is what it leaves, None for a placeholder."""
+
+    pattern: Pattern
+    rule_id: str
+    put: bytes | None
+
+    @classmethod
+    def of(cls, rule: RedactionRule) -> _Rule:
+        put = None if rule.replacement is None else rule.replacement.encode("utf-8", "replace")
+        return cls(rule_pattern(rule.pattern), rule.redaction_rule_id, put)
+
+
+def _is_part(data: bytes, found: tuple[int, int], put: bytes) -> bool:
+    """Whether what was found is nothing but a part of what a rule has put there."""
+    start, end = found
+    return data.find(put, max(0, end - len(put)), start + len(put)) >= 0
+
+
+def _left_of(found: tuple[int, int], taken: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What is left of a match without the placeholders in it, whose spans are given from the last to the first and
+    used up. A text that looks like one must not hide what stands beside it."""
+    start, end = found
+    while taken and taken[-1][1] <= start:
+        taken.pop()
+    for first, last in reversed(taken):
+        if first >= end:
+            break
+        if start < first:
+            yield start, first
+        start = last
+    if start < end:
+        yield start, end
+
+
+def _whole_characters(data: bytes, span: tuple[int, int], least: int) -> tuple[int, int]:
+    """The span without half a UTF-8 character at either end; it begins at `least` or behind it."""
+    start, end = span
+    while start > least and span[0] - start < _MAX_CONTINUATION and start < len(data) and data[start] & 0xC0 == 0x80:
+        start -= 1
+    while end < len(data) and end - span[1] < _MAX_CONTINUATION and data[end] & 0xC0 == 0x80:
+        end += 1
+    return max(start, least), end
 
 
 class UnusablePattern(ValueError):

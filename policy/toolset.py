@@ -13,6 +13,7 @@ from policy.decision import RiskLevel
 from policy.names import FILE_CAPABILITIES
 from policy.names import CapabilityName as Name
 from policy.options import AS_THE_BUNDLE_SAYS
+from policy.paths import covering, is_absolute, normalize, roots
 from policy.risk import DEFAULT_RISK, assess
 
 if TYPE_CHECKING:
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from policy.decision import Decision
     from policy.facts import ActionFacts, OsFamily
     from policy.options import TaskOptions
+
+_EMPTY = "{}.{} of the bundle is empty"
+_UNREADABLE = "an entry of {}.{} of the bundle cannot be read, so that all is refused"
+_SOME_LABEL = "some-name-that-nobody-lists"
+_BLOCKED = "every {} that {} of the bundle allows is blocked"
 
 RISK_LEVELS: tuple[RiskLevel, ...] = get_args(RiskLevel)
 """From the lowest to the highest."""
@@ -48,7 +54,7 @@ def merged(limits: Iterable[Limits]) -> Limits:
 
 def withheld_by(limits: Limits, tool_name: str, capability: str) -> str | None:
     """Who takes the tool away and how, None when nobody does. Of several the first in order of their names."""
-    for limit in sorted(limits, key=lambda one: one.source):
+    for limit in sorted(limits, key=_order):
         if tool_name in limit.withheld:
             return limit.source
         if limit.allowed is not None and tool_name not in limit.allowed:
@@ -65,6 +71,7 @@ def why_not_offered(
     *,
     limits: Limits = NO_LIMITS,
     options: TaskOptions = AS_THE_BUNDLE_SAYS,
+    os: OsFamily = "posix",
 ) -> str | None:
     """Why no call of the tool could be allowed, so that the model need not see it; None when one could (SK 3.1).
 
@@ -73,7 +80,7 @@ def why_not_offered(
     entry = bundle.capability(capability)
     if entry is None:
         return f"the bundle does not grant {capability}"
-    nothing = _allows_nothing(entry, tool_name)
+    nothing = _allows_nothing(entry, tool_name, os)
     if nothing is not None:
         return nothing
     if options.approval_mode == "never" and entry.requires_approval:
@@ -93,7 +100,7 @@ def under_ceiling(
     os: OsFamily = "posix",
 ) -> Decision:
     """The decision, denied where the call's risk is above a ceiling (SK 3.1). Denials stay as they are."""
-    ceilings = sorted(limit for limit in limits if limit.risk_ceiling is not None)
+    ceilings = sorted((limit for limit in limits if limit.risk_ceiling is not None), key=_order)
     entry = bundle.capability(decision.capability)
     if decision.decision == "DENIED" or not ceilings or entry is None:
         return decision
@@ -107,21 +114,53 @@ def under_ceiling(
     return decision
 
 
-def _allows_nothing(entry: Capability, tool_name: str) -> str | None:
-    """Why the grant can admit no call: one of its lists is empty."""
-    lists: dict[str, tuple[str, ...] | None] = {}
+def _allows_nothing(entry: Capability, tool_name: str, os: OsFamily) -> str | None:
+    """Why the grant can admit no call: one of its lists is empty, or all that it allows is blocked. A list of commands
+    that are all blocked still admits a line without any."""
     if entry.name in FILE_CAPABILITIES:
-        lists["allowedPaths"] = entry.allowed_paths
-    elif entry.name == Name.SHELL_EXEC:
-        lists["allowedCommands"] = entry.allowed_commands
-    elif entry.name == Name.NETWORK_HTTP:
-        lists["allowedDomains"] = entry.allowed_domains
-    for name, values in lists.items():
-        if values == ():
-            return f"{entry.name}.{name} of the bundle is empty"
-    if entry.allowed_tool_names is not None and tool_name not in entry.allowed_tool_names and not lists:
+        return _no_path(entry, os)
+    if entry.name == Name.SHELL_EXEC:
+        return _EMPTY.format(entry.name, "allowedCommands") if entry.allowed_commands == () else None
+    if entry.name == Name.NETWORK_HTTP:
+        return _no_domain(entry)
+    if entry.allowed_tool_names is not None and tool_name not in entry.allowed_tool_names:
         return f"{entry.name}.allowedToolNames of the bundle does not list it"
     return None
+
+
+def _no_path(entry: Capability, os: OsFamily) -> str | None:
+    blocked = roots(entry.blocked_paths or (), os, "wide")
+    if any(not is_absolute(path, os) for path in entry.blocked_paths or ()):
+        return _UNREADABLE.format(entry.name, "blockedPaths")
+    if entry.allowed_paths == ():
+        return _EMPTY.format(entry.name, "allowedPaths")
+    # Windows has as many roots as drives and shares.
+    allowed = entry.allowed_paths or (("/",) if os == "posix" else ())
+    free = [
+        path for path in allowed if is_absolute(path, os) and covering(normalize(path, os), blocked, os, "wide") is None
+    ]
+    return _BLOCKED.format("path", entry.name) if allowed and not free else None
+
+
+def _no_domain(entry: Capability) -> str | None:
+    if entry.allowed_domains == ():
+        return _EMPTY.format(entry.name, "allowedDomains")
+    if not entry.blocked_domains:
+        return None
+    from policy.urls import domain_rules, matching_rule
+
+    blocked, allowed = domain_rules(entry.blocked_domains), domain_rules(entry.allowed_domains or ())
+    if "" in blocked:
+        return _UNREADABLE.format(entry.name, "blockedDomains")
+    # A star is blocked by a star only: some name below it is in no list.
+    free = [one for one in allowed if one and not matching_rule(one.replace("*", _SOME_LABEL), blocked)]
+    return _BLOCKED.format("domain", entry.name) if allowed and not free else None
+
+
+def _order(limit: ToolLimit) -> tuple[str, str, bool, list[str], list[str]]:
+    """One order for any set of limits, several of one source included."""
+    allowed = sorted(limit.allowed or ())
+    return limit.source, limit.risk_ceiling or "", limit.allowed is not None, allowed, sorted(limit.withheld)
 
 
 def _exceeds(level: RiskLevel, ceiling: RiskLevel) -> bool:

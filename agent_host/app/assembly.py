@@ -265,8 +265,10 @@ def _is_offered(ctx: LoopContext, tool_name: str) -> bool:
     row = TOOLS.get(tool_name)
     if row is None:
         return False
-    capability = row.capability
-    return why_not_offered(ctx.bundle, tool_name, capability, limits=ctx.limits, options=ctx.task_options) is None
+    why_not = why_not_offered(
+        ctx.bundle, tool_name, row.capability, limits=ctx.limits, options=ctx.task_options, os=ctx.where.os_family
+    )
+    return why_not is None
 
 
 def _model(settings: Settings, bundle: PolicyBundle) -> str:

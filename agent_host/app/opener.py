@@ -186,7 +186,7 @@ class SessionOpener:
             tenant_id=identity.tenant_id,
             user_id=identity.user_id,
             first_id=first_id,
-            scrub=secrets.scrubber.json,
+            scrub=secrets.scrubber.event,
         )
         reporter = backends.approvals(paths)
         log = RunLog(paths.events, max_bytes=launch.settings.integer("host.max_run_log_bytes"))

@@ -40,7 +40,7 @@ def same_action(
     """What an approval for a task or a session is bound to, as sha256 in hex: the tool, what it acts on in one
     spelling, its other arguments, and the policy that asked.
 
-    `told_by_facts` are the arguments that say on what it acts, and the one with the content that it writes there.
+    `told_by_facts` are the arguments that say on what it acts, and the one with the content that it writes to a file.
     """
     seen = told_by_facts | ({"cwd"} if isinstance(facts, CommandFacts) else set())
     return _digest(

@@ -84,7 +84,7 @@ def tools(namespace: argparse.Namespace) -> int:
     rows = []
     for name, row in TOOLS.items():
         entry = tried.bundle.capability(row.capability)
-        withheld = why_not_offered(tried.bundle, name, row.capability, limits=tried.limits)
+        withheld = why_not_offered(tried.bundle, name, row.capability, limits=tried.limits, os=tried.here.os_family)
         rows.append(
             {
                 "toolName": name,

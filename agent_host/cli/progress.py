@@ -35,7 +35,7 @@ class TextOutput:
         """Show the event, if it has something to show."""
         handler = self._HANDLERS.get(event.event_type)
         if handler is not None:
-            handler(self, event.payload)
+            handler(self, event.told)
 
     def flush(self) -> None:
         """End a line of prose that is still open."""

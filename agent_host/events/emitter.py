@@ -7,6 +7,7 @@ and knows nothing of what an observer can fail at.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -84,6 +85,14 @@ class Event:
         if self._line is None:
             self._line = self.encode(self.envelope)
         return self._line
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The payload without secrets, as it comes from the wire."""
+        if self._scrub is None:
+            return self.payload
+        payload: dict[str, Any] = json.loads(self.line())["payload"]
+        return payload
 
     def encode(self, value: dict[str, Any]) -> bytes:
         """Something told of this event as one line of JSON with its newline, without secrets."""

@@ -130,7 +130,12 @@ PAYLOADS: dict[EventType, Shape] = {
             _TOOL,
             Field("capability", "string", "what the tool needs; missing for an unknown tool", True, telemetry=True),
             Field("summary", "string", "the argument that says most, cut", optional=True),
-            Field("argumentsSha256", "string", "of the arguments as JSON; missing where they are none", optional=True),
+            Field(
+                "argumentsSha256",
+                "string",
+                "of the arguments as JSON, without secrets; missing where they are none",
+                optional=True,
+            ),
             Field("decision", "string", "`ALLOWED`, `DENIED` or `APPROVAL_REQUIRED`", True, telemetry=True),
             Field("rule", "string", "the entry of the bundle that decided", optional=True),
             _optional(_RISK),

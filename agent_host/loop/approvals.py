@@ -45,7 +45,8 @@ def _action(ctx: LoopContext, prepared: PreparedCall) -> str:
     row, facts, call = prepared.row, prepared.facts, prepared.call
     if row is None or facts is None:
         raise RuntimeError("only a call that policy has judged can be approved")
-    seen = frozenset({row.argument, row.content_argument})
+    # What is written to a file may differ from call to call. What is uploaded leaves the machine: that may not.
+    seen = frozenset({row.argument, row.content_argument} if row.changes_file else {row.argument})
     return same_action(
         call.name, call.arguments, facts, policy_hash(ctx.bundle), told_by_facts=seen, os=ctx.where.os_family
     )

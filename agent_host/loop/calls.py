@@ -150,7 +150,8 @@ def _request_payload(ctx: LoopContext, prepared: PreparedCall, grant: str | None
         # Before the cut: half a secret is found by nobody.
         payload["summary"] = ctx.scrubber.text(str(call.arguments.get(row.argument, "")))[:_SUMMARY_CHARS]
     if call.problem is None:
-        payload["argumentsSha256"] = sha256_hex(call.arguments_json)
+        # Of what is kept: a hash of a password could be tried out.
+        payload["argumentsSha256"] = sha256_hex(ctx.scrubber.json(call.arguments_json))
     if decision is not None:
         payload["decision"] = decision.decision
         payload["rule"] = decision.rule

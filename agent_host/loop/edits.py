@@ -23,7 +23,7 @@ def call_on_record(call: Call) -> ToolCall:
 
 def note_of_edit(ctx: LoopContext, call: ToolCall) -> str:
     """What the model reads in front of the result of an edited call; ends its line."""
-    shown = ctx.scrubber.text(lenient_json.dumps(call.arguments).decode())
+    shown = lenient_json.dumps(ctx.scrubber.value(call.arguments)).decode()
     if len(shown) > _MAX_SHOWN_CHARS:
         shown = f"{shown[:_MAX_SHOWN_CHARS]}… ({len(shown) - _MAX_SHOWN_CHARS} more characters)"
     return f"[Whoever approved this call changed its arguments. It was run, or refused, with: {shown}]\n"

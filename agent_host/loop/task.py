@@ -62,9 +62,11 @@ async def run_task(ctx: LoopContext, *, news: str | None = None, replays: Sequen
         end = TaskEnd("cancelled", "cancelled", "cancelled on request", resumable=resumable)
     except AgentHostError as error:
         status, resumable = _ENDS[type(error)]
-        end = TaskEnd(status, str(error.details.get("code", error.code)), str(error), resumable=resumable)
+        said = ctx.scrubber.text(str(error))  # a gateway may quote what it refuses
+        reason = ctx.scrubber.text(str(error.details.get("code", error.code)))
+        end = TaskEnd(status, reason, said, resumable=resumable)
         if isinstance(error, GuardrailBlocked):
-            add_note(ctx, f"[The previous request was blocked by the gateway: {error}]")
+            add_note(ctx, f"[The previous request was blocked by the gateway: {said}]")
     _record_end(ctx, end)
     ctx.phase.fire(_LAST_MOVE[end.status] if end.status == "failed" or not end.resumable else "suspend")
     return end

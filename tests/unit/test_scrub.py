@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from agent_host import lenient_json
 from agent_host.scrub import REDACTED, Scrubber
+from policy.bundle import RedactionRule
+from policy.redaction import Redaction
+from tests.unit.policy.secret_samples import TOKENS
 
 ODD = ['quo"te-secret', "back\\slash-secret", "new\nline-secret", "ümlaut-secret", "tail-secret\\", 'n"tricky\\secret']
 
@@ -56,3 +59,27 @@ def test_nothing_else_changes(value: object, secret: str) -> None:
     assume(REDACTED.encode() not in line)
     clean = Scrubber([secret]).json(line)
     assert clean == line or REDACTED.encode() in clean
+
+
+# By what they look like
+
+LOOKS = Redaction([RedactionRule("digits", r"\d{2,}", "", "#")], key=lambda: b"k" * 32)
+TOKEN = TOKENS["github-token"][0]
+
+
+def test_an_events_own_numbers_stay_and_a_models_arguments_are_no_event() -> None:
+    line = orjson.dumps({"eventId": "1234", "clientId": "5678", "text": f"9012 {TOKEN}"})
+    scrubber = Scrubber([], LOOKS)
+    told, kept = orjson.loads(scrubber.event(line)), orjson.loads(scrubber.json(line))
+    assert (told["eventId"], told["clientId"]) == ("1234", "5678")
+    assert (kept["eventId"], kept["clientId"]) == ("#", "#")
+    assert TOKEN not in told["text"]
+    assert told["text"] == kept["text"]
+
+
+def test_no_name_of_an_event_hides_a_token() -> None:
+    assert TOKEN.encode() not in Scrubber([], LOOKS).event(orjson.dumps({"clientId": TOKEN, "id": [TOKEN]}))
+
+
+def test_known_secrets_go_first() -> None:
+    assert Scrubber([TOKEN], LOOKS).text(TOKEN) == REDACTED

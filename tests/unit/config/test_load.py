@@ -324,6 +324,37 @@ def test_a_list_of_tables_is_no_list_of_strings(layers: Layers) -> None:
         layers.load()
 
 
+@pytest.mark.parametrize(
+    ("user", "project", "left"),
+    [
+        ('["ReadFile"]', '["ReadFile", "RunCommand"]', ["ReadFile"]),
+        ('["ReadFile"]', '["RunCommand"]', []),
+        ('["ReadFile"]', '["*"]', ["ReadFile"]),
+        ('["ReadFile", "WriteFile"]', '["WriteFile"]', ["WriteFile"]),
+        ('["*"]', '["WriteFile"]', ["WriteFile"]),
+        ('["*"]', "[]", []),
+        ("[]", '["*"]', []),
+    ],
+)
+def test_of_two_lists_of_tools_counts_what_stands_in_both(
+    layers: Layers, user: str, project: str, left: list[str]
+) -> None:
+    layers.user(toml("tools.allowed", user))
+    layers.project(toml("tools.allowed", project))
+    assert layers.load()["tools.allowed"] == left
+
+
+@pytest.mark.parametrize(
+    ("user", "project", "left"), [("low", "high", "low"), ("medium", "high", "medium"), ("medium", "low", "low")]
+)
+def test_of_two_ceilings_the_lower_one_counts(layers: Layers, user: str, project: str, left: str) -> None:
+    layers.user(toml("policy.risk_ceiling", f'"{user}"'))
+    layers.project(toml("policy.risk_ceiling", f'"{project}"'))
+    settings = layers.load()
+    assert settings["policy.risk_ceiling"] == left
+    assert bool(settings.ignored) == (left != project)
+
+
 def test_a_workspace_tightens_what_the_command_line_says(layers: Layers) -> None:
     layers.project("[host]\nmax_steps = 5\n")
     assert layers.load(host__max_steps=9)["host.max_steps"] == 5

@@ -1,0 +1,131 @@
+"""Which tools the model is shown, as they stand in the gateway's request (SK 3.1)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.process import Host, call, gateway, say, shell, use
+
+if TYPE_CHECKING:
+    from tests.support.process import Gateway
+    from tests.support.serve_process import Servers
+
+RULES = [{"approvalRuleId": "ask", "title": "Act", "description": "Does something."}]
+FILES, ALL_LOCAL = {"ReadFile", "WriteFile", "DeleteFile"}, {"ReadFile", "WriteFile", "DeleteFile", "RunCommand"}
+
+
+def shown(model: Gateway, request: int = -1) -> set[str]:
+    return {tool["name"] for tool in model.bodies[request].get("tools", [])}
+
+
+def said_by_the_command(host: Host, *options: str) -> set[str]:
+    """What `policy tools` lists as offered."""
+    outcome = host.run("policy", "tools", "--output", "json", *options)
+    assert outcome.code == 0, outcome
+    return {row["toolName"] for row in json.loads(outcome.stdout) if row["offered"]}
+
+
+@pytest.mark.parametrize("policy", ["read-only", "workspace", "ci", "full"])
+def test_the_built_in_policies(host: Host, policy: str) -> None:
+    with gateway(say("Done.")) as model:
+        assert host.task(model.url, policy=policy).code == 0
+    assert shown(model) == said_by_the_command(host, "--policy", policy)
+    assert "ReadFile" in shown(model)
+    assert ("WriteFile" in shown(model)) == (policy != "read-only")
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ({}, ALL_LOCAL),
+        ({"without": ["Shell.Exec"]}, FILES),
+        ({"grants": {"Shell.Exec": {"allowedCommands": []}}}, FILES),
+        ({"grants": {"File.Write": {"allowedPaths": []}}}, {"ReadFile", "DeleteFile", "RunCommand"}),
+        ({"grants": {"File.Read": {"blockedPaths": ["/"]}}}, {"WriteFile", "DeleteFile", "RunCommand"}),
+        ({"grants": {"Network.Http": {"allowedDomains": []}}}, ALL_LOCAL),
+        ({"grants": {"Network.Http": {}}}, {*ALL_LOCAL, "HttpRequest"}),
+        ({"grants": {"Workspace.Upload": {"allowedToolNames": ["UploadArtifact"]}}}, {*ALL_LOCAL, "UploadArtifact"}),
+        ({"grants": {"Workspace.Upload": {"allowedToolNames": []}}}, ALL_LOCAL),
+    ],
+)
+def test_what_a_bundle_grants(host: Host, changes: dict[str, Any], left: set[str]) -> None:
+    policy = host.policy(**changes)
+    with gateway(say("Done.")) as model:
+        assert host.task(model.url, policy=policy).code == 0
+    assert shown(model) == left == said_by_the_command(host, "--policy", str(policy))
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({}, {*ALL_LOCAL, "HttpRequest"}),
+        ({"allowNetwork": False}, ALL_LOCAL),
+        ({"approvalMode": "never"}, {*FILES, "HttpRequest"}),
+        ({"approvalMode": "always"}, {*ALL_LOCAL, "HttpRequest"}),
+        ({"approvalMode": "never", "allowNetwork": False}, FILES),
+    ],
+)
+def test_what_a_task_leaves(servers: Servers, options: dict[str, Any], left: set[str]) -> None:
+    """And the next task of the session has all of it again."""
+    asks = {"requiresApproval": True, "approvalRuleId": "ask"}
+    policy = servers.host.policy(grants={"Network.Http": {}, "Shell.Exec": asks}, approvalRules=RULES)
+    with gateway(say("One."), say("Two.")) as model:
+        serve, client = servers.session(model.url, policy=policy)
+        client.task(taskOptions=options)
+        done = client.event("task_completed")
+        client.task("b")
+        client.event("task_completed", done["eventId"])
+        client.call("Shutdown")
+        serve.ended_well()
+    assert shown(model, 0) == left
+    assert shown(model, 1) == {*ALL_LOCAL, "HttpRequest"}
+
+
+@pytest.mark.parametrize(
+    ("user", "workspace", "left"),
+    [
+        ('[tools]\nallowed = ["ReadFile", "RunCommand"]', "", {"ReadFile", "RunCommand"}),
+        ('[tools]\nallowed = ["ReadFile"]', '[tools]\nallowed = ["RunCommand", "ReadFile"]', {"ReadFile"}),
+        ("", '[tools]\nallowed = ["ReadFile"]', {"ReadFile"}),
+        ("[tools]\nallowed = []", '[tools]\nallowed = ["*"]', set()),
+        ('[tools]\ndisabled = ["RunCommand"]', "[tools]\ndisabled = []", FILES),
+        ('[policy]\nrisk_ceiling = "low"', '[policy]\nrisk_ceiling = "high"', {"ReadFile"}),
+        ("", '[policy]\nrisk_ceiling = "medium"', {"ReadFile", "WriteFile", "RunCommand"}),
+    ],
+)
+def test_what_the_configuration_takes_away(host: Host, user: str, workspace: str, left: set[str]) -> None:
+    with (host.root / "user.toml").open("a") as file:
+        file.write(user + "\n")
+    (host.workspace / ".agent").mkdir()
+    (host.workspace / ".agent" / "config.toml").write_text(workspace + "\n")
+    policy = host.policy()
+    with gateway(say("Done.")) as model:
+        assert host.task(model.url, policy=policy).code == 0
+    assert shown(model) == left == said_by_the_command(host, "--policy", str(policy))
+
+
+def test_a_tool_that_is_not_shown_is_not_run_either(host: Host) -> None:
+    """A model may ask for what it was never shown."""
+    (host.workspace / ".agent").mkdir()
+    (host.workspace / ".agent" / "config.toml").write_text('[tools]\nallowed = ["ReadFile"]\n')
+    write = call("WriteFile", path=str(host.workspace / "a"), content="x")
+    with gateway(use(write, shell("echo x > b")), say("Done.")) as model:
+        outcome = host.task(model.url, "--approve-all")
+        answers = [answer.text for answer in model.results()]
+    assert [one["code"] for one in outcome.result["toolCalls"]] == ["CAPABILITY_DENIED"] * 2
+    assert all("tools.allowed in the configuration does not list it" in answer for answer in answers)
+    assert not (host.workspace / "a").exists()
+    assert not (host.workspace / "b").exists()
+
+
+def test_a_riskier_call_of_a_tool_that_is_shown_is_denied(host: Host) -> None:
+    with (host.root / "user.toml").open("a") as file:
+        file.write('[policy]\nrisk_ceiling = "medium"\n')
+    with gateway(use(shell("ls"), shell("frobnicate --all")), say("Done.")) as model:
+        outcome = host.task(model.url, "--approve-all")
+        answers = [answer.text for answer in model.results()]
+    assert [one.get("code") for one in outcome.result["toolCalls"]] == [None, "CAPABILITY_DENIED"]
+    assert "its risk is high, and policy.risk_ceiling in the configuration admits medium at most" in answers[1]

@@ -1,0 +1,187 @@
+"""What is found, wherever it stands, and what is not."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policy.detectors import DETECTORS
+from policy.redaction import PLACEHOLDER, Redaction
+from policy.secret_values import entropy, is_password, is_random
+from tests.unit.policy.secret_samples import HARMLESS, HEX, LETTERS, PLACES, TOKENS, b64, pem
+
+REDACTION = Redaction(key=lambda: b"k" * 32)
+KNOWN = [(kind, token) for kind, tokens in TOKENS.items() for token in tokens]
+# Text with {} where a secret stands, as it is met.
+SURROUNDINGS = [
+    "{}",
+    "{}\n",
+    "\ufeff{}",
+    "ключ {} é",
+    "„{}“",
+    "x = '{}'",
+    'x = "{}",',
+    "X={}\r\nY=2\r\n",
+    "- {}",
+    '{{"x": ["{}"]}}',
+    '{{\\"x\\": \\"{}\\"}}',
+    "https://h.example/?x={}&y=1",
+    "https://h.example/{}",
+    "curl -H 'X: {}' h.example | sh",
+    "<x>{}</x>",
+    "`{}`",
+    "+{}",
+    "x:{};",
+    "({})",
+    "{}, {}",
+    '{{"x": "y\\n{}\\n"}}',
+]
+
+
+def found(text: str) -> list[str]:
+    return re.findall(r"\[redacted:([a-z0-9-]+):[0-9a-f]{6}\]", REDACTION.text(text))
+
+
+@pytest.mark.parametrize(("kind", "token"), KNOWN)
+@pytest.mark.parametrize("surrounding", SURROUNDINGS)
+def test_a_known_token_is_found_wherever_it_stands(kind: str, token: str, surrounding: str) -> None:
+    text = surrounding.replace("{}", token).replace("{{", "{").replace("}}", "}")
+    clean = REDACTION.text(text)
+    assert token not in clean
+    assert kind in found(text)
+
+
+@pytest.mark.parametrize(("place", "secret"), PLACES)
+def test_a_secret_is_given_away_by_its_place(place: str, secret: str) -> None:
+    for text in (place.format(secret), f"a\n{place.format(secret)}\nb"):
+        clean = REDACTION.text(text)
+        assert secret not in clean
+        before, _, after = place.replace("{{", "{").replace("}}", "}").partition("{}")
+        assert clean.replace(re.search(PLACEHOLDER, clean)[0], "{}") == text.replace(secret, "{}"), (before, after)  # type: ignore[index]  # it is there, or the line above has failed
+
+
+@pytest.mark.parametrize(("place", "secret"), PLACES)
+def test_it_is_found_inside_json_too(place: str, secret: str) -> None:
+    """A tool's output that is JSON, with a file's content in it."""
+    for content in (place.format(secret), "before\n" + place.format(secret) + "\tbehind"):
+        text = json.dumps({"content": content})
+        assert json.dumps(secret)[1:-1] not in REDACTION.text(text)
+        assert json.dumps(json.dumps(secret)[1:-1])[1:-1] not in REDACTION.text(json.dumps(text))
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert REDACTION.text(text) == text
+    assert REDACTION.text(f"a\n  {text}\nb") == f"a\n  {text}\nb"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        ("password", "hunter2hunter", "hunter2hunter"),
+        ("dbPassword", "Tr0ub4dor&3", "Tr0ub4dor&3"),
+        ("api_key", LETTERS[:24], LETTERS[:24]),
+        ("X-Api-Key", LETTERS[:24], LETTERS[:24]),
+        ("access_token", HEX, HEX),
+        ("Authorization", f"Bearer {LETTERS[:24]}", LETTERS[:24]),
+        ("authorization", f"Basic {b64('jo:hunter2')}", b64("jo:hunter2")),
+        ("Cookie", f"a=b; s={LETTERS[:24]}", LETTERS[:24]),
+        ("auth", b64("jo:hunter2"), b64("jo:hunter2")),
+    ],
+)
+def test_a_field_gives_its_value_away(name: str, value: str, secret: str) -> None:
+    for shape in ({name: value}, {"a": [{name: [value]}]}, {"name": name, "value": value}):
+        clean = REDACTION.value(shape)
+        assert secret not in json.dumps(clean)
+        assert json.dumps(shape).replace(json.dumps(value), '""').count('"') == json.dumps(clean).count('"')
+    assert REDACTION.value({name: f"${{{name}}}"}) == {name: f"${{{name}}}"}
+
+
+@pytest.mark.parametrize("name", ["tokens", "password_hint", "token_url", "secretName", "id", "authors"])
+def test_a_field_with_another_meaning_does_not(name: str) -> None:
+    for value in ("4096", "the usual one", "https://login.example.com/oauth2/v2", "shop-tls-2024", ""):
+        assert REDACTION.value({name: value}) == {name: value}
+
+
+def test_a_value_has_one_placeholder_wherever_it_stands() -> None:
+    secret = LETTERS[:24]
+    texts = [
+        f"API_TOKEN={secret}",
+        f"https://jo:{secret}@h.example",
+        f"Password={secret};Server=h",
+        f"--password {secret}",
+    ]
+    texts += [f"Authorization: Bearer {secret}", f"password: {secret}", f"<token>{secret}</token>"]
+    placeholders = {found for text in texts for found in re.findall(PLACEHOLDER, REDACTION.text(text))}
+    fields = REDACTION.value({"token": secret, "Authorization": f"Bearer {secret}"})
+    assert placeholders == {fields["token"]} == {fields["Authorization"].removeprefix("Bearer ")}
+
+
+def test_a_private_key_in_a_diff_is_found() -> None:
+    for sign in ("+", "-", " "):
+        diff = "".join(f"{sign}{line}\n" for line in pem().splitlines())
+        assert LETTERS not in REDACTION.text(f"@@ -1,5 +0,0 @@\n{diff} end\n")
+
+
+def test_a_private_key_that_is_cut_off_is_found() -> None:
+    whole = pem()
+    assert LETTERS not in REDACTION.text(whole[: len(whole) * 2 // 3])
+
+
+def test_two_keys_are_two() -> None:
+    assert found(f"{pem()}\nbetween\n{pem('EC ')}") == ["private-key"] * 2
+
+
+@pytest.mark.parametrize("detector", DETECTORS, ids=[f"{place}-{one.kind}" for place, one in enumerate(DETECTORS)])
+@settings(max_examples=25)
+@given(data=st.data())
+def test_whatever_a_pattern_finds_holds_one_of_its_anchors(detector: object, data: st.DataObject) -> None:
+    """Otherwise it would never be asked."""
+    assert isinstance(detector, type(DETECTORS[0]))
+    # Python's engine has no `\b` at will in a generator: the words' edges are for RE2 alone.
+    text = data.draw(st.from_regex(re.compile(detector.pattern.replace(r"\b", ""), re.ASCII), fullmatch=True))
+    assert any(anchor in text.lower() for anchor in detector.anchors), text
+
+
+def test_anchors_are_in_lower_case() -> None:
+    assert all(anchor == anchor.lower() != "" for one in DETECTORS for anchor in one.anchors)
+
+
+def test_this_repository_has_hardly_any() -> None:
+    """Its sources, lock file and docs: what is found stands in tests, and is what it is taken for."""
+    root = Path(__file__).parents[3]
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True)
+    hits = [
+        f"{name}:{number}"
+        for name in listed.stdout.decode().split("\0")[:-1]
+        if Path(root, name).is_file() and name != "tests/unit/policy/secret_samples.py"
+        for number, line in enumerate(Path(root, name).read_bytes().splitlines(), 1)
+        if REDACTION.data(line) != line
+    ]
+    assert not [hit for hit in hits if not hit.startswith("tests/")], hits
+    assert len(hits) < 40, hits
+
+
+def test_the_standard_library_has_none() -> None:
+    """A few megabytes of code, a part of it about passwords, tokens and keys."""
+    folder = Path(json.__file__).parents[1]
+    hits = [
+        (path.name, number, line)
+        for path in sorted(folder.glob("*.py"))
+        for number, line in enumerate(path.read_bytes().splitlines(), 1)
+        if REDACTION.data(line) != line
+    ]
+    assert not hits
+
+
+@given(st.binary(min_size=1, max_size=64))
+def test_entropy_is_within_bounds(value: bytes) -> None:
+    assert -1e-9 <= entropy(value) <= 8
+    assert is_random(value) in {True, False}
+    assert is_password(value) in {True, False}

@@ -1,0 +1,299 @@
+"""Secrets taken out of text: every rule and detector together, and what holds for any text (AH 8.7)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from policy.bundle import RedactionRule
+from policy.problems import BundleProblems
+from policy.redaction import PLACEHOLDER, Redaction, UnusablePattern, rule_pattern
+from policy.validate import parse_bundle
+from tests.unit.policy.helpers import bundle_json
+from tests.unit.policy.secret_samples import LETTERS, PLACES, TOKENS, pem
+
+GITHUB = TOKENS["github-token"][0]
+SECRETS = [token for tokens in TOKENS.values() for token in tokens]
+PLACED = [(place, secret) for place, secret in PLACES if not place.startswith(("#", "*"))]
+CARD, PERSON = "4111-1111-1111-1111", "Müller"
+RULES = [RedactionRule("card", r"\b\d{4}-\d{4}-\d{4}-\d{4}\b", ""), RedactionRule("person", PERSON, "", "<somebody>")]
+
+
+def redaction(*rules: RedactionRule, key: bytes = b"k" * 32, detectors: bool = True) -> Redaction:
+    return Redaction(rules, key=lambda: key, detectors=detectors)
+
+
+def rule(pattern: str, replacement: str | None = None, rule_id: str = "r") -> RedactionRule:
+    return RedactionRule(rule_id, pattern, "", replacement)
+
+
+FULL = redaction(*RULES)
+PLAIN = st.text(st.sampled_from("abc .,;:=é€\n\t\"'{}[]0123456789-_/@"), max_size=40)
+SEEDS = st.sampled_from([*SECRETS, *(place.format(secret) for place, secret in PLACED), CARD, PERSON])
+TEXTS = st.lists(PLAIN | SEEDS | st.text(max_size=20), max_size=6).map("".join)
+
+
+# What holds for any text
+
+
+@given(TEXTS)
+def test_once_is_enough(text: str) -> None:
+    clean = FULL.text(text)
+    assert FULL.text(clean) == clean
+
+
+@given(st.text(st.characters() | st.characters(categories=["Cs"]), max_size=60) | TEXTS)
+@example("password=" + "\ud800" * 20 + "a1")
+@example("x;password=" + "€" * 400)
+@example("x;password=a" + "é" * 400)
+@example("http://a:" + "😀" * 90 + "@h")
+def test_no_text_raises(text: str) -> None:
+    assert isinstance(FULL.text(text), str)
+    assert FULL.text(text) == FULL.data(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+
+@given(st.binary(max_size=200) | st.binary(max_size=20).map(lambda raw: b"x;password=\xff" + raw + GITHUB.encode()))
+def test_no_data_raises(data: bytes) -> None:
+    clean = FULL.data(data)
+    assert isinstance(clean, bytes)
+    assert GITHUB.encode() not in clean
+
+
+def test_what_holds_nothing_is_the_same_object() -> None:
+    data, text = b"nothing here", "nothing here"
+    assert FULL.data(data) is data
+    assert FULL.text(text) is text
+
+
+@given(PLAIN | TEXTS, PLAIN | TEXTS, st.sampled_from(SECRETS))
+def test_text_around_it_does_not_hide_a_known_token(before: str, after: str, secret: str) -> None:
+    assert secret not in FULL.text(f"{before} {secret}\n{after}")
+
+
+@given(PLAIN, st.sampled_from([GITHUB, *SECRETS]))
+def test_a_made_up_placeholder_hides_nothing(before: str, secret: str) -> None:
+    for trick in ("[redacted:x:000000]", "[redacted:github-token:abcdef]", "[redacted]", "[redacted:"):
+        for text in (f"{trick} {secret}", f"{trick}\n{secret}\n{trick}", f"{before} {trick} {secret}"):
+            assert secret not in FULL.text(text)
+
+
+def test_a_match_that_holds_a_placeholder_loses_all_else() -> None:
+    whole = redaction(rule("employee: .*"))
+    shown = whole.text("employee: Jo [redacted:x:000000] Doe\nnext")
+    assert "Jo" not in shown
+    assert "Doe" not in shown
+    assert re.fullmatch(rf"{PLACEHOLDER}\[redacted:x:000000\]{PLACEHOLDER}\nnext", shown)
+    assert whole.text(shown) == shown
+
+
+@pytest.mark.parametrize("pattern", ["[a-z]+", "redacted", r"[0-9a-f]{6}", ":", r"\[", r"\]", "(?s).+", r"[^ ]+"])
+def test_a_rule_that_fits_a_placeholder_leaves_it_as_it_is(pattern: str) -> None:
+    tricky = redaction(rule(pattern))
+    for text in ("one [redacted:github-token:1f3c9a] two", GITHUB, "[redacted:a:123456]", "12 [redacted:a:123456]34"):
+        shown = tricky.text(text)
+        assert tricky.text(shown) == shown
+        assert shown.count("[redacted:") == len(re.findall(PLACEHOLDER, shown))
+
+
+# Placeholders
+
+
+@given(TEXTS)
+def test_one_key_one_text(text: str) -> None:
+    other = redaction(*RULES)
+    assert other.text(text) == FULL.text(text)
+
+
+def test_the_same_value_has_the_same_placeholder_and_another_has_another() -> None:
+    one, two = TOKENS["github-token"][:2]
+    shown = FULL.text(f"{one} {two} {one}").split()
+    assert shown[0] == shown[2] != shown[1]
+    assert re.fullmatch(r"\[redacted:github-token:[0-9a-f]{6}\]", shown[0])
+
+
+def test_another_key_has_other_placeholders() -> None:
+    assert redaction(key=b"1" * 32).text(GITHUB) != redaction(key=b"2" * 32).text(GITHUB)
+
+
+def test_the_key_is_asked_for_once_and_only_when_it_is_needed() -> None:
+    asked: list[int] = []
+
+    def key() -> bytes:
+        asked.append(1)
+        return b"k" * 32
+
+    one = Redaction(key=key)
+    one.text("nothing")
+    one.value({"a": ["nothing"]})
+    assert asked == []
+    one.text(GITHUB)
+    one.text(GITHUB)
+    assert asked == [1]
+
+
+def test_a_rules_id_stands_in_its_placeholder_in_characters_that_do_no_harm() -> None:
+    shown = redaction(rule("secret-word", rule_id="a b]\n" + "ü" * 80)).text("secret-word")
+    assert re.fullmatch(PLACEHOLDER, shown)
+    assert "a-b-" in shown
+
+
+# Rules
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "shown"),
+    [
+        ("(?i)müller", "MÜLLER", "#"),
+        (r"\p{Greek}+", "a αβγ b", "a # b"),
+        (r"\bJo\b", "Jo Joe", "# Joe"),
+        (r"(?P<a>x)(?:y)z", "xyz", "#"),
+        (r"a{2,3}", "aaaa", "#a"),
+        (r"a.*?b", "a1b2b", "#2b"),
+        ("(?m)^id: .*$", "id: 1\nid: 2\r", "#\n#"),
+        (r"(?s)begin.*end", "begin\n€\nend", "#"),
+        (r"[^\x00-\x7f]+", "a€b", "a#b"),
+        (r"\x{20AC}", "€", "#"),
+        (r"\Qa.b\E", "a.b axb", "# axb"),
+        (r"[[:digit:]]+", "x12", "x#"),
+        (r"\d+|\w+@\w+", "jo@h 12", "# #"),
+        (r"(?U)a+", "aa", "##"),
+    ],
+)
+def test_what_re2_knows_a_rule_may_use(pattern: str, text: str, shown: str) -> None:
+    assert redaction(rule(pattern, "#")).text(text) == shown
+
+
+@pytest.mark.parametrize("pattern", ["", "a*", "(?=a)", r"(a)\1", "a{1001}", "[", "(?<!a)b", "\ud800", "(" * 2000])
+def test_what_cannot_be_used_is_refused_before_it_is_used(pattern: str) -> None:
+    with pytest.raises(UnusablePattern):
+        rule_pattern(pattern)
+    shape = bundle_json(redactionRules=[{"redactionRuleId": "r", "pattern": pattern}])
+    with pytest.raises(BundleProblems):
+        parse_bundle(shape)
+
+
+@given(st.text(max_size=30), st.none() | st.text(max_size=5), TEXTS)
+@settings(max_examples=200)
+def test_no_rule_raises_at_work(pattern: str, replacement: str | None, text: str) -> None:
+    try:
+        made = redaction(rule(pattern, replacement))
+    except UnusablePattern:
+        return
+    assert isinstance(made.text(text), str)
+
+
+def test_half_a_character_is_no_match() -> None:
+    """`\\C` is one byte."""
+    with pytest.raises(UnusablePattern):
+        redaction(rule(r"\C"))
+
+
+def test_rules_are_asked_in_order_and_before_the_detectors() -> None:
+    first, second = rule("Jo Doe", "<1>", "a"), rule("Doe", "<2>", "b")
+    assert redaction(first, second).text("Jo Doe, Doe") == "<1>, <2>"
+    assert redaction(second, first).text("Jo Doe, Doe") == "Jo <2>, <2>"
+    assert redaction(rule("ghp_.*", "<mine>")).text(GITHUB) == "<mine>"
+
+
+def test_what_one_rule_puts_is_not_put_again_by_the_next_pass() -> None:
+    counting = redaction(rule(r"\d+", "#1"), rule("some", "somebody"), detectors=False)
+    shown = counting.text("some 5 of 7")
+    assert shown == "somebody #1 of #1"
+    assert counting.text(shown) == shown
+
+
+def test_an_empty_replacement_takes_the_text_away() -> None:
+    assert redaction(rule("Jo ", "")).text("Jo Doe") == "Doe"
+
+
+def test_the_detectors_can_be_switched_off_and_the_rules_stay() -> None:
+    only = redaction(*RULES, detectors=False)
+    assert only.text(f"{GITHUB} {PERSON}") == f"{GITHUB} <somebody>"
+    assert only.value({"password": "hunter2hunter"}) == {"password": "hunter2hunter"}
+    assert redaction(detectors=False).concerns(GITHUB.encode()) is False
+
+
+# JSON
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(TEXTS | st.sampled_from(["password", "name", "value"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+def shape(value: Any) -> Any:
+    """The value without its texts."""
+    if isinstance(value, dict):
+        return [shape(item) for item in value.values()]
+    return [shape(item) for item in value] if isinstance(value, list) else "" if isinstance(value, str) else value
+
+
+@given(JSON)
+def test_json_keeps_its_shape(value: Any) -> None:
+    clean = FULL.value(value)
+    assert shape(clean) == shape(value)
+    assert FULL.value(clean) == clean
+
+
+@given(JSON)
+def test_what_surely_holds_nothing_holds_nothing(value: Any) -> None:
+    only = redaction()
+    if not only.concerns(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")):
+        assert only.value(value) == value
+
+
+def test_fields_that_a_rule_makes_the_same_stay_two() -> None:
+    assert redaction(rule(r"\d+", "#")).value({"12": "a", "34": "b"}) == {"#": "a", "#'": "b"}
+
+
+def test_in_an_event_the_hosts_own_numbers_stay() -> None:
+    digits = redaction(rule(r"\d+", "#"))
+    event = {"eventId": "12", "outputSha256": "34", "timestamp": "56", "payload": {"id": "78", "text": "90"}}
+    assert digits.value(event, is_event=True) == {**event, "payload": {"id": "78", "text": "#"}}
+    assert digits.value(event)["eventId"] == "#"
+
+
+@pytest.mark.parametrize("name", ["id", "clientId", "X-Request-Hash", "timestamp", "severity"])
+def test_no_name_of_a_field_hides_a_token(name: str) -> None:
+    """A model chooses the names in its arguments."""
+    for is_event in (False, True):
+        assert GITHUB not in json.dumps(FULL.value({"a": [{name: GITHUB}], name: [GITHUB]}, is_event=is_event))
+
+
+def test_a_tuple_is_a_list_like_any_other() -> None:
+    assert FULL.value({"a": (GITHUB, 1)}) == {"a": [FULL.text(GITHUB), 1]}
+
+
+# How much work it is
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "-----BEGIN PRIVATE KEY-----\n",
+        "-----BEGIN PRIVATE KEY-----" + LETTERS,
+        "password=",
+        "curl ",
+        "a://b:",
+        "eyJ",
+        "mysql -p ",
+    ],
+)
+def test_text_that_begins_like_a_secret_again_and_again(piece: str) -> None:
+    """It ends, and quickly, or the suite's clock would show it: `benchmarks/redaction.py` has the figures."""
+    text = piece * (400_000 // len(piece))
+    assert isinstance(FULL.text(text), str)
+
+
+def test_many_secrets_in_one_text() -> None:
+    text = f"{GITHUB}\n{pem()}\n" * 2000
+    clean = FULL.text(text)
+    assert clean.count("[redacted:github-token:") == clean.count("[redacted:private-key:") == 2000
