@@ -73,7 +73,7 @@ WHERE = ("before the tool", "before the model call")
 @pytest.fixture(scope="module")
 def expired(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Host, Outcome]]:
     """Two sessions side by side whose policy expires on the way: while the model answers, while a command runs."""
-    for life_s in (0.9, 8.0):  # the second only where the start alone took longer than the first
+    for life_s in (0.9, 8.0):  # the second only where the start, or the way to the tool, took longer than the first
         slow_model = use(EFFECT, delay_ms=int(life_s * 1000) + 200)
         slow_command = use(shell(f"sleep {life_s + 0.2}; echo ran >> effects"))
         hosts = [Host(tmp_path_factory.mktemp("expired")) for _ in WHERE]
@@ -84,7 +84,7 @@ def expired(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Host, O
             ]
             outcomes = [process.finish() for process in running]
             asked = first.count, second.count
-        if all(outcome.code != 2 for outcome in outcomes):
+        if all(outcome.code != 2 for outcome in outcomes) and effects(hosts[1]):
             break
     assert asked == (1, 1)
     return dict(zip(WHERE, zip(hosts, outcomes, strict=True), strict=True))
