@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from policy.facts import ShellName
 
 LISTED = [
-    "[", ":", "awk", "cat", "declare", "echo", "env", "exec", "export", "find", "gcc", "grep", "ls", "mapfile",
-    "printf", "read", "rg", "sed", "sh", "sort", "tar", "test", "time", "true", "unset", "zip",
+    "[", ":", "awk", "cat", "cd", "declare", "echo", "env", "exec", "export", "find", "gcc", "git", "go", "grep",
+    "install", "jobs", "ls", "mapfile", "perl", "printf", "python3", "python3.12t", "read", "rg", "sed", "sh", "sort",
+    "tar", "test", "time", "true", "unset", "wait", "wget", "zip",
 ]  # fmt: skip
 
 TRICKS = {
@@ -227,9 +228,52 @@ TRICKS = {
         'awk \'BEGIN { "ev" "il" | getline }\'',
         "awk -F: -v a=b '{print > a}' a",
     ],
+    "git: it takes options by their first letters": [
+        "git fetch --upl=evil origin",
+        "git ls-remote --up=evil origin",
+        "git clone --upload evil /w/x",
+        "git clone --co=core.sshCommand=evil git@localhost:x",
+        "git clone --te=/w/x /w/y",
+        "git push --e=evil origin",
+        "git push --rece=evil origin",
+        "git grep --op=evil x",
+        "git grep --o=evil x",
+        "git diff --textc",
+        "git rebase --inter main",
+        "git merge -ns evil x",
+        "git pull -qs evil",
+    ],
+    "git: -m takes a message where it is one": [
+        "git rebase -m --exec=evil main",
+        "git rebase -m -xevil main",
+        "git grep -m 1 -Oevil x",
+        "git fetch -m --upload-pack=evil",
+        "git merge -X -m -sevil x",
+        "git merge -F -m --strategy=evil x",
+        "git stash show -m --ext-diff",
+    ],
+    "git: an address may stand behind two dashes": [
+        "git fetch -- evil::x",
+        "git clone -- evil::x y",
+        "git push -- evil::x main",
+        "git remote set-url -- origin evil::x",
+        "git fetch --end-of-options evil::x",
+        'git fetch -- "$x"',
+        "git archive --remote evil::x HEAD",
+    ],
 }
 
 NEIGHBOURS = {
+    "git": [
+        'git merge --no-ff -m "$x" y',
+        'git merge y -m "-x: $x"',
+        'git stash push -m "$x"',
+        "git commit -m --exec=x",
+        'git tag -a v1 -m "$x"',
+        "git push origin -- main",
+        "git checkout -- 'a::b'",
+        "git log --text --color --reverse",
+    ],
     "here-document": [
         "cat <<'E'\n`evil` $(evil)\nE",
         'cat <<"E" > notes.md\n${x##`evil`}\nE',
