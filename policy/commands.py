@@ -136,7 +136,7 @@ class _Reader:
         from policy.shell_limits import unreadable
         from policy.shell_programs import unravel
         from policy.shell_syntax import Command, scan
-        from policy.shell_zsh import note_zsh_differences
+        from policy.shell_zsh import note_evaluated_numbers, note_zsh_differences
 
         if grammar == "zsh" and unreadable(text) is None:
             note_zsh_differences(text, self.found)
@@ -150,6 +150,8 @@ class _Reader:
             unravel(event.words, self.found)
             for name, arguments in self.found.commands[first:]:
                 self._directory(name, arguments, event.repeats)
+                if grammar == "zsh":
+                    note_evaluated_numbers(name, arguments, self.found)
             scripts, self.found.scripts = self.found.scripts, []
             for inner, script in scripts:
                 if depth >= _MAX_INNER_SHELLS:

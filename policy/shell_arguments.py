@@ -149,7 +149,7 @@ def _naming(base: str, args: list[Word], found: Findings) -> None:
     for word in args:
         text = word.prefix if word.text is None else word.text
         name, assigns, _ = text.partition("=")
-        if word.text is None and not assigns:
+        if word.text is None and not assigns and not text[:1].isdigit():
             found.doubt(f"{base} is given an expansion as a name")
         if "[" in name:
             found.doubt(f"{base} is given a subscript")

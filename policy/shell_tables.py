@@ -22,10 +22,12 @@ STEERING_VARIABLE = re.compile(
     r"|MAKE.*|GNUMAKEFLAGS|CC|CXX|CPP|LD|AR|AS|.*FLAGS|CARGO_.*|RUST.*|GO[A-Z]*|PIP_.*|UV_.*|NPM_.*|YARN_.*|POETRY_.*"
     r"|VIRTUAL_ENV|CONDA_.*|DOCKER_.*|KUBECONFIG|AWS_.*|GOOGLE_.*|AZURE_.*|.*_PROXY|SSL_.*|CURL_.*|WGETRC|REQUESTS_.*"
     r"|UNZIP|ZIPOPT|GZIP|XZ_OPT|GCC_.*|COMPILER_PATH|CMAKE_.*|AWK.*|XDG_.*|EXINIT|VIMINIT|VIMRUNTIME|OPENSSL_.*"
+    # bash and zsh read these as numbers, and evaluate what they are given
+    r"|S?RANDOM|SECONDS|HISTCMD|LINENO|HISTSIZE|SAVEHIST|HISTFILESIZE|E?[UG]ID|BASHPID|EPOCH.*|TRY_BLOCK_.*|MAILCHECK"
     r"|.*OPTS|.*_OPTIONS|.*_CONFIG_PATH|.*_PLUGIN_PATH|.*_MODULE.*|.*_PRELOAD|.*_LIBRARY_PATH|.*RC",
     re.IGNORECASE,
 )
-"""Variables that decide which program, library, configuration, pager or editor is used."""
+"""Variables that decide which program, library, configuration, pager or editor is used, or whose value is evaluated."""
 
 RESERVED_WORDS = words(
     "if then elif else fi do done case esac while until for in { } ! function select coproc repeat foreach - always"
@@ -120,6 +122,7 @@ SAME_PROGRAM: dict[str, str] = {
 """Other names of programs, by base name."""
 
 RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
+    "jobs": re.compile(r"-[a-z]*x.*"),
     "sort": re.compile(r"-[A-Za-z]*o.*|--o.*|--co.*|-T.*"),
     "rg": re.compile(r"--pre(=.*)?|--hostname-bin.*|-[A-Za-z.]*z.*|--search-zip"),
     "ag": re.compile(r"--pager.*"),
@@ -165,8 +168,8 @@ GIT_SUBCOMMANDS = words(
 """Subcommands that no alias can replace. `help`, `difftool` and others that start programs are left out."""
 GIT_VALUE_FOLLOWS = frozenset({"-m", "--message"})
 GIT_MESSAGES = frozenset({"commit", "tag", "notes"})
-"""Where what follows `-m` is a message, and no option starts anything. Of other subcommands `-m` may take no value, or be
-the value of the option in front of it."""
+"""Where what follows `-m` is a message, and no option starts anything. Of others `-m` may take no value, or be the value
+of the option in front of it."""
 
 GIT_BEFORE_MESSAGE = words("--no-ff --ff --ff-only --squash --no-commit --no-edit --quiet -q")
 """Options that may stand in front of the `-m` of merge and take no value."""

@@ -228,6 +228,29 @@ TRICKS = {
         'awk \'BEGIN { "ev" "il" | getline }\'',
         "awk -F: -v a=b '{print > a}' a",
     ],
+    "variables: bash evaluates what some are given, as numbers": [
+        "RANDOM='a[$(evil)]'",
+        "HISTCMD='a[$(evil)]'",
+        "SRANDOM='a[$(evil)]'; ls",
+        "read RANDOM <<< 'a[$(evil)]'",
+        "for RANDOM in 'a[$(evil)]'; do ls; done",
+        "export RANDOM='a[$(evil)]'",
+        "mapfile RANDOM <<< 'a[$(evil)]'",
+    ],
+    "variables: _ is a name, too": ["_=x evil", "_+=x evil", "_=x ls"],
+    "builtins: some start a program or evaluate a name": [
+        "jobs -x evil",
+        "jobs -x -- evil",
+        "wait -n -p 'a[$(evil)]'",
+        "wait $x",
+    ],
+    "tilde: it may stand for somebody else's home directory, or for itself": [
+        "cd ~root; echo a > x",
+        "cd ~root/x && echo a > x",
+        "echo a > x=~/y",
+        "echo a > x=a:~/y",
+        "cd x=~/y; echo a > x",
+    ],
     "git: it takes options by their first letters": [
         "git fetch --upl=evil origin",
         "git ls-remote --up=evil origin",
@@ -264,6 +287,7 @@ TRICKS = {
 }
 
 NEIGHBOURS = {
+    "builtins": ["jobs -l", "wait", "ls & wait $!", "ls & wait %1", "COLUMNS=80 ls", "cd '~'; echo a > x", "ls x=~/y"],
     "git": [
         'git merge --no-ff -m "$x" y',
         'git merge y -m "-x: $x"',
@@ -470,6 +494,12 @@ def test_a_redirection_through_proc_is_denied_wherever_the_host_sees_it_lead(
     line = f"{opens} {target}"
     spelling = "".join(target.split("'"))
     assert shell(line, links={spelling: "/w/x"}, **lists) == "DENIED"
+
+
+def test_a_quoted_tilde_is_a_directory_of_that_name() -> None:
+    assert shell("cd '~'; echo a > x", links={"/w/./~/x": "/etc/x"}) == "DENIED"
+    assert shell("cd \\~/b; echo a > x", links={"/w/./~/b/x": "/etc/x"}) == "DENIED"
+    assert shell("cd '~'; echo a > x", links={"/home/u/x": "/etc/x"}) == "ALLOWED"
 
 
 def test_a_directory_or_link_into_proc_is_denied_too() -> None:
