@@ -168,8 +168,8 @@ GIT_SUBCOMMANDS = words(
 """Subcommands that no alias can replace. `help`, `difftool` and others that start programs are left out."""
 GIT_VALUE_FOLLOWS = frozenset({"-m", "--message"})
 GIT_MESSAGES = frozenset({"commit", "tag", "notes"})
-"""Where what follows `-m` is a message, and no option starts anything. Of others `-m` may take no value, or be the value
-of the option in front of it."""
+"""Where what follows `-m` is a message, and no option starts anything. Of others `-m` may take no value, or be itself the
+value of an option."""
 
 GIT_BEFORE_MESSAGE = words("--no-ff --ff --ff-only --squash --no-commit --no-edit --quiet -q")
 """Options that may stand in front of the `-m` of merge and take no value."""
