@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.routing.capabilities import UPLOAD_ARTIFACT
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, ShellName, UrlFacts
+from policy.paths import normalize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -76,16 +77,19 @@ def _is_text(path: str) -> bool:
 
 
 def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = None) -> PathFacts:
-    """Facts about the absolute path `absolute`, which was asked for as `requested`. Touches the disk, opens nothing."""
+    """Facts about the absolute path `absolute`, which was asked for as `requested`. Touches the disk, opens nothing.
+
+    `..` goes by the spelling and not by where a link leads, which is how the file tools read it (AH 8.3)."""
+    absolute = os.path.normpath(absolute)
     real = os.path.realpath(absolute)
     try:
         found = os.stat(real, follow_symlinks=False)
     except (OSError, ValueError):
-        return PathFacts(requested, os.path.normpath(absolute), real, "missing", new_size_bytes=new_size_bytes)
+        return PathFacts(requested, absolute, real, "missing", new_size_bytes=new_size_bytes)
     is_file = stat.S_ISREG(found.st_mode)
     return PathFacts(
         requested,
-        os.path.normpath(absolute),
+        absolute,
         real,
         "file" if is_file else "directory" if stat.S_ISDIR(found.st_mode) else "other",
         is_symlink=os.path.islink(absolute),
@@ -103,7 +107,7 @@ def _command(_: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surr
         raise UnusableArguments("argument 'cwd' must be a string")
     if "\0" in asked:
         raise UnusableArguments("argument 'cwd' must not contain a null byte")
-    cwd = os.path.realpath(os.path.join(where.workspace, _expand_home(asked, where.home)))
+    cwd = os.path.realpath(normalize(asked, where.os_family, where.workspace, where.home))
     paths = referenced_paths(parse(subject, where.shell), cwd, where.home)
     return CommandFacts(subject, cwd, where.shell, where.home, {path: _real_for_child(path) for path in paths})
 

@@ -105,19 +105,35 @@ def _git_config(args: list[Word], found: Findings) -> None:
 
 def _git_arguments(subcommand: str, args: list[Word], found: Findings) -> None:
     own = tables.GIT_RULES.get(subcommand)
-    previous: str | None = None
-    for word in args:
+    for place, word in enumerate(args):
         text = word.text
-        if text == "--":
+        if text in {"--", "--end-of-options"}:
+            _git_operands(subcommand, args[place + 1 :], found)
             return
-        is_value = previous in tables.GIT_VALUE_FOLLOWS and not word.splits
-        previous = text
-        if is_value:
+        if place and not word.splits and _is_message(subcommand, args, place):
             continue
         if word.may_be_option:
             found.doubt("git is given an expansion that may become an option")
         elif text is not None and _git_risky(subcommand, _one_line(text), own):
             found.doubt(f"git {subcommand} {text} runs or writes something else")
+
+
+def _is_message(subcommand: str, args: list[Word], place: int) -> bool:
+    """Whether a word is the value of `-m`, and that is an option for certain: not itself the value of another one."""
+    if args[place - 1].text not in tables.GIT_VALUE_FOLLOWS:
+        return False
+    if subcommand == "merge":
+        before = args[place - 2].text if place > 1 else ""
+        return before is not None and (not before.startswith("-") or before in tables.GIT_BEFORE_MESSAGE)
+    return subcommand in tables.GIT_MESSAGES or (subcommand == "stash" and args[0].text in {"push", "save"})
+
+
+def _git_operands(subcommand: str, args: list[Word], found: Findings) -> None:
+    """What stands behind `--`: no options, but it may be an address."""
+    if subcommand not in tables.GIT_ADDRESSED:
+        return
+    if any(word.may_be_option if word.text is None else tables.GIT_ADDRESS.fullmatch(word.text) for word in args):
+        found.doubt(f"git {subcommand} may be given an address that starts a program")
 
 
 def _git_risky(subcommand: str, text: str, own: re.Pattern[str] | None) -> bool:
@@ -133,7 +149,7 @@ def _naming(base: str, args: list[Word], found: Findings) -> None:
     for word in args:
         text = word.prefix if word.text is None else word.text
         name, assigns, _ = text.partition("=")
-        if word.text is None and not assigns:
+        if word.text is None and not assigns and not text[:1].isdigit():
             found.doubt(f"{base} is given an expansion as a name")
         if "[" in name:
             found.doubt(f"{base} is given a subscript")

@@ -198,6 +198,8 @@ def _fits(rule: ArgumentRule, argument: str) -> bool:
         return False
     if rule.pattern is None:
         return True
+    if argument.startswith("~") and "~" not in rule.pattern:
+        return False  # the shell may make an absolute path of it
     pattern = patterns.compiled(rule.pattern)
     return pattern is not None and len(argument) <= _MAX_JUDGED_ARGUMENT and patterns.fits(pattern, argument)
 

@@ -30,14 +30,31 @@ def unravel(words: list[Word], found: Findings) -> None:
             found.doubt("too many programs started through each other")
             return
         name = current[0].text
-        found.commands.append((name, tuple(word.text for word in current[1:])))
+        told = _place if name in tables.DIRECTORY_BUILTINS else _text
+        found.commands.append((name, tuple(map(told, current[1:]))))
         if name is None or current[0].tilde:
             found.doubt("the program's name is an expansion")
+        elif _ASSIGNMENT.fullmatch(name):
+            found.doubt("an assignment in the place of a program")
         elif name in tables.RESERVED_WORDS or not name or name.isspace():
             found.doubt(f"{name!r} in the place of a program")
         else:
             judge_arguments(name, current[1:], found)
             pending.extend(_started_by(name, current[1:], found))
+
+
+def _text(word: Word) -> str | None:
+    return word.text
+
+
+def _place(word: Word) -> str | None:
+    """Where `cd` would go: only one's own home directory is spelled with a `~` in front."""
+    text = word.text
+    if text is None or not text.startswith("~"):
+        return text
+    if not word.tilde:
+        return "./" + text
+    return text if text == "~" or text.startswith("~/") else None
 
 
 # What is started

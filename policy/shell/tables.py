@@ -22,10 +22,12 @@ STEERING_VARIABLE = re.compile(
     r"|MAKE.*|GNUMAKEFLAGS|CC|CXX|CPP|LD|AR|AS|.*FLAGS|CARGO_.*|RUST.*|GO[A-Z]*|PIP_.*|UV_.*|NPM_.*|YARN_.*|POETRY_.*"
     r"|VIRTUAL_ENV|CONDA_.*|DOCKER_.*|KUBECONFIG|AWS_.*|GOOGLE_.*|AZURE_.*|.*_PROXY|SSL_.*|CURL_.*|WGETRC|REQUESTS_.*"
     r"|UNZIP|ZIPOPT|GZIP|XZ_OPT|GCC_.*|COMPILER_PATH|CMAKE_.*|AWK.*|XDG_.*|EXINIT|VIMINIT|VIMRUNTIME|OPENSSL_.*"
+    # bash and zsh read these as numbers, and evaluate what they are given
+    r"|S?RANDOM|SECONDS|HISTCMD|LINENO|HISTSIZE|SAVEHIST|HISTFILESIZE|E?[UG]ID|BASHPID|EPOCH.*|TRY_BLOCK_.*|MAILCHECK"
     r"|.*OPTS|.*_OPTIONS|.*_CONFIG_PATH|.*_PLUGIN_PATH|.*_MODULE.*|.*_PRELOAD|.*_LIBRARY_PATH|.*RC",
     re.IGNORECASE,
 )
-"""Variables that decide which program, library, configuration, pager or editor is used."""
+"""Variables that decide which program, library, configuration, pager or editor is used, or whose value is evaluated."""
 
 RESERVED_WORDS = words(
     "if then elif else fi do done case esac while until for in { } ! function select coproc repeat foreach - always"
@@ -120,6 +122,7 @@ SAME_PROGRAM: dict[str, str] = {
 """Other names of programs, by base name."""
 
 RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
+    "jobs": re.compile(r"-[a-z]*x.*"),
     "sort": re.compile(r"-[A-Za-z]*o.*|--o.*|--co.*|-T.*"),
     "rg": re.compile(r"--pre(=.*)?|--hostname-bin.*|-[A-Za-z.]*z.*|--search-zip"),
     "ag": re.compile(r"--pager.*"),
@@ -164,10 +167,34 @@ GIT_SUBCOMMANDS = words(
 )
 """Subcommands that no alias can replace. `help`, `difftool` and others that start programs are left out."""
 GIT_VALUE_FOLLOWS = frozenset({"-m", "--message"})
+GIT_MESSAGES = frozenset({"commit", "tag", "notes"})
+"""Where what follows `-m` is a message, and no option starts anything. Of others `-m` may take no value, or be itself
+the value of an option."""
+
+GIT_BEFORE_MESSAGE = words("--no-ff --ff --ff-only --squash --no-commit --no-edit --quiet -q")
+"""Options that may stand in front of the `-m` of merge and take no value."""
+
+
+def _shortened(name: str, least: int) -> str:
+    """A pattern for a long option in every spelling that git and GNU programs take for it, and its value."""
+    return (
+        f"--{name[:least]}"
+        + "".join(f"(?:{letter}" for letter in name[least:])
+        + ")?" * (len(name) - least)
+        + "(?:=.*)?"
+    )
+
+
 GIT_RISKY = re.compile(
-    r"--ex.*|-x.*|-O.*|--open-f.*|--upload-p.*|--receive-p.*|--output(?:=.*)?|--textconv|-u.*|-c.*|--conf.*|--templ.*"
-    r"|--remote(?:=.*)?|-i|--interactive|--help|--unsa.*"
-)
+    r"--ex.*|-x.*|-O.*|-u.*|-c.*|--output(?:=.*)?|--remote(?:=.*)?|-i|--help|--unsa.*|--e(?:=.*)?|"
+    + "|".join(
+        _shortened(name, least)
+        for name, least in (
+            ("open-files-in-pager", 1), ("upload-pack", 2), ("receive-pack", 3), ("textconv", 5), ("config", 2),
+            ("template", 2), ("interactive", 3),
+        )
+    )
+)  # fmt: skip
 GIT_HARMLESS: tuple[tuple[str, frozenset[str]], ...] = (
     ("-x", frozenset({"clean", "cherry-pick"})),
     ("-u", words("push add commit stash status diff log show submodule branch checkout")),
@@ -178,7 +205,7 @@ GIT_HARMLESS: tuple[tuple[str, frozenset[str]], ...] = (
 )
 """Spellings of `GIT_RISKY` that mean something else for these subcommands."""
 _REMOTE_HELPER = r"[A-Za-z0-9]+::.*"
-_STRATEGY = r"-s.*|--str(?!ategy-option|ategy=(?:ort|ours|resolve|recursive|octopus|subtree)$).*"
+_STRATEGY = r"-[nqve]*s.*|--str(?!ategy-option|ategy=(?:ort|ours|resolve|recursive|octopus|subtree)$).*"
 """A merge strategy of another name is a program, `git-merge-NAME`."""
 GIT_RULES: dict[str, re.Pattern[str]] = {
     "bisect": re.compile(r"run|visualize|view"),
@@ -186,14 +213,17 @@ GIT_RULES: dict[str, re.Pattern[str]] = {
     "rebase": re.compile(r"-[A-Za-z]*[xi].*|" + _STRATEGY),
     "merge": re.compile(_STRATEGY),
     "grep": re.compile(r"-[A-Za-z]*O.*"),
-    "archive": re.compile(r"-o.*"),
+    "archive": re.compile(r"-o.*|" + _REMOTE_HELPER),
     "diff": re.compile(r"--ext-diff"),
     "clone": re.compile(r"-[A-Za-z]*[uc].*|" + _REMOTE_HELPER),
     "pull": re.compile(_REMOTE_HELPER + "|" + _STRATEGY),
-    **dict.fromkeys(("cherry-pick", "revert"), re.compile(_STRATEGY.removeprefix("-s.*|"))),
+    **dict.fromkeys(("cherry-pick", "revert"), re.compile(_STRATEGY.removeprefix("-[nqve]*s.*|"))),
     **dict.fromkeys(("fetch", "push", "remote", "ls-remote"), re.compile(_REMOTE_HELPER)),
 }
 """Refused arguments of single subcommands."""
+GIT_ADDRESS = re.compile(_REMOTE_HELPER)
+GIT_ADDRESSED = words("archive clone fetch ls-remote pull push remote submodule")
+"""Subcommands that take an address, which starts `git-remote-NAME` wherever it stands."""
 GIT_CONFIG_READS = frozenset({"--get", "--get-all", "--get-regexp", "--list", "-l", "get", "list"})
 GIT_CONFIG_SCOPES = frozenset({"--global", "--local", "--system", "--show-origin", "--show-scope", "-z", "--null"})
 GIT_CONFIG_HARMLESS = frozenset({"user.name", "user.email", "init.defaultBranch", "core.autocrlf"})

@@ -33,6 +33,9 @@ _ESCAPED_IN_STRING = frozenset('$`"\\')
 _PLAIN = re.compile(r"[A-Za-z0-9_./,:=+@%^-]*")
 _ORDINARY = re.compile(r"""(?:[^ \t\n;|&<>()'"\\$`{*?\[]+|\\[^\n])+""")
 """Outside of quotes: characters that stand for themselves wherever they are, and escaped ones."""
+_TILDE_BEHIND = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=(?:[^'\"\\`$]*:)?~")
+"""bash expands a tilde behind `NAME=` too, and behind a colon there, wherever such a word stands."""
+_NUMBERS = frozenset({"$!", "$?", "$#", "$$"})
 _ORDINARY_IN_STRING = re.compile(r"""[^"`$\\]+""")
 
 
@@ -45,8 +48,9 @@ def read_word(source: str) -> Word:
     """Reads one word as bash spells it. Brace, parameter, command and pathname expansion make it unknown."""
     if _PLAIN.fullmatch(source):
         return Word(source, source)
-    if source.startswith(("<(", ">(")):
-        return Word(None, "/dev/fd/")
+    special = _special(source)
+    if special is not None:
+        return special
     kept: list[str] = []
     place, end = 0, len(source)
     tilde = source.startswith("~")
@@ -76,6 +80,17 @@ def read_word(source: str) -> Word:
             place += 1
     text = "".join(kept)
     return Word(text, text, tilde=tilde)
+
+
+def _special(source: str) -> Word | None:
+    """Words of which more is known than that they expand."""
+    if source.startswith(("<(", ">(")):
+        return Word(None, "/dev/fd/")
+    if source in _NUMBERS:
+        return Word(None, "0")  # no option, and one word at most
+    if "~" in source and _TILDE_BEHIND.match(source):
+        return Word(None, source[: source.index("~")])
+    return None
 
 
 def _read_string(source: str, place: int, kept: list[str]) -> tuple[int, bool]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from policy.names import words
+
 if TYPE_CHECKING:
     from policy.shell.findings import Findings
 
@@ -26,6 +28,14 @@ _SAME = re.compile(
     r"|[*?](?![*?(])"
     r"|\)"
 )
+_NUMBERS = re.compile(
+    r"(?:^|[\s;&|(])(?:LINES|COLUMNS|KEYTIMEOUT|LISTMAX|FUNCNEST|DIRSTACKSIZE|LOGCHECK|ERRNO|BAUD|PERIOD|TTYIDLE|SHLVL)"
+    r"\+?=(?![0-9]*(?:[\s;&|)]|$))"
+)
+"""Assignments of anything else than digits to what zsh keeps as a number."""
+_NUMERIC_TESTS = words("-eq -ne -lt -le -gt -ge -t")
+_NUMERIC_FORMAT = re.compile(r"%[^%A-Za-z]*(?:\*|[^%bcqs(])")
+_TAKES_NUMBERS = words("exit return break continue shift logout bye")
 _OWN = re.compile(r"[({}*?\[\]^#~!$`=]")
 
 
@@ -35,3 +45,17 @@ def note_zsh_differences(text: str, found: Findings) -> None:
     bare = _SINGLE.sub(lambda match: match[1] or ".", text)
     if _OWN.search(_SAME.sub(" ", bare)) or "<<" in bare:
         found.doubt("a character that zsh reads differently")
+    if _NUMBERS.search(text):
+        found.doubt("a number that zsh evaluates")
+
+
+def note_evaluated_numbers(name: str | None, arguments: tuple[str | None, ...], found: Findings) -> None:
+    """Notes where zsh's builtins evaluate what bash's take for plain numbers: a subscript in it runs substitutions."""
+    if name in {"test", "["}:
+        evaluates = any(one in _NUMERIC_TESTS for one in arguments)
+    elif name == "printf":
+        evaluates = any(one is None or _NUMERIC_FORMAT.search(one) for one in arguments[:1])
+    else:
+        evaluates = name in _TAKES_NUMBERS
+    if evaluates and any(one is None or "[" in one for one in arguments):
+        found.doubt(f"{name} evaluates numbers in zsh")

@@ -44,13 +44,18 @@ def resolve(path: str, scope: Scope, *, to_change: bool = False) -> str:
     """The real path of `path` (what does not exist yet keeps its spelling). Raises ToolFault: INVALID_ARGUMENT for
     a path that is relative, too long or holds a NUL (TR 8.1), OUT_OF_SCOPE for one that `scope` does not cover.
     `to_change`: what says which programs git runs is out of scope, too, where no allowed path names its `.git`."""
-    spelled = spell(path, os.path.expanduser("~"), OS_FAMILY)
+    spelled = spell(path, home_directory(), OS_FAMILY)
     with os_faults(path):
         real = os.path.realpath(spelled)
     check_scope(spelled, real, scope)
     if to_change and repository_place(real, scope.allowed, OS_FAMILY) is not None:
         raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy keeps what git runs from changing: {spelled}")
     return real
+
+
+def home_directory() -> str:
+    """The real path of the user's home, which is what the host takes `~` for."""
+    return os.path.realpath(os.path.expanduser("~"))
 
 
 def spell(path: str, home: str, os_family: OsFamily) -> str:

@@ -12,8 +12,9 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
+from policy.paths import normalize
 from tool_runtime.core import files
-from tool_runtime.core.paths import Scope, resolve
+from tool_runtime.core.paths import Scope, home_directory, resolve
 from tool_runtime.core.process import CommandParams, end_leftovers, run_command
 from tool_runtime.families.desktop_definitions import (
     DEFINITIONS,
@@ -28,7 +29,7 @@ from tool_runtime.families.rendering import command_output, http_output
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.output import artifacts
 from tool_runtime.output.diff import size_note, unified
-from tool_runtime.platform import current
+from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.platform.environment import child_environment
 from tool_runtime.tool import Abandoned, CallContext, Handler, Tool, ToolOutput
 from tool_runtime.wrappers import Counter, capped, checked, counted, timed
@@ -160,9 +161,8 @@ class DesktopProvider:
         timeout_s = arguments.get("timeout", settings.command_timeout_s)
         if timeout_s > settings.command_timeout_max_s:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.timeout: at most {settings.command_timeout_max_s}")
-        cwd = resolve(
-            os.path.join(settings.workspace, os.path.expanduser(arguments.get("cwd", ""))), _scope(call.request)
-        )
+        asked = normalize(arguments.get("cwd") or settings.workspace, OS_FAMILY, settings.workspace, home_directory())
+        cwd = resolve(asked, _scope(call.request))
         on_output = settings.on_output
         return CommandParams(
             argv=current.shell_argv(self._shell, command),

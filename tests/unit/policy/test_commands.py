@@ -399,6 +399,17 @@ def test_patterns_may_repeat_groups_and_one_that_is_not_usable_permits_nothing()
     assert judged("ls a/b/c.py", "(?:[a-z]+/)*[a-z]+\\.[a-z]+") == "ALLOWED"
 
 
+def test_a_pattern_that_does_not_speak_of_a_tilde_permits_none_in_front() -> None:
+    def judged(line: str, pattern: str) -> str:
+        rule = {"command": "cat", "arguments": [{"index": 0, "pattern": pattern}]}
+        return shell(line, allowedCommands=["cat"], commandPolicies=[rule])
+
+    assert judged("cat a/b~", "[^/-].*") == "ALLOWED"
+    assert judged("cat ~/.ssh/id_rsa", "[^/-].*") == "DENIED"
+    assert judged("cat ~root/x", "[^/-].*") == "DENIED"
+    assert judged("cat ~/notes", "~/[a-z]+") == "ALLOWED"
+
+
 def test_two_rules_for_one_argument_both_have_to_pass() -> None:
     rules = [{"index": 0, "pattern": "a.*"}, {"index": 0, "pattern": ".*b"}]
     for argument, expected in (("ab", "ALLOWED"), ("b", "DENIED"), ("a", "DENIED")):
@@ -541,10 +552,12 @@ def test_second_names_of_cmd_do_not_hide_a_blocked_command(command: str, blocked
         "dir --a=b && ! dir",
         "[ -f a ] || dir > out 2>&1",
         "for f in *.py; do dir $f; done",
+        '[ -n "$x" ] && dir; printf "%s %b" "$x" a; printf %5d 1; exit 1',
+        "[ 1 -eq 2 ]; COLUMNS=80 dir",
     ],
 )
 def test_zsh_is_decided_where_it_reads_like_bash(command: str) -> None:
-    assert shell(command, shell_name="zsh", allowedCommands=["dir", "["]) == "ALLOWED"
+    assert shell(command, shell_name="zsh", allowedCommands=["dir", "[", "printf", "exit"]) == "ALLOWED"
 
 
 @pytest.mark.parametrize(
@@ -557,11 +570,18 @@ def test_zsh_is_decided_where_it_reads_like_bash(command: str) -> None:
         "foreach x (a) dir; end", "dir {a..b}", "dir $((x))", "dir `evil`", "dir 'a' # don't; evil",
         "dir <<'E'\n'\nE\nevil",
         "integer x", "if [[ a ]] { dir }", "() { evil }", "dir $'a\\'b'", "dir x^y", "dir \\'*(e:evil:)\\'",
+        "[ 'a[$(evil)]' -eq 1 ]", '[ "$x" -eq 1 ]', "test 1 -lt 'a[`evil`]'", "printf %d 'a[$(evil)]'",
+        'printf %5.2f "$x"',
+        "printf '%*s' 'a[$(evil)]' x", "exit 'a[$(evil)]'", "COLUMNS='a[$(evil)]' dir", "LINES='a[$(evil)]'",
         "dir \"$(dir '\"')\" *(e:evil:) '", "dir 'a'*(e:evil:)", "dir a#'\n*(e:evil:)'", "dir `dir '`' *(e:evil:)'",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(
-    "lists", [{"allowedCommands": ["dir", "-", "repeat", "integer"]}, {"blockedCommands": ["evil"]}]
+    "lists",
+    [
+        {"allowedCommands": ["dir", "-", "repeat", "integer", "[", "test", "printf", "exit"]},
+        {"blockedCommands": ["evil"]},
+    ],
 )
 def test_what_zsh_reads_differently_is_not_decided(command: str, lists: dict[str, Any]) -> None:
     assert shell(command, shell_name="zsh", **lists) == "DENIED"

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from policy.facts import ShellName
 
 LISTED = [
-    "[", ":", "awk", "cat", "declare", "echo", "env", "exec", "export", "find", "gcc", "grep", "ls", "mapfile",
-    "printf", "read", "rg", "sed", "sh", "sort", "tar", "test", "time", "true", "unset", "zip",
+    "[", ":", "awk", "cat", "cd", "declare", "echo", "env", "exec", "export", "find", "gcc", "git", "go", "grep",
+    "install", "jobs", "ls", "mapfile", "perl", "printf", "python3", "python3.12t", "read", "rg", "sed", "sh", "sort",
+    "tar", "test", "time", "true", "unset", "wait", "wget", "zip",
 ]  # fmt: skip
 
 TRICKS = {
@@ -227,9 +228,76 @@ TRICKS = {
         'awk \'BEGIN { "ev" "il" | getline }\'',
         "awk -F: -v a=b '{print > a}' a",
     ],
+    "variables: bash evaluates what some are given, as numbers": [
+        "RANDOM='a[$(evil)]'",
+        "HISTCMD='a[$(evil)]'",
+        "SRANDOM='a[$(evil)]'; ls",
+        "read RANDOM <<< 'a[$(evil)]'",
+        "for RANDOM in 'a[$(evil)]'; do ls; done",
+        "export RANDOM='a[$(evil)]'",
+        "mapfile RANDOM <<< 'a[$(evil)]'",
+    ],
+    "variables: _ is a name, too": ["_=x evil", "_+=x evil", "_=x ls"],
+    "builtins: some start a program or evaluate a name": [
+        "jobs -x evil",
+        "jobs -x -- evil",
+        "wait -n -p 'a[$(evil)]'",
+        "wait $x",
+    ],
+    "tilde: it may stand for somebody else's home directory, or for itself": [
+        "cd ~root; echo a > x",
+        "cd ~root/x && echo a > x",
+        "echo a > x=~/y",
+        "echo a > x=a:~/y",
+        "cd x=~/y; echo a > x",
+    ],
+    "git: it takes options by their first letters": [
+        "git fetch --upl=evil origin",
+        "git ls-remote --up=evil origin",
+        "git clone --upload evil /w/x",
+        "git clone --co=core.sshCommand=evil git@localhost:x",
+        "git clone --te=/w/x /w/y",
+        "git push --e=evil origin",
+        "git push --rece=evil origin",
+        "git grep --op=evil x",
+        "git grep --o=evil x",
+        "git diff --textc",
+        "git rebase --inter main",
+        "git merge -ns evil x",
+        "git pull -qs evil",
+    ],
+    "git: -m takes a message where it is one": [
+        "git rebase -m --exec=evil main",
+        "git rebase -m -xevil main",
+        "git grep -m 1 -Oevil x",
+        "git fetch -m --upload-pack=evil",
+        "git merge -X -m -sevil x",
+        "git merge -F -m --strategy=evil x",
+        "git stash show -m --ext-diff",
+    ],
+    "git: an address may stand behind two dashes": [
+        "git fetch -- evil::x",
+        "git clone -- evil::x y",
+        "git push -- evil::x main",
+        "git remote set-url -- origin evil::x",
+        "git fetch --end-of-options evil::x",
+        'git fetch -- "$x"',
+        "git archive --remote evil::x HEAD",
+    ],
 }
 
 NEIGHBOURS = {
+    "builtins": ["jobs -l", "wait", "ls & wait $!", "ls & wait %1", "COLUMNS=80 ls", "cd '~'; echo a > x", "ls x=~/y"],
+    "git": [
+        'git merge --no-ff -m "$x" y',
+        'git merge y -m "-x: $x"',
+        'git stash push -m "$x"',
+        "git commit -m --exec=x",
+        'git tag -a v1 -m "$x"',
+        "git push origin -- main",
+        "git checkout -- 'a::b'",
+        "git log --text --color --reverse",
+    ],
     "here-document": [
         "cat <<'E'\n`evil` $(evil)\nE",
         'cat <<"E" > notes.md\n${x##`evil`}\nE',
@@ -426,6 +494,12 @@ def test_a_redirection_through_proc_is_denied_wherever_the_host_sees_it_lead(
     line = f"{opens} {target}"
     spelling = "".join(target.split("'"))
     assert shell(line, links={spelling: "/w/x"}, **lists) == "DENIED"
+
+
+def test_a_quoted_tilde_is_a_directory_of_that_name() -> None:
+    assert shell("cd '~'; echo a > x", links={"/w/./~/x": "/etc/x"}) == "DENIED"
+    assert shell("cd \\~/b; echo a > x", links={"/w/./~/b/x": "/etc/x"}) == "DENIED"
+    assert shell("cd '~'; echo a > x", links={"/home/u/x": "/etc/x"}) == "ALLOWED"
 
 
 def test_a_directory_or_link_into_proc_is_denied_too() -> None:

@@ -10,6 +10,7 @@ import pytest
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import Surroundings, UnusableArguments, gather
 from policy.facts import CommandFacts, PathFacts
+from tool_runtime.core.paths import Scope, resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +49,21 @@ def test_what_passes_through_proc_is_not_followed(where: Surroundings, tmp_path:
     (tmp_path / "twice").symlink_to("through")
     (real,) = command(where, f"echo x > {spelled}").real_paths.values()
     assert real.startswith("/proc/")
+
+
+@pytest.mark.parametrize("name", ["link/../x", "link/../../x", "~/../x", "~/x", "link/x", "link/y/../x"])
+def test_a_path_leads_where_the_file_tools_will_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Otherwise one file would be judged and shown, and another one changed."""
+    for directory in ("w", "deep/er/far", "real/home"):
+        (tmp_path / directory).mkdir(parents=True)
+    (tmp_path / "w" / "link").symlink_to(tmp_path / "deep" / "er" / "far")
+    (tmp_path / "home").symlink_to("real/home")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    spelled = name if name.startswith("~") else f"{tmp_path}/w/{name}"
+    where = Surroundings(str(tmp_path / "w"), os.path.realpath(tmp_path / "home"), "posix", "bash")
+    assert path(where, spelled).real_path == resolve(spelled, Scope())
 
 
 def test_a_relative_directory_is_the_workspace_s(where: Surroundings) -> None:

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent_host.routing.capabilities import TOOLS
+from agent_host.routing.facts import Surroundings, gather
+from policy.facts import CommandFacts
 from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of, until
 from tool_runtime.core.process import CommandParams, run_command
 from tool_runtime.platform import posix
@@ -41,6 +44,30 @@ async def test_output_format_and_exit_code(call: Call) -> None:
     assert text == "Exit code: 3\n--- stdout ---\nout\n--- stderr ---\nerr\n"
     assert text_of(await call("RunCommand", command="printf x")).endswith("stdout ---\nx\n--- stderr ---\n")
     assert text_of(await call("RunCommand", command="kill -9 $$")).startswith("Exit code: 137\n")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The real path of a home directory that $HOME names by a link."""
+    for name in ("far/home", "far/x", "x"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "home").symlink_to("far/home")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return os.path.realpath(tmp_path / "home")
+
+
+@pytest.mark.parametrize("asked", ["sub", "~root", "~", "link/..", "link/../../outer", "~/../x", "."])
+async def test_the_directory_is_the_one_that_policy_was_told(
+    call: Call, workspace: Path, home: str, asked: str
+) -> None:
+    for name in ("sub", "~root", "a/b", "a/outer", "outer"):
+        (workspace / name).mkdir(parents=True, exist_ok=True)
+    (workspace.parent / "outer").mkdir(exist_ok=True)
+    (workspace / "link").symlink_to("a/b")
+    where = Surroundings(str(workspace), home, "posix", "bash")
+    facts = gather(TOOLS["RunCommand"], {"command": "pwd -P", "cwd": asked}, where)
+    assert isinstance(facts, CommandFacts)
+    assert f"stdout ---\n{facts.cwd}\n" in text_of(await call("RunCommand", command="pwd -P", cwd=asked))
 
 
 async def test_working_directory(call: Call, workspace: Path) -> None:
