@@ -140,11 +140,15 @@ def _behind(base: str, wrapper: tables.Wrapper, args: list[Word], found: Finding
             place += taken - 1
         place += 1
     inner = args[place + own :]
-    if base == "xargs" and not inner:
-        inner = [Word("echo", "echo")]  # what it runs when it is told nothing
+    return _with_input(inner, marker) if wrapper.appends else inner
+
+
+def _with_input(inner: list[Word], marker: str | None) -> list[Word]:
+    """What xargs starts: what it was told, or echo, with words of its input behind it and in the place of a marker."""
+    words = inner or [Word("echo", "echo")]
     if marker is not None:
-        inner = [UNKNOWN if word.text is not None and marker in word.text else word for word in inner]
-    return [*inner, UNKNOWN] if wrapper.appends and inner else inner
+        words = [UNKNOWN if word.text is not None and marker in word.text else word for word in words]
+    return [*words, UNKNOWN]
 
 
 def _is_refused(base: str, text: str, place: int) -> bool:
