@@ -49,7 +49,7 @@ GRAMMAR_OF: dict[str, Grammar] = {"bash": "bash", "rbash": "bash", "zsh": "zsh"}
 
 
 class Wrapper(NamedTuple):
-    """How a wrapper's own arguments end: options without and with a value (one with `=` has it there or not at all), words
+    """How a wrapper's own arguments end: options without and with a value (one with `=` has it there or nowhere), words
     of its own before the program."""
 
     flags: str = ""
