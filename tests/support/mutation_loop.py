@@ -63,6 +63,7 @@ class Loop:
         self._seconds: list[float] = []
         self._hopeless: set[int] = set()
         self._wins: Counter[str] = Counter(_winners(out))
+        self._latest: dict[tuple[str, str], str] = {}
         self._caches: list[Any] = []
         self._functions: Functions = {}
 
@@ -111,6 +112,7 @@ class Loop:
         started = time.monotonic()
         limit = _SLACK_S + _TIMES_SLOWER * sum(self._seconds[place] for place in places)
         code, by = children.forked(lambda say: self._inside(mutant, [self._items[one] for one in places], say), limit)
+        self._latest[mutant.path, mutant.place] = by
         return Result(_STATUS.get(code, "killed"), by.split("[", maxsplit=1)[0], round(time.monotonic() - started, 2))
 
     def _inside(self, mutant: Mutant, chosen: Sequence[pytest.Item], say: int) -> int:
@@ -135,14 +137,20 @@ class Loop:
 
     def _tests_of(self, mutant: Mutant) -> list[int]:
         """Those that run the mutant's lines, or, for what runs at import, a function that sees what it makes; all for a
-        function that makes tables. First those that have killed most, then the fastest."""
+        function that makes tables. First the one that has killed there last, those that have killed most, the fastest."""
         lines = {(mutant.path, line) for line in range(mutant.line, mutant.end_line + 1)}
         if not mutant.function:
             lines = self._scope.lines(mutant.path, mutant.line)
         covering = {place for line in lines for place in self._lines.get(line, ())}
         if self._runs_at_import(mutant):
             covering = set(range(len(self._items))) - self._hopeless
-        return sorted(covering, key=lambda one: (-self._wins[_test_of(self._items[one])], self._seconds[one]))
+        latest = self._latest.get((mutant.path, mutant.place))
+
+        def order(one: int) -> tuple[bool, int, float]:
+            item = self._items[one]
+            return item.nodeid != latest, -self._wins[_test_of(item)], self._seconds[one]
+
+        return sorted(covering, key=order)
 
 
 def _winners(out: Path) -> list[str]:
