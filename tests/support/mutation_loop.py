@@ -112,7 +112,7 @@ class Loop:
         started = time.monotonic()
         limit = _SLACK_S + _TIMES_SLOWER * sum(self._seconds[place] for place in places)
         code, by = children.forked(lambda say: self._inside(mutant, [self._items[one] for one in places], say), limit)
-        self._latest[mutant.path, mutant.place] = by
+        self._latest[mutant.path, mutant.place] = by or self._latest.get((mutant.path, mutant.place), "")
         return Result(_STATUS.get(code, "killed"), by.split("[", maxsplit=1)[0], round(time.monotonic() - started, 2))
 
     def _inside(self, mutant: Mutant, chosen: Sequence[pytest.Item], say: int) -> int:
@@ -137,7 +137,8 @@ class Loop:
 
     def _tests_of(self, mutant: Mutant) -> list[int]:
         """Those that run the mutant's lines, or, for what runs at import, a function that sees what it makes; all for a
-        function that makes tables. First the one that has killed there last, those that have killed most, the fastest."""
+        function that makes tables. First the one that killed there last, then those that have killed most, then the
+        fastest."""
         lines = {(mutant.path, line) for line in range(mutant.line, mutant.end_line + 1)}
         if not mutant.function:
             lines = self._scope.lines(mutant.path, mutant.line)

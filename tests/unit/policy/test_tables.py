@@ -80,7 +80,7 @@ def test_a_program_that_is_not_known_makes_a_command_risky() -> None:
     assert entry is not None
     known = (FOLDER / "known-programs.txt").read_text("utf-8").split("\n\n")[1].split()
     for program in known:
-        line = {"[": "[ -f a ]", "env": "env", "git": "git log"}.get(program, f"{program} x.py")
+        line = {"[": "[ -f a ]", "env": "env", "git": "git log", "sed": "sed p"}.get(program, f"{program} x.py")
         assert assess(entry, CommandFacts(line, cwd="/w")) == ("medium", ()), line
     for program in ("rm", "curl", "mv", "bash", "x", "./ls", "LS"):
         assert assess(entry, CommandFacts(f"{program} x", cwd="/w"))[0] == "high", program
