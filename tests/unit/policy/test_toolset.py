@@ -73,7 +73,7 @@ def test_each_capability_has_a_risk_of_its_own(capability: str, withheld: tuple[
         ({"name": "Shell.Exec", "allowedCommands": []}, "Shell.Exec", "Shell.Exec.allowedCommands is empty"),
         ({"name": "Shell.Exec", "allowedCommands": ["ls"]}, "Shell.Exec", None),
         ({"name": "Network.Http", "allowedDomains": []}, "Network.Http", "Network.Http.allowedDomains is empty"),
-        ({"name": "Tool.Invoke", "allowedToolNames": ["U"]}, "Tool.Invoke", "Tool.Invoke.allowedToolNames does not list it"),
+        ({"name": "Tool.Invoke", "allowedToolNames": ["U"]}, "Tool.Invoke", "Tool.Invoke.allowedToolNames leaves out"),
         ({"name": "Tool.Invoke", "allowedToolNames": ["T"]}, "Tool.Invoke", None),
         ({"name": "Tool.Invoke"}, "Tool.Invoke", None),
         ({"name": "File.Read", "allowedToolNames": ["U"]}, "File.Read", None),
@@ -84,7 +84,7 @@ def test_a_tool_of_which_no_call_can_be_allowed_is_not_offered(
     entry: dict[str, Any], capability: str, said: str | None
 ) -> None:
     told = why_not_offered(bundle({"name": "File.Read", **entry}), "T", capability)
-    assert (told and told.replace(" of the bundle", "")) == said
+    assert (told and told.replace(" of the bundle", "").replace("does not list it", "leaves out")) == said
 
 
 def test_what_the_task_takes_away_is_not_offered() -> None:
