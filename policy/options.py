@@ -60,7 +60,7 @@ NETWORK_SUBCOMMANDS: dict[str, frozenset[str]] = {
     "brew": words("install update upgrade fetch"),
 }
 """Subcommands for which a program of other uses goes to the network."""
-_TAKES_A_VALUE = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--prefix", "--directory"})
+_TAKES_A_VALUE = frozenset({"-C", "-c", "--prefix", "--directory"})
 _NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
 
 

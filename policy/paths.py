@@ -241,5 +241,6 @@ def _join_windows(cwd: str, path: str) -> str:
 
 
 def _fold_one(character: str) -> str:
-    upper = character.upper()
-    return upper.lower() if len(upper) == 1 and upper.lower() == character.lower() else character
+    """The lower case of a letter that has just one other: the sign for Kelvin is no `k` to a file system."""
+    upper, lower = character.upper(), character.lower()
+    return lower if len(upper) == 1 and upper.lower() == lower and lower.upper() == upper else character

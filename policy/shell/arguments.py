@@ -9,7 +9,7 @@ from itertools import pairwise
 from policy.shell import tables as tables
 from policy.shell.code import judge_interpreter
 from policy.shell.findings import Findings, check_assignment
-from policy.shell.starters import judge_starter
+from policy.shell.starters import STARTERS, judge_starter
 from policy.shell.words import Word
 
 _VERSION = "0123456789."
@@ -21,7 +21,7 @@ def judge_arguments(program: str, args: list[Word], found: Findings, base: str |
     base = base_name(program) if base is None else base
     family = base.rstrip(_VERSION).removesuffix("-") or base
     family = tables.SAME_PROGRAM.get(family, family)
-    judge_starter(program, family, args, found)
+    judge_starter(program, base if base in STARTERS else family, args, found)
     judge_interpreter(program, family, args, found)
     risky = tables.RISKY_OPTIONS.get(family)
     if risky is not None:
@@ -62,7 +62,7 @@ def _awk(base: str, args: list[Word], found: Findings) -> None:
     rest = list(args)
     while rest:
         text = rest.pop(0).text
-        if text in {"-F", "-v"} and rest:
+        if text in {"-F", "-v"} and rest and not rest[0].is_several:
             rest.pop(0)
         elif text is not None and re.match(r"-[Fv].", text):
             continue
@@ -79,7 +79,7 @@ def _git(_base: str, args: list[Word], found: Findings) -> None:
     rest = list(args)
     while rest and (rest[0].text is None or rest[0].text.startswith("-")):
         option = rest.pop(0)
-        if option.text == "-C" and rest and not rest[0].splits:
+        if option.text == "-C" and rest and not rest[0].is_several:
             rest.pop(0)
         elif option.text not in tables.GIT_GLOBAL_FLAGS:
             found.doubt(f"git {option.text or 'with an expansion'} is not followed")
@@ -110,7 +110,7 @@ def _git_arguments(subcommand: str, args: list[Word], found: Findings) -> None:
         if text in {"--", "--end-of-options"}:
             _git_operands(subcommand, args[place + 1 :], found)
             return
-        if place and not word.splits and _is_message(subcommand, args, place):
+        if place and not word.is_several and _is_message(subcommand, args, place):
             continue
         if word.may_be_option:
             found.doubt("git is given an expansion that may become an option")
@@ -159,7 +159,7 @@ def _naming(base: str, args: list[Word], found: Findings) -> None:
 
 
 def _test(base: str, args: list[Word], found: Findings) -> None:
-    if any(word.text in {"-v", "-R"} or word.splits or word.globs for word in args):
+    if any(word.text in {"-v", "-R"} or word.splits or (word.globs and not word.prefix) for word in args):
         found.doubt(f"{base} is given a name to evaluate, or words that are split")
     elif any(one.text is None and (two.text is None or "[" in two.text) for one, two in pairwise(args)):
         found.doubt(f"{base} is given an expansion that may be an operator, and a subscript")

@@ -108,7 +108,7 @@ def _code(interpreter: Interpreter, args: list[Word]) -> str | None:
         asked = asked or re.fullmatch(interpreter.asks, text) is not None
         if text in interpreter.valued:
             place += 1
-            if place < len(args) and args[place].splits:
+            if place < len(args) and args[place].is_several:
                 return "…"
         elif not text.startswith("-"):
             if sure:

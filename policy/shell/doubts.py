@@ -227,7 +227,7 @@ def _masked(source: bytes, spans: list[tuple[int, int]]) -> bytearray:
 
 
 _BASH_NODES = words("ansi_c_string translated_string process_substitution herestring_redirect array")
-_BASH_TOKENS = words("[[ (( $[ &> &>> |& <<< ;& ;;& += function <( >(")
+_BASH_TOKENS = words("[[ (( $[ &> &>> |& <<< ;& ;;& += function select <( >(")
 _BASH_QUOTES = re.compile(r"\$['\"]")
 _REDIRECTS = frozenset({"file_redirect", "heredoc_redirect"})
 

@@ -149,18 +149,23 @@ def _behind(base: str, wrapper: tables.Wrapper, args: list[Word], found: Finding
             if not taken:
                 found.doubt(f"{base} {text} is not followed")
                 return []
-            if base == "env" and text.startswith(("-u", "--u")):
-                value = args[place + 1 : place + 2] if taken == 2 else [plain(text[2:].rpartition("=")[2])]
-                check_assignment((value[0].text if value else None) or "PATH", found)
-            marker = _replacement(base, text, args, place) or marker
+            value = _value(text, args[place + 1 : place + taken])
+            if not _is_plain_value(base, text, value, found):
+                return []
+            if _is_replacement(base, text):
+                marker = value.text or "{}"
             place += taken - 1
         place += 1
     inner = args[place + own :]
-    if base == "xargs" and not inner:
-        inner = [Word("echo", "echo")]  # what it runs when it is told nothing
+    return _with_input(inner, marker) if wrapper.appends else inner
+
+
+def _with_input(inner: list[Word], marker: str | None) -> list[Word]:
+    """What xargs starts: what it was told, or echo, with words of its input behind it and in the place of a marker."""
+    words = inner or [Word("echo", "echo")]
     if marker is not None:
-        inner = [UNKNOWN if word.text is not None and marker in word.text else word for word in inner]
-    return [*inner, UNKNOWN] if wrapper.appends and inner else inner
+        words = [UNKNOWN if word.text is not None and marker in word.text else word for word in words]
+    return [*words, UNKNOWN]
 
 
 def _is_refused(base: str, text: str, place: int) -> bool:
@@ -173,19 +178,34 @@ def _option_length(base: str, text: str, flags: list[str], valued: list[str]) ->
     """How many words an option takes; 0 for one that is not known."""
     if text in flags or (base == "nice" and re.fullmatch(r"-[0-9]+", text)):
         return 1
+    if text.startswith("--"):
+        name, joined, _ = text.partition("=")
+        return 1 if name + "=" in valued else (1 if joined else 2) if name in valued else 0
     if text in valued:
         return 2
-    if text.startswith("--"):
-        return int(text.partition("=")[0] in valued)
     if text[:2] in valued:
         return 1
     return int(all("-" + letter in flags for letter in text[1:]))
 
 
-def _replacement(base: str, text: str, args: list[Word], place: int) -> str | None:
-    """What xargs replaces by its input."""
-    if base != "xargs" or not text.startswith(("-I", "--replace")):
-        return None
-    if text == "-I":
-        return args[place + 1].text if place + 1 < len(args) else None
-    return text[2:] if text.startswith("-I") else text.partition("=")[2] or "{}"
+def _value(text: str, following: list[Word]) -> Word:
+    """An option's value: the word behind it, or what it is joined with."""
+    if following:
+        return following[0]
+    return plain(text.partition("=")[2] if text.startswith("--") else text[2:])
+
+
+def _is_plain_value(base: str, text: str, value: Word, found: Findings) -> bool:
+    """Whether a value is one word, so that the program is where it seems, and known where it decides what runs."""
+    if base == "env" and text.startswith(("-u", "--u")):
+        check_assignment(value.text or "PATH", found)
+    decides = _is_replacement(base, text) and text != "--replace"
+    if not value.is_several and (value.text or not decides):
+        return True
+    found.doubt(f"{base} {text} is given an expansion, or nothing")
+    return False
+
+
+def _is_replacement(base: str, text: str) -> bool:
+    """Whether the option says what xargs replaces by its input."""
+    return base == "xargs" and text.startswith(("-I", "--replace"))

@@ -39,7 +39,7 @@ STARTERS: dict[str, Starter] = {
     **dict.fromkeys(
         words(
             "make gmake bmake mingw32-make nmake ninja samu cmake ctest cpack meson scons waf bazel bazelisk buck "
-            "buck2 pants gradle gradlew mvn mvnw mvnd ant sbt mill lein bloop stack cabal dune mix rebar3 zig swift "
+            "pants gradle gradlew mvn mvnw mvnd ant sbt mill lein bloop stack cabal dune mix rebar3 zig swift "
             "msbuild xcodebuild configure latexmk"
         ),
         _BUILD,
@@ -120,13 +120,13 @@ STARTERS: dict[str, Starter] = {
     ),
     "dotnet": Starter("what it builds", words("--list-sdks --list-runtimes --info help")),
 }  # fmt: skip
-"""By base name in lower case, without a version number."""
+"""By base name in lower case, without a version number unless that is part of the name."""
 
 _ASKS = frozenset({"--version", "--help"})
 
 
 def judge_starter(program: str, family: str, args: list[Word], found: Findings) -> None:
-    """Notes what a program (`family` is its base name without version) starts by its own files or packages."""
+    """Notes what a program (`family` is its name in the table) starts by its own files or packages."""
     starter = STARTERS.get(family)
     if starter is None:
         return

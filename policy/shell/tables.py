@@ -51,7 +51,8 @@ GRAMMAR_OF: dict[str, Grammar] = {"bash": "bash", "rbash": "bash", "zsh": "zsh"}
 
 
 class Wrapper(NamedTuple):
-    """How a wrapper's own arguments end: options without and with a value, words of its own before the program."""
+    """How a wrapper's own arguments end: options without and with a value (one with `=` has it there or nowhere), words
+    of its own before the program."""
 
     flags: str = ""
     valued: str = ""
@@ -84,7 +85,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "taskset": _wrapper("-c --cpu-list", "", own_words=1),
     "xargs": _wrapper(
         "-0 -r -t -x -o --null --no-run-if-empty --verbose --exit",
-        "-n -P -L -I -d -s -E -a --max-args --max-procs --max-lines --replace --delimiter --max-chars --arg-file",
+        "-n -P -L -I -d -s -E -a --max-args --max-procs --max-lines= --replace= --delimiter --max-chars --arg-file",
         appends=1,
     ),
 }

@@ -9,7 +9,7 @@ from typing import NamedTuple
 class Word(NamedTuple):
     """A word. `text` is its value, None where expansion decides it; `prefix` is the literal text in front of the first
     expansion; `splits` says that it may become several words; `tilde` that it starts with an unquoted `~`; `valid` is
-    False where the word's spelling does not fit its boundaries; `globs` that it becomes any file names that fit."""
+    False where the word's spelling does not fit its boundaries; `globs` that it becomes the names of files."""
 
     text: str | None
     prefix: str = ""
@@ -17,6 +17,11 @@ class Word(NamedTuple):
     tilde: bool = False
     valid: bool = True
     globs: bool = False
+
+    @property
+    def is_several(self) -> bool:
+        """True for a word that may become several words."""
+        return self.splits or self.globs
 
     @property
     def may_be_option(self) -> bool:
@@ -75,7 +80,7 @@ def read_word(source: str) -> Word:
         else:
             if _is_expansion(source, place):
                 splits = character not in "*?[" or any(mark in source for mark in "$`{")
-                return Word(None, "".join(kept), splits=splits, tilde=tilde, globs=not (splits or kept))
+                return Word(None, "".join(kept), splits=splits, tilde=tilde, globs=not splits)
             kept.append(character)
             place += 1
     text = "".join(kept)

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.paths import covering, is_absolute, is_under, normalize, problem_with, process_place, roots
+from policy.paths import (
+    covering,
+    is_absolute,
+    is_share,
+    is_under,
+    normalize,
+    problem_with,
+    process_place,
+    repository_place,
+    roots,
+)
 
 if TYPE_CHECKING:
     from policy.facts import OsFamily
@@ -211,3 +221,248 @@ def test_no_spelling_raises(path: str, root: str, os: OsFamily) -> None:
     normalize(path, os, cwd=root, home=root)
     is_under(path, root, os)
     problem_with(path, os)
+
+
+@pytest.mark.parametrize(
+    ("os", "path", "expected"),
+    [
+        ("posix", "", "."),
+        ("windows", "", "."),
+        ("posix", "a/.", "a"),
+        ("posix", "./a", "a"),
+        ("posix", "...", "..."),
+        ("posix", "../..", "../.."),
+        ("posix", "a\\b", "a\\b"),
+        ("posix", "c:/a", "c:/a"),
+        ("windows", "a/b\\..\\c", "a\\c"),
+        ("windows", "c:a\\b", "C:a\\b"),
+        ("windows", "c:", "C:"),
+        ("windows", "\\a\\b", "\\a\\b"),
+        ("windows", "/", "\\"),
+        ("windows", "xc:\\a", "xc:\\a"),
+        ("windows", "\\\\srv", "\\srv"),
+        ("windows", "\\\\srv\\share", "\\\\srv\\share\\"),
+        ("windows", "///srv//share//a", "\\\\srv\\share\\a"),
+        ("windows", "a//srv/share", "a\\srv\\share"),
+    ],
+)
+def test_more_normal_forms(os: OsFamily, path: str, expected: str) -> None:
+    assert normalize(path, os) == expected
+
+
+@pytest.mark.parametrize(
+    ("os", "path", "expected"),
+    [
+        ("posix", "~", "/h"),
+        ("posix", "~/a", "/h/a"),
+        ("posix", "~a", "/w/~a"),
+        ("posix", "~\\a", "/w/~\\a"),
+        ("posix", "a/~", "/w/a/~"),
+        ("posix", "/a", "/a"),
+        ("windows", "~\\a", "C:\\h\\a"),
+        ("windows", "~/a", "C:\\h\\a"),
+        ("windows", "~", "C:\\h"),
+        ("windows", "/a", "D:\\a"),
+        ("windows", "\\a", "D:\\a"),
+        ("windows", "a", "D:\\w\\a"),
+        ("windows", "E:a", "E:a"),
+        ("windows", "E:\\a", "E:\\a"),
+        ("windows", "xE:a", "D:\\w\\xE:a"),
+    ],
+)
+def test_home_and_working_directory_stand_for_what_is_missing(os: OsFamily, path: str, expected: str) -> None:
+    cwd, home = ("/w", "/h") if os == "posix" else ("D:\\w", "C:\\h")
+    assert normalize(path, os, cwd=cwd, home=home) == expected
+
+
+def test_without_a_home_a_tilde_is_a_name() -> None:
+    assert normalize("~/a", "posix", cwd="/w") == "/w/~/a"
+    assert normalize("~", "posix") == "~"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("C:\\a", True),
+        ("c:/a", True),
+        ("C:a", False),
+        ("\\a", False),
+        ("\\\\srv\\share", True),
+        ("\\\\srv", False),
+        ("//srv/share/a", True),
+        ("xC:\\a", False),
+        ("x\\\\srv\\share", False),
+        ("a", False),
+        ("", False),
+    ],
+)
+def test_absolute_on_windows_is_with_drive_or_share(path: str, expected: bool) -> None:
+    assert is_absolute(path, "windows") is expected
+
+
+def test_a_share_is_known_by_its_start() -> None:
+    assert is_share("\\\\srv\\share\\a", "windows")
+    assert not is_share("C:\\a", "windows")
+    assert not is_share("\\\\srv\\share", "posix")
+
+
+def test_what_is_not_absolute_is_under_nothing_and_nothing_under_it() -> None:
+    for path, root in (("a/b", "/a"), ("/a/b", "a"), ("a/b", "a"), ("/a", ""), ("", "/")):
+        assert not is_under(path, root, "posix")
+    assert not is_under("C:a\\b", "C:\\", "windows")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/proc", "/proc"),
+        ("/x/../proc/a", "/proc"),
+        ("/./proc", "/proc"),
+        ("/dev/./fd/1", "/dev/fd"),
+        ("/dev/x/../fd", "/dev/fd"),
+        ("/a/proc", None),
+        ("/a/b/proc", None),
+        ("/dev/fd/../../proc", "/dev/fd"),
+        ("/procs", None),
+        ("/a/dev/fd", None),
+        ("/proc.", None),
+        ("/a/proc/../../proc", "/proc"),
+        ("/../../proc", "/proc"),
+    ],
+)
+def test_places_that_differ_from_process_to_process(path: str, expected: str | None) -> None:
+    assert process_place(path, "posix") == expected
+
+
+@pytest.mark.parametrize(
+    ("os", "path", "allowed", "expected"),
+    [
+        ("posix", "/w/.git", None, ".git"),
+        ("posix", "/w/.git", ["/w"], ".git"),
+        ("posix", "/w/.git", ["/w/.git"], None),
+        ("posix", "/w/.git/config", ["/w/.git"], None),
+        ("posix", "/w/.git/config", ["/v/.git"], ".git/config"),
+        ("posix", "/w/.git/config", [], ".git/config"),
+        ("posix", "/w/.git/config.worktree", ["/w"], ".git/config.worktree"),
+        ("posix", "/w/.git/hooks", ["/w"], ".git/hooks"),
+        ("posix", "/w/.git/hooks/a/b", ["/w"], ".git/hooks"),
+        ("posix", "/w/.git/modules/a/hooks/b", ["/w"], ".git/hooks"),
+        ("posix", "/w/.git/modules/a/config", ["/w"], ".git/config"),
+        ("posix", "/w/.git/hooks/config", ["/w"], ".git/hooks"),
+        ("posix", "/w/.git/config/a", ["/w"], None),
+        ("posix", "/w/.git/HEAD", ["/w"], None),
+        ("posix", "/w/.gitx/config", ["/w"], None),
+        ("posix", "/w/x.git/config", ["/w"], None),
+        ("posix", "/w/a\\.git", ["/w"], None),
+        ("posix", "/w/a/.git/b/.git", ["/w"], ".git"),
+        ("windows", "C:\\w\\.git\\config", ["C:\\w"], ".git/config"),
+        ("windows", "C:\\w\\.git\\config", ["C:\\w\\.git"], None),
+        ("windows", "C:\\w\\.git\\config", ["C:/w/.git"], None),
+        ("windows", "C:\\w\\.GIT", ["C:\\w"], ".git"),
+        ("windows", "C:\\w\\a", ["C:\\w"], None),
+    ],
+)
+def test_what_git_runs_by(os: OsFamily, path: str, allowed: list[str] | None, expected: str | None) -> None:
+    assert repository_place(path, allowed, os) == expected
+
+
+LONGEST: dict[OsFamily, int] = {"posix": 4_096, "windows": 32_000}
+
+
+@pytest.mark.parametrize("os", ["posix", "windows"])
+def test_a_path_is_as_long_as_its_system_takes(os: OsFamily) -> None:
+    root = ROOTS[os]
+    assert problem_with(root + "a" * (LONGEST[os] - len(root)), os) is None
+    assert problem_with(root + "a" * (LONGEST[os] - len(root) + 1), os) is not None
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("\\\\?\\C:\\a", "a device or verbatim prefix"),
+        ("\\\\?a", "a device or verbatim prefix"),
+        ("\\\\.\\a", "a device or verbatim prefix"),
+        ("\\\\.a\\b", "a device or verbatim prefix"),
+        ("\\??\\C:\\a", "a device or verbatim prefix"),
+        ("//./a", "a device or verbatim prefix"),
+        ("C:a", "a drive's current directory"),
+        ("C:", "a drive's current directory"),
+        ("\\a", "the current drive"),
+        ("/a", "the current drive"),
+        ("C:\\a:b", "an alternate stream"),
+        ("a:b", "a drive's current directory"),
+        ("ab:c", "an alternate stream"),
+        ("\\\\srv\\s\\a:b", "an alternate stream"),
+        ("C:\\a<b", "a character"),
+        ("C:\\a>b", "a character"),
+        ('C:\\a"b', "a character"),
+        ("C:\\a|b", "a character"),
+        ("C:\\a?b", "a character"),
+        ("C:\\a*b", "a character"),
+        ("C:\\a\x01b", "a character"),
+        ("C:\\a\x1fb", "a character"),
+        ("C:\\a.", "ends in a dot or space"),
+        ("C:\\a \\b", "ends in a dot or space"),
+        ("C:\\...", "ends in a dot or space"),
+        ("C:\\CON", "a device"),
+        ("C:\\prn.txt", "a device"),
+        ("C:\\AUX", "a device"),
+        ("C:\\NUL .txt", "a device"),
+        ("C:\\CONIN$", "a device"),
+        ("C:\\CONOUT$", "a device"),
+        ("C:\\CLOCK$", "a device"),
+        ("C:\\COM0", "a device"),
+        ("C:\\LPT9.x", "a device"),
+        ("C:\\COM\u00b2", "a device"),
+        ("C:\\LONGNA~1.TXT", "a short (8.3) name"),
+        ("C:\\A~123456", "a short (8.3) name"),
+        ("C:\\A~1.", "ends in a dot or space"),
+        ("a\\NUL", "a device"),
+    ],
+)
+def test_why_a_spelling_of_windows_is_refused(path: str, said: str) -> None:
+    assert said in str(problem_with(path, "windows"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "C:\\a.b", "C:\\.a", "C:\\CONx", "C:\\xCON", "C:\\COM", "C:\\COM12", "C:\\LPTx", "C:\\A~1234567", "C:\\A~B",
+        "C:\\TOOLONGX~1", "C:\\A~1.LONG", "C:\\xA~1 b", "C:\\a\\..\\b", ".", "..", "\\\\srv\\share\\a", "C:\\a\\",
+        "C:\\a!b", "C:\\a b",
+    ],
+)  # fmt: skip
+def test_spellings_of_windows_that_only_look_like_that(path: str) -> None:
+    assert problem_with(path, "windows") is None
+
+
+IGNORED = (
+    0xAD, 0x34F, 0x61C, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x180B, 0x180F, 0x200B, 0x200F, 0x202A, 0x202E, 0x2060, 0x206F,
+    0x3164, 0xFE00, 0xFE0F, 0xFEFF, 0xFFA0, 0xFFF0, 0xFFF8, 0x1BCA0, 0x1BCA3, 0x1D173, 0x1D17A, 0xE0000, 0xE0FFF,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("character", list(map(chr, IGNORED)))
+def test_characters_that_file_systems_leave_out_of_names(character: str) -> None:
+    assert is_under(f"/h/.s{character}sh/id", "/h/.ssh", "posix", "wide")
+    assert not is_under(f"/h/.s{character}sh/id", "/h/.ssh", "posix")
+
+
+def test_letters_of_windows_are_folded_one_by_one() -> None:
+    assert is_under("C:\\\u00c4\\a", "c:\\\u00e4", "windows")
+    for one, other in (
+        ("\u00df", "ss"),
+        ("\u0130", "i"),
+        ("\u017f", "s"),
+        ("\u212a", "k"),
+        ("\u1e9e", "\u00df"),
+        ("\u2126", "\u03c9"),
+    ):
+        assert not is_under(f"C:\\{one}\\a", f"C:\\{other}", "windows")
+    assert not is_under("/\u00c4/a", "/\u00e4", "posix")
+
+
+def test_the_first_entry_that_is_not_absolute_is_told() -> None:
+    assert roots(["/a", "b", "c"], "posix", "wide").relative == "b"
+    assert roots([], "posix", "wide") == ({}, 0, None)
+    assert roots(["/a", "/abc"], "posix", "narrow").longest == 4

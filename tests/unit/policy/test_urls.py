@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.check import check_tool
-from policy.urls import UrlProblem, address_is_public, host_of, is_local_name
+from policy.urls import (
+    UrlProblem,
+    address_is_public,
+    canonical_domain,
+    domain_rules,
+    host_of,
+    is_address,
+    is_local_name,
+    matching_rule,
+    port_of,
+)
 
 from .helpers import NOW, bundle, url
 
@@ -81,6 +91,65 @@ def test_addresses_that_are_not_public(address: str) -> None:
 )
 def test_addresses_that_are_public(address: str) -> None:
     assert address_is_public(address)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "before", "behind"),
+    [
+        ("0.0.0.0", "0.255.255.255", None, "1.0.0.0"),
+        ("10.0.0.0", "10.255.255.255", "9.255.255.255", "11.0.0.0"),
+        ("100.64.0.0", "100.127.255.255", "100.63.255.255", "100.128.0.0"),
+        ("127.0.0.0", "127.255.255.255", "126.255.255.255", "128.0.0.0"),
+        ("169.254.0.0", "169.254.255.255", "169.253.255.255", "169.255.0.0"),
+        ("172.16.0.0", "172.31.255.255", "172.15.255.255", "172.32.0.0"),
+        ("192.0.0.0", "192.0.0.255", "191.255.255.255", "192.0.1.0"),
+        ("192.0.2.0", "192.0.2.255", "192.0.1.255", "192.0.3.0"),
+        ("192.88.99.0", "192.88.99.255", "192.88.98.255", "192.88.100.0"),
+        ("192.168.0.0", "192.168.255.255", "192.167.255.255", "192.169.0.0"),
+        ("198.18.0.0", "198.19.255.255", "198.17.255.255", "198.20.0.0"),
+        ("198.51.100.0", "198.51.100.255", "198.51.99.255", "198.51.101.0"),
+        ("203.0.113.0", "203.0.113.255", "203.0.112.255", "203.0.114.0"),
+        ("224.0.0.0", "239.255.255.255", "223.255.255.255", None),
+        ("240.0.0.0", "255.255.255.255", None, None),
+        ("168.63.129.16", "168.63.129.16", "168.63.129.15", "168.63.129.17"),
+        ("::", "1fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", None, "2000::"),
+        ("4000::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "3fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", None),
+        ("2001::", "2001:1ff:ffff:ffff:ffff:ffff:ffff:ffff", "2000:ffff::1", "2001:200::"),
+        ("2001:db8::", "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff", "2001:db7::1", "2001:db9::"),
+        ("3fff::", "3fff:fff:ffff:ffff:ffff:ffff:ffff:ffff", "3ffe:ffff::1", "3fff:1000::"),
+    ],
+)
+def test_a_network_ends_where_it_ends(first: str, last: str, before: str | None, behind: str | None) -> None:
+    assert not address_is_public(first)
+    assert not address_is_public(last)
+    assert before is None or address_is_public(before)
+    assert behind is None or address_is_public(behind)
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "::{}",
+        "::ffff:{}",
+        "::ffff:0:{}",
+        "64:ff9b::{}",
+        "2002:{}::",
+        "2002:{}:ffff:ffff:ffff:ffff:ffff",
+        "2606:4700::5efe:{}",
+        "2606:4700::200:5efe:{}",
+    ],
+)
+def test_an_address_inside_of_another_is_judged_as_what_it_is(inside: str) -> None:
+    assert address_is_public(inside.format("101:101"))
+    assert not address_is_public(inside.format("7f00:1"))
+    assert not address_is_public(inside.format("a00:1"))
+
+
+def test_what_only_looks_like_an_address_inside_of_another_is_none() -> None:
+    assert address_is_public("2003:7f00:1::")
+    assert address_is_public("2606:4700::5eff:7f00:1")
+    assert not address_is_public("64:ff9c::101:101")
+    assert not address_is_public("::1:0:101:101")
 
 
 def decide(text: str, *addresses: str, **lists: object) -> tuple[str, str]:
@@ -164,3 +233,152 @@ def test_no_text_raises_anything_else(text: str) -> None:
         except UrlProblem:
             continue
         assert host_of(f"http://[{host}]/" if ":" in host else f"http://{host}/") == host
+
+
+LABEL = "a" * 63
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        (f"{LABEL}.com", f"{LABEL}.com"),
+        (f"a{LABEL}.com", None),
+        (f"{LABEL}.{LABEL}.{LABEL}.{'a' * 61}", f"{LABEL}.{LABEL}.{LABEL}.{'a' * 61}"),
+        (f"{LABEL}.{LABEL}.{LABEL}.{'a' * 62}", None),
+        ("a-.com", None),
+        ("a_b.com", "a_b.com"),
+        ("a.com..", None),
+        (".com", None),
+        ("a.com:", "a.com"),
+        ("a.com:65535", "a.com"),
+        ("a.com:65536", None),
+        ("a.com:000001", None),
+        ("a.com:x", None),
+        ("[1.2.3.4]", None),
+        ("[::1]x", None),
+        ("a[::1]", None),
+        ("[::1%1]", None),
+        ("0x", "0.0.0.0"),
+        ("0", "0.0.0.0"),
+        ("1.2.3.4.", "1.2.3.4"),
+        ("1.65535", "1.0.255.255"),
+        ("1.16777215", "1.255.255.255"),
+        ("1.16777216", None),
+        ("1.2.65535", "1.2.255.255"),
+        ("1.2.65536", None),
+        ("1.2.3.255", "1.2.3.255"),
+        ("1.2.3.256", None),
+        ("255.1", "255.0.0.1"),
+        ("256.1", None),
+        ("4294967295", "255.255.255.255"),
+        ("4294967296", None),
+        ("0xffffffff", "255.255.255.255"),
+        ("010.1", "8.0.0.1"),
+        ("0X7F.1", "127.0.0.1"),
+        ("1.x.2", None),
+        ("x.1", None),
+        ("1.0x.1", "1.0.0.1"),
+        ("1.2.3.4.5", None),
+        ("08", None),
+        ("0000000000000001", "0.0.0.1"),
+        ("00000000000000001", None),
+        ("1.2.3.4.com", "1.2.3.4.com"),
+        ("0xg.com", "0xg.com"),
+        ("a.0xg", "a.0xg"),
+        ("\u00fc" * 60 + ".example", None),
+    ],
+)
+def test_hosts_up_to_their_limits(host: str, expected: str | None) -> None:
+    try:
+        found: str | None = host_of(f"http://{host}/")
+    except UrlProblem:
+        found = None
+    assert found == expected
+
+
+@pytest.mark.parametrize("character", [" ", "\t", "\n", "\x00", "\x1f", "\x7f"])
+def test_white_space_and_control_characters_are_refused_wherever_they_stand(character: str) -> None:
+    with pytest.raises(UrlProblem):
+        host_of(f"http://a.com/{character}")
+    assert host_of("http://a.com/\x80!") == "a.com"
+
+
+def test_a_port_is_told_where_there_is_one() -> None:
+    assert port_of("http://a.com:8080/") == 8080
+    assert port_of("http://a.com/") is port_of("http://a.com:/") is None
+    with pytest.raises(UrlProblem):
+        port_of("http://u@a.com/")
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("Example.COM.", "example.com"),
+        ("*.Example.com", "*.example.com"),
+        ("::1", "::1"),
+        ("[::1]", "::1"),
+        ("::ffff:1.2.3.4", "::ffff:102:304"),
+        ("::FFFF:FFFF:1", "::ffff:ffff:1"),
+        ("127.1", "127.0.0.1"),
+        ("*.*.com", None),
+        ("a:1", None),
+        ("*", None),
+        ("", None),
+        ("b\u00fccher.example", "xn--bcher-kva.example"),
+    ],
+)
+def test_domain_rules_have_one_spelling(entry: str, expected: str | None) -> None:
+    try:
+        found: str | None = canonical_domain(entry)
+    except UrlProblem:
+        found = None
+    assert found == expected
+
+
+def test_a_star_covers_names_and_no_addresses() -> None:
+    table = domain_rules(["*.example.com"])
+    assert matching_rule("a.b.example.com", table) == "*.example.com"
+    assert matching_rule("example.com", table) is None
+    assert matching_rule("10.0.0.1", {"*.0.0.1": "*.0.0.1"}) is None
+    assert matching_rule("a.com", {"*.com": "*.com"}) == "*.com"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "localhost", "local", "internal", "localdomain", "home", "corp", "lan", "intranet", "private", "home.arpa",
+    ],
+)  # fmt: skip
+def test_names_that_stay_in_a_network_are_local_with_whatever_is_below(name: str) -> None:
+    assert is_local_name(name)
+    assert is_local_name(f"a.{name}")
+    assert is_local_name(f"a.b.{name}")
+    assert not is_local_name(f"{name}.example")
+    assert not is_local_name(f"a{name}.example.org")
+
+
+def test_arpa_alone_and_addresses_are_no_local_names() -> None:
+    assert not is_local_name("in-addr.arpa")
+    assert not is_local_name("xhome.arpa")
+    assert not is_local_name("127.0.0.1")
+    assert not is_local_name("::1")
+    assert is_address("::1")
+    assert is_address("1.2.3.4")
+    assert not is_address("a.com")
+    assert not is_address("1.com")
+
+
+def test_a_blocked_domain_goes_before_an_allowed_one_and_an_unreadable_entry_before_all() -> None:
+    rule = "capabilities[Network.Http]"
+    assert (
+        decide("https://a.com", allowedDomains=["a.com"], blockedDomains=["*.com"])[1]
+        == f"{rule}.blockedDomains: *.com"
+    )
+    assert decide("https://a.com", blockedDomains=["http://x/"])[1] == f"{rule}.blockedDomains: http://x/"
+    assert decide("https://b.com", allowedDomains=["a.com", "x y"]) == ("DENIED", f"{rule}.allowedDomains")
+    assert decide("https://a.com", allowedDomains=["a.com"]) == ("ALLOWED", f"{rule}.allowedDomains: a.com")
+    assert decide("https://a.com") == ("ALLOWED", rule)
+    assert decide("http://10.0.0.1") == ("DENIED", rule)
+    assert decide("http://a.local", allowedDomains=["*.local"]) == ("DENIED", rule)
+    assert decide("http://a.com", "10.0.0.1", allowedDomains=["a.com"])[0] == "ALLOWED"
+    assert decide("http://1.1.1.1", "10.0.0.1")[0] == "DENIED"

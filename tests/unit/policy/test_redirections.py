@@ -1,0 +1,225 @@
+"""The files that a line opens, and every place where they may be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from policy.commands import MAX_COMMANDS, Redirection, SimpleCommand, parse, referenced_paths
+from policy.facts import CommandFacts
+
+from .helpers import NOW, bundle, shell
+
+if TYPE_CHECKING:
+    from policy.facts import ShellName
+
+HERE = ("",)
+
+
+def opened(line: str, shell_name: ShellName = "bash") -> list[tuple[str | None, str, tuple[str, ...]]]:
+    return [(one.path, one.mode, one.directories) for one in parse(line, shell_name).redirections]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ls > a", [("a", "write", HERE)]),
+        ("ls >> a", [("a", "write", HERE)]),
+        ("ls >| a", [("a", "write", HERE)]),
+        ("ls &> a", [("a", "write", HERE)]),
+        ("ls &>> a", [("a", "write", HERE)]),
+        ("ls >& a", [("a", "write", HERE)]),
+        ("ls < a", [("a", "read", HERE)]),
+        ("ls 2> a < b", [("a", "write", HERE), ("b", "read", HERE)]),
+        ("ls >&2 2>&1 <&0 2>&- 3>&1-", []),
+        ("ls >& 2a", [("2a", "write", HERE)]),
+        ("ls >& a-", [("a-", "write", HERE)]),
+        ("ls >& 1-2", [("1-2", "write", HERE)]),
+        ("ls > 2", [("2", "write", HERE)]),
+        ("ls > -", [("-", "write", HERE)]),
+        ("ls > ~/a", [("~/a", "write", HERE)]),
+        ("ls > ~", [("~", "write", HERE)]),
+        ("ls > '~/a'", [("./~/a", "write", HERE)]),
+        ("ls > '~'", [("./~", "write", HERE)]),
+        ("ls > /dev/null 2> /dev/stderr > /dev/stdout < /dev/stdin", []),
+        ("ls > /dev/nullx", [("/dev/nullx", "write", HERE)]),
+        ("cd a; ls > b", [("b", "write", ("", "a"))]),
+        ("cd a; cd b; ls > c", [("c", "write", ("", "a", "b", "a/b"))]),
+        ("cd a; ls > /b", [("/b", "write", ("", "a"))]),
+        ("cd /a; ls > b", [("b", "write", ("", "/a"))]),
+        ("cd /a/; ls > b", [("b", "write", ("", "/a/"))]),
+        ("cd; ls > /b", [("/b", "write", ("", "~"))]),
+        ("cd ~/a; ls > b", [("b", "write", ("", "~/a"))]),
+        ("cd -- a; ls > b", [("b", "write", ("", "a"))]),
+        ("cd --; ls > b", [("b", "write", ("", "~"))]),
+        ("chdir a; ls > b", [("b", "write", ("", "a"))]),
+        ("cd ..; ls > b", [("b", "write", ("", ".."))]),
+        ("cd ../..; ls > b", [("b", "write", ("", "../.."))]),
+        ("cd a.; ls > b", [("b", "write", ("", "a."))]),
+        ("cd a-; ls > b", [("b", "write", ("", "a-"))]),
+        ("pushd a; ls > /b", [("/b", "write", HERE)]),
+        ("pushd a; ls > ~/b", [("~/b", "write", HERE)]),
+    ],
+)
+def test_files_are_told_with_every_directory_that_they_may_be_in(
+    line: str, expected: list[tuple[str | None, str, tuple[str, ...]]]
+) -> None:
+    assert opened(line) == expected
+    assert not any("redirection" in reason for reason in parse(line).dynamic)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pushd a; ls > b",
+        "popd; ls > b",
+        "cd -; ls > b",
+        "cd ~+; ls > b",
+        "cd ~-; ls > b",
+        "cd ''; ls > b",
+        "cd $x; ls > b",
+        "cd a b; ls > b",
+        "cd -- a b; ls > b",
+        "cd -P a; ls > b",
+        "cd a/..; ls > b",
+        "cd ../a/..; ls > b",
+        "cd a; cd ..; ls > b",
+        "for x in a; do cd a; done; ls > b",
+        "cd a; cd b; cd c; cd d; ls > b",
+        "ls > b; pushd a",
+    ],
+)
+def test_a_directory_that_is_not_followed_leaves_relative_files_undecided(line: str) -> None:
+    assert opened(line) == [(None, "write", directories) for _, _, directories in opened(line)]
+    assert "a relative redirection after a change of directory that is not followed" in parse(line).dynamic
+
+
+def test_eight_places_are_followed_and_no_more() -> None:
+    assert len(opened("cd a; cd b; cd c; ls > d")[0][2]) == 8
+    assert opened("cd a; cd b; cd c; cd a; ls > d")[0][0] is None
+
+
+def test_a_directory_of_4096_characters_is_followed_and_no_longer_one() -> None:
+    assert opened(f"cd {'a' * 4_096}; ls > /b")[0][2] == ("", "a" * 4_096)
+    assert opened(f"cd {'a' * 4_097}; ls > b")[0][0] is None
+    assert opened(f"cd a; cd {'b' * 4_095}; ls > b")[0][0] is None
+    assert opened(f"cd a; cd {'b' * 4_094}; ls > b")[0][0] == "b"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("ls > $x", "a redirection to an expansion"),
+        ("ls > ~x", "a redirection to somebody's home directory"),
+        ("ls > ~x/~/", "a redirection to somebody's home directory"),
+        ("ls > /dev/tcp/h/1", "a redirection that opens a network connection"),
+        ("ls > /dev/udp/h/1", "a redirection that opens a network connection"),
+    ],
+)
+def test_what_is_not_followed_is_told(line: str, reason: str) -> None:
+    assert parse(line).dynamic == (reason,)
+
+
+def test_a_place_that_only_ends_like_a_connection_is_a_file() -> None:
+    assert parse("ls > a/dev/tcp/").dynamic == ()
+    assert parse("ls > /dev/tcp").dynamic == ()
+
+
+def test_the_paths_of_a_line_add_up_to_64_kib_at_most() -> None:
+    for length, count, is_fine in ((896, 64, True), (897, 64, False), (1, 508, True), (1, 509, False)):
+        line = "ls" + f" > {'a' * length}" * count
+        parsed = parse(line)
+        assert (parsed.dynamic == ()) is is_fine, (length, count)
+        assert (len(parsed.redirections) == count) is is_fine
+    assert "the line opens more files than are followed" in parse("ls" + " > $x" * 513).dynamic
+    assert "the line opens more files than are followed" not in parse("ls" + " > $x" * 512).dynamic
+    assert parse(f"cd {'b' * 63}; ls" + " > a" * 200).dynamic == ()
+    assert parse(f"cd {'b' * 80}; ls" + " > a" * 203).dynamic != ()
+
+
+def test_spellings_are_absolute_with_links_and_dots_left_in() -> None:
+    assert referenced_paths(parse("cd a; ls > ../b"), "/w", "/h") == ("/w/../b", "/w/a/../b")
+    assert referenced_paths(parse("cd /a/; ls > b"), "/w/", "/h") == ("/w/b", "/a/b")
+    assert referenced_paths(parse("cd; ls > b > ~/c > ~ < /d"), "/w", "/h") == ("/w/b", "/h/b", "/h/c", "/h", "/d")
+    assert referenced_paths(parse("ls > ~/b"), "/w", None) == ()
+    assert referenced_paths(parse("cd; ls > b > /c"), "/w", None) == ("/c",)
+    assert Redirection("~", "read").spellings("/w", None) == ()
+    assert Redirection(None, "read").spellings("/w", "/h") == ()
+    assert referenced_paths(parse("ls > b > b > $x"), "/w", None) == ("/w/b",)
+
+
+def test_a_program_has_a_name_without_its_directory() -> None:
+    assert SimpleCommand("/usr/bin/ls").name == "ls"
+    assert SimpleCommand("ls").name == "ls"
+    assert SimpleCommand(None).name is None
+
+
+def test_4000_commands_are_read_and_no_more() -> None:
+    """Most are started through each other, since so many beside each other are too much work before that."""
+    at_most = (";".join(["nice " * 15 + "a"] * 250)) + ";"
+    assert len(parse(at_most).commands) == MAX_COMMANDS
+    assert parse(at_most).dynamic == ()
+    more = parse(at_most + "b; c")
+    assert more.dynamic == (f"the line has more than {MAX_COMMANDS} commands",)
+    assert more.commands[MAX_COMMANDS:] == (SimpleCommand("b"),)
+
+
+def test_shells_in_shells_are_read_eight_deep() -> None:
+    for line in ("sh -c a", "sh -c 'sh -c a'"):
+        assert parse(line).commands[-1] == SimpleCommand("a")
+    deep = "eight"
+    for _ in range(8):
+        deep = "sh -c " + deep.replace("\\", "\\\\").replace(" ", "\\ ")
+    assert parse(deep, "bash").dynamic == ()
+    assert parse(deep).commands[-1] == SimpleCommand("eight")
+    too_deep = "sh -c " + deep.replace("\\", "\\\\").replace(" ", "\\ ")
+    assert "shells inside shells" in parse(too_deep).dynamic
+    assert SimpleCommand("eight") not in parse(too_deep).commands
+
+
+@pytest.mark.parametrize(
+    ("entry", "line", "decision", "rule"),
+    [
+        ({"allowedPaths": ["/w"]}, "ls > a", "ALLOWED", "capabilities[Shell.Exec]"),
+        ({"allowedPaths": ["/w"]}, "ls > /x", "DENIED", "capabilities[File.Write].allowedPaths"),
+        ({"allowedPaths": []}, "ls > $x", "DENIED", "capabilities[Shell.Exec].allowedPaths"),
+        ({"blockedPaths": ["/w"]}, "ls > $x", "DENIED", "capabilities[Shell.Exec].blockedPaths"),
+        ({"blockedPaths": []}, "ls > $x", "ALLOWED", "capabilities[Shell.Exec]"),
+        ({"requiresApproval": True}, "ls > $x", "APPROVAL_REQUIRED", "capabilities[File.Write].requiresApproval: true"),
+        ({"requiresApproval": True}, "ls > a", "APPROVAL_REQUIRED", "capabilities[File.Write].requiresApproval: true"),
+        ({}, "ls > /proc/self/mem", "DENIED", "builtin.processPlaces: /proc"),
+        ({}, "ls < $x", "DENIED", "capabilities"),
+        ({}, "ls < a", "DENIED", "capabilities"),
+    ],
+)
+def test_a_redirection_is_judged_as_access_to_its_file(
+    entry: dict[str, object], line: str, decision: str, rule: str
+) -> None:
+    from policy.check import check_tool
+
+    held = bundle({"name": "Shell.Exec"}, {"name": "File.Write", **entry})
+    real = {one: one for one in referenced_paths(parse(line), "/w", "/h")}
+    answer = check_tool(held, "Shell.Exec", CommandFacts(line, cwd="/w", home="/h", real_paths=real), now=NOW)
+    assert (answer.decision, answer.capability) == (decision, "Shell.Exec")
+    assert answer.rule.replace("capabilities[Shell.Exec].", "capabilities[File.Write].") == rule.replace(
+        "capabilities[Shell.Exec].", "capabilities[File.Write]."
+    )
+    if decision == "DENIED":
+        assert answer.reason.startswith("redirection (File.")
+    if decision == "APPROVAL_REQUIRED":
+        assert answer.risk_level == ("high" if "$" in line else "medium")
+
+
+def test_where_nobody_looked_nothing_is_written() -> None:
+    from policy.check import check_tool
+
+    held = bundle({"name": "Shell.Exec"}, {"name": "File.Write"})
+    for line, home in (("ls > a", "/h"), ("ls > ~/a", None)):
+        answer = check_tool(held, "Shell.Exec", CommandFacts(line, cwd="/w", home=home), now=NOW)
+        assert (answer.decision, answer.rule) == ("DENIED", "capabilities[Shell.Exec]")
+    assert shell("ls > a", links={"/w/a": "/proc/1/mem"}) == "DENIED"
+    assert shell("ls > a", links={"/w/a": "/etc/x"}) == "DENIED"
+    assert shell("cd sub; ls > a", links={"/w/a": "/etc/x"}) == "DENIED"
+    assert shell("cd sub; ls > a", links={"/w/sub/a": "/etc/x"}) == "DENIED"
+    assert shell("cd sub; ls > a") == "ALLOWED"

@@ -1,0 +1,86 @@
+"""One line for every row of the tables of `policy/`: what `tables/*.txt` say of it is what comes out.
+
+The lists are written by hand and not made from the tables, so that a row that goes missing there is missed here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from policy.decision import Decision
+from policy.facts import CommandFacts, ShellName
+from policy.options import TaskOptions, narrowed
+from policy.risk import assess
+
+from .helpers import bundle, shell
+
+FOLDER = Path(__file__).parent / "tables"
+LINES = [
+    "builtins", "git", "interpreters", "lines", "lines-sh", "lines-zsh", "options", "packages", "starters", "variables",
+    "windows-cmd", "windows-powershell", "wrappers",
+]  # fmt: skip
+GRANT: dict[str, Any] = {"blockedCommands": ["evil"]}
+"""Every program but one, so that what is denied is that one, or cannot be decided."""
+SHOWN = str.maketrans({"⏎": "\n", "⇥": "\t", "␋": "\v", "␇": "\a", "⍽": "\u00a0", "⎵": "\u2003"})
+
+
+def rows(name: str) -> list[tuple[str, str]]:
+    """Verdict and text of each line of a list, with the characters that `SHOWN` stands for."""
+    texts = (FOLDER / f"{name}.txt").read_text("utf-8").split("\n")
+    split = [text.split(maxsplit=1) for text in texts if text and not text.startswith("# ")]
+    return [(verdict, text.translate(SHOWN)) for verdict, text in split]
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_every_line_has_the_verdict_that_the_list_says(name: str) -> None:
+    shell_name: ShellName = next((one for one in get_args(ShellName) if name.endswith(f"-{one}")), "bash")
+    said = rows(name)
+    found = [(shell(line, shell_name=shell_name, **GRANT).lower(), line) for _, line in said]
+    assert [one for one, two in zip(found, said, strict=True) if one != two] == []
+    assert len(set(said)) == len(said)
+
+
+NETWORK = bundle({"name": "Shell.Exec"}, {"name": "File.Read"}, {"name": "File.Write"})
+WITHOUT = TaskOptions(allow_network=False)
+
+
+def without_network(line: str, shell_name: ShellName) -> str:
+    """The verdict on a line in a task from which the network is taken away."""
+    facts = CommandFacts(line, cwd="/w", shell=shell_name, real_paths={})
+    allowed = Decision("ALLOWED", "granted", "Shell.Exec", "capabilities[Shell.Exec]")
+    return narrowed(allowed, WITHOUT, NETWORK, facts, side_effects=True).decision.lower()
+
+
+def test_what_talks_over_the_network_is_taken_away_with_it() -> None:
+    said = rows("network")
+    found = [(without_network(line, "bash"), line) for _, line in said]
+    assert [one for one, two in zip(found, said, strict=True) if one != two] == []
+    assert without_network("iwr x", "powershell") == without_network("CURL.exe x", "cmd") == "denied"
+    assert without_network("gci x", "powershell") == without_network("dir x", "cmd") == "allowed"
+
+
+def test_a_list_of_blocked_commands_meets_an_alias_and_what_it_stands_for() -> None:
+    for alias, command in rows("powershell-aliases"):
+        for one in (alias, alias.upper(), command, f"{command}.exe"):
+            for other in (alias, command):
+                verdict = shell(f"{one} x", shell_name="powershell", blockedCommands=[other])
+                assert verdict == "DENIED", (one, other)
+        assert shell("Get-Date x", shell_name="powershell", blockedCommands=[alias]) == "ALLOWED"
+    for alias, command in {"erase": "del", "rd": "rmdir", "md": "mkdir", "chdir": "cd", "ren": "rename"}.items():
+        for one, other in ((alias, command), (command, alias), (alias, alias)):
+            assert shell(f"{one} x", shell_name="cmd", blockedCommands=[other]) == "DENIED", (one, other)
+        assert shell(f"{alias} x", shell_name="cmd", blockedCommands=["copy"]) == "ALLOWED"
+
+
+def test_a_program_that_is_not_known_makes_a_command_risky() -> None:
+    entry = bundle({"name": "Shell.Exec"}).capability("Shell.Exec")
+    assert entry is not None
+    known = (FOLDER / "known-programs.txt").read_text("utf-8").split("\n\n")[1].split()
+    for program in known:
+        line = {"[": "[ -f a ]", "env": "env", "git": "git log", "sed": "sed p"}.get(program, f"{program} x.py")
+        assert assess(entry, CommandFacts(line, cwd="/w")) == ("medium", ()), line
+    for program in ("rm", "curl", "mv", "bash", "x", "./ls", "LS"):
+        assert assess(entry, CommandFacts(f"{program} x", cwd="/w"))[0] == "high", program
