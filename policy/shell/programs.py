@@ -57,13 +57,14 @@ def _started_by(program: str, args: list[Word], found: Findings) -> list[list[Wo
     if base in tables.SHELLS:
         _shell(program, base, args, found)
         return []
-    if family_of(base) == "find":
+    family = family_of(base)
+    if family == "find":
         return _find_exec(args, found)
     if base in tables.SINGLE_RUNNERS:
         return _runner(base, args, found)
     if args and (base, args[0].text) in tables.RUNNERS:
         return _runner(f"{base} {args[0].text}", args[1:], found)
-    module = started_module(family_of(base), args)
+    module = started_module(family, args)
     if module is not None and module.args and (module.program, module.args[0].text) in tables.RUNNERS:
         return _runner(f"{module.program} {module.args[0].text}", module.args[1:], found)
     if base == "command" and args and args[0].text in {"-v", "-V"}:

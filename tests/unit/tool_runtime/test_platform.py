@@ -94,12 +94,11 @@ def test_git_starts_no_editor_and_reads_no_directory_that_looks_like_a_repositor
     assert git("commit", "--allow-empty", "-m", "x", cwd="work").returncode == 0
     assert not (tmp_path / "work" / "edited").exists()
 
+    # With a work tree elsewhere git takes such a directory for a repository, and asks the program that it names.
     assert git("init", "--bare", "bare").returncode == 0
-    (tmp_path / "bare" / "config").write_text(
-        "[core]\n\tbare = false\n\tworktree = .\n\tfsmonitor = touch ran; false\n"
-    )
-    git("status", cwd="bare")
-    assert not (tmp_path / "bare" / "ran").exists()
+    (tmp_path / "bare" / "config").write_text("[core]\n\tbare = false\n\tworktree = ..\n\tfsmonitor = touch ran\n")
+    assert "safe.bareRepository" in git("status", cwd="bare").stderr
+    assert not (tmp_path / "ran").exists()
     assert git("init", "--bare", "origin").returncode == 0
     assert git("push", "../origin", "HEAD:main", cwd="work").returncode == 0
     assert git("clone", "origin", "copy").returncode == 0
