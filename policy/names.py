@@ -33,3 +33,19 @@ ANY_SESSION = "*"
 def words(text: str) -> frozenset[str]:
     """The words of a text, for tables of names."""
     return frozenset(text.split())
+
+
+_GNU = words(
+    "[ awk b2sum base32 base64 basename cat chcon chgrp chmod chown chroot cksum comm cp csplit cut date dd df dir "
+    "dirname du echo egrep env expand expr factor false fgrep find fmt fold grep head hostid id install join kill "
+    "link ln locate logname ls make md5sum mkdir mkfifo mknod mktemp mv nice nl nohup nproc numfmt od paste patch "
+    "pathchk pr printenv printf ptx pwd readlink realpath rm rmdir runcon sed seq sha1sum sha256sum sha512sum shred "
+    "shuf sleep sort split stat stdbuf stty sum sync tac tail tar tee test time timeout touch tr true truncate tsort "
+    "tty uname unexpand uniq unlink uptime users vdir wc who whoami xargs yes"
+)
+
+
+def without_g(name: str) -> str:
+    """The name of a GNU program as it is on Linux, for one that other systems spell with a `g` in front (`gtimeout`);
+    any other name as it is. Expects lower case."""
+    return name[1:] if name[:1] == "g" and name[1:] in _GNU else name

@@ -22,8 +22,7 @@ def url_rules(case: Case) -> Decision | str | None:
         host = urls.host_of(facts.url)
     except urls.UrlProblem as problem:
         return denied(entry.name, where(entry), str(problem))
-    blocked_table = _domain_table(case, "blocked")
-    blocked = blocked_table.get("") or urls.matching_rule(host, blocked_table)
+    blocked = urls.blocking_rule(host, _domain_table(case, "blocked"))
     if blocked is not None:
         return denied(entry.name, where(entry, "blockedDomains", blocked), f"domain is blocked: {host}")
     admitted = None

@@ -134,6 +134,33 @@ def address_is_public(address: str) -> bool:
     return _v4_is_public(parsed) if parsed.version == 4 else _v6_is_public(parsed)
 
 
+def embedded_v4(host: str) -> str | None:
+    """The IPv4 address that a canonical host, an IPv6 literal, carries; None for any other host. For refusing alone:
+    whether the address is reached depends on the network."""
+    from ipaddress import IPv4Address, IPv6Address
+
+    if ":" not in host:
+        return None
+    address = IPv6Address(host)
+    number = int(address)
+    if (number >> 32) & 0xFFFF_FFFF in _ISATAP:
+        return str(IPv4Address(number & 0xFFFF_FFFF))
+    for network, shift in _tables()[3]:
+        if address in network:
+            return str(IPv4Address((number >> shift) & 0xFFFF_FFFF))
+    return None
+
+
+def blocking_rule(host: str, table: dict[str, str]) -> str | None:
+    """The entry of `domain_rules(…)` that refuses a canonical host: one that can't be read, one that matches it, or one
+    for the same IPv4 address, whether host or entry carries that in an IPv6 address."""
+    found = table.get("") or matching_rule(host, table)
+    if found is not None or not is_address(host):
+        return found
+    wanted = embedded_v4(host) or host
+    return next((entry for rule, entry in table.items() if (embedded_v4(rule) or rule) == wanted), None)
+
+
 def _v4_is_public(address: IPv4Address) -> bool:
     return not any(address in network for network in _tables()[0])
 

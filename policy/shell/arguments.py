@@ -6,34 +6,51 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 
+from policy.names import without_g
 from policy.shell import tables as tables
-from policy.shell.code import judge_interpreter
+from policy.shell.code import judge_interpreter, started_module
 from policy.shell.findings import Findings, check_assignment
+from policy.shell.long_options import may_mean
 from policy.shell.starters import STARTERS, judge_starter
 from policy.shell.words import Word
 
 _VERSION = "0123456789."
+_NOTHING = re.compile(r"(?!)")
+_AWK_RISKY = re.compile(r"system|getline|@|\|")
+_AWK_PATTERN = re.compile(r"\A\s*(?:\$[0-9A-Za-z]+\s*!?~)?\s*!?\s*/(?!=)(?:[^\[\\/\n]|\\[^\n])*/")
+"""A regular expression with which an awk program starts. It has no brackets, so all awks see its end in one place."""
+_TAR_VALUED = frozenset("bfgCFHIKLNTVX")
 
 
 def judge_arguments(program: str, args: list[Word], found: Findings, base: str | None = None) -> None:
     """Notes what a program is made to do by its arguments. `program` is as it is spelled; its letter case says little,
     for there are file systems that ignore it. `base` is its base name where that is not POSIX's."""
+    on_windows = base is not None
     base = base_name(program) if base is None else base
-    family = base.rstrip(_VERSION).removesuffix("-") or base
-    family = tables.SAME_PROGRAM.get(family, family)
+    family = family_of(base)
     judge_starter(program, base if base in STARTERS else family, args, found)
     judge_interpreter(program, family, args, found)
-    risky = tables.RISKY_OPTIONS.get(family)
-    if risky is not None:
-        _options(family, risky, args, found)
+    module = started_module(family, args)
+    if module is not None:
+        judge_starter(program, module.program, module.args, found)
+    if family in tables.RISKY_OPTIONS or family in tables.LONG_OPTIONS:
+        _options(family, args, found)
+    if family == "tar":
+        _tar(args, found, drives=on_windows)
     judge = _ARGUMENT_JUDGES.get(family) or _ARGUMENT_JUDGES.get(base)
     if judge is not None:
         judge(base, args, found)
 
 
 def base_name(program: str) -> str:
-    """A program's name without its directory, in lower case."""
-    return program.rsplit("/", 1)[-1].casefold()
+    """A program's name without its directory, in lower case, and without the `g` that some systems put in front."""
+    return without_g(program.rsplit("/", 1)[-1].casefold())
+
+
+def family_of(base: str) -> str:
+    """The name that the tables know a program by: without version, one for those that take the same arguments."""
+    family = base.rstrip(_VERSION).removesuffix("-") or base
+    return tables.SAME_PROGRAM.get(family, family)
 
 
 def _one_line(text: str) -> str:
@@ -41,15 +58,46 @@ def _one_line(text: str) -> str:
     return text.replace("\n", " ")
 
 
-def _options(base: str, risky: re.Pattern[str], args: list[Word], found: Findings) -> None:
+def _options(base: str, args: list[Word], found: Findings) -> None:
+    risky = tables.RISKY_OPTIONS.get(base, _NOTHING)
+    names, whole = tables.LONG_OPTIONS.get(base, ()), tables.WHOLE_NAMES.get(base, frozenset())
     for place, word in enumerate(args):
         text = word.text
         if text is not None and base == "tar" and place == 0 and not text.startswith("-"):
             text = "-" + text
-        if text is not None and risky.fullmatch(_one_line(text)):
+        if text is not None and (risky.fullmatch(_one_line(text)) or may_mean(text, names, whole)):
             found.doubt(f"{base} {word.text} runs or writes something else")
         elif word.may_be_option:
             found.doubt(f"{base} is given an expansion that may become an option")
+
+
+def _tar(args: list[Word], found: Findings, *, drives: bool) -> None:
+    """GNU tar starts a remote shell for an archive whose name has a colon before any slash. Each word that may be the
+    archive's name is looked at: behind a cluster of letters as many as these take."""
+    if any(word.text == "--force-local" for word in args):
+        return
+    awaited = 0
+    for place, word in enumerate(args):
+        text = word.prefix if word.text is None else word.text
+        names = [text] if awaited > 0 else []
+        awaited = max(awaited - 1, 0)
+        if text.startswith("--"):
+            _, assigns, value = text.partition("=")
+            if may_mean(text, ("file",)):
+                names += [value] if assigns else []
+                awaited = max(awaited, 0 if assigns else 1)
+        elif (place == 0 or text.startswith("-")) and "f" in text:
+            names += [text.partition("f")[2]] if text.startswith("-") else []
+            awaited = max(awaited, sum(letter in _TAR_VALUED for letter in text))
+        if any(_is_remote(name, whole=word.text is not None, drives=drives) for name in names):
+            found.doubt("tar is given an archive that may be on another machine")
+
+
+def _is_remote(name: str, *, whole: bool, drives: bool) -> bool:
+    head, slash, _ = name.partition("/")
+    if drives and re.match(r"[A-Za-z]:\\|[A-Za-z]:\Z", head):
+        return False
+    return ":" in head or not (whole or slash)
 
 
 def _sed(base: str, args: list[Word], found: Findings) -> None:
@@ -70,78 +118,16 @@ def _awk(base: str, args: list[Word], found: Findings) -> None:
             found.doubt(f"{base} is given a program that is not in the line")
             return
         else:
-            if tables.AWK_RISKY.search(text.replace("||", " ")) or -1 < text.find("print") < text.rfind(">"):
+            text = _AWK_PATTERN.sub("", text)
+            if _AWK_RISKY.search(text.replace("||", " ")) or -1 < text.find("print") < text.rfind(">"):
                 found.doubt(f"{base} is given a program that may run or write something")
             return
 
 
-def _git(_base: str, args: list[Word], found: Findings) -> None:
-    rest = list(args)
-    while rest and (rest[0].text is None or rest[0].text.startswith("-")):
-        option = rest.pop(0)
-        if option.text == "-C" and rest and not rest[0].is_several:
-            rest.pop(0)
-        elif option.text not in tables.GIT_GLOBAL_FLAGS:
-            found.doubt(f"git {option.text or 'with an expansion'} is not followed")
-            return
-    if not rest:
-        return
-    subcommand = rest[0].text or ""
-    if subcommand not in tables.GIT_SUBCOMMANDS:
-        found.doubt(f"git {subcommand} may be an alias, or starts other programs")
-    elif subcommand == "config":
-        _git_config(rest[1:], found)
-    else:
-        _git_arguments(subcommand, rest[1:], found)
+def _git(base: str, args: list[Word], found: Findings) -> None:
+    from policy.shell.git import judge_git  # its patterns are large
 
-
-def _git_config(args: list[Word], found: Findings) -> None:
-    words = [word for word in args if word.text not in tables.GIT_CONFIG_SCOPES]
-    first = words[0].text if words else None
-    options = [word for word in words[1:] if word.may_be_option or (word.text or "").startswith("-")]
-    if options or (first not in tables.GIT_CONFIG_READS and first not in tables.GIT_CONFIG_HARMLESS):
-        found.doubt("git config changes what git runs")
-
-
-def _git_arguments(subcommand: str, args: list[Word], found: Findings) -> None:
-    own = tables.GIT_RULES.get(subcommand)
-    for place, word in enumerate(args):
-        text = word.text
-        if text in {"--", "--end-of-options"}:
-            _git_operands(subcommand, args[place + 1 :], found)
-            return
-        if place and not word.is_several and _is_message(subcommand, args, place):
-            continue
-        if word.may_be_option:
-            found.doubt("git is given an expansion that may become an option")
-        elif text is not None and _git_risky(subcommand, _one_line(text), own):
-            found.doubt(f"git {subcommand} {text} runs or writes something else")
-
-
-def _is_message(subcommand: str, args: list[Word], place: int) -> bool:
-    """Whether a word is the value of `-m`, and that is an option for certain: not itself the value of another one."""
-    if args[place - 1].text not in tables.GIT_VALUE_FOLLOWS:
-        return False
-    if subcommand == "merge":
-        before = args[place - 2].text if place > 1 else ""
-        return before is not None and (not before.startswith("-") or before in tables.GIT_BEFORE_MESSAGE)
-    return subcommand in tables.GIT_MESSAGES or (subcommand == "stash" and args[0].text in {"push", "save"})
-
-
-def _git_operands(subcommand: str, args: list[Word], found: Findings) -> None:
-    """What stands behind `--`: no options, but it may be an address."""
-    if subcommand not in tables.GIT_ADDRESSED:
-        return
-    if any(word.may_be_option if word.text is None else tables.GIT_ADDRESS.fullmatch(word.text) for word in args):
-        found.doubt(f"git {subcommand} may be given an address that starts a program")
-
-
-def _git_risky(subcommand: str, text: str, own: re.Pattern[str] | None) -> bool:
-    if own and own.fullmatch(text):
-        return True
-    if not tables.GIT_RISKY.fullmatch(text):
-        return False
-    return not any(text.startswith(start) and subcommand in harmless for start, harmless in tables.GIT_HARMLESS)
+    judge_git(base, args, found)
 
 
 def _naming(base: str, args: list[Word], found: Findings) -> None:
@@ -179,6 +165,6 @@ _ARGUMENT_JUDGES: dict[str, _Judge] = {
     "printf": _printf,
     "test": _test,
     "[": _test,
-    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
+    **dict.fromkeys(("awk", "gawk", "mawk", "nawk", "original-awk", "bwk"), _awk),
     **dict.fromkeys(tables.NAMING_BUILTINS - {"printf", "test", "["}, _naming),
 }

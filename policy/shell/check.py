@@ -10,6 +10,7 @@ from policy.case import PROCESS_RULE, approval_needed, denied, where
 from policy.commands import ParsedCommand, Redirection, SimpleCommand, parse, real_path_of
 from policy.facts import CommandFacts, PathFacts, ShellName
 from policy.names import CapabilityName as Name
+from policy.names import without_g
 from policy.paths import is_absolute, process_place
 
 if TYPE_CHECKING:
@@ -129,9 +130,9 @@ def _narrow_name(program: str, shell: ShellName) -> str:
 
 
 def wide_name(program: str, shell: ShellName) -> str:
-    """To refuse: without directory, letter case and alias."""
+    """To refuse: without directory, letter case, alias, and the `g` in front of a GNU program's name."""
     if shell not in _WINDOWS_SHELLS:
-        return program.rsplit("/", 1)[-1].casefold()
+        return without_g(program.rsplit("/", 1)[-1].casefold())
     from policy.shell.windows import ALIASES, CMD_ALIASES, base_name
 
     name = base_name(program)

@@ -75,10 +75,39 @@ INTERPRETERS: dict[str, Interpreter] = {
 _MODULE = re.compile(rf"-{_PYTHON_FLAGS}m(.*)")
 _CODE_MODULES = words(
     "timeit pdb cProfile profile trace runpy code codeop idlelib idlelib.idle asyncio IPython ptpython bpython "
-    "ipykernel ipykernel_launcher memory_profiler line_profiler kernprof tox nox invoke pre_commit scons SCons doit"
+    "ipykernel ipykernel_launcher memory_profiler line_profiler kernprof tox nox invoke pre_commit scons SCons doit "
+    "debugpy pydevd pudb ipdb pyinstrument scalene viztracer build xonsh watchdog.watchmedo "
+    "mesonbuild.mesonmain jupyter webbrowser"
 )
 """Modules that take code from the line or their input, or start what their own files list."""
+_PROGRAMS = words("pip pipx poetry pipenv pdm uv hatch rye conda dotenv honcho ansible snakemake cmake ninja")
+"""Packages whose module is the program of the same name."""
 _INPUT_FILES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+
+
+class Module(NamedTuple):
+    """A program that Python starts as a module, and its arguments."""
+
+    program: str
+    args: list[Word]
+
+
+def started_module(family: str, args: list[Word]) -> Module | None:
+    """The program behind `python -m`, where it is one that is known by its name; `family` is the interpreter's."""
+    if family not in INTERPRETERS or INTERPRETERS[family] is not INTERPRETERS["python"]:
+        return None
+    for place, word in enumerate(args):
+        module = _MODULE.fullmatch(word.text or "")
+        if module is not None:
+            rest = args[place + 1 :]
+            name = module[1] or (rest.pop(0).text if rest else None) or ""
+            package = name.partition(".")[0].casefold()
+            return Module(package, rest) if package in _PROGRAMS else None
+        if word.text is None or not (
+            word.text.startswith("-") or (place and args[place - 1].text in INTERPRETERS["python"].valued)
+        ):
+            return None
+    return None
 
 
 def judge_interpreter(program: str, family: str, args: list[Word], found: Findings) -> None:

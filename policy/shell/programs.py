@@ -6,7 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from policy.shell import tables as tables
-from policy.shell.arguments import base_name, judge_arguments
+from policy.shell.arguments import base_name, family_of, judge_arguments
+from policy.shell.code import started_module
 from policy.shell.findings import check_assignment
 from policy.shell.words import UNKNOWN, Word, plain
 
@@ -73,12 +74,16 @@ def _started_by(program: str, args: list[Word], found: Findings) -> list[list[Wo
     if base in tables.SHELLS:
         _shell(program, base, args, found)
         return []
-    if base == "find":
+    family = family_of(base)
+    if family == "find":
         return _find_exec(args, found)
     if base in tables.SINGLE_RUNNERS:
         return _runner(base, args, found)
     if args and (base, args[0].text) in tables.RUNNERS:
         return _runner(f"{base} {args[0].text}", args[1:], found)
+    module = started_module(family, args)
+    if module is not None and module.args and (module.program, module.args[0].text) in tables.RUNNERS:
+        return _runner(f"{module.program} {module.args[0].text}", module.args[1:], found)
     if base == "command" and args and args[0].text in {"-v", "-V"}:
         return []
     wrapper = tables.WRAPPERS.get(base)
@@ -87,14 +92,41 @@ def _started_by(program: str, args: list[Word], found: Findings) -> list[list[Wo
 
 def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
     first = args[0].text if args else None
-    if first is None or base == "fish":
+    code = _code_of_shell(base, args)
+    if first is None or base in tables.UNREAD_SHELLS:
         found.doubt(f"{base} runs what it reads")
-    elif re.fullmatch(r"-[euxf]*c", first) and len(args) > 1 and args[1].text is not None:
-        found.scripts.append((tables.GRAMMAR_OF.get(base, "posix"), args[1].text))
+    elif code is not None:
+        found.scripts.append((tables.GRAMMAR_OF.get(base, "posix"), code))
     elif first[:1] in {"-", "+"} or args[0].tilde:
         found.doubt(f"{base} {first} runs other commands")
     else:
         found.hide(program, f"the commands in {first}")
+
+
+def _code_of_shell(base: str, args: list[Word]) -> str | None:
+    """The text that a shell runs for `-c`: the first word that is no option, which in many shells may also stand
+    further on than behind the `-c`. None where that can't be said."""
+    asked, place, texts = False, 0, [word.text for word in args]
+    while place < len(args):
+        text = texts[place]
+        if text is None or (asked and base not in tables.OPTIONS_FOLLOW):
+            break
+        if text == "--":
+            place += 1
+            break
+        if re.fullmatch(r"[-+][euxf]*o", text) and place + 1 < len(args):
+            if texts[place + 1] not in tables.SHELL_OPTIONS:
+                return None
+            place += 1
+        elif re.fullmatch(r"-[euxf]*c[euxf]*", text):
+            asked = True
+        elif text[:1] not in {"-", "+"}:
+            break
+        elif not re.fullmatch(r"[-+][euxf]+", text):
+            return None
+        place += 1
+    code = texts[place] if asked and place < len(args) else None
+    return None if code is None or (code[:1] in {"-", "+"} and texts[place - 1] != "--") else code
 
 
 def _runner(label: str, args: list[Word], found: Findings) -> list[list[Word]]:
@@ -145,7 +177,8 @@ def _behind(base: str, wrapper: tables.Wrapper, args: list[Word], found: Finding
                 break
             own -= 1
         else:
-            taken = _option_length(base, text, flags, valued)
+            is_attached = text.partition("=")[0] in wrapper.attached.split()
+            taken = 1 if is_attached else _option_length(base, text, flags, valued)
             if not taken:
                 found.doubt(f"{base} {text} is not followed")
                 return []
@@ -180,7 +213,7 @@ def _option_length(base: str, text: str, flags: list[str], valued: list[str]) ->
         return 1
     if text.startswith("--"):
         name, joined, _ = text.partition("=")
-        return 1 if name + "=" in valued else (1 if joined else 2) if name in valued else 0
+        return (1 if joined else 2) if name in valued else 0
     if text in valued:
         return 2
     if text[:2] in valued:

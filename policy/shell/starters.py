@@ -66,7 +66,7 @@ STARTERS: dict[str, Starter] = {
     ),
     "systemctl": Starter(_ELSEWHERE.what, words("status show is-active is-enabled list-units list-timers cat")),
     **dict.fromkeys(words("hyperfine concurrently nodemon pm2 watchexec cross-env cross-env-shell dotenvx"), _GIVEN),
-    **dict.fromkeys(words("asdf rbenv pyenv nodenv volta fnm corepack rustup mise direnv dotenv"), _VERSIONS),
+    **dict.fromkeys(words("asdf rbenv pyenv nodenv volta fnm nvm corepack rustup mise direnv dotenv"), _VERSIONS),
     **dict.fromkeys(words("apt apt-get dnf yum apk pacman zypper brew snap flatpak dpkg rpm"), _SYSTEM),
     "npm": Starter(
         "scripts of package.json and of packages",
@@ -106,7 +106,12 @@ STARTERS: dict[str, Starter] = {
     "pipx": Starter("the build scripts of packages", words("list environment")),
     "hatch": Starter("the scripts of its environments", words("version status")),
     "rye": Starter("the build scripts of packages", words("list show version")),
-    "conda": Starter("the scripts of packages", words("list info search"), frozenset({"env list"})),
+    **dict.fromkeys(
+        words("conda mamba micromamba"),
+        Starter("the scripts of packages", words("list info search"), frozenset({"env list"})),
+    ),
+    **dict.fromkeys(words("nix nix-shell nix-build nix-env devenv"), Starter("what its files and packages bring")),
+    "hg": Starter("what the configuration of the repository names"),
     "bundle": Starter("the build scripts of packages", words("list show info outdated check")),
     "gem": Starter("the build scripts of packages", words("list info search environment which contents help")),
     "cargo": Starter(

@@ -21,7 +21,8 @@ STEERING_VARIABLE = re.compile(
     r"|CLASSPATH|JDK_.*|MAVEN_.*|GRADLE_.*|LESS.*|MAN.*|TERMINFO.*|TERMCAP|RSYNC_.*|CVS_.*|SSH_.*|SUDO_.*|GREP_.*"
     r"|MAKE.*|GNUMAKEFLAGS|CC|CXX|CPP|LD|AR|AS|.*FLAGS|CARGO_.*|RUST.*|GO[A-Z]*|PIP_.*|UV_.*|NPM_.*|YARN_.*|POETRY_.*"
     r"|VIRTUAL_ENV|CONDA_.*|DOCKER_.*|KUBECONFIG|AWS_.*|GOOGLE_.*|AZURE_.*|.*_PROXY|SSL_.*|CURL_.*|WGETRC|REQUESTS_.*"
-    r"|UNZIP|ZIPOPT|GZIP|XZ_OPT|GCC_.*|COMPILER_PATH|CMAKE_.*|AWK.*|XDG_.*|EXINIT|VIMINIT|VIMRUNTIME|OPENSSL_.*"
+    r"|UNZIP|ZIPOPT|TAPE|RSH|TAR_RSH|PATCH_GET|GZIP|XZ_OPT|GCC_.*|COMPILER_PATH|CMAKE_.*|AWK.*|XDG_.*|EXINIT|VIMINIT"
+    r"|VIMRUNTIME|OPENSSL_.*"
     # bash and zsh read these as numbers, and evaluate what they are given
     r"|S?RANDOM|SECONDS|HISTCMD|LINENO|HISTSIZE|SAVEHIST|HISTFILESIZE|E?[UG]ID|BASHPID|EPOCH.*|TRY_BLOCK_.*|MAILCHECK"
     r"|.*OPTS|.*_OPTIONS|.*_CONFIG_PATH|.*_PLUGIN_PATH|.*_MODULE.*|.*_PRELOAD|.*_LIBRARY_PATH|.*RC",
@@ -45,24 +46,33 @@ NAMING_BUILTINS = words(
 )
 """Builtins that take names of variables: a name may carry a subscript, and a subscript is evaluated."""
 DIRECTORY_BUILTINS = frozenset({"cd", "pushd", "popd", "chdir"})
-SHELLS = words("sh bash dash ash zsh ksh mksh fish rbash")
+UNREAD_SHELLS = words("fish csh tcsh nu elvish xonsh osh ysh yash")
+"""Shells whose language, or whose options, are not read."""
+SHELLS = words("sh bash dash ash zsh ksh mksh rbash") | UNREAD_SHELLS
+OPTIONS_FOLLOW = words("sh bash dash ash rbash")
+"""Shells that are known to take options between `-c` and the text that they run."""
+SHELL_OPTIONS = words("pipefail errexit nounset noglob xtrace")
+"""Names behind `-o` that leave the meaning of a line as it is."""
 GRAMMAR_OF: dict[str, Grammar] = {"bash": "bash", "rbash": "bash", "zsh": "zsh"}
 """Which grammar a shell's text is read by; the others know POSIX's for certain."""
 
 
 class Wrapper(NamedTuple):
-    """How a wrapper's own arguments end: options without and with a value (one with `=` has it there or nowhere), words
-    of its own before the program."""
+    """How a wrapper's own arguments end: options without and with a value, words of its own before the program.
+    `attached` are long options whose value, if they have one, stands behind `=` and never in the next word."""
 
     flags: str = ""
     valued: str = ""
     own_words: int = 0
     assigns: bool = False
     appends: bool = False
+    attached: str = ""
 
 
-def _wrapper(flags: str = "", valued: str = "", **rest: int) -> Wrapper:
-    return Wrapper(flags, valued, rest.get("own_words", 0), bool(rest.get("assigns")), bool(rest.get("appends")))
+def _wrapper(flags: str = "", valued: str = "", attached: str = "", **rest: int) -> Wrapper:
+    return Wrapper(
+        flags, valued, rest.get("own_words", 0), bool(rest.get("assigns")), bool(rest.get("appends")), attached
+    )
 
 
 WRAPPERS: dict[str, Wrapper] = {
@@ -85,7 +95,8 @@ WRAPPERS: dict[str, Wrapper] = {
     "taskset": _wrapper("-c --cpu-list", "", own_words=1),
     "xargs": _wrapper(
         "-0 -r -t -x -o --null --no-run-if-empty --verbose --exit",
-        "-n -P -L -I -d -s -E -a --max-args --max-procs --max-lines= --replace= --delimiter --max-chars --arg-file",
+        "-n -P -L -I -d -s -E -a --max-args --max-procs --delimiter --max-chars --arg-file",
+        "--max-lines --replace --eof",
         appends=1,
     ),
 }
@@ -97,7 +108,8 @@ RUNNERS: frozenset[tuple[str, str]] = frozenset(
     {
         ("uv", "run"), ("poetry", "run"), ("pipenv", "run"), ("pdm", "run"), ("hatch", "run"), ("rye", "run"),
         ("bundle", "exec"), ("npm", "exec"), ("pnpm", "exec"), ("pnpm", "dlx"), ("yarn", "exec"), ("yarn", "dlx"),
-        ("pipx", "run"), ("conda", "run"), ("mise", "exec"), ("direnv", "exec"), ("dotenv", "run"),
+        ("pipx", "run"), ("conda", "run"), ("mise", "exec"), ("direnv", "exec"), ("dotenv", "run"), ("mamba", "run"),
+        ("micromamba", "run"),
     }
 )  # fmt: skip
 """Package managers whose subcommand starts the program that follows."""
@@ -112,119 +124,74 @@ OPAQUE_STARTERS = words(
     "dbus-run-session sg newgrp perf vi vim nvim view ex ed emacs nano pico less more most lesspipe m4 rlwrap socat nc "
     "ncat netcat scp sftp rsh osascript open xdg-open launchctl wsl cmd cmd.exe powershell powershell.exe pwsh "
     "pwsh.exe logsave sudoedit ftp telnet mail mailx mutt run-mailcap xdotool smbclient cpulimit wish tclsh irb "
-    "jrunscript cpan"
+    "jrunscript cpan chronic ssh-agent capsh faketime eatmydata mpirun mpiexec tini dumb-init gosu su-exec fzf"
 )
 
 SAME_PROGRAM: dict[str, str] = {
-    "fdfind": "fd", "gsort": "sort", "batcat": "bat", "gtar": "tar", "bsdtar": "tar", "gfind": "find", "gsed": "sed",
+    "fdfind": "fd", "batcat": "bat", "bsdtar": "tar", "bfs": "find",
     **dict.fromkeys(("cc", "c++", "g++", "clang", "clang++"), "gcc"),
     **dict.fromkeys(("pdflatex", "xelatex", "lualatex", "tex", "pdftex", "xetex", "luatex"), "latex"),
 }  # fmt: skip
 """Other names of programs, by base name."""
 
 RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
-    "jobs": re.compile(r"-[a-z]*x.*"),
-    "sort": re.compile(r"-[A-Za-z]*o.*|--o.*|--co.*|-T.*"),
+    "sort": re.compile(r"-[A-Za-z]*o.*|-T.*"),
+    "shuf": re.compile(r"-[A-Za-z]*o.*"),
     "rg": re.compile(r"--pre(=.*)?|--hostname-bin.*|-[A-Za-z.]*z.*|--search-zip"),
-    "ag": re.compile(r"--pager.*"),
     "bat": re.compile(r"--pager.*|--diff"),
     "fd": re.compile(r"-[A-Za-z]*[xX].*|--exec.*"),
-    "tar": re.compile(r"--to-c.*|--checkpoint-a.*|--use-c.*|--rsh.*|--rmt.*|--info-s.*|--new-v.*|-[A-Za-z]*[IF].*"),
-    "zip": re.compile(r"-[A-Za-z]*T.*|--unzip-command.*"),
-    "man": re.compile(r"-[A-Za-z]*[PHL].*|--pager.*|--html.*"),
-    "rsync": re.compile(r"-[A-Za-z]*e.*|--rsh.*|--rsync-path.*"),
-    "wget": re.compile(r"--use-askpass.*|-e.*|--execute.*|--config.*"),
-    "curl": re.compile(r"-[A-Za-z]*K.*|--config.*|--engine.*"),
-    "split": re.compile(r"--f.*"),
+    "tar": re.compile(r"-[A-Za-z]*[IF].*"),
+    "zip": re.compile(r"-[A-Za-z]*T.*"),
+    "man": re.compile(r"-[A-Za-z]*[PHLCX].*"),
+    "rsync": re.compile(r"-[A-Za-z]*e.*"),
+    "wget": re.compile(r"-e.*"),
+    "curl": re.compile(r"-[A-Za-z]*K.*"),
     "tree": re.compile(r"-[A-Za-z]*[oR].*"),
     "tcpdump": re.compile(r"-[A-Za-z]*z.*"),
     "ip": re.compile(r"-b.*|-force|netns|exec"),
-    "npm": re.compile(r"--script-shell.*|--node-options.*"),
     "go": re.compile(r"-toolexec.*|-exec.*|-vettool.*"),
     "gcc": re.compile(r"-wrapper|-fplugin.*|-B.*|-?-specs.*|@.*"),
     "rustc": re.compile(r"-C ?linker.*|(?:--codegen=)?linker.*|@.*"),
     "java": re.compile(r"-XX:On.*|-XX:Flags.*|-XX:VMOptionsFile.*|-agent.*|-javaagent.*|@.*"),
     "javac": re.compile(r"-J.*|-?-processor.*|-Xplugin.*|@.*"),
-    "patch": re.compile(r"-[A-Za-z]*e.*|--ed"),
+    "patch": re.compile(r"-[A-Za-z]*e.*|-g.*"),
     "exiftool": re.compile(r"-if.*|-config.*|-p|-@"),
-    "cpio": re.compile(r"--rsh-c.*|-[A-Za-z]*F.*|--file.*"),
-    "latex": re.compile(r"--?(?:shell-e|enable-w).*"),
+    "cpio": re.compile(r"-[A-Za-z]*F.*"),
+    "latex": re.compile(r"--?(?:shell-e|ena).*"),
     "cargo": re.compile(r"--config.*"),
-    "date": re.compile(r"-s.*|--set.*"),
+    "date": re.compile(r"-s.*"),
+    "jobs": re.compile(r"-[A-Za-z]*x.*"),
+    "svn": re.compile(r"svn\+.*|propedit|pedit|pe"),
+    "pandoc": re.compile(r"-[FLd].*|.*\.lua"),
     "find": re.compile(r"-delete|-f(?:print|print0|printf|ls)"),
 }
-"""Full match of one argument: the option runs something, or writes where no redirection shows it."""
+"""Full match of one argument: the option runs something, or writes where no redirection shows it. Long options that
+may be abbreviated are in `LONG_OPTIONS`."""
 
-AWK_RISKY = re.compile(r"system|getline|@|\|")
-
-GIT_GLOBAL_FLAGS = frozenset({"--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--version", "--help"})
-GIT_SUBCOMMANDS = words(
-    "add am annotate apply archive bisect blame branch bundle cat-file check-attr check-ignore checkout cherry "
-    "cherry-pick clean clone commit config count-objects describe diff diff-files diff-index diff-tree fetch "
-    "for-each-ref format-patch fsck gc grep hash-object init log ls-files ls-remote ls-tree merge merge-base mv "
-    "name-rev notes prune pull push range-diff rebase reflog remote reset restore rev-list rev-parse revert rm "
-    "shortlog show show-branch show-ref sparse-checkout stash status submodule switch symbolic-ref tag "
-    "update-index verify-commit version whatchanged worktree"
-)
-"""Subcommands that no alias can replace. `help`, `difftool` and others that start programs are left out."""
-GIT_VALUE_FOLLOWS = frozenset({"-m", "--message"})
-GIT_MESSAGES = frozenset({"commit", "tag", "notes"})
-"""Where what follows `-m` is a message, and no option starts anything. Of others `-m` may take no value, or be itself
-the value of an option."""
-
-GIT_BEFORE_MESSAGE = words("--no-ff --ff --ff-only --squash --no-commit --no-edit --quiet -q")
-"""Options that may stand in front of the `-m` of merge and take no value."""
-
-
-def _shortened(name: str, least: int) -> str:
-    """A pattern for a long option in every spelling that git and GNU programs take for it, and its value."""
-    return (
-        f"--{name[:least]}"
-        + "".join(f"(?:{letter}" for letter in name[least:])
-        + ")?" * (len(name) - least)
-        + "(?:=.*)?"
-    )
-
-
-GIT_RISKY = re.compile(
-    r"--ex.*|-x.*|-O.*|-u.*|-c.*|--output(?:=.*)?|--remote(?:=.*)?|-i|--help|--unsa.*|--e(?:=.*)?|"
-    + "|".join(
-        _shortened(name, least)
-        for name, least in (
-            ("open-files-in-pager", 1), ("upload-pack", 2), ("receive-pack", 3), ("textconv", 5), ("config", 2),
-            ("template", 2), ("interactive", 3),
-        )
-    )
-)  # fmt: skip
-GIT_HARMLESS: tuple[tuple[str, frozenset[str]], ...] = (
-    ("-x", frozenset({"clean", "cherry-pick"})),
-    ("-u", words("push add commit stash status diff log show submodule branch checkout")),
-    ("-c", words("checkout switch commit log diff show")),
-    ("-i", words("grep log branch")),
-    ("-O", frozenset({"diff", "log", "show"})),
-    ("--exclude", words("clean ls-files describe")),
-)
-"""Spellings of `GIT_RISKY` that mean something else for these subcommands."""
-_REMOTE_HELPER = r"[A-Za-z0-9]+::.*"
-_STRATEGY = r"-[nqve]*s.*|--str(?!ategy-option|ategy=(?:ort|ours|resolve|recursive|octopus|subtree)$).*"
-"""A merge strategy of another name is a program, `git-merge-NAME`."""
-GIT_RULES: dict[str, re.Pattern[str]] = {
-    "bisect": re.compile(r"run|visualize|view"),
-    "submodule": re.compile(r"foreach|" + _REMOTE_HELPER),
-    "rebase": re.compile(r"-[A-Za-z]*[xi].*|" + _STRATEGY),
-    "merge": re.compile(_STRATEGY),
-    "grep": re.compile(r"-[A-Za-z]*O.*"),
-    "archive": re.compile(r"-o.*|" + _REMOTE_HELPER),
-    "diff": re.compile(r"--ext-diff"),
-    "clone": re.compile(r"-[A-Za-z]*[uc].*|" + _REMOTE_HELPER),
-    "pull": re.compile(_REMOTE_HELPER + "|" + _STRATEGY),
-    **dict.fromkeys(("cherry-pick", "revert"), re.compile(_STRATEGY.removeprefix("-[nqve]*s.*|"))),
-    **dict.fromkeys(("fetch", "push", "remote", "ls-remote"), re.compile(_REMOTE_HELPER)),
+LONG_OPTIONS: dict[str, frozenset[str]] = {
+    "sort": words("output compress-program temporary-directory"),
+    "shuf": words("output"),
+    "tar": words(
+        "to-command checkpoint-action use-compress-program rsh-command rmt-command info-script new-volume-script "
+        "index-file"
+    ),
+    "zip": words("unzip-command"),
+    "man": words("pager html gxditview config-file locale"),
+    "rsync": words("rsh rsync-path"),
+    "wget": words("use-askpass execute config"),
+    "curl": words("config engine"),
+    "split": words("filter"),
+    "ag": words("pager"),
+    "npm": words("script-shell node-options"),
+    "patch": words("ed get"),
+    "cpio": words("rsh-command file"),
+    "date": words("set"),
+    "install": words("strip-program"),
+    **dict.fromkeys(words("diff3 sdiff"), words("diff-program output")),
+    "svn": words("diff-cmd diff3-cmd merge-cmd editor-cmd config-dir config-option"),
+    "pandoc": words("filter lua-filter defaults pdf-engine data-dir"),
 }
-"""Refused arguments of single subcommands."""
-GIT_ADDRESS = re.compile(_REMOTE_HELPER)
-GIT_ADDRESSED = words("archive clone fetch ls-remote pull push remote submodule")
-"""Subcommands that take an address, which starts `git-remote-NAME` wherever it stands."""
-GIT_CONFIG_READS = frozenset({"--get", "--get-all", "--get-regexp", "--list", "-l", "get", "list"})
-GIT_CONFIG_SCOPES = frozenset({"--global", "--local", "--system", "--show-origin", "--show-scope", "-z", "--null"})
-GIT_CONFIG_HARMLESS = frozenset({"user.name", "user.email", "init.defaultBranch", "core.autocrlf"})
+"""The full names of long options that run something or write where no redirection shows it, for programs that take any
+beginning of a name for the whole of it."""
+WHOLE_NAMES: dict[str, frozenset[str]] = {"tar": frozenset({"checkpoint"}), "npm": frozenset({"no"})}
+"""Beginnings of such names that are options of their own, without harm."""

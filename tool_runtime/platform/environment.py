@@ -1,5 +1,6 @@
 """Which variables a child process may see: all but secrets (interface, "Secrets never reach …") and those by which a
-shell would read a line in another way than policy has."""
+shell would read a line in another way than policy has. Programs that would wait for somebody are told that nobody is
+there."""
 
 from __future__ import annotations
 
@@ -27,6 +28,16 @@ _STEERS_SHELLS: Final = re.compile(
 """Files that a shell reads first, functions that it takes over, options, where `cd` and patterns look; and what makes
 bash take itself for the child of a remote login, and read ~/.bashrc."""
 
+_NOBODY_THERE: Final = {
+    **dict.fromkeys(("GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "EDITOR", "VISUAL"), "false"),
+    **dict.fromkeys(("GIT_PAGER", "PAGER", "MANPAGER"), "cat"),
+    "GIT_TERMINAL_PROMPT": "0",
+}
+"""An editor would hold its command until the time-out, and a repository's configuration names one: these go before it.
+`false` makes the command fail and say so; `true` would take a text that nobody has seen."""
+_CONFIG_COUNT: Final = "GIT_CONFIG_COUNT"
+_BARE: Final = "safe.bareRepository"
+
 
 @lru_cache(maxsize=1024)
 def looks_secret(name: str) -> bool:
@@ -37,14 +48,33 @@ def looks_secret(name: str) -> bool:
 def child_environment(
     environ: Mapping[str, str], *, secret: frozenset[str], passthrough: frozenset[str]
 ) -> dict[str, str]:
-    """`environ` without what is `secret` or looks it, and without what steers a shell. `secret` wins over
-    `passthrough`; names compare in upper case."""
+    """`environ` without what is `secret` or looks it, and without what steers a shell; editors, pagers and questions of
+    git are answered, unless `passthrough` names their variable. `secret` wins over `passthrough`; names compare in
+    upper case."""
     secret = frozenset(name.upper() for name in secret)
     passthrough = frozenset(name.upper() for name in passthrough)
-    return {
+    answers = {name: value for name, value in _NOBODY_THERE.items() if name not in passthrough}
+    shown = {
         name: value
         for name, value in environ.items()
         if name.upper() not in secret
+        and name.upper() not in answers
         and (name.upper() in passthrough or not looks_secret(name))
         and _STEERS_SHELLS.fullmatch(name) is None
+    }
+    return shown | answers | ({} if _CONFIG_COUNT in passthrough else _named_repositories_only(shown))
+
+
+def _named_repositories_only(shown: Mapping[str, str]) -> dict[str, str]:
+    """One more entry of git's configuration in the environment: a directory that is laid out like a bare repository
+    anybody may have written, with a configuration that names programs. Nothing where that is set, or can't be added."""
+    count = shown.get(_CONFIG_COUNT, "0")
+    if not count.isdecimal() or len(count) > 4:
+        return {}
+    if any(shown.get(f"GIT_CONFIG_KEY_{place}", "").lower() == _BARE.lower() for place in range(int(count))):
+        return {}
+    return {
+        _CONFIG_COUNT: str(int(count) + 1),
+        f"GIT_CONFIG_KEY_{int(count)}": _BARE,
+        f"GIT_CONFIG_VALUE_{int(count)}": "explicit",
     }

@@ -24,7 +24,7 @@ def test_a_file_is_where_it_really_is() -> None:
 
 def test_a_command_is_its_line_its_shell_and_its_directory() -> None:
     assert form(CommandFacts(" ls  -l\ta ", cwd="/w")) == ("command", "bash", "/w", "ls -l a")
-    assert form(CommandFacts("ls  'a  b' ", cwd="/w")) == ("command", "bash", "/w", "ls  'a  b'")
+    assert form(CommandFacts("ls  'a  b' ", cwd="/w")) == ("command", "bash", "/w", "ls  'a  b' ")
     assert form(CommandFacts("ls\na", cwd="/w"))[3] == "ls\na"
     assert form(CommandFacts("ls  a;b", cwd="/w"))[3] == "ls  a;b"
     assert form(CommandFacts("'  a", cwd="/w"))[3] == "'  a"
@@ -45,7 +45,7 @@ def test_a_request_is_its_method_and_url_and_a_tool_its_name() -> None:
         ("http://example.com:443/", "http://example.com:443/"),
         ("https://example.com:80/", "https://example.com:80/"),
         ("https://example.com:8443/a", "https://example.com:8443/a"),
-        ("https://example.com?q", "https://example.com?q"),
+        ("https://example.com?q", "https://example.com/?q"),
         ("http://[::FFFF:1.1.1.1]:81/a", "http://[::ffff:101:101]:81/a"),
         ("http://127.1/", "http://127.0.0.1/"),
         ("x http://a.example/b", "x http://a.example/b"),

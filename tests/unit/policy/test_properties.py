@@ -54,7 +54,15 @@ def test_less_in_a_bundle_never_allows_more(data: st.DataObject, os: OsFamily) -
     shape = data.draw(cases.bundles(os, call.capability))
     less = data.draw(cases.narrowed(shape, os))
     before, after = answer(shape, call), answer(less, call)
-    assert RANK[after.decision] <= RANK[before.decision], (before, after)
+    if asks_about_commands(less) and not asks_about_commands(shape):
+        # Somebody is asked by now about a line of which nobody can say which files it opens.
+        assert after.decision != "ALLOWED"
+    else:
+        assert RANK[after.decision] <= RANK[before.decision], (before, after)
+
+
+def asks_about_commands(shape: Shape) -> bool:
+    return any(entry["name"] == "Shell.Exec" and entry.get("requiresApproval") for entry in shape["capabilities"])
 
 
 @given(st.data(), cases.SYSTEMS)

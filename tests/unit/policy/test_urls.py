@@ -213,6 +213,19 @@ def test_looked_up_addresses_count() -> None:
     assert decide("http://x.example.com", "10.0.0.1", allowedDomains=["*.example.com"])[0] == "DENIED"
 
 
+@pytest.mark.parametrize(
+    "host", ["[::ffff:1.2.3.4]", "[64:ff9b::1.2.3.4]", "[2002:102:304::]", "[::1.2.3.4]", "[2600::5efe:1.2.3.4]"]
+)
+def test_an_address_inside_another_is_refused_as_itself_and_permitted_by_its_own_name_alone(host: str) -> None:
+    assert decide(f"http://{host}/")[0] == "ALLOWED"
+    assert decide(f"http://{host}/", blockedDomains=["1.2.3.4"])[0] == "DENIED"
+    assert decide("http://1.2.3.4/", blockedDomains=[host])[0] == "DENIED"
+    assert decide("http://[::ffff:1.2.3.4]/", blockedDomains=[host])[0] == "DENIED"
+    assert decide("http://[::ffff:1.2.3.5]/", blockedDomains=[host, "x.example"])[0] == "ALLOWED"
+    assert decide(f"http://{host}/", allowedDomains=["1.2.3.4"])[0] == "DENIED"
+    assert decide("http://1.2.3.4/", allowedDomains=[host])[0] == "DENIED"
+
+
 def test_the_deciding_entry_is_named() -> None:
     assert decide("https://bad.cdn.example", **RULES)[1] == "capabilities[Network.Http].blockedDomains: bad.cdn.example"
     assert decide("https://a.cdn.example", **RULES)[1] == "capabilities[Network.Http].allowedDomains: *.cdn.example"

@@ -39,7 +39,69 @@ def test_names_that_do_not(name: str) -> None:
 def test_child_environment_compares_without_case_and_secret_wins() -> None:
     environ = {"Api_Key": "1", "Mine": "2", "PATH": "3", "GH_TOKEN": "4"}
     shown = child_environment(environ, secret=frozenset({"MINE"}), passthrough=frozenset({"gh_token", "mine"}))
-    assert shown == {"PATH": "3", "GH_TOKEN": "4"}
+    assert {name: shown.get(name) for name in environ} == {"Api_Key": None, "Mine": None, "PATH": "3", "GH_TOKEN": "4"}
+
+
+def test_nobody_is_there_to_edit_to_page_or_to_answer() -> None:
+    own = {"EDITOR": "vim", "Pager": "less", "GIT_EDITOR": "emacs"}
+    shown = child_environment(own, secret=frozenset(), passthrough=frozenset({"git_editor", "VISUAL"}))
+    assert {name: shown[name] for name in ("EDITOR", "PAGER", "MANPAGER", "GIT_PAGER", "GIT_SEQUENCE_EDITOR")} == {
+        "EDITOR": "false", "PAGER": "cat", "MANPAGER": "cat", "GIT_PAGER": "cat", "GIT_SEQUENCE_EDITOR": "false",
+    }  # fmt: skip
+    assert shown["GIT_TERMINAL_PROMPT"] == "0"
+    assert shown["GIT_EDITOR"] == "emacs"
+    assert not {"Pager", "VISUAL"} & shown.keys()
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({}, {"COUNT": "1", "KEY_0": "safe.bareRepository", "VALUE_0": "explicit"}),
+        (
+            {"COUNT": "1", "KEY_0": "a.b", "VALUE_0": "c"},
+            {
+                "COUNT": "2", "KEY_0": "a.b", "VALUE_0": "c", "KEY_1": "safe.bareRepository", "VALUE_1": "explicit",
+            },
+        ),
+        (dict.fromkeys(("COUNT", "VALUE_0"), "1") | {"KEY_0": "safe.barerepository"}, None),
+        ({"COUNT": "x"}, None),
+    ],
+)  # fmt: skip
+def test_the_users_own_configuration_of_git_is_kept(own: dict[str, str], expected: dict[str, str] | None) -> None:
+    environ = {f"GIT_CONFIG_{name}": value for name, value in own.items()}
+    shown = child_environment(environ, secret=frozenset(), passthrough=frozenset())
+    told = {name.removeprefix("GIT_CONFIG_"): value for name, value in shown.items() if name.startswith("GIT_CONFIG_")}
+    assert told == (own if expected is None else expected)
+    shown = child_environment(environ, secret=frozenset(), passthrough=frozenset({"GIT_CONFIG_COUNT"}))
+    assert {name: value for name, value in shown.items() if name.startswith("GIT_CONFIG_")} == environ
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
+def test_git_starts_no_editor_and_reads_no_directory_that_looks_like_a_repository(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
+    env = child_environment(environ, secret=frozenset(), passthrough=frozenset())
+
+    def git(*words: str, cwd: str = ".") -> subprocess.CompletedProcess[str]:
+        line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
+        where = tmp_path / cwd
+        return subprocess.run(line, env=env, cwd=where, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+    assert git("init", "work").returncode == 0
+    git("config", "core.editor", "touch edited; true", cwd="work")
+    refused = git("commit", "--allow-empty", cwd="work")
+    assert refused.returncode != 0
+    assert "editor" in refused.stderr
+    assert git("commit", "--allow-empty", "-m", "x", cwd="work").returncode == 0
+    assert not (tmp_path / "work" / "edited").exists()
+
+    # With a work tree elsewhere git takes such a directory for a repository, and asks the program that it names.
+    assert git("init", "--bare", "bare").returncode == 0
+    (tmp_path / "bare" / "config").write_text("[core]\n\tbare = false\n\tworktree = ..\n\tfsmonitor = touch ran\n")
+    assert "safe.bareRepository" in git("status", cwd="bare").stderr
+    assert not (tmp_path / "ran").exists()
+    assert git("init", "--bare", "origin").returncode == 0
+    assert git("push", "../origin", "HEAD:main", cwd="work").returncode == 0
+    assert git("clone", "origin", "copy").returncode == 0
 
 
 def test_posix_shell(tmp_path: Path) -> None:
