@@ -6,41 +6,74 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from policy.bundle import Capability, json_names
-from policy.names import ALL_CAPABILITIES, SCHEMA_VERSION
-from policy.paths import is_absolute
+from policy.entry_meaning import at_least, list_problems, objects, scope_problems
+from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION
 from policy.problems import Problem, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)")
+RFC3339 = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
+SESSION_ID = r"[A-Za-z0-9_-]{1,128}"
+"""What a session may be called: it names files (AH 9)."""
+_TOKENS = dict.fromkeys(("maxInputTokens", "maxOutputTokens", "maxSessionTokens"), 1)
+_SERVER_NEEDS = {"stdio": ("command", "url"), "http": ("url", "command")}
+"""By transport: the field that says where the server is, and the one of the other transport."""
 
 
 def meaning(shape: dict[str, Any]) -> Iterator[Problem]:
     """What is wrong with the values of a bundle's JSON shape, whose types may be wrong as well."""
-    if shape.get("schemaVersion", SCHEMA_VERSION) != SCHEMA_VERSION:
-        yield Problem("schemaVersion", f"{shape['schemaVersion']!r} is not known", f"must be {SCHEMA_VERSION!r}")
-    yield from _expiry(shape.get("expiresAt"))
-    if not shape.get("sessionId", "-"):
-        yield Problem("sessionId", "is empty", "'*' stands for any session")
+    yield from _top(shape)
     yield from _llm_policy(shape.get("llmPolicy"))
-    rules = _objects(shape.get("approvalRules"))
+    rules = objects(shape.get("approvalRules"))
     yield from _unique("approvalRules", rules, "approvalRuleId")
-    entries = _objects(shape.get("capabilities"))
+    for place, rule in rules:
+        yield from _empty(f"approvalRules[{place}]", rule, "approvalRuleId", "capabilities refer to it")
+    entries = objects(shape.get("capabilities"))
     yield from _unique("capabilities", entries, "name")
     known_rules = tuple(rule["approvalRuleId"] for _, rule in rules if isinstance(rule.get("approvalRuleId"), str))
     for place, entry in entries:
         yield from _capability(f"capabilities[{place}]", entry, known_rules)
-    yield from _unique("mcpServers", _objects(shape.get("mcpServers")), "name")
-    for place, server in _objects(shape.get("mcpServers")):
-        needed = {"stdio": "command", "http": "url"}.get(str(server.get("transport")))
-        if needed is not None and not server.get(needed):
-            yield Problem(f"mcpServers[{place}].{needed}", f"is needed for transport {server['transport']}")
-    redactions = _objects(shape.get("redactionRules"))
+    servers = objects(shape.get("mcpServers"))
+    yield from _unique("mcpServers", servers, "name")
+    for place, server in servers:
+        yield from _server(f"mcpServers[{place}]", server)
+    redactions = objects(shape.get("redactionRules"))
     yield from _unique("redactionRules", redactions, "redactionRuleId")
     for place, rule in redactions:
         yield from _redaction_rule(f"redactionRules[{place}]", rule)
+
+
+def _top(shape: dict[str, Any]) -> Iterator[Problem]:
+    if shape.get("schemaVersion", SCHEMA_VERSION) != SCHEMA_VERSION:
+        yield Problem("schemaVersion", f"{shape['schemaVersion']!r} is not known", f'must be "{SCHEMA_VERSION}"')
+    yield from _empty("", shape, "policyBundleVersion", "it stands in decisions and audit")
+    if "expiresAt" in shape and not _is_moment(shape["expiresAt"]):
+        yield Problem("expiresAt", "must be an RFC 3339 time with a zone", "such as 2026-01-31T12:00:00Z")
+    session = shape.get("sessionId")
+    if isinstance(session, str) and session != ANY_SESSION and not re.fullmatch(SESSION_ID, session):
+        said = "is empty" if not session else f"{session!r} names no session"
+        yield Problem("sessionId", said, "1 to 128 of A-Z a-z 0-9 _ -, or '*' for any session")
+
+
+def _empty(path: str, shape: dict[str, Any], field: str, hint: str) -> Iterator[Problem]:
+    if shape.get(field) == "":
+        yield Problem(f"{path}.{field}" if path else field, "is empty", hint)
+
+
+def _server(path: str, server: dict[str, Any]) -> Iterator[Problem]:
+    """What a server needs follows its transport."""
+    transport = str(server.get("transport"))
+    if transport not in _SERVER_NEEDS:
+        return
+    needed, other = _SERVER_NEEDS[transport]
+    if server.get(needed) in (None, ""):
+        yield Problem(f"{path}.{needed}", f"is needed for transport {transport}")
+    if server.get(other) is not None:
+        yield Problem(f"{path}.{other}", f"means nothing for transport {transport}", f"it has {needed}")
+    url = server.get("url")
+    if transport == "http" and isinstance(url, str) and url and not re.match(r"(?i)https?://", url):
+        yield Problem(f"{path}.url", f"{url!r} is not an http or https URL")
 
 
 def _redaction_rule(path: str, rule: dict[str, Any]) -> Iterator[Problem]:
@@ -57,20 +90,11 @@ def _redaction_rule(path: str, rule: dict[str, Any]) -> Iterator[Problem]:
         yield Problem(f"{path}.pattern", f"{pattern!r} is not usable: {error}", patterns.HINT)
 
 
-def _objects(value: Any) -> list[tuple[int, dict[str, Any]]]:
-    items = value if isinstance(value, (list, tuple)) else []
-    return [(place, item) for place, item in enumerate(items) if isinstance(item, dict)]
-
-
-def _expiry(value: Any) -> Iterator[Problem]:
-    if value is None:
-        return
+def _is_moment(value: Any) -> bool:
     try:
-        readable = isinstance(value, str) and _RFC3339.fullmatch(value) and datetime.fromisoformat(value.upper())
+        return bool(isinstance(value, str) and re.fullmatch(RFC3339, value) and datetime.fromisoformat(value.upper()))
     except ValueError:
-        readable = False
-    if not readable:
-        yield Problem("expiresAt", "must be an RFC 3339 time with a zone", "such as 2026-01-31T12:00:00Z")
+        return False
 
 
 def _llm_policy(policy: Any) -> Iterator[Problem]:
@@ -78,14 +102,11 @@ def _llm_policy(policy: Any) -> Iterator[Problem]:
         return
     if policy.get("allowedModels") == []:
         yield Problem("llmPolicy.allowedModels", "is empty", "name at least one model")
-    yield from _at_least("llmPolicy", policy, {"maxInputTokens": 1, "maxOutputTokens": 1, "maxSessionTokens": 1})
-
-
-def _at_least(path: str, shape: dict[str, Any], least: dict[str, int]) -> Iterator[Problem]:
-    for name, bound in least.items():
-        value = shape.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value < bound:
-            yield Problem(f"{path}.{name}", f"must be at least {bound}")
+    models = policy.get("allowedModels")
+    for place, model in enumerate(models if isinstance(models, (list, tuple)) else []):
+        if model == "":
+            yield Problem(f"llmPolicy.allowedModels[{place}]", "is empty", "name a model, such as claude-sonnet-4-5")
+    yield from at_least("llmPolicy", policy, _TOKENS, "a number of tokens, such as 200000")
 
 
 def _unique(path: str, items: list[tuple[int, dict[str, Any]]], field: str) -> Iterator[Problem]:
@@ -106,66 +127,6 @@ def _capability(path: str, entry: dict[str, Any], rules: tuple[str, ...]) -> Ite
     if isinstance(rule, str) and rule not in rules:
         hint = nearest(rule, rules) if rules else "approvalRules is empty"
         yield Problem(f"{path}.approvalRuleId", f"{rule!r} is not in approvalRules", hint)
-    yield from _at_least(path, entry, {"maxFileSizeBytes": 0, "maxOutputBytes": 0})
-    for field, check in _ENTRY_CHECKS.items():
-        values = entry.get(field)
-        for place, value in enumerate(values if isinstance(values, (list, tuple)) else []):
-            problem = check(value) if isinstance(value, str) else None
-            if problem is not None:
-                yield Problem(f"{path}.{field}[{place}]", *problem)
-    for place, policy in _objects(entry.get("commandPolicies")):
-        yield from command_policy_problems(f"{path}.commandPolicies[{place}]", policy)
-
-
-def _path_entry(value: str) -> tuple[str, str] | None:
-    if not (is_absolute(value, "posix") or is_absolute(value, "windows")):
-        return f"{value!r} is not absolute", "entries are absolute directories or files"
-    if value.endswith(("/*", "/**")):
-        return f"{value!r} is a pattern", "an entry covers everything below it: leave the stars out"
-    return None
-
-
-def _command_entry(value: str) -> tuple[str, str] | None:
-    if not value or value != value.strip() or any(character.isspace() for character in value.strip()):
-        return f"{value!r} is not a program name", "use commandPolicies to judge arguments"
-    return None
-
-
-def _domain_entry(value: str) -> tuple[str, str] | None:
-    from policy.urls import UrlProblem, canonical_domain
-
-    try:
-        canonical_domain(value)
-    except UrlProblem as problem:
-        return str(problem), "entries are example.com, *.example.com or an address"
-    return None
-
-
-_ENTRY_CHECKS: dict[str, Callable[[str], tuple[str, str] | None]] = {
-    "allowedPaths": _path_entry,
-    "blockedPaths": _path_entry,
-    "allowedCommands": _command_entry,
-    "blockedCommands": _command_entry,
-    "allowedDomains": _domain_entry,
-    "blockedDomains": _domain_entry,
-}
-
-
-def command_policy_problems(path: str, policy: dict[str, Any]) -> Iterator[Problem]:
-    """What is wrong with an entry of commandPolicies beyond its types."""
-    from policy import patterns
-
-    command = policy.get("command")
-    problem = _command_entry(command) if isinstance(command, str) else None
-    if problem is not None:
-        yield Problem(f"{path}.command", problem[0], "it is a program, its arguments have rules of their own")
-    yield from _at_least(path, policy, {"maxArguments": 0})
-    for place, rule in _objects(policy.get("arguments")):
-        yield from _at_least(f"{path}.arguments[{place}]", rule, {"index": 0})
-        pattern = rule.get("pattern")
-        said = patterns.problem_of(pattern) if isinstance(pattern, str) else None
-        if said is not None:
-            yield Problem(f"{path}.arguments[{place}].pattern", f"{pattern!r} is not usable: {said}", patterns.HINT)
-
-
-assert set(_ENTRY_CHECKS) <= set(json_names(Capability))  # noqa: S101  one home for the field names
+    yield from at_least(path, entry, {"maxFileSizeBytes": 0, "maxOutputBytes": 0}, "leave it out for no limit")
+    yield from scope_problems(path, entry)
+    yield from list_problems(path, entry)

@@ -19,7 +19,18 @@ from policy.bundle import CommandPolicy, PolicyBundle, camel
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
-_PLAIN: dict[Any, str] = {str: "str", int: "int", bool: "bool", datetime: "datetime"}
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 1.0 is a whole one, as JSON Schema has it."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_PLAIN: dict[Any, dict[str, Any]] = {
+    str: {"type": "str"},
+    int: {"type": "function-before", "function": {"type": "no-info", "function": _whole}, "schema": {"type": "int"}},
+    bool: {"type": "bool"},
+    datetime: {"type": "datetime"},
+}
 
 
 @lru_cache(maxsize=1)
@@ -64,7 +75,7 @@ def _of_field(name: str, hint: Any, default: Any) -> dict[str, Any]:
 def _of_hint(hint: Any) -> dict[str, Any]:
     """Raises TypeError for an annotation that no bundle class has so far."""
     if hint in _PLAIN:
-        return {"type": _PLAIN[hint]}
+        return dict(_PLAIN[hint])
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         return {"type": "literal", "expected": list(inner)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from policy.bundle_meaning import command_policy_problems
-from policy.problems import BundleProblems, Problem
+from policy.entry_meaning import command_policy_problems
+from policy.problems import BundleProblems, Problem, together
 from policy.validate import type_problems
 
 if TYPE_CHECKING:
@@ -24,12 +24,14 @@ def command_policies(entries: Sequence[dict[str, Any]], name: str) -> tuple[Comm
         text = json.dumps(list(entries), allow_nan=False)
     except (ValueError, TypeError) as fault:
         raise BundleProblems((Problem(name, f"is not JSON: {fault}"),)) from None
-    policies, problems = _typed(text, name)
+    policies, of_types = _typed(text, name)
+    of_values: list[Problem] = []
     for place, entry in enumerate(entries):
-        problems += command_policy_problems(f"{name}[{place}]", entry)
-        problems += _grants(f"{name}[{place}]", entry)
+        of_values += command_policy_problems(f"{name}[{place}]", entry)
+        of_values += _grants(f"{name}[{place}]", entry)
+    problems = together(of_types, of_values)
     if problems:
-        raise BundleProblems(tuple(dict.fromkeys(problems)))
+        raise BundleProblems(problems)
     return policies
 
 

@@ -1,6 +1,8 @@
 """The JSON Schema of a bundle, made from `policy.bundle`: for editors and for those who write bundles by program.
 
-It says what a schema can say. That names are unique, rules exist and entries can be read is told by `policy.validate`.
+It never refuses what `policy.validate` accepts. What only that can say: that names and ids stand once, and each once in
+an object; that an approvalRuleId is one of the bundle's; that domains and patterns can be read, and no pattern fits the
+empty text; that a day is in the calendar; that an index is within maxArguments.
 """
 
 from __future__ import annotations
@@ -10,8 +12,21 @@ from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from policy.bundle import ApprovalRule, Capability, CommandPolicy, LlmPolicy, PolicyBundle, camel
-from policy.names import ALL_CAPABILITIES, SCHEMA_VERSION
+from policy.bundle import (
+    ApprovalRule,
+    ArgumentRule,
+    Capability,
+    CommandPolicy,
+    LlmPolicy,
+    McpServer,
+    PolicyBundle,
+    RedactionRule,
+    camel,
+)
+from policy.bundle_meaning import RFC3339, SESSION_ID
+from policy.entry_meaning import HARMLESS_EMPTY, NO_PROGRAM, SCOPE_FIELDS, SCOPES
+from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION
+from policy.patterns import MAX_CHARACTERS
 
 _PLAIN: dict[Any, dict[str, Any]] = {
     str: {"type": "string"},
@@ -19,19 +34,81 @@ _PLAIN: dict[Any, dict[str, Any]] = {
     bool: {"type": "boolean"},
     datetime: {"type": "string", "format": "date-time"},
 }
+_CONTROLS = r"\u0000-\u001f\u007f-\u009f"
+_ABSENT: dict[str, Any] = {"type": "null"}
+_EMPTY: dict[str, Any] = {"anyOf": [{"type": "null"}, {"maxItems": 0}]}
+_PATHS = {"items": {"pattern": rf"^(?:/|[A-Za-z]:[/\\]|\\[/\\])(?![^{_CONTROLS}]*[/\\]\*\*?$)[^{_CONTROLS}]*$"}}
+_PROGRAM = {"pattern": rf"^(?:\[\[?|\]\]|[^{_CONTROLS} \[\]{NO_PROGRAM}]+)$"}
+_DOMAINS = {"items": {"pattern": rf"^(?:\*\.)?[^{_CONTROLS} *]+$"}}
+_PATTERN = {"maxLength": MAX_CHARACTERS}
+_NAMED = {"minLength": 1}
 # What the types do not say, by class and JSON name.
 _MORE: dict[tuple[type, str], dict[str, Any]] = {
+    (PolicyBundle, "policyBundleVersion"): _NAMED,
     (PolicyBundle, "schemaVersion"): {"const": SCHEMA_VERSION},
-    (PolicyBundle, "sessionId"): {"minLength": 1, "description": "`*`, in a file only, stands for any session."},
+    (PolicyBundle, "sessionId"): {
+        "pattern": rf"^(?:\{ANY_SESSION}|{SESSION_ID})$",
+        "description": "`*`, in a file only, stands for any session.",
+    },
+    (PolicyBundle, "expiresAt"): {"pattern": f"^{RFC3339}$"},
+    (PolicyBundle, "capabilities"): {"uniqueItems": True},
+    (PolicyBundle, "approvalRules"): {"uniqueItems": True},
+    (PolicyBundle, "mcpServers"): {"uniqueItems": True},
+    (PolicyBundle, "redactionRules"): {"uniqueItems": True},
     (Capability, "name"): {"enum": list(ALL_CAPABILITIES)},
+    (Capability, "allowedPaths"): _PATHS,
+    (Capability, "blockedPaths"): _PATHS,
+    (Capability, "allowedCommands"): {"items": _PROGRAM},
+    (Capability, "blockedCommands"): {"items": _PROGRAM},
+    (Capability, "allowedDomains"): _DOMAINS,
+    (Capability, "blockedDomains"): _DOMAINS,
     (Capability, "maxFileSizeBytes"): {"minimum": 0},
     (Capability, "maxOutputBytes"): {"minimum": 0},
+    (CommandPolicy, "command"): _PROGRAM,
     (CommandPolicy, "maxArguments"): {"minimum": 0},
-    (LlmPolicy, "allowedModels"): {"minItems": 1},
+    (ArgumentRule, "index"): {"minimum": 0},
+    (ArgumentRule, "pattern"): _PATTERN,
+    (LlmPolicy, "allowedModels"): {"minItems": 1, "items": {"type": "string", **_NAMED}},
     (LlmPolicy, "maxInputTokens"): {"minimum": 1},
     (LlmPolicy, "maxOutputTokens"): {"minimum": 1},
     (LlmPolicy, "maxSessionTokens"): {"minimum": 1},
-    (ApprovalRule, "approvalRuleId"): {"description": "What a capability's approvalRuleId refers to."},
+    (ApprovalRule, "approvalRuleId"): {**_NAMED, "description": "What a capability's approvalRuleId refers to."},
+    (RedactionRule, "redactionRuleId"): _NAMED,
+    (RedactionRule, "pattern"): {**_NAMED, **_PATTERN},
+}
+
+
+def _when(field: str, value: str, then: dict[str, Any]) -> dict[str, Any]:
+    """A rule for objects whose `field` is `value`."""
+    return {"if": {"properties": {field: {"const": value}}, "required": [field]}, "then": then}
+
+
+def _scope(name: str) -> dict[str, Any]:
+    """The lists that restrict nothing in this capability."""
+    other = {one: _EMPTY if one in HARMLESS_EMPTY else _ABSENT for one in SCOPE_FIELDS if one not in SCOPES[name]}
+    return _when("name", name, {"properties": other})
+
+
+def _server(transport: str, needed: str, other: str, text: dict[str, Any]) -> dict[str, Any]:
+    has = {"properties": {needed: {"type": "string", **text}, other: _ABSENT}, "required": [needed]}
+    return _when("transport", transport, has)
+
+
+# What holds for several fields of an object together.
+_TOGETHER: dict[type, dict[str, Any]] = {
+    Capability: {"allOf": [_scope(name) for name in ALL_CAPABILITIES]},
+    ArgumentRule: {
+        "anyOf": [
+            {"properties": {"pattern": {"type": "string"}}, "required": ["pattern"]},
+            {"properties": {"enum": {"type": "array"}}, "required": ["enum"]},
+        ]
+    },
+    McpServer: {
+        "allOf": [
+            _server("stdio", "command", "url", _NAMED),
+            _server("http", "url", "command", {"pattern": "^[Hh][Tt][Tt][Pp][Ss]?://"}),
+        ]
+    },
 }
 
 
@@ -59,6 +136,7 @@ def _define(cls: Any, definitions: dict[str, Any]) -> None:
     }
     shape["required"] = [camel(item.name) for item in members if item.default is MISSING]
     shape["additionalProperties"] = False
+    shape.update(_TOGETHER.get(cls, {}))
 
 
 def _of(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from policy.bundle import camel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Problem(NamedTuple):
@@ -25,6 +28,13 @@ class BundleProblems(ValueError):
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("; ".join(map(str, problems)))
         self.problems = problems
+
+
+def together(of_types: Iterable[Problem], of_values: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Both in one list, each once. Where a value is told to be wrong, that its type is wrong adds nothing."""
+    told = tuple(of_values)
+    places = {problem.path for problem in told}
+    return tuple(dict.fromkeys((*(one for one in of_types if one.path not in places), *told)))
 
 
 def nearest(name: str, known: tuple[str, ...]) -> str | None:

@@ -13,7 +13,7 @@ MIN_RANDOM, MIN_PASSWORD = 16, 8
 """Shorter values are not taken for a key or a password by their names alone, in bytes."""
 
 # Compiled when first used, by the cache of `re`: a start is not to wait for them.
-_TEMPLATE = rb"\$[({]|^\$\w+$|\$[A-Z][A-Z_]{3}|\{\{|^<|>$|%[({s]|\*{3}|x{5}|X{4}|\.{3}|^\{.*\}$"
+_TEMPLATE = rb"\$[({]|^(?:\$\w+[-.:/@]?)+$|\{\{|^<|>$|%[({s]|\*{3}|x{5}|X{4}|\.{3}|^\{.*\}$"
 _STAND_IN = (
     rb"(?i)(?:^|[-_.])(?:example|changeme|change_me|placeholder|your|dummy|sample|todo)(?:$|[-_.])"
     rb"|^(?:pass(?:word|wd)?|pwd|redacted|\[redacted\])$"
@@ -67,6 +67,11 @@ def is_mixed(value: bytes) -> bool:
 def is_key(value: bytes) -> bool:
     """True where what stands behind a service's prefix is no word."""
     return is_mixed(value) and entropy(value) >= _MIN_ENTROPY
+
+
+def is_address(value: bytes) -> bool:
+    """True for what begins like a URL or the name of a resource: it says where a secret is."""
+    return re.match(rb"[a-z][a-z0-9+.-]{0,30}:", value) is not None
 
 
 def is_stand_in(value: bytes) -> bool:

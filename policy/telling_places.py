@@ -11,6 +11,7 @@ from policy.secret_values import (
     MIN_PASSWORD,
     MIN_RANDOM,
     holds_credentials,
+    is_address,
     is_computed,
     is_mixed,
     is_password,
@@ -95,6 +96,7 @@ def _holds_cookie(_match: bytes, secret: bytes, _behind: bytes) -> bool:
 _QUOTE = r"""\\{0,7}["']?"""
 _BLANK = r"(?:\s|\\{1,7}[nrt])"
 _ASSIGNS = rf"{_QUOTE}\s{{0,8}}(?:=>|:=|=|:)\s{{0,8}}{_QUOTE}"
+_BEFORE_QUOTE = rf"{_QUOTE}\s{{0,8}}(?:=>|:=|=|:)\s{{0,8}}"
 _SETS = r"(?:\\{0,7}[\"']|[:=]| [:=])[:=\s\"'\\]{0,12}"
 """The same, where nothing else stands behind the name."""
 _SLASHES = r"(?://|\\{1,7}/\\{1,7}/)"
@@ -104,6 +106,11 @@ _IN_LINE = r"(?:[^\n;|]|\\\n)*?"
 
 def _value(least: int) -> str:
     return f"(?P<secret>[A-Za-z0-9+/_.=~!@#$%^&*?-]{{{least},512}})"
+
+
+def _quoted(least: int) -> str:
+    """A value that its quotes end, whatever stands in it."""
+    return rf"\\{{0,7}}[\"'](?P<secret>[^\s\"'\\]{{{least},512}})\\{{0,7}}[\"']"
 
 
 def _setting(*names: str) -> tuple[str, ...]:
@@ -236,6 +243,18 @@ TELLING_PLACES: tuple[Detector, ...] = (
         r"[\"'](?P<secret>[^\"'\s]{4,256})[\"']",
         ("identified", "password"),
         _is_value,
+    ),
+    Detector(
+        "secret",
+        rf"(?i:passw(?:or)?d|passphrase|pwd)[A-Za-z0-9_]{{0,24}}{_BEFORE_QUOTE}{_quoted(MIN_PASSWORD)}",
+        ("passw", "passphrase", "pwd"),
+        lambda match, secret, behind: not is_address(secret) and _names_password(match, secret, behind),
+    ),
+    Detector(
+        "secret",
+        rf"(?i:{_KEY}|secret|token|credential|bearer|authorization)[A-Za-z0-9_.-]{{0,24}}{_BEFORE_QUOTE}{_quoted(MIN_RANDOM)}",
+        ("key", "secret", "token", "credential", "bearer", "authorization"),
+        lambda match, secret, behind: not is_address(secret) and _names_value(match, secret, behind),
     ),
     Detector(
         "secret",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from policy.bundle import PolicyBundle, bundle_part, json_names
 from policy.bundle_meaning import meaning
 from policy.names import ANY_SESSION, SCHEMA_VERSION
-from policy.problems import BundleProblems, Problem, nearest
+from policy.problems import BundleProblems, Problem, nearest, together
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -33,10 +33,10 @@ def parse_bundle(raw: bytes | dict[str, Any]) -> PolicyBundle:
         text = json.dumps(shape, allow_nan=False)
     except (ValueError, TypeError, RecursionError) as fault:
         raise BundleProblems((*problems, Problem("", f"is not JSON: {fault}"))) from None
-    bundle = _typed(text, problems)
-    problems.extend(meaning(shape))
-    if problems or bundle is None:
-        raise BundleProblems(tuple(dict.fromkeys(problems)))
+    bundle, of_types = _typed(text)
+    found = tuple(dict.fromkeys((*problems, *together(of_types, meaning(shape)))))
+    if found or bundle is None:
+        raise BundleProblems(found)
     return bundle
 
 
@@ -84,17 +84,16 @@ def _read(raw: bytes, problems: list[Problem]) -> Any:
 # Shape to types
 
 
-def _typed(text: str, problems: list[Problem]) -> PolicyBundle | None:
+def _typed(text: str) -> tuple[PolicyBundle | None, list[Problem]]:
     from pydantic_core import ValidationError
 
     from policy.bundle_schema import bundle_validator
 
     try:
         bundle: PolicyBundle = bundle_validator().validate_json(text)
-        return bundle
+        return bundle, []
     except ValidationError as fault:
-        problems.extend(type_problems(fault))
-        return None
+        return None, type_problems(fault)
 
 
 def type_problems(fault: ValidationError, place: tuple[int | str, ...] = ()) -> list[Problem]:
@@ -117,9 +116,46 @@ _MESSAGES = {
 _UNKNOWN_FIELD = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
 
 
+_MISSING = frozenset({"missing", "missing_argument"})
+_HINTS = {
+    "tuple_type": "in square brackets",
+    "string_type": "in double quotes",
+    "int_type": "in digits, without quotes",
+    "bool_type": "without quotes",
+}
+_EXAMPLES = {
+    "policyBundleVersion": '"2026-01-31.1"',
+    "schemaVersion": f'"{SCHEMA_VERSION}"',
+    "tenantId": '"acme"',
+    "userId": '"jo"',
+    "sessionId": f'"{ANY_SESSION}", which stands for any session',
+    "expiresAt": '"2026-01-31T12:00:00Z"',
+    "capabilities": '[{"name": "LLM.Call"}]',
+    "allowedModels": '["claude-sonnet-4-5"]',
+    "maxInputTokens": "200000",
+    "maxOutputTokens": "16384",
+    "maxSessionTokens": "1000000",
+    "approvalRules": "[]",
+    "approvalRuleId": '"shell"',
+    "title": '"Run a command"',
+    "description": '"It runs on this machine with your rights."',
+    "transport": '"stdio" or "http"',
+    "redactionRuleId": '"ticket-numbers"',
+    "pattern": '"T-[0-9]{6}"',
+    "command": '"git"',
+    "index": "0",
+}
+"""What a required field may look like, by its name."""
+
+
 def _from_pydantic(loc: tuple[int | str, ...], kind: str, message: str) -> Problem:
-    hint = nearest(str(loc[-1]), _fields_at(loc[:-1])) if kind in _UNKNOWN_FIELD else None
-    return Problem(_json_path(loc), _MESSAGES.get(kind, message), hint)
+    field = str(loc[-1]) if loc else ""
+    hint = _HINTS.get(kind)
+    if kind in _UNKNOWN_FIELD:
+        hint = nearest(field, _fields_at(loc[:-1]))
+    elif kind in _MISSING and field in _EXAMPLES:
+        hint = f"such as {_EXAMPLES[field]}"
+    return Problem(_json_path(loc), _MESSAGES.get(kind, message.replace("Input should be", "must be")), hint)
 
 
 def _fields_at(loc: tuple[int | str, ...]) -> tuple[str, ...]:

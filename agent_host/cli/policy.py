@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections import Counter
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,10 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from agent_host import lenient_json
+from agent_host.app.arguments import argument_problem
+from agent_host.approval.display import escaped
 from agent_host.cli import exit_codes
 from agent_host.cli.shared import anchored, given_settings, state_dir_of
 from agent_host.cli.streams import answer, notice
-from agent_host.errors import UsageError
+from agent_host.errors import ErrorCode, UsageError
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.trial import InvalidCase, TrialCase, case_from, judge_case
 from agent_host.session.handshake import bundle_to_try
@@ -65,7 +69,7 @@ def validate(namespace: argparse.Namespace) -> int:
     try:
         bundle = parse_bundle(raw)
         found = check_usable(bundle, session_id=bundle.session_id, now=datetime.now(UTC))
-        told = f"valid: version {bundle.policy_bundle_version}, {len(bundle.capabilities)} capabilities, "
+        told = f"valid: version {_line(bundle.policy_bundle_version)}, {len(bundle.capabilities)} capabilities, "
         told += f"expires {bundle.expires_at.isoformat()}\n"
     except BundleProblems as error:
         found = list(error.problems)
@@ -74,7 +78,7 @@ def validate(namespace: argparse.Namespace) -> int:
         result = {"valid": not problems, "problems": problems}
         answer(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
-        answer("".join(f"{one}\n" for one in found) or told)
+        answer("".join(f"{_line(one)}\n" for one in found) or told)
     return exit_codes.USAGE if problems else exit_codes.COMPLETED
 
 
@@ -104,7 +108,7 @@ def tools(namespace: argparse.Namespace) -> int:
 
 def _tool_line(row: dict[str, Any]) -> str:
     said = f"no: {row['reason']}" if row["reason"] else "with approval" if row["requiresApproval"] else "yes"
-    return f"{row['toolName']:<16}{row['capability']:<18}{row['riskLevel']:<8}{said}\n"
+    return _line(f"{row['toolName']:<16}{row['capability']:<18}{row['riskLevel']:<8}{said}") + "\n"
 
 
 class Tried(NamedTuple):
@@ -140,11 +144,16 @@ class _Trial:
         self._with = lru_cache(maxsize=64)(self._bundle_with)
 
     def judge(self, case: TrialCase) -> Decision:
-        """The decision. Raises InvalidCase for capabilities that are none."""
+        """The decision. Raises InvalidCase for capabilities that are none. What policy lets pass is refused for the
+        arguments that its tool refuses: the call would not run."""
         bundle = self._bundle
         if case.capabilities is not None:
             bundle = self._with(lenient_json.dumps(case.capabilities))
-        return judge_case(bundle, case, self._here, now=self._now, limits=self._limits)
+        decision = judge_case(bundle, case, self._here, now=self._now, limits=self._limits)
+        problem = None if decision.decision == "DENIED" else argument_problem(case.tool_name, case.arguments)
+        if problem is not None:
+            return denied(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}")
+        return decision
 
     def _bundle_with(self, capabilities: bytes) -> PolicyBundle:
         try:
@@ -160,11 +169,13 @@ def _batch(trial: _Trial, file: str) -> int:
             continue
         told: dict[str, Any] = {}
         try:
-            raw = orjson.loads(line)
+            raw, wrong = _once(line)
             if not isinstance(raw, dict):
                 raise InvalidCase("a case is a JSON object")
             if "id" in raw:
                 told["id"] = raw["id"]
+            if wrong is not None:
+                raise InvalidCase(wrong)
             decision = trial.judge(case_from(raw))
         except (orjson.JSONDecodeError, InvalidCase) as error:
             unread += 1
@@ -172,6 +183,23 @@ def _batch(trial: _Trial, file: str) -> int:
             decision = denied("", "case", f"the case cannot be read: {error}")
         answer(lenient_json.dumps({**told, **_told(decision)}, option=orjson.OPT_APPEND_NEWLINE))
     return exit_codes.USAGE if unread else exit_codes.COMPLETED
+
+
+def _once(line: bytes) -> tuple[Any, str | None]:
+    """The JSON value of a line, and what is wrong with it: a name that stands twice in one of its objects, of which two
+    readers may take two values. Raises orjson.JSONDecodeError."""
+    raw = orjson.loads(line)
+    twice: list[str] = []
+
+    def pairs(found: list[tuple[str, Any]]) -> None:
+        counts = Counter(name for name, _ in found)
+        twice.extend(name for name, count in counts.items() if count > 1)
+
+    try:
+        json.loads(line, object_pairs_hook=pairs, parse_int=str, parse_float=str)
+    except RecursionError:
+        return raw, "it nests too deep"
+    return raw, f"{twice[0]!r} stands twice in one object" if twice else None
 
 
 def _lines(file: str) -> Iterator[bytes]:
@@ -198,9 +226,11 @@ def _policy_only(namespace: argparse.Namespace) -> dict[str, Any]:
 
 def _arguments(text: str) -> dict[str, Any]:
     try:
-        arguments = orjson.loads(text.encode("utf-8", "surrogateescape"))
+        arguments, wrong = _once(text.encode("utf-8", "surrogateescape"))
     except orjson.JSONDecodeError as error:
         raise UsageError(f"the arguments are not JSON: {error}") from error
+    if wrong is not None:
+        raise UsageError(f"the arguments cannot be read: {wrong}")
     if not isinstance(arguments, dict):
         raise UsageError('the arguments are a JSON object, such as {"path": "/srv/project/a.txt"}')
     return arguments
@@ -222,6 +252,12 @@ def _told(decision: Decision) -> dict[str, Any]:
 
 
 def _in_words(decision: Decision) -> str:
+    """For people: every value on its line."""
     risk = "" if decision.risk_level is None else f"\nrisk: {decision.risk_level}"
-    reasons = "".join(f"\n  {reason}" for reason in decision.risks)
-    return f"{decision.decision}: {decision.reason}\nby {decision.rule}{risk}{reasons}\n"
+    reasons = "".join(f"\n  {_line(reason)}" for reason in decision.risks)
+    return f"{decision.decision}: {_line(decision.reason)}\nby {_line(decision.rule)}{risk}{reasons}\n"
+
+
+def _line(said: object) -> str:
+    """What is said, on one line: names and values of a bundle do not steer a terminal."""
+    return escaped(str(said), keep="")

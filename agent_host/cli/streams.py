@@ -26,8 +26,13 @@ def put(stream: TextIO, data: str | bytes) -> Exception | None:
 
 
 def notice(line: str) -> None:
-    """One line on stderr."""
-    put(sys.stderr, f"agent-host: {' '.join(line.split())}\n")
+    """One line on stderr; characters that would steer a terminal are shown as their escapes."""
+    text = " ".join(line.split())
+    if not text.isprintable():
+        from agent_host.approval.display import escaped  # what hardly any line needs
+
+        text = escaped(text, keep="")
+    put(sys.stderr, f"agent-host: {text}\n")
 
 
 def answer(data: str | bytes) -> None:

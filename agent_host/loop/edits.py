@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from agent_host import lenient_json
 from agent_host.thread.messages import ToolCall
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from state.open_step import Call
 
 _MAX_SHOWN_CHARS = 2000
+_START = "[Whoever approved this call changed its arguments. It was run, or refused, with: "
+_END = "]"
 
 
 def call_on_record(call: Call) -> ToolCall:
@@ -26,4 +30,17 @@ def note_of_edit(ctx: LoopContext, call: ToolCall) -> str:
     shown = lenient_json.dumps(ctx.scrubber.value(call.arguments)).decode()
     if len(shown) > _MAX_SHOWN_CHARS:
         shown = f"{shown[:_MAX_SHOWN_CHARS]}… ({len(shown) - _MAX_SHOWN_CHARS} more characters)"
-    return f"[Whoever approved this call changed its arguments. It was run, or refused, with: {shown}]\n"
+    return f"{_START}{shown}{_END}\n"
+
+
+def arguments_in_note(text: str) -> dict[str, Any] | None:
+    """The arguments that `note_of_edit` put in front of the result `text`, without their secrets; None where they were
+    too long for it. Only for the result of a call that is known to be edited: any tool may print the like."""
+    line = text.partition("\n")[0]
+    if not (line.startswith(_START) and line.endswith(_END)):
+        return None
+    try:
+        arguments = orjson.loads(line[len(_START) : -len(_END)])
+    except orjson.JSONDecodeError:
+        return None
+    return arguments if isinstance(arguments, dict) else None

@@ -122,6 +122,12 @@ class _Wanted(NamedTuple):
     content_type: str | None
 
 
+def upload_problem(arguments: Mapping[str, Any]) -> str | None:
+    """What is wrong with an upload's arguments in words for the model, None when nothing is."""
+    wanted = _wanted(arguments)
+    return wanted if isinstance(wanted, str) else None
+
+
 def _wanted(arguments: Mapping[str, Any]) -> _Wanted | str:
     """The arguments, or what is wrong with them in words for the model."""
     known = UPLOAD_DEFINITION.input_schema["properties"]

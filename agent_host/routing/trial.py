@@ -167,10 +167,15 @@ def _stated(raw: Mapping[str, Any]) -> StatedFacts:
     addresses = _typed(raw, "resolvedAddresses", list) or []
     if not all(isinstance(address, str) for address in addresses):
         raise InvalidCase("facts.resolvedAddresses must be strings")
+    if raw.get("realPath") == "":
+        raise InvalidCase("facts.realPath must not be empty")
+    size = _typed(raw, "sizeBytes", int)
+    if size is not None and size < 0:
+        raise InvalidCase("facts.sizeBytes must be at least 0")
     return StatedFacts(
         _typed(raw, "realPath", str),
         _typed(raw, "exists", bool),
-        _typed(raw, "sizeBytes", int),
+        size,
         bool(_typed(raw, "isSymlink", bool)),
         _one_of(raw, "kind", _KINDS),
         tuple(addresses),

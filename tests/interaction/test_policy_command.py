@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support.serve_process import Servers
+
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
@@ -52,6 +54,42 @@ def test_in_words(host: Host) -> None:
     outcome = host.run("policy", "check", "RunCommand", '{"command": "rm -r x"}', "--policy", "ci")
     assert outcome.code == 0
     assert outcome.text.startswith("ALLOWED: granted\nby capabilities[Shell.Exec].allowedCommands: rm\n")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "says"),
+    [
+        ("RunCommand", {"command": "ls", "timeout": -1}, "INVALID_REQUEST: $.timeout: value must be at least 1"),
+        ("RunCommand", {"command": "ls", "bogus": 1}, "INVALID_REQUEST: $.bogus: is not an argument of this tool"),
+        ("UploadArtifact", {"content": "x", "name": "a/b"}, "INVALID_REQUEST: $.name: must be a file name"),
+        ("RunCommand", {"command": "curl x", "bogus": 1}, "command not in allowed commands: curl"),
+    ],
+)
+def test_arguments_that_the_tool_refuses(host: Host, tool: str, arguments: dict[str, Any], says: str) -> None:
+    told = judge(host, tool, arguments, "--policy", "ci")
+    assert told["decision"] == "DENIED"
+    assert told["reason"].startswith(says)
+    assert (told["rule"] == "case") == says.startswith("INVALID_REQUEST")
+
+
+def test_what_a_case_leaves_out_is_not_held_against_it(host: Host) -> None:
+    assert judge(host, "WriteFile", {"path": str(host.workspace / "new")}, "--policy", "ci")["decision"] == "ALLOWED"
+
+
+def test_names_of_a_bundle_do_not_steer_the_terminal(host: Host, tmp_path: Path) -> None:
+    steers = "x\x1b[2J\x9b\u202e"
+    path = tmp_path / "steers.json"
+    rules = [{"approvalRuleId": steers, "title": "t", "description": "d"}]
+    grants = {"File.Read": {"approvalRuleId": "x[2J"}, f"File.{steers}": {}}
+    path.write_text(json.dumps(bundle(host.workspace, grants=grants, approvalRules=rules) | {steers: 1}))
+    for outcome in (host.run("policy", "validate", path), host.run("run", "x", "--policy", path)):
+        assert outcome.code == 2
+        said = outcome.stdout.decode() + outcome.stderr
+        assert "\\x1b[2J\\x9b\\u202e" in said
+        assert said.replace("\n", "").isprintable()
+    path.write_text(json.dumps(bundle(host.workspace, policyBundleVersion=steers)))
+    told = host.run("policy", "validate", path).stdout.decode()
+    assert told.startswith("valid: version x\\x1b")
 
 
 def test_rules_for_arguments_from_the_configuration_are_added(host: Host) -> None:
@@ -120,6 +158,17 @@ def test_a_batch_answers_each_case_in_order(host: Host) -> None:
         ({"toolName": "ReadFile", "arguments": {}, "os": "mac"}, "os must be one of posix, windows"),
         ({"toolName": "ReadFile", "arguments": {}, "facts": {"size": 1}}, "facts.size is no fact"),
         ({"toolName": "ReadFile", "arguments": {}, "capability": []}, "capability is no field"),
+        (
+            {"toolName": "ReadFile", "arguments": {"path": "/w"}, "facts": {"realPath": ""}},
+            "realPath must not be empty",
+        ),
+        (
+            {"toolName": "ReadFile", "arguments": {"path": "/w"}, "facts": {"sizeBytes": -1}},
+            "sizeBytes must be at least 0",
+        ),
+        ('{"toolName": "ReadFile", "arguments": {"path": "/a", "path": "/b"}}', "'path' stands twice"),
+        ('{"toolName": "ReadFile", "arguments": ' + '{"a":' * 1010 + "1" + "}" * 1011, "cannot be read"),
+        ('{"toolName": "ReadFile", "toolName": "x", "arguments": {}}', "'toolName' stands twice"),
         ({"toolName": "ReadFile", "arguments": {}, "capabilities": [{"name": "File.Raed"}]}, "File.Raed"),
     ],
 )
@@ -145,6 +194,7 @@ def test_an_expired_bundle_says_so_in_its_decisions(host: Host) -> None:
         (["ReadFile"], "give a tool and its arguments"),
         (["ReadFile", "nonsense"], "the arguments are not JSON"),
         (["ReadFile", "[]"], "the arguments are a JSON object"),
+        (["ReadFile", '{"path": "/a", "path": "/b"}'], "'path' stands twice"),
         (["ReadFile", "{}", "--batch", "x"], "not both"),
         (["--batch", "/no/such/file"], "--batch /no/such/file: No such file"),
         (["ReadFile", "{}", "--policy", "/no/such/file"], "No such file"),
@@ -195,6 +245,54 @@ def test_rejudge_lists_what_another_policy_would_have_decided(tmp_path: Path, re
     assert "ALLOWED → DENIED: command not in allowed commands: curl" in text
     assert text.endswith("3 calls, 1 decided differently\n")
     assert host.run("policy", "rejudge", "s", "--policy", "full").text == "3 calls, 0 decided differently\n"
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("long", [False, True])
+def test_rejudge_tells_the_models_form_from_the_one_that_was_approved(
+    servers: Servers, *, long: bool, ended: bool
+) -> None:
+    host = servers.host
+    asks = {"Shell.Exec": {"requiresApproval": True, "allowedCommands": ["echo", "rm", "true"]}}
+    policy = host.policy(grants=asks)
+    approved = "echo é >> effects" + "; true" * (500 if long else 0)
+    calls = (shell("rm -r x"), shell("echo b"))
+    turns = [use(calls[0]), use(calls[1])] if ended else [use(*calls)]
+    with gateway(*turns, say("Done.")) as model:
+        serve, client = servers.session(model.url, policy=policy)
+        client.task()
+        asked = client.event("approval_requested")
+        answer = {"approvalId": asked["payload"]["approvalId"], "decision": "approved"}
+        client.call("ApproveAction", **answer, arguments={"command": approved})
+        client.event("tool_completed")
+        asked = client.event("approval_requested", asked["eventId"])
+        if ended:
+            client.call("ApproveAction", approvalId=asked["payload"]["approvalId"], decision="approved")
+            client.event("task_completed")
+            client.call("Shutdown")
+            serve.ended_well()
+        else:
+            serve.kill()
+    name = client.session_id
+
+    def rows(policy: Any) -> list[tuple[Any, ...]]:
+        told = json.loads(host.run("policy", "rejudge", name, "--policy", policy, "--output", "json").stdout)
+        # Who kills a process may kill its last events, and with them what policy said to the form that was approved.
+        before = [
+            asked_for if row["before"] is None and not ended and "edited" in row else row["before"] for row in told
+        ]
+        found = zip(before, told, strict=True)
+        return [(then, row["now"], row["changed"], row.get("edited", False)) for then, row in found]
+
+    asked_for = "APPROVAL_REQUIRED"
+    form = (asked_for, None, False, True) if long and ended else (asked_for, asked_for, False, True)
+    same = (asked_for, asked_for, False, False)
+    assert rows(policy) == [same, form, same]
+    told = host.run("policy", "rejudge", name, "--policy", policy).text
+    assert told.endswith("2 calls, 1 edited, 0 decided differently\n")
+    assert ("are not on record" in told) == (long and ended)
+    other = host.policy(grants={"Shell.Exec": {**asks["Shell.Exec"], "blockedCommands": ["rm"]}})
+    assert rows(other) == [(asked_for, "DENIED", True, False), form, same]
 
 
 def test_rejudge_of_no_session(host: Host) -> None:

@@ -22,22 +22,24 @@ from policy.validate import check_usable, parse_bundle
 
 from .helpers import NOW, bundle, bundle_json, path, url
 
-FULL_ENTRY = {
-    "name": "Shell.Exec",
-    "allowedPaths": ["/w"],
-    "blockedPaths": [],
-    "allowedCommands": ["git"],
-    "commandPolicies": [{"command": "git", "arguments": [{"index": 0, "enum": ["log"]}], "maxArguments": 3}],
-    "allowedDomains": ["*.example.com"],
-    "allowedToolNames": ["t"],
-    "maxFileSizeBytes": 0,
-    "maxOutputBytes": 1,
-    "requiresApproval": True,
-    "approvalRuleId": "r",
-}
-WHOLE = bundle_json(
-    FULL_ENTRY,
+FULL_ENTRIES: list[dict[str, Any]] = [
+    {
+        "name": "Shell.Exec",
+        "blockedPaths": [],
+        "allowedCommands": ["git"],
+        "commandPolicies": [{"command": "git", "arguments": [{"index": 0, "enum": ["log"]}], "maxArguments": 3}],
+        "maxOutputBytes": 1,
+        "requiresApproval": True,
+        "approvalRuleId": "r",
+    },
+    {"name": "File.Read", "allowedPaths": ["/w"], "maxFileSizeBytes": 0},
+    {"name": "Network.Http", "allowedDomains": ["*.example.com"]},
+    {"name": "Workspace.Upload", "blockedPaths": ["/w/a"], "allowedToolNames": ["t"]},
     {"name": "LLM.Call"},
+]
+FIELDS = sorted({name for entry in FULL_ENTRIES for name in entry})
+WHOLE = bundle_json(
+    *FULL_ENTRIES,
     approvalRules=[{"approvalRuleId": "r", "title": "T", "description": "D"}],
     mcpServers=[{"name": "m", "transport": "stdio", "command": "x", "args": ["y"]}],
     redactionRules=[{"redactionRuleId": "k", "pattern": "x"}],
@@ -60,7 +62,7 @@ def test_a_whole_bundle_goes_round() -> None:
     assert rule is parsed.approval_rules[0]
     assert shell.blocked_paths == ()
     assert shell.blocked_commands is None
-    assert parsed.capability("File.Read") is None
+    assert parsed.capability("File.Delete") is None
     assert parsed.approval_rule("x") is None
 
 
@@ -97,6 +99,144 @@ def test_every_problem_is_reported_at_once() -> None:
     assert "did you mean blockedCommands?" in found["capabilities[3].blocked_commands"]
     assert "did you mean none?" in found["capabilities[2].approvalRuleId"]
     assert "capabilities[1]" in found["capabilities[2].name"]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("Network.Http", {"allowedPaths": ["/w"], "allowedCommands": []}),
+        ("Shell.Exec", {"allowedPaths": ["/w"], "blockedDomains": ["a.example"]}),
+        ("Mcp.Invoke", {"allowedDomains": ["a.example"]}),
+        ("BackendTool.Invoke", {"blockedPaths": ["/w"]}),
+        ("Tool.Invoke", {"blockedCommands": ["rm"]}),
+        ("File.Read", {"commandPolicies": [{"command": "git"}], "allowedToolNames": ["ReadFile"]}),
+        ("Workspace.Upload", {"allowedDomains": ["a.example"]}),
+        ("LLM.Call", {"allowedToolNames": []}),
+    ],
+)
+def test_a_list_that_restricts_nothing_is_an_error(name: str, fields: dict[str, Any]) -> None:
+    found = problems(bundle_json({"name": name, **fields}))
+    assert set(found) == {f"capabilities[0].{field}" for field in fields}
+    assert all(f"restricts nothing in {name}" in said for said in found.values())
+
+
+@pytest.mark.parametrize("name", ALL_CAPABILITIES)
+def test_fields_that_are_written_down_everywhere_and_say_nothing_are_fine(name: str) -> None:
+    lists = ("allowedPaths", "allowedCommands", "allowedDomains", "allowedToolNames")
+    empty: dict[str, Any] = {"blockedPaths": [], "blockedCommands": [], "blockedDomains": [], "commandPolicies": []}
+    parse_bundle(
+        bundle_json({"name": name, **dict.fromkeys(lists), **empty, "maxOutputBytes": 5, "maxFileSizeBytes": 5})
+    )
+
+
+@pytest.mark.parametrize(
+    "command", ["r?", "*", "ls;rm", "a|b", "$X", "`x`", "[a-z]m", "a\0", "a\x7f", "", "a b", "(a)", "a&"]
+)
+@pytest.mark.parametrize("field", ["allowedCommands", "blockedCommands"])
+def test_a_command_is_the_name_of_a_program(command: str, field: str) -> None:
+    found = problems(bundle_json({"name": "Shell.Exec", field: ["ls", command]}))
+    assert set(found) == {f"capabilities[0].{field}[1]"}
+    assert "None" not in found[f"capabilities[0].{field}[1]"]
+
+
+def test_programs_with_odd_names() -> None:
+    names = [
+        "[",
+        "[[",
+        ":",
+        ".",
+        "g++",
+        "/usr/bin/python3.11",
+        "C:\\tools\\a.exe",
+        "./run",
+        "Get-ChildItem",
+        "a@b",
+        "~/x",
+    ]
+    parse_bundle(bundle_json({"name": "Shell.Exec", "allowedCommands": names}))
+
+
+@pytest.mark.parametrize("path", ["/w/a\0b", "/w/\x1b[2J", "/w/**", "C:\\w\\*", "w"])
+def test_a_path_is_one_place(path: str) -> None:
+    assert set(problems(bundle_json({"name": "File.Read", "allowedPaths": [path]}))) == {
+        "capabilities[0].allowedPaths[0]"
+    }
+
+
+def test_rules_for_arguments_say_something_that_can_be_true() -> None:
+    rules = [{"index": 0}, {"index": 2, "pattern": "a"}, {"index": 1, "enum": []}, {"index": 1, "enum": ["x"]}]
+    policy = {"command": "git", "maxArguments": 2, "arguments": rules}
+    at = "capabilities[0].commandPolicies[0].arguments"
+    found = problems(bundle_json({"name": "Shell.Exec", "commandPolicies": [policy]}))
+    assert set(found) == {f"{at}[0]", f"{at}[1].index"}
+    assert "give a pattern or an enum" in found[f"{at}[0]"]
+
+
+@pytest.mark.parametrize(
+    ("server", "field"),
+    [
+        ({"transport": "stdio"}, "command"),
+        ({"transport": "stdio", "command": ""}, "command"),
+        ({"transport": "stdio", "command": "x", "url": "https://a.example"}, "url"),
+        ({"transport": "http"}, "url"),
+        ({"transport": "http", "url": "file:///etc/passwd"}, "url"),
+        ({"transport": "http", "url": "https://a.example", "command": "x"}, "command"),
+    ],
+)
+def test_what_a_server_has_follows_its_transport(server: dict[str, Any], field: str) -> None:
+    assert set(problems(bundle_json(mcpServers=[{"name": "m", **server}]))) == {f"mcpServers[0].{field}"}
+
+
+@pytest.mark.parametrize("session", ["", "a b", "../x", "a" * 129, "**", "a\n"])
+def test_a_session_has_a_name_that_it_can_have(session: str) -> None:
+    assert set(problems(bundle_json(sessionId=session))) == {"sessionId"}
+
+
+def test_names_are_not_empty() -> None:
+    llm = {"allowedModels": [""], "maxInputTokens": 1, "maxOutputTokens": 1, "maxSessionTokens": 1}
+    rules = [{"approvalRuleId": "", "title": "", "description": ""}]
+    assert set(problems(bundle_json(policyBundleVersion="", llmPolicy=llm, approvalRules=rules))) == {
+        "policyBundleVersion",
+        "llmPolicy.allowedModels[0]",
+        "approvalRules[0].approvalRuleId",
+    }
+
+
+def test_one_thing_that_is_wrong_is_one_problem_with_a_hint() -> None:
+    with pytest.raises(BundleProblems) as caught:
+        parse_bundle(
+            bundle_json(
+                {"name": "File.Read", "maxFileSizeBytes": -1, "requiresApproval": "true", "allowedPaths": "/w"},
+                schemaVersion=1.0,
+                expiresAt="soon",
+                userId=5,
+                llmPolicy={"allowedModels": ["m"], "maxInputTokens": 0, "maxOutputTokens": 1.5},
+            )
+        )
+    found = caught.value.problems
+    assert len({one.path for one in found}) == len(found) == 9
+    assert all(one.hint and one.hint not in one.message for one in found)
+
+
+def test_every_required_field_has_an_example() -> None:
+    assert "(None" not in str(found := problems({}))
+    assert '"1.0"' in found["schemaVersion"]
+
+
+def test_a_whole_number_may_be_written_with_a_point() -> None:
+    raw = json.dumps(bundle_json({"name": "File.Read", "maxFileSizeBytes": 5.0})).encode()
+    held = parse_bundle(raw).capabilities[0].max_file_size_bytes
+    assert (held, type(held)) == (5, int)
+    assert set(problems(bundle_json({"name": "File.Read", "maxFileSizeBytes": -5.0}))) == {
+        "capabilities[0].maxFileSizeBytes"
+    }
+
+
+def test_a_field_that_stands_twice_is_told_beside_its_value() -> None:
+    raw = json.dumps(bundle_json()).replace('"schemaVersion": "1.0"', '"schemaVersion": "1", "schemaVersion": "2"')
+    with pytest.raises(BundleProblems) as caught:
+        parse_bundle(raw.encode())
+    assert [one.path for one in caught.value.problems] == ["schemaVersion", "schemaVersion"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +280,7 @@ def test_usable_now_for_this_session() -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*WHOLE, *FULL_ENTRY]), inner),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*WHOLE, *FIELDS]), inner),
     max_leaves=20,
 )
 

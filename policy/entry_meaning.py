@@ -1,0 +1,160 @@
+"""What the entries of a capability's lists must be, and which of its fields mean anything at all (AH 8.2)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from policy.bundle import Capability, json_names
+from policy.names import ALL_CAPABILITIES, words
+from policy.names import CapabilityName as Name
+from policy.paths import is_absolute
+from policy.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_PATHS = words("allowedPaths blockedPaths")
+SCOPES: dict[str, frozenset[str]] = {
+    Name.FILE_READ: _PATHS,
+    Name.FILE_WRITE: _PATHS,
+    Name.FILE_DELETE: _PATHS,
+    Name.SHELL_EXEC: words("allowedCommands blockedCommands commandPolicies"),
+    Name.NETWORK_HTTP: words("allowedDomains blockedDomains"),
+    Name.WORKSPACE_UPLOAD: _PATHS | {"allowedToolNames"},
+    Name.BACKEND_TOOL_INVOKE: words("allowedToolNames"),
+    Name.MCP_INVOKE: words("allowedToolNames"),
+    Name.TOOL_INVOKE: words("allowedToolNames"),
+    Name.LLM_CALL: frozenset(),
+}
+"""Which lists restrict a capability. Another list would look like a limit and be none."""
+SCOPE_FIELDS: tuple[str, ...] = tuple(one for one in json_names(Capability) if any(one in it for it in SCOPES.values()))
+"""All of those lists, in the order of the class."""
+HARMLESS_EMPTY = words("blockedPaths blockedCommands blockedDomains commandPolicies")
+"""Lists that restrict nothing when they are empty: those that write every field down may write these everywhere."""
+
+CONTROLS = r"\x00-\x1f\x7f-\x9f"
+"""What no path and no program is named with, for a class of characters."""
+NO_PROGRAM = "*?;|&<>$`\"'(){}"
+"""Characters that mean something to a shell, or to those who hope for a pattern."""
+_CONTROL = re.compile(f"[{CONTROLS}]")
+_BRACKETS = words("[ [[ ]]")
+
+
+def scope_problems(path: str, entry: dict[str, Any]) -> Iterator[Problem]:
+    """Lists that restrict nothing, since calls of this capability are not judged by them."""
+    name = entry.get("name")
+    if not isinstance(name, str) or name not in SCOPES:
+        return
+    known = SCOPES[name]
+    for field in SCOPE_FIELDS:
+        value = entry.get(field)
+        if field in known or value is None or (field in HARMLESS_EMPTY and value in ([], ())):
+            continue
+        meant = [other for other in ALL_CAPABILITIES if field in SCOPES[other]]
+        limits = ", ".join(one for one in json_names(Capability) if one in known)
+        hint = f"{name} has {limits}" if limits else f"it is for {', '.join(meant)}"
+        yield Problem(f"{path}.{field}", f"restricts nothing in {name}", hint)
+
+
+def list_problems(path: str, entry: dict[str, Any]) -> Iterator[Problem]:
+    """What is wrong with the entries of a capability's lists beyond their types."""
+    for field, check in _ENTRY_CHECKS.items():
+        values = entry.get(field)
+        for place, value in enumerate(values if isinstance(values, (list, tuple)) else []):
+            problem = check(value) if isinstance(value, str) else None
+            if problem is not None:
+                yield Problem(f"{path}.{field}[{place}]", *problem)
+    for place, policy in objects(entry.get("commandPolicies")):
+        yield from command_policy_problems(f"{path}.commandPolicies[{place}]", policy)
+
+
+def objects(value: Any) -> list[tuple[int, dict[str, Any]]]:
+    """The objects in a list with their places; none where it is no list."""
+    items = value if isinstance(value, (list, tuple)) else []
+    return [(place, item) for place, item in enumerate(items) if isinstance(item, dict)]
+
+
+def is_whole(value: Any) -> bool:
+    """True for what JSON Schema calls an integer, 1.0 included."""
+    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
+
+
+def at_least(path: str, shape: dict[str, Any], least: dict[str, int], hint: str) -> Iterator[Problem]:
+    """The whole numbers of `shape` that are below their bounds."""
+    for name, bound in least.items():
+        value = shape.get(name)
+        if value is not None and is_whole(value) and value < bound:
+            yield Problem(f"{path}.{name}", f"must be at least {bound}", hint)
+
+
+def _path_entry(value: str) -> tuple[str, str] | None:
+    if _CONTROL.search(value):
+        return f"{value!r} has control characters", "no path is written with them"
+    if not (is_absolute(value, "posix") or is_absolute(value, "windows")):
+        return f"{value!r} is not absolute", "entries are absolute directories or files"
+    if value.endswith(("/*", "/**", "\\*", "\\**")):
+        return f"{value!r} is a pattern", "an entry covers everything below it: leave the stars out"
+    return None
+
+
+def _command_entry(value: str) -> tuple[str, str] | None:
+    if not value or any(character.isspace() for character in value):
+        return f"{value!r} is not a program name", "use commandPolicies to judge arguments"
+    if _CONTROL.search(value):
+        return f"{value!r} has control characters", "no program is named with them"
+    if any(character in NO_PROGRAM for character in value) or (
+        value not in _BRACKETS and any(character in "[]" for character in value)
+    ):
+        return f"{value!r} is not a program name", "entries are compared as they are, not as patterns or lines"
+    return None
+
+
+def _domain_entry(value: str) -> tuple[str, str] | None:
+    from policy.urls import UrlProblem, canonical_domain
+
+    try:
+        canonical_domain(value)
+    except UrlProblem as problem:
+        return str(problem), "entries are example.com, *.example.com or an address"
+    return None
+
+
+_ENTRY_CHECKS: dict[str, Callable[[str], tuple[str, str] | None]] = {
+    "allowedPaths": _path_entry,
+    "blockedPaths": _path_entry,
+    "allowedCommands": _command_entry,
+    "blockedCommands": _command_entry,
+    "allowedDomains": _domain_entry,
+    "blockedDomains": _domain_entry,
+}
+
+
+def command_policy_problems(path: str, policy: dict[str, Any]) -> Iterator[Problem]:
+    """What is wrong with an entry of commandPolicies beyond its types."""
+    command = policy.get("command")
+    problem = _command_entry(command) if isinstance(command, str) else None
+    if problem is not None:
+        yield Problem(f"{path}.command", problem[0], "it is a program, its arguments have rules of their own")
+    yield from at_least(path, policy, {"maxArguments": 0}, "0 stands for none")
+    most = policy.get("maxArguments")
+    for place, rule in objects(policy.get("arguments")):
+        yield from _argument_problems(f"{path}.arguments[{place}]", rule, most)
+
+
+def _argument_problems(path: str, rule: dict[str, Any], most: Any) -> Iterator[Problem]:
+    from policy import patterns
+
+    yield from at_least(path, rule, {"index": 0}, "0 is the first argument")
+    index = rule.get("index")
+    if is_whole(index) and is_whole(most) and 0 <= most <= index:
+        yield Problem(f"{path}.index", f"is beyond maxArguments, {int(most)}", "0 is the first argument")
+    pattern = rule.get("pattern")
+    if pattern is None and rule.get("enum") is None:
+        yield Problem(path, "says nothing of the argument", 'give a pattern or an enum; "(?s).*" fits anything')
+    said = patterns.problem_of(pattern) if isinstance(pattern, str) else None
+    if said is not None:
+        yield Problem(f"{path}.pattern", f"{pattern!r} is not usable: {said}", patterns.HINT)
+
+
+assert set(_ENTRY_CHECKS) <= set(SCOPE_FIELDS)  # noqa: S101  one home for the field names
