@@ -35,6 +35,7 @@ _WITHOUT_ENGINE = 16
 _SHORT = 4096
 # What was taken out may have hidden where a word begins or ends.
 _ROUNDS = 4
+_MIN_NAME = 16  # the shortest name of a field that a detector is asked about
 _MAX_CONTINUATION = 3  # bytes of a character behind its first
 
 
@@ -100,7 +101,8 @@ class Redaction:
         clean: dict[str, Any] = {}
         named = value.get("name", value.get("key")) if "value" in value else None
         for name, item in value.items():
-            shown = self.text(name, rules=not is_event)
+            is_short = len(name) < _MIN_NAME and (is_event or not self._rules)
+            shown = name if is_short else self.text(name, rules=not is_event)
             while shown in clean:  # what a rule makes the same stays two fields
                 shown += "'"
             told_by = named if name == "value" and isinstance(named, str) else name
@@ -137,8 +139,7 @@ class Redaction:
         return b"".join((*kept, data[place:])) if kept else data
 
     def _by_detector(self, data: bytes, detector: Detector) -> bytes:
-        pattern = _compiled(detector.pattern)
-        group = pattern.groupindex.get(b"secret", pattern.groupindex.get("secret", 0))
+        pattern, group = _ready(detector.pattern)
         place, kept = 0, []
         for match in pattern.finditer(data):
             start, end = match.span(group)
@@ -235,6 +236,13 @@ def _compiled(pattern: str, *, utf8: bool = False) -> Any:
         raise UnusablePattern(reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)) from None
 
 
+@lru_cache(maxsize=64)
+def _ready(pattern: str) -> tuple[Any, int]:
+    """A detector's expression, and the number of its group for the secret."""
+    compiled = _compiled(pattern)
+    return compiled, compiled.groupindex.get(b"secret", compiled.groupindex.get("secret", 0))
+
+
 class _Scan:
     """Which detectors a text concerns, by their anchors: one pass."""
 
@@ -251,7 +259,8 @@ class _Scan:
                 if not any(anchor in lower for anchor in self._anchors):
                     return []
             self._set = _anchor_set()
-        return [DETECTORS[place] for place in sorted(self._set.Match(data) or ())]
+        found = self._set.Match(data)
+        return [DETECTORS[place] for place in sorted(found)] if found else []
 
 
 def _anchor_set() -> Any:
