@@ -7,6 +7,7 @@ key: one value has one placeholder wherever it turns up, and nobody without the 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +36,7 @@ _WITHOUT_ENGINE = 16
 _SHORT = 4096
 # What was taken out may have hidden where a word begins or ends.
 _ROUNDS = 4
+_MIN_NAME = 16  # the shortest name of a field that a detector is asked about
 _MAX_CONTINUATION = 3  # bytes of a character behind its first
 
 
@@ -100,7 +102,8 @@ class Redaction:
         clean: dict[str, Any] = {}
         named = value.get("name", value.get("key")) if "value" in value else None
         for name, item in value.items():
-            shown = self.text(name, rules=not is_event)
+            is_short = len(name) < _MIN_NAME and (is_event or not self._rules)
+            shown = name if is_short else self.text(name, rules=not is_event)
             while shown in clean:  # what a rule makes the same stays two fields
                 shown += "'"
             told_by = named if name == "value" and isinstance(named, str) else name
@@ -137,8 +140,7 @@ class Redaction:
         return b"".join((*kept, data[place:])) if kept else data
 
     def _by_detector(self, data: bytes, detector: Detector) -> bytes:
-        pattern = shipped(detector.pattern)
-        group = next(iter(pattern.groupindex.values()), 0)
+        pattern, group = _ready(detector.pattern)
         place, kept = 0, []
         for match in pattern.finditer(data):
             start, end = match.span(group)
@@ -217,6 +219,13 @@ def rule_pattern(pattern: str) -> Pattern:
     if made.fullmatch(b"") is not None:
         raise UnusablePattern("it fits the empty text, so it would be found everywhere")
     return made
+
+
+@lru_cache(maxsize=64)
+def _ready(pattern: str) -> tuple[Pattern, int]:
+    """A detector's expression, and the number of its group for the secret."""
+    made = shipped(pattern)
+    return made, next(iter(made.groupindex.values()), 0)
 
 
 class _Scan:

@@ -25,7 +25,7 @@ _SLUG = rb"[a-z]{1,15}(?:[-_.][a-z]{1,15})*(?:[-_.]?[0-9]{1,4})?(?:[-_.][a-z]{1,
 """The name of something: words and at most one short number."""
 _CAMEL = rb"[A-Za-z]{0,8}[0-9]{0,2}(?:[A-Z][a-z]{2,15}){2,}[0-9]{0,2}"
 _OPERATORS = rb"&&|\|\||[!=]=|\?\w|^[=!~?*&]|^[a-z]\w*[?]"
-_SYMBOL = rb"[!@#$%^&*+=~?]"
+_NO_LETTER = rb"[0-9!@#$%^&*+=~?]"
 _MIN_ENTROPY, _MIN_HEX_ENTROPY, _MIN_PASSWORD_ENTROPY = 3.3, 2.7, 2.25
 # What follows a telling name and makes it the name of something else: `secretName`, `token_url`, `password-field`.
 _OF_A_SECRET = (
@@ -52,9 +52,9 @@ def is_random(value: bytes) -> bool:
 
 def is_password(value: bytes) -> bool:
     """True for what may well be a password that somebody chose."""
-    if len(value) < MIN_PASSWORD or is_stand_in(value) or re.fullmatch(_PATH, value):
+    if len(value) < MIN_PASSWORD or not re.search(rb"[A-Za-z]", value) or not re.search(_NO_LETTER, value):
         return False
-    if not (is_mixed(value) or (re.search(_SYMBOL, value) and re.search(rb"[A-Za-z]", value))):
+    if is_stand_in(value) or re.fullmatch(_PATH, value):
         return False
     return entropy(value) >= _MIN_PASSWORD_ENTROPY
 

@@ -51,15 +51,11 @@ _SCHEME = rb"(?i)((?:bearer|basic|token|apikey)\s{1,8})[A-Za-z0-9._~+/=-]{8,}$"
 
 
 def _names_value(match: bytes, secret: bytes, behind: bytes) -> bool:
-    if is_computed(match, secret, behind) or names_something_else(_name(match)):
-        return False
-    return is_random(secret)
+    return is_random(secret) and not is_computed(match, secret, behind) and not names_something_else(_name(match))
 
 
 def _names_password(match: bytes, secret: bytes, behind: bytes) -> bool:
-    if is_computed(match, secret, behind) or names_something_else(_name(match)):
-        return False
-    return is_password(secret)
+    return is_password(secret) and not is_computed(match, secret, behind) and not names_something_else(_name(match))
 
 
 def _name(match: bytes) -> bytes:
@@ -118,6 +114,18 @@ def _setting(*names: str) -> tuple[str, ...]:
     return tuple(name + end for name in names for end in ("\\", '"', "'", ":", "=", " :", " ="))
 
 
+_USER = rf"[\s=]{{0,4}}{_QUOTE}[^\s:\"'\\/]{{1,128}}:"
+# One begins with one word: a search for the first of several would go to the end of the line each time.
+_COMMANDS = {
+    "curl": rf"{EDGE}curl\b{_IN_LINE}\s(?:-u|-U|--user|--proxy-user){_USER}",
+    "--auth": rf"--auth{_USER}",
+    "mysql": rf"{EDGE}mysql[a-z-]{{0,12}}\b{_IN_LINE}\s-p",
+    "mariadb": rf"{EDGE}mariadb[a-z-]{{0,12}}\b{_IN_LINE}\s-p",
+    "sshpass": rf"{EDGE}sshpass\s{{1,4}}-p\s?",
+    "redis-cli": rf"{EDGE}redis-cli\b{_IN_LINE}\s-a\s{{1,4}}",
+}
+"""What stands before the secret in a command line, by its anchor."""
+
 TELLING_PLACES: tuple[Detector, ...] = (
     Detector(
         "secret",
@@ -167,19 +175,9 @@ TELLING_PLACES: tuple[Detector, ...] = (
         ("--",),
         _is_option,
     ),
-    Detector(
-        "secret",
-        rf"(?:{EDGE}curl\b{_IN_LINE}\s(?:-u|-U|--user|--proxy-user)|--auth)[\s=]{{0,4}}{_QUOTE}"
-        rf"[^\s:\"'\\/]{{1,128}}:{_TO_QUOTE}",
-        ("curl", "--auth"),
-        _is_value,
-    ),
-    Detector(
-        "secret",
-        rf"(?:{EDGE}(?:mysql|mariadb)[a-z-]{{0,12}}\b{_IN_LINE}\s-p|{EDGE}sshpass\s{{1,4}}-p\s?"
-        rf"|{EDGE}redis-cli\b{_IN_LINE}\s-a\s{{1,4}}){_QUOTE}{_TO_QUOTE}",
-        ("mysql", "mariadb", "sshpass", "redis-cli"),
-        _is_value,
+    *(
+        Detector("secret", rf"{command}{_QUOTE}{_TO_QUOTE}", (command_anchor,), _is_value)
+        for command_anchor, command in _COMMANDS.items()
     ),
     Detector(
         "secret",
