@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -17,6 +19,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.support import mutation_children as children
+from tests.support import mutation_processes as processes
 from tests.support.mutation_scope import Scope
 from tests.support.mutations import Mutant, mutated
 
@@ -49,9 +52,11 @@ class Result(NamedTuple):
 class Loop:
     """A pytest plugin that tries mutants in the place of running the tests."""
 
-    def __init__(self, work: list[Mutant], out: Path) -> None:
+    def __init__(self, work: list[Mutant], out: Path, within_s: float | None = None) -> None:
         self._work = work
+        self._within_s = within_s
         self._out = out
+        self._text = FOLDER / f"mutant.{os.getpid()}.txt"
         folder = Path(work[0].path).parent
         self._package = [path.as_posix() for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
         self._scope = Scope(self._package)
@@ -68,7 +73,7 @@ class Loop:
         children.steady(self._items)
         files = {_absolute(path) for path in self._package}
         for path in self._package:  # what is imported when it is first needed
-            importlib.import_module(path.removesuffix(".py").replace("/", "."))
+            importlib.import_module(_module_of(path))
         self._lines, self._seconds = _coverage(self._items, files)
         self._functions = children.functions_of(files)
         children.forget()
@@ -84,6 +89,7 @@ class Loop:
                 out.flush()
                 if place % 50 == 0 or place == len(self._work):
                     print(f"{place}/{len(self._work)} {dict(counts)}", file=sys.stderr, flush=True)
+        self._text.unlink(missing_ok=True)
         return True
 
     def _check_that_nothing_fails_without_a_mutant(self) -> None:
@@ -104,7 +110,10 @@ class Loop:
 
     def _inside(self, mutant: Mutant, chosen: Sequence[pytest.Item], say: int) -> int:
         source = Path(mutant.path).read_text("utf-8")
-        changed = compile(mutated(source, mutant.number), _absolute(mutant.path), "exec")
+        tree = mutated(source, mutant.number)
+        self._text.write_text(ast.unparse(tree), "utf-8")
+        processes.change(_module_of(mutant.path), self._text)
+        changed = compile(tree, _absolute(mutant.path), "exec")
         if not mutant.function:
             return children.import_anew(mutant.path, changed, chosen, say)
         try:
@@ -120,11 +129,19 @@ class Loop:
         if not mutant.function:
             lines = self._scope.lines(mutant.path, mutant.line)
         covering = {place for line in lines for place in self._lines.get(line, ())}
-        return sorted(covering, key=lambda one: (-self._wins[_test_of(self._items[one])], self._seconds[one]))
+        order = sorted(covering, key=lambda one: (-self._wins[_test_of(self._items[one])], self._seconds[one]))
+        if self._within_s is None:
+            return order
+        sums = itertools.accumulate(self._seconds[one] for one in order)
+        return [one for one, total in zip(order, sums, strict=True) if total <= self._within_s] or order[:1]
 
 
 def _absolute(path: str) -> str:
     return str(Path(path).resolve())
+
+
+def _module_of(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".")
 
 
 def _test_of(item: pytest.Item) -> str:
@@ -153,6 +170,8 @@ def _coverage(items: Sequence[pytest.Item], files: set[str]) -> tuple[dict[tuple
 
 def _measure(items: Sequence[pytest.Item], files: set[str], place: Path) -> int:
     touched: set[tuple[str, int]] = set()
+    elsewhere = place.with_suffix(".txt")
+    processes.write_lines(os.path.dirname(min(files)) + os.sep, elsewhere)
 
     def local(frame: FrameType, event: str, _argument: object) -> Any:
         if event == "line":
@@ -176,6 +195,6 @@ def _measure(items: Sequence[pytest.Item], files: set[str], place: Path) -> int:
         sys.settrace(None)
         threading.settrace(None)
         failed = any(report.failed for report in reports)
-        rows.append((time.monotonic() - started, failed, sorted(touched)))
+        rows.append((time.monotonic() - started, failed, sorted(touched | processes.written_lines(elsewhere))))
     place.write_text(json.dumps(rows))
     return children.SURVIVED
