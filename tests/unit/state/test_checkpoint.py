@@ -133,6 +133,21 @@ def test_a_step_that_ends_leaves_its_results_in_call_order(session: OpenSession)
     assert (session.state.step_cursor, session.state.open_step) == ("step_1", None)
 
 
+def test_a_turn_may_name_first_versions(session: OpenSession) -> None:
+    start_task(session)
+    fields = {**NO_TURN, "usage": USAGE, "baselines": {"/a": "h", "/b": None}}
+    session.append("turn", fields, message("assistant", "hi"))
+    assert session.state.baselines == task_of(session).baselines == {"/a": "h", "/b": None}
+
+
+def test_a_result_without_a_status_is_a_failure(session: OpenSession) -> None:
+    start_task(session)
+    turn(session, "step_1", "c1")
+    session.append("call_finished", {"callId": "c1", "status": None}, message("tool", "?"))
+    commit(session, 1)
+    assert task_of(session).finished_calls == [("RunCommand", "failed", None)]
+
+
 def test_a_denied_call_can_be_approved_later(session: OpenSession) -> None:
     start_task(session)
     turn(session, "step_1", "c1", "c2")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,10 +14,11 @@ import pytest
 from agent_host.testing.disk import SimulatedDisk
 from state.boot import boot_id
 from state.disk import LOCAL_DISK, LocalDisk
-from state.errors import WriteFailed, as_write_failure
+from state.errors import Damaged, WriteFailed, as_write_failure
 from state.files import make_durable_dir, replace_atomically, write_new
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -206,6 +209,7 @@ def test_a_sync_is_one_of_the_machine(tmp_path: Path, monkeypatch: pytest.Monkey
         LOCAL_DISK.sync_directory(str(tmp_path / "file"))
 
 
+@pytest.mark.usefixtures("fresh_boot")
 @pytest.mark.parametrize(("content", "found"), [(b" b00t-1d\n", "b00t-1d"), (b"\n", None), (None, None)])
 def test_the_boot_s_id_or_none(
     tmp_path: Path, content: bytes | None, found: str | None, monkeypatch: pytest.MonkeyPatch
@@ -214,16 +218,49 @@ def test_the_boot_s_id_or_none(
     if content is not None:
         path.write_bytes(content)
     monkeypatch.setattr("state.boot._LINUX_BOOT_ID", str(path))
+    assert boot_id() == LOCAL_DISK.boot_id() == found
+
+
+@pytest.fixture
+def fresh_boot() -> Iterator[None]:
     boot_id.cache_clear()
-    try:
-        assert boot_id() == LOCAL_DISK.boot_id() == found
-    finally:
-        boot_id.cache_clear()
+    yield
+    boot_id.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_boot")
+@pytest.mark.parametrize(
+    ("says", "found"),
+    [("B00T\n", "B00T"), ("", None), (OSError(), None), (subprocess.TimeoutExpired("sysctl", 5), None)],
+)
+def test_another_system_s_kernel_is_asked(
+    says: str | Exception, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def run(command: object, **more: object) -> subprocess.CompletedProcess[str]:
+        asked.append((command, more))
+        if isinstance(says, Exception):
+            raise says
+        return subprocess.CompletedProcess("", 0, says)
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(subprocess, "run", run)
+    assert boot_id() == found
+    ((command, more),) = asked
+    assert command == ("/usr/sbin/sysctl", "-n", "kern.bootsessionuuid")
+    assert more == {"capture_output": True, "text": True, "check": True, "timeout": 5}
+
+
+@pytest.mark.usefixtures("fresh_boot")
+def test_a_system_without_a_word_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "sunos5")
+    assert boot_id() is None
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/sys/kernel/random/boot_id"), reason="the kernel's own file")
+@pytest.mark.usefixtures("fresh_boot")
 def test_the_kernel_says_which_boot_it_is() -> None:
-    boot_id.cache_clear()
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
         assert boot_id() == handle.read().strip()
 
@@ -278,6 +315,7 @@ MIB = 1024 * 1024
         ([MIB - 1, 1, 1], [MIB, 1]),
         ([MIB - 1, 2, 1], [MIB + 1, 1]),
         ([MIB, 4], [MIB, 4]),
+        ([MIB, MIB - 1, 1], [MIB, MIB]),
         ([3, 3 * MIB, 2 * MIB, 7], [3 * MIB + 3, 2 * MIB, 7]),
     ],
 )
@@ -332,3 +370,8 @@ def test_what_a_disk_says_is_told(error: OSError, said: str) -> None:
         raise error
     assert str(caught.value) == said
     assert caught.value.__cause__ is error
+
+
+def test_damage_is_not_put_aside_by_being_told() -> None:
+    error = Damaged("it is broken")
+    assert (str(error), error.quarantined, error.salvaged) == ("it is broken", None, False)
