@@ -1,11 +1,13 @@
 """Mutation testing: `python -m tests.support.mutants policy` says which small errors no test would notice.
 
 One process collects the tests and finds out which of them run which lines. For each mutant it forks: the child gets
-the changed code (a function's code object is exchanged in place; what runs at import is imported anew, tests and all)
-and runs the tests that touch its line, those that have found most first, up to the first failure. hypothesis is given
-a fixed seed, few examples and no database. Python processes that a test starts get the changed code as well.
+the changed code (a function's code object is exchanged in place; what runs at import is run anew in place, and for
+classes and defaults imported anew, tests and all) and runs the tests that touch its line, those that have found most
+first, up to the first failure. hypothesis is given a fixed seed, few examples, no database. Python processes that a
+test starts get the changed code as well.
 
-Results are JSON lines in `.mutants/`; a mutant that was killed is not tried again while its function stays as it is.
+Results are JSON lines in `.mutants/`; a mutant that was killed is not tried again while its function or table stays as
+it is. `mutants_equivalent.toml` lists changes that no test can notice, each with its reason; they count apart.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,21 +56,40 @@ def _known(out: Path) -> dict[str, dict[str, Any]]:
     return {row["key"]: row for row in rows}
 
 
+def equivalent() -> dict[tuple[str, str, str], str]:
+    """Why a change changes nothing, by file, function or table, and change."""
+    listed = tomllib.loads(Path(__file__).with_name("mutants_equivalent.toml").read_text("utf-8"))
+    return {(one["file"], one["place"], change): one["why"] for one in listed["same"] for change in one["changes"]}
+
+
 def report(wanted: list[Mutant], known: dict[str, dict[str, Any]], *, survivors: bool) -> str:
-    """The share that was killed, by module; and what survived."""
-    rows = [(one, known[one.key]["status"]) for one in wanted if one.key in known]
+    """The share that was killed, by module, without what is equivalent; and what survived."""
+    same = equivalent()
+    alive = [(one, known[one.key]["status"]) for one in wanted if one.key in known]
+    rows = [(one, status) for one, status in alive if status in _DEAD or _named(one) not in same]
     lines = []
     for path in [*dict.fromkeys(one.path for one, _ in rows), ""]:
         of_path = [status for one, status in rows if path in ("", one.path)]
         killed = sum(status in _DEAD for status in of_path)
-        lines.append(f"{path or 'all':32} {killed:5} of {len(of_path):5}  {100 * killed / max(len(of_path), 1):5.1f} %")
+        share = 100 * killed / max(len(of_path), 1)
+        apart = sum(path in ("", one.path) for one, _ in alive) - len(of_path)
+        lines.append(f"{path or 'all':32} {killed:5} of {len(of_path):5}  {share:5.1f} %  and {apart} equivalent")
     if survivors:
         lines += [
-            f"{one.path}:{one.line}  {one.change}" + ("" if status == "survived" else f"  [{status}]")
+            f"{one.path}:{one.line}  {one.place}: {one.change}" + ("" if status == "survived" else f"  [{status}]")
             for one, status in rows
             if status not in _DEAD
         ]
+        lines += [
+            f"equivalent: {one.path}:{one.line}  {one.place}: {one.change}  ({same[_named(one)]})"
+            for one, status in alive
+            if status not in _DEAD and _named(one) in same
+        ]
     return "\n".join(lines)
+
+
+def _named(one: Mutant) -> tuple[str, str, str]:
+    return one.path, one.place, one.change
 
 
 def main() -> None:

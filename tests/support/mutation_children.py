@@ -28,7 +28,8 @@ SURVIVED, KILLED, BROKEN, LATE = 0, 1, 5, 9
 _EXAMPLES = 25
 _HISTORIES = 8  # of a state machine, whose example is many steps
 _SETTINGS = "_hypothesis_internal_use_settings"
-_OURS = ("agent_host", "config", "policy", "state", "tests", "tool_runtime")
+OURS = ("agent_host", "config", "policy", "state", "tests", "tool_runtime")
+"""The packages whose modules are changed, or imported anew."""
 
 
 def run(items: Sequence[pytest.Item], say: int) -> int:
@@ -94,11 +95,9 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def forget() -> None:
-    """Empties every cache of results."""
-    for one in gc.get_objects():
-        if isinstance(one, functools._lru_cache_wrapper):
-            one.cache_clear()
+def caches() -> list[Any]:
+    """Every cache of results."""
+    return [one for one in gc.get_objects() if isinstance(one, functools._lru_cache_wrapper)]
 
 
 class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -120,7 +119,7 @@ def import_anew(path: str, changed: CodeType, items: Sequence[pytest.Item], say:
     """Imports a module with the changed code, and whatever may have seen it before, and runs these tests anew."""
     files = list(dict.fromkeys(str(item.path) for item in items))
     anew = _Anew(say, {item.nodeid: place for place, item in enumerate(items)})
-    for name in [name for name in sys.modules if name.partition(".")[0] in _OURS and name != __name__]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in OURS and name != __name__]:
         del sys.modules[name]
     sys.meta_path.insert(0, _Changed(path.removesuffix(".py").replace("/", "."), changed))
     outcome = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *files], plugins=[anew])

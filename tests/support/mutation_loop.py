@@ -21,6 +21,7 @@ from _pytest.runner import runtestprotocol
 from tests.support import mutation_children as children
 from tests.support import mutation_processes as processes
 from tests.support.mutation_scope import Scope
+from tests.support.mutation_tables import Tables
 from tests.support.mutations import Mutant, mutated
 
 if TYPE_CHECKING:
@@ -60,10 +61,14 @@ class Loop:
         folder = Path(work[0].path).parent
         self._package = [path.as_posix() for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
         self._scope = Scope(self._package)
+        self._tables = Tables(self._package)
+        self._at_import: set[tuple[str, str]] = set()
         self._items: list[pytest.Item] = []
         self._lines: dict[tuple[str, int], list[int]] = {}
         self._seconds: list[float] = []
-        self._wins: Counter[str] = Counter()
+        self._hopeless: set[int] = set()
+        self._wins: Counter[str] = Counter(_winners(out))
+        self._caches: list[Any] = []
         self._functions: Functions = {}
 
     @pytest.hookimpl(tryfirst=True)
@@ -74,9 +79,11 @@ class Loop:
         files = {_absolute(path) for path in self._package}
         for path in self._package:  # what is imported when it is first needed
             importlib.import_module(_module_of(path))
-        self._lines, self._seconds = _coverage(self._items, files)
+        self._lines, self._seconds, self._hopeless = _coverage(self._items, files)
         self._functions = children.functions_of(files)
-        children.forget()
+        self._at_import = self._tables.run_at_import()
+        self._caches = children.caches()
+        self._forget()
         gc.freeze()
         self._check_that_nothing_fails_without_a_mutant()
         counts: Counter[str] = Counter()
@@ -99,6 +106,10 @@ class Loop:
         if answer != children.SURVIVED:
             pytest.exit(f"a test fails as it is: {by}", returncode=1)
 
+    def _forget(self) -> None:
+        for cache in self._caches:
+            cache.cache_clear()
+
     def _try(self, mutant: Mutant) -> Result:
         places = self._tests_of(mutant)
         if not places:
@@ -109,31 +120,49 @@ class Loop:
         return Result(_STATUS.get(code, "killed"), by.split("[", maxsplit=1)[0], round(time.monotonic() - started, 2))
 
     def _inside(self, mutant: Mutant, chosen: Sequence[pytest.Item], say: int) -> int:
-        source = Path(mutant.path).read_text("utf-8")
-        tree = mutated(source, mutant.number)
+        tree = mutated(Path(mutant.path).read_text("utf-8"), mutant.number)
         self._text.write_text(ast.unparse(tree), "utf-8")
         processes.change(_module_of(mutant.path), self._text)
         changed = compile(tree, _absolute(mutant.path), "exec")
-        if not mutant.function:
+        if not mutant.function and not self._tables.is_table(mutant.path, mutant.line):
             return children.import_anew(mutant.path, changed, chosen, say)
-        try:
-            children.exchange(changed, mutant.function, self._functions)
-        except LookupError:
-            return children.BROKEN
+        if not mutant.function:
+            self._tables.remake(mutant.path, tree)
+        else:
+            try:
+                children.exchange(changed, mutant.function, self._functions)
+            except LookupError:
+                return children.BROKEN
+            except ValueError:  # it names other things of what is around it, which a living function does not have
+                return children.import_anew(mutant.path, changed, chosen, say)
+            if self._runs_at_import(mutant):
+                self._tables.remake(mutant.path)
+        self._forget()
         return children.run(chosen, say)
 
+    def _runs_at_import(self, mutant: Mutant) -> bool:
+        return (_absolute(mutant.path), mutant.function) in self._at_import
+
     def _tests_of(self, mutant: Mutant) -> list[int]:
-        """Those that run the mutant's lines, or, for what runs at import, a function that sees what it makes. First
-        those that have killed most, then the fastest."""
+        """Those that run the mutant's lines, or, for what runs at import, a function that sees what it makes; all for a
+        function that makes tables. First those that have killed most, then the fastest."""
         lines = {(mutant.path, line) for line in range(mutant.line, mutant.end_line + 1)}
         if not mutant.function:
             lines = self._scope.lines(mutant.path, mutant.line)
         covering = {place for line in lines for place in self._lines.get(line, ())}
+        if self._runs_at_import(mutant):
+            covering = set(range(len(self._items))) - self._hopeless
         order = sorted(covering, key=lambda one: (-self._wins[_test_of(self._items[one])], self._seconds[one]))
         if self._within_s is None:
             return order
         sums = itertools.accumulate(self._seconds[one] for one in order)
         return [one for one, total in zip(order, sums, strict=True) if total <= self._within_s] or order[:1]
+
+
+def _winners(out: Path) -> list[str]:
+    """The tests that killed a mutant before, one for each that they did."""
+    rows = out.read_text().splitlines() if out.exists() else []
+    return [by for row in rows if (by := json.loads(row)["by"])]
 
 
 def _absolute(path: str) -> str:
@@ -148,8 +177,11 @@ def _test_of(item: pytest.Item) -> str:
     return item.nodeid.split("[", maxsplit=1)[0]
 
 
-def _coverage(items: Sequence[pytest.Item], files: set[str]) -> tuple[dict[tuple[str, int], list[int]], list[float]]:
-    """Which tests run which lines, and how long each takes; found out in a child, which leaves no trace here."""
+def _coverage(
+    items: Sequence[pytest.Item], files: set[str]
+) -> tuple[dict[tuple[str, int], list[int]], list[float], set[int]]:
+    """Which tests run which lines, how long each takes, and which fail meanwhile; found out in a child, which leaves no
+    trace here."""
     place = FOLDER / f"coverage.{os.getpid()}.json"
     answer, said = children.forked(lambda _: _measure(items, files, place), 3600)
     if answer != children.SURVIVED:
@@ -162,10 +194,11 @@ def _coverage(items: Sequence[pytest.Item], files: set[str]) -> tuple[dict[tuple
         # What fails without a mutant (a bound on time, under the trace) can tell nothing.
         for path, line in [] if failed else touched:
             lines[path.removeprefix(root), line].append(number)
-    hopeless = [items[number].nodeid for number, (_, failed, _) in enumerate(rows) if failed]
+    hopeless = {number for number, (_, failed, _) in enumerate(rows) if failed}
     if hopeless:
-        print(f"left out, because they fail while they are measured: {hopeless}", file=sys.stderr)
-    return lines, [seconds for seconds, _, _ in rows]
+        names = [items[number].nodeid for number in sorted(hopeless)]
+        print(f"left out, because they fail while they are measured: {names}", file=sys.stderr)
+    return lines, [seconds for seconds, _, _ in rows], hopeless
 
 
 def _measure(items: Sequence[pytest.Item], files: set[str], place: Path) -> int:

@@ -1,7 +1,8 @@
 """Small errors put into a module's source, one at a time: what a test suite that is worth its time notices.
 
-Left out because no behaviour hangs on them: docstrings, annotations, messages (texts with a blank in a function, all
-f-strings), decorators' arguments, `if TYPE_CHECKING`, assertions, the texts of `raise`, and what other platforms run.
+Left out because no behaviour hangs on them: docstrings, annotations, messages (texts with a blank, all f-strings, what
+is given as `reason` and the like), decorators' arguments, `if TYPE_CHECKING`, assertions, the texts of `raise`, what
+other platforms run. A list of words in one text loses one word at a time, a pattern one alternative.
 """
 
 from __future__ import annotations
@@ -35,18 +36,22 @@ _CALLED = {
 }  # fmt: skip
 _SKIPPED = (ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
 _FOR_TYPES = frozenset({"annotation", "returns", "decorator_list"})
-_WORDS_OF_A_TEXT = 3
+_MESSAGES = frozenset({"reason", "message", "hint", "what"})
+_SPLITTERS = frozenset({"words", "_wrapper", "split"})
+_PATTERNS = frozenset({"compile"})
 
 
 class Mutant(NamedTuple):
     """One error. `number` is its place among all of the module; `function` the outermost function or method around it,
-    by qualified name ('' for what runs at import); `key` stays the same while that function's text does."""
+    by qualified name ('' for what runs at import); `place` that, or the table's name; `key` stays the same while the
+    text of that function or table does."""
 
     path: str
     number: int
     line: int
     end_line: int
     function: str
+    place: str
     key: str
     change: str
 
@@ -65,12 +70,13 @@ def mutants(path: str, source: str) -> list[Mutant]:
     seen: dict[str, int] = {}
     found: list[Mutant] = []
     for number, one in enumerate(_changes(tree)):
-        basis = f"{path} {one.function} {texts[one.function]} {one.change}"
-        seen[basis] = seen.get(basis, 0) + 1
-        key = hashlib.sha256(f"{basis} {seen[basis]}".encode()).hexdigest()[:16]
         line = getattr(one.node, "lineno", 1)
         end = getattr(one.node, "end_lineno", line) or line
-        found.append(Mutant(path, number, line, end, one.function, key, one.change))
+        table, text = _table(tree, source, line)
+        basis = f"{path} {one.function} {texts.get(one.function, text)} {one.change}"
+        seen[basis] = seen.get(basis, 0) + 1
+        key = hashlib.sha256(f"{basis} {seen[basis]}".encode()).hexdigest()[:16]
+        found.append(Mutant(path, number, line, end, one.function, one.function or table, key, one.change))
     return found
 
 
@@ -85,8 +91,8 @@ def mutated(source: str, number: int) -> ast.Module:
 
 
 def _texts(tree: ast.Module, source: str) -> dict[str, str]:
-    """The text of each outermost function; for what runs at import, the module's."""
-    texts = {"": source}
+    """The text of each outermost function."""
+    texts = {}
     for node in tree.body:
         inner = node.body if isinstance(node, ast.ClassDef) else [node]
         prefix = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
@@ -94,6 +100,16 @@ def _texts(tree: ast.Module, source: str) -> dict[str, str]:
             if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
                 texts[prefix + one.name] = ast.get_source_segment(source, one) or ""
     return texts
+
+
+def _table(tree: ast.Module, source: str, line: int) -> tuple[str, str]:
+    """The name and the text of the outermost statement that a line is in."""
+    for node in tree.body:
+        if node.lineno <= line <= (node.end_lineno or line):
+            target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", node)
+            name = getattr(target, "id", None) or getattr(target, "name", None)
+            return name or "", ast.get_source_segment(source, node) or ""
+    return "", ""
 
 
 def _changes(tree: ast.Module) -> Iterator[_Change]:
@@ -156,18 +172,25 @@ class _Walk:
     def _field(self, node: ast.AST, name: str, value: object, function: str, *, deep: bool = True) -> Iterator[_Change]:
         for place, child in enumerate(value if isinstance(value, list) else [value]):
             where = (value, place) if isinstance(value, list) else (node, name)
-            yield from self._child(where, child, function, name)
+            if isinstance(child, ast.keyword) and child.arg in _MESSAGES:
+                continue
+            yield from self._child(node, where, child, function, name)
             if deep and isinstance(child, ast.AST) and not isinstance(child, _SKIPPED):
                 yield from self._expressions(child, function)
 
-    def _child(self, where: tuple[object, object], child: object, function: str, name: str) -> Iterator[_Change]:
+    def _child(
+        self, parent: ast.AST, where: tuple[object, object], child: object, function: str, name: str
+    ) -> Iterator[_Change]:
         if isinstance(child, ast.keyword) and child.arg is not None and isinstance(where[0], list) and function:
             yield _Change(child, function, f"without {_short(child)}", functools.partial(where[0].remove, child))
         if not isinstance(child, ast.expr):
             return
-        for new in _others(child, called=name == "func", is_table=not function):
+        for new in _others(child, called=name == "func"):
             apply = functools.partial(_put, where, ast.copy_location(new, child))
             yield _Change(child, function, f"{_short(child)} → {_short(new)}", apply)
+        for value, told in _other_constants(child, "" if function else _kind(parent)):
+            apply = functools.partial(_put, where, ast.copy_location(ast.Constant(value), child))
+            yield _Change(child, function, told, apply)
 
 
 def _put(where: tuple[object, object], new: ast.expr) -> None:
@@ -178,7 +201,7 @@ def _put(where: tuple[object, object], new: ast.expr) -> None:
         setattr(holder, str(place), new)
 
 
-def _others(node: ast.expr, *, called: bool, is_table: bool) -> list[ast.expr]:
+def _others(node: ast.expr, *, called: bool) -> list[ast.expr]:
     """What may stand in the place of an expression."""
     match node:
         case ast.Compare():
@@ -189,8 +212,6 @@ def _others(node: ast.expr, *, called: bool, is_table: bool) -> list[ast.expr]:
             return [node.operand]
         case ast.BinOp() if type(node.op) in _CALCULATED:
             return [ast.BinOp(node.left, _CALCULATED[type(node.op)](), node.right)]
-        case ast.Constant():
-            return [ast.Constant(value) for value in _other_constants(node.value, is_table=is_table)]
         case ast.Attribute() if called and node.attr in _CALLED:
             return [ast.Attribute(node.value, _CALLED[node.attr], ast.Load())]
         case ast.Name() if called and node.id in _CALLED:
@@ -221,26 +242,53 @@ def _inside(root: ast.AST) -> Iterator[ast.AST]:
             pending.extend(one for one in children if isinstance(one, ast.AST) and not isinstance(one, _SKIPPED))
 
 
-def _other_constants(value: object, *, is_table: bool) -> list[str | int]:
-    if isinstance(value, bool):
-        return [not value]
+def _kind(parent: ast.AST) -> str:
+    """What a table's text is, by what is around it."""
+    if isinstance(parent, ast.Attribute):
+        return "words" if parent.attr in _SPLITTERS else "text"
+    called = parent.func if isinstance(parent, ast.Call) else None
+    name = getattr(called, "attr", None) or getattr(called, "id", "")
+    return "words" if name in _SPLITTERS else "pattern" if name in _PATTERNS else "text"
+
+
+def _other_constants(node: ast.expr, kind: str) -> Iterator[tuple[str | int, str]]:
+    """Other values of a constant, each with what the change is called."""
+    value = node.value if isinstance(node, ast.Constant) else None
     if isinstance(value, int):
-        return [value + 1]
+        other = not value if isinstance(value, bool) else value + 1
+        yield other, f"{value} → {other}"
     if not isinstance(value, str):
-        return []
-    if not is_table:
-        return [] if re.search(r"\s", value.strip()) else [f"{value}XX"]
-    for mark in (" ", "|"):
-        parts = value.split(mark)
-        if len(parts) >= _WORDS_OF_A_TEXT:
-            dropped = dict.fromkeys((0, len(parts) // 2, len(parts) - 1))
-            return [text for one in dropped if _is_sound(text := mark.join(parts[:one] + parts[one + 1 :]), value)]
-    return [f"{value}XX"]
+        return
+    if kind == "words" and value.split():
+        parts = value.split()
+        for place, part in enumerate(parts):
+            yield " ".join(parts[:place] + parts[place + 1 :]), f"{_short(node)} without {part}"
+    elif kind and "|" in value and _compiles(value):
+        for pattern, part in _fewer_alternatives(value):
+            yield pattern, f"{_short(node)} without {part}"
+    elif kind == "pattern" or not re.search(r"\s", value.strip()):
+        yield f"{value}XX", f"{_short(node)} → {_short(ast.Constant(value + 'XX'))}"
 
 
-def _is_sound(text: str, original: str) -> bool:
-    """A pattern that cannot be compiled would be noticed at import, and says nothing."""
-    return _compiles(text) or not _compiles(original)
+def _fewer_alternatives(pattern: str) -> Iterator[tuple[str, str]]:
+    """The pattern without one of its alternatives, at any depth; and that one."""
+    opened: list[list[int]] = [[0]]
+    groups: list[list[int]] = []
+    for match in re.finditer(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?(?:[:=!>]|<[=!]|P<\w+>)|[()|]", pattern, re.DOTALL):
+        if match[0].startswith("("):
+            opened.append([match.end()])
+        elif match[0] == "|":
+            opened[-1].append(match.end())
+        elif match[0] == ")":
+            groups.append([*opened.pop(), match.end()])
+    groups.append([*opened.pop(), len(pattern) + 1])
+    for starts in groups:
+        for place, start in enumerate(starts[:-1]):
+            is_last = place == len(starts) - 2
+            from_, to = (start - 1, starts[place + 1] - 1) if is_last else (start, starts[place + 1])
+            text = pattern[:from_] + pattern[to:]
+            if len(starts) > 2 and _compiles(text):
+                yield text, pattern[start : starts[place + 1] - 1]
 
 
 def _compiles(pattern: str) -> bool:
