@@ -152,11 +152,12 @@ class Loop:
         covering = {place for line in lines for place in self._lines.get(line, ())}
         if self._runs_at_import(mutant):
             covering = set(range(len(self._items))) - self._hopeless
-        order = sorted(covering, key=lambda one: (-self._wins[_test_of(self._items[one])], self._seconds[one]))
-        if self._within_s is None:
-            return order
-        sums = itertools.accumulate(self._seconds[one] for one in order)
-        return [one for one, total in zip(order, sums, strict=True) if total <= self._within_s] or order[:1]
+        if self._within_s is not None:
+            cheapest = sorted(covering, key=self._seconds.__getitem__)
+            sums = itertools.accumulate(self._seconds[one] for one in cheapest)
+            covering = {one for one, total in zip(cheapest, sums, strict=True) if total <= self._within_s}
+            covering |= set(cheapest[:1])
+        return sorted(covering, key=lambda one: (-self._wins[_test_of(self._items[one])], self._seconds[one]))
 
 
 def _winners(out: Path) -> list[str]:
