@@ -171,6 +171,19 @@ def test_who_holds_the_lock_has_the_session(tmp_path: Path, parts: str) -> None:
     assert survey(tmp_path)["s"].standing is not Standing.HELD
 
 
+def test_a_checkpoint_of_a_newer_program_is_not_ours(tmp_path: Path) -> None:
+    put(tmp_path, {"sessions/s/result.json": 1, "checkpoints/s.journal": 0})
+    (tmp_path / "checkpoints" / "s.json").write_bytes(b'{"checkpointVersion":"9"}')
+    assert survey(tmp_path)["s"].standing is Standing.FOREIGN
+
+
+def test_what_vanishes_meanwhile_was_just_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, {"checkpoints/s.json.corrupt-1": 5})
+    with Shelf(str(tmp_path), now=NOW) as shelf:
+        monkeypatch.setattr(state.folder.Folder, "stat", lambda *_: None)
+        assert shelf.survey() == [Stored("s", NOW, 0, Standing.DAMAGED)]
+
+
 # --- ages -------------------------------------------------------------------------------------------------------------
 
 
@@ -342,6 +355,37 @@ def test_remains_that_are_held_wait(tmp_path: Path) -> None:
         lock.release(remove=False)
         assert shelf.clear("a") is True
     assert not (tmp_path / "sessions" / "a.being-pruned").exists()
+
+
+def test_a_session_that_is_being_made_leaves_no_remains(tmp_path: Path) -> None:
+    """Before its journal is there it has a lock and perhaps a folder."""
+    put(tmp_path, {"checkpoints/s.lock": 0})
+    lock = SessionLock.acquire(paths_in(tmp_path, "s").lock, "s")
+    with Shelf(str(tmp_path), now=NOW) as shelf:
+        assert shelf.remains() == {}
+        lock.release(remove=False)
+        assert shelf.remains() == {"s": 0}
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_a_lock_stays_where_it_cannot_be_told_what_it_protects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, {"sessions/s.being-pruned/file": 5})
+    real = state.folder.Folder.remove
+
+    def refuse(_: object) -> list[str]:
+        raise OSError(5, "Input/output error")
+
+    def remove(folder: state.folder.Folder, name: str) -> None:
+        real(folder, name)
+        monkeypatch.setattr(state.folder.Folder, "names", refuse)
+
+    with Shelf(str(tmp_path), now=NOW) as shelf:
+        monkeypatch.setattr(state.folder.Folder, "remove", remove)
+        with pytest.raises(OSError, match="Input"):
+            shelf.clear("s")
+    lock = paths_in(tmp_path, "s").lock
+    assert os.path.exists(lock)
+    assert holder(lock) is None
 
 
 # --- removal ----------------------------------------------------------------------------------------------------------
