@@ -14,7 +14,7 @@ from agent_host.testing.disk import SimulatedDisk
 from agent_host.testing.disk_content import EXTREMES
 from agent_host.testing.disk_faults import Faults
 from state.disk import LOCAL_DISK, FileStatus, LocalDisk
-from state.errors import Damaged, NoSuchSession, UnknownVersion, Untrusted, WriteFailed
+from state.errors import Damaged, NoSuchSession, SessionExists, UnknownVersion, Untrusted, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.journal import frame
 from tests.unit.state.helpers import (
@@ -329,3 +329,62 @@ def test_a_compaction_that_cannot_be_is_a_sync_all_the_same() -> None:
     session.append("note", {}, message("system", "n"))
     session.sync()
     assert session.state.seq == FileCheckpointStore("/home/state", disk.kill()).load(SESSION).seq
+
+
+def test_a_new_journal_that_cannot_be_made_is_made_by_the_next_write() -> None:
+    """The snapshot is new by then, and the old journal closed."""
+    whole = SimulatedDisk()
+    begun(whole).compact()
+    renamed = [
+        number for number, line in enumerate(whole.calls.log, 1) if "replace(" in line and f"{SESSION}.journal)" in line
+    ]
+    for use in ("append", "sync", "compact"):
+        disk = SimulatedDisk(Faults(fail_call=renamed[-1]))
+        session = begun(disk)
+        with pytest.raises(WriteFailed, match="writing the checkpoint"):
+            session.compact()
+        if use == "append":
+            session.append("note", {}, message("system", "n"))
+        elif use == "sync":
+            session.sync()
+        else:
+            session.compact()
+        found = FileCheckpointStore("/home/state", disk.kill()).load(SESSION)
+        assert found == session.state
+        assert disk.misuses == []
+
+
+def test_a_compaction_that_broke_off_between_its_two_files_is_told() -> None:
+    whole = SimulatedDisk()
+    session = begun(whole, min_compact_bytes=0)
+    start_task(session, "p" * 5000)
+    session.sync()
+    renamed = [
+        number for number, line in enumerate(whole.calls.log, 1) if "replace(" in line and f"{SESSION}.journal)" in line
+    ]
+    assert len(renamed) == 2
+    disk = SimulatedDisk(Faults(fail_call=renamed[-1]))
+    session = begun(disk, min_compact_bytes=0)
+    start_task(session, "p" * 5000)
+    with pytest.raises(WriteFailed, match="writing the checkpoint"):
+        session.sync()
+    session.sync()
+    assert FileCheckpointStore("/home/state", disk.kill()).load(SESSION) == session.state
+
+
+def test_a_session_that_was_let_go_takes_no_records(tmp_path: Path) -> None:
+    session = create(tmp_path)
+    session.close()
+    with pytest.raises(WriteFailed, match="lock"):
+        session.append("note", {}, message("system", "n"))
+    assert load(tmp_path).thread == fresh_state().thread
+
+
+def test_a_damaged_journal_alone_is_not_overwritten(tmp_path: Path) -> None:
+    create(tmp_path).close()
+    os.unlink(paths_in(tmp_path).snapshot)
+    with open(paths_in(tmp_path).journal, "wb") as handle:
+        handle.write(frame(4, 3, b'{"kind":"opened"}'))
+    with pytest.raises(SessionExists):
+        create(tmp_path)
+    assert LOCAL_DISK.read(paths_in(tmp_path).journal) == frame(4, 3, b'{"kind":"opened"}')
