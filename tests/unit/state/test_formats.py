@@ -58,6 +58,8 @@ def broken(record: bytes) -> bytes:
         (ONE + b"K", 1, [], False),
         (ONE + b"J2 x", 1, [], False),
         (ONE + b"J\n", 1, [], False),
+        (ONE + TWO.replace(b" 2 7 ", b" 2 70 "), 1, [], False),
+        (b"rubbish J9 more\n", 0, [], False),
     ],
 )
 def test_what_is_behind_the_whole_records(data: bytes, whole: int, behind: list[int], cut_off: bool) -> None:
@@ -83,6 +85,10 @@ def test_a_wrong_length_is_a_break_that_hides_nothing(length: bytes) -> None:
     found = parse(data)
     assert [record.seq for record in found.records] == [1]
     assert [record.seq for record in found.behind] == [3]
+
+
+def test_what_is_behind_a_gap_is_counted() -> None:
+    assert parse(ONE + THREE) == JournalContent(parse(ONE).records, len(ONE), len(THREE), damaged=True)
 
 
 def test_a_first_record_may_have_any_number() -> None:
@@ -120,6 +126,21 @@ def test_a_journal_that_lost_its_name_is_written_no_more(tmp_path: Path) -> None
     with pytest.raises(WriteFailed, match="not renewed"):
         journal.append(b"b")
     journal.close()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="no list of descriptors")
+def test_a_journal_s_descriptor_may_be_0(tmp_path: Path) -> None:
+    """That of a host which was started without a standard input."""
+    kept = os.dup(0)
+    try:
+        os.close(0)
+        journal = Journal.create(LOCAL_DISK, str(tmp_path / "j"), 1, b"open")
+        assert os.readlink("/proc/self/fd/0") == str(tmp_path / "j")
+        journal.close()
+        assert not os.path.exists("/proc/self/fd/0")
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
 
 
 def test_a_close_that_fails_has_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
