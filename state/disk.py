@@ -169,10 +169,13 @@ class LocalDisk:
     def read(self, path: str) -> bytes:
         """See Disk."""
         fd = os.open(path, os.O_RDONLY | _NO_FOLLOW | _NO_WAIT | _BINARY)
-        with os.fdopen(fd, "rb") as handle:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):  # asked first: a folder's descriptor `fdopen` would leave open
                 raise OSError(errno.EINVAL, "it is no regular file", path)
-            return handle.read()
+            with os.fdopen(fd, "rb", closefd=False) as handle:
+                return handle.read()
+        finally:
+            os.close(fd)
 
     def status(self, path: str) -> FileStatus | None:
         """See Disk."""

@@ -282,11 +282,8 @@ def _refuse_existing(place: Place) -> None:
     disk, paths = place.disk, place.paths
     taken = SessionExists(f"session {paths.session_id} exists already: resume it, or choose another id")
     if disk.status(paths.snapshot) is not None or disk.status(paths.journal) is not None:
-        try:
+        with contextlib.suppress(NoSuchSession):  # the journal of a cut-off end or start, which a new one replaces
             find(disk, paths, place.blobs)
-        except NoSuchSession:
-            disk.remove(paths.journal)
-        else:
             raise taken
     if is_quarantined(disk, paths):
         raise SessionExists(f"damaged files of an earlier session {paths.session_id} are kept: choose another id")

@@ -136,7 +136,6 @@ class MemorySession:
         """See OpenSession."""
         self.append("session_status", {"status": ENDED})
         self._store.forget(self._session_id)
-        self.close()
 
 
 def _snapshot(state: Checkpoint) -> bytes:

@@ -36,8 +36,9 @@ def copy_aside(disk: Disk, paths: SessionPaths) -> str:
     try:
         for path, status in there.items():
             if status.kind == "file":
-                write_new(disk, path + suffix, [disk.read(path)])
-                copied.append(path + suffix)
+                data = disk.read(path)
+                copied.append(path + suffix)  # first: one whose close fails is there
+                write_new(disk, path + suffix, [data])
             else:
                 disk.replace(path, path + suffix)
         disk.sync_directory(paths.checkpoints)

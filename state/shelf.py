@@ -20,7 +20,6 @@ import contextlib
 import errno
 import os
 import re
-import stat
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
@@ -255,9 +254,9 @@ def _condemned(parts: AbstractSet[str]) -> AbstractSet[str]:
 def _ended_at(path: str) -> float | None:
     """The end of the session as its result tells it, in seconds since the epoch."""
     try:
-        found = os.stat(path, follow_symlinks=False)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_RESULT_BYTES:
+        if os.stat(path, follow_symlinks=False).st_size > _MAX_RESULT_BYTES:
             return None
+        # Refuses what is no regular file.
         moment = datetime.fromisoformat(orjson.loads(LOCAL_DISK.read(path))["endedAt"])
     except (OSError, ValueError, LookupError, TypeError):
         return None

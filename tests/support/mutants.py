@@ -3,8 +3,8 @@
 One process collects the tests and finds out which of them run which lines. For each mutant it forks: the child gets
 the changed code (a function's code object is exchanged in place; what runs at import is run anew in place, and for
 classes and defaults imported anew, tests and all) and runs the tests that touch its line, those that have found most
-first, up to the first failure. hypothesis is given a fixed seed, few examples, no database. Code that runs in further
-processes of a test is not changed.
+first, up to the first failure. hypothesis is given a fixed seed, few examples, no database. Python processes that a
+test starts get the changed code as well.
 
 Results are JSON lines in `.mutants/`; a mutant that was killed is not tried again while its function or table stays as
 it is. `mutants_equivalent.toml` lists changes that no test can notice, each with its reason; they count apart.
@@ -98,6 +98,11 @@ def main() -> None:
     parser.add_argument("paths", nargs="+", help="policy or state, or some of its files")
     parser.add_argument("--sample", type=int, help="try this many at most, chosen at random with --seed")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--within",
+        type=float,
+        help="tests of so many seconds a mutant, the fastest; what survives is tried again next time",
+    )
     parser.add_argument("--report", action="store_true", help="only say what is known")
     asked = parser.parse_args()
     package = _package(asked.paths)
@@ -110,7 +115,9 @@ def main() -> None:
         if asked.sample is not None and asked.sample < len(work):
             order = {one.key: place for place, one in enumerate(work)}
             work = sorted(random.Random(asked.seed).sample(work, asked.sample), key=lambda one: order[one.key])
-        pytest.main(["-q", "-p", "no:cacheprovider", "--no-header", *TESTS[package]], plugins=[Loop(work, out)])
+        pytest.main(
+            ["-q", "-p", "no:cacheprovider", "--no-header", *TESTS[package]], plugins=[Loop(work, out, asked.within)]
+        )
     print(report(wanted, _known(out), survivors=True))
 
 

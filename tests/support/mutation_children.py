@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SURVIVED, KILLED, BROKEN, LATE = 0, 1, 5, 9
 """Answers of a child: no test failed, one failed, the mutant could not be made, it took too long."""
 _EXAMPLES = 25
+_HISTORIES = 8  # of a state machine, whose example is many steps
 _SETTINGS = "_hypothesis_internal_use_settings"
 OURS = ("agent_host", "config", "policy", "state", "tests", "tool_runtime")
 """The packages whose modules are changed, or imported anew."""
@@ -48,9 +49,9 @@ def steady(items: Sequence[pytest.Item]) -> None:
     """Gives hypothesis few examples, always the same ones, and lets none be remembered."""
     from hypothesis import Phase, settings  # pytest wants to see it first
 
-    def few(old: Any) -> Any:
+    def few(old: Any, most: int = _EXAMPLES) -> Any:
         return settings(
-            old, max_examples=min(old.max_examples, _EXAMPLES), derandomize=True, database=None,
+            old, max_examples=min(old.max_examples, most), derandomize=True, database=None,
             phases=(Phase.explicit, Phase.generate),
         )  # fmt: skip
 
@@ -62,7 +63,7 @@ def steady(items: Sequence[pytest.Item]) -> None:
             setattr(function, _SETTINGS, few(old))
         owner = getattr(item, "cls", None)
         if owner is not None and isinstance(getattr(owner, "settings", None), settings):
-            owner.settings = few(owner.settings)
+            owner.settings = few(owner.settings, _HISTORIES)
 
 
 # Changing code

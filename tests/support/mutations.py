@@ -1,8 +1,8 @@
 """Small errors put into a module's source, one at a time: what a test suite that is worth its time notices.
 
 Left out because no behaviour hangs on them: docstrings, annotations, messages (texts with a blank, all f-strings, what
-is given as `reason` and the like), decorators' arguments, `if TYPE_CHECKING`, assertions, and the texts of `raise`.
-A list of words in one text loses one word at a time, a pattern one alternative.
+is given as `reason` and the like), decorators' arguments, `if TYPE_CHECKING`, assertions, the texts of `raise`, what
+other platforms run. A list of words in one text loses one word at a time, a pattern one alternative.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import hashlib
 import re
 import warnings
 from typing import TYPE_CHECKING, NamedTuple
+
+from tests.support.mutation_platform import is_elsewhere, is_platform
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -131,6 +133,8 @@ class _Walk:
                 continue
             yield from self._removed(statements, place, node, function)
             for name, value in ast.iter_fields(node):
+                if name == "body" and isinstance(node, ast.If) and is_elsewhere(node.test):
+                    continue
                 if name in {"body", "orelse", "finalbody"} and isinstance(value, list):
                     yield from self.body(value, function, prefix)
                 elif name in {"handlers", "cases"}:
@@ -228,6 +232,8 @@ def _inside(root: ast.AST) -> Iterator[ast.AST]:
     pending: list[ast.AST] = [root]
     while pending:
         node = pending.pop(0)
+        if is_platform(node):
+            continue
         yield node
         for name, value in ast.iter_fields(node):
             if name in _FOR_TYPES:

@@ -1,0 +1,259 @@
+"""The state of a session: how it begins, what each record does to it, and which records cannot follow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from state.checkpoint import Checkpoint, SessionIdentity, Task, Usage
+from state.errors import Damaged, UnknownVersion
+from state.memory_store import MemoryCheckpointStore
+from state.open_step import Call
+from tests.unit.state.helpers import USAGE, commit, finish, fresh_state, message, start_task, turn
+
+if TYPE_CHECKING:
+    from state.store import OpenSession
+
+
+@pytest.fixture
+def session() -> OpenSession:
+    return MemoryCheckpointStore().create("s", fresh_state("s"))
+
+
+def task_of(session: OpenSession) -> Task:
+    assert session.state.task is not None
+    return session.state.task
+
+
+def calls_of(session: OpenSession) -> list[Call]:
+    assert session.state.open_step is not None
+    return session.state.open_step.calls
+
+
+def test_a_session_begins_with_nothing() -> None:
+    state = Checkpoint(SessionIdentity("s", "w", "t", "u"))
+    assert state.identity.options == {}
+    assert (state.session_status, state.policy_bundle_version) == ("SESSION_RUNNING", "")
+    assert (state.thread, state.task, state.step_cursor, state.open_step) == ([], None, None, None)
+    assert (state.usage, state.usage.to_wire()) == (
+        Usage(),
+        {"inputTokens": 0, "outputTokens": 0, "cachedInputTokens": 0},
+    )
+    assert (state.baselines, state.earlier_tasks, state.grants) == ({}, [], [])
+    assert (state.seq, state.salvaged, state.dropped_messages, state.tokens_known) == (0, None, 0, None)
+    assert (state.session_tokens_used, state.awaits_approval, state.has_task("t")) == (0, False, False)
+    assert list(state.first_version_blobs()) == []
+
+
+def test_a_task_begins_with_nothing(session: OpenSession) -> None:
+    start_task(session)
+    assert session.state.task == Task("t1", "do it", 40)
+    task = task_of(session)
+    assert (task.status, task.reason, task.step_count, task.options) == ("running", None, 0, {})
+    assert (task.finished_calls, task.denied, task.baselines, task.usage.to_wire()) == ([], [], {}, Usage().to_wire())
+
+
+def test_a_call_begins_with_nothing() -> None:
+    call = Call("c", "T", {}, side_effects=True)
+    assert (call.gated, call.started) == (False, False)
+    assert {call.problem, call.result, call.status, call.code, call.approval_id} == {None}
+    assert (call.intent, call.replay, call.decision, call.edited_arguments) == (None, None, None, None)
+
+
+def test_what_a_gateway_does_not_count_is_nothing(session: OpenSession) -> None:
+    usage = Usage(1, 2, 3)
+    usage.add({})
+    assert usage == Usage(1, 2, 3)
+    usage.add(USAGE)
+    assert usage == Usage(11, 5, 4)
+    usage.add({"cachedInputTokens": 5})
+    assert usage == Usage(11, 5, 9)
+
+
+def test_tokens_are_counted_for_the_session_and_for_the_task(session: OpenSession) -> None:
+    start_task(session)
+    turn(session, "step_1")
+    commit(session, 1)
+    session.append("task_ended", {"status": "completed"})
+    session.append("task_started", {"taskId": "t2", "prompt": "p", "maxSteps": 3})
+    turn(session, "step_2")
+    assert session.state.usage == Usage(20, 6, 2)
+    assert task_of(session).usage == Usage(10, 3, 1)
+    assert session.state.session_tokens_used == 26
+
+
+def test_options_and_a_prompt_without_a_message(session: OpenSession) -> None:
+    session.append("task_started", {"taskId": "t1", "prompt": "p", "maxSteps": 3, "options": {"allowNetwork": False}})
+    assert task_of(session).options == {"allowNetwork": False}
+    assert len(session.state.thread) == 1
+
+
+def test_what_the_gateway_counted_goes_with_the_estimate(session: OpenSession) -> None:
+    start_task(session)
+    turn(session, "step_1")
+    assert (session.state.dropped_messages, session.state.tokens_known) == (0, None)
+    commit(session, 1)
+    fields: dict[str, Any] = {"stepId": "s2", "stopReason": "end_turn", "boot": None, "usage": USAGE, "calls": []}
+    session.append("turn", {**fields, "window": {"dropped": 4, "estimated": 9}}, message("assistant", "hi"))
+    assert (session.state.dropped_messages, session.state.tokens_known) == (4, (10, 9))
+    step = session.state.open_step
+    assert step is not None
+    assert (step.step_id, step.stop_reason, step.boot, step.position, step.text) == ("s2", "end_turn", None, 3, "hi")
+
+
+def test_grants_for_a_task_end_with_it(session: OpenSession) -> None:
+    start_task(session)
+    kept: list[dict[str, Any]] = [{"scope": "session", "toolName": "A"}, {"toolName": "B"}]
+    for grant in ({"scope": "task", "toolName": "C"}, *kept):
+        session.append("grant", grant)
+    assert len(session.state.grants) == 3
+    session.append("task_started", {"taskId": "t2", "prompt": "p", "maxSteps": 3})
+    assert session.state.grants == kept
+
+
+def test_a_step_that_ends_leaves_its_results_in_call_order(session: OpenSession) -> None:
+    start_task(session)
+    turn(session, "step_1", "c1", "c2", text="both")
+    finish(session, "c2", "second")
+    session.append(
+        "call_finished", {"callId": "c1", "status": "failed", "code": "FILE_NOT_FOUND"}, message("tool", "1")
+    )
+    session.append("step_committed", {"stepCount": 7}, message("system", "mind the steps"))
+    assert [orjson.loads(one)["content"] for one in session.state.thread[2:]] == [
+        "both",
+        "1",
+        "second",
+        "mind the steps",
+    ]
+    task = task_of(session)
+    assert task.finished_calls == [("RunCommand", "failed", "FILE_NOT_FOUND"), ("RunCommand", "succeeded", None)]
+    assert (task.step_count, task.status, task.reason, task.denied) == (7, "running", None, [])
+    assert (session.state.step_cursor, session.state.open_step) == ("step_1", None)
+
+
+def test_a_turn_may_name_first_versions(session: OpenSession) -> None:
+    start_task(session)
+    fields = {**NO_TURN, "usage": USAGE, "baselines": {"/a": "h", "/b": None}}
+    session.append("turn", fields, message("assistant", "hi"))
+    assert session.state.baselines == task_of(session).baselines == {"/a": "h", "/b": None}
+
+
+def test_a_result_without_a_status_is_a_failure(session: OpenSession) -> None:
+    start_task(session)
+    turn(session, "step_1", "c1")
+    session.append("call_finished", {"callId": "c1", "status": None}, message("tool", "?"))
+    commit(session, 1)
+    assert task_of(session).finished_calls == [("RunCommand", "failed", None)]
+
+
+def test_a_denied_call_can_be_approved_later(session: OpenSession) -> None:
+    start_task(session)
+    turn(session, "step_1", "c1", "c2")
+    for call in ("c1", "c2"):
+        replay = {"callId": call} if call == "c2" else {"approve": "R"}  # as programs wrote it before rows had the id
+        fields = {"callId": call, "status": "denied", "code": "APPROVAL_REQUIRED", "replay": replay}
+        session.append("call_finished", fields, message("tool", "no"))
+    commit(session, 1)
+    denied = [
+        {"toolName": "RunCommand", "replay": {"approve": "R"}},
+        {"toolName": "RunCommand", "replay": {"callId": "c2"}},
+    ]
+    assert task_of(session).denied == denied
+    turn(session, "step_2")
+    assert task_of(session).denied == denied
+    commit(session, 2)
+    turn(session, "step_3", settled=["c2"])
+    assert task_of(session).denied == denied[:1]
+
+
+@pytest.mark.parametrize(
+    ("status", "session_status", "awaits"),
+    [
+        ("running", "SESSION_PAUSED", False),
+        ("completed", "SESSION_PAUSED", True),
+        ("failed", "SESSION_PAUSED", True),
+        ("completed", "SESSION_RUNNING", False),
+    ],
+)
+def test_what_waits_only_to_be_approved(session: OpenSession, status: str, session_status: str, awaits: bool) -> None:
+    start_task(session)
+    session.append("task_ended", {"status": status, "reason": "why"})
+    session.append("session_status", {"status": session_status})
+    assert session.state.awaits_approval is awaits
+    assert (task_of(session).status, task_of(session).reason) == (status, "why")
+    session.append("task_ended", {"status": status})
+    assert task_of(session).reason is None
+
+
+def test_the_session_s_status_may_change_its_policy_and_its_limit(session: OpenSession) -> None:
+    session.append("session_status", {"status": "SESSION_PAUSED", "maxSteps": 3})  # there is no task yet
+    start_task(session)
+    session.append("session_status", {"status": "SESSION_PAUSED"})
+    assert (session.state.policy_bundle_version, task_of(session).max_steps) == ("v1", 40)
+    session.append("session_status", {"status": "SESSION_RUNNING", "policyBundleVersion": "v2", "maxSteps": 41})
+    assert (session.state.policy_bundle_version, task_of(session).max_steps) == ("v2", 41)
+
+
+def test_a_note_of_damage_is_told_once(session: OpenSession) -> None:
+    session.state.salvaged = "a record"
+    session.append("note", {}, message("system", "by the way"))
+    said = [session.state.salvaged]
+    session.append("note", {"ofDamage": True}, message("system", "a record is lost"))
+    assert [*said, session.state.salvaged] == ["a record", None]
+    assert len(session.state.thread) == 3
+
+
+def test_starts_that_may_have_been_lost_and_one_that_did_not_happen(session: OpenSession) -> None:
+    session.state.suspect_starts()
+    start_task(session)
+    turn(session, "step_1", "c1", "c2", "c3")
+    session.append("call_started", {"callId": "c1", "intent": {"path": "/a"}})
+    assert [call.started for call in calls_of(session)] == [True, False, False]
+    session.append("call_started", {"callId": "c1"})
+    assert calls_of(session)[0].intent == {"path": "/a"}, "what is said once stays"
+    session.state.take_start_back("c1")
+    assert [call.started for call in calls_of(session)] == [False, False, False]
+    session.append("call_started", {"callId": "c1"})
+    finish(session, "c2")
+    session.state.suspect_starts()
+    assert [call.started for call in calls_of(session)] == [True, False, True]
+
+
+NO_TURN: dict[str, Any] = {"stepId": "s", "stopReason": "end_turn", "boot": None, "usage": {}, "calls": []}
+
+
+@pytest.mark.parametrize(
+    ("before", "kind", "fields"),
+    [
+        ("", "turn", NO_TURN),
+        ("", "task_ended", {"status": "failed"}),
+        ("", "task_reopened", {"maxSteps": 3}),
+        ("", "call_started", {"callId": "c1"}),
+        ("", "step_committed", {"stepCount": 1}),
+        ("task", "step_committed", {"stepCount": 1}),
+        ("task", "task_reopened", {"maxSteps": 3}),
+        ("task", "task_started", {"taskId": "t2"}),
+        ("task", "turn", NO_TURN),
+        ("task call", "turn", NO_TURN),
+        ("task call", "step_committed", {"stepCount": 1}),
+        ("task call", "call_started", {"callId": "c9"}),
+        ("task call", "call_finished", {"callId": "c1"}),
+        ("task call", "task_started", {"taskId": "t2", "prompt": "p", "maxSteps": 3}),
+        ("task call", "session_status", {}),
+    ],
+)
+def test_what_cannot_follow_is_damage(session: OpenSession, before: str, kind: str, fields: dict[str, Any]) -> None:
+    if "task" in before:
+        start_task(session)
+    if "call" in before:
+        turn(session, "step_1", "c1")
+    data = message("assistant", "") if kind == "turn" and before != "task" else None
+    with pytest.raises(Damaged, match=f"'{kind}'"):
+        session.append(kind, fields, data)
+
+
+def test_a_kind_that_is_not_known_is_no_damage(session: OpenSession) -> None:
+    with pytest.raises(UnknownVersion, match="'segment'"):
+        session.append("segment", {})
