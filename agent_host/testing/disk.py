@@ -250,7 +250,7 @@ class SimulatedDisk:
     def _file(self, path: str) -> Inode:
         entry = self._names.get(path)
         if not isinstance(entry, Inode):
-            raise _error(errno.ENOENT if entry is None else errno.EISDIR, path)
+            raise _error(errno.ENOENT if entry is None else errno.EINVAL, path)
         return entry
 
     def _take_away(self, path: str) -> None:
