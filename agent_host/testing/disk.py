@@ -128,6 +128,8 @@ class SimulatedDisk:
     def read(self, path: str) -> bytes:
         """See Disk."""
         with _Call(self, f"read({path})", reads=True):
+            if isinstance(self._names.get(path), Directory):
+                raise _error(errno.EINVAL, path)
             return self._file(path).now
 
     def status(self, path: str) -> FileStatus | None:
@@ -250,7 +252,7 @@ class SimulatedDisk:
     def _file(self, path: str) -> Inode:
         entry = self._names.get(path)
         if not isinstance(entry, Inode):
-            raise _error(errno.ENOENT if entry is None else errno.EINVAL, path)
+            raise _error(errno.ENOENT if entry is None else errno.EISDIR, path)
         return entry
 
     def _take_away(self, path: str) -> None:
