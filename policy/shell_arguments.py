@@ -20,6 +20,7 @@ def judge_arguments(program: str, args: list[Word], found: Findings, base: str |
     for there are file systems that ignore it. `base` is its base name where that is not POSIX's."""
     base = base_name(program) if base is None else base
     family = base.rstrip(_VERSION).removesuffix("-") or base
+    family = tables.CROSS_TOOL.sub("", family)
     family = tables.SAME_PROGRAM.get(family, family)
     judge_starter(program, family, args, found)
     judge_interpreter(program, family, args, found)

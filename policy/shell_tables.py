@@ -81,6 +81,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "noglob": _wrapper(),
     "nocorrect": _wrapper(),
     "ionice": _wrapper("-t --ignore", "-c -n --class --classdata"),
+    **dict.fromkeys(("ccache", "sccache", "distcc", "icecc"), _wrapper("-s --show-stats")),
     "taskset": _wrapper("-c --cpu-list", "", own_words=1),
     "xargs": _wrapper(
         "-0 -r -t -x -o --null --no-run-if-empty --verbose --exit",
@@ -111,44 +112,112 @@ OPAQUE_STARTERS = words(
     "dbus-run-session sg newgrp perf vi vim nvim view ex ed emacs nano pico less more most lesspipe m4 rlwrap socat nc "
     "ncat netcat scp sftp rsh osascript open xdg-open launchctl wsl cmd cmd.exe powershell powershell.exe pwsh "
     "pwsh.exe logsave sudoedit ftp telnet mail mailx mutt run-mailcap xdotool smbclient cpulimit wish tclsh irb "
-    "jrunscript cpan"
+    "jrunscript cpan "
+    "ssh-agent ssh-copy-id sshpass sshfs mosh autossh lftp ncftp chronic ifne pee mispipe zrun lckdo vipe vidir "
+    "setpriv capsh choom uclampset coresched schedtool eatmydata faketime datefudge fakechroot cgexec trickle tsocks "
+    "torsocks torify proxychains proxychains4 gpg-agent dbus-launch startx xinit xterm uxterm urxvt rxvt st gnome- "
+    "terminal konsole alacritty kitty x-terminal-emulator dtach abduco zellij byobu lxc-attach runc crun buildah ctr "
+    "crictl flatpak-spawn toolbox distrobox distrobox-enter nix nix-shell nix-build nix-env guix systemd-cat systemd- "
+    "inhibit systemd-nspawn machinectl coredumpctl daemonize daemon run-one solo supervisord runsv chpst setuidgid "
+    "envdir envuidgid softlimit setlock pgrphack fghack tini dumb-init su-exec gosu catatonit execlineb sudo-rs "
+    "please run0 dzdo pfexec wine wine64 box64 mpirun mpiexec srun salloc bsub uftrace heaptrack rr nsys ncu nvprof "
+    "bear scan-build intercept-build compiledb libtool aws-vault chamber op doppler infisical envconsul sops fzf sk "
+    "i386 x86_64 uname26 runcon reflex modd air compiledaemon gow rtx zless zmore bzless bzmore xzless xzmore lzless "
+    "lzmore pg tig lazygit gitui gitk vimdiff rvim rview gvim joe jed micro hx unshar radare2 r2 rizin drgn bpftrace "
+    "rmt"
 )
 
 SAME_PROGRAM: dict[str, str] = {
     "fdfind": "fd", "gsort": "sort", "batcat": "bat", "gtar": "tar", "bsdtar": "tar", "gfind": "find", "gsed": "sed",
-    **dict.fromkeys(("cc", "c++", "g++", "clang", "clang++"), "gcc"),
+    **dict.fromkeys(("cc", "c++", "g++", "clang", "clang++", "cpp", "gfortran", "gdc", "gccgo"), "gcc"),
+    "ld.gold": "ld", "ld.bfd": "ld", "ld.lld": "ld", "lld": "ld", "php-cgi": "php", "phpdbg": "php", "texlua": "lua",
     **dict.fromkeys(("pdflatex", "xelatex", "lualatex", "tex", "pdftex", "xetex", "luatex"), "latex"),
 }  # fmt: skip
 """Other names of programs, by base name."""
+CROSS_TOOL = re.compile(
+    r"^[a-z0-9_]+(?:-[a-z0-9_]+){1,3}-(?=(?:gcc|g\+\+|cc|c\+\+|clang|clang\+\+|cpp|gfortran|ld|ar|nm|strip)$)"
+)
+"""What stands in front of the name of a compiler for another machine."""
+
+
+def _shortened(name: str, least: int) -> str:
+    """A pattern for a long option in every spelling that git and GNU programs take for it, and its value."""
+    return (
+        f"--{name[:least]}"
+        + "".join(f"(?:{letter}" for letter in name[least:])
+        + ")?" * (len(name) - least)
+        + "(?:=.*)?"
+    )
+
 
 RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
     "jobs": re.compile(r"-[a-z]*x.*"),
     "sort": re.compile(r"-[A-Za-z]*o.*|--o.*|--co.*|-T.*"),
     "rg": re.compile(r"--pre(=.*)?|--hostname-bin.*|-[A-Za-z.]*z.*|--search-zip"),
-    "ag": re.compile(r"--pager.*"),
+    "ag": re.compile(r"--pag.*"),
     "bat": re.compile(r"--pager.*|--diff"),
     "fd": re.compile(r"-[A-Za-z]*[xX].*|--exec.*"),
-    "tar": re.compile(r"--to-c.*|--checkpoint-a.*|--use-c.*|--rsh.*|--rmt.*|--info-s.*|--new-v.*|-[A-Za-z]*[IF].*"),
-    "zip": re.compile(r"-[A-Za-z]*T.*|--unzip-command.*"),
-    "man": re.compile(r"-[A-Za-z]*[PHL].*|--pager.*|--html.*"),
-    "rsync": re.compile(r"-[A-Za-z]*e.*|--rsh.*|--rsync-path.*"),
-    "wget": re.compile(r"--use-askpass.*|-e.*|--execute.*|--config.*"),
-    "curl": re.compile(r"-[A-Za-z]*K.*|--config.*|--engine.*"),
+    "tar": re.compile(
+        r"--to-c.*|--checkpoint-.*|--use.*|--rs.*|--rm.*|--inf.*|--new-.*|-[A-Za-z]*[IF].*"
+        r"|--fi[a-z]*=[^/]*:.*|-[A-Za-z]*f[^/]*:.*|[^-/][^/]*:.*"  # an archive on another machine
+    ),
+    "zip": re.compile(r"-[A-Za-z]*T.*|--tes.*|--unz.*"),
+    "man": re.compile(r"-[A-Za-z]*[PHLXC].*|--pag.*|--ht.*|--gx.*|--con.*"),
+    "rsync": re.compile(r"-[A-Za-z]*e.*|--rsh.*|--rsync-path.*|--daemon|--config.*|--password-command.*"),
+    "wget": re.compile(r"--use-a.*|-[bdFcqvnNSxrEkKmpHL46]*e.*|--exe.*|--conf.*"),
+    "curl": re.compile(r"-[A-Za-z]*K.*|--conf.*|--eng.*"),
     "split": re.compile(r"--f.*"),
     "tree": re.compile(r"-[A-Za-z]*[oR].*"),
     "tcpdump": re.compile(r"-[A-Za-z]*z.*"),
     "ip": re.compile(r"-b.*|-force|netns|exec"),
-    "npm": re.compile(r"--script-shell.*|--node-options.*"),
-    "go": re.compile(r"-toolexec.*|-exec.*|-vettool.*"),
-    "gcc": re.compile(r"-wrapper|-fplugin.*|-B.*|-?-specs.*|@.*"),
-    "rustc": re.compile(r"-C ?linker.*|(?:--codegen=)?linker.*|@.*"),
+    "npm": re.compile(r"--(?:script-s|node-o|git?$|git=|br|vi|ed|sh|us|globalc).*"),
+    "go": re.compile(r"--?(?:toolexec|exec|vettool)\b.*|--?w(?:=.*)?|.*-extld\b.*"),
+    "gcc": re.compile(
+        r"-wrapper|--?f?(?:pass-)?plugin.*|-iplugindir.*|-Wl,.*plugin.*|-B.*|--prefix.*|-?-specs.*|@.*|-fuse-ld=.*/.*"
+        r"|--ld-path.*|-load|--config.*|--gcc-(?:toolchain|install-dir).*|-ccc-.*"
+    ),
+    "rustc": re.compile(r"(?:-C ?|--codegen=)?link(?:er|[-_]arg).*|-Z.*|@.*"),
     "java": re.compile(r"-XX:On.*|-XX:Flags.*|-XX:VMOptionsFile.*|-agent.*|-javaagent.*|@.*"),
     "javac": re.compile(r"-J.*|-?-processor.*|-Xplugin.*|@.*"),
     "patch": re.compile(r"-[A-Za-z]*e.*|--ed"),
     "exiftool": re.compile(r"-if.*|-config.*|-p|-@"),
-    "cpio": re.compile(r"--rsh-c.*|-[A-Za-z]*F.*|--file.*"),
-    "latex": re.compile(r"--?(?:shell-e|enable-w).*"),
+    "cpio": re.compile(r"--rs.*|-[A-Za-z]*F.*|--fil.*|-[A-Za-z]*[IO][^/]*:.*|[^-/][^/]*:.*"),
+    "latex": re.compile(r"--?(?:sh|en|write18).*"),
     "cargo": re.compile(r"--config.*"),
+    "rustdoc": re.compile(r"--te.*|--runtool.*|(?:-C ?|--codegen=)?link(?:er|[-_]arg).*|-Z.*|@.*"),
+    **dict.fromkeys(words("ld ar nm objdump ranlib strip size"), re.compile(r"--?plugin.*|@.*")),
+    **dict.fromkeys(words("clang-tidy clang-query"), re.compile(r"--?load.*")),
+    "install": re.compile(r"--strip-.*"),
+    **dict.fromkeys(words("diff sdiff"), re.compile(r"--di.*")),  # diff3's
+    "ssh-keygen": re.compile(r"-[A-Za-z]*[Dw].*"),
+    "ssh-add": re.compile(r"-[A-Za-z]*[sS].*"),
+    "openssl": re.compile(r"engine|--?(?:engine|provider|config|pre).*"),
+    "gs": re.compile(r"-c|-dNOSAFER.*|.*%pipe%.*|.*=\|.*|--permit.*"),
+    "groff": re.compile(r"-[A-Za-z]*[UXl].*"),
+    "dvips": re.compile(r"-R0|-o[|!].*|[|!].*"),
+    "pandoc": re.compile(r"--filter.*|-[A-Za-z]*[FLd].*|--lua-f.*|--pdf-e.*|--def.*"),
+    "bison": re.compile(r"-S.*|--sk.*"),
+    "ghc": re.compile(r"-e.*|--interactive|-pgm.*|-F"),
+    "protoc": re.compile(
+        r"--plugin.*|@.*|--(?!(?:cpp|csharp|java|kotlin|objc|php|pyi|python|ruby|rust|descriptor_set)_out)\w+_out.*"
+    ),
+    "pylint": re.compile(r"--ini.*"),
+    "mypy": re.compile(r"--python-e.*|--inst.*"),
+    "cppcheck": re.compile(r"--addon.*|--clang.*"),
+    "virtualenv": re.compile(r"-p.*|--py.*"),
+    "gpg": re.compile(r"--(?:photo-v|exec-p|agent-p|dirmngr-p|keyserver-o).*"),
+    "hg": re.compile(r"--conf.*|--comm.*|-c.*|--to.*|-t.*|--remotec.*|--ssh.*|-e.*|--deb.*"),
+    "svn": re.compile(r"--(?:diff3?-c|editor-c|config-).*"),
+    "jj": re.compile(r"--config.*|exec|--tool.*"),
+    "aws": re.compile(r".*(?:credential_process|cli_pager).*"),
+    "cloc": re.compile(r"--(?:extract-w|vcs).*"),
+    "ack": re.compile(r"--pag.*"),
+    **dict.fromkeys(words("ugrep ug"), re.compile(r"--(?:pag|filter|vi).*")),
+    "aria2c": re.compile(r"--on-.*|--conf.*"),
+    **dict.fromkeys(
+        words("yt-dlp youtube-dl"), re.compile(r"--exec.*|--(?:external-)?downloader.*|--config.*|--netrc-cmd.*")
+    ),
+    **dict.fromkeys(words("restic borg rclone"), re.compile(r"--(?:password-c|rsh|remote-path).*|-o.*")),
     "date": re.compile(r"-s.*|--set.*"),
     "find": re.compile(r"-delete|-f(?:print|print0|printf|ls)"),
 }
@@ -168,21 +237,11 @@ GIT_SUBCOMMANDS = words(
 """Subcommands that no alias can replace. `help`, `difftool` and others that start programs are left out."""
 GIT_VALUE_FOLLOWS = frozenset({"-m", "--message"})
 GIT_MESSAGES = frozenset({"commit", "tag", "notes"})
-"""Where what follows `-m` is a message, and no option starts anything. Of others `-m` may take no value, or be itself the
-value of an option."""
+"""Where what follows `-m` is a message, and no option starts anything. Of others `-m` may take no value, or be itself
+the value of an option."""
 
 GIT_BEFORE_MESSAGE = words("--no-ff --ff --ff-only --squash --no-commit --no-edit --quiet -q")
 """Options that may stand in front of the `-m` of merge and take no value."""
-
-
-def _shortened(name: str, least: int) -> str:
-    """A pattern for a long option in every spelling that git and GNU programs take for it, and its value."""
-    return (
-        f"--{name[:least]}"
-        + "".join(f"(?:{letter}" for letter in name[least:])
-        + ")?" * (len(name) - least)
-        + "(?:=.*)?"
-    )
 
 
 GIT_RISKY = re.compile(
