@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from policy.facts import ActionFacts, OsFamily
 
 # A line of these alone means the same however many blanks stand between its words.
-_PLAIN_LINE = re.compile(r"[A-Za-z0-9_./:=,@%+ \t-]*")
+_PLAIN_LINE = re.compile(r"[A-Za-z0-9_./:=,@%+ \t-]*\n?")
 _URL = re.compile(r"([A-Za-z]+)://[^/?#]*([^#]*)")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -29,7 +29,7 @@ def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
     if isinstance(facts, PathFacts):
         return ("path", key(normalize(facts.real_path, os), os, "narrow"))
     if isinstance(facts, CommandFacts):
-        line = facts.command.strip()
+        line = facts.command
         if _PLAIN_LINE.fullmatch(line):
             line = " ".join(line.split())
         return ("command", facts.shell, facts.cwd, line)

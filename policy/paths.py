@@ -241,5 +241,7 @@ def _join_windows(cwd: str, path: str) -> str:
 
 
 def _fold_one(character: str) -> str:
-    upper = character.upper()
-    return upper.lower() if len(upper) == 1 and upper.lower() == character.lower() else character
+    """The lower case of what only differs in case. NTFS keeps apart what merely has a common lower case, like the sign
+    for Kelvin and a `k`."""
+    lower = character.lower()
+    return lower if len(lower) == 1 and lower.upper() == character.upper() else character

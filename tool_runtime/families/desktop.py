@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
 
+_NO_EDITORS = {"GIT_EDITOR": ":", "GIT_SEQUENCE_EDITOR": ":"}
+"""git's word for none: nobody is there to type, and an editor takes what it reads from its input for commands."""
+
 
 class DesktopProvider:
     """The family's tools under one set of settings; `counters` has one entry a tool."""
@@ -167,7 +170,7 @@ class DesktopProvider:
         return CommandParams(
             argv=current.shell_argv(self._shell, command),
             cwd=cwd,
-            environment={**self._environment, "PWD": cwd},
+            environment={**self._environment, **_NO_EDITORS, "PWD": cwd},
             mark=mark_of(call.request),
             timeout_s=timeout_s,
             max_output_bytes=call.max_output_bytes,
