@@ -153,11 +153,11 @@ def _network_program(one: SimpleCommand, shell: ShellName) -> str | None:
     if one.program is None:
         return None
     name, rest = wide_name(one.program, shell), one.arguments
-    if name.startswith(("python", "py")) and rest[:1] == ("-m",) and len(rest) > 1 and rest[1] is not None:
-        name, rest = rest[1], rest[2:]
+    if name.startswith(("python", "py")):
+        name, rest = _module(name, rest)
     if name in NETWORK_PROGRAMS:
         return name
-    known = NETWORK_SUBCOMMANDS.get(name)
+    known = NETWORK_SUBCOMMANDS.get(name) or NETWORK_SUBCOMMANDS.get(name.rstrip("0123456789."))
     if known is None:
         return None
     arguments = iter(rest)
@@ -167,3 +167,13 @@ def _network_program(one: SimpleCommand, shell: ShellName) -> str | None:
         elif argument is None or not argument.startswith("-"):
             return f"{name} {argument}" if argument in known else None
     return None
+
+
+def _module(name: str, rest: tuple[str | None, ...]) -> tuple[str, tuple[str | None, ...]]:
+    """The module that Python is told to run, and its arguments, in place of Python's own."""
+    for place, argument in enumerate(rest[:-1]):
+        if argument is None or not argument.startswith("-"):
+            break
+        if not argument.startswith("--") and argument.endswith("m"):
+            return rest[place + 1] or name, rest[place + 2 :]
+    return name, rest

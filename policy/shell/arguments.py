@@ -48,8 +48,10 @@ def base_name(program: str) -> str:
 
 
 def family_of(base: str) -> str:
-    """The name that the tables know a program by: without version, one for those that take the same arguments."""
+    """The name that the tables know a program by: without version and the machine that it compiles for, one for those
+    that take the same arguments."""
     family = base.rstrip(_VERSION).removesuffix("-") or base
+    family = tables.CROSS_TOOL.sub("", family)
     return tables.SAME_PROGRAM.get(family, family)
 
 

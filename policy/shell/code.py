@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
@@ -35,7 +36,7 @@ _LUA = Interpreter(r"-e.*|-i|-", frozenset({"-l"}), r"-[EW]", r"-v")
 
 INTERPRETERS: dict[str, Interpreter] = {
     **dict.fromkeys(
-        ("python", "pythonw", "pypy", "py"),
+        ("python", "pythonw", "pypy", "py", "micropython", "jython", "graalpy", "bpython", "ptpython"),
         Interpreter(
             rf"-{_PYTHON_FLAGS}[ci].*|-",
             words("-W -X --check-hash-based-pycs"),
@@ -44,15 +45,15 @@ INTERPRETERS: dict[str, Interpreter] = {
         ),
     ),
     "perl": Interpreter(
-        r"-[A-Za-z0-9.]*[eEdMm].*|-x.*|-",
+        r"-[A-Za-z0-9.]*[eEdMmFS].*|-[^-I].*\s-.*|-x.*|-",
         frozenset({"-I"}),
-        r"-[wWtTnplasSuUcX0-9]+|-I.+|-i[.A-Za-z~]*",
+        r"-[wWtTnplasuUcX0-9]+|-I.+|-i[.A-Za-z~]*",
         r"-v|-V.*|-h|--version|--help",
     ),
     "ruby": Interpreter(
-        r"-[A-Za-z0-9.]*[ex].*|-",
+        r"-[A-Za-z0-9.]*[exS].*|-",
         words("-I -r -E -C"),
-        r"-[wWvnplasSc]+|-[IrEKW].+|--(?:enable|disable)[=-].+",
+        r"-[wWvnplasc]+|-[IrEKW].+|--(?:enable|disable)[=-].+",
         r"-v|-h|--version|--help|--copyright",
     ),
     **dict.fromkeys(("node", "nodejs", "tsx", "ts-node"), _JAVASCRIPT),
@@ -76,13 +77,16 @@ _MODULE = re.compile(rf"-{_PYTHON_FLAGS}m(.*)")
 _CODE_MODULES = words(
     "timeit pdb cProfile profile trace runpy code codeop idlelib idlelib.idle asyncio IPython ptpython bpython "
     "ipykernel ipykernel_launcher memory_profiler line_profiler kernprof tox nox invoke pre_commit scons SCons doit "
-    "debugpy pydevd pudb ipdb pyinstrument scalene viztracer build xonsh watchdog.watchmedo "
-    "mesonbuild.mesonmain jupyter webbrowser"
+    "debugpy pydevd pudb ipdb pyinstrument scalene viztracer build xonsh watchdog mesonbuild jupyter webbrowser "
+    "_pyrepl pyperf watchfiles"
 )
-"""Modules that take code from the line or their input, or start what their own files list."""
+"""Packages whose modules take code from the line or their input, or start what their own files list."""
 _PROGRAMS = words("pip pipx poetry pipenv pdm uv hatch rye conda dotenv honcho ansible snakemake cmake ninja")
 """Packages whose module is the program of the same name."""
-_INPUT_FILES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+_TAKES_MODULES = words("coverage viztracer scalene memray")
+"""What runs a module that stands behind its own `-m`."""
+_INPUT_FILES = re.compile(r"/+(?:\./+)*(?:dev|proc)(?:/.*)?|(?:.*/)?(?:stdin|(?:fd/+)?[0-9]+)", re.DOTALL)
+"""Its input, or what may be: from another directory `fd/0`, or `0` alone."""
 
 
 class Module(NamedTuple):
@@ -94,7 +98,7 @@ class Module(NamedTuple):
 
 def started_module(family: str, args: list[Word]) -> Module | None:
     """The program behind `python -m`, where it is one that is known by its name; `family` is the interpreter's."""
-    if family not in INTERPRETERS or INTERPRETERS[family] is not INTERPRETERS["python"]:
+    if _interpreter(family) is not INTERPRETERS["python"]:
         return None
     for place, word in enumerate(args):
         module = _MODULE.fullmatch(word.text or "")
@@ -113,12 +117,20 @@ def started_module(family: str, args: list[Word]) -> Module | None:
 def judge_interpreter(program: str, family: str, args: list[Word], found: Findings) -> None:
     """Notes code that an interpreter (`family` is its base name without version) is given or reads. A script that is
     named is a file, like the program itself."""
-    interpreter = INTERPRETERS.get(family)
+    interpreter = _interpreter(family)
     if interpreter is None:
+        if family in _TAKES_MODULES and _module_is_code(args):
+            found.hide(program, "-m …", in_line=True)
         return
     what = _code(interpreter, args)
     if what is not None:
         found.hide(program, what, in_line=True)
+
+
+def _interpreter(family: str) -> Interpreter | None:
+    """Debug and other builds have names of their own: `python3.12t`, `python3-dbg`, `perl5.36-x86_64-linux-gnu`."""
+    build = re.fullmatch(r"(python|pypy|perl|ruby|php|lua)w?[0-9][0-9.]*(?:[a-z]{1,2}|[-_].+)|(python)-dbg", family)
+    return INTERPRETERS.get((build[1] or build[2]) if build else family)
 
 
 def _code(interpreter: Interpreter, args: list[Word]) -> str | None:
@@ -131,8 +143,8 @@ def _code(interpreter: Interpreter, args: list[Word]) -> str | None:
         if text is None:
             # Whatever it expands to, its first word starts with what stands before the expansion.
             prefix = args[place].prefix
-            return "…" if not prefix or prefix.startswith(("-", *_INPUT_FILES)) else None
-        if re.fullmatch(interpreter.code, text) or text.startswith(_INPUT_FILES):
+            return "…" if not prefix or prefix.startswith("-") or _INPUT_FILES.fullmatch(prefix) else None
+        if re.fullmatch(interpreter.code, text) or _INPUT_FILES.fullmatch(text):
             return text
         asked = asked or re.fullmatch(interpreter.asks, text) is not None
         if text in interpreter.valued:
@@ -151,4 +163,16 @@ def _code(interpreter: Interpreter, args: list[Word]) -> str | None:
 
 def _module(joined: str | None, rest: list[Word]) -> str | None:
     name = joined or (rest[0].text if rest else None)
-    return f"-m {name or '…'}" if name is None or name in _CODE_MODULES else None
+    if name is None:
+        return "-m …"
+    package = name.partition(".")[0]
+    if package in _CODE_MODULES or (package in _TAKES_MODULES and _module_is_code(rest)):
+        return f"-m {name}"
+    return None
+
+
+def _module_is_code(args: list[Word]) -> bool:
+    return any(
+        first.text == "-m" and (second.text or "").partition(".")[0] in _CODE_MODULES
+        for first, second in pairwise(args)
+    )

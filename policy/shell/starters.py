@@ -6,6 +6,7 @@ Interpreters are in `code`.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Starter(NamedTuple):
-    """What a program starts, in words; the first arguments, or the first two, with which it starts nothing; arguments
-    with which it does all the same."""
+    """What a program starts, in words; the first arguments, or the first two, with which it starts nothing; a
+    pattern of arguments with which it does all the same."""
 
     what: str
     harmless: frozenset[str] = frozenset()
     pairs: frozenset[str] = frozenset()
-    unless: frozenset[str] = frozenset()
+    unless: str = ""
 
 
 _BUILD = Starter("the commands of its build files")
@@ -40,19 +41,25 @@ STARTERS: dict[str, Starter] = {
         words(
             "make gmake bmake mingw32-make nmake ninja samu cmake ctest cpack meson scons waf bazel bazelisk buck "
             "pants gradle gradlew mvn mvnw mvnd ant sbt mill lein bloop stack cabal dune mix rebar3 zig swift "
-            "msbuild xcodebuild configure latexmk"
+            "msbuild xcodebuild configure latexmk autoconf autoreconf automake aclocal autom4te autoheader flutter"
         ),
         _BUILD,
     ),
     **dict.fromkeys(
         words(
             "just task go-task rake thor invoke inv fab doit mage earthly act snakemake nx turbo lerna gulp grunt "
-            "npm-run-all run-s run-p foreman honcho overmind hivemind watchman guard bacon moon"
+            "npm-run-all run-s run-p foreman honcho overmind hivemind watchman guard bacon moon rails"
         ),
         _TASKS,
     ),
     **dict.fromkeys(words("tox nox pre-commit prek lefthook husky lint-staged"), _TESTS),
-    **dict.fromkeys(words("sqlite psql mysql mariadb dc gnuplot octave r maxima gp"), _STATEMENTS),
+    **dict.fromkeys(
+        words(
+            "sqlite psql mysql mariadb dc gnuplot octave r maxima gp duckdb mongo mongosh guile ghci runghc runhaskell "
+            "erl racket sbcl clisp clojure clj bb kotlin jshell swipl ocaml iex csi gsi gforth raku nim crystal"
+        ),
+        _STATEMENTS,
+    ),
     **dict.fromkeys(
         words(
             "docker-compose podman-compose kubectl helm vagrant multipass lxc ansible ansible-playbook terraform tofu "
@@ -72,7 +79,7 @@ STARTERS: dict[str, Starter] = {
         "scripts of package.json and of packages",
         words("ls list ll la view info show outdated audit query search find help ping whoami prefix root -v"),
         frozenset({"config get", "config ls", "config list", "cache ls", "pkg get"}),
-        frozenset({"fix"}),
+        "fix",
     ),
     "pnpm": Starter(
         "scripts of package.json and of packages",
@@ -95,6 +102,7 @@ STARTERS: dict[str, Starter] = {
             "pip list", "pip show", "pip freeze", "pip check", "pip tree", "python list", "python find", "python dir",
             "cache dir", "tool list", "tool dir",
         }),
+        r"-p.*|--python.*",
     ),
     "poetry": Starter(
         "the build scripts of packages",
@@ -121,7 +129,21 @@ STARTERS: dict[str, Starter] = {
     "go": Starter(
         "what it builds, and the tools that the workspace names",
         words("build install get list mod work env fmt vet doc clean version help"),
-        unless=frozenset({"-w"}),
+        unless=r"--?w(?:=.*)?",
+    ),
+    "gh": Starter(
+        "extensions, aliases and git",
+        words("api search status --version"),
+        frozenset(
+            f"{kind} {action}"
+            for kind, actions in (
+                ("pr", "list view status diff checks create comment edit close reopen ready review merge"),
+                ("issue", "list view status create comment edit close reopen"),
+                ("repo", "list view"), ("run", "list view watch rerun cancel"), ("workflow", "list view"),
+                ("release", "list view"), ("gist", "list view"), ("auth", "status"), ("label", "list"),
+            )
+            for action in actions.split()
+        ),
     ),
     "dotnet": Starter("what it builds", words("--list-sdks --list-runtimes --info help")),
 }  # fmt: skip
@@ -147,6 +169,6 @@ def judge_starter(program: str, family: str, args: list[Word], found: Findings) 
 def _is_harmless(starter: Starter, texts: list[str | None]) -> bool:
     if not texts or texts[0] is None:
         return False
-    if starter.unless and any(text is None or text in starter.unless for text in texts):
+    if starter.unless and any(text is None or re.fullmatch(starter.unless, text) for text in texts):
         return False
     return texts[0] in starter.harmless or (len(texts) > 1 and f"{texts[0]} {texts[1]}" in starter.pairs)

@@ -92,6 +92,7 @@ WRAPPERS: dict[str, Wrapper] = {
     "noglob": _wrapper(),
     "nocorrect": _wrapper(),
     "ionice": _wrapper("-t --ignore", "-c -n --class --classdata"),
+    **dict.fromkeys(("ccache", "sccache", "distcc", "icecc"), _wrapper("-s --show-stats")),
     "taskset": _wrapper("-c --cpu-list", "", own_words=1),
     "xargs": _wrapper(
         "-0 -r -t -x -o --null --no-run-if-empty --verbose --exit",
@@ -124,15 +125,30 @@ OPAQUE_STARTERS = words(
     "dbus-run-session sg newgrp perf vi vim nvim view ex ed emacs nano pico less more most lesspipe m4 rlwrap socat nc "
     "ncat netcat scp sftp rsh osascript open xdg-open launchctl wsl cmd cmd.exe powershell powershell.exe pwsh "
     "pwsh.exe logsave sudoedit ftp telnet mail mailx mutt run-mailcap xdotool smbclient cpulimit wish tclsh irb "
-    "jrunscript cpan chronic ssh-agent capsh faketime eatmydata mpirun mpiexec tini dumb-init gosu su-exec fzf"
+    "jrunscript cpan ssh-agent ssh-copy-id sshpass sshfs mosh autossh lftp ncftp chronic ifne pee mispipe zrun lckdo "
+    "vipe vidir setpriv capsh choom uclampset coresched schedtool eatmydata faketime datefudge fakechroot cgexec "
+    "trickle tsocks torsocks torify proxychains proxychains4 gpg-agent dbus-launch startx xinit xterm uxterm urxvt rxvt st "
+    "gnome-terminal konsole alacritty kitty x-terminal-emulator dtach abduco zellij byobu lxc-attach runc crun buildah "
+    "ctr crictl flatpak-spawn toolbox distrobox distrobox-enter guix systemd-cat systemd-inhibit systemd-nspawn "
+    "machinectl coredumpctl daemonize daemon run-one solo supervisord runsv chpst setuidgid envdir envuidgid softlimit "
+    "setlock pgrphack fghack tini dumb-init su-exec gosu catatonit execlineb sudo-rs please run0 dzdo pfexec wine "
+    "wine64 box64 mpirun mpiexec srun salloc bsub uftrace heaptrack rr nsys ncu nvprof bear scan-build intercept-build "
+    "compiledb libtool aws-vault chamber op doppler infisical envconsul sops fzf sk i386 x86_64 uname26 runcon reflex "
+    "modd air compiledaemon gow rtx zless zmore bzless bzmore xzless xzmore lzless lzmore pg tig lazygit gitui gitk "
+    "vimdiff rvim rview gvim joe jed micro hx unshar radare2 r2 rizin drgn bpftrace rmt"
 )
 
 SAME_PROGRAM: dict[str, str] = {
     "fdfind": "fd", "batcat": "bat", "bsdtar": "tar", "bfs": "find",
-    **dict.fromkeys(("cc", "c++", "g++", "clang", "clang++"), "gcc"),
+    **dict.fromkeys(("cc", "c++", "g++", "clang", "clang++", "cpp", "gfortran", "gdc", "gccgo"), "gcc"),
+    "ld.gold": "ld", "ld.bfd": "ld", "ld.lld": "ld", "lld": "ld", "php-cgi": "php", "phpdbg": "php", "texlua": "lua",
     **dict.fromkeys(("pdflatex", "xelatex", "lualatex", "tex", "pdftex", "xetex", "luatex"), "latex"),
 }  # fmt: skip
 """Other names of programs, by base name."""
+CROSS_TOOL = re.compile(
+    r"^[a-z0-9_]+(?:-[a-z0-9_]+){1,3}-(?=(?:gcc|g\+\+|cc|c\+\+|clang|clang\+\+|cpp|gfortran|ld|ar|nm|strip)$)"
+)
+"""What stands in front of the name of a compiler for another machine."""
 
 RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
     "sort": re.compile(r"-[A-Za-z]*o.*|-T.*"),
@@ -144,25 +160,50 @@ RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
     "zip": re.compile(r"-[A-Za-z]*T.*"),
     "man": re.compile(r"-[A-Za-z]*[PHLCX].*"),
     "rsync": re.compile(r"-[A-Za-z]*e.*"),
-    "wget": re.compile(r"-e.*"),
+    "wget": re.compile(r"-[bdFcqvnNSxrEkKmpHL46]*e.*"),
     "curl": re.compile(r"-[A-Za-z]*K.*"),
     "tree": re.compile(r"-[A-Za-z]*[oR].*"),
     "tcpdump": re.compile(r"-[A-Za-z]*z.*"),
     "ip": re.compile(r"-b.*|-force|netns|exec"),
-    "go": re.compile(r"-toolexec.*|-exec.*|-vettool.*"),
-    "gcc": re.compile(r"-wrapper|-fplugin.*|-B.*|-?-specs.*|@.*"),
-    "rustc": re.compile(r"-C ?linker.*|(?:--codegen=)?linker.*|@.*"),
+    "go": re.compile(r"--?(?:toolexec|exec|vettool).*|--?w(?:=.*)?|.*-extld\b.*"),
+    "gcc": re.compile(
+        r"-wrapper|--?f?(?:pass-)?plugin.*|-iplugindir.*|-Wl,.*plugin.*|-B.*|--prefix.*|-?-specs.*|@.*|-fuse-ld=.*/.*"
+        r"|--ld-path.*|-load|--config.*|--gcc-(?:toolchain|install-dir).*|-ccc-.*"
+    ),
+    "rustc": re.compile(r"(?:-C ?|--codegen=)?link(?:er|[-_]arg).*|-Z.*|@.*"),
     "java": re.compile(r"-XX:On.*|-XX:Flags.*|-XX:VMOptionsFile.*|-agent.*|-javaagent.*|@.*"),
     "javac": re.compile(r"-J.*|-?-processor.*|-Xplugin.*|@.*"),
     "patch": re.compile(r"-[A-Za-z]*e.*|-g.*"),
     "exiftool": re.compile(r"-if.*|-config.*|-p|-@"),
-    "cpio": re.compile(r"-[A-Za-z]*F.*"),
-    "latex": re.compile(r"--?(?:shell-e|ena).*"),
+    "cpio": re.compile(r"-[A-Za-z]*F.*|-[A-Za-z]*[IO][^/]*:.*|[^-/][^/]*:.*"),
+    "latex": re.compile(r"--?(?:sh|en|write18).*"),
     "cargo": re.compile(r"--config.*"),
     "date": re.compile(r"-s.*"),
     "jobs": re.compile(r"-[A-Za-z]*x.*"),
     "svn": re.compile(r"svn\+.*|propedit|pedit|pe"),
-    "pandoc": re.compile(r"-[FLd].*|.*\.lua"),
+    "pandoc": re.compile(r"-[hisvpN]*[FLd].*|.*\.lua"),
+    "bison": re.compile(r"-S.*"),
+    "virtualenv": re.compile(r"-p.*"),
+    "hg": re.compile(r"-[cte].*"),
+    "rustdoc": re.compile(r"--te.*|--runtool.*|(?:-C ?|--codegen=)?link(?:er|[-_]arg).*|-Z.*|@.*"),
+    **dict.fromkeys(words("ld ar nm objdump ranlib strip size"), re.compile(r"--?plugin.*|@.*")),
+    **dict.fromkeys(words("clang-tidy clang-query"), re.compile(r"--?load.*")),
+    "ssh-keygen": re.compile(r"-[A-Za-z]*[Dw].*"),
+    "ssh-add": re.compile(r"-[A-Za-z]*[sS].*"),
+    "openssl": re.compile(r"engine|--?(?:engine|provider|config|pre).*"),
+    "gs": re.compile(r"-c|-dNOSAFER.*|.*%pipe%.*|.*=\|.*|--permit.*"),
+    "groff": re.compile(r"-[A-Za-z]*[UXl].*"),
+    "dvips": re.compile(r"-R0|-o[|!].*|[|!].*"),
+    "ghc": re.compile(r"-e.*|--interactive|-pgm.*|-F"),
+    "protoc": re.compile(
+        r"--plugin.*|@.*|--(?!(?:cpp|csharp|java|kotlin|objc|php|pyi|python|ruby|rust|descriptor_set)_out)\w+_out.*"
+    ),
+    "cppcheck": re.compile(r"--addon.*|--clang.*"),
+    "jj": re.compile(r"--config.*|exec|--tool.*"),
+    "aws": re.compile(r".*(?:credential_process|cli_pager).*"),
+    **dict.fromkeys(words("ugrep ug"), re.compile(r"--(?:pag|filter|vi).*")),
+    "aria2c": re.compile(r"--on-.*|--conf.*"),
+    **dict.fromkeys(words("restic borg rclone"), re.compile(r"--(?:password-c|rsh|remote-path).*|-o.*")),
     "find": re.compile(r"-delete|-f(?:print|print0|printf|ls)"),
 }
 """Full match of one argument: the option runs something, or writes where no redirection shows it. Long options that
@@ -175,23 +216,31 @@ LONG_OPTIONS: dict[str, frozenset[str]] = {
         "to-command checkpoint-action use-compress-program rsh-command rmt-command info-script new-volume-script "
         "index-file"
     ),
-    "zip": words("unzip-command"),
+    "zip": words("unzip-command test"),
     "man": words("pager html gxditview config-file locale"),
-    "rsync": words("rsh rsync-path"),
+    "rsync": words("rsh rsync-path daemon config password-command"),
     "wget": words("use-askpass execute config"),
     "curl": words("config engine"),
     "split": words("filter"),
-    "ag": words("pager"),
-    "npm": words("script-shell node-options"),
+    **dict.fromkeys(words("ag ack"), words("pager")),
+    "npm": words("script-shell node-options git browser viewer editor shell userconfig globalconfig"),
     "patch": words("ed get"),
     "cpio": words("rsh-command file"),
     "date": words("set"),
     "install": words("strip-program"),
-    **dict.fromkeys(words("diff3 sdiff"), words("diff-program output")),
+    **dict.fromkeys(words("diff sdiff"), words("diff-program output")),  # diff3's
     "svn": words("diff-cmd diff3-cmd merge-cmd editor-cmd config-dir config-option"),
     "pandoc": words("filter lua-filter defaults pdf-engine data-dir"),
+    "bison": words("skeleton"),
+    "pylint": words("init-hook"),
+    "mypy": words("python-executable install-types"),
+    "virtualenv": words("python"),
+    "gpg": words("photo-viewer exec-path agent-program dirmngr-program keyserver-options"),
+    "hg": words("config command tool remotecmd ssh debugger"),
+    "cloc": words("extract-with vcs"),
+    **dict.fromkeys(words("yt-dlp youtube-dl"), words("exec downloader external-downloader config netrc-cmd")),
 }
 """The full names of long options that run something or write where no redirection shows it, for programs that take any
 beginning of a name for the whole of it."""
-WHOLE_NAMES: dict[str, frozenset[str]] = {"tar": frozenset({"checkpoint"}), "npm": frozenset({"no"})}
+WHOLE_NAMES: dict[str, frozenset[str]] = {"tar": frozenset({"checkpoint"}), "npm": words("no global git-tag-version")}
 """Beginnings of such names that are options of their own, without harm."""

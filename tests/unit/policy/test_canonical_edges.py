@@ -32,6 +32,35 @@ def test_a_command_is_its_line_its_shell_and_its_directory() -> None:
     assert form(CommandFacts("ls", cwd="/w", shell="sh")) != form(CommandFacts("ls", cwd="/w"))
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("rm a", " rm\ta ", True),
+        ("rm a\n", "rm a", True),
+        ("rm a\u00a0", "rm a", False),
+        ("rm a\u3000", "rm a", False),
+        ("rm a\\ ", "rm a\\", False),
+        ("rm a\x1f", "rm a", False),
+        ("rm a\n\nb", "rm a b", False),
+    ],
+)
+def test_a_blank_that_is_part_of_a_word_or_ends_a_command_counts(one: str, other: str, same: bool) -> None:
+    assert (form(CommandFacts(one, cwd="/w")) == form(CommandFacts(other, cwd="/w"))) is same
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("C:\\Work\\É", "c:\\work\\é", True),
+        ("C:\\wor\u212a", "C:\\work", False),  # the sign for Kelvin
+        ("C:\\\u0130", "C:\\i\u0307", False),
+        ("C:\\stra\u1e9ee", "C:\\straße", False),
+    ],
+)
+def test_windows_names_are_one_as_far_as_ntfs_takes_them_for_one(one: str, other: str, same: bool) -> None:
+    assert (canonical_form(path(one), "windows") == canonical_form(path(other), "windows")) is same
+
+
 def test_a_request_is_its_method_and_url_and_a_tool_its_name() -> None:
     assert form(UrlFacts("https://A.example", "PUT")) == ("request", "PUT", "https://a.example/")
     assert form(NamedToolFacts("t")) == ("tool", "t")

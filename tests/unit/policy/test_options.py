@@ -91,6 +91,8 @@ def test_never_denies_what_needs_an_approval() -> None:
         "git -C /w/x fetch --all",
         "pip install x",
         "python3 -m pip install x",
+        "python3 -u -Im pip install x",
+        "pip3.11 install x",
         "npm ci",
         "echo x > /dev/tcp/host/80",
         "$PROGRAM x",

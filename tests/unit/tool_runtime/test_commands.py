@@ -70,6 +70,17 @@ async def test_the_directory_is_the_one_that_policy_was_told(
     assert f"stdout ---\n{facts.cwd}\n" in text_of(await call("RunCommand", command="pwd -P", cwd=asked))
 
 
+async def test_git_starts_no_editor(call: Call, workspace: Path) -> None:
+    """vi would run what its input says."""
+    (workspace / "editor").write_text(f"#!/bin/sh\ntouch {workspace}/started\n")
+    (workspace / "editor").chmod(0o755)
+    setting = f"-c user.name=a -c user.email=a@b -c core.editor={workspace}/editor"
+    line = f"git init -q . && git {setting} commit --allow-empty"
+    text = text_of(await call("RunCommand", command=line, stdin=":!touch started\n:q\n"))
+    assert "problem with the editor" in text
+    assert not (workspace / "started").exists()
+
+
 async def test_working_directory(call: Call, workspace: Path) -> None:
     (workspace / "sub").mkdir()
     assert f"\n{workspace}\n" in text_of(await call("RunCommand", command="pwd"))
