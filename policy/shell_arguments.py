@@ -164,5 +164,5 @@ _ARGUMENT_JUDGES: dict[str, _Judge] = {
     "test": _test,
     "[": _test,
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _awk),
-    **dict.fromkeys(tables.NAMING_BUILTINS - {"printf", "test", "["}, _naming),
+    **dict.fromkeys(tables.NAMING_BUILTINS, _naming),
 }

@@ -14,13 +14,13 @@ from policy.names import words
 Grammar = Literal["bash", "posix", "zsh"]
 
 STEERING_VARIABLE = re.compile(
-    r"PATH|IFS|ENV|BASH_.*|BASHOPTS|SHELLOPTS|PS[0-4]|PROMPT_COMMAND|CDPATH|FPATH|ZDOTDIR|HOME|SHELL|TMOUT|HISTFILE|INPUTRC"
-    r"|GLOBIGNORE|EXECIGNORE|OPTIND|POSIXLY_CORRECT|LD_.*|DYLD_.*|GCONV_PATH|LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS"
+    r"PATH|IFS|ENV|BASH_.*|PS[0-4]|PROMPT_COMMAND|CDPATH|FPATH|ZDOTDIR|HOME|SHELL|TMOUT|HISTFILE"
+    r"|GLOBIGNORE|EXECIGNORE|OPTIND|POSIXLY_CORRECT|LD_.*|DYLD_.*|GCONV_PATH|LOCPATH|NLSPATH|HOSTALIASES"
     r"|LOCALDOMAIN|MALLOC_.*|GIT_.*|.*PAGER|.*EDITOR|VISUAL|BROWSER|.*ASKPASS|PYTHON(?!UNBUFFERED$|DONTWRITEBYTECODE$"
     r"|HASHSEED$|IOENCODING$|UTF8$).*|PYTEST_.*|NODE_(?!ENV$).*|PERL.*|RUBY.*|GEM_.*|BUNDLE_.*|LUA_.*|PHP.*|.*JAVA_.*"
     r"|CLASSPATH|JDK_.*|MAVEN_.*|GRADLE_.*|LESS.*|MAN.*|TERMINFO.*|TERMCAP|RSYNC_.*|CVS_.*|SSH_.*|SUDO_.*|GREP_.*"
-    r"|MAKE.*|GNUMAKEFLAGS|CC|CXX|CPP|LD|AR|AS|.*FLAGS|CARGO_.*|RUST.*|GO[A-Z]*|PIP_.*|UV_.*|NPM_.*|YARN_.*|POETRY_.*"
-    r"|VIRTUAL_ENV|CONDA_.*|DOCKER_.*|KUBECONFIG|AWS_.*|GOOGLE_.*|AZURE_.*|.*_PROXY|SSL_.*|CURL_.*|WGETRC|REQUESTS_.*"
+    r"|MAKE.*|CC|CXX|CPP|LD|AR|AS|.*FLAGS|CARGO_.*|RUST.*|GO[A-Z]*|PIP_.*|UV_.*|NPM_.*|YARN_.*|POETRY_.*"
+    r"|VIRTUAL_ENV|CONDA_.*|DOCKER_.*|KUBECONFIG|AWS_.*|GOOGLE_.*|AZURE_.*|.*_PROXY|SSL_.*|CURL_.*|REQUESTS_.*"
     r"|UNZIP|ZIPOPT|GZIP|XZ_OPT|GCC_.*|COMPILER_PATH|CMAKE_.*|AWK.*|XDG_.*|EXINIT|VIMINIT|VIMRUNTIME|OPENSSL_.*"
     r"|.*OPTS|.*_OPTIONS|.*_CONFIG_PATH|.*_PLUGIN_PATH|.*_MODULE.*|.*_PRELOAD|.*_LIBRARY_PATH|.*RC",
     re.IGNORECASE,
@@ -32,15 +32,13 @@ RESERVED_WORDS = words(
 )
 
 POISONING_BUILTINS = words(
-    "eval source . trap alias unalias enable hash bind complete compgen compopt fc history shopt coproc let set "
+    "eval source . trap alias unalias enable hash bind complete compgen compopt fc history shopt let set "
     "disown suspend disable integer float unhash unfunction zstyle autoload "
     "zmodload emulate setopt unsetopt functions zle sched"
 )
 """Builtins that change what later words mean, or run text."""
 SAFE_SET = re.compile(r"[-+][efux]+|[-+][efux]*o|pipefail|errexit|nounset|noglob|xtrace")
-NAMING_BUILTINS = words(
-    "read mapfile readarray printf getopts export declare typeset readonly local unset test [ wait vared"
-)
+NAMING_BUILTINS = words("read mapfile readarray getopts export declare typeset readonly local unset wait vared")
 """Builtins that take names of variables: a name may carry a subscript, and a subscript is evaluated."""
 DIRECTORY_BUILTINS = frozenset({"cd", "pushd", "popd", "chdir"})
 SHELLS = words("sh bash dash ash zsh ksh mksh fish rbash")
@@ -59,32 +57,28 @@ class Wrapper(NamedTuple):
     appends: bool = False
 
 
-def _wrapper(flags: str = "", valued: str = "", **rest: int) -> Wrapper:
-    return Wrapper(flags, valued, rest.get("own_words", 0), bool(rest.get("assigns")), bool(rest.get("appends")))
-
-
 WRAPPERS: dict[str, Wrapper] = {
-    "time": _wrapper("-p"),
+    "time": Wrapper("-p"),
     # Not `-i`: without PATH a shell looks where it was built to, which may be the working directory.
-    "env": _wrapper("-0 --null", "-u --unset", assigns=1),
-    "nice": _wrapper("", "-n --adjustment"),
-    "nohup": _wrapper(),
-    "setsid": _wrapper("-f -w -c --fork --wait --ctty"),
-    "stdbuf": _wrapper("", "-i -o -e --input --output --error"),
-    "timeout": _wrapper("--foreground --preserve-status -v --verbose", "-k --kill-after -s --signal", own_words=1),
-    "sudo": _wrapper("-n -S -H -b --non-interactive --stdin", "-u -g -p --user --group --prompt", assigns=1),
-    "doas": _wrapper("-n", "-u"),
-    "command": _wrapper("-p"),
-    "builtin": _wrapper(),
-    "exec": _wrapper(),
-    "noglob": _wrapper(),
-    "nocorrect": _wrapper(),
-    "ionice": _wrapper("-t --ignore", "-c -n --class --classdata"),
-    "taskset": _wrapper("-c --cpu-list", "", own_words=1),
-    "xargs": _wrapper(
+    "env": Wrapper("-0 --null", "-u --unset", assigns=True),
+    "nice": Wrapper(valued="-n --adjustment"),
+    "nohup": Wrapper(),
+    "setsid": Wrapper("-f -w -c --fork --wait --ctty"),
+    "stdbuf": Wrapper(valued="-i -o -e --input --output --error"),
+    "timeout": Wrapper("--foreground --preserve-status -v --verbose", "-k --kill-after -s --signal", own_words=1),
+    "sudo": Wrapper("-n -S -H -b --non-interactive --stdin", "-u -g -p --user --group --prompt", assigns=True),
+    "doas": Wrapper("-n", "-u"),
+    "command": Wrapper("-p"),
+    "builtin": Wrapper(),
+    "exec": Wrapper(),
+    "noglob": Wrapper(),
+    "nocorrect": Wrapper(),
+    "ionice": Wrapper("-t --ignore", "-c -n --class --classdata"),
+    "taskset": Wrapper("-c --cpu-list", own_words=1),
+    "xargs": Wrapper(
         "-0 -r -t -x -o --null --no-run-if-empty --verbose --exit",
         "-n -P -L -I -d -s -E -a --max-args --max-procs --max-lines= --replace= --delimiter --max-chars --arg-file",
-        appends=1,
+        appends=True,
     ),
 }
 

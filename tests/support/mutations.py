@@ -35,7 +35,7 @@ _CALLED = {
 _SKIPPED = (ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
 _FOR_TYPES = frozenset({"annotation", "returns", "decorator_list"})
 _MESSAGES = frozenset({"reason", "message", "hint", "what"})
-_SPLITTERS = frozenset({"words", "_wrapper", "split"})
+_SPLITTERS = frozenset({"words", "Wrapper", "split"})
 _PATTERNS = frozenset({"compile"})
 
 
@@ -240,6 +240,8 @@ def _kind(parent: ast.AST) -> str:
     """What a table's text is, by what is around it."""
     if isinstance(parent, ast.Attribute):
         return "words" if parent.attr in _SPLITTERS else "text"
+    if isinstance(parent, ast.keyword):
+        return "option"
     called = parent.func if isinstance(parent, ast.Call) else None
     name = getattr(called, "attr", None) or getattr(called, "id", "")
     return "words" if name in _SPLITTERS else "pattern" if name in _PATTERNS else "text"
@@ -253,8 +255,8 @@ def _other_constants(node: ast.expr, kind: str) -> Iterator[tuple[str | int, str
         yield other, f"{value} → {other}"
     if not isinstance(value, str):
         return
-    if kind == "words" and value.split():
-        parts = value.split()
+    parts = value.split()
+    if (kind == "words" and parts) or (kind == "option" and len(parts) > 1):
         for place, part in enumerate(parts):
             yield " ".join(parts[:place] + parts[place + 1 :]), f"{_short(node)} without {part}"
     elif kind and "|" in value and _compiles(value):
