@@ -173,19 +173,19 @@ GIT_HARMLESS: tuple[tuple[str, frozenset[str]], ...] = (
 )
 """Spellings of `GIT_RISKY` that mean something else for these subcommands."""
 _REMOTE_HELPER = r"[A-Za-z0-9]+::.*"
-_STRATEGY = r"-s.*|--str(?!ategy-option|ategy=(?:ort|ours|resolve|recursive|octopus|subtree)$).*"
+_STRATEGY = r"--str(?!ategy-option|ategy=(?:ort|ours|resolve|recursive|octopus|subtree)$).*"
 """A merge strategy of another name is a program, `git-merge-NAME`."""
+_SHORT_STRATEGY = r"-s.*|" + _STRATEGY
 GIT_RULES: dict[str, re.Pattern[str]] = {
     "bisect": re.compile(r"run|visualize|view"),
     "submodule": re.compile(r"foreach|" + _REMOTE_HELPER),
-    "rebase": re.compile(r"-[A-Za-z]*[xi].*|" + _STRATEGY),
-    "merge": re.compile(_STRATEGY),
+    "rebase": re.compile(r"-[A-Za-z]*[xi].*|" + _SHORT_STRATEGY),
+    "merge": re.compile(_SHORT_STRATEGY),
     "grep": re.compile(r"-[A-Za-z]*O.*"),
     "archive": re.compile(r"-o.*"),
-    "diff": re.compile(r"--ext-diff"),
     "clone": re.compile(r"-[A-Za-z]*[uc].*|" + _REMOTE_HELPER),
-    "pull": re.compile(_REMOTE_HELPER + "|" + _STRATEGY),
-    **dict.fromkeys(("cherry-pick", "revert"), re.compile(_STRATEGY.removeprefix("-s.*|"))),
+    "pull": re.compile(_REMOTE_HELPER + "|" + _SHORT_STRATEGY),
+    **dict.fromkeys(("cherry-pick", "revert"), re.compile(_STRATEGY)),
     **dict.fromkeys(("fetch", "push", "remote", "ls-remote"), re.compile(_REMOTE_HELPER)),
 }
 """Refused arguments of single subcommands."""
