@@ -19,8 +19,8 @@ from .helpers import bundle, shell
 
 FOLDER = Path(__file__).parent / "tables"
 LINES = [
-    "builtins", "git", "interpreters", "lines", "lines-sh", "lines-zsh", "options", "packages", "starters", "variables",
-    "windows-cmd", "windows-powershell", "wrappers",
+    "builtins", "git", "interpreters", "lines", "lines-sh", "lines-zsh", "options", "packages", "sed", "starters",
+    "variables", "windows-cmd", "windows-powershell", "wrappers",
 ]  # fmt: skip
 GRANT: dict[str, Any] = {"blockedCommands": ["evil"]}
 """Every program but one, so that what is denied is that one, or cannot be decided."""
