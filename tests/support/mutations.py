@@ -155,7 +155,7 @@ class _Walk:
         elif isinstance(node, ast.Continue | ast.Break):
             new = ast.Break() if isinstance(node, ast.Continue) else ast.Continue()
             yield _Change(node, function, f"{_short(node)} → {_short(new)}", replace(new))
-        elif isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
+        elif isinstance(node, ast.Return) and node.value is not None and not _is_false(node.value):
             yield _Change(node, function, f"{_short(node)} → return None", replace(ast.Return(ast.Constant(None))))
 
     def _expressions(self, root: ast.AST, function: str) -> Iterator[_Change]:
@@ -310,8 +310,9 @@ def _is_for_types(node: ast.stmt, function: str) -> bool:
     return all(isinstance(one, ast.Subscript | ast.Name) for one in parts)
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_false(node: ast.expr) -> bool:
+    """None, or what None is as good as."""
+    return isinstance(node, ast.Constant) and (node.value is None or node.value is False)
 
 
 def _short(node: ast.AST) -> str:

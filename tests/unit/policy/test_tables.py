@@ -84,3 +84,12 @@ def test_a_program_that_is_not_known_makes_a_command_risky() -> None:
         assert assess(entry, CommandFacts(line, cwd="/w")) == ("medium", ()), line
     for program in ("rm", "curl", "mv", "bash", "x", "./ls", "LS"):
         assert assess(entry, CommandFacts(f"{program} x", cwd="/w"))[0] == "high", program
+
+
+def test_what_powershell_reads_as_its_own_is_not_let_start_programs() -> None:
+    """`r` is its history, whatever a program of that name would do."""
+    for program in ("r", "msbuild"):
+        starts = [{"command": program, "startsPrograms": True}]
+        line = f"{program} x"
+        assert shell(line, shell_name="powershell", allowedCommands=[program], commandPolicies=starts) == "DENIED"
+        assert shell(line, allowedCommands=[program], commandPolicies=starts) == "ALLOWED"
