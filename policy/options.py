@@ -153,7 +153,7 @@ def _network_program(one: SimpleCommand, shell: ShellName) -> str | None:
     if one.program is None:
         return None
     name, rest = wide_name(one.program, shell), one.arguments
-    if name.startswith(("python", "py")) and rest[:1] == ("-m",) and len(rest) > 1 and rest[1] is not None:
+    if name.startswith("py") and rest[:1] == ("-m",) and len(rest) > 1 and rest[1] is not None:
         name, rest = rest[1], rest[2:]
     if name in NETWORK_PROGRAMS:
         return name

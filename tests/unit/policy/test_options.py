@@ -135,11 +135,18 @@ def test_what_the_network_would_have_asked_for_is_not_asked_for() -> None:
     assert denied.rule == "capabilities[Network.Http]"
 
 
+def test_a_decision_under_what_is_not_granted_is_denied() -> None:
+    allowed = decide(path("/w/a"), "File.Read", None)
+    answer = narrowed(allowed, TaskOptions("always"), bundle(), path("/w/a"), side_effects=False)
+    assert (answer.decision, answer.rule) == ("DENIED", "capabilities")
+
+
 def test_five_reasons_are_told_at_most() -> None:
     line = "eval a; trap b; alias c; hash d; fc e; bind f"
     told = decide(command(line), "Shell.Exec", None, False).reason
     assert told.count("; ") == 4
-    assert "fc changes" in told
+    assert "; trap changes" in told
+    assert "; fc changes" in told
     assert "bind" not in told
 
 
