@@ -18,7 +18,7 @@ from policy.risk import assess
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from policy.bundle import Capability, PolicyBundle
+    from policy.bundle import PolicyBundle
 
 
 _FACTS_OF: dict[str, tuple[type, ...]] = {
@@ -49,9 +49,8 @@ def check_tool(
     `now` is aware. `workspace` is the project directory, which only the risk level depends on.
     """
     entry = bundle.capability(capability_name)
-    gate = _expiry_or_grant(bundle, capability_name, entry, now)
-    if gate is not None or entry is None:
-        return gate or denied(capability_name, "capabilities", "capability not granted")
+    if entry is None or now >= bundle.expires_at:
+        return _expired_or_not_granted(bundle, capability_name, now)
     if not isinstance(facts, _FACTS_OF.get(capability_name, ())):
         return denied(entry.name, where(entry), "the call's facts do not fit the capability")
 
@@ -73,9 +72,8 @@ def check_tool(
 def check_llm(bundle: PolicyBundle, *, model: str, now: datetime) -> Decision:
     """The verdict on one LLM request: expiry, the LLM.Call grant, the model (AH 8.7)."""
     entry = bundle.capability(Name.LLM_CALL)
-    gate = _expiry_or_grant(bundle, Name.LLM_CALL.value, entry, now)
-    if gate is not None or entry is None:
-        return gate or denied(Name.LLM_CALL.value, "capabilities", "capability not granted")
+    if entry is None or now >= bundle.expires_at:
+        return _expired_or_not_granted(bundle, Name.LLM_CALL.value, now)
     if model not in bundle.llm_policy.allowed_models:
         return denied(entry.name, "llmPolicy.allowedModels", f"model not allowed: {model}")
     if entry.requires_approval:
@@ -83,11 +81,11 @@ def check_llm(bundle: PolicyBundle, *, model: str, now: datetime) -> Decision:
     return Decision("ALLOWED", "granted", entry.name, f"llmPolicy.allowedModels: {model}")
 
 
-def _expiry_or_grant(bundle: PolicyBundle, name: str, entry: Capability | None, now: datetime) -> Decision | None:
+def _expired_or_not_granted(bundle: PolicyBundle, name: str, now: datetime) -> Decision:
     if now >= bundle.expires_at:
         rule = f"expiresAt: {bundle.expires_at.isoformat()}"
         return denied(name, rule, "the policy bundle has expired")._replace(expired=True)
-    return denied(name, "capabilities", f"capability not granted: {name}") if entry is None else None
+    return denied(name, "capabilities", f"capability not granted: {name}")
 
 
 def _with_approval(case: Case, workspace: str | None, allowed: Decision) -> Decision:

@@ -37,7 +37,9 @@ _STEP = re.compile(
 _TEXT = re.compile(rf"\s*{_ADDRESS}[aic](?:[^\\\n]|\\[\s\S])*")
 """Text to insert runs to the end of the line, so it is alone or last."""
 _BLANK = re.compile(r"[\s;]*")
-_WRITES = re.compile(r"[0-9$,!\s]*[wW]\s*[/~].*|[^A-Za-z0-9_.~]*s([^\w\s]).*\1.*\1.*w.*", re.DOTALL)
+_ADDRESSES = re.compile(r"(?:[0-9$,!+~\sI]|/(?:\\.|[^/\\])*/)*", re.DOTALL)
+_SEVERAL = re.compile(r"[;{}\\\n]")
+_FLAGS_THEN_WRITE = re.compile(r"[gpiIm0-9]*w")
 
 
 def judge_sed(_base: str, args: list[Word], found: Findings) -> None:
@@ -63,10 +65,23 @@ def judge_sed(_base: str, args: list[Word], found: Findings) -> None:
     if not scripts:
         scripts, named = named[:1], named[1:]
     # BSD's sed takes the word behind -i for a suffix, and so an operand for the script.
-    if takes_suffix and any(text is not None and _WRITES.fullmatch(text) for text in named[:1]):
+    if takes_suffix and any(text is not None and _may_write(text) for text in named[:1]):
         found.doubt("sed -i is given an operand that may be a script")
     if not all(script is not None and is_plain(script) for script in scripts):
         found.doubt("sed is given a script that may run or write something")
+
+
+def _may_write(name: str) -> bool:
+    """Whether the name of a file is a script, too, that writes a file: elsewhere, or what a substitution leaves."""
+    if _SEVERAL.search(name):
+        return True
+    addresses = _ADDRESSES.match(name)
+    command = name[addresses.end() :] if addresses else name
+    if command.startswith(("w", "W")):
+        target = command[1:].lstrip()
+        return target.startswith(("/", "~")) or ".." in target.split("/")
+    parts = command[2:].split(command[1], 2) if command.startswith("s") and len(command) > 1 else []
+    return len(parts) > 2 and _FLAGS_THEN_WRITE.match(parts[2]) is not None
 
 
 def is_plain(script: str) -> bool:

@@ -23,8 +23,8 @@ _TOKEN = re.compile(r'\s*((?:[^\s"\']|"[^"]*"|\'[^\']*\')+)')
 _PROGRAM = re.compile(r"(?:[A-Za-z]:)?[A-Za-z0-9_.\\/+-]+")
 _EXTENSION = re.compile(r"\.(?:exe|cmd|bat|com|ps1)$", re.IGNORECASE)
 _RUNNERS = words(
-    "cmd powershell pwsh call start for forfiles if runas invoke-expression iex invoke-command icm start-process "
-    "saps invoke-item ii wscript cscript mshta rundll32 regsvr32 msiexec wmic wsl bash sh ssh schtasks at new-alias "
+    "call start for forfiles if runas invoke-expression iex invoke-command icm start-process "
+    "saps invoke-item ii wscript cscript mshta rundll32 regsvr32 msiexec wmic schtasks new-alias "
     "set-alias sal nal set-item si set-variable sv import-module ipmo add-type set path doskey assoc ftype reg "
     "invoke-wmimethod iwmi invoke-cimmethod start-job sajb foreach-object foreach where-object where . return exit "
     "throw using trap new-psdrive ndr register-objectevent register-scheduledjob enter-pssession nsn new-pssession "

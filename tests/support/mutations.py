@@ -37,7 +37,7 @@ _CALLED = {
 _SKIPPED = (ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
 _FOR_TYPES = frozenset({"annotation", "returns", "decorator_list"})
 _MESSAGES = frozenset({"reason", "message", "hint", "what"})
-_SPLITTERS = frozenset({"words", "_wrapper", "split"})
+_SPLITTERS = frozenset({"words", "Wrapper", "split"})
 _PATTERNS = frozenset({"compile"})
 
 
@@ -159,7 +159,7 @@ class _Walk:
         elif isinstance(node, ast.Continue | ast.Break):
             new = ast.Break() if isinstance(node, ast.Continue) else ast.Continue()
             yield _Change(node, function, f"{_short(node)} → {_short(new)}", replace(new))
-        elif isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
+        elif isinstance(node, ast.Return) and node.value is not None and not _is_false(node.value):
             yield _Change(node, function, f"{_short(node)} → return None", replace(ast.Return(ast.Constant(None))))
 
     def _expressions(self, root: ast.AST, function: str) -> Iterator[_Change]:
@@ -246,6 +246,8 @@ def _kind(parent: ast.AST) -> str:
     """What a table's text is, by what is around it."""
     if isinstance(parent, ast.Attribute):
         return "words" if parent.attr in _SPLITTERS else "text"
+    if isinstance(parent, ast.keyword):
+        return "option"
     called = parent.func if isinstance(parent, ast.Call) else None
     name = getattr(called, "attr", None) or getattr(called, "id", "")
     return "words" if name in _SPLITTERS else "pattern" if name in _PATTERNS else "text"
@@ -259,8 +261,8 @@ def _other_constants(node: ast.expr, kind: str) -> Iterator[tuple[str | int, str
         yield other, f"{value} → {other}"
     if not isinstance(value, str):
         return
-    if kind == "words" and value.split():
-        parts = value.split()
+    parts = value.split()
+    if (kind == "words" and parts) or (kind == "option" and len(parts) > 1):
         for place, part in enumerate(parts):
             yield " ".join(parts[:place] + parts[place + 1 :]), f"{_short(node)} without {part}"
     elif kind and "|" in value and _compiles(value):
@@ -314,8 +316,9 @@ def _is_for_types(node: ast.stmt, function: str) -> bool:
     return all(isinstance(one, ast.Subscript | ast.Name) for one in parts)
 
 
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_false(node: ast.expr) -> bool:
+    """None, or what None is as good as."""
+    return isinstance(node, ast.Constant) and (node.value is None or node.value is False)
 
 
 def _short(node: ast.AST) -> str:

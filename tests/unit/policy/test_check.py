@@ -288,11 +288,13 @@ def test_a_redirection_to_a_file_that_needs_approval_needs_it_for_the_line() -> 
 
 def test_llm_calls() -> None:
     held = bundle({"name": "LLM.Call"})
+    assert check_llm(held, model="m", now=NOW).reason == "granted"
     assert check_llm(held, model="m", now=NOW).rule == "llmPolicy.allowedModels: m"
     assert check_llm(held, model="other", now=NOW).rule == "llmPolicy.allowedModels"
     assert check_llm(bundle(), model="m", now=NOW).rule == "capabilities"
     asks = bundle({"name": "LLM.Call", "requiresApproval": True})
-    assert check_llm(asks, model="m", now=NOW).decision == "APPROVAL_REQUIRED"
+    answer = check_llm(asks, model="m", now=NOW)
+    assert (answer.decision, answer.risk_level, answer.risks) == ("APPROVAL_REQUIRED", "low", ())
 
 
 # Narrowing
@@ -429,3 +431,132 @@ def test_it_is_changed_where_an_allowed_path_names_it() -> None:
 def test_other_files_of_a_repository_are_files(changed: str) -> None:
     assert verdict("File.Write", path(changed)).allowed
     assert verdict("File.Read", path("/w/.git/config")).allowed
+
+
+def test_an_allowed_call_says_so_and_has_no_risk_to_tell() -> None:
+    answer = verdict("File.Read", path("/w/a"))
+    assert (answer.reason, answer.risk_level, answer.risks, answer.rule_id) == ("granted", None, (), None)
+
+
+def test_the_risk_of_what_is_asked_is_told_for_the_system_it_is_on() -> None:
+    held = bundle({"name": "File.Write", "requiresApproval": True})
+    facts = path("C:\\W\\a")
+    inside = verdict("File.Write", facts, held, os="windows", workspace="c:\\w")
+    assert (inside.decision, inside.risk_level, inside.risks) == ("APPROVAL_REQUIRED", "medium", ())
+    outside = verdict("File.Write", facts, held, os="windows", workspace="c:\\v")
+    assert (outside.risk_level, len(outside.risks)) == ("high", 1)
+
+
+def test_an_approval_that_reading_needs_has_the_risks_of_both() -> None:
+    held = bundle({"name": "Workspace.Upload"}, {"name": "File.Read", "requiresApproval": True})
+    answer = verdict("Workspace.Upload", path("/w/a"), held)
+    assert (answer.decision, answer.capability, answer.risk_level) == ("APPROVAL_REQUIRED", "File.Read", "low")
+    shell = bundle({"name": "Shell.Exec"}, {"name": "File.Write", "requiresApproval": True})
+    facts = CommandFacts("evil > a", cwd="/w", real_paths={"/w/a": "/v/a"})
+    asked = verdict("Shell.Exec", facts, shell, workspace="/w")
+    assert asked.risks == ("unknown command: evil", "writes outside the project directory: /w/a")
+    assert asked.risk_level == "high"
+
+
+def test_an_upload_is_compared_as_its_system_does() -> None:
+    held = bundle({"name": "Workspace.Upload"}, {"name": "File.Read", "allowedPaths": ["C:\\w"]})
+    assert verdict("Workspace.Upload", path("c:\\W\\a"), held, os="windows").allowed
+    assert not verdict("Workspace.Upload", path("c:\\v\\a"), held, os="windows").allowed
+
+
+def test_narrow_permits_and_wide_refuses_whichever_of_them_is_asked_first() -> None:
+    fields = {"name": "File.Read", "allowedPaths": ["/w"], "blockedPaths": ["/w/b"]}
+    for order in (("/W/a", "/w/B/a", "/w/a"), ("/w/a", "/w/B/a", "/W/a"), ("/w/B/a", "/W/a", "/w/a")):
+        held = bundle(fields)
+        found = {one: verdict("File.Read", path(one), held).decision for one in order}
+        assert found == {"/W/a": "DENIED", "/w/B/a": "DENIED", "/w/a": "ALLOWED"}
+
+
+def test_a_bundle_answers_alike_for_both_systems() -> None:
+    held = bundle({"name": "File.Read", "allowedPaths": ["/w", "C:\\w"]})
+    assert verdict("File.Read", path("/w/a"), held).allowed
+    assert verdict("File.Read", path("C:\\w\\a"), held, os="windows").allowed
+    assert not verdict("File.Read", path("/w/a"), held, os="windows").allowed
+    assert verdict("File.Read", path("/w/a"), held).allowed
+
+
+def test_domains_keep_their_tables_apart() -> None:
+    held = bundle({"name": "Network.Http", "allowedDomains": ["*.com"], "blockedDomains": ["b.com"]})
+    for _ in range(2):
+        assert verdict("Network.Http", url("https://a.com"), held).allowed
+        assert not verdict("Network.Http", url("https://b.com"), held).allowed
+        assert not verdict("Network.Http", url("https://a.org"), held).allowed
+
+
+def test_a_tool_of_files_may_be_listed_by_name() -> None:
+    held = bundle({"name": "File.Read", "allowedToolNames": ["Read"]})
+    assert verdict("File.Read", path("/w/a", tool_name="Read"), held).allowed
+    assert not verdict("File.Read", path("/w/a", tool_name="Other"), held).allowed
+    assert verdict("File.Read", path("/w/a"), held).allowed
+
+
+def test_each_limit_holds_for_its_kind_of_file_access() -> None:
+    limit = {"maxFileSizeBytes": 10}
+    cases: tuple[tuple[str, dict[str, Any], bool], ...] = (
+        ("File.Read", {"size_bytes": 11}, False),
+        ("File.Read", {"new_size_bytes": 11}, True),
+        ("File.Write", {"new_size_bytes": 11}, False),
+        ("File.Write", {"size_bytes": 11}, True),
+        ("File.Delete", {"size_bytes": 11}, True),
+        ("Workspace.Upload", {"size_bytes": 11}, False),
+        ("Workspace.Upload", {"size_bytes": 10}, True),
+        ("File.Read", {}, True),
+    )
+    for name, fields, allowed in cases:
+        held = bundle({"name": name, **limit}, *([{"name": "File.Read"}] if name == "Workspace.Upload" else []))
+        assert verdict(name, path("/w/a", **fields), held).allowed is allowed, (name, fields)
+
+
+def test_what_is_written_or_deleted_is_a_file_or_missing() -> None:
+    for name in ("File.Write", "File.Delete", "File.Read"):
+        held = bundle({"name": name})
+        for kind in ("file", "missing", "directory", "other"):
+            allowed = name == "File.Read" or kind in {"file", "missing"}
+            answer = verdict(name, path("/w/a", kind=kind), held)
+            assert answer.allowed is allowed
+            assert allowed or answer.rule == f"capabilities[{name}]"
+
+
+def test_the_scope_of_two_lists_is_the_inner_of_nested_places() -> None:
+    def scope(upload: dict[str, Any], read: dict[str, Any]) -> Any:
+        held = bundle({"name": "Workspace.Upload", **upload}, {"name": "File.Read", **read})
+        return scope_of_call(held, "Workspace.Upload", "posix")
+
+    assert scope({"allowedPaths": ["/a", "/b/c"]}, {"allowedPaths": ["/a/x", "/b"]}).allowed_paths == ("/b/c", "/a/x")
+    assert scope({}, {"allowedPaths": ["/a"]}).allowed_paths == ("/a",)
+    assert scope({"allowedPaths": ["/a"]}, {}).allowed_paths == ("/a",)
+    assert scope({}, {}).allowed_paths is None
+    assert scope({"blockedPaths": ["/a"]}, {"blockedPaths": ["/b", "/a"]}).blocked_paths == ("/a", "/b")
+    assert scope({}, {}).blocked_paths is None
+    assert scope({"maxFileSizeBytes": 5}, {"maxFileSizeBytes": 3}).max_file_size_bytes == 3
+    assert scope({}, {"maxFileSizeBytes": 3}).max_file_size_bytes == 3
+    assert scope({"maxFileSizeBytes": 5}, {}).max_file_size_bytes == 5
+    alone = bundle({"name": "Workspace.Upload"}, {"name": "File.Write", "allowedPaths": ["/a"]})
+    assert scope_of_call(alone, "Workspace.Upload", "posix") == alone.capability("Workspace.Upload")
+    assert scope_of_call(alone, "File.Write", "posix") == alone.capability("File.Write")
+    assert scope_of_call(alone, "File.Read", "posix") is None
+
+
+def test_narrowing_takes_each_kind_from_where_it_belongs() -> None:
+    every = bundle(*({"name": name} for name in ALL_CAPABILITIES))
+    less = narrow(
+        every,
+        Narrowing(
+            blocked_paths=("/b",), blocked_commands=("rm",), blocked_domains=("a.com",), max_file_size_bytes=9,
+            max_output_bytes=50, max_output_tokens=7,
+        ),
+    )  # fmt: skip
+    files = {"File.Read", "File.Write", "File.Delete"}
+    for entry in less.capabilities:
+        assert entry.blocked_paths == (("/b",) if entry.name in files else None)
+        assert entry.max_file_size_bytes == (9 if entry.name in files else None)
+        assert entry.blocked_commands == (("rm",) if entry.name == "Shell.Exec" else None)
+        assert entry.blocked_domains == (("a.com",) if entry.name == "Network.Http" else None)
+        assert entry.max_output_bytes == 50
+    policy = less.llm_policy
+    assert (policy.max_input_tokens, policy.max_output_tokens, policy.max_session_tokens) == (200_000, 7, 1_000_000)

@@ -39,7 +39,6 @@ def test_every_problem_is_told_at_once_in_the_words_of_a_bundle() -> None:
         "policy.command_policies[0].max_arguments",
         "policy.command_policies[0].maxArguments",
         "policy.command_policies[1].command",
-        "policy.command_policies[1].arguments[0]",
         "policy.command_policies[1].arguments[0].index",
         "policy.command_policies[1].arguments[1].pattern",
         "policy.command_policies[2].startsPrograms",
@@ -50,3 +49,10 @@ def test_every_problem_is_told_at_once_in_the_words_of_a_bundle() -> None:
 
 def test_what_json_does_not_have_is_a_problem_too() -> None:
     assert "is not JSON" in problems({"command": {1, 2}})["policy.command_policies"]
+    assert "is not JSON" in problems({"command": "a", "maxArguments": float("nan")})["policy.command_policies"]
+
+
+def test_a_type_problem_is_told_once_where_it_stands() -> None:
+    found = problems({"command": "a"}, {"command": 5, "x": 1})
+    assert set(found) == {"policy.command_policies[1].command", "policy.command_policies[1].x"}
+    assert found["policy.command_policies[1].x"].startswith("is not a field of this object known are command, ")

@@ -96,7 +96,6 @@ def changed(*path: str | int, to: Any) -> dict[str, Any]:
         changed("capabilities", 3, "allowedPaths", to=["/srv"]),
         changed("capabilities", 3, "allowedCommands", to=["r?"]),
         changed("capabilities", 3, "blockedCommands", to=["rm -rf"]),
-        changed("capabilities", 3, "commandPolicies", to=[{"command": "git", "arguments": [{"index": 0}]}]),
         changed("capabilities", 3, "commandPolicies", to=[{"command": "a;b"}]),
         changed("capabilities", 4, "allowedToolNames", to=["x"]),
     ],

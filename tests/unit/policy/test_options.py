@@ -42,6 +42,7 @@ def test_always_asks_for_what_has_effects() -> None:
 
 def test_always_asks_under_the_rule_of_the_capability() -> None:
     decision = decide(command("ls"), "Shell.Exec", "always", approvalRuleId="shell")
+    assert decision.reason != "granted"
     assert (decision.rule_id, decision.risk_level, decision.risks) == ("shell", "medium", ())
     assert decision.rule == "taskOptions.approvalMode: always"
 
@@ -72,6 +73,7 @@ def test_on_risky_actions_still_asks_for_what_the_bundle_names() -> None:
 def test_never_denies_what_needs_an_approval() -> None:
     decision = decide(command("ls"), "Shell.Exec", "never", requiresApproval=True, approvalRuleId="shell")
     assert (decision.decision, decision.unasked, decision.rule_id) == ("DENIED", True, "shell")
+    assert (decision.rule, decision.risk_level) == ("taskOptions.approvalMode: never", "medium")
     assert word(command("ls"), "Shell.Exec", "never") == "ALLOWED"
 
 
@@ -124,6 +126,44 @@ def test_requests_are_denied_and_files_are_not() -> None:
     decision = decide(url("https://pypi.org"), "Network.Http", None, False, allowedDomains=["pypi.org"])
     assert (decision.decision, decision.rule) == ("DENIED", "taskOptions.allowNetwork: false")
     assert word(path("/w/a"), "File.Write", None, False) == "ALLOWED"
+
+
+def test_what_the_network_would_have_asked_for_is_not_asked_for() -> None:
+    asking: dict[str, Any] = {"requiresApproval": True, "approvalRuleId": "shell"}
+    decision = decide(command("curl x"), "Shell.Exec", None, False, **asking)
+    assert (decision.decision, decision.rule_id, decision.unasked) == ("DENIED", None, False)
+    assert decide(command("ls"), "Shell.Exec", None, False, **asking).rule_id == "shell"
+    denied = decide(url("ftp://x"), "Network.Http", "always", False)
+    assert denied.rule == "capabilities[Network.Http]"
+
+
+def test_a_decision_under_what_is_not_granted_is_denied() -> None:
+    allowed = decide(path("/w/a"), "File.Read", None)
+    answer = narrowed(allowed, TaskOptions("always"), bundle(), path("/w/a"), side_effects=False)
+    assert (answer.decision, answer.rule) == ("DENIED", "capabilities")
+
+
+def test_five_reasons_are_told_at_most() -> None:
+    line = "eval a; trap b; alias c; hash d; fc e; bind f"
+    told = decide(command(line), "Shell.Exec", None, False).reason
+    assert told.count("; ") == 4
+    assert "; trap changes" in told
+    assert "; fc changes" in told
+    assert "bind" not in told
+
+
+def test_a_risky_call_tells_its_risks_as_its_system_sees_them() -> None:
+    decision = decide(path("/elsewhere/a"), "File.Write", "on_risky_actions")
+    assert decision.risks == ("writes outside the project directory: /elsewhere/a",)
+    assert decision.reason != "granted"
+    held = bundle({"name": "File.Write"})
+    facts = path("C:\\W\\a")
+    allowed = check_tool(held, "File.Write", facts, now=NOW, os="windows")
+    for workspace, verdict in (("c:\\w", "ALLOWED"), ("c:\\v", "APPROVAL_REQUIRED")):
+        answer = narrowed(
+            allowed, TaskOptions("on_risky_actions"), held, facts, side_effects=True, workspace=workspace, os="windows"
+        )
+        assert answer.decision == verdict
 
 
 # Narrowing

@@ -95,3 +95,26 @@ def test_an_escaped_text_matches_itself_and_nothing_longer(text: str) -> None:
     if made is not None:
         assert patterns.fits(made, text)
         assert not patterns.fits(made, text + "x")
+
+
+def test_limits_of_a_pattern_are_what_they_say() -> None:
+    assert patterns.problem_of("a" * 4_096) is None
+    assert patterns.problem_of("a" * 4_097) == "it is longer than 4096 characters"
+    assert patterns.problem_of("\\C") == r"\C would cut characters in pieces"
+    assert patterns.problem_of("a\\\\C") is None
+
+
+def test_patterns_of_our_own_go_by_bytes_and_letter_case() -> None:
+    made = patterns.shipped("a\\x{e9}+")
+    assert patterns.shipped("a\\x{e9}+") is made
+    found = made.search(b"xA\xe9 a\xe9\xe9")
+    assert found is not None
+    assert found.span() == (4, 7)
+
+
+def test_sets_of_literals_are_found_in_one_pass_whatever_their_letter_case() -> None:
+    sets = patterns.LiteralSets([["sk-", "a.b"], ["Key"], ["zz"]])
+    assert sets.found(b"SK-1 and kEY") == [0, 1]
+    assert sets.found(b"a.b") == [0]
+    assert sets.found(b"axb \xff key") == [1]
+    assert sets.found(b"nothing") == []

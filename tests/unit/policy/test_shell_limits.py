@@ -22,6 +22,8 @@ from tests.support.hostile_lines import PROGRAMS, hostile, useful
 from .helpers import shell
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tree_sitter import Parser
 
     from policy.facts import ShellName
@@ -195,3 +197,106 @@ def test_the_tree_does_not_depend_on_the_blocks_that_the_text_is_read_in(pieces:
 def test_a_line_break_in_an_option_does_not_hide_what_it_does(line: str) -> None:
     assert shell(line, allowedCommands=["sort", "tar", "git", "fd"]) == "DENIED"
     assert shell(line.replace("-", "").replace("::", ""), allowedCommands=["sort", "tar", "git", "fd"]) == "ALLOWED"
+
+
+class Counted(Exception):
+    """Ends a parse that only counts."""
+
+
+class Counting:
+    """Stands where the parser would be: counts the steps that it may take, or the blocks that it is given."""
+
+    def __init__(self) -> None:
+        self.rounds = self.blocks = 0
+
+    def parse(self, read: Callable[[int, None], bytearray], progress_callback: Callable[[int, bool], bool]) -> None:
+        while not progress_callback(0, False):
+            self.rounds += 1
+        while read(0, None):
+            self.blocks += 1
+        raise Counted
+
+
+def counted(line: str, effort: Effort | None = None) -> Counting:
+    made = Counting()
+    with pytest.raises(Counted):
+        (effort or Effort()).tree(cast("Parser", made), line)
+    return made
+
+
+KEYWORDS = "if then elif else fi for in do done while until case esac select function coproc"
+
+
+@pytest.mark.parametrize("mark", [*KEYWORDS.split(), *"()[]{}$`<>!*?#\\=~", "|&"])
+def test_a_line_that_is_not_plain_may_take_fewer_steps(mark: str) -> None:
+    assert counted(f"a {mark} b").rounds == 60
+
+
+@pytest.mark.parametrize("mark", ["iff", "xif", "a|b", "a&b", "a & b", "-", "do_", "a;b", "inn"])
+def test_a_plain_line_may_take_more(mark: str) -> None:
+    assert counted(f"a {mark} b").rounds == 270
+
+
+def test_steps_and_blocks_are_those_of_all_lines_together() -> None:
+    effort = Effort()
+    assert (counted("a", effort).rounds, counted("a", effort).rounds) == (270, 0)
+    assert counted("a").blocks == 1_000
+    with pytest.raises(Counted):
+        Effort().tree(cast("Parser", Counting()), "a")
+
+
+@pytest.mark.parametrize(
+    ("line", "over"),
+    [
+        ("a" * 131_072, "a" * 131_073),
+        ("(" * 300, "(" * 301),
+        ("[]{}()" * 50, "[]{}()" * 50 + ")"),
+        ("<<" * 32, "<<" * 33),
+        ("'" + "(" * 1_100 + "'" + "(" * 300, "'" + "(" * 1_100 + "'" + "(" * 301),
+    ],
+    ids=["characters", "parentheses", "brackets", "here-documents", "quoted"],
+)
+def test_what_is_counted_beforehand_is_counted_to_its_limit(line: str, over: str) -> None:
+    counted(line)
+    with pytest.raises(TooMuch):
+        Effort().tree(cast("Parser", Unasked()), over)
+
+
+def test_short_lines_are_counted_with_their_quotes_and_long_ones_without() -> None:
+    with pytest.raises(TooMuch):
+        Effort().tree(cast("Parser", Unasked()), "'" + "(" * 301 + "'")
+    counted("'" + "(" * 1_100 + "'")
+
+
+def test_32_lines_are_read_and_no_more() -> None:
+    effort = Effort()
+    for _ in range(32):
+        counted("a", effort)
+    with pytest.raises(TooMuch, match="more than 32 shells"):
+        effort.tree(cast("Parser", Unasked()), "a")
+
+
+def test_the_parts_of_a_line_are_counted_to_their_limit() -> None:
+    """A comment is one part, and so is the line."""
+    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+    effort = Effort()
+    for _ in range(2):
+        _, root = effort.tree(parser, "#\n" * 6_249)
+    assert root.descendant_count * 2 == MAX_NODES
+    with pytest.raises(TooMuch, match=f"more than {MAX_NODES} parts"):
+        effort.tree(parser, "#")
+
+
+def test_data_of_many_here_documents_is_left_out_as_far_as_it_is_plain() -> None:
+    one = "cat <<'E'\n((\nE\n"
+    assert without_data(one * 32) == "cat <<\nE\n" * 32
+    assert without_data(one * 33).count("((") == 1
+    assert without_data("cat <<-E\n((\nE\n") == "cat <<-E\nE\n"
+    assert without_data("cat << \t'E'\n((\nE") == "cat << \t\nE"
+    assert without_data('cat <<"E"\n((\nE') == "cat <<\nE"
+    assert without_data("cat <<E\n`((`\nE") == "cat <<E\n`((`\nE"
+    assert without_data("cat <<E") == "cat <<E"
+    assert without_data("cat <<'E'; cat <<'F'\n((\nE\n))\nF\n(") == "cat <<; cat <<\nE\n))\nF\n("
+    name = "E" * 64
+    assert without_data(f"cat <<{name}\n((\n{name}") == f"cat <<{name}\n{name}"
+    assert without_data(f"cat <<{name}x\n((\n{name}x") == f"cat <<{name}x\n((\n{name}x"

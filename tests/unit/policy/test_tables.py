@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
+from policy.commands import SimpleCommand, parse
 from policy.decision import Decision
 from policy.facts import CommandFacts, ShellName
 from policy.options import TaskOptions, narrowed
@@ -19,8 +20,8 @@ from .helpers import bundle, shell
 
 FOLDER = Path(__file__).parent / "tables"
 LINES = [
-    "builtins", "git", "interpreters", "lines", "lines-sh", "lines-zsh", "options", "packages", "starters", "variables",
-    "windows-cmd", "windows-powershell", "wrappers",
+    "builtins", "git", "interpreters", "lines", "lines-sh", "lines-zsh", "options", "packages", "sed", "starters",
+    "variables", "windows-cmd", "windows-powershell", "wrappers",
 ]  # fmt: skip
 GRANT: dict[str, Any] = {"blockedCommands": ["evil"]}
 """Every program but one, so that what is denied is that one, or cannot be decided."""
@@ -48,17 +49,19 @@ WITHOUT = TaskOptions(allow_network=False)
 
 
 def without_network(line: str, shell_name: ShellName) -> str:
-    """The verdict on a line in a task from which the network is taken away."""
+    """The verdict on a line in a task from which the network is taken away, `network` where that is the reason."""
     facts = CommandFacts(line, cwd="/w", shell=shell_name, real_paths={})
     allowed = Decision("ALLOWED", "granted", "Shell.Exec", "capabilities[Shell.Exec]")
-    return narrowed(allowed, WITHOUT, NETWORK, facts, side_effects=True).decision.lower()
+    answer = narrowed(allowed, WITHOUT, NETWORK, facts, side_effects=True)
+    is_shown = "uses the network, which" in answer.reason or "opens a network connection, and" in answer.reason
+    return "network" if is_shown else answer.decision.lower()
 
 
 def test_what_talks_over_the_network_is_taken_away_with_it() -> None:
     said = rows("network")
     found = [(without_network(line, "bash"), line) for _, line in said]
     assert [one for one, two in zip(found, said, strict=True) if one != two] == []
-    assert without_network("iwr x", "powershell") == without_network("CURL.exe x", "cmd") == "denied"
+    assert without_network("iwr x", "powershell") == without_network("CURL.exe x", "cmd") == "network"
     assert without_network("gci x", "powershell") == without_network("dir x", "cmd") == "allowed"
 
 
@@ -84,3 +87,21 @@ def test_a_program_that_is_not_known_makes_a_command_risky() -> None:
         assert assess(entry, CommandFacts(line, cwd="/w")) == ("medium", ()), line
     for program in ("rm", "curl", "mv", "bash", "x", "./ls", "LS"):
         assert assess(entry, CommandFacts(f"{program} x", cwd="/w"))[0] == "high", program
+
+
+def test_what_powershell_reads_as_its_own_is_not_let_start_programs() -> None:
+    """`r` is its history, whatever a program of that name would do."""
+    for program in ("r", "msbuild"):
+        starts = [{"command": program, "startsPrograms": True}]
+        line = f"{program} x"
+        assert shell(line, shell_name="powershell", allowedCommands=[program], commandPolicies=starts) == "DENIED"
+        assert shell(line, allowedCommands=[program], commandPolicies=starts) == "ALLOWED"
+
+
+@pytest.mark.parametrize("shell_name", ["cmd", "powershell"])
+def test_words_of_windows_lose_their_quotes_and_the_line_the_blanks_around_it(shell_name: ShellName) -> None:
+    parsed = parse(' git commit -m "a b" c"d"e \t', shell_name)
+    assert parsed.commands == (SimpleCommand("git", ("commit", "-m", "a b", "cde")),)
+    assert parsed.dynamic == ()
+    assert parse("git add 'a b'", shell_name).commands[0].arguments == ("add", "a b")
+    assert parse(" ", shell_name).commands == ()
