@@ -96,12 +96,12 @@ _BEFORE_QUOTE = rf"{_QUOTE}\s{{0,8}}(?:=>|:=|=|:)\s{{0,8}}"
 _SETS = r"(?:\\{0,7}[\"']|[:=]| [:=])[:=\s\"'\\]{0,12}"
 """The same, where nothing else stands behind the name."""
 _SLASHES = r"(?://|\\{1,7}/\\{1,7}/)"
-_TO_QUOTE = r"(?P<secret>[^\s\"'\\]{3,512})"
+_TO_QUOTE = r"(?P<secret>[^\s\"'\\`]{3,})"
 _IN_LINE = r"(?:[^\n;|]|\\\n)*?"
 
 
 def _value(least: int) -> str:
-    return f"(?P<secret>[A-Za-z0-9+/_.=~!@#$%^&*?-]{{{least},512}})"
+    return f"(?P<secret>[A-Za-z0-9+/_.=~!@#$%^&*?-]{{{least},}})"
 
 
 def _quoted(least: int) -> str:
@@ -114,7 +114,7 @@ def _setting(*names: str) -> tuple[str, ...]:
     return tuple(name + end for name in names for end in ("\\", '"', "'", ":", "=", " :", " ="))
 
 
-_USER = rf"[\s=]{{0,4}}{_QUOTE}[^\s:\"'\\/]{{1,128}}:"
+_USER = rf"[\s=]{{0,4}}{_QUOTE}[^\s:\"'\\/]+:"
 # One begins with one word: a search for the first of several would go to the end of the line each time.
 _COMMANDS = {
     "curl": rf"{EDGE}curl\b{_IN_LINE}\s(?:-u|-U|--user|--proxy-user){_USER}",
@@ -136,29 +136,29 @@ TELLING_PLACES: tuple[Detector, ...] = (
     ),
     Detector(
         "secret",
-        rf"{EDGE}[A-Za-z][A-Za-z0-9+.-]{{1,30}}:{_SLASHES}[^\s:/@\"'<>\\`]{{0,256}}:(?P<secret>[^\s/\"'<>\\`]{{1,256}})@",
+        rf"{EDGE}[A-Za-z][A-Za-z0-9+.-]{{1,30}}:{_SLASHES}[^\s:/@\"'<>\\`]*:(?P<secret>[^\s/\"'<>\\`]+)@",
         ("://", ":\\"),
         _is_value,
     ),
     Detector(
         "secret",
         r"(?i:(?:;\s{0,4}(?:password|pwd)|accountkey|sharedaccess(?:key|signature)|sharedsecretvalue)\s{0,4}=\s{0,4})"
-        r"(?P<secret>[^;\"'\s\\]{3,512})",
+        r"(?P<secret>[^;\"'\s\\]{3,})",
         ("password", "pwd", "accountkey", "sharedaccess", "sharedsecretvalue"),
         _is_value,
     ),
     Detector(
         "secret",
-        rf"(?i:{EDGE}(?:password|pwd)\s?=\s?)(?P<secret>[^;\"'\s\\]{{3,512}})"
+        rf"(?i:{EDGE}(?:password|pwd)\s?=\s?)(?P<secret>[^;\"'\s\\]{{3,}})"
         r"(?i:;\s?(?:server|data source|host|port|database|initial catalog|uid|user|trusted|encrypt|integrated))",
         ("password", "pwd"),
         _is_value,
     ),
     Detector(
         "secret",
-        rf"(?i:(?:[?&]|{EDGE}(?:user|dbname|host|hostaddr|port|sslmode)=[^\s;&\"',()]{{1,128}}[ \t]{{1,4}})"
+        rf"(?i:(?:[?&]|{EDGE}(?:user|dbname|host|hostaddr|port|sslmode)=[^\s;&\"',()]+[ \t]{{1,4}})"
         r"(?:password|passwd|pwd)=)"
-        r"(?P<secret>[^\s&\"',;()\\]{1,256})",
+        r"(?P<secret>[^\s&\"',;()\\]+)",
         ("password=", "passwd=", "pwd="),
         _is_value,
     ),
@@ -181,27 +181,27 @@ TELLING_PLACES: tuple[Detector, ...] = (
     ),
     Detector(
         "secret",
-        rf"(?i:{EDGE}(?:machine{_BLANK}{{1,8}}[^\s\"'\\]{{1,253}}|default){_BLANK}{{1,32}}"
-        rf"login{_BLANK}{{1,8}}[^\s\"'\\]{{1,128}}{_BLANK}{{1,32}}password{_BLANK}{{1,8}}){_TO_QUOTE}",
+        rf"(?i:{EDGE}(?:machine{_BLANK}{{1,8}}[^\s\"'\\]+|default){_BLANK}{{1,32}}"
+        rf"login{_BLANK}{{1,8}}[^\s\"'\\]+{_BLANK}{{1,32}}password{_BLANK}{{1,8}}){_TO_QUOTE}",
         ("login",),
         _is_value,
     ),
     Detector(
         "secret",
-        r"(?m:^|[\"'\s]|\\n)[A-Za-z0-9.*_-]{1,253}:(?:54[0-9]{2}|6432|\*):[^\s:\"']{1,64}:[^\s:\"']{1,64}:"
-        r"(?P<secret>[^\s:\"'\\]{3,512})(?m:$|[\s\"'\\])",
+        r"(?m:^|[\"'\s]|\\n)[A-Za-z0-9.*_-]+:(?:54[0-9]{2}|6432|\*):[^\s:\"']{1,64}:[^\s:\"']{1,64}:"
+        r"(?P<secret>[^\s:\"'\\]{3,})(?m:$|[\s\"'\\])",
         (":54", ":6432:", ":*:"),
         _is_value,
     ),
     Detector(
         "secret",
-        rf"(?i:{EDGE}_?auth){_SETS}(?P<secret>[A-Za-z0-9+/]{{6,512}}={{0,2}})",
+        rf"(?i:{EDGE}_?auth){_SETS}(?P<secret>[A-Za-z0-9+/]{{6,}}={{0,2}})",
         _setting("auth"),
         _holds_credentials,
     ),
     Detector(
         "secret",
-        rf"(?i:{EDGE}set-cookie){_ASSIGNS}[^=;\s\"'\\]{{1,128}}=(?P<secret>[^;\s\"'\\]{{8,}})",
+        rf"(?i:{EDGE}set-cookie){_ASSIGNS}[^=;\s\"'\\]+=(?P<secret>[^;\s\"'\\]{{8,}})",
         ("set-cookie",),
         lambda _match, secret, _behind: is_mixed(secret) and not is_stand_in(secret),
     ),
@@ -224,7 +224,7 @@ TELLING_PLACES: tuple[Detector, ...] = (
     ),
     Detector(
         "secret",
-        r"(?i:<(?:[a-z]{1,20}:)?(?:password|passphrase|secret|token|api-?key|secret-?key)>)(?P<secret>[^<\s]{3,256})</",
+        r"(?i:<(?:[a-z]{1,20}:)?(?:password|passphrase|secret|token|api-?key|secret-?key)>)(?P<secret>[^<\s]{3,})</",
         ("password>", "passphrase>", "secret>", "token>", "key>"),
         _is_value,
     ),
@@ -237,8 +237,8 @@ TELLING_PLACES: tuple[Detector, ...] = (
     ),
     Detector(
         "secret",
-        rf"(?i:{EDGE}(?:user|role|grant)\s[^;\n]{{1,200}}\s(?:identified\s{{1,4}}(?:with\s{{1,4}}\S{{1,64}}\s{{1,4}})?by|password)\s{{1,4}})"
-        r"[\"'](?P<secret>[^\"'\s]{4,256})[\"']",
+        rf"(?i:{EDGE}(?:user|role|grant)\s[^;\n]+?\s(?:identified\s{{1,4}}(?:with\s{{1,4}}\S+\s{{1,4}})?by|password)\s{{1,4}})"
+        r"[\"'](?P<secret>[^\"'\s]{4,})[\"']",
         ("identified", "password"),
         _is_value,
     ),

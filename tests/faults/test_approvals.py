@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -231,6 +232,8 @@ def test_a_recorded_approval_is_used(case: Case) -> None:
     with gateway(use(echo("one")), say("Done.")) as model:
         killed(case.run(model, "--approve", "shell", kill_after=TURN + 1))
         (left,) = case.calls
+        assert left.decision is not None
+        assert re.fullmatch("[0-9a-f]{64}", left.decision.pop("boundTo"))
         assert (left.decision, left.started) == (
             {"approved": True, "scope": "once", "reason": "approved in advance by --approve shell"},
             False,

@@ -71,7 +71,9 @@ def test_it_is_whole_after_a_kill_and_a_resume(host: Host) -> None:
         use(*write(host, "new 'ü'", "")["tool_calls"], HANG),
     ]
     with gateway(*turns, write(host, "changed", "3\n"), say("Done.")) as model:
-        killed_while_hanging(host, host.start_task(model.url, "--session-id", "s"))
+        process = host.start_task(model.url, "--session-id", "s")
+        eventually((host.workspace / "new 'ü'").exists, "what is written beside the command that hangs")
+        killed_while_hanging(host, process)
         *_, (_, found), (_, of_session) = left_by_the_dead(host).items()
         assert found == of_session
         status = {os.path.basename(patch.file_path): patch.status for patch in found}
