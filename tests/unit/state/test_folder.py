@@ -148,9 +148,11 @@ def test_what_vanishes_while_it_is_counted_counts_nothing(tmp_path: Path, monkey
         (tmp_path / "all" / name).mkdir(parents=True)
         (tmp_path / "all" / name / "file").write_bytes(b"1")
     real = os.scandir
+    seen: list[str] = []
 
     def scandir(path: str) -> Any:
-        if path.endswith("/b"):
+        seen.append(path)
+        if len(seen) == 2:  # the first one below
             raise PermissionError(errno.EACCES, "no")
         return real(path)
 
