@@ -151,8 +151,7 @@ def path_rules(case: Case) -> Decision | str | None:
     """Scope of File.* and uploads: blocked first, for the spelling and for the real place; allowed by the real place
     only."""
     entry, facts, os = case.entry, case.facts, case.os
-    if not isinstance(facts, PathFacts):
-        return denied(entry.name, where(entry), "the call's facts do not fit the capability")
+    assert isinstance(facts, PathFacts)  # noqa: S101  the table of rules is keyed by this type
     for spelling in (facts.requested, facts.absolute, facts.real_path):
         problem = problem_with(spelling, os)
         if problem:
@@ -197,8 +196,7 @@ def process_places(case: Case) -> Decision | str | None:
     """/proc shows the secrets of processes and leads anywhere, so being inside a wider allowed path is not enough:
     a place there must be inside an allowed path that is there itself."""
     facts, entry = case.facts, case.entry
-    if not isinstance(facts, PathFacts):
-        return None
+    assert isinstance(facts, PathFacts)  # noqa: S101
     for path in (facts.requested, facts.absolute, facts.real_path):
         place = process_place(path, case.os)
         if place is None:
@@ -213,7 +211,8 @@ def repository_places(case: Case) -> Decision | str | None:
     """What decides which programs git runs is not changed through an allowed path that was meant for the files of a
     project: in whichever repository it is, an allowed path has to name its `.git`."""
     facts, entry = case.facts, case.entry
-    if not isinstance(facts, PathFacts) or entry.name not in _CHANGING:
+    assert isinstance(facts, PathFacts)  # noqa: S101
+    if entry.name not in _CHANGING:
         return None
     for path in (normalize(facts.absolute, case.os), normalize(facts.real_path, case.os)):
         place = repository_place(path, entry.allowed_paths, case.os)
@@ -229,7 +228,8 @@ _UNCHANGEABLE = {"directory": "a directory", "other": "not a regular file"}
 
 def file_kind(case: Case) -> Decision | str | None:
     """Only regular files are written or deleted: no directories, devices, pipes or sockets."""
-    if isinstance(case.facts, PathFacts) and case.entry.name in _CHANGING and case.facts.kind in _UNCHANGEABLE:
+    assert isinstance(case.facts, PathFacts)  # noqa: S101
+    if case.entry.name in _CHANGING and case.facts.kind in _UNCHANGEABLE:
         what = _UNCHANGEABLE[case.facts.kind]
         return denied(case.entry.name, where(case.entry), f"{case.facts.absolute} is {what}")
     return None
@@ -237,8 +237,9 @@ def file_kind(case: Case) -> Decision | str | None:
 
 def file_size(case: Case) -> Decision | str | None:
     """maxFileSizeBytes: the present size for a read or an upload, the size to be for a write."""
+    assert isinstance(case.facts, PathFacts)  # noqa: S101
     limit = case.entry.max_file_size_bytes
-    if limit is None or not isinstance(case.facts, PathFacts) or case.entry.name not in SIZED_CAPABILITIES:
+    if limit is None or case.entry.name not in SIZED_CAPABILITIES:
         return None
     is_write = case.entry.name == Name.FILE_WRITE
     size = case.facts.new_size_bytes if is_write else case.facts.size_bytes
@@ -268,10 +269,10 @@ def command_rules(case: Case) -> Decision | str | None:
 
 def url_rules(case: Case) -> Decision | str | None:
     """Scope of Network.Http: spelling, blocked domains, allowed domains, then addresses that are not public."""
-    entry, facts = case.entry, case.facts
-    if not isinstance(facts, UrlFacts):
-        return denied(entry.name, where(entry), "the call's facts do not fit the capability")
     from policy import urls
+
+    entry, facts = case.entry, case.facts
+    assert isinstance(facts, UrlFacts)  # noqa: S101
 
     try:
         host = urls.host_of(facts.url)
@@ -308,8 +309,8 @@ def _domain_table(case: Case, which: str) -> dict[str, str]:
 
 def tool_name(case: Case) -> Decision | str | None:
     """allowedToolNames, exact."""
-    names = case.entry.allowed_tool_names
-    name = case.facts.tool_name if isinstance(case.facts, NamedToolFacts | PathFacts) else None
+    assert isinstance(case.facts, NamedToolFacts | PathFacts)  # noqa: S101
+    names, name = case.entry.allowed_tool_names, case.facts.tool_name
     if names is None or name is None:
         return None
     if name not in names:

@@ -93,7 +93,7 @@ def under_ceiling(
     os: OsFamily = "posix",
 ) -> Decision:
     """The decision, denied where the call's risk is above a ceiling (SK 3.1). Denials stay as they are."""
-    ceilings = sorted(limit for limit in limits if limit.risk_ceiling is not None)
+    ceilings = sorted((one for one in limits if one.risk_ceiling is not None), key=lambda one: one.source)
     entry = bundle.capability(decision.capability)
     if decision.decision == "DENIED" or not ceilings or entry is None:
         return decision

@@ -35,6 +35,8 @@ def test_a_tool_is_withheld_by_the_first_who_does_so() -> None:
     assert withheld_by(both, "Read", "File.Read") is None
     assert withheld_by(both, "Run", "Shell.Exec") == "a: tools.disabled"
     assert withheld_by(both, "Write", "File.Write") == "b: tools.allowed does not list it"
+    same = limits(ToolLimit("s", allowed=frozenset({"Run"}), risk_ceiling="high"), ToolLimit("s", risk_ceiling="high"))
+    assert withheld_by(same, "Run", "Shell.Exec") is None
     assert withheld_by(NO_LIMITS, "Run", "Shell.Exec") is None
     assert merged([]) == NO_LIMITS
 
@@ -114,6 +116,8 @@ def judged(place: str, *given: ToolLimit) -> Decision:
 def test_a_call_above_a_ceiling_is_denied_by_the_first_that_it_is_above() -> None:
     assert judged("/w/a", ceiling("medium"), ONLY_READ).allowed
     assert judged("/w/a").allowed
+    same = (ToolLimit("s", allowed=frozenset({"Run"}), risk_ceiling="high"), ToolLimit("s", risk_ceiling="high"))
+    assert judged("/w/a", *same).allowed
     low = judged("/w/a", ceiling("low"), ceiling("high"))
     assert (low.decision, low.rule, low.risk_level, low.risks) == ("DENIED", "c: low", "medium", ())
     outside = judged("/x/a", ceiling("medium"), ceiling("low"))
