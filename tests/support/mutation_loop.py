@@ -82,7 +82,6 @@ class Loop:
         self._lines, self._seconds, self._hopeless = _coverage(self._items, files)
         self._functions = children.functions_of(files)
         self._at_import = self._tables.run_at_import()
-        self._caches = children.caches()
         self._forget()
         gc.freeze()
         self._check_that_nothing_fails_without_a_mutant()
@@ -179,12 +178,12 @@ def _test_of(item: pytest.Item) -> str:
 
 
 def _coverage(
-    items: Sequence[pytest.Item], files: set[str]
+    items: Sequence[pytest.Item], files: set[str], caches: list[Any]
 ) -> tuple[dict[tuple[str, int], list[int]], list[float], set[int]]:
     """Which tests run which lines, how long each takes, and which fail meanwhile; found out in a child, which leaves no
     trace here."""
     place = FOLDER / f"coverage.{os.getpid()}.json"
-    answer, said = children.forked(lambda _: _measure(items, files, place), 3600)
+    answer, said = children.forked(lambda _: _measure(items, files, caches, place), 3600)
     if answer != children.SURVIVED:
         pytest.exit(f"the tests cannot be measured: {said}", returncode=1)
     rows = json.loads(place.read_text())
@@ -202,7 +201,7 @@ def _coverage(
     return lines, [seconds for seconds, _, _ in rows], hopeless
 
 
-def _measure(items: Sequence[pytest.Item], files: set[str], place: Path) -> int:
+def _measure(items: Sequence[pytest.Item], files: set[str], caches: list[Any], place: Path) -> int:
     touched: set[tuple[str, int]] = set()
     elsewhere = place.with_suffix(".txt")
     processes.write_lines(os.path.dirname(min(files)) + os.sep, elsewhere)
@@ -221,6 +220,8 @@ def _measure(items: Sequence[pytest.Item], files: set[str], place: Path) -> int:
     rows: list[tuple[float, bool, list[tuple[str, int]]]] = []
     for number, item in enumerate(items):
         touched.clear()
+        for cache in caches:  # what is remembered is run by the first test alone
+            cache.cache_clear()
         following = items[number + 1] if number + 1 < len(items) else None
         started = time.monotonic()
         threading.settrace(outer)
