@@ -45,11 +45,11 @@ def canonical_url(url: str) -> str:
     from policy.urls import UrlProblem, host_of, port_of
 
     match = _URL.match(url)
+    if match is None:
+        return url
     try:
         host, port = host_of(url), port_of(url)
     except UrlProblem:
-        return url
-    if match is None:
         return url
     scheme = match[1].lower()
     shown = f"[{host}]" if ":" in host else host
@@ -64,6 +64,6 @@ def policy_hash(bundle: PolicyBundle) -> str:
         import json
 
         said = {name: value for name, value in bundle.to_json().items() if name not in {"expiresAt", "sessionId"}}
-        found = sha256(json.dumps(said, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
+        found = sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
         bundle.memo[policy_hash] = found
     return found

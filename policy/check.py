@@ -114,8 +114,8 @@ def _url_rules(case: Case) -> Decision | str | None:
 
 def tool_name(case: Case) -> Decision | str | None:
     """allowedToolNames, exact."""
-    names = case.entry.allowed_tool_names
-    name = case.facts.tool_name if isinstance(case.facts, NamedToolFacts | PathFacts) else None
+    assert isinstance(case.facts, NamedToolFacts | PathFacts)  # noqa: S101
+    names, name = case.entry.allowed_tool_names, case.facts.tool_name
     if names is None or name is None:
         return None
     if name not in names:

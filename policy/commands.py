@@ -116,7 +116,7 @@ class _Reader:
 
         self.found = Findings()
         self.redirections: list[Redirection] = []
-        self.directories: tuple[str, ...] | None = ("",)
+        self.directories: tuple[str, ...] = ("",)
         self.lost = False
         self.spelled = 0
 
@@ -195,12 +195,11 @@ class _Reader:
             self.found.doubt("a redirection that opens a network connection")
         if text in _HARMLESS_FILES:
             return
-        directories = self.directories or ("",)
-        self.spelled += sum(_SPELLED_LEAST + len(directory) + len(text or "") for directory in directories)
+        self.spelled += sum(_SPELLED_LEAST + len(directory) + len(text or "") for directory in self.directories)
         if self.spelled > _MAX_SPELLED:
             self.found.give_up("the line opens more files than are followed")
             return
-        self.redirections.append(Redirection(text, "read" if operator == "<" else "write", directories))
+        self.redirections.append(Redirection(text, "read" if operator == "<" else "write", self.directories))
 
     def _directory(self, name: str | None, arguments: tuple[str | None, ...], repeats: bool) -> None:
         """Follows `cd` as far as every outcome can be listed."""
@@ -217,7 +216,7 @@ class _Reader:
         self.directories = moved
 
     def _moved(self, target: str | None) -> tuple[str, ...] | None:
-        if not target or target.startswith(("-", "~+", "~-")) or self.directories is None:
+        if not target or target.startswith(("-", "~+", "~-")):
             return None
         # `..` behind a name depends on whether that name is a link, and on how the shell follows it.
         climbs = [place for place, part in enumerate(target.split("/")) if part == ".."]

@@ -190,7 +190,7 @@ def problem_with(path: str, os: OsFamily) -> str | None:
 
 def _windows_problem(path: str) -> str | None:
     plain = path.replace("/", "\\")
-    if plain.startswith(("\\\\?\\", "\\\\.\\", "\\??\\", "\\\\?", "\\\\.")):
+    if plain.startswith(("\\??\\", "\\\\?", "\\\\.")):
         return "the path uses a device or verbatim prefix"
     drive = _DRIVE.match(plain)
     if drive and plain[2:3] != "\\":

@@ -80,8 +80,7 @@ def canonical_domain(entry: str) -> str:
     """A domain rule in canonical form: `example.com`, `*.example.com` or an IP literal. Raises UrlProblem."""
     if entry.startswith("*."):
         return "*." + _canonical_host(entry[2:])
-    bare_v6 = entry.count(":") > 1 and not entry.startswith("[")
-    return _canonical_host(f"[{entry}]" if bare_v6 else entry)
+    return _canonical_host(f"[{entry}]" if entry.count(":") > 1 else entry)
 
 
 def domain_rules(entries: Iterable[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ What is new waits in the journal, whose syncs it shares, and gets a file of its 
 from __future__ import annotations
 
 import base64
+import contextlib
 from typing import TYPE_CHECKING
 
 from state.blobs import UNAVAILABLE, sha256_hex
@@ -90,11 +91,8 @@ class Kept:
         self._inline, self._to_record = {}, {}
         new = {place: shortened(thread[place]) for place in range(self._examined, len(thread))}
         large = {place: (short, parts) for place, (short, parts) in new.items() if parts}
-        try:
+        with contextlib.suppress(StorageLimit):  # then they stay where they are
             self.blobs.put(*(part for _, parts in large.values() for part in parts))
-        except StorageLimit:  # then they stay where they are
-            self._full = True
-        else:
             self._short |= {place: short for place, (short, _) in large.items()}
         self._examined = len(thread)
         return [self._short.get(place, message) for place, message in enumerate(thread)] if self._short else thread

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import gc
 import importlib
-import itertools
 import json
 import os
 import sys
@@ -19,7 +17,6 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.support import mutation_children as children
-from tests.support import mutation_processes as processes
 from tests.support.mutation_scope import Scope
 from tests.support.mutation_tables import Tables
 from tests.support.mutations import Mutant, mutated
@@ -53,11 +50,9 @@ class Result(NamedTuple):
 class Loop:
     """A pytest plugin that tries mutants in the place of running the tests."""
 
-    def __init__(self, work: list[Mutant], out: Path, within_s: float | None = None) -> None:
+    def __init__(self, work: list[Mutant], out: Path) -> None:
         self._work = work
-        self._within_s = within_s
         self._out = out
-        self._text = FOLDER / f"mutant.{os.getpid()}.txt"
         folder = Path(work[0].path).parent
         self._package = [path.as_posix() for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
         self._scope = Scope(self._package)
@@ -68,6 +63,7 @@ class Loop:
         self._seconds: list[float] = []
         self._hopeless: set[int] = set()
         self._wins: Counter[str] = Counter(_winners(out))
+        self._latest: dict[tuple[str, str], str] = {}
         self._caches: list[Any] = []
         self._functions: Functions = {}
 
@@ -78,11 +74,11 @@ class Loop:
         children.steady(self._items)
         files = {_absolute(path) for path in self._package}
         for path in self._package:  # what is imported when it is first needed
-            importlib.import_module(_module_of(path))
-        self._lines, self._seconds, self._hopeless = _coverage(self._items, files)
+            importlib.import_module(path.removesuffix(".py").replace("/", "."))
+        self._caches = children.caches()
+        self._lines, self._seconds, self._hopeless = _coverage(self._items, files, self._caches)
         self._functions = children.functions_of(files)
         self._at_import = self._tables.run_at_import()
-        self._caches = children.caches()
         self._forget()
         gc.freeze()
         self._check_that_nothing_fails_without_a_mutant()
@@ -96,7 +92,6 @@ class Loop:
                 out.flush()
                 if place % 50 == 0 or place == len(self._work):
                     print(f"{place}/{len(self._work)} {dict(counts)}", file=sys.stderr, flush=True)
-        self._text.unlink(missing_ok=True)
         return True
 
     def _check_that_nothing_fails_without_a_mutant(self) -> None:
@@ -117,12 +112,11 @@ class Loop:
         started = time.monotonic()
         limit = _SLACK_S + _TIMES_SLOWER * sum(self._seconds[place] for place in places)
         code, by = children.forked(lambda say: self._inside(mutant, [self._items[one] for one in places], say), limit)
+        self._latest[mutant.path, mutant.place] = by or self._latest.get((mutant.path, mutant.place), "")
         return Result(_STATUS.get(code, "killed"), by.split("[", maxsplit=1)[0], round(time.monotonic() - started, 2))
 
     def _inside(self, mutant: Mutant, chosen: Sequence[pytest.Item], say: int) -> int:
         tree = mutated(Path(mutant.path).read_text("utf-8"), mutant.number)
-        self._text.write_text(ast.unparse(tree), "utf-8")
-        processes.change(_module_of(mutant.path), self._text)
         changed = compile(tree, _absolute(mutant.path), "exec")
         if not mutant.function and not self._tables.is_table(mutant.path, mutant.line):
             return children.import_anew(mutant.path, changed, chosen, say)
@@ -133,8 +127,6 @@ class Loop:
                 children.exchange(changed, mutant.function, self._functions)
             except LookupError:
                 return children.BROKEN
-            except ValueError:  # it names other things of what is around it, which a living function does not have
-                return children.import_anew(mutant.path, changed, chosen, say)
             if self._runs_at_import(mutant):
                 self._tables.remake(mutant.path)
         self._forget()
@@ -145,19 +137,21 @@ class Loop:
 
     def _tests_of(self, mutant: Mutant) -> list[int]:
         """Those that run the mutant's lines, or, for what runs at import, a function that sees what it makes; all for a
-        function that makes tables. First those that have killed most, then the fastest."""
+        function that makes tables, or a table that only others see. First the one that killed there last, then those that have killed most, then the
+        fastest."""
         lines = {(mutant.path, line) for line in range(mutant.line, mutant.end_line + 1)}
         if not mutant.function:
             lines = self._scope.lines(mutant.path, mutant.line)
         covering = {place for line in lines for place in self._lines.get(line, ())}
-        if self._runs_at_import(mutant):
+        if self._runs_at_import(mutant) or not (mutant.function or covering):
             covering = set(range(len(self._items))) - self._hopeless
-        if self._within_s is not None:
-            cheapest = sorted(covering, key=self._seconds.__getitem__)
-            sums = itertools.accumulate(self._seconds[one] for one in cheapest)
-            covering = {one for one, total in zip(cheapest, sums, strict=True) if total <= self._within_s}
-            covering |= set(cheapest[:1])
-        return sorted(covering, key=lambda one: (-self._wins[_test_of(self._items[one])], self._seconds[one]))
+        latest = self._latest.get((mutant.path, mutant.place))
+
+        def order(one: int) -> tuple[bool, int, float]:
+            item = self._items[one]
+            return item.nodeid != latest, -self._wins[_test_of(item)], self._seconds[one]
+
+        return sorted(covering, key=order)
 
 
 def _winners(out: Path) -> list[str]:
@@ -170,21 +164,17 @@ def _absolute(path: str) -> str:
     return str(Path(path).resolve())
 
 
-def _module_of(path: str) -> str:
-    return path.removesuffix(".py").replace("/", ".")
-
-
 def _test_of(item: pytest.Item) -> str:
     return item.nodeid.split("[", maxsplit=1)[0]
 
 
 def _coverage(
-    items: Sequence[pytest.Item], files: set[str]
+    items: Sequence[pytest.Item], files: set[str], caches: list[Any]
 ) -> tuple[dict[tuple[str, int], list[int]], list[float], set[int]]:
     """Which tests run which lines, how long each takes, and which fail meanwhile; found out in a child, which leaves no
     trace here."""
     place = FOLDER / f"coverage.{os.getpid()}.json"
-    answer, said = children.forked(lambda _: _measure(items, files, place), 3600)
+    answer, said = children.forked(lambda _: _measure(items, files, caches, place), 3600)
     if answer != children.SURVIVED:
         pytest.exit(f"the tests cannot be measured: {said}", returncode=1)
     rows = json.loads(place.read_text())
@@ -202,10 +192,8 @@ def _coverage(
     return lines, [seconds for seconds, _, _ in rows], hopeless
 
 
-def _measure(items: Sequence[pytest.Item], files: set[str], place: Path) -> int:
+def _measure(items: Sequence[pytest.Item], files: set[str], caches: list[Any], place: Path) -> int:
     touched: set[tuple[str, int]] = set()
-    elsewhere = place.with_suffix(".txt")
-    processes.write_lines(os.path.dirname(min(files)) + os.sep, elsewhere)
 
     def local(frame: FrameType, event: str, _argument: object) -> Any:
         if event == "line":
@@ -221,6 +209,8 @@ def _measure(items: Sequence[pytest.Item], files: set[str], place: Path) -> int:
     rows: list[tuple[float, bool, list[tuple[str, int]]]] = []
     for number, item in enumerate(items):
         touched.clear()
+        for cache in caches:  # what is remembered is run by the first test alone
+            cache.cache_clear()
         following = items[number + 1] if number + 1 < len(items) else None
         started = time.monotonic()
         threading.settrace(outer)
@@ -229,6 +219,6 @@ def _measure(items: Sequence[pytest.Item], files: set[str], place: Path) -> int:
         sys.settrace(None)
         threading.settrace(None)
         failed = any(report.failed for report in reports)
-        rows.append((time.monotonic() - started, failed, sorted(touched | processes.written_lines(elsewhere))))
+        rows.append((time.monotonic() - started, failed, sorted(touched)))
     place.write_text(json.dumps(rows))
     return children.SURVIVED

@@ -34,6 +34,7 @@ class Tables:
             path: [range(one.lineno, (one.end_lineno or one.lineno) + 1) for one in tree.body if _is_definition(one)]
             for path, tree in self._trees.items()
         }
+        self._fixed = {name for tree in self._trees.values() for name in _used_by_definitions(tree.body)}
 
     def _place(self, path: str) -> None:
         if path not in self._order:
@@ -42,8 +43,16 @@ class Tables:
             self._order.append(path)
 
     def is_table(self, path: str, line: int) -> bool:
-        """Whether a line at import is no part of a class, or of a function's head."""
-        return not any(line in one for one in self._definitions[path])
+        """Whether a line at import is no part of a class, or of a function's head, and none of these holds what it
+        makes."""
+        made = {
+            name.id
+            for one in self._trees[path].body
+            if one.lineno <= line <= (one.end_lineno or one.lineno)
+            for name in ast.walk(one)
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+        }
+        return not made & self._fixed and not any(line in one for one in self._definitions[path])
 
     def remake(self, path: str, changed: ast.Module | None = None) -> None:
         """Runs the statements of a module anew, those of `changed` in their place, and of all that build on it."""
@@ -91,6 +100,21 @@ def _renew(module: ModuleType, before: dict[tuple[str, int], str]) -> None:
 
 def _is_definition(node: ast.stmt) -> bool:
     return isinstance(node, _DEFINITIONS)
+
+
+def _used_by_definitions(body: list[ast.stmt]) -> set[str]:
+    """The names that are looked up when functions and classes are made: those of defaults, fields and decorators."""
+    found: set[str] = set()
+    for node in body:
+        parts: list[ast.AST | None] = []
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            parts = [*node.args.defaults, *node.args.kw_defaults, *node.decorator_list]
+        elif isinstance(node, ast.ClassDef):
+            parts = [*node.bases, *node.decorator_list]
+            parts += [getattr(one, "value", None) for one in node.body if not _is_definition(one)]
+            found |= _used_by_definitions([one for one in node.body if _is_definition(one)])
+        found |= {one.id for part in parts if part for one in ast.walk(part) if isinstance(one, ast.Name)}
+    return found
 
 
 def _name(path: str) -> str:

@@ -185,12 +185,20 @@ class _Walk:
             yield _Change(child, function, f"without {_short(child)}", functools.partial(where[0].remove, child))
         if not isinstance(child, ast.expr):
             return
+        if isinstance(parent, ast.Call) and name == "func" and _splits_all(parent):
+            return
         for new in _others(child, called=name == "func"):
             apply = functools.partial(_put, where, ast.copy_location(new, child))
             yield _Change(child, function, f"{_short(child)} → {_short(new)}", apply)
         for value, told in _other_constants(child, "" if function else _kind(parent)):
             apply = functools.partial(_put, where, ast.copy_location(ast.Constant(value), child))
             yield _Change(child, function, told, apply)
+
+
+def _splits_all(call: ast.Call) -> bool:
+    """A text that is split at every place is split there from either side."""
+    named = isinstance(call.func, ast.Attribute) and call.func.attr in {"split", "rsplit"}
+    return named and len(call.args) + len(call.keywords) < 2
 
 
 def _put(where: tuple[object, object], new: ast.expr) -> None:

@@ -560,3 +560,9 @@ def test_narrowing_takes_each_kind_from_where_it_belongs() -> None:
         assert entry.max_output_bytes == 50
     policy = less.llm_policy
     assert (policy.max_input_tokens, policy.max_output_tokens, policy.max_session_tokens) == (200_000, 7, 1_000_000)
+
+
+def test_an_entry_with_capitals_is_folded_to_refuse_and_not_to_permit() -> None:
+    held = bundle({"name": "File.Read", "allowedPaths": ["/W"], "blockedPaths": ["/W/Secret"]})
+    found = [verdict("File.Read", path(one), held).allowed for one in ("/W/a", "/w/a", "/W/secret", "/W/SECRET/a")]
+    assert found == [True, False, False, False]

@@ -310,6 +310,7 @@ def test_what_is_not_absolute_is_under_nothing_and_nothing_under_it() -> None:
     for path, root in (("a/b", "/a"), ("/a/b", "a"), ("a/b", "a"), ("/a", ""), ("", "/")):
         assert not is_under(path, root, "posix")
     assert not is_under("C:a\\b", "C:\\", "windows")
+    assert not is_under("C:\\a", "C:", "windows")
 
 
 @pytest.mark.parametrize(
@@ -418,6 +419,7 @@ def test_a_path_is_as_long_as_its_system_takes(os: OsFamily) -> None:
         ("C:\\A~123456", "a short (8.3) name"),
         ("C:\\A~1.", "ends in a dot or space"),
         ("a\\NUL", "a device"),
+        ("NUL", "a device"),
     ],
 )
 def test_why_a_spelling_of_windows_is_refused(path: str, said: str) -> None:

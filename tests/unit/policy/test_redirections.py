@@ -36,6 +36,8 @@ def opened(line: str, shell_name: ShellName = "bash") -> list[tuple[str | None, 
         ("ls >& 2a", [("2a", "write", HERE)]),
         ("ls >& a-", [("a-", "write", HERE)]),
         ("ls >& 1-2", [("1-2", "write", HERE)]),
+        ("ls >& -", []),
+        ("pushd x; ls > /b", [("/b", "write", HERE)]),
         ("ls > 2", [("2", "write", HERE)]),
         ("ls > -", [("-", "write", HERE)]),
         ("ls > ~/a", [("~/a", "write", HERE)]),
@@ -98,6 +100,12 @@ def test_a_directory_that_is_not_followed_leaves_relative_files_undecided(line: 
 def test_eight_places_are_followed_and_no_more() -> None:
     assert len(opened("cd a; cd b; cd c; ls > d")[0][2]) == 8
     assert opened("cd a; cd b; cd c; cd a; ls > d")[0][0] is None
+    assert opened("cd a; cd b; cd c; cd /x; ls > d")[0][0] is None
+    assert len(opened("cd a; cd b; cd /x; cd /y; cd /z; ls > d")[0][2]) == 7
+
+
+def test_an_absolute_file_stays_decided_beside_a_relative_one() -> None:
+    assert [path for path, _, _ in opened("pushd a; ls > b > /c > ~/d")] == [None, "/c", "~/d"]
 
 
 def test_a_directory_of_4096_characters_is_followed_and_no_longer_one() -> None:
@@ -144,6 +152,8 @@ def test_spellings_are_absolute_with_links_and_dots_left_in() -> None:
     assert referenced_paths(parse("cd; ls > b > ~/c > ~ < /d"), "/w", "/h") == ("/w/b", "/h/b", "/h/c", "/h", "/d")
     assert referenced_paths(parse("ls > ~/b"), "/w", None) == ()
     assert referenced_paths(parse("cd; ls > b > /c"), "/w", None) == ("/c",)
+    assert referenced_paths(parse("cd a; ls > /b"), "/w", None) == ("/b",)
+    assert Redirection("a", "read").spellings("/w", None) == ("/w/a",)
     assert Redirection("~", "read").spellings("/w", None) == ()
     assert Redirection(None, "read").spellings("/w", "/h") == ()
     assert referenced_paths(parse("ls > b > b > $x"), "/w", None) == ("/w/b",)

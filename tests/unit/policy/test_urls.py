@@ -292,6 +292,7 @@ LABEL = "a" * 63
         ("x.1", None),
         ("1.0x.1", "1.0.0.1"),
         ("1.2.3.4.5", None),
+        ("1.2.3.4.0", None),
         ("08", None),
         ("0000000000000001", "0.0.0.1"),
         ("00000000000000001", None),
@@ -313,6 +314,8 @@ def test_hosts_up_to_their_limits(host: str, expected: str | None) -> None:
 def test_white_space_and_control_characters_are_refused_wherever_they_stand(character: str) -> None:
     with pytest.raises(UrlProblem):
         host_of(f"http://a.com/{character}")
+    with pytest.raises(UrlProblem):
+        host_of("1http://a.com/")
     assert host_of("http://a.com/\x80!") == "a.com"
 
 

@@ -81,10 +81,23 @@ def test_a_list_tells_the_newest_change_of_both_files(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "c.json").unlink()  # an end that was cut off
     (tmp_path / "checkpoints" / "d.journal").write_bytes(b"")
     (tmp_path / "checkpoints" / "e.lock").touch()
+    (tmp_path / "checkpoints" / "f.json").write_bytes(b"")
     (tmp_path / "checkpoints" / "not an id.json").touch()
     found = FileCheckpointStore(str(tmp_path)).list()
     assert [(one.session_id, one.updated_at) for one in found[:2]] == [("a", 7.5), ("b", 9.5)]
-    assert [one.session_id for one in found[2:]] == ["d"]
+    assert [one.session_id for one in found[2:]] == ["d", "f"]
+
+
+class QuickDisk(LocalDisk):
+    """A disk on which a session ended just after its name was seen."""
+
+    def names(self, path: str) -> list[str]:
+        return [*super().names(path), "gone.journal"]
+
+
+def test_a_session_that_ends_while_the_list_is_made_is_not_listed(tmp_path: Path) -> None:
+    create(tmp_path).close()
+    assert [one.session_id for one in FileCheckpointStore(str(tmp_path), QuickDisk()).list()] == [SESSION]
 
 
 def test_nothing_is_made_by_looking(tmp_path: Path) -> None:

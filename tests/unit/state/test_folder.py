@@ -101,6 +101,8 @@ def test_a_link_put_in_between_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     with Folder(str(tmp_path)) as root:
         os.close(root.descriptor_of("/anywhere/real"))
+        (tmp_path / "file").touch()
+        assert refused(root.descriptor_of, "/anywhere/file") == errno.ENOTDIR
         assert refused(root.descriptor_of, "/anywhere/link") in (errno.ELOOP, errno.ENOTDIR)
         assert refused(root.descriptor_of, "/anywhere/gone") == errno.ENOENT
 
@@ -146,9 +148,11 @@ def test_what_vanishes_while_it_is_counted_counts_nothing(tmp_path: Path, monkey
         (tmp_path / "all" / name).mkdir(parents=True)
         (tmp_path / "all" / name / "file").write_bytes(b"1")
     real = os.scandir
+    seen: list[str] = []
 
     def scandir(path: str) -> Any:
-        if path.endswith("/b"):
+        seen.append(path)
+        if len(seen) == 2:  # the first one below
             raise PermissionError(errno.EACCES, "no")
         return real(path)
 
@@ -170,8 +174,8 @@ def moved(tmp_path: Path) -> Iterator[tuple[Folder, Path]]:
 @pytest.mark.skipif(not BY_DESCRIPTOR, reason="names are all there is")
 def test_a_folder_that_was_moved_is_the_one_that_is_worked_in(moved: tuple[Folder, Path]) -> None:
     folder, around = moved
-    assert not folder.is_current()
-    assert not folder.is_named(str(around / "here" / "file"), "file")
+    assert folder.is_current() is False
+    assert folder.is_named(str(around / "here" / "file"), "file") is False
     (around / "here").symlink_to("there")
     assert not folder.is_current()
     (around / "here").unlink()
@@ -186,6 +190,16 @@ def test_a_folder_that_was_moved_is_the_one_that_is_worked_in(moved: tuple[Folde
     folder.remove("renamed")
     assert folder.names() == []
     assert (around / "here" / "file").read_bytes() == b"another's"
+
+
+@pytest.mark.skipif(not BY_DESCRIPTOR, reason="names are all there is")
+def test_a_folder_is_opened_in_the_one_that_was_opened_before(tmp_path: Path) -> None:
+    (tmp_path / "root" / "below" / "mine").mkdir(parents=True)
+    with Folder(str(tmp_path / "root")) as root:
+        (tmp_path / "root").rename(tmp_path / "aside")
+        (tmp_path / "root" / "below" / "another's").mkdir(parents=True)
+        with Folder(str(tmp_path / "root" / "below"), root) as below:
+            assert below.names() == ["mine"]
 
 
 @pytest.mark.usefixtures("by_descriptor")

@@ -340,6 +340,19 @@ def test_a_changed_version_with_a_checksum_is_damage() -> None:
         decoded(data + b" ")
 
 
+def test_messages_come_back_as_they_were_encoded() -> None:
+    """By whoever made them, and with whatever blanks."""
+    thread = [b'{"role": "user", "content": "a, b"}', b'{ "role":"user","content":"\\u00e9" }']
+    for count in range(3):
+        state = Checkpoint(IDENTITY, thread=thread[:count])
+        assert decoded(encoded(state)).thread == thread[:count]
+
+
+def test_what_is_not_said_is_not_written() -> None:
+    raw = raw_of(Checkpoint(IDENTITY, task=Task("t", "p", 3, baselines={"/a": "b"}), baselines={"/a": "b"}))
+    assert {"options", "baselines"} & raw["task"].keys() == set()
+
+
 @pytest.mark.parametrize("texts", [[], ["a"], ["a", "b"], ["]", ",", "\\n]", "x,\n{"]])
 def test_messages_stand_on_lines_of_their_own(texts: list[str]) -> None:
     state = Checkpoint(IDENTITY, thread=[message("user", text) for text in texts])

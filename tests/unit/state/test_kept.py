@@ -10,8 +10,20 @@ import pytest
 
 from state.blobs import UNAVAILABLE, sha256_hex
 from state.disk import LocalDisk
+from state.file_store import FileCheckpointStore
 from state.large import LARGE_BYTES, named_in, restored, shortened
-from tests.unit.state.helpers import SESSION, create, load, message, on_disk, paths_in, reopen, start_task, turn
+from tests.unit.state.helpers import (
+    SESSION,
+    create,
+    fresh_state,
+    load,
+    message,
+    on_disk,
+    paths_in,
+    reopen,
+    start_task,
+    turn,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,7 +165,9 @@ def test_two_halves_make_no_large_text() -> None:
     half = "x" * (KIB_16 // 2 + 100)
     whole = message("assistant", half, toolCalls=[{"id": "c", "name": "T", "arguments": {"content": half}}])
     assert len(whole) > KIB_16
-    assert shortened(whole) == (whole, [])
+    short, parts = shortened(whole)
+    assert short is whole
+    assert parts == []
 
 
 @pytest.mark.parametrize("size", [KIB_16 - 5, KIB_16])
@@ -201,6 +215,28 @@ def test_at_the_limit_messages_stand_in_the_snapshot_as_they_are(tmp_path: Path)
     assert again.state.thread == session.state.thread
     assert len(files(tmp_path)) == 1
     again.close()
+
+
+def test_a_session_may_begin_with_a_large_message(tmp_path: Path) -> None:
+    state = fresh_state()
+    state.thread[0] = message("system", "s" * 20_000)
+    FileCheckpointStore(str(tmp_path)).create(SESSION, state).close()
+    assert files(tmp_path) == {sha256_hex(b"s" * 20_000)}
+    assert os.path.getsize(paths_in(tmp_path).snapshot) < 5000
+    assert load(tmp_path) == state
+
+
+def test_what_was_taken_has_its_room_even_if_others_took_it_since(tmp_path: Path) -> None:
+    session = create(tmp_path, blob_limit_bytes=100)
+    start_task(session)
+    turn(session, "step_1", "c1", gated=True)
+    name = session.keep(b"a" * 60)
+    use(session, name)
+    session.blobs.share(b"b" * 50, str(tmp_path / "artifact"))
+    session.compact()
+    assert files(tmp_path) == {name, sha256_hex(b"b" * 50)}
+    assert session.kept(name) == b"a" * 60
+    session.close()
 
 
 def test_a_message_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,12 @@ def test_a_live_holder_ends_the_wait_at_once(path: str, naps: list[float]) -> No
 
 
 @pytest.mark.usefixtures("held")
+def test_a_look_does_not_follow_a_link_to_a_held_lock(path: str) -> None:
+    os.symlink(path, f"{path}.link")
+    assert (holder(f"{path}.link"), holder(path)) == (None, os.getpid())
+
+
+@pytest.mark.usefixtures("held")
 @pytest.mark.parametrize(
     ("content", "pid", "who"),
     [

@@ -216,6 +216,19 @@ def test_what_a_call_has_found_at_its_start_counts() -> None:
     assert list(outcomes.values()) == [Outcome.NOT_DONE]
 
 
+def test_what_calls_behind_it_did_is_not_what_a_call_found() -> None:
+    first, second = calls(("x", "y"), ("y", "y"))
+    second.result, second.status = b"{}", SUCCEEDED
+    assert list(compare([first, second], {PATH: "y"}, same_boot=False).values()) == [Outcome.UNKNOWN]
+
+
+def test_only_the_first_call_in_doubt_is_believed_what_it_found() -> None:
+    both = calls(("x", "y"), ("q", "z"))
+    for call in both:
+        call.started = True
+    assert list(compare(both, {PATH: "q"}, same_boot=True).values()) == [Outcome.UNKNOWN] * 2
+
+
 def test_paths_do_not_mix() -> None:
     both = [*calls((None, "x"), path="/a"), *calls(("x", None), path="/b")]
     outcomes = compare(both, {"/a": "x", "/b": "x"}, same_boot=False)
