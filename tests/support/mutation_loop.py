@@ -137,13 +137,13 @@ class Loop:
 
     def _tests_of(self, mutant: Mutant) -> list[int]:
         """Those that run the mutant's lines, or, for what runs at import, a function that sees what it makes; all for a
-        function that makes tables. First the one that killed there last, then those that have killed most, then the
+        function that makes tables, or a table that only others see. First the one that killed there last, then those that have killed most, then the
         fastest."""
         lines = {(mutant.path, line) for line in range(mutant.line, mutant.end_line + 1)}
         if not mutant.function:
             lines = self._scope.lines(mutant.path, mutant.line)
         covering = {place for line in lines for place in self._lines.get(line, ())}
-        if self._runs_at_import(mutant):
+        if self._runs_at_import(mutant) or not (mutant.function or covering):
             covering = set(range(len(self._items))) - self._hopeless
         latest = self._latest.get((mutant.path, mutant.place))
 
