@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from policy import patterns
 from policy.commands import ParsedCommand, Redirection, SimpleCommand, parse, real_path_of
-from policy.facts import CommandFacts, OsFamily, PathFacts, ShellName
+from policy.facts import CommandFacts, PathFacts, ShellName
 from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, process_place
 
@@ -239,7 +239,7 @@ def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision 
             reason = f"redirection ({capability}): {spelling} is in {place}, where each process finds other files"
             return denied(case.entry.name, f"{PROCESS_RULE}: {place}", reason)
         target = PathFacts(requested=one.path, absolute=spelling, real_path=real)
-        answer = check_tool(case.bundle, capability, target, now=case.now, os=_path_family(facts, case.os))
+        answer = check_tool(case.bundle, capability, target, now=case.now, os=case.os)
         if not answer.allowed:
             return answer._replace(capability=case.entry.name, reason=f"redirection ({capability}): {answer.reason}")
     return None
@@ -262,7 +262,3 @@ def _somewhere(case: Case, capability: str) -> Decision | None:
         return None
     asked = approval_needed(entry, "high", (f"{capability} of a file that is only known when it runs",))
     return asked._replace(capability=case.entry.name)
-
-
-def _path_family(facts: CommandFacts, os: OsFamily) -> OsFamily:
-    return os if facts.shell in _WINDOWS_SHELLS else ("windows" if os == "windows" else "posix")

@@ -137,8 +137,8 @@ class Loop:
 
     def _tests_of(self, mutant: Mutant) -> list[int]:
         """Those that run the mutant's lines, or, for what runs at import, a function that sees what it makes; all for a
-        function that makes tables, or a table that only others see. First the one that killed there last, then those that have killed most, then the
-        fastest."""
+        function that makes tables, or a table that only others see. First the one that killed there last, then those
+        that have killed most, then the fastest."""
         lines = {(mutant.path, line) for line in range(mutant.line, mutant.end_line + 1)}
         if not mutant.function:
             lines = self._scope.lines(mutant.path, mutant.line)
