@@ -34,6 +34,7 @@ def test_a_command_is_its_line_its_shell_and_its_directory() -> None:
 
 def test_a_request_is_its_method_and_url_and_a_tool_its_name() -> None:
     assert form(UrlFacts("https://A.example", "PUT")) == ("request", "PUT", "https://a.example/")
+    assert form(UrlFacts("https://a.example/b")) == ("request", "GET", "https://a.example/b")
     assert form(NamedToolFacts("t")) == ("tool", "t")
 
 
