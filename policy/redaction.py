@@ -11,15 +11,15 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from policy.detectors import DETECTORS
+from policy.detectors.shipped import DETECTORS
+from policy.detectors.telling_places import secret_of_field
 from policy.patterns import LiteralSets, compiled, problem_of, shipped
-from policy.telling_places import secret_of_field
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from policy.bundle import RedactionRule
-    from policy.detector import Detector
+    from policy.detectors.detector import Detector
     from policy.patterns import Pattern
 
 PLACEHOLDER = r"\[redacted:[A-Za-z0-9_.-]{1,64}:[0-9a-f]{6}\]"

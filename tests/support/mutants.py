@@ -44,7 +44,7 @@ def _package(paths: Sequence[str]) -> str:
 
 def _chosen(paths: Sequence[str]) -> list[Mutant]:
     files = [
-        file for path in paths for file in (sorted(Path(path).glob("*.py")) if Path(path).is_dir() else [Path(path)])
+        file for path in paths for file in (sorted(Path(path).rglob("*.py")) if Path(path).is_dir() else [Path(path)])
     ]
     return [one for file in files for one in mutants(file.as_posix(), file.read_text("utf-8"))]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -17,6 +19,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.support import mutation_children as children
+from tests.support import mutation_processes as processes
 from tests.support.mutation_scope import Scope
 from tests.support.mutation_tables import Tables
 from tests.support.mutations import Mutant, mutated
@@ -50,11 +53,13 @@ class Result(NamedTuple):
 class Loop:
     """A pytest plugin that tries mutants in the place of running the tests."""
 
-    def __init__(self, work: list[Mutant], out: Path) -> None:
+    def __init__(self, work: list[Mutant], out: Path, within_s: float | None = None) -> None:
         self._work = work
+        self._within_s = within_s
         self._out = out
-        folder = Path(work[0].path).parent
-        self._package = [path.as_posix() for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
+        self._text = FOLDER / f"mutant.{os.getpid()}.txt"
+        package = Path(work[0].path.split("/", maxsplit=1)[0])
+        self._package = [path.as_posix() for path in sorted(package.rglob("*.py")) if path.name != "__init__.py"]
         self._scope = Scope(self._package)
         self._tables = Tables(self._package)
         self._at_import: set[tuple[str, str]] = set()
@@ -74,7 +79,7 @@ class Loop:
         children.steady(self._items)
         files = {_absolute(path) for path in self._package}
         for path in self._package:  # what is imported when it is first needed
-            importlib.import_module(path.removesuffix(".py").replace("/", "."))
+            importlib.import_module(_module_of(path))
         self._caches = children.caches()
         self._lines, self._seconds, self._hopeless = _coverage(self._items, files, self._caches)
         self._functions = children.functions_of(files)
@@ -92,6 +97,7 @@ class Loop:
                 out.flush()
                 if place % 50 == 0 or place == len(self._work):
                     print(f"{place}/{len(self._work)} {dict(counts)}", file=sys.stderr, flush=True)
+        self._text.unlink(missing_ok=True)
         return True
 
     def _check_that_nothing_fails_without_a_mutant(self) -> None:
@@ -117,6 +123,8 @@ class Loop:
 
     def _inside(self, mutant: Mutant, chosen: Sequence[pytest.Item], say: int) -> int:
         tree = mutated(Path(mutant.path).read_text("utf-8"), mutant.number)
+        self._text.write_text(ast.unparse(tree), "utf-8")
+        processes.change(_module_of(mutant.path), self._text)
         changed = compile(tree, _absolute(mutant.path), "exec")
         if not mutant.function and not self._tables.is_table(mutant.path, mutant.line):
             return children.import_anew(mutant.path, changed, chosen, say)
@@ -127,6 +135,8 @@ class Loop:
                 children.exchange(changed, mutant.function, self._functions)
             except LookupError:
                 return children.BROKEN
+            except ValueError:  # it names other things of what is around it, which a living function does not have
+                return children.import_anew(mutant.path, changed, chosen, say)
             if self._runs_at_import(mutant):
                 self._tables.remake(mutant.path)
         self._forget()
@@ -137,14 +147,19 @@ class Loop:
 
     def _tests_of(self, mutant: Mutant) -> list[int]:
         """Those that run the mutant's lines, or, for what runs at import, a function that sees what it makes; all for a
-        function that makes tables, or a table that only others see. First the one that killed there last, then those that have killed most, then the
-        fastest."""
+        function that makes tables, or a table that only others see. First the one that killed there last, then those
+        that have killed most, then the fastest."""
         lines = {(mutant.path, line) for line in range(mutant.line, mutant.end_line + 1)}
         if not mutant.function:
             lines = self._scope.lines(mutant.path, mutant.line)
         covering = {place for line in lines for place in self._lines.get(line, ())}
         if self._runs_at_import(mutant) or not (mutant.function or covering):
             covering = set(range(len(self._items))) - self._hopeless
+        if self._within_s is not None:
+            cheapest = sorted(covering, key=self._seconds.__getitem__)
+            sums = itertools.accumulate(self._seconds[one] for one in cheapest)
+            covering = {one for one, total in zip(cheapest, sums, strict=True) if total <= self._within_s}
+            covering |= set(cheapest[:1])
         latest = self._latest.get((mutant.path, mutant.place))
 
         def order(one: int) -> tuple[bool, int, float]:
@@ -162,6 +177,10 @@ def _winners(out: Path) -> list[str]:
 
 def _absolute(path: str) -> str:
     return str(Path(path).resolve())
+
+
+def _module_of(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".")
 
 
 def _test_of(item: pytest.Item) -> str:
@@ -194,6 +213,8 @@ def _coverage(
 
 def _measure(items: Sequence[pytest.Item], files: set[str], caches: list[Any], place: Path) -> int:
     touched: set[tuple[str, int]] = set()
+    elsewhere = place.with_suffix(".txt")
+    processes.write_lines(os.path.dirname(min(files)) + os.sep, elsewhere)
 
     def local(frame: FrameType, event: str, _argument: object) -> Any:
         if event == "line":
@@ -219,6 +240,6 @@ def _measure(items: Sequence[pytest.Item], files: set[str], caches: list[Any], p
         sys.settrace(None)
         threading.settrace(None)
         failed = any(report.failed for report in reports)
-        rows.append((time.monotonic() - started, failed, sorted(touched)))
+        rows.append((time.monotonic() - started, failed, sorted(touched | processes.written_lines(elsewhere))))
     place.write_text(json.dumps(rows))
     return children.SURVIVED

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,7 @@ class Tables:
         for one in self._order:
             if one in touched or self._imports[one] & touched:
                 touched.add(one)
-                module = sys.modules[_name(one)]
+                module = import_module(_name(one))
                 before |= {(name, id(value)): one for name, value in vars(module).items() if not name.startswith("__")}
                 _run(changed if changed is not None and one == path else self._trees[one], one, module)
         inside = {_name(one) for one in touched}
@@ -79,7 +80,7 @@ class Tables:
         sys.settrace(trace)
         try:
             for path in self._order:
-                _run(self._trees[path], path, sys.modules[_name(path)])
+                _run(self._trees[path], path, import_module(_name(path)))
         finally:
             sys.settrace(None)
         return seen
@@ -95,7 +96,7 @@ def _renew(module: ModuleType, before: dict[tuple[str, int], str]) -> None:
     for name, value in list(getattr(module, "__dict__", {}).items()):
         path = before.get((name, id(value)))
         if path is not None:
-            setattr(module, name, getattr(sys.modules[_name(path)], name))
+            setattr(module, name, getattr(import_module(_name(path)), name))
 
 
 def _is_definition(node: ast.stmt) -> bool:

@@ -66,17 +66,17 @@ class _Change(NamedTuple):
 def mutants(path: str, source: str) -> list[Mutant]:
     """Every mutant of a module, in the order of the text."""
     tree = ast.parse(source)
-    texts = _texts(tree, source)
+    texts, tables = _texts(tree, source), _tables(tree, source)
     seen: dict[str, int] = {}
     found: list[Mutant] = []
     for number, one in enumerate(_changes(tree)):
         line = getattr(one.node, "lineno", 1)
         end = getattr(one.node, "end_lineno", line) or line
-        table, text = _table(tree, source, line)
-        basis = f"{path} {one.function} {texts.get(one.function, text)} {one.change}"
+        table = next((table for table in tables if line in table.lines), _Table(range(0), "", ""))
+        basis = f"{path} {one.function} {texts.get(one.function, table.text)} {one.change}"
         seen[basis] = seen.get(basis, 0) + 1
         key = hashlib.sha256(f"{basis} {seen[basis]}".encode()).hexdigest()[:16]
-        found.append(Mutant(path, number, line, end, one.function, one.function or table, key, one.change))
+        found.append(Mutant(path, number, line, end, one.function, one.function or table.name, key, one.change))
     return found
 
 
@@ -102,14 +102,22 @@ def _texts(tree: ast.Module, source: str) -> dict[str, str]:
     return texts
 
 
-def _table(tree: ast.Module, source: str, line: int) -> tuple[str, str]:
-    """The name and the text of the outermost statement that a line is in."""
+class _Table(NamedTuple):
+    """An outermost statement: its lines, its name, its text."""
+
+    lines: range
+    name: str
+    text: str
+
+
+def _tables(tree: ast.Module, source: str) -> list[_Table]:
+    found = []
     for node in tree.body:
-        if node.lineno <= line <= (node.end_lineno or line):
-            target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", node)
-            name = getattr(target, "id", None) or getattr(target, "name", None)
-            return name or "", ast.get_source_segment(source, node) or ""
-    return "", ""
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", node)
+        name = getattr(target, "id", None) or getattr(target, "name", None) or ""
+        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        found.append(_Table(lines, name, ast.get_source_segment(source, node) or ""))
+    return found
 
 
 def _changes(tree: ast.Module) -> Iterator[_Change]:
@@ -240,7 +248,7 @@ def _inside(root: ast.AST) -> Iterator[ast.AST]:
     pending: list[ast.AST] = [root]
     while pending:
         node = pending.pop(0)
-        if is_platform(node):
+        if is_platform(node) or (isinstance(node, ast.keyword) and node.arg in _MESSAGES):
             continue
         yield node
         for name, value in ast.iter_fields(node):

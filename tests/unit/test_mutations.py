@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.mutants import equivalent
+from tests.support.mutation_children import forked
 from tests.support.mutation_scope import Scope
 from tests.support.mutation_tables import Tables
 from tests.support.mutations import mutants, mutated
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
 SOURCE = '''"""A docstring: 1 < 2."""
@@ -80,3 +81,62 @@ def test_what_a_function_holds_on_to_is_no_table(tmp_path: Path, monkeypatch: py
     (tmp_path / "m.py").write_text("A = 1\nB = 2\nC = 3\n\nclass D:\n    c = C\n    def f(self, *, a=A): return B\n")
     tables = Tables(["m.py"])
     assert [tables.is_table("m.py", line) for line in range(1, 7)] == [False, True, False, True, False, False]
+
+
+PATTERN = """import re
+WORD = re.compile(r"ab|[|]c|d(?:e|f|g)|h\\|i")
+SHORT = re.compile(r"ab")
+TOLD = Row("a text that is told", unless="x y", reason="why not")
+"""
+
+
+def test_a_pattern_loses_one_alternative_and_a_list_of_words_one_word() -> None:
+    changes = {one.change.partition(" without ")[2] or one.change for one in mutants("m.py", PATTERN)}
+    assert changes == {"ab", "[|]c", "d(?:e|f|g)", "h\\|i", "e", "f", "g", "x", "y", "'ab' → 'abXX'"}
+
+
+def test_a_table_is_made_anew_in_place_for_all_who_have_it() -> None:
+    path = "policy/shell/tables.py"
+    source = Path(path).read_text("utf-8")
+    gone = next(one for one in mutants(path, source) if one.change.endswith("without watch"))
+    files = [one.as_posix() for one in sorted(Path("policy").rglob("*.py")) if one.name != "__init__.py"]
+
+    def inside(_say: int) -> int:
+        tables = Tables(files)
+        before = judge("watch ls")
+        tables.remake(path, mutated(source, gone.number))
+        changed = judge("watch ls")
+        tables.remake(path)
+        return 0 if (before, changed, judge("watch ls")) == (False, True, False) else 1
+
+    assert forked(inside, 60) == (0, "")
+
+
+def judge(line: str) -> bool:
+    """Whether a line is decided, with nothing remembered."""
+    from policy import commands
+
+    commands.parse.cache_clear()
+    return commands.parse(line).dynamic == ()
+
+
+def test_what_runs_at_import_is_known_with_what_it_calls() -> None:
+    tables = Tables(["policy/names.py", "policy/shell/tables.py"])
+    from policy import names
+    from policy.shell import tables as shell_tables
+
+    assert (names.words.__code__.co_filename, "words") in tables.run_at_import()
+    assert names.words("a b") == {"a", "b"}
+    lines = Path(shell_tables.__file__).read_text("utf-8").splitlines()
+    assert tables.is_table("policy/shell/tables.py", lines.index("RESERVED_WORDS = words(") + 1)
+    assert not tables.is_table("policy/shell/tables.py", lines.index("class Wrapper(NamedTuple):") + 3)
+
+
+def test_every_change_that_is_listed_as_equivalent_is_one_that_can_be_made() -> None:
+    listed = equivalent()
+    made = {
+        (one.path, one.place, one.change)
+        for path in {path for path, _, _ in listed}
+        for one in mutants(path, Path(path).read_text("utf-8"))
+    }
+    assert listed.keys() - made == set()

@@ -582,3 +582,16 @@ def test_a_hint_names_the_nearest_field_or_all_of_them() -> None:
 def test_types_are_told_in_plain_words(entry: Any, message: str) -> None:
     (said,) = problems(bundle_json(entry)).values()
     assert said.startswith(message)
+
+
+def test_the_built_ins_are_these() -> None:
+    assert BUILTIN_NAMES == ("read-only", "workspace", "ci", "full")
+
+
+def test_bundles_that_say_the_same_are_equal_whatever_they_were_asked() -> None:
+    one, other = (bundle({"name": "File.Read", "allowedPaths": ["/w"]}) for _ in range(2))
+    check_tool(one, "File.Read", path("/w/a"), now=NOW)
+    assert one == other
+    assert one.memo
+    assert "memo" not in repr(one)
+    assert "_index" not in repr(one)

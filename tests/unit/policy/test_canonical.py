@@ -23,6 +23,24 @@ def of_line(line: str, shell: ShellName = "bash", cwd: str = "/w") -> tuple[str,
     return canonical_form(CommandFacts(line, cwd, shell), "posix")
 
 
+def test_a_file_by_its_form() -> None:
+    assert of_path("/w/./a", asked="/w/link") == of_path("/w/a") == ("path", "/w/a")
+    assert of_path("c:/w/A", "windows") == of_path("C:\\W\\a", "windows") == ("path", "c:\\w\\a")
+
+
+def test_a_command_is_its_line_its_shell_and_its_directory() -> None:
+    assert of_line(" ls  -l\ta ") == ("command", "bash", "/w", "ls -l a")
+    assert of_line("ls  'a  b' ")[3] == "ls  'a  b' "
+    assert [of_line(line)[3] for line in ("ls\na", "ls  a;b", "'  a")] == ["ls\na", "ls  a;b", "'  a"]
+
+
+def test_a_request_is_its_method_and_url_and_a_tool_its_name() -> None:
+    put = canonical_form(UrlFacts("https://A.example", "PUT"), "posix")
+    assert put == ("request", "PUT", "https://a.example/")
+    assert canonical_form(UrlFacts("https://a.example/b"), "posix") == ("request", "GET", "https://a.example/b")
+    assert canonical_form(NamedToolFacts("t"), "posix") == ("tool", "t")
+
+
 @pytest.mark.parametrize(
     ("one", "other", "os"),
     [

@@ -290,6 +290,7 @@ def test_llm_calls() -> None:
     held = bundle({"name": "LLM.Call"})
     assert check_llm(held, model="m", now=NOW).reason == "granted"
     assert check_llm(held, model="m", now=NOW).rule == "llmPolicy.allowedModels: m"
+    assert check_llm(held, model="m", now=held.expires_at).expired
     assert check_llm(held, model="other", now=NOW).rule == "llmPolicy.allowedModels"
     assert check_llm(bundle(), model="m", now=NOW).rule == "capabilities"
     asks = bundle({"name": "LLM.Call", "requiresApproval": True})

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.detectors import DETECTORS
+from policy.detectors.secret_values import entropy, is_password, is_random
+from policy.detectors.shipped import DETECTORS
 from policy.redaction import PLACEHOLDER, Redaction
-from policy.secret_values import entropy, is_password, is_random
 from tests.unit.policy.secret_samples import HARMLESS, HEX, LETTERS, PLACES, TOKENS, b64, pem
 
 REDACTION = Redaction(key=lambda: b"k" * 32)

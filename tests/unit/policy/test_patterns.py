@@ -102,6 +102,10 @@ def test_limits_of_a_pattern_are_what_they_say() -> None:
     assert patterns.problem_of("a" * 4_097) == "it is longer than 4096 characters"
     assert patterns.problem_of("\\C") == r"\C would cut characters in pieces"
     assert patterns.problem_of("a\\\\C") is None
+    largest = "a{1000}" * 19 + "a{996}"
+    assert patterns.problem_of(largest) is None
+    assert "too large" in str(patterns.problem_of(largest + "a"))
+    assert patterns.problem_of("(") == "missing ): ("
 
 
 def test_patterns_of_our_own_go_by_bytes_and_letter_case() -> None:

@@ -233,3 +233,14 @@ def test_where_nobody_looked_nothing_is_written() -> None:
     assert shell("cd sub; ls > a", links={"/w/a": "/etc/x"}) == "DENIED"
     assert shell("cd sub; ls > a", links={"/w/sub/a": "/etc/x"}) == "DENIED"
     assert shell("cd sub; ls > a") == "ALLOWED"
+
+
+def test_a_denial_of_one_file_goes_before_the_approval_of_another() -> None:
+    from policy.check import check_tool
+
+    asking = {"name": "File.Read", "requiresApproval": True}
+    held = bundle({"name": "Shell.Exec"}, asking, {"name": "File.Write", "allowedPaths": ["/w"]})
+    for line, decision in (("ls < a > /x", "DENIED"), ("ls > /x < a", "DENIED"), ("ls < a > b", "APPROVAL_REQUIRED")):
+        real = {one: one for one in referenced_paths(parse(line), "/w", None)}
+        answer = check_tool(held, "Shell.Exec", CommandFacts(line, cwd="/w", real_paths=real), now=NOW)
+        assert answer.decision == decision, line

@@ -246,6 +246,11 @@ def test_it_narrows_like_any_other_entry_and_admits_no_program() -> None:
     assert shell("make $X", allowedCommands=["make"], commandPolicies=[STARTS]) == "ALLOWED"
 
 
+def test_an_entry_that_does_not_say_so_lets_it_start_nothing() -> None:
+    for entry in ({"command": "make"}, {"command": "make", "startsPrograms": False}):
+        assert shell("make", allowedCommands=["make"], commandPolicies=[entry]) == "DENIED"
+
+
 def test_every_entry_of_a_program_has_to_pass() -> None:
     more = {"command": "make", "maxArguments": 1}
     for policies in ([STARTS, more], [more, STARTS]):

@@ -1,6 +1,6 @@
 """One line for every row of the tables of `policy/`: what `tables/*.txt` say of it is what comes out.
 
-The lists are written by hand and not made from the tables, so that a row that goes missing there is missed here.
+The lists are not made from the tables, so that a row that goes missing there is missed here.
 """
 
 from __future__ import annotations

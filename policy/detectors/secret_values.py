@@ -1,5 +1,5 @@
 """Whether a value may be a secret: small predicates over bytes, which keep no state. Where it stands is the detectors'
-business (`policy.detectors`)."""
+business (`policy.detectors.shipped`)."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from policy.known_tokens import KNOWN_TOKENS
-from policy.telling_places import TELLING_PLACES
+from policy.detectors.known_tokens import KNOWN_TOKENS
+from policy.detectors.telling_places import TELLING_PLACES
 
 if TYPE_CHECKING:
-    from policy.detector import Detector
+    from policy.detectors.detector import Detector
 
 DETECTORS: tuple[Detector, ...] = (*KNOWN_TOKENS, *TELLING_PLACES)
 """In the order in which they are asked; what one takes out, the next does not see."""

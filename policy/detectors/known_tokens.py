@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 
-from policy.detector import EDGE, Detector
-from policy.secret_values import holds_private_key, is_key
+from policy.detectors.detector import EDGE, Detector
+from policy.detectors.secret_values import holds_private_key, is_key
 
 
 def _is_key(_match: bytes, secret: bytes, _behind: bytes) -> bool:

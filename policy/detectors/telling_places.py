@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import re
 
-from policy.detector import EDGE, Detector
-from policy.secret_values import (
+from policy.detectors.detector import EDGE, Detector
+from policy.detectors.secret_values import (
     MIN_PASSWORD,
     MIN_RANDOM,
     holds_credentials,
