@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import pairwise
 
 from policy.names import without_g
@@ -42,11 +43,13 @@ def judge_arguments(program: str, args: list[Word], found: Findings, base: str |
         judge(base, args, found)
 
 
+@lru_cache(maxsize=128)
 def base_name(program: str) -> str:
     """A program's name without its directory, in lower case, and without the `g` that some systems put in front."""
     return without_g(program.rsplit("/", 1)[-1].casefold())
 
 
+@lru_cache(maxsize=128)
 def family_of(base: str) -> str:
     """The name that the tables know a program by: without version and the machine that it compiles for, one for those
     that take the same arguments."""

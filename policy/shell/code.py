@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -73,6 +74,7 @@ INTERPRETERS: dict[str, Interpreter] = {
 }
 """By base name in lower case, without a version number."""
 
+_BUILD = re.compile(r"(python|pypy|perl|ruby|php|lua)w?[0-9][0-9.]*(?:[a-z]{1,2}|[-_].+)|(python)-dbg")
 _MODULE = re.compile(rf"-{_PYTHON_FLAGS}m(.*)")
 _CODE_MODULES = words(
     "timeit pdb cProfile profile trace runpy code codeop idlelib idlelib.idle asyncio IPython ptpython bpython "
@@ -127,9 +129,10 @@ def judge_interpreter(program: str, family: str, args: list[Word], found: Findin
         found.hide(program, what, in_line=True)
 
 
+@lru_cache(maxsize=128)
 def _interpreter(family: str) -> Interpreter | None:
     """Debug and other builds have names of their own: `python3.12t`, `python3-dbg`, `perl5.36-x86_64-linux-gnu`."""
-    build = re.fullmatch(r"(python|pypy|perl|ruby|php|lua)w?[0-9][0-9.]*(?:[a-z]{1,2}|[-_].+)|(python)-dbg", family)
+    build = _BUILD.fullmatch(family)
     return INTERPRETERS.get((build[1] or build[2]) if build else family)
 
 

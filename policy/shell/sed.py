@@ -36,6 +36,8 @@ _STEP = re.compile(
 )
 _TEXT = re.compile(rf"\s*{_ADDRESS}[aic](?:[^\\\n]|\\[\s\S])*")
 """Text to insert runs to the end of the line, so it is alone or last."""
+_MAX_ENDS = 4_000
+_ENDS = ";{}\n"
 _BLANK = re.compile(r"[\s;]*")
 _ADDRESSES = re.compile(r"(?:[0-9$,!+~\sI]|/(?:\\.|[^/\\])*/)*", re.DOTALL)
 _SEVERAL = re.compile(r"[;{}\\\n]")
@@ -67,7 +69,9 @@ def judge_sed(_base: str, args: list[Word], found: Findings) -> None:
     # BSD's sed takes the word behind -i for a suffix, and so an operand for the script.
     if takes_suffix and any(text is not None and _may_write(text) for text in named[:1]):
         found.doubt("sed -i is given an operand that may be a script")
-    if not all(script is not None and is_plain(script) for script in scripts):
+    if any(sum(map(script.count, _ENDS)) > _MAX_ENDS for script in scripts if script is not None):
+        found.give_up(f"sed is given a script of more than {_MAX_ENDS} commands")
+    elif not all(script is not None and is_plain(script) for script in scripts):
         found.doubt("sed is given a script that may run or write something")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import gc
 import importlib
 import itertools
@@ -66,6 +67,7 @@ class Loop:
         self._items: list[pytest.Item] = []
         self._lines: dict[tuple[str, int], list[int]] = {}
         self._seconds: list[float] = []
+        self._breadth: Counter[int] = Counter()
         self._hopeless: set[int] = set()
         self._wins: Counter[str] = Counter(_winners(out))
         self._latest: dict[tuple[str, str], str] = {}
@@ -82,6 +84,7 @@ class Loop:
             importlib.import_module(_module_of(path))
         self._caches = children.caches()
         self._lines, self._seconds, self._hopeless = _coverage(self._items, files, self._caches)
+        self._breadth = Counter(place for places in self._lines.values() for place in places)
         self._functions = children.functions_of(files)
         self._at_import = self._tables.run_at_import()
         self._forget()
@@ -148,25 +151,24 @@ class Loop:
     def _tests_of(self, mutant: Mutant) -> list[int]:
         """Those that run the mutant's lines, or, for what runs at import, a function that sees what it makes; all for a
         function that makes tables, or a table that only others see. First the one that killed there last, then those
-        that have killed most, then the fastest."""
+        that have killed most, then those that run most lines, then the fastest."""
         lines = {(mutant.path, line) for line in range(mutant.line, mutant.end_line + 1)}
         if not mutant.function:
             lines = self._scope.lines(mutant.path, mutant.line)
         covering = {place for line in lines for place in self._lines.get(line, ())}
         if self._runs_at_import(mutant) or not (mutant.function or covering):
             covering = set(range(len(self._items))) - self._hopeless
-        if self._within_s is not None:
-            cheapest = sorted(covering, key=self._seconds.__getitem__)
-            sums = itertools.accumulate(self._seconds[one] for one in cheapest)
-            covering = {one for one, total in zip(cheapest, sums, strict=True) if total <= self._within_s}
-            covering |= set(cheapest[:1])
         latest = self._latest.get((mutant.path, mutant.place))
 
-        def order(one: int) -> tuple[bool, int, float]:
+        def order(one: int) -> tuple[bool, int, int, float]:
             item = self._items[one]
-            return item.nodeid != latest, -self._wins[_test_of(item)], self._seconds[one]
+            return item.nodeid != latest, -self._wins[_test_of(item)], -self._breadth[one], self._seconds[one]
 
-        return sorted(covering, key=order)
+        ordered = sorted(covering, key=order)
+        if self._within_s is None:
+            return ordered
+        sums = list(itertools.accumulate(self._seconds[one] for one in ordered))
+        return ordered[: max(1, bisect.bisect_right(sums, self._within_s))]
 
 
 def _winners(out: Path) -> list[str]:

@@ -129,6 +129,14 @@ def test_what_goes_over_a_limit_on_the_way_is_denied_with_the_reason(line: str) 
     assert shell(line, allowedCommands=["a", "echo", "sh", "cd"]) == "DENIED"
 
 
+def test_a_script_of_sed_has_a_limit_which_no_bundle_lifts() -> None:
+    assert shell("sed '" + "p;" * 4_000 + "p' a", allowedCommands=["sed"]) == "ALLOWED"
+    assert shell("sed '" + "p\n" * 4_000 + "p' a", allowedCommands=["sed"]) == "ALLOWED"
+    assert shell("sed '" + "p;" * 4_001 + "p' a", allowedCommands=["sed"]) == "DENIED"
+    assert shell("sed -n '" + "{p}" * 2_001 + "' a", requiresApproval=True) == "DENIED"
+    assert afresh("sed '" + "p\n" * 4_001 + "p' a").unread
+
+
 @pytest.mark.parametrize("name", ["cmd", "powershell"])
 @pytest.mark.parametrize("line", ["dir " + "a " * 5_000, "dir " + "a" * 200_000])
 def test_lines_of_windows_shells_have_limits_too(name: ShellName, line: str) -> None:
