@@ -151,7 +151,7 @@ class _Reader:
     def read(self, text: str, grammar: Grammar, depth: int) -> None:
         from policy.shell.programs import unravel
         from policy.shell.syntax import Command, scan
-        from policy.shell.zsh import note_evaluated_numbers, note_zsh_differences
+        from policy.shell.zsh import note_zsh_arguments, note_zsh_differences
 
         events = scan(text, self.found, posix=grammar == "posix")
         if grammar == "zsh" and not self.found.unread:
@@ -167,7 +167,7 @@ class _Reader:
             for name, arguments in self.found.commands[first:]:
                 self._directory(name, arguments, event.repeats)
                 if grammar == "zsh":
-                    note_evaluated_numbers(name, arguments, self.found)
+                    note_zsh_arguments(name, arguments, self.found)
             scripts, self.found.scripts = self.found.scripts, []
             for inner, script in scripts:
                 if depth >= _MAX_INNER_SHELLS:

@@ -49,8 +49,11 @@ def note_zsh_differences(text: str, found: Findings) -> None:
         found.doubt("a number that zsh evaluates")
 
 
-def note_evaluated_numbers(name: str | None, arguments: tuple[str | None, ...], found: Findings) -> None:
-    """Notes where zsh's builtins evaluate what bash's take for plain numbers: a subscript in it runs substitutions."""
+def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], found: Findings) -> None:
+    """Notes where zsh takes a command's arguments in another way than bash: its builtins evaluate what bash's take for
+    plain numbers, and a subscript in one runs substitutions; its `time` has no options, so the next word is started."""
+    if name == "time" and any(one is None or one.startswith("-") for one in arguments[:1]):
+        found.doubt("time has no options in zsh")
     if name in {"test", "["}:
         evaluates = any(one in _NUMERIC_TESTS for one in arguments)
     elif name == "printf":

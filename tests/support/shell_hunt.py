@@ -82,13 +82,19 @@ def first_word(line: str, _shell: ShellName) -> bool:
 
 
 def hunt(
-    jail: Jail, judge: Callable[[str, ShellName], bool], *, seed: int, lines: int, counts: Counter[str]
+    jail: Jail,
+    judge: Callable[[str, ShellName], bool],
+    *,
+    seed: int,
+    lines: int,
+    counts: Counter[str],
+    only: str | None = None,
 ) -> Iterator[Found]:
     """Judges `lines` lines, runs what is allowed, and gives what escaped. `counts` gets judged, allowed, skipped,
-    opaque, run, started."""
+    opaque, run, started. `only` one shell, else all that the machine has."""
     source = Lines(seed, corpus(jail))
     shells = jail.shells
-    names = [name for name in ("bash", "bash", "sh", "zsh") if name in shells]
+    names = [only] if only else [name for name in ("bash", "bash", "sh", "zsh") if name in shells]
     for number in range(lines):
         line, shell = source.line(), names[number % len(names)]
         counts["judged"] += 1
@@ -185,6 +191,7 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--judge", choices=["policy", "first-word", "no-redirections"], default="policy")
+    parser.add_argument("--shell", choices=["bash", "sh", "dash", "zsh"], help="lines for this one only")
     parser.add_argument("--place", help=argparse.SUPPRESS)  # for the process that is in namespaces of its own
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="jail", ignore_cleanup_errors=True) as place:
@@ -203,7 +210,7 @@ def main() -> None:
 def _report(jail: Jail, asked: argparse.Namespace) -> None:
     judge = first_word if asked.judge == "first-word" else policy(jail, anywhere=asked.judge == "no-redirections")
     counts: Counter[str] = Counter()
-    for found in hunt(jail, judge, seed=asked.seed, lines=asked.lines, counts=counts):
+    for found in hunt(jail, judge, seed=asked.seed, lines=asked.lines, counts=counts, only=asked.shell):
         short = shortened(found, jail, judge) if asked.judge == "policy" else found.line
         print(json.dumps({**found._asdict(), "short": short}), flush=True)
     print(json.dumps({"counts": counts, "shells": sorted(jail.shells)}), flush=True)

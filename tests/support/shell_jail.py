@@ -31,7 +31,9 @@ PATIENCE_S = 3.0
 _DEPTH = ("d1", "d2", "d3", "d4", "d5")  # a line may climb a few times and is still inside
 # What a shell says of a name that it does not find; a program's own scripts (git has some) are not meant.
 _MISSING = re.compile(
-    r"^(?:/\S*/)?(?:ba|da|z|)sh: (?:line )?\d+: (?:exec: )?(.*?): (?:command )?not found$", re.MULTILINE
+    r"^(?:/\S*/)?(?:ba|da|)sh: (?:line )?\d+: (?:exec: )?(?P<name>.*?): (?:command )?not found$"
+    r"|^zsh:\d+: command not found: (?P<zsh>.*)$",
+    re.MULTILINE,
 )
 _FILE_BYTES = 1 << 20
 
@@ -161,8 +163,8 @@ class Jail:
             directory, name = os.path.split(words[0])
             if directory != self.bin or name not in LISTED:
                 return f"started {words}"
-        missing = (found[1] for found in _MISSING.finditer(errors) if found[1] not in LISTED)
-        return next((f"looked for {name!r}" for name in missing), None)
+        missing = (found["name"] or found["zsh"] for found in _MISSING.finditer(errors))
+        return next((f"looked for {name!r}" for name in missing if name not in LISTED), None)
 
     def _snapshot(self) -> dict[str, tuple[int, ...]]:
         found: dict[str, tuple[int, ...]] = {}
