@@ -42,7 +42,8 @@ NETWORK_PROGRAMS = words(
 )
 """Programs that are there to talk over the network, by the names that `wide_name` gives."""
 NETWORK_SUBCOMMANDS: dict[str, frozenset[str]] = {
-    "git": words("clone fetch pull push ls-remote send-pack fetch-pack send-email svn p4 request-pull"),
+    "git": words("clone fetch pull push ls-remote send-pack fetch-pack send-email svn p4 request-pull")
+    | {"submodule add", "submodule update", "remote update", "remote prune", "remote show"},
     "pip": words("install download index search"),
     "pip3": words("install download index search"),
     "uv": words("pip add sync lock publish tool"),
@@ -60,6 +61,7 @@ NETWORK_SUBCOMMANDS: dict[str, frozenset[str]] = {
     "brew": words("install update upgrade fetch"),
 }
 """Subcommands for which a program of other uses goes to the network."""
+_OF_TWO_WORDS = frozenset(one.split()[0] for known in NETWORK_SUBCOMMANDS.values() for one in known if " " in one)
 _TAKES_A_VALUE = frozenset({"-C", "-c", "--prefix", "--directory"})
 _NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
 
@@ -160,12 +162,15 @@ def _network_program(one: SimpleCommand, shell: ShellName) -> str | None:
     known = NETWORK_SUBCOMMANDS.get(name) or NETWORK_SUBCOMMANDS.get(name.rstrip("0123456789."))
     if known is None:
         return None
+    told = ""
     arguments = iter(rest)
     for argument in arguments:
         if argument in _TAKES_A_VALUE:
             next(arguments, None)
         elif argument is None or not argument.startswith("-"):
-            return f"{name} {argument}" if argument in known else None
+            told = f"{told} {argument}".strip()
+            if told in known or told not in _OF_TWO_WORDS:
+                return f"{name} {told}" if told in known else None
     return None
 
 
