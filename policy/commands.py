@@ -160,6 +160,8 @@ class _Reader:
             if len(self.found.commands) > MAX_COMMANDS:
                 break  # `result` says so
             if not isinstance(event, Command):
+                if grammar == "zsh" and event.alone:
+                    self.found.doubt("a redirection without a command, for which zsh starts one")
                 self._redirect(event.operator, event.target)
                 continue
             first = len(self.found.commands)

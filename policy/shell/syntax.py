@@ -29,11 +29,11 @@ class Command(NamedTuple):
 
 
 class Redirect(NamedTuple):
-    """A file redirection: its operator and target."""
+    """A file redirection: its operator and target; `alone` without a command, for which zsh starts one of its own."""
 
     operator: str
     target: Word
-    repeats: bool
+    alone: bool
 
 
 _WORDS = words(
@@ -229,7 +229,7 @@ class _Walk:
             self.found.doubt("words behind a redirection")
         return node.children
 
-    def _file_redirect(self, node: Node, repeats: bool) -> list[Node]:
+    def _file_redirect(self, node: Node, _repeats: bool) -> list[Node]:
         operator, targets = "", []
         for child in node.children:
             if child.type in _WORDS:
@@ -240,7 +240,7 @@ class _Walk:
             if operator not in {">&-", "<&-"}:
                 self.found.doubt("a redirection without a target")
             return node.children
-        self.events.append(Redirect(operator, self._words(targets[:1])[0], repeats))
+        self.events.append(Redirect(operator, self._words(targets[:1])[0], _is_alone(node.parent)))
         return node.children
 
     def _declaration(self, node: Node, repeats: bool) -> list[Node]:
@@ -306,6 +306,15 @@ class _Walk:
 
     def _compound(self, node: Node, _repeats: bool) -> list[Node]:
         return [] if node.children and node.children[0].type == "((" else node.children
+
+
+def _is_alone(statement: Node | None) -> bool:
+    """Whether a statement is redirections and nothing else."""
+    return (
+        statement is not None
+        and statement.type == "redirected_statement"
+        and statement.child_by_field_name("body") is None
+    )
 
 
 def _behind_target(redirect: Node) -> list[Node]:

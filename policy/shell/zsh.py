@@ -52,8 +52,8 @@ def note_zsh_differences(text: str, found: Findings) -> None:
 def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], found: Findings) -> None:
     """Notes where zsh takes a command's arguments in another way than bash: its builtins evaluate what bash's take for
     plain numbers, and a subscript in one runs substitutions; its `time` has no options, so the next word is started."""
-    if name == "time" and any(one is None or one.startswith("-") for one in arguments[:1]):
-        found.doubt("time has no options in zsh")
+    if name == "time" and (not arguments or arguments[0] is None or arguments[0].startswith("-")):
+        found.doubt("time without a plain command behind it")
     if name in {"test", "["}:
         evaluates = any(one in _NUMERIC_TESTS for one in arguments)
     elif name == "printf":
