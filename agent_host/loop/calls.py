@@ -24,8 +24,9 @@ from policy.risk import DEFAULT_RISK
 from state.blobs import sha256_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
+    from agent_host.contracts import ToolResult
     from agent_host.loop.context import LoopContext
     from agent_host.loop.order import Place
     from agent_host.loop.prepare import PreparedCall, Refusal
@@ -128,18 +129,26 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
         ctx.emit(EventType.ARTIFACT_UPLOAD_FAILED, step_id, artifactName=name, message=message)
 
     if result.artifacts:
-        clean = tuple(artifact._replace(data=ctx.scrubber.data(artifact.data)) for artifact in result.artifacts)
-        storing = store_artifacts(result._replace(artifacts=clean), ctx.workspace, upload_failed)
         try:
-            result = await ctx.cancellation.unless_forced(storing)
+            result = await ctx.cancellation.unless_forced(_stored(ctx, result, upload_failed))
         except ToolStopped:  # the call is done; only what it left is not stored
-            for artifact in clean:
+            for artifact in result.artifacts:
                 upload_failed(artifact.name, "given up: the task was ended by force")
     code = None if result.error is None else result.error.code
     text = text_of(result)
     if prepared.edited:
         text = note_of_edit(ctx, call) + text
     return finish(ctx, step_id, call, result.status, code, text, None, started, started_at, result.artifact_uris)
+
+
+async def _stored(ctx: LoopContext, result: ToolResult, failed: Callable[[str, str], None]) -> ToolResult:
+    """The result with its artifacts in the workspace, without secrets. A large text that looks like secrets all over
+    takes seconds to be read, and others have to be answered meanwhile."""
+    clean = [
+        artifact._replace(data=await asyncio.to_thread(ctx.scrubber.data, artifact.data))
+        for artifact in result.artifacts
+    ]
+    return await store_artifacts(result._replace(artifacts=tuple(clean)), ctx.workspace, failed)
 
 
 def _request_payload(ctx: LoopContext, prepared: PreparedCall, grant: str | None) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECRET = "gateway-secret-1234"
+
+
+class Waiting(Scrubber):
+    """One that has much to read: until somebody else had his turn."""
+
+    def __init__(self) -> None:
+        super().__init__([SECRET])
+        self.others_ran = threading.Event()
+
+    def data(self, data: bytes) -> bytes:
+        assert self.others_ran.wait(20), "nothing else runs meanwhile"
+        return super().data(data)
 
 
 class Tools:
@@ -52,11 +66,11 @@ class Tools:
 
 
 @asynccontextmanager
-async def hosted(folder: Path, **settings: Any) -> AsyncIterator[Tools]:
+async def hosted(folder: Path, scrubber: Scrubber | None = None, **settings: Any) -> AsyncIterator[Tools]:
     async with MockServices() as services, client(services.url, retries=0) as made:
         router = LocalToolRouter(RuntimeSettings(workspace=str(folder), **settings))
         workspace = HttpWorkspaceService(made, "ws_1", "s")
-        tools = HostTools(router, workspace, router.read_bytes, Scrubber([SECRET]))
+        tools = HostTools(router, workspace, router.read_bytes, scrubber or Scrubber([SECRET]))
         yield Tools(tools, services)
         await tools.aclose()
 
@@ -104,6 +118,14 @@ async def test_the_type_is_guessed_from_the_content(here: Tools, tmp_path: Path,
     (tmp_path / "f").write_bytes(data)
     await here.upload(path=f"{tmp_path}/f")
     assert here.services.artifacts[0].fields["contentType"] == kind
+
+
+async def test_others_have_their_turn_while_secrets_are_looked_for(tmp_path: Path) -> None:
+    scrubber = Waiting()
+    async with hosted(tmp_path, scrubber) as here:
+        asyncio.get_running_loop().call_soon(scrubber.others_ran.set)
+        await here.upload(content=f"a {SECRET}", name="a")
+        assert here.services.artifacts[0].data == b"a [redacted]"
 
 
 async def test_running_it_again_stores_nothing_new(here: Tools, tmp_path: Path) -> None:
