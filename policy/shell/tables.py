@@ -42,7 +42,7 @@ POISONING_BUILTINS = words(
 """Builtins that change what later words mean, or run text."""
 SAFE_SET = re.compile(r"[-+][efux]+|[-+][efux]*o|pipefail|errexit|nounset|noglob|xtrace")
 NAMING_BUILTINS = words(
-    "read mapfile readarray printf getopts export declare typeset readonly local unset test [ wait vared"
+    "read mapfile readarray printf getopts export declare typeset readonly local unset test [ wait vared getln private"
 )
 """Builtins that take names of variables: a name may carry a subscript, and a subscript is evaluated."""
 DIRECTORY_BUILTINS = frozenset({"cd", "pushd", "popd", "chdir"})

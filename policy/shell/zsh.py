@@ -35,7 +35,7 @@ _NUMBERS = re.compile(
 """Assignments of anything else than digits to what zsh keeps as a number."""
 _NUMERIC_TESTS = words("-eq -ne -lt -le -gt -ge -t")
 _NUMERIC_FORMAT = re.compile(r"%[^%A-Za-z]*(?:\*|[^%bcqs(])")
-_TAKES_NUMBERS = words("exit return break continue shift logout bye")
+_EVALUATES = words("exit return break continue shift logout bye print zformat zregexparse")
 _OWN = re.compile(r"[({}*?\[\]^#~!$`=]")
 
 
@@ -54,11 +54,13 @@ def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], foun
     plain numbers, and a subscript in one runs substitutions; its `time` has no options, so the next word is started."""
     if name == "time" and (not arguments or arguments[0] is None or arguments[0].startswith("-")):
         found.doubt("time without a plain command behind it")
+    if name == "print" and any(one is None or (one.startswith("-") and "v" in one) for one in arguments):
+        found.doubt("print may set a variable in zsh")
     if name in {"test", "["}:
         evaluates = any(one in _NUMERIC_TESTS for one in arguments)
     elif name == "printf":
         evaluates = any(one is None or _NUMERIC_FORMAT.search(one) for one in arguments[:1])
     else:
-        evaluates = name in _TAKES_NUMBERS
+        evaluates = name in _EVALUATES
     if evaluates and any(one is None or "[" in one for one in arguments):
         found.doubt(f"{name} evaluates numbers in zsh")
