@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tests.support.shell_jail import Jail
 
+_LISTS = ("builtins", "lines", "lines-sh", "lines-zsh", "wrappers")
 _ELSEWHERE = re.compile(r"/(?:etc|tmp|usr/bin|bin|w|srv)\b(?:/evil)?")
 
 
@@ -19,9 +20,9 @@ def corpus(jail: Jail) -> list[str]:
 
 @lru_cache(maxsize=1)
 def _lines() -> tuple[str, ...]:
-    from tests.unit.policy import test_commands, test_shell_tricks
+    from tests.unit.policy import test_commands, test_shell_tricks, test_tables
 
-    found: dict[str, None] = {}
+    found: dict[str, None] = {line: None for name in _LISTS for _, line in test_tables.rows(name)}
     for module in (test_commands, test_shell_tricks):
         for value in vars(module).values():
             for mark in getattr(value, "pytestmark", ()):
