@@ -59,8 +59,7 @@ def _names_password(match: bytes, secret: bytes, behind: bytes) -> bool:
 
 
 def _name(match: bytes) -> bytes:
-    found = re.match(rb"[\w.-]*", match)
-    return b"" if found is None else found.group()
+    return b"".join(re.findall(rb"^[\w.-]+", match))
 
 
 def _is_random(_match: bytes, secret: bytes, _behind: bytes) -> bool:
@@ -71,8 +70,8 @@ def _is_value(_match: bytes, secret: bytes, _behind: bytes) -> bool:
     return not is_stand_in(secret)
 
 
-def _is_option(match: bytes, secret: bytes, behind: bytes) -> bool:
-    if is_stand_in(secret) or secret.startswith(b"-") or behind in {b"(", b"["}:
+def _is_option(match: bytes, secret: bytes, _behind: bytes) -> bool:
+    if is_stand_in(secret) or secret.startswith(b"-"):
         return False
     # Without a sign between them the next word may be anything, as in a help text.
     return b"=" in match[: -len(secret)] or is_mixed(secret) or is_password(secret)

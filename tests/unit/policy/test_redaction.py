@@ -15,7 +15,8 @@ from policy.problems import BundleProblems
 from policy.redaction import PLACEHOLDER, Redaction, UnusablePattern, rule_pattern
 from policy.validate import parse_bundle
 from tests.unit.policy.helpers import bundle_json
-from tests.unit.policy.secret_samples import LETTERS, PLACES, TOKENS, pem
+from tests.unit.policy.secret_places import PLACES
+from tests.unit.policy.secret_samples import LETTERS, TOKENS, pem
 
 GITHUB = TOKENS["github-token"][0]
 SECRETS = [token for tokens in TOKENS.values() for token in tokens]
