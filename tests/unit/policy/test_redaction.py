@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -69,6 +71,7 @@ def test_what_holds_nothing_is_the_same_object() -> None:
     data, text = b"nothing here", "nothing here"
     assert FULL.data(data) is data
     assert FULL.text(text) is text
+    assert FULL.data(CARD.encode()).decode() == FULL.text(CARD) != FULL.text(CARD, rules=False) == CARD
 
 
 @given(PLAIN | TEXTS, PLAIN | TEXTS, st.sampled_from(SECRETS))
@@ -83,6 +86,19 @@ def test_a_made_up_placeholder_hides_nothing(before: str, secret: str) -> None:
             assert secret not in FULL.text(text)
 
 
+def test_what_stands_beside_a_made_up_placeholder_is_found() -> None:
+    trick = "[redacted:secret:abcdef]"
+    for text in (f"postgres://app:{trick}hunter2@db", f"--token={trick} --token=hunter2", f"x://h?pwd={trick}hunter2"):
+        assert "hunter2" not in FULL.text(text)
+    for value in (f"{GITHUB}-hunter2", f"hunter2-{trick}", f"{trick}1hunter2"):
+        assert re.fullmatch(PLACEHOLDER, FULL.value({"password": value})["password"])
+    assert FULL.value({"password": trick}) == {"password": trick}
+
+
+def test_what_is_no_secret_hides_none_behind_it() -> None:
+    assert FULL.text("password: $DB_PASSWORD\npassword: Tr0ub4dor&3").startswith("password: $DB_PASSWORD\npassword: [")
+
+
 def test_a_match_that_holds_a_placeholder_loses_all_else() -> None:
     whole = redaction(rule("employee: .*"))
     shown = whole.text("employee: Jo [redacted:x:000000] Doe\nnext")
@@ -90,6 +106,8 @@ def test_a_match_that_holds_a_placeholder_loses_all_else() -> None:
     assert "Doe" not in shown
     assert re.fullmatch(rf"{PLACEHOLDER}\[redacted:x:000000\]{PLACEHOLDER}\nnext", shown)
     assert whole.text(shown) == shown
+    two = redaction(rule("employee: .*"), key=b"k").text("employee: [redacted:x:000000] Jo [redacted:x:000000]\nx")
+    assert re.fullmatch(rf"({PLACEHOLDER}){{4}}\nx", two)
 
 
 @pytest.mark.parametrize("pattern", ["[a-z]+", "redacted", r"[0-9a-f]{6}", ":", r"\[", r"\]", "(?s).+", r"[^ ]+"])
@@ -119,6 +137,7 @@ def test_the_same_value_has_the_same_placeholder_and_another_has_another() -> No
 
 def test_another_key_has_other_placeholders() -> None:
     assert redaction(key=b"1" * 32).text(GITHUB) != redaction(key=b"2" * 32).text(GITHUB)
+    assert redaction(key=b"1" * 100).text(GITHUB) != redaction(key=b"2" * 100).text(GITHUB)
 
 
 def test_the_key_is_asked_for_once_and_only_when_it_is_needed() -> None:
@@ -206,6 +225,19 @@ def test_what_one_rule_puts_is_not_put_again_by_the_next_pass() -> None:
     shown = counting.text("some 5 of 7")
     assert shown == "somebody #1 of #1"
     assert counting.text(shown) == shown
+    assert counting.text("#1 and 5") == "#1 and #1"
+    assert counting.text("#12 and 1") == "##1 and #1"
+
+
+def test_half_a_surrogate_pair_is_text_like_any_other() -> None:
+    assert redaction(rule("a.b", "#")).text("xa\ud800b\udfff") == "x#\udfff"
+    assert redaction(rule("Jo", "\ud800")).text("Jo") == "?"
+    assert re.fullmatch(PLACEHOLDER, FULL.value({"password": "\ud800hunter2hunter"})["password"])
+
+
+def test_a_rule_that_finds_places_and_no_text_takes_nothing() -> None:
+    for text in ("ab", "é a€", "a\ud800b", ""):
+        assert redaction(rule(r"\b", "#")).text(text) == text
 
 
 def test_an_empty_replacement_takes_the_text_away() -> None:
@@ -217,6 +249,9 @@ def test_the_detectors_can_be_switched_off_and_the_rules_stay() -> None:
     assert only.text(f"{GITHUB} {PERSON}") == f"{GITHUB} <somebody>"
     assert only.value({"password": "hunter2hunter"}) == {"password": "hunter2hunter"}
     assert redaction(detectors=False).concerns(GITHUB.encode()) is False
+    assert only.concerns(b"nothing") is only.has_rules is True
+    assert redaction().concerns(b"nothing") is redaction().has_rules is False
+    assert redaction().concerns(GITHUB.encode()) is True
 
 
 # JSON
@@ -257,9 +292,39 @@ def test_fields_that_a_rule_makes_the_same_stay_two() -> None:
 
 def test_in_an_event_the_hosts_own_numbers_stay() -> None:
     digits = redaction(rule(r"\d+", "#"))
-    event = {"eventId": "12", "outputSha256": "34", "timestamp": "56", "payload": {"id": "78", "text": "90"}}
-    assert digits.value(event, is_event=True) == {**event, "payload": {"id": "78", "text": "#"}}
-    assert digits.value(event)["eventId"] == "#"
+    names = [
+        "eventId",
+        "callIds",
+        "outputSha256",
+        "policyHash",
+        "timestamp",
+        "startTimestamp",
+        "eventType",
+        "component",
+        "severity",
+        "id",
+    ]
+    event = {**dict.fromkeys(names, "12"), "payload": {"id": "78", "text": "90"}, "a_long_name_of_2024": 1}
+    assert digits.value([event], is_event=True) == [{**event, "payload": {"id": "78", "text": "#"}}]
+    assert digits.value({"a": [["90"], {"b": event}]}, is_event=True)["a"][1]["b"]["eventId"] == "12"
+    changed = digits.value(event)
+    assert {changed[name.replace("256", "#")] for name in names} == {"#"}
+    assert "a_long_name_of_#" in changed
+
+
+def test_a_value_is_told_by_the_name_that_stands_beside_it() -> None:
+    for name in ("name", "key"):
+        shown = FULL.value({name: "DB_PASSWORD", "value": "hunter2hunter", "note": "hunter2hunter"})
+        assert re.fullmatch(PLACEHOLDER, shown.pop("value"))
+        assert shown == {name: "DB_PASSWORD", "note": "hunter2hunter"}
+    for other in ({"name": 5}, {"name": "x"}, {}):
+        assert FULL.value({**other, "value": "hunter2hunter"}) == {**other, "value": "hunter2hunter"}
+
+
+def test_a_secret_may_be_the_name_of_a_field() -> None:
+    for name in ("xoxb-" + LETTERS[:11], GITHUB):
+        for is_event in (False, True):
+            assert name not in json.dumps(redaction().value({"a": {name: 1}}, is_event=is_event))
 
 
 @pytest.mark.parametrize("name", ["id", "clientId", "X-Request-Hash", "timestamp", "severity"])
@@ -298,3 +363,32 @@ def test_many_secrets_in_one_text() -> None:
     text = f"{GITHUB}\n{pem()}\n" * 2000
     clean = FULL.text(text)
     assert clean.count("[redacted:github-token:") == clean.count("[redacted:private-key:") == 2000
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["nothing"] * 20, 17),
+        (["a" * 4096, "a" * 4097], 2),
+        (["a" * 4096], None),
+        (["nothing", GITHUB], 2),
+        (["nothing", "AKIA" + "QRSTUVWX23456YZA"], 2),
+    ],
+)
+def test_the_engine_is_loaded_when_it_is_worth_it(texts: list[str], expected: int | None) -> None:
+    """A start has few texts, most of them short and without any secret, and does not wait for RE2."""
+    program = """
+import json, sys
+from policy.redaction import Redaction
+one, loaded = Redaction(key=lambda: b"k" * 32), []
+for place, text in enumerate(json.load(sys.stdin), 1):
+    clean = one.text(text)
+    loaded += [place] * ("re2" in sys.modules)
+print(json.dumps([loaded[:1], clean]))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], input=json.dumps(texts), capture_output=True, text=True, check=True
+    )
+    first, clean = json.loads(run.stdout)
+    assert first == ([] if expected is None else [expected])
+    assert clean == redaction().text(texts[-1])
