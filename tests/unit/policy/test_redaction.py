@@ -6,40 +6,17 @@ import json
 import re
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from policy.bundle import RedactionRule
 from policy.problems import BundleProblems
 from policy.redaction import PLACEHOLDER, Redaction, UnusablePattern, rule_pattern
 from policy.validate import parse_bundle
 from tests.unit.policy.helpers import bundle_json
-from tests.unit.policy.secret_places import PLACES
+from tests.unit.policy.redactions import CARD, FULL, GITHUB, PERSON, PLAIN, RULES, SECRETS, TEXTS, redaction, rule
 from tests.unit.policy.secret_samples import LETTERS, TOKENS, pem
-
-GITHUB = TOKENS["github-token"][0]
-SECRETS = [token for tokens in TOKENS.values() for token in tokens]
-PLACED = [(place, secret) for place, secret in PLACES if not place.startswith(("#", "*"))]
-CARD, PERSON = "4111-1111-1111-1111", "Müller"
-RULES = [RedactionRule("card", r"\b\d{4}-\d{4}-\d{4}-\d{4}\b", ""), RedactionRule("person", PERSON, "", "<somebody>")]
-
-
-def redaction(*rules: RedactionRule, key: bytes = b"k" * 32, detectors: bool = True) -> Redaction:
-    return Redaction(rules, key=lambda: key, detectors=detectors)
-
-
-def rule(pattern: str, replacement: str | None = None, rule_id: str = "r") -> RedactionRule:
-    return RedactionRule(rule_id, pattern, "", replacement)
-
-
-FULL = redaction(*RULES)
-PLAIN = st.text(st.sampled_from("abc .,;:=é€\n\t\"'{}[]0123456789-_/@"), max_size=40)
-SEEDS = st.sampled_from([*SECRETS, *(place.format(secret) for place, secret in PLACED), CARD, PERSON])
-TEXTS = st.lists(PLAIN | SEEDS | st.text(max_size=20), max_size=6).map("".join)
-
 
 # What holds for any text
 
@@ -252,90 +229,6 @@ def test_the_detectors_can_be_switched_off_and_the_rules_stay() -> None:
     assert only.concerns(b"nothing") is only.has_rules is True
     assert redaction().concerns(b"nothing") is redaction().has_rules is False
     assert redaction().concerns(GITHUB.encode()) is True
-
-
-# JSON
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | TEXTS,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(TEXTS | st.sampled_from(["password", "name", "value"]), inner)
-    ),
-    max_leaves=8,
-)
-
-
-def shape(value: Any) -> Any:
-    """The value without its texts."""
-    if isinstance(value, dict):
-        return [shape(item) for item in value.values()]
-    return [shape(item) for item in value] if isinstance(value, list) else "" if isinstance(value, str) else value
-
-
-@given(JSON)
-def test_json_keeps_its_shape(value: Any) -> None:
-    clean = FULL.value(value)
-    assert shape(clean) == shape(value)
-    assert FULL.value(clean) == clean
-
-
-@given(JSON)
-def test_what_surely_holds_nothing_holds_nothing(value: Any) -> None:
-    only = redaction()
-    if not only.concerns(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")):
-        assert only.value(value) == value
-
-
-def test_fields_that_a_rule_makes_the_same_stay_two() -> None:
-    assert redaction(rule(r"\d+", "#")).value({"12": "a", "34": "b"}) == {"#": "a", "#'": "b"}
-
-
-def test_in_an_event_the_hosts_own_numbers_stay() -> None:
-    digits = redaction(rule(r"\d+", "#"))
-    names = [
-        "eventId",
-        "callIds",
-        "outputSha256",
-        "policyHash",
-        "timestamp",
-        "startTimestamp",
-        "eventType",
-        "component",
-        "severity",
-        "id",
-    ]
-    event = {**dict.fromkeys(names, "12"), "payload": {"id": "78", "text": "90"}, "a_long_name_of_2024": 1}
-    assert digits.value([event], is_event=True) == [{**event, "payload": {"id": "78", "text": "#"}}]
-    assert digits.value({"a": [["90"], {"b": event}]}, is_event=True)["a"][1]["b"]["eventId"] == "12"
-    changed = digits.value(event)
-    assert {changed[name.replace("256", "#")] for name in names} == {"#"}
-    assert "a_long_name_of_#" in changed
-
-
-def test_a_value_is_told_by_the_name_that_stands_beside_it() -> None:
-    for name in ("name", "key"):
-        shown = FULL.value({name: "DB_PASSWORD", "value": "hunter2hunter", "note": "hunter2hunter"})
-        assert re.fullmatch(PLACEHOLDER, shown.pop("value"))
-        assert shown == {name: "DB_PASSWORD", "note": "hunter2hunter"}
-    for other in ({"name": 5}, {"name": "x"}, {}):
-        assert FULL.value({**other, "value": "hunter2hunter"}) == {**other, "value": "hunter2hunter"}
-
-
-def test_a_secret_may_be_the_name_of_a_field() -> None:
-    for name in ("xoxb-" + LETTERS[:11], GITHUB):
-        for is_event in (False, True):
-            assert name not in json.dumps(redaction().value({"a": {name: 1}}, is_event=is_event))
-
-
-@pytest.mark.parametrize("name", ["id", "clientId", "X-Request-Hash", "timestamp", "severity"])
-def test_no_name_of_a_field_hides_a_token(name: str) -> None:
-    """A model chooses the names in its arguments."""
-    for is_event in (False, True):
-        assert GITHUB not in json.dumps(FULL.value({"a": [{name: GITHUB}], name: [GITHUB]}, is_event=is_event))
-
-
-def test_a_tuple_is_a_list_like_any_other() -> None:
-    assert FULL.value({"a": (GITHUB, 1)}) == {"a": [FULL.text(GITHUB), 1]}
 
 
 # How much work it is
