@@ -95,6 +95,8 @@ _BEFORE_QUOTE = rf"{_QUOTE}\s{{0,8}}(?:=>|:=|=|:)\s{{0,8}}"
 _SETS = r"(?:\\{0,7}[\"']|[:=]| [:=])[:=\s\"'\\]{0,12}"
 """The same, where nothing else stands behind the name."""
 _SLASHES = r"(?://|\\{1,7}/\\{1,7}/)"
+_PARAMETER = r"(?:[?&]|\\{1,7}u0026|&amp;)"
+"""What stands before a parameter of a URL; `&` is also met as JSON for web pages and XML have it."""
 _TO_QUOTE = r"(?P<secret>[^\s\"'\\`]{3,})"
 _IN_LINE = r"(?:[^\n;|]|\\\n)*?"
 
@@ -155,7 +157,7 @@ TELLING_PLACES: tuple[Detector, ...] = (
     ),
     Detector(
         "secret",
-        rf"(?i:(?:[?&]|{EDGE}(?:user|dbname|host|hostaddr|port|sslmode)=[^\s;&\"',()]+[ \t]{{1,4}})"
+        rf"(?i:(?:{_PARAMETER}|{EDGE}(?:user|dbname|host|hostaddr|port|sslmode)=[^\s;&\"',()]+[ \t]{{1,4}})"
         r"(?:password|passwd|pwd)=)"
         r"(?P<secret>[^\s&\"',;()\\]+)",
         ("password=", "passwd=", "pwd="),
@@ -163,7 +165,8 @@ TELLING_PLACES: tuple[Detector, ...] = (
     ),
     Detector(
         "secret",
-        r"[?&](?i:sig|signature|x-amz-signature|x-goog-signature|x-amz-security-token)=(?P<secret>[A-Za-z0-9%+/=_-]{20,})",
+        _PARAMETER + r"(?i:sig|signature|x-amz-signature|x-goog-signature|x-amz-security-token)="
+        r"(?P<secret>[A-Za-z0-9%+/=_-]{20,})",
         ("sig=", "signature=", "x-amz-security-token="),
         _is_value,
     ),

@@ -126,6 +126,8 @@ PLACES: list[tuple[str, str]] = [
     *((f"https://h.example/x?{name}={{}}", WORDS[:20]) for name in ("sig", "signature")),
     *((f"https://h.example/x?y=1&X-{name}={{}}", WORDS[:20]) for name in ("Amz-Signature", "Goog-Signature")),
     ("https://h.example/x?y=1&X-Amz-Security-Token={}", WORDS[:20]),
+    *((f"https://h.example/x?y=1{sign}X-Amz-Signature={{}}", WORDS[:20]) for sign in ("\\u0026", "&amp;")),
+    *((f"https://h.example/x?y=1{sign}password={{}}", "tiger") for sign in ("\\u0026", "&amp;")),
     *((f"x --{name}={{}}", "tiger") for name in _OPTIONS),
     ("x --password {}", "Tr!ub-dor"),
     ("mariadb -u jo -p{} app", "tiger"),
