@@ -37,7 +37,6 @@ _SHORT = 4096
 # What was taken out may have hidden where a word begins or ends.
 _ROUNDS = 4
 _MIN_NAME = 16  # the shortest name of a field that a detector is asked about
-_MAX_CONTINUATION = 3  # bytes of a character behind its first
 
 
 class Redaction:
@@ -100,7 +99,7 @@ class Redaction:
 
     def _fields(self, value: dict[str, Any], is_event: bool) -> dict[str, Any]:
         clean: dict[str, Any] = {}
-        named = value.get("name", value.get("key")) if "value" in value else None
+        named = value.get("name", value.get("key"))
         for name, item in value.items():
             is_short = len(name) < _MIN_NAME and (is_event or not self._rules)
             shown = name if is_short else self.text(name, rules=not is_event)
@@ -128,7 +127,7 @@ class Redaction:
         place, kept = 0, []
         taken: list[tuple[int, int]] | None = None
         for match in rule.pattern.finditer(data):
-            found = _whole_characters(data, match.span(), place)
+            found = match.span()  # of whole characters: of nothing else can RE2 make one
             if any(_is_part(data, found, put) for put in self._puts):
                 continue
             if taken is None:
@@ -149,8 +148,7 @@ class Redaction:
                 continue
             if detector.confirms is not None and not detector.confirms(match.group(), secret, data[end : end + 1]):
                 continue
-            start, end = _whole_characters(data, (start, end), place)
-            kept += [data[place:start], self._placeholder(detector.kind, data[start:end])]
+            kept += [data[place:start], self._placeholder(detector.kind, secret)]
             place = end
         return b"".join((*kept, data[place:])) if kept else data
 
@@ -177,7 +175,7 @@ class _Rule(NamedTuple):
 def _is_part(data: bytes, found: tuple[int, int], put: bytes) -> bool:
     """Whether what was found is nothing but a part of what a rule has put there."""
     start, end = found
-    return data.find(put, max(0, end - len(put)), start + len(put)) >= 0
+    return put in data[max(0, end - len(put)) : start + len(put)]
 
 
 def _left_of(found: tuple[int, int], taken: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -194,16 +192,6 @@ def _left_of(found: tuple[int, int], taken: list[tuple[int, int]]) -> Iterator[t
         start = last
     if start < end:
         yield start, end
-
-
-def _whole_characters(data: bytes, span: tuple[int, int], least: int) -> tuple[int, int]:
-    """The span without half a UTF-8 character at either end; it begins at `least` or behind it."""
-    start, end = span
-    while start > least and span[0] - start < _MAX_CONTINUATION and start < len(data) and data[start] & 0xC0 == 0x80:
-        start -= 1
-    while end < len(data) and end - span[1] < _MAX_CONTINUATION and data[end] & 0xC0 == 0x80:
-        end += 1
-    return max(start, least), end
 
 
 class UnusablePattern(ValueError):

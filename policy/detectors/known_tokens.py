@@ -31,7 +31,8 @@ def _tokens(kind: str, *known: tuple[str, str], word: bool = False) -> Detector:
     return Detector(kind, pattern, tuple(start.lower() for starts, _ in known for start in starts.split()))
 
 
-_KEY_BODY = r"(?:[A-Za-z0-9+/=\s,]|\\[nr]|[\"'])"
+# Also as a text in a program or in JSON, in which ends of lines and quotes are escaped, maybe more than once.
+_KEY_BODY = r"[A-Za-z0-9+/=\s,\\\"']"
 
 KNOWN_TOKENS: tuple[Detector, ...] = (
     Detector(

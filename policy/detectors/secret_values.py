@@ -82,7 +82,7 @@ def is_stand_in(value: bytes) -> bool:
 def is_computed(match: bytes, value: bytes, behind: bytes) -> bool:
     """True for a call, a subscript, an attribute: the code that gets a secret, and not the secret. `match` is all that
     was found, `behind` the byte after it."""
-    if behind in {b"(", b"["} and not match.endswith((b'"', b"'")):
+    if behind in {b"(", b"["}:
         return True
     if b'"' in match or b"'" in match:
         return False

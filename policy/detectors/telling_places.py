@@ -59,8 +59,7 @@ def _names_password(match: bytes, secret: bytes, behind: bytes) -> bool:
 
 
 def _name(match: bytes) -> bytes:
-    found = re.match(rb"[\w.-]*", match)
-    return b"" if found is None else found.group()
+    return b"".join(re.findall(rb"^[\w.-]+", match))
 
 
 def _is_random(_match: bytes, secret: bytes, _behind: bytes) -> bool:
@@ -71,8 +70,8 @@ def _is_value(_match: bytes, secret: bytes, _behind: bytes) -> bool:
     return not is_stand_in(secret)
 
 
-def _is_option(match: bytes, secret: bytes, behind: bytes) -> bool:
-    if is_stand_in(secret) or secret.startswith(b"-") or behind in {b"(", b"["}:
+def _is_option(match: bytes, secret: bytes, _behind: bytes) -> bool:
+    if is_stand_in(secret) or secret.startswith(b"-"):
         return False
     # Without a sign between them the next word may be anything, as in a help text.
     return b"=" in match[: -len(secret)] or is_mixed(secret) or is_password(secret)
@@ -96,6 +95,8 @@ _BEFORE_QUOTE = rf"{_QUOTE}\s{{0,8}}(?:=>|:=|=|:)\s{{0,8}}"
 _SETS = r"(?:\\{0,7}[\"']|[:=]| [:=])[:=\s\"'\\]{0,12}"
 """The same, where nothing else stands behind the name."""
 _SLASHES = r"(?://|\\{1,7}/\\{1,7}/)"
+_PARAMETER = r"(?:[?&]|\\{1,7}u0026|&amp;)"
+"""What stands before a parameter of a URL; `&` is also met as JSON for web pages and XML have it."""
 _TO_QUOTE = r"(?P<secret>[^\s\"'\\`]{3,})"
 _IN_LINE = r"(?:[^\n;|]|\\\n)*?"
 
@@ -156,7 +157,7 @@ TELLING_PLACES: tuple[Detector, ...] = (
     ),
     Detector(
         "secret",
-        rf"(?i:(?:[?&]|{EDGE}(?:user|dbname|host|hostaddr|port|sslmode)=[^\s;&\"',()]+[ \t]{{1,4}})"
+        rf"(?i:(?:{_PARAMETER}|{EDGE}(?:user|dbname|host|hostaddr|port|sslmode)=[^\s;&\"',()]+[ \t]{{1,4}})"
         r"(?:password|passwd|pwd)=)"
         r"(?P<secret>[^\s&\"',;()\\]+)",
         ("password=", "passwd=", "pwd="),
@@ -164,7 +165,8 @@ TELLING_PLACES: tuple[Detector, ...] = (
     ),
     Detector(
         "secret",
-        r"[?&](?i:sig|signature|x-amz-signature|x-goog-signature|x-amz-security-token)=(?P<secret>[A-Za-z0-9%+/=_-]{20,})",
+        _PARAMETER + r"(?i:sig|signature|x-amz-signature|x-goog-signature|x-amz-security-token)="
+        r"(?P<secret>[A-Za-z0-9%+/=_-]{20,})",
         ("sig=", "signature=", "x-amz-security-token="),
         _is_value,
     ),

@@ -30,6 +30,7 @@ def test_a_file_by_its_form() -> None:
 
 def test_a_command_is_its_line_its_shell_and_its_directory() -> None:
     assert of_line(" ls  -l\ta ") == ("command", "bash", "/w", "ls -l a")
+    assert canonical_form(CommandFacts("ls  -l a", "/w"), "posix") == of_line("ls -l a")
     assert of_line("ls  'a  b' ")[3] == "ls  'a  b' "
     assert [of_line(line)[3] for line in ("ls\na", "ls  a;b", "'  a")] == ["ls\na", "ls  a;b", "'  a"]
 

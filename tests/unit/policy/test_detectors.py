@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from policy.detectors.secret_values import entropy, is_password, is_random
 from policy.detectors.shipped import DETECTORS
 from policy.redaction import PLACEHOLDER, Redaction
-from tests.unit.policy.secret_samples import HARMLESS, HEX, LETTERS, PLACES, TOKENS, b64, pem
+from tests.unit.policy.harmless_samples import HARMLESS, HARMLESS_FIELDS
+from tests.unit.policy.secret_places import FIELDS, KEYS, PLACES
+from tests.unit.policy.secret_samples import LETTERS, MARKED, TOKENS, WITHIN_WORDS, b64, pem
 
 REDACTION = Redaction(key=lambda: b"k" * 32)
 KNOWN = [(kind, token) for kind, tokens in TOKENS.items() for token in tokens]
+SAMPLES = tuple(f"tests/unit/policy/{name}.py" for name in ("secret_samples", "secret_places"))
 # Text with {} where a secret stands, as it is met.
 SURROUNDINGS = [
     "{}",
@@ -49,12 +52,21 @@ def found(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "token"), KNOWN)
-@pytest.mark.parametrize("surrounding", SURROUNDINGS)
-def test_a_known_token_is_found_wherever_it_stands(kind: str, token: str, surrounding: str) -> None:
-    text = surrounding.replace("{}", token).replace("{{", "{").replace("}}", "}")
-    clean = REDACTION.text(text)
-    assert token not in clean
-    assert kind in found(text)
+def test_a_known_token_is_found_wherever_it_stands(kind: str, token: str) -> None:
+    for surrounding in SURROUNDINGS:
+        text = surrounding.replace("{}", token).replace("{{", "{").replace("}}", "}")
+        assert token not in REDACTION.text(text)
+        assert kind in found(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "body"), [(kind, start, body) for kind, starts, body in MARKED for start in starts.split()]
+)
+def test_a_token_is_as_long_as_its_service_makes_it(kind: str, start: str, body: str) -> None:
+    assert found(f"x {start}{body} y") == found(f"+{start}{body}\\n") == [kind]
+    assert found(f"x {start}{body[:-1]} y") == []
+    assert found(f"x {start[:-1]} {body} y") == []
+    assert found(f"q{start}{body}") == ([] if start in WITHIN_WORDS.split() else [kind])
 
 
 @pytest.mark.parametrize(("place", "secret"), PLACES)
@@ -62,6 +74,7 @@ def test_a_secret_is_given_away_by_its_place(place: str, secret: str) -> None:
     for text in (place.format(secret), f"a\n{place.format(secret)}\nb"):
         clean = REDACTION.text(text)
         assert secret not in clean
+        assert found(text) == ["private-key" if secret.startswith(b64("---")) else "secret"]
         before, _, after = place.replace("{{", "{").replace("}}", "}").partition("{}")
         assert clean.replace(re.search(PLACEHOLDER, clean)[0], "{}") == text.replace(secret, "{}"), (before, after)  # type: ignore[index]  # it is there, or the line above has failed
 
@@ -81,26 +94,26 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert REDACTION.text(f"a\n  {text}\nb") == f"a\n  {text}\nb"
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "secret"),
-    [
-        ("password", "hunter2hunter", "hunter2hunter"),
-        ("dbPassword", "Tr0ub4dor&3", "Tr0ub4dor&3"),
-        ("api_key", LETTERS[:24], LETTERS[:24]),
-        ("X-Api-Key", LETTERS[:24], LETTERS[:24]),
-        ("access_token", HEX, HEX),
-        ("Authorization", f"Bearer {LETTERS[:24]}", LETTERS[:24]),
-        ("authorization", f"Basic {b64('jo:hunter2')}", b64("jo:hunter2")),
-        ("Cookie", f"a=b; s={LETTERS[:24]}", LETTERS[:24]),
-        ("auth", b64("jo:hunter2"), b64("jo:hunter2")),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "secret"), FIELDS)
 def test_a_field_gives_its_value_away(name: str, value: str, secret: str) -> None:
     for shape in ({name: value}, {"a": [{name: [value]}]}, {"name": name, "value": value}):
         clean = REDACTION.value(shape)
         assert secret not in json.dumps(clean)
         assert json.dumps(shape).replace(json.dumps(value), '""').count('"') == json.dumps(clean).count('"')
     assert REDACTION.value({name: f"${{{name}}}"}) == {name: f"${{{name}}}"}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_key_is_one_however_its_name_is_spelled(kind: str) -> None:
+    for name in (f"{kind}{joint}{key}" for joint in ("", "_", "-", ".") for key in ("key", "KEY")):
+        assert found(f"my_{name}={LETTERS[:24]}") == found(f"{name}: '{LETTERS[:24]}'") == ["secret"]
+        assert LETTERS[:24] not in json.dumps(REDACTION.value({name: LETTERS[:24]}))
+    assert found(f"{kind}_keyboard: {LETTERS[:15]}") == []
+
+
+@pytest.mark.parametrize(("name", "value"), HARMLESS_FIELDS)
+def test_a_field_with_a_value_that_is_no_secret_keeps_it(name: str, value: str) -> None:
+    assert REDACTION.value({name: value}) == {name: value}
 
 
 @pytest.mark.parametrize("name", ["tokens", "password_hint", "token_url", "secretName", "id", "authors"])
@@ -131,7 +144,11 @@ def test_a_private_key_in_a_diff_is_found() -> None:
 
 def test_a_private_key_that_is_cut_off_is_found() -> None:
     whole = pem()
-    assert LETTERS not in REDACTION.text(whole[: len(whole) * 2 // 3])
+    cut = whole[: len(whole) * 2 // 3]
+    quoted = "\n".join(f'"{line}\\n"' for line in cut.splitlines())
+    for text in (cut, quoted, json.dumps(cut), json.dumps(json.dumps(cut))):
+        assert LETTERS not in REDACTION.text(text)
+        assert found(text) == ["private-key"]
 
 
 def test_two_keys_are_two() -> None:
@@ -160,7 +177,7 @@ def test_this_repository_has_hardly_any() -> None:
     hits = [
         f"{name}:{number}"
         for name in listed.stdout.decode().split("\0")[:-1]
-        if Path(root, name).is_file() and name != "tests/unit/policy/secret_samples.py"
+        if Path(root, name).is_file() and not name.startswith(SAMPLES)
         for number, line in enumerate(Path(root, name).read_bytes().splitlines(), 1)
         if REDACTION.data(line) != line
     ]

@@ -4,39 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+import subprocess
+import sys
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from policy.bundle import RedactionRule
 from policy.problems import BundleProblems
 from policy.redaction import PLACEHOLDER, Redaction, UnusablePattern, rule_pattern
 from policy.validate import parse_bundle
 from tests.unit.policy.helpers import bundle_json
-from tests.unit.policy.secret_samples import LETTERS, PLACES, TOKENS, pem
-
-GITHUB = TOKENS["github-token"][0]
-SECRETS = [token for tokens in TOKENS.values() for token in tokens]
-PLACED = [(place, secret) for place, secret in PLACES if not place.startswith(("#", "*"))]
-CARD, PERSON = "4111-1111-1111-1111", "Müller"
-RULES = [RedactionRule("card", r"\b\d{4}-\d{4}-\d{4}-\d{4}\b", ""), RedactionRule("person", PERSON, "", "<somebody>")]
-
-
-def redaction(*rules: RedactionRule, key: bytes = b"k" * 32, detectors: bool = True) -> Redaction:
-    return Redaction(rules, key=lambda: key, detectors=detectors)
-
-
-def rule(pattern: str, replacement: str | None = None, rule_id: str = "r") -> RedactionRule:
-    return RedactionRule(rule_id, pattern, "", replacement)
-
-
-FULL = redaction(*RULES)
-PLAIN = st.text(st.sampled_from("abc .,;:=é€\n\t\"'{}[]0123456789-_/@"), max_size=40)
-SEEDS = st.sampled_from([*SECRETS, *(place.format(secret) for place, secret in PLACED), CARD, PERSON])
-TEXTS = st.lists(PLAIN | SEEDS | st.text(max_size=20), max_size=6).map("".join)
-
+from tests.unit.policy.redactions import CARD, FULL, GITHUB, PERSON, PLAIN, RULES, SECRETS, TEXTS, redaction, rule
+from tests.unit.policy.secret_samples import LETTERS, TOKENS, pem
 
 # What holds for any text
 
@@ -68,6 +48,7 @@ def test_what_holds_nothing_is_the_same_object() -> None:
     data, text = b"nothing here", "nothing here"
     assert FULL.data(data) is data
     assert FULL.text(text) is text
+    assert FULL.data(CARD.encode()).decode() == FULL.text(CARD) != FULL.text(CARD, rules=False) == CARD
 
 
 @given(PLAIN | TEXTS, PLAIN | TEXTS, st.sampled_from(SECRETS))
@@ -82,6 +63,19 @@ def test_a_made_up_placeholder_hides_nothing(before: str, secret: str) -> None:
             assert secret not in FULL.text(text)
 
 
+def test_what_stands_beside_a_made_up_placeholder_is_found() -> None:
+    trick = "[redacted:secret:abcdef]"
+    for text in (f"postgres://app:{trick}hunter2@db", f"--token={trick} --token=hunter2", f"x://h?pwd={trick}hunter2"):
+        assert "hunter2" not in FULL.text(text)
+    for value in (f"{GITHUB}-hunter2", f"hunter2-{trick}", f"{trick}1hunter2"):
+        assert re.fullmatch(PLACEHOLDER, FULL.value({"password": value})["password"])
+    assert FULL.value({"password": trick}) == {"password": trick}
+
+
+def test_what_is_no_secret_hides_none_behind_it() -> None:
+    assert FULL.text("password: $DB_PASSWORD\npassword: Tr0ub4dor&3").startswith("password: $DB_PASSWORD\npassword: [")
+
+
 def test_a_match_that_holds_a_placeholder_loses_all_else() -> None:
     whole = redaction(rule("employee: .*"))
     shown = whole.text("employee: Jo [redacted:x:000000] Doe\nnext")
@@ -89,6 +83,8 @@ def test_a_match_that_holds_a_placeholder_loses_all_else() -> None:
     assert "Doe" not in shown
     assert re.fullmatch(rf"{PLACEHOLDER}\[redacted:x:000000\]{PLACEHOLDER}\nnext", shown)
     assert whole.text(shown) == shown
+    two = redaction(rule("employee: .*"), key=b"k").text("employee: [redacted:x:000000] Jo [redacted:x:000000]\nx")
+    assert re.fullmatch(rf"({PLACEHOLDER}){{4}}\nx", two)
 
 
 @pytest.mark.parametrize("pattern", ["[a-z]+", "redacted", r"[0-9a-f]{6}", ":", r"\[", r"\]", "(?s).+", r"[^ ]+"])
@@ -118,6 +114,7 @@ def test_the_same_value_has_the_same_placeholder_and_another_has_another() -> No
 
 def test_another_key_has_other_placeholders() -> None:
     assert redaction(key=b"1" * 32).text(GITHUB) != redaction(key=b"2" * 32).text(GITHUB)
+    assert redaction(key=b"1" * 100).text(GITHUB) != redaction(key=b"2" * 100).text(GITHUB)
 
 
 def test_the_key_is_asked_for_once_and_only_when_it_is_needed() -> None:
@@ -205,6 +202,19 @@ def test_what_one_rule_puts_is_not_put_again_by_the_next_pass() -> None:
     shown = counting.text("some 5 of 7")
     assert shown == "somebody #1 of #1"
     assert counting.text(shown) == shown
+    assert counting.text("#1 and 5") == "#1 and #1"
+    assert counting.text("#12 and 1") == "##1 and #1"
+
+
+def test_half_a_surrogate_pair_is_text_like_any_other() -> None:
+    assert redaction(rule("a.b", "#")).text("xa\ud800b\udfff") == "x#\udfff"
+    assert redaction(rule("Jo", "\ud800")).text("Jo") == "?"
+    assert re.fullmatch(PLACEHOLDER, FULL.value({"password": "\ud800hunter2hunter"})["password"])
+
+
+def test_a_rule_that_finds_places_and_no_text_takes_nothing() -> None:
+    for text in ("ab", "é a€", "a\ud800b", ""):
+        assert redaction(rule(r"\b", "#")).text(text) == text
 
 
 def test_an_empty_replacement_takes_the_text_away() -> None:
@@ -216,60 +226,9 @@ def test_the_detectors_can_be_switched_off_and_the_rules_stay() -> None:
     assert only.text(f"{GITHUB} {PERSON}") == f"{GITHUB} <somebody>"
     assert only.value({"password": "hunter2hunter"}) == {"password": "hunter2hunter"}
     assert redaction(detectors=False).concerns(GITHUB.encode()) is False
-
-
-# JSON
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | TEXTS,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(TEXTS | st.sampled_from(["password", "name", "value"]), inner)
-    ),
-    max_leaves=8,
-)
-
-
-def shape(value: Any) -> Any:
-    """The value without its texts."""
-    if isinstance(value, dict):
-        return [shape(item) for item in value.values()]
-    return [shape(item) for item in value] if isinstance(value, list) else "" if isinstance(value, str) else value
-
-
-@given(JSON)
-def test_json_keeps_its_shape(value: Any) -> None:
-    clean = FULL.value(value)
-    assert shape(clean) == shape(value)
-    assert FULL.value(clean) == clean
-
-
-@given(JSON)
-def test_what_surely_holds_nothing_holds_nothing(value: Any) -> None:
-    only = redaction()
-    if not only.concerns(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")):
-        assert only.value(value) == value
-
-
-def test_fields_that_a_rule_makes_the_same_stay_two() -> None:
-    assert redaction(rule(r"\d+", "#")).value({"12": "a", "34": "b"}) == {"#": "a", "#'": "b"}
-
-
-def test_in_an_event_the_hosts_own_numbers_stay() -> None:
-    digits = redaction(rule(r"\d+", "#"))
-    event = {"eventId": "12", "outputSha256": "34", "timestamp": "56", "payload": {"id": "78", "text": "90"}}
-    assert digits.value(event, is_event=True) == {**event, "payload": {"id": "78", "text": "#"}}
-    assert digits.value(event)["eventId"] == "#"
-
-
-@pytest.mark.parametrize("name", ["id", "clientId", "X-Request-Hash", "timestamp", "severity"])
-def test_no_name_of_a_field_hides_a_token(name: str) -> None:
-    """A model chooses the names in its arguments."""
-    for is_event in (False, True):
-        assert GITHUB not in json.dumps(FULL.value({"a": [{name: GITHUB}], name: [GITHUB]}, is_event=is_event))
-
-
-def test_a_tuple_is_a_list_like_any_other() -> None:
-    assert FULL.value({"a": (GITHUB, 1)}) == {"a": [FULL.text(GITHUB), 1]}
+    assert only.concerns(b"nothing") is only.has_rules is True
+    assert redaction().concerns(b"nothing") is redaction().has_rules is False
+    assert redaction().concerns(GITHUB.encode()) is True
 
 
 # How much work it is
@@ -297,3 +256,32 @@ def test_many_secrets_in_one_text() -> None:
     text = f"{GITHUB}\n{pem()}\n" * 2000
     clean = FULL.text(text)
     assert clean.count("[redacted:github-token:") == clean.count("[redacted:private-key:") == 2000
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["nothing"] * 20, 17),
+        (["a" * 4096, "a" * 4097], 2),
+        (["a" * 4096], None),
+        (["nothing", GITHUB], 2),
+        (["nothing", "AKIA" + "QRSTUVWX23456YZA"], 2),
+    ],
+)
+def test_the_engine_is_loaded_when_it_is_worth_it(texts: list[str], expected: int | None) -> None:
+    """A start has few texts, most of them short and without any secret, and does not wait for RE2."""
+    program = """
+import json, sys
+from policy.redaction import Redaction
+one, loaded = Redaction(key=lambda: b"k" * 32), []
+for place, text in enumerate(json.load(sys.stdin), 1):
+    clean = one.text(text)
+    loaded += [place] * ("re2" in sys.modules)
+print(json.dumps([loaded[:1], clean]))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], input=json.dumps(texts), capture_output=True, text=True, check=True
+    )
+    first, clean = json.loads(run.stdout)
+    assert first == ([] if expected is None else [expected])
+    assert clean == redaction().text(texts[-1])

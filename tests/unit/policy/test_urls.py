@@ -231,6 +231,12 @@ def test_the_deciding_entry_is_named() -> None:
     assert decide("https://a.cdn.example", **RULES)[1] == "capabilities[Network.Http].allowedDomains: *.cdn.example"
 
 
+def test_an_address_is_blocked_by_the_entry_for_itself_and_by_one_that_can_not_be_read() -> None:
+    rule = "capabilities[Network.Http].blockedDomains"
+    assert decide("http://1.2.3.4/", blockedDomains=["[::ffff:1.2.3.4]", "1.2.3.4"]) == ("DENIED", f"{rule}: 1.2.3.4")
+    assert decide("http://1.1.1.1/", blockedDomains=["http://x/"]) == ("DENIED", f"{rule}: http://x/")
+
+
 def test_lists_that_are_empty_or_unreadable() -> None:
     assert decide("https://example.com", allowedDomains=[])[0] == "DENIED"
     assert decide("https://example.com", blockedDomains=[])[0] == "ALLOWED"
@@ -290,6 +296,8 @@ LABEL = "a" * 63
         ("0X7F.1", "127.0.0.1"),
         ("1.x.2", None),
         ("x.1", None),
+        ("1_0.2.3.4", None),
+        ("0x1_0.1", None),
         ("1.0x.1", "1.0.0.1"),
         ("1.2.3.4.5", None),
         ("1.2.3.4.0", None),
@@ -349,6 +357,13 @@ def test_domain_rules_have_one_spelling(entry: str, expected: str | None) -> Non
     except UrlProblem:
         found = None
     assert found == expected
+
+
+def test_an_entry_with_a_port_is_said_to_be_no_name() -> None:
+    with pytest.raises(UrlProblem, match="'a:1' is not a host name"):
+        canonical_domain("a:1")
+    with pytest.raises(UrlProblem, match="is not an IPv6 address"):
+        canonical_domain("a:1:2")
 
 
 def test_a_star_covers_names_and_no_addresses() -> None:

@@ -1,0 +1,90 @@
+"""Secrets taken out of JSON: texts, names of fields, what these give away, what is the host's own (AH 8.7)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.redaction import PLACEHOLDER
+from tests.unit.policy.redactions import FULL, GITHUB, TEXTS, redaction, rule
+from tests.unit.policy.secret_samples import LETTERS
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(TEXTS | st.sampled_from(["password", "name", "value"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+HOSTS_OWN = (
+    "eventId", "callIds", "outputSha256", "policyHash", "timestamp", "startTimestamp", "eventType", "component",
+    "severity", "id",
+)  # fmt: skip
+
+
+def shape(value: Any) -> Any:
+    """The value without its texts."""
+    if isinstance(value, dict):
+        return [shape(item) for item in value.values()]
+    return [shape(item) for item in value] if isinstance(value, list) else "" if isinstance(value, str) else value
+
+
+@given(JSON)
+def test_json_keeps_its_shape(value: Any) -> None:
+    clean = FULL.value(value)
+    assert shape(clean) == shape(value)
+    assert FULL.value(clean) == clean
+
+
+@given(JSON)
+def test_what_surely_holds_nothing_holds_nothing(value: Any) -> None:
+    only = redaction()
+    if not only.concerns(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")):
+        assert only.value(value) == value
+
+
+def test_fields_that_a_rule_makes_the_same_stay_two() -> None:
+    assert redaction(rule(r"\d+", "#")).value({"12": "a", "34": "b"}) == {"#": "a", "#'": "b"}
+
+
+def test_in_an_event_the_hosts_own_numbers_stay() -> None:
+    digits = redaction(rule(r"\d+", "#"))
+    event = {**dict.fromkeys(HOSTS_OWN, "12"), "payload": {"id": "78", "text": "90"}, "a_long_name_of_2024": 1}
+    assert digits.value([event], is_event=True) == [{**event, "payload": {"id": "78", "text": "#"}}]
+    assert digits.value({"a": [["90"], {"b": event}]}, is_event=True)["a"][1]["b"]["eventId"] == "12"
+    changed = digits.value(event)
+    assert {changed[name.replace("256", "#")] for name in HOSTS_OWN} == {"#"}
+    assert "a_long_name_of_#" in changed
+
+
+def test_a_value_is_told_by_the_name_that_stands_beside_it() -> None:
+    for name in ("name", "key"):
+        shown = FULL.value({name: "DB_PASSWORD", "value": "hunter2hunter", "note": "hunter2hunter"})
+        assert re.fullmatch(PLACEHOLDER, shown.pop("value"))
+        assert shown == {name: "DB_PASSWORD", "note": "hunter2hunter"}
+    for other in ({"name": 5}, {"name": "x"}, {}):
+        assert FULL.value({**other, "value": "hunter2hunter"}) == {**other, "value": "hunter2hunter"}
+
+
+def test_a_secret_may_be_the_name_of_a_field() -> None:
+    for name in ("xoxb-" + LETTERS[:11], GITHUB):
+        for is_event in (False, True):
+            assert name not in json.dumps(redaction().value({"a": {name: 1}}, is_event=is_event))
+
+
+@pytest.mark.parametrize("name", ["id", "clientId", "X-Request-Hash", "timestamp", "severity"])
+def test_no_name_of_a_field_hides_a_token(name: str) -> None:
+    """A model chooses the names in its arguments."""
+    for is_event in (False, True):
+        assert GITHUB not in json.dumps(FULL.value({"a": [{name: GITHUB}], name: [GITHUB]}, is_event=is_event))
+
+
+def test_a_tuple_is_a_list_like_any_other() -> None:
+    assert FULL.value({"a": (GITHUB, 1)}) == {"a": [FULL.text(GITHUB), 1]}
