@@ -17,14 +17,16 @@ TABLE = Path(__file__).parent / "tables" / "problems.txt"
 
 
 def said(raw: Any) -> list[str]:
-    """What is said of a bundle, as it is shown."""
-    with pytest.raises(BundleProblems) as caught:
+    """What is said of a bundle, as it is shown; nothing where it is good."""
+    try:
         parse_bundle(raw)
-    return [str(one) for one in caught.value.problems]
+    except BundleProblems as found:
+        return [str(one) for one in found.problems]
+    return []
 
 
 def rows() -> list[tuple[dict[str, Any], list[str]]]:
-    """Changed fields, and the lines below them."""
+    """Changed fields, and the problems that stand below them."""
     found: list[tuple[dict[str, Any], list[str]]] = []
     for line in TABLE.read_text("utf-8").splitlines():
         if line.startswith("{"):
