@@ -26,7 +26,6 @@ _SAME = re.compile(
     r"|(?<=[A-Za-z0-9_-])=(?!=)"  # an assignment, an option's value
     r"|(?<![^\s;&|(])!=?(?=\s)"
     r"|[*?](?![*?(])"
-    r"|\)"
 )
 _NUMBERS = re.compile(
     r"(?:^|[\s;&|(])(?:LINES|COLUMNS|KEYTIMEOUT|LISTMAX|FUNCNEST|DIRSTACKSIZE|LOGCHECK|ERRNO|BAUD|PERIOD|TTYIDLE|SHLVL)"
@@ -34,7 +33,7 @@ _NUMBERS = re.compile(
 )
 """Assignments of anything else than digits to what zsh keeps as a number."""
 _NUMERIC_TESTS = words("-eq -ne -lt -le -gt -ge -t")
-_NUMERIC_FORMAT = re.compile(r"%[^%A-Za-z]*(?:\*|[^%bcqs(])")
+_NUMERIC_FORMAT = re.compile(r"%[^%A-Za-z]*[^%bcqs(]")
 _TAKES_NUMBERS = words("exit return break continue shift logout bye")
 _OWN = re.compile(r"[({}*?\[\]^#~!$`=]")
 
@@ -52,12 +51,13 @@ def note_zsh_differences(text: str, found: Findings) -> None:
 def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], found: Findings) -> None:
     """Notes where zsh takes a command's arguments in another way than bash: its builtins evaluate what bash's take for
     plain numbers, and a subscript in one runs substitutions; its `time` has no options, so the next word is started."""
-    if name == "time" and any(one is None or one.startswith("-") for one in arguments[:1]):
+    first = arguments[0] if arguments else ""
+    if name == "time" and (first is None or first.startswith("-")):
         found.doubt("time has no options in zsh")
     if name in {"test", "["}:
         evaluates = any(one in _NUMERIC_TESTS for one in arguments)
     elif name == "printf":
-        evaluates = any(one is None or _NUMERIC_FORMAT.search(one) for one in arguments[:1])
+        evaluates = first is None or _NUMERIC_FORMAT.search(first) is not None
     else:
         evaluates = name in _TAKES_NUMBERS
     if evaluates and any(one is None or "[" in one for one in arguments):

@@ -139,6 +139,11 @@ def test_a_script_of_sed_has_a_limit_which_no_bundle_lifts() -> None:
     assert afresh("sed '" + "p\n" * 4_001 + "p' a").unread
 
 
+def test_a_variable_that_is_set_has_a_name_of_256_characters_at_most() -> None:
+    assert afresh("A" * 256 + "=x ls").dynamic == ()
+    assert afresh("A" * 257 + "=x ls").dynamic == ("sets a variable whose name is longer than 256 characters",)
+
+
 @pytest.mark.parametrize("name", ["cmd", "powershell"])
 @pytest.mark.parametrize("line", ["dir " + "a " * 5_000, "dir " + "a" * 200_000])
 def test_lines_of_windows_shells_have_limits_too(name: ShellName, line: str) -> None:
