@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from policy.facts import OsFamily
 
-BUILTIN_NAMES = ("read-only", "workspace", "ci", "full")
 DEFAULT_LIFETIME_S = 24 * 3600
 _CHANGING = frozenset({"File.Write", "File.Delete"})
 

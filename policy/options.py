@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from policy.facts import ActionFacts, CommandFacts, OsFamily, UrlFacts
@@ -62,7 +63,10 @@ NETWORK_SUBCOMMANDS: dict[str, frozenset[str]] = {
 }
 """Subcommands for which a program of other uses goes to the network."""
 _OF_TWO_WORDS = frozenset(one.split()[0] for known in NETWORK_SUBCOMMANDS.values() for one in known if " " in one)
-_TAKES_A_VALUE = frozenset({"-C", "-c", "--prefix", "--directory"})
+_TAKES_A_VALUE = words("-C -c --prefix --directory")
+_TAKES_NONE = words("-q -v -y -s -P -p --quiet --verbose --yes --silent --no-pager --paginate --no-optional-locks")
+_PYTHON_VALUED = re.compile(r"-[^-cmWX]*([cmWX])(.*)", re.DOTALL)
+"""A cluster of Python's short options up to the one that takes the rest, or the next word, for its value."""
 _NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
 
 
@@ -162,23 +166,41 @@ def _network_program(one: SimpleCommand, shell: ShellName) -> str | None:
     known = NETWORK_SUBCOMMANDS.get(name) or NETWORK_SUBCOMMANDS.get(name.rstrip("0123456789."))
     if known is None:
         return None
-    told = ""
+    told, may_be_value = "", False
     arguments = iter(rest)
     for argument in arguments:
+        if argument is None:
+            return f"{name} with a subcommand that is only known when it runs"
         if argument in _TAKES_A_VALUE:
             next(arguments, None)
-        elif argument is None or not argument.startswith("-"):
-            told = f"{told} {argument}".strip()
-            if told in known or told not in _OF_TWO_WORDS:
-                return f"{name} {told}" if told in known else None
+        elif argument.startswith(("-", "+")):  # `+` is the toolchain of cargo
+            may_be_value = argument.startswith("-") and "=" not in argument and argument not in _TAKES_NONE
+        else:
+            longer = f"{told} {argument}".strip()
+            if longer in known:
+                return f"{name} {longer}"
+            if longer in _OF_TWO_WORDS:
+                told = longer
+            elif not may_be_value:
+                return None
+            may_be_value = False
     return None
 
 
 def _module(name: str, rest: tuple[str | None, ...]) -> tuple[str, tuple[str | None, ...]]:
     """The module that Python is told to run, and its arguments, in place of Python's own."""
-    for place, argument in enumerate(rest[:-1]):
+    arguments = iter(rest)
+    for argument in arguments:
         if argument is None or not argument.startswith("-"):
             break
-        if not argument.startswith("--") and argument.endswith("m"):
-            return rest[place + 1] or name, rest[place + 2 :]
+        valued = _PYTHON_VALUED.fullmatch(argument)
+        if valued is None:
+            if argument == "--check-hash-based-pycs":
+                next(arguments, None)
+            continue
+        value = valued[2] or next(arguments, None)
+        if valued[1] == "m":
+            return value or name, tuple(arguments)
+        if valued[1] == "c":
+            break
     return name, rest

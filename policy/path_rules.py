@@ -30,8 +30,7 @@ def path_rules(case: Case) -> Decision | str | None:
     """Scope of File.* and uploads: blocked first, for the spelling and for the real place; allowed by the real place
     only."""
     entry, facts, os = case.entry, case.facts, case.os
-    if not isinstance(facts, PathFacts):
-        return denied(entry.name, where(entry), "the call's facts do not fit the capability")
+    assert isinstance(facts, PathFacts)  # noqa: S101  the table of rules is keyed by this type
     for spelling in (facts.requested, facts.absolute, facts.real_path):
         problem = problem_with(spelling, os)
         if problem:

@@ -38,7 +38,7 @@ def judge_arguments(program: str, args: list[Word], found: Findings, base: str |
         _options(family, args, found)
     if family == "tar":
         _tar(args, found, drives=on_windows)
-    judge = _ARGUMENT_JUDGES.get(family) or _ARGUMENT_JUDGES.get(base)
+    judge = _ARGUMENT_JUDGES.get(family)
     if judge is not None:
         judge(base, args, found)
 

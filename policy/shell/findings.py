@@ -16,7 +16,7 @@ class Opaque(NamedTuple):
 
     program: str
     what: str
-    in_line: bool = False
+    in_line: bool
 
     def __str__(self) -> str:
         if self.in_line:

@@ -34,12 +34,11 @@ _COMMAND = "|".join(
 _STEP = re.compile(
     rf"[\s;]*{_ADDRESS}(?:\{{|(?:{_COMMAND}|:\s*[A-Za-z0-9_]+|[bt]\s*[A-Za-z0-9_]*)[ \t]*(?=[;\n}}]|\Z)|\}})"
 )
-_TEXT = re.compile(rf"\s*{_ADDRESS}[aic](?:[^\\\n]|\\[\s\S])*")
-"""Text to insert runs to the end of the line, so it is alone or last."""
+_REST = re.compile(rf"[\s;]*(?:{_ADDRESS}[aic](?:[^\\\n]|\\[\s\S])*)?")
+"""Nothing, or text to insert, which runs to the end of the line and so is alone or last."""
 _MAX_ENDS = 4_000
 _ENDS = ";{}\n"
-_BLANK = re.compile(r"[\s;]*")
-_ADDRESSES = re.compile(r"(?:[0-9$,!+~\sI]|/(?:\\.|[^/\\])*/)*", re.DOTALL)
+_ADDRESSES = re.compile(r"(?:[0-9$,!+~\sI]|/[^/]*/)*")
 _SEVERAL = re.compile(r"[;{}\\\n]")
 _FLAGS_THEN_WRITE = re.compile(r"[gpiIm0-9]*w")
 
@@ -79,8 +78,7 @@ def _may_write(name: str) -> bool:
     """Whether the name of a file is a script, too, that writes a file: elsewhere, or what a substitution leaves."""
     if _SEVERAL.search(name):
         return True
-    addresses = _ADDRESSES.match(name)
-    command = name[addresses.end() :] if addresses else name
+    command = _ADDRESSES.sub("", name, count=1)
     if command.startswith(("w", "W")):
         target = command[1:].lstrip()
         return target.startswith(("/", "~")) or ".." in target.split("/")
@@ -91,12 +89,9 @@ def _may_write(name: str) -> bool:
 def is_plain(script: str) -> bool:
     """Whether a script only reads and edits."""
     place = 0
-    while True:
-        blank = _BLANK.match(script, place)
-        place = blank.end() if blank else place
-        if place >= len(script) or _TEXT.fullmatch(script, place):
-            return True
+    while not _REST.fullmatch(script, place):
         step = _STEP.match(script, place)
         if step is None:
             return False
         place = step.end()
+    return True

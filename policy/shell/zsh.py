@@ -26,7 +26,6 @@ _SAME = re.compile(
     r"|(?<=[A-Za-z0-9_-])=(?!=)"  # an assignment, an option's value
     r"|(?<![^\s;&|(])!=?(?=\s)"
     r"|[*?](?![*?(])"
-    r"|\)"
 )
 _NUMBERS = re.compile(
     r"(?:^|[\s;&|(])(?:LINES|COLUMNS|KEYTIMEOUT|LISTMAX|FUNCNEST|DIRSTACKSIZE|LOGCHECK|ERRNO|BAUD|PERIOD|TTYIDLE|SHLVL)"
@@ -34,7 +33,7 @@ _NUMBERS = re.compile(
 )
 """Assignments of anything else than digits to what zsh keeps as a number."""
 _NUMERIC_TESTS = words("-eq -ne -lt -le -gt -ge -t")
-_NUMERIC_FORMAT = re.compile(r"%[^%A-Za-z]*(?:\*|[^%bcqs(])")
+_NUMERIC_FORMAT = re.compile(r"%[^%A-Za-z]*[^%bcqs(]")
 _EVALUATES = words("exit return break continue shift logout bye print zformat zregexparse")
 _OWN = re.compile(r"[({}*?\[\]^#~!$`=]")
 
@@ -52,14 +51,15 @@ def note_zsh_differences(text: str, found: Findings) -> None:
 def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], found: Findings) -> None:
     """Notes where zsh takes a command's arguments in another way than bash: its builtins evaluate what bash's take for
     plain numbers, and a subscript in one runs substitutions; its `time` has no options, so the next word is started."""
-    if name == "time" and (not arguments or arguments[0] is None or arguments[0].startswith("-")):
+    first = arguments[0] if arguments else ""
+    if name == "time" and (not first or first.startswith("-")):
         found.doubt("time without a plain command behind it")
     if name == "print" and any(one is None or (one.startswith("-") and "v" in one) for one in arguments):
         found.doubt("print may set a variable in zsh")
     if name in {"test", "["}:
         evaluates = any(one in _NUMERIC_TESTS for one in arguments)
     elif name == "printf":
-        evaluates = any(one is None or _NUMERIC_FORMAT.search(one) for one in arguments[:1])
+        evaluates = first is None or _NUMERIC_FORMAT.search(first) is not None
     else:
         evaluates = name in _EVALUATES
     if evaluates and any(one is None or "[" in one for one in arguments):

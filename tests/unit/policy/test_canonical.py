@@ -77,9 +77,10 @@ def test_a_file_is_where_it_really_is() -> None:
     assert of_path("/w/real", asked="/w/link") != of_path("/w/link")
 
 
+@pytest.mark.parametrize("shell", ["bash", "sh", "zsh"])
 @pytest.mark.parametrize("same", ["make all", "  make   all ", "make\tall", "make all\n"])
-def test_blanks_between_plain_words_do_not_count(same: str) -> None:
-    assert of_line(same) == of_line("make all")
+def test_blanks_between_plain_words_do_not_count(same: str, shell: ShellName) -> None:
+    assert of_line(same, shell) == of_line("make all", shell)
 
 
 @pytest.mark.parametrize(

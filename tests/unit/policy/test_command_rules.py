@@ -59,8 +59,12 @@ def test_five_reasons_are_told_and_advice_where_there_is_some() -> None:
     assert "; trap changes" in told
     assert "bind" not in told
     assert "startsPrograms" not in told
-    assert "startsPrograms" in judge("make", allowedCommands=["make"]).reason
-    assert "startsPrograms" not in judge("make", blockedCommands=["rm"]).reason
+    undecided = "the command cannot be decided: "
+    make = undecided + "make starts what the line does not show: the commands of its build files"
+    advice = "; startsPrograms in its commandPolicies entry would permit that"
+    assert judge("make", allowedCommands=["make"]).reason == make + advice
+    assert judge("make", blockedCommands=["rm"]).reason == make
+    assert judge("ls > ~x", allowedCommands=["ls"]).reason == undecided + "a redirection to somebody's home directory"
 
 
 @pytest.mark.parametrize("line", ["", " ", "\n\t", "ls \0"])
@@ -124,6 +128,8 @@ def test_names_are_compared_as_their_shell_does() -> None:
         ({"additionalArguments": True}, ["ls a b", 'ls "$x"'], []),
         ({}, ["ls a", 'ls "$x"'], []),
         ({"maxArguments": 5}, ["ls a"], ['ls "$x"']),
+        ({"arguments": [{"index": 0, "pattern": ".*"}]}, ["ls a", "ls a~", "ls ./~"], ["ls ~", "ls ~/a", "ls ~x"]),
+        ({"arguments": [{"index": 0, "pattern": "~/.*"}]}, ["ls ~/a"], ["ls a", "ls ~"]),
         ({"arguments": [{"index": 0, "pattern": "a+"}]}, ["ls " + "a" * 4_096], ["ls " + "a" * 4_097]),
         ({"arguments": [{"index": 0, "enum": ["a" * 5_000]}]}, ["ls " + "a" * 5_000], []),
     ],

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from policy.check import check_tool
 from policy.commands import MAX_COMMANDS, Redirection, SimpleCommand, parse, referenced_paths
 from policy.facts import CommandFacts
 
 from .helpers import NOW, bundle, shell
 
 if TYPE_CHECKING:
+    from policy.decision import Decision
     from policy.facts import ShellName
 
 HERE = ("",)
@@ -206,8 +208,6 @@ def test_shells_in_shells_are_read_eight_deep() -> None:
 def test_a_redirection_is_judged_as_access_to_its_file(
     entry: dict[str, object], line: str, decision: str, rule: str
 ) -> None:
-    from policy.check import check_tool
-
     held = bundle({"name": "Shell.Exec"}, {"name": "File.Write", **entry})
     real = {one: one for one in referenced_paths(parse(line), "/w", "/h")}
     answer = check_tool(held, "Shell.Exec", CommandFacts(line, cwd="/w", home="/h", real_paths=real), now=NOW)
@@ -222,8 +222,6 @@ def test_a_redirection_is_judged_as_access_to_its_file(
 
 
 def test_where_nobody_looked_nothing_is_written() -> None:
-    from policy.check import check_tool
-
     held = bundle({"name": "Shell.Exec"}, {"name": "File.Write"})
     for line, home in (("ls > a", "/h"), ("ls > ~/a", None)):
         answer = check_tool(held, "Shell.Exec", CommandFacts(line, cwd="/w", home=home), now=NOW)
@@ -236,11 +234,64 @@ def test_where_nobody_looked_nothing_is_written() -> None:
 
 
 def test_a_denial_of_one_file_goes_before_the_approval_of_another() -> None:
-    from policy.check import check_tool
-
     asking = {"name": "File.Read", "requiresApproval": True}
     held = bundle({"name": "Shell.Exec"}, asking, {"name": "File.Write", "allowedPaths": ["/w"]})
     for line, decision in (("ls < a > /x", "DENIED"), ("ls > /x < a", "DENIED"), ("ls < a > b", "APPROVAL_REQUIRED")):
         real = {one: one for one in referenced_paths(parse(line), "/w", None)}
         answer = check_tool(held, "Shell.Exec", CommandFacts(line, cwd="/w", real_paths=real), now=NOW)
         assert answer.decision == decision, line
+
+
+def judged(line: str, *entries: dict[str, Any], asks: bool = False, links: dict[str, str] | None = None) -> Decision:
+    held = bundle({"name": "Shell.Exec", "requiresApproval": asks}, *entries)
+    places = {one: (links or {}).get(one, one) for one in referenced_paths(parse(line), "/w", None)}
+    return check_tool(held, "Shell.Exec", CommandFacts(line, cwd="/w", real_paths=places), now=NOW)
+
+
+def test_each_place_where_a_file_may_be_is_judged_before_an_approval_is_asked_for() -> None:
+    write: dict[str, Any] = {"name": "File.Write", "requiresApproval": True}
+    assert judged("cd sub; ls > a", write).decision == "APPROVAL_REQUIRED"
+    for blocked in ("/w/a", "/w/sub/a"):
+        answer = judged("cd sub; ls > a", {**write, "blockedPaths": [blocked]})
+        assert (answer.decision, answer.rule) == ("DENIED", f"capabilities[File.Write].blockedPaths: {blocked}")
+
+
+def test_a_place_of_processes_is_another_one_for_the_program_whoever_names_it() -> None:
+    named: dict[str, Any] = {"name": "File.Write", "allowedPaths": ["/w", "/proc"]}
+    for line, links in (
+        ("ls > link", {"/w/link": "/proc/7/x"}),
+        ("ls > /proc/self/cwd/a", {"/proc/self/cwd/a": "/w/a"}),
+    ):
+        answer = judged(line, named, links=links)
+        assert (answer.decision, answer.rule) == ("DENIED", "builtin.processPlaces: /proc"), line
+
+
+@pytest.mark.parametrize(("line", "name"), [("ls > $x", "File.Write"), ("ls < $x", "File.Read")])
+def test_who_approves_the_line_approves_a_file_that_nobody_knows(line: str, name: str) -> None:
+    lists: tuple[list[dict[str, Any]], ...] = (
+        [],
+        [{"name": name, "allowedPaths": ["/w"]}],
+        [{"name": name, "blockedPaths": ["/x"]}],
+    )
+    for entries in lists:
+        answer = judged(line, *entries, asks=True)
+        assert (answer.decision, answer.rule) == (
+            "APPROVAL_REQUIRED",
+            "capabilities[Shell.Exec].requiresApproval: true",
+        )
+        assert judged(line, *entries).decision == "DENIED"
+
+
+@pytest.mark.parametrize("line", ["ls >", "ls )", "echo 'a"])
+def test_a_line_that_cannot_be_read_may_open_any_file(line: str) -> None:
+    read: dict[str, Any] = {"name": "File.Read"}
+    write: dict[str, Any] = {"name": "File.Write"}
+    assert judged(line, read, write).allowed
+    for entries, name, field in (
+        ([read, {**write, "allowedPaths": ["/w"]}], "File.Write", "allowedPaths"),
+        ([{**read, "blockedPaths": ["/x"]}, write], "File.Read", "blockedPaths"),
+    ):
+        answer = judged(line, *entries)
+        assert (answer.decision, answer.rule) == ("DENIED", f"capabilities[{name}].{field}")
+        assert answer.reason == f"redirection ({name}): its target is only known when it runs"
+    assert judged(line, read).rule == judged(line, write).rule == "capabilities"

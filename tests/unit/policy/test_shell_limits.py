@@ -132,9 +132,16 @@ def test_what_goes_over_a_limit_on_the_way_is_denied_with_the_reason(line: str) 
 def test_a_script_of_sed_has_a_limit_which_no_bundle_lifts() -> None:
     assert shell("sed '" + "p;" * 4_000 + "p' a", allowedCommands=["sed"]) == "ALLOWED"
     assert shell("sed '" + "p\n" * 4_000 + "p' a", allowedCommands=["sed"]) == "ALLOWED"
+    assert shell("sed 's/a/" + "X" * 4_001 + "/' a", allowedCommands=["sed"]) == "ALLOWED"
     assert shell("sed '" + "p;" * 4_001 + "p' a", allowedCommands=["sed"]) == "DENIED"
+    assert shell("sed -e '" + "p;" * 4_001 + "p' -e p a") == "DENIED"
     assert shell("sed -n '" + "{p}" * 2_001 + "' a", requiresApproval=True) == "DENIED"
     assert afresh("sed '" + "p\n" * 4_001 + "p' a").unread
+
+
+def test_a_variable_that_is_set_has_a_name_of_256_characters_at_most() -> None:
+    assert afresh("A" * 256 + "=x ls").dynamic == ()
+    assert afresh("A" * 257 + "=x ls").dynamic == ("sets a variable whose name is longer than 256 characters",)
 
 
 @pytest.mark.parametrize("name", ["cmd", "powershell"])

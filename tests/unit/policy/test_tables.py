@@ -10,13 +10,14 @@ from typing import Any, get_args
 
 import pytest
 
+from policy.check import check_tool
 from policy.commands import SimpleCommand, parse
 from policy.decision import Decision
 from policy.facts import CommandFacts, ShellName
 from policy.options import TaskOptions, narrowed
 from policy.risk import assess
 
-from .helpers import bundle, shell
+from .helpers import NOW, bundle, shell
 
 FOLDER = Path(__file__).parent / "tables"
 LINES = [
@@ -76,6 +77,16 @@ def test_a_list_of_blocked_commands_meets_an_alias_and_what_it_stands_for() -> N
         for one, other in ((alias, command), (command, alias), (alias, alias)):
             assert shell(f"{one} x", shell_name="cmd", blockedCommands=[other]) == "DENIED", (one, other)
         assert shell(f"{alias} x", shell_name="cmd", blockedCommands=["copy"]) == "ALLOWED"
+
+
+def test_a_list_of_blocked_commands_meets_a_gnu_program_under_the_name_that_other_systems_give_it() -> None:
+    for name in (FOLDER / "gnu-programs.txt").read_text("utf-8").split("\n\n")[1].split():
+        for one, other in ((f"g{name}", name), (f"/opt/bin/G{name}", name), (name, f"g{name}")):
+            held = bundle({"name": "Shell.Exec", "blockedCommands": [other]})
+            answer = check_tool(held, "Shell.Exec", CommandFacts(f"'{one}' x ]", cwd="/w"), now=NOW)
+            assert answer.rule == f"capabilities[Shell.Exec].blockedCommands: {other}", (one, other)
+    for one, other in (("git", "it"), ("gcc", "cc"), ("gap", "ap"), ("ggrepx", "grepx"), ("gggrep", "grep")):
+        assert shell(f"{one} log", blockedCommands=[other]) == "ALLOWED"
 
 
 def test_a_program_that_is_not_known_makes_a_command_risky() -> None:

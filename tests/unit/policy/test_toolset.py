@@ -216,7 +216,35 @@ def test_each_narrowing_says_whose_it_is() -> None:
             {"name": "File.Read", "allowedPaths": ["/w"], "blockedPaths": ["/W"]},
             "every path that File.Read of the bundle allows is blocked",
         ),
+        (
+            {"name": "File.Read", "allowedPaths": ["/W"], "blockedPaths": ["/w"]},
+            "every path that File.Read of the bundle allows is blocked",
+        ),
+        ({"name": "File.Read", "blockedPaths": ["/"]}, "every path that File.Read of the bundle allows is blocked"),
+        ({"name": "File.Read", "blockedPaths": ["/xx", "/w"]}, None),
+        (
+            {"name": "File.Read", "blockedPaths": ["/w", "w"]},
+            "an entry of File.Read.blockedPaths of the bundle cannot be read, so that all is refused",
+        ),
         ({"name": "Network.Http", "allowedDomains": []}, "Network.Http.allowedDomains of the bundle is empty"),
+        (
+            {"name": "Network.Http", "blockedDomains": ["a.example", "a b"]},
+            "an entry of Network.Http.blockedDomains of the bundle cannot be read, so that all is refused",
+        ),
+        (
+            {"name": "Network.Http", "allowedDomains": ["a.example"], "blockedDomains": ["a.example"]},
+            "every domain that Network.Http of the bundle allows is blocked",
+        ),
+        (
+            {"name": "Network.Http", "allowedDomains": ["*.a.example"], "blockedDomains": ["*.example"]},
+            "every domain that Network.Http of the bundle allows is blocked",
+        ),
+        (
+            {"name": "Network.Http", "allowedDomains": ["a b"], "blockedDomains": ["a.example"]},
+            "every domain that Network.Http of the bundle allows is blocked",
+        ),
+        ({"name": "Network.Http", "allowedDomains": ["*.a.example"], "blockedDomains": ["b.a.example"]}, None),
+        ({"name": "Network.Http", "blockedDomains": ["*.example"]}, None),
         ({"name": "Shell.Exec", "allowedCommands": []}, "Shell.Exec.allowedCommands of the bundle is empty"),
         (
             {"name": "Workspace.Upload", "allowedToolNames": ["x"]},
@@ -224,7 +252,7 @@ def test_each_narrowing_says_whose_it_is() -> None:
         ),
     ],
 )
-def test_a_grant_of_nothing_says_so(grant: dict[str, Any], why: str) -> None:
+def test_a_grant_of_nothing_says_so(grant: dict[str, Any], why: str | None) -> None:
     (tool,) = (tool for tool, name in TOOLS.items() if name == grant["name"])
     assert why_not_offered(bundle(grant), tool, grant["name"]) == why
 

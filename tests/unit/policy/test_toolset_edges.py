@@ -36,6 +36,8 @@ def test_a_tool_is_withheld_by_the_first_who_does_so() -> None:
     assert withheld_by(both, "Run", "Shell.Exec") == "a: tools.disabled"
     assert withheld_by(both, "Write", "File.Write") == "b: tools.allowed does not list it"
     assert withheld_by(NO_LIMITS, "Run", "Shell.Exec") is None
+    of_one_source = limits(ONLY_READ._replace(source="a"), NO_SHELL._replace(source="a"))
+    assert withheld_by(of_one_source, "Run", "Shell.Exec") == "a"
     assert merged([]) == NO_LIMITS
 
 
