@@ -23,7 +23,6 @@ class Interpreter(NamedTuple):
     valued: frozenset[str] = frozenset()
     flags: str = r"(?!)"
     asks: str = r"--version|--help"
-    reads_input: bool = True
 
 
 _PYTHON_FLAGS = "[bBdEhIOPqRsSuvx]*"
@@ -77,7 +76,7 @@ INTERPRETERS: dict[str, Interpreter] = {
 _BUILD = re.compile(r"(python|pypy|perl|ruby|php|lua)w?[0-9][0-9.]*(?:[a-z]{1,2}|[-_].+)|(python)-dbg")
 _MODULE = re.compile(rf"-{_PYTHON_FLAGS}m(.*)")
 _CODE_MODULES = words(
-    "timeit pdb cProfile profile trace runpy code codeop idlelib idlelib.idle asyncio IPython ptpython bpython "
+    "timeit pdb cProfile profile trace runpy code codeop idlelib asyncio IPython ptpython bpython "
     "ipykernel ipykernel_launcher memory_profiler line_profiler kernprof tox nox invoke pre_commit scons SCons doit "
     "debugpy pydevd pudb ipdb pyinstrument scalene viztracer build xonsh watchdog mesonbuild jupyter webbrowser "
     "_pyrepl pyperf watchfiles"
@@ -161,7 +160,7 @@ def _code(interpreter: Interpreter, args: list[Word]) -> str | None:
             sure = False
         place += 1
     named = any(word.text is None or not word.text.startswith("-") for word in args)
-    return None if asked or (not sure and named) or not interpreter.reads_input else "what it reads"
+    return None if asked or (not sure and named) else "what it reads"
 
 
 def _module(joined: str | None, rest: list[Word]) -> str | None:

@@ -133,7 +133,7 @@ STARTERS: dict[str, Starter] = {
     ),
     "gh": Starter(
         "extensions, aliases and git",
-        words("api search status --version"),
+        words("api search status"),
         frozenset(
             f"{kind} {action}"
             for kind, actions in (
