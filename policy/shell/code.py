@@ -147,7 +147,7 @@ def _code(interpreter: Interpreter, args: list[Word]) -> str | None:
         module = _MODULE.fullmatch(text) if interpreter is INTERPRETERS["python"] else None
         if module is not None:
             return _module(module[1], args[place + 1 :])
-        if re.fullmatch(interpreter.code, text) or _INPUT_FILES.fullmatch(text):
+        if re.fullmatch(interpreter.code, text, re.DOTALL) or _INPUT_FILES.fullmatch(text):
             return text
         asked = asked or re.fullmatch(interpreter.asks, text) is not None
         if text in interpreter.valued:
