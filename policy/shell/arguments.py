@@ -64,16 +64,18 @@ def _one_line(text: str) -> str:
 
 
 def _options(base: str, args: list[Word], found: Findings) -> None:
-    risky = tables.RISKY_OPTIONS.get(base, _NOTHING)
+    risky, starting = tables.RISKY_OPTIONS.get(base, _NOTHING), tables.RISKY_WORDS.get(base, frozenset())
     names, whole = tables.LONG_OPTIONS.get(base, ()), tables.WHOLE_NAMES.get(base, frozenset())
     for place, word in enumerate(args):
         text = word.text
         if text is not None and base == "tar" and place == 0 and not text.startswith("-"):
             text = "-" + text
-        if text is not None and (risky.fullmatch(_one_line(text)) or may_mean(text, names, whole)):
+        if text is None:
+            becomes = any(one.startswith(word.prefix) for one in starting)
+            if word.may_be_option or becomes or risky.fullmatch(_one_line(word.prefix)):
+                found.doubt(f"{base} is given an expansion that may become an option")
+        elif text in starting or risky.fullmatch(_one_line(text)) or may_mean(text, names, whole):
             found.doubt(f"{base} {word.text} runs or writes something else")
-        elif word.may_be_option:
-            found.doubt(f"{base} is given an expansion that may become an option")
 
 
 def _tar(args: list[Word], found: Findings, *, drives: bool) -> None:
@@ -171,5 +173,5 @@ _ARGUMENT_JUDGES: dict[str, _Judge] = {
     "test": _test,
     "[": _test,
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk", "original-awk", "bwk"), _awk),
-    **dict.fromkeys(tables.NAMING_BUILTINS - {"printf", "test", "["}, _naming),
+    **dict.fromkeys(tables.NAMING_BUILTINS, _naming),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
@@ -23,7 +23,6 @@ class Interpreter(NamedTuple):
     valued: frozenset[str] = frozenset()
     flags: str = r"(?!)"
     asks: str = r"--version|--help"
-    reads_input: bool = True
 
 
 _PYTHON_FLAGS = "[bBdEhIOPqRsSuvx]*"
@@ -77,7 +76,7 @@ INTERPRETERS: dict[str, Interpreter] = {
 _BUILD = re.compile(r"(python|pypy|perl|ruby|php|lua)w?[0-9][0-9.]*(?:[a-z]{1,2}|[-_].+)|(python)-dbg")
 _MODULE = re.compile(rf"-{_PYTHON_FLAGS}m(.*)")
 _CODE_MODULES = words(
-    "timeit pdb cProfile profile trace runpy code codeop idlelib idlelib.idle asyncio IPython ptpython bpython "
+    "timeit pdb cProfile profile trace runpy code codeop idlelib asyncio IPython ptpython bpython "
     "ipykernel ipykernel_launcher memory_profiler line_profiler kernprof tox nox invoke pre_commit scons SCons doit "
     "debugpy pydevd pudb ipdb pyinstrument scalene viztracer build xonsh watchdog mesonbuild jupyter webbrowser "
     "_pyrepl pyperf watchfiles"
@@ -102,16 +101,17 @@ def started_module(family: str, args: list[Word]) -> Module | None:
     """The program behind `python -m`, where it is one that is known by its name; `family` is the interpreter's."""
     if _interpreter(family) is not INTERPRETERS["python"]:
         return None
+    valued = INTERPRETERS["python"].valued
     for place, word in enumerate(args):
-        module = _MODULE.fullmatch(word.text or "")
+        if word.text is None:
+            return None
+        module = _MODULE.fullmatch(word.text)
         if module is not None:
             rest = args[place + 1 :]
-            name = module[1] or (rest.pop(0).text if rest else None) or ""
-            package = name.partition(".")[0].casefold()
+            name = module[1] or (rest.pop(0).text if rest else None)
+            package = name.partition(".")[0].casefold() if name else None
             return Module(package, rest) if package in _PROGRAMS else None
-        if word.text is None or not (
-            word.text.startswith("-") or (place and args[place - 1].text in INTERPRETERS["python"].valued)
-        ):
+        if not word.text.startswith("-") and not (place and args[place - 1].text in valued):
             return None
     return None
 
@@ -140,14 +140,14 @@ def _code(interpreter: Interpreter, args: list[Word]) -> str | None:
     sure, asked, place = True, False, 0
     while place < len(args):
         text = args[place].text
-        module = _MODULE.fullmatch(text or "") if interpreter is INTERPRETERS["python"] else None
-        if module is not None:
-            return _module(module[1] or None, args[place + 1 :])
         if text is None:
             # Whatever it expands to, its first word starts with what stands before the expansion.
             prefix = args[place].prefix
             return "…" if not prefix or prefix.startswith("-") or _INPUT_FILES.fullmatch(prefix) else None
-        if re.fullmatch(interpreter.code, text) or _INPUT_FILES.fullmatch(text):
+        module = _MODULE.fullmatch(text) if interpreter is INTERPRETERS["python"] else None
+        if module is not None:
+            return _module(module[1], args[place + 1 :])
+        if re.fullmatch(interpreter.code, text, re.DOTALL) or _INPUT_FILES.fullmatch(text):
             return text
         asked = asked or re.fullmatch(interpreter.asks, text) is not None
         if text in interpreter.valued:
@@ -161,21 +161,24 @@ def _code(interpreter: Interpreter, args: list[Word]) -> str | None:
             sure = False
         place += 1
     named = any(word.text is None or not word.text.startswith("-") for word in args)
-    return None if asked or (not sure and named) or not interpreter.reads_input else "what it reads"
+    return None if asked or (not sure and named) else "what it reads"
 
 
-def _module(joined: str | None, rest: list[Word]) -> str | None:
-    name = joined or (rest[0].text if rest else None)
+def _module(joined: str, rest: list[Word]) -> str | None:
+    name, args = (joined, rest) if joined else (rest[0].text if rest else None, rest[1:])
     if name is None:
         return "-m …"
     package = name.partition(".")[0]
-    if package in _CODE_MODULES or (package in _TAKES_MODULES and _module_is_code(rest)):
+    if package in _CODE_MODULES or (package in _TAKES_MODULES and _module_is_code(args)):
         return f"-m {name}"
     return None
 
 
 def _module_is_code(args: list[Word]) -> bool:
-    return any(
-        first.text == "-m" and (second.text or "").partition(".")[0] in _CODE_MODULES
-        for first, second in pairwise(args)
-    )
+    """Whether a module behind `-m`, joined to it or not, takes code, or may do."""
+    in_front = takewhile(lambda word: word.text is None or word.text == "run" or word.text.startswith("-"), args)
+    if any(word.may_be_option for word in in_front):
+        return True
+    names = [two.text for one, two in pairwise(args) if one.text == "-m"]
+    names += [one.text and one.text[2:] for one in args if one.prefix.startswith("-m")]
+    return any(name is None or name.partition(".")[0] in _CODE_MODULES for name in names)

@@ -6,6 +6,7 @@ An editor is no matter of the line: RunCommand names one that refuses (`tool_run
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from policy.names import words
@@ -40,58 +41,62 @@ _HARMLESS: tuple[tuple[str, frozenset[str]], ...] = (
 )
 """Spellings of `_RISKY` that mean something else for these subcommands."""
 _LONG = words(
-    "exec ext-diff extcmd open-files-in-pager upload-pack receive-pack output textconv config template interactive "
+    "exec ext-diff open-files-in-pager upload-pack receive-pack output textconv config template interactive "
     "help unsafe-paths gpg-sign show-signature"
 )
-_EDIT = frozenset({"edit"})
+_EDIT = words("edit")
 _LONG_OF: dict[str, frozenset[str]] = {
-    "archive": frozenset({"remote"}),
-    "submodule": frozenset({"remote"}),
-    "branch": frozenset({"edit-description"}),
-    "rebase": frozenset({"edit-todo"}),
+    **dict.fromkeys(("archive", "submodule"), words("remote")),
+    "branch": words("edit-description"),
+    "rebase": words("edit-todo"),
     "tag": words("edit sign local-user verify"),
-    "push": frozenset({"signed"}),
+    "push": words("signed"),
     **dict.fromkeys(("merge", "pull"), words("edit verify-signatures")),
     **dict.fromkeys(("add", "commit", "cherry-pick", "revert", "notes"), _EDIT),
 }
 """Long options, without dashes, that run or write something else: of every subcommand, and of single ones. gpg counts
 among what they run: the configuration says which program that is."""
-_WHOLE = frozenset({"text"})
+_WHOLE = words("text")
 _WHOLE_OF: dict[str, frozenset[str]] = {
     "cat-file": frozenset(),
-    **dict.fromkeys(("merge", "pull"), words("text verify")),
+    **dict.fromkeys(("merge", "pull"), words("verify")),
 }
 """Beginnings of those that are options of their own."""
-_REMOTE_HELPER = r"[A-Za-z0-9]+::.*"
-_STRATEGY = r"-[nqve]*s.*|--str(?!ategy-option|ategy=(?:ort|ours|resolve|recursive|octopus|subtree)$).*"
+_LONG_STRATEGY = r"--str(?!ategy-option|ategy=(?:ort|ours|resolve|recursive|octopus|subtree)$).*"
 """A merge strategy of another name is a program, `git-merge-NAME`."""
-_PICK = r"-e|-[enx]*S.*|" + _STRATEGY.removeprefix("-[nqve]*s.*|")
+_STRATEGY = r"-[nqve]*s.*|" + _LONG_STRATEGY
+_PICK = r"-e|-[enx]*S.*|" + _LONG_STRATEGY
 _SIGNATURE = r".*%[-+ ]?G.*|.*%\(signature.*"
 """Placeholders of a format that ask gpg."""
 _RULES: dict[str, re.Pattern[str]] = {
     "add": re.compile(r"-[A-Za-z]*[ei].*"),
     "am": re.compile(r"-[bcikqsu3]*S.*"),
-    "bisect": re.compile(r"run|visualize|view"),
-    "submodule": re.compile(r"foreach|" + _REMOTE_HELPER),
     "rebase": re.compile(r"-[A-Za-z]*[xiS].*|" + _STRATEGY),
     "merge": re.compile(r"-e|-[enqv]*S.*|" + _STRATEGY),
     "grep": re.compile(r"-[A-Za-z]*O.*"),
-    "archive": re.compile(r"-o.*|" + _REMOTE_HELPER),
-    "clone": re.compile(r"-[A-Za-z]*[uc].*|" + _REMOTE_HELPER),
+    "archive": re.compile(r"-o.*"),
+    "clone": re.compile(r"-[A-Za-z]*[uc].*"),
     "commit": re.compile(r"-e|-[aeinopqsvz]*S.*"),
-    "pull": re.compile(rf"-[A-Za-z]*ri.*|--r[a-z]*=i.*|-[aefknpqtv46]*S.*|{_REMOTE_HELPER}|{_STRATEGY}"),
+    "pull": re.compile(rf"-[A-Za-z]*ri.*|--r[a-z]*=i.*|-[aefknpqtv46]*S.*|{_STRATEGY}"),
     "tag": re.compile(r"-e|-[adefil]*[suv].*|" + _SIGNATURE),
     **dict.fromkeys(("cherry-pick", "revert"), re.compile(_PICK)),
-    **dict.fromkeys(("fetch", "push", "remote", "ls-remote"), re.compile(_REMOTE_HELPER)),
     **dict.fromkeys(
         words("branch diff-tree for-each-ref log reflog rev-list shortlog show stash whatchanged"),
         re.compile(_SIGNATURE),
     ),
 }
 """Refused arguments of single subcommands."""
-_ADDRESS = re.compile(_REMOTE_HELPER)
-_ADDRESSED = words("archive clone fetch ls-remote pull push remote submodule")
-"""Subcommands that take an address, which starts `git-remote-NAME` wherever it stands."""
+_STARTING_WORDS: dict[str, frozenset[str]] = {"bisect": words("run visualize view"), "submodule": words("foreach")}
+"""First operands that start the program that follows."""
+_ADDRESS_FIRST = words("clone fetch ls-remote pull push")
+_ADDRESSED = _ADDRESS_FIRST | words("remote submodule")
+"""Subcommands that take an address: as their first operand, or further on."""
+_ADDRESS = re.compile(
+    r"(?:--repo?=)?(?!(?:https?|ftps?|file|git|ssh|git\+ssh|ssh\+git)://)[A-Za-z0-9][A-Za-z0-9+.-]*:(?::|//)"
+)
+"""How an address starts that is handed to the program `git-remote-NAME`."""
+_ADDRESS_BEGINS = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9+.-]*(?::/?)?)?")
+"""What may become such an address if something unknown follows."""
 _BEFORE_MESSAGE = words("--no-ff --ff --ff-only --squash --no-commit --no-edit --quiet -q")
 """Options that may stand in front of the `-m` of merge and take no value."""
 _CONFIG_READS = frozenset({"--get", "--get-all", "--get-regexp", "--list", "-l", "get", "list"})
@@ -113,9 +118,9 @@ def judge_git(_base: str, args: list[Word], found: Findings) -> None:
             return
     if not rest:
         return
-    subcommand = rest[0].text or ""
-    if subcommand not in _SUBCOMMANDS:
-        found.doubt(f"git {subcommand} may be an alias, or starts other programs")
+    subcommand = rest[0].text
+    if subcommand is None or subcommand not in _SUBCOMMANDS:
+        found.doubt(f"git {subcommand or 'with an expansion'} may be an alias, or starts other programs")
     elif subcommand == "config":
         _config(rest[1:], found)
     else:
@@ -125,22 +130,23 @@ def judge_git(_base: str, args: list[Word], found: Findings) -> None:
 def _config(args: list[Word], found: Findings) -> None:
     named = [word for word in args if word.text not in _CONFIG_SCOPES]
     first = named[0].text if named else None
-    options = [word for word in named[1:] if word.may_be_option or (word.text or "").startswith("-")]
+    options = [word for word in named[1:] if word.may_be_option or word.prefix.startswith("-")]
     if options or (first not in _CONFIG_READS and first not in _CONFIG_HARMLESS):
         found.doubt("git config changes what git runs")
 
 
 def _arguments(subcommand: str, args: list[Word], found: Findings) -> None:
+    ended = False
     for place, word in enumerate(args):
         text = word.text
-        if text in {"--", "--end-of-options"}:
-            _operands(subcommand, args[place + 1 :], found)
-            return
-        if place and not word.is_several and _is_message(subcommand, args, place):
+        if _may_be_address(subcommand, args, place) or (ended and subcommand in _ADDRESSED and word.may_be_option):
+            found.doubt(f"git {subcommand} may be given an address that starts a program")
+        ended = ended or text in {"--", "--end-of-options"}
+        if ended or (place and not word.is_several and _is_message(subcommand, args, place)):
             continue
         if word.may_be_option:
             found.doubt("git is given an expansion that may become an option")
-        elif text is not None and _is_risky(subcommand, text.replace("\n", " ")):
+        elif _may_start(subcommand, args, place) or (text and _is_risky(subcommand, text.replace("\n", " "))):
             found.doubt(f"git {subcommand} {text} runs or writes something else")
 
 
@@ -148,18 +154,35 @@ def _is_message(subcommand: str, args: list[Word], place: int) -> bool:
     """Whether a word is the value of `-m`, and that is an option for certain: not itself the value of another one."""
     if args[place - 1].text not in {"-m", "--message"} or subcommand not in _MESSAGE_FOLLOWS:
         return False
-    if subcommand == "merge":
-        before = args[place - 2].text if place > 1 else ""
+    if subcommand == "merge" and place > 1:
+        before = args[place - 2].text
         return before is not None and (not before.startswith("-") or before in _BEFORE_MESSAGE)
     return subcommand != "stash" or not (args[0].text is None or args[0].text in _STASH_SHOWS)
 
 
-def _operands(subcommand: str, args: list[Word], found: Findings) -> None:
-    """What stands behind `--`: no options, but it may be an address."""
+def _may_be_address(subcommand: str, args: list[Word], place: int) -> bool:
+    """Whether a word is an address that starts a program, or may become one; behind `--` too."""
+    word = args[place]
     if subcommand not in _ADDRESSED:
-        return
-    if any(word.may_be_option if word.text is None else _ADDRESS.fullmatch(word.text) for word in args):
-        found.doubt(f"git {subcommand} may be given an address that starts a program")
+        return False
+    if _ADDRESS.match(word.prefix):
+        return True
+    is_first = subcommand not in _ADDRESS_FIRST or not _has_operand(args[:place])
+    return word.text is None and is_first and _ADDRESS_BEGINS.fullmatch(word.prefix) is not None
+
+
+def _may_start(subcommand: str, args: list[Word], place: int) -> bool:
+    """Whether a word is one of `_STARTING_WORDS`, or may become one in their place."""
+    word, starting = args[place], _STARTING_WORDS.get(subcommand, frozenset())
+    if word.text is not None or _has_operand(args[:place]):
+        return word.text in starting
+    return any(one.startswith(word.prefix) for one in starting)
+
+
+def _has_operand(args: list[Word]) -> bool:
+    """Whether one of the words is an operand for certain: no option, and no option's value."""
+    dashed = [word.prefix.startswith("-") for word in args]
+    return any(not one and not before for before, one in pairwise([False, *dashed]))
 
 
 def _is_risky(subcommand: str, text: str) -> bool:

@@ -133,7 +133,7 @@ STARTERS: dict[str, Starter] = {
     ),
     "gh": Starter(
         "extensions, aliases and git",
-        words("api search status --version"),
+        words("api search status"),
         frozenset(
             f"{kind} {action}"
             for kind, actions in (
@@ -169,6 +169,6 @@ def judge_starter(program: str, family: str, args: list[Word], found: Findings) 
 def _is_harmless(starter: Starter, texts: list[str | None]) -> bool:
     if not texts or texts[0] is None:
         return False
-    if starter.unless and any(text is None or re.fullmatch(starter.unless, text) for text in texts):
+    if starter.unless and any(text is None or re.fullmatch(starter.unless, text, re.DOTALL) for text in texts):
         return False
     return texts[0] in starter.harmless or (len(texts) > 1 and f"{texts[0]} {texts[1]}" in starter.pairs)

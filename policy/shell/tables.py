@@ -14,13 +14,13 @@ from policy.names import words
 Grammar = Literal["bash", "posix", "zsh"]
 
 STEERING_VARIABLE = re.compile(
-    r"PATH|IFS|ENV|BASH_.*|BASHOPTS|SHELLOPTS|PS[0-4]|PROMPT_COMMAND|CDPATH|FPATH|ZDOTDIR|HOME|SHELL|TMOUT|HISTFILE|INPUTRC"
-    r"|GLOBIGNORE|EXECIGNORE|OPTIND|POSIXLY_CORRECT|LD_.*|DYLD_.*|GCONV_PATH|LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS"
+    r"PATH|IFS|ENV|BASH_.*|PS[0-4]|PROMPT_COMMAND|CDPATH|FPATH|ZDOTDIR|HOME|SHELL|TMOUT|HISTFILE"
+    r"|GLOBIGNORE|EXECIGNORE|OPTIND|POSIXLY_CORRECT|LD_.*|DYLD_.*|GCONV_PATH|LOCPATH|NLSPATH|HOSTALIASES"
     r"|LOCALDOMAIN|MALLOC_.*|GIT_.*|.*PAGER|.*EDITOR|VISUAL|BROWSER|.*ASKPASS|PYTHON(?!UNBUFFERED$|DONTWRITEBYTECODE$"
     r"|HASHSEED$|IOENCODING$|UTF8$).*|PYTEST_.*|NODE_(?!ENV$).*|PERL.*|RUBY.*|GEM_.*|BUNDLE_.*|LUA_.*|PHP.*|.*JAVA_.*"
     r"|CLASSPATH|JDK_.*|MAVEN_.*|GRADLE_.*|LESS.*|MAN.*|TERMINFO.*|TERMCAP|RSYNC_.*|CVS_.*|SSH_.*|SUDO_.*|GREP_.*"
-    r"|MAKE.*|GNUMAKEFLAGS|CC|CXX|CPP|LD|AR|AS|.*FLAGS|CARGO_.*|RUST.*|GO[A-Z]*|PIP_.*|UV_.*|NPM_.*|YARN_.*|POETRY_.*"
-    r"|VIRTUAL_ENV|CONDA_.*|DOCKER_.*|KUBECONFIG|AWS_.*|GOOGLE_.*|AZURE_.*|.*_PROXY|SSL_.*|CURL_.*|WGETRC|REQUESTS_.*"
+    r"|MAKE.*|CC|CXX|CPP|LD|AR|AS|.*FLAGS|CARGO_.*|RUST.*|GO[A-Z]*|PIP_.*|UV_.*|NPM_.*|YARN_.*|POETRY_.*"
+    r"|VIRTUAL_ENV|CONDA_.*|DOCKER_.*|KUBECONFIG|AWS_.*|GOOGLE_.*|AZURE_.*|.*_PROXY|SSL_.*|CURL_.*|REQUESTS_.*"
     r"|UNZIP|ZIPOPT|TAPE|RSH|TAR_RSH|PATCH_GET|GZIP|XZ_OPT|GCC_.*|COMPILER_PATH|CMAKE_.*|AWK.*|XDG_.*|EXINIT|VIMINIT"
     r"|VIMRUNTIME|OPENSSL_.*"
     # bash and zsh read these as numbers, and evaluate what they are given
@@ -35,14 +35,14 @@ RESERVED_WORDS = words(
 )
 
 POISONING_BUILTINS = words(
-    "eval source . trap alias unalias enable hash bind complete compgen compopt fc history shopt coproc let set "
+    "eval source . trap alias unalias enable hash bind complete compgen compopt fc history shopt let set "
     "disown suspend disable integer float unhash unfunction zstyle autoload "
     "zmodload emulate setopt unsetopt functions zle sched"
 )
 """Builtins that change what later words mean, or run text."""
 SAFE_SET = re.compile(r"[-+][efux]+|[-+][efux]*o|pipefail|errexit|nounset|noglob|xtrace")
 NAMING_BUILTINS = words(
-    "read mapfile readarray printf getopts export declare typeset readonly local unset test [ wait vared getln private"
+    "read mapfile readarray getopts export declare typeset readonly local unset wait vared getln private"
 )
 """Builtins that take names of variables: a name may carry a subscript, and a subscript is evaluated."""
 DIRECTORY_BUILTINS = frozenset({"cd", "pushd", "popd", "chdir"})
@@ -69,36 +69,26 @@ class Wrapper(NamedTuple):
     attached: str = ""
 
 
-def _wrapper(flags: str = "", valued: str = "", attached: str = "", **rest: int) -> Wrapper:
-    return Wrapper(
-        flags, valued, rest.get("own_words", 0), bool(rest.get("assigns")), bool(rest.get("appends")), attached
-    )
-
-
 WRAPPERS: dict[str, Wrapper] = {
-    "time": _wrapper("-p"),
+    "time": Wrapper("-p"),
     # Not `-i`: without PATH a shell looks where it was built to, which may be the working directory.
-    "env": _wrapper("-0 --null", "-u --unset", assigns=1),
-    "nice": _wrapper("", "-n --adjustment"),
-    "nohup": _wrapper(),
-    "setsid": _wrapper("-f -w -c --fork --wait --ctty"),
-    "stdbuf": _wrapper("", "-i -o -e --input --output --error"),
-    "timeout": _wrapper("--foreground --preserve-status -v --verbose", "-k --kill-after -s --signal", own_words=1),
-    "sudo": _wrapper("-n -S -H -b --non-interactive --stdin", "-u -g -p --user --group --prompt", assigns=1),
-    "doas": _wrapper("-n", "-u"),
-    "command": _wrapper("-p"),
-    "builtin": _wrapper(),
-    "exec": _wrapper(),
-    "noglob": _wrapper(),
-    "nocorrect": _wrapper(),
-    "ionice": _wrapper("-t --ignore", "-c -n --class --classdata"),
-    **dict.fromkeys(("ccache", "sccache", "distcc", "icecc"), _wrapper("-s --show-stats")),
-    "taskset": _wrapper("-c --cpu-list", "", own_words=1),
-    "xargs": _wrapper(
+    "env": Wrapper("-0 --null", "-u --unset", assigns=True),
+    "nice": Wrapper(valued="-n --adjustment"),
+    "setsid": Wrapper("-f -w -c --fork --wait --ctty"),
+    "stdbuf": Wrapper(valued="-i -o -e --input --output --error"),
+    "timeout": Wrapper("--foreground --preserve-status -v --verbose", "-k --kill-after -s --signal", own_words=1),
+    "sudo": Wrapper("-n -S -H -b --non-interactive --stdin", "-u -g -p --user --group --prompt", assigns=True),
+    "doas": Wrapper("-n", "-u"),
+    "command": Wrapper("-p"),
+    "ionice": Wrapper("-t --ignore", "-c -n --class --classdata"),
+    **dict.fromkeys(words("nohup builtin exec noglob nocorrect"), Wrapper()),
+    **dict.fromkeys(words("ccache sccache distcc icecc"), Wrapper("-s --show-stats")),
+    "taskset": Wrapper("-c --cpu-list", own_words=1),
+    "xargs": Wrapper(
         "-0 -r -t -x -o --null --no-run-if-empty --verbose --exit",
         "-n -P -L -I -d -s -E -a --max-args --max-procs --delimiter --max-chars --arg-file",
-        "--max-lines --replace --eof",
-        appends=1,
+        appends=True,
+        attached="--max-lines --replace --eof",
     ),
 }
 
@@ -165,7 +155,7 @@ RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
     "curl": re.compile(r"-[A-Za-z]*K.*"),
     "tree": re.compile(r"-[A-Za-z]*[oR].*"),
     "tcpdump": re.compile(r"-[A-Za-z]*z.*"),
-    "ip": re.compile(r"-b.*|-force|netns|exec"),
+    "ip": re.compile(r"-b.*|-force"),
     "go": re.compile(r"--?(?:toolexec|exec|vettool).*|--?w(?:=.*)?|.*-extld\b.*"),
     "gcc": re.compile(
         r"-wrapper|--?f?(?:pass-)?plugin.*|-iplugindir.*|-Wl,.*plugin.*|-B.*|--prefix.*|-?-specs.*|@.*|-fuse-ld=.*/.*"
@@ -181,7 +171,7 @@ RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
     "cargo": re.compile(r"--config.*"),
     "date": re.compile(r"-s.*"),
     "jobs": re.compile(r"-[A-Za-z]*x.*"),
-    "svn": re.compile(r"svn\+.*|propedit|pedit|pe"),
+    "svn": re.compile(r"svn\+.*"),
     "pandoc": re.compile(r"-[hisvpN]*[FLd].*|.*\.lua"),
     "bison": re.compile(r"-S.*"),
     "virtualenv": re.compile(r"-p.*"),
@@ -191,7 +181,7 @@ RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
     **dict.fromkeys(words("clang-tidy clang-query"), re.compile(r"--?load.*")),
     "ssh-keygen": re.compile(r"-[A-Za-z]*[Dw].*"),
     "ssh-add": re.compile(r"-[A-Za-z]*[sS].*"),
-    "openssl": re.compile(r"engine|--?(?:engine|provider|config|pre).*"),
+    "openssl": re.compile(r"--?(?:engine|provider|config).*"),
     "gs": re.compile(r"-c|-dNOSAFER.*|.*%pipe%.*|.*=\|.*|--permit.*"),
     "groff": re.compile(r"-[A-Za-z]*[UXl].*"),
     "dvips": re.compile(r"-R0|-o[|!].*|[|!].*"),
@@ -200,7 +190,7 @@ RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
         r"--plugin.*|@.*|--(?!(?:cpp|csharp|java|kotlin|objc|php|pyi|python|ruby|rust|descriptor_set)_out)\w+_out.*"
     ),
     "cppcheck": re.compile(r"--addon.*|--clang.*"),
-    "jj": re.compile(r"--config.*|exec|--tool.*"),
+    "jj": re.compile(r"--config.*|--tool.*"),
     "aws": re.compile(r".*(?:credential_process|cli_pager).*"),
     **dict.fromkeys(words("ugrep ug"), re.compile(r"--(?:pag|filter|vi).*")),
     "aria2c": re.compile(r"--on-.*|--conf.*"),
@@ -209,6 +199,14 @@ RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
 }
 """Full match of one argument: the option runs something, or writes where no redirection shows it. Long options that
 may be abbreviated are in `LONG_OPTIONS`."""
+
+RISKY_WORDS: dict[str, frozenset[str]] = {
+    "ip": words("netns exec"),
+    "svn": words("propedit pedit pe"),
+    "openssl": words("engine"),
+    "jj": words("exec"),
+}
+"""Words without a dash that do the same, wherever they stand."""
 
 LONG_OPTIONS: dict[str, frozenset[str]] = {
     "sort": words("output compress-program temporary-directory"),

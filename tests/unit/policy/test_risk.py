@@ -28,7 +28,18 @@ def test_a_command_tells_every_reason() -> None:
     assert reasons[:2] == ("unknown command: evil", "unknown command: ./ls")
     assert reasons[2].startswith("cannot be decided: ")
     assert len(reasons) == 3
-    assert risk("Shell.Exec", command("python -c x")) == ("high", ("runs code in the line: python -c",))
+    for line, told in {
+        "python -c x": "-c",
+        "python -m pdb x": "-m pdb",
+        "python -m coverage run -m pdb": "-m coverage",
+        'python -m "$x"': "-m …",
+        'python "$x"': "…",
+        "python -W $x a.py": "…",
+        "python": "what it reads",
+    }.items():
+        assert risk("Shell.Exec", command(line)) == ("high", (f"runs code in the line: python {told}",))
+    runs = ("unknown command: coverage", "runs code in the line: coverage -m …")
+    assert risk("Shell.Exec", command("coverage run -m pdb")) == ("high", runs)
     assert risk("Shell.Exec", command("make x")) == ("medium", ())
     assert risk("Shell.Exec", command("evil"), allowedCommands=["evil"]) == ("medium", ())
     assert risk("Shell.Exec", command("ls"), allowedCommands=["evil"])[0] == "high"

@@ -237,6 +237,36 @@ def test_the_entry_of_that_very_program_lets_it_start_what_it_starts(command: st
     assert shell(command, allowedCommands=listed, commandPolicies=[STARTS]) == expected
 
 
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("hg log", "ALLOWED"),
+        ("hg bisect --good", "ALLOWED"),
+        ("hg --config=x log", "DENIED"),
+        ("hg --conf x log", "DENIED"),
+        ("hg bisect -c evil", "DENIED"),
+        ("hg bisect --command evil", "DENIED"),
+        ("hg merge -t evil", "DENIED"),
+        ("hg merge --tool evil", "DENIED"),
+        ("hg clone -e evil a", "DENIED"),
+        ("hg clone --ssh evil a", "DENIED"),
+        ("hg clone --remotecmd evil a", "DENIED"),
+        ("hg --debugger log", "DENIED"),
+        ("npm version patch --git-tag-version=false", "ALLOWED"),
+        ("npm version patch --git evil", "DENIED"),
+        ("go test ./...", "ALLOWED"),
+        ("go env -w CC=evil", "DENIED"),
+        ("go env --w CC=evil", "DENIED"),
+        ("r2 a", "DENIED"),
+        ("r a", "ALLOWED"),
+    ],
+)
+def test_what_it_starts_is_still_not_what_an_option_names(command: str, expected: str) -> None:
+    listed = ["hg", "npm", "go", "r", "r2"]
+    policies = [{"command": one, "startsPrograms": True} for one in listed]
+    assert shell(command, allowedCommands=listed, commandPolicies=policies) == expected
+
+
 def test_it_narrows_like_any_other_entry_and_admits_no_program() -> None:
     assert shell("make x", allowedCommands=["ls"], commandPolicies=[STARTS]) == "DENIED"
     one = {**STARTS, "subcommands": ["test"]}
