@@ -70,11 +70,11 @@ class ParsedCommand:
     looked at to its end, so whatever the bundle says it is not run."""
 
     commands: tuple[SimpleCommand, ...]
-    redirections: tuple[Redirection, ...] = ()
-    dynamic: tuple[str, ...] = ()
-    opaque: tuple[Opaque, ...] = ()
-    unparsed: bool = False
-    unread: bool = False
+    redirections: tuple[Redirection, ...]
+    dynamic: tuple[str, ...]
+    opaque: tuple[Opaque, ...]
+    unparsed: bool
+    unread: bool
 
 
 @lru_cache(maxsize=32)
@@ -218,7 +218,7 @@ class _Reader:
         self.directories = moved
 
     def _moved(self, target: str | None) -> tuple[str, ...] | None:
-        if not target or target.startswith(("-", "~+", "~-")):
+        if not target or target.startswith("-"):
             return None
         # `..` behind a name depends on whether that name is a link, and on how the shell follows it.
         climbs = [place for place, part in enumerate(target.split("/")) if part == ".."]

@@ -27,13 +27,12 @@ _ESCAPED_BLANK = re.compile(r"(?:^|[\s;|&(){}<>!`])\\[ \t\v\f]")
 _DOLLARS = re.compile(rb"\$\$[{(\[`'$]|\$\\\n")
 _DESCRIPTOR = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}[<>]")
 _ODD_SPACE = re.compile(r"[^\S \t\n]|[\ufeff\u200b\u2060]")
-_DATA = frozenset({"string_content", "heredoc_content"})
 _EVALUATED = "arithmetic on more than numbers, whose text is evaluated"
 
 
 def text_of(source: bytes, node: Node) -> str:
     """The text that a node stands for."""
-    return source[node.start_byte : node.end_byte].decode("utf-8", "surrogatepass")
+    return source[node.start_byte : node.end_byte].decode()
 
 
 # Expansions
@@ -46,8 +45,7 @@ def _expansion(source: bytes, node: Node) -> str | None:
 
 
 def _arithmetic(source: bytes, node: Node) -> str | None:
-    inner = text_of(source, node).removeprefix("$")
-    inner = inner[1:-1] if inner.startswith("[") else inner
+    inner = text_of(source, node).removeprefix("$")[1:-1]
     return None if _NUMBERS_ONLY.fullmatch(inner) else _EVALUATED
 
 
@@ -65,7 +63,7 @@ def _leaf(source: bytes, node: Node) -> str | None:
     if node.named_children:
         return None
     text = text_of(source, node)
-    if node.type not in _DATA and ("<(" in text or ">(" in text):
+    if node.type != "string_content" and ("<(" in text or ">(" in text):
         return "a process substitution where the grammar does not look"
     return _unlooked(text)
 
@@ -85,7 +83,7 @@ def _heredoc_body(source: bytes, node: Node) -> str | None:
             skipped.append(source[place : child.start_byte])
             place = child.end_byte
     skipped.append(source[place : node.end_byte])
-    reasons = (_unlooked(piece.decode("utf-8", "surrogatepass")) for piece in skipped)
+    reasons = (_unlooked(piece.decode()) for piece in skipped)
     return next(filter(None, reasons), None)
 
 
@@ -97,9 +95,9 @@ def heredoc_end(source: bytes, node: Node) -> str | None:
     if start is None or body is None or end is None or delimiter is None:
         return "a here-document whose delimiter is not plain"
     line_end = source.find(b"\n", start.end_byte)
-    strip = "\t" if "<<-" in parts else ""
-    text = source[line_end + 1 : end.end_byte].decode("utf-8", "surrogatepass")
-    lines = [line.lstrip(strip) if strip else line for line in text.split("\n")]
+    indent = "\t" if "<<-" in parts else ""
+    text = source[line_end + 1 : end.end_byte].decode()
+    lines = [line.lstrip(indent) for line in text.split("\n")]
     closed = source[end.end_byte : end.end_byte + 1] in {b"", b"\n"}
     if lines[-1] != delimiter[2] or delimiter[2] in lines[:-1] or not closed or line_end >= end.start_byte:
         return "a here-document whose end is not plain"
@@ -134,10 +132,15 @@ def _evaluates(source: bytes, node: Node) -> str | None:
 
 
 def _compound(source: bytes, node: Node) -> str | None:
-    opening = node.children[0] if node.children else None
-    if opening is None or opening.type == "((":
-        return _arithmetic(source, node) if opening else None
+    opening = node.children[0]
+    if opening.type == "((":
+        return _arithmetic(source, node)
     return None if opening.type != "{" or _stands_alone(source, opening) else "{ that is part of a longer word"
+
+
+def _subshell(source: bytes, node: Node) -> str | None:
+    """Behind `!` and `time` the grammar sees two subshells where bash sees arithmetic."""
+    return "(( that may be arithmetic" if source.startswith(b"((", node.start_byte) else None
 
 
 def _stands_alone(source: bytes, node: Node) -> bool:
@@ -181,12 +184,13 @@ DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
     "heredoc_body": _heredoc_body,
     "test_command": _test,
     "compound_statement": _compound,
+    "subshell": _subshell,
     "function_definition": _function,
     "comment": _comment,
     "negated_command": _negated,
     **dict.fromkeys(words("command variable_assignments"), _parts),
     **dict.fromkeys(words("concatenation variable_assignment simple_expansion command_name"), _gaps),
-    **dict.fromkeys(words("word number regex extglob_pattern string_content heredoc_content brace_expression"), _leaf),
+    **dict.fromkeys(words("word number regex extglob_pattern string_content brace_expression"), _leaf),
 }
 """By type of node."""
 
@@ -226,8 +230,8 @@ def _masked(source: bytes, spans: list[tuple[int, int]]) -> bytearray:
 # Plain sh: dash and ash read these as something else
 
 
-_BASH_NODES = words("ansi_c_string translated_string process_substitution herestring_redirect array")
-_BASH_TOKENS = words("[[ (( $[ &> &>> |& <<< ;& ;;& += function select <( >(")
+_BASH_NODES = frozenset({"ansi_c_string", "array"})
+_BASH_TOKENS = words("[[ (( $[ &> &>> |& <<< ;& ;;& += select <( >(")
 _BASH_QUOTES = re.compile(r"\$['\"]")
 _REDIRECTS = frozenset({"file_redirect", "heredoc_redirect"})
 
@@ -240,7 +244,7 @@ def not_posix(source: bytes, node: Node) -> str | None:
     if kind in _REDIRECTS and source[node.start_byte - 1 : node.start_byte] == b"}":
         return "a construct of bash, which sh reads differently: a variable for a file descriptor"
     follows_dollar = kind in {"string", "raw_string"} and source[node.start_byte - 1 : node.start_byte] == b"$"
-    is_word = DOUBTS.get(kind) is _leaf and kind not in _DATA
+    is_word = DOUBTS.get(kind) is _leaf and kind != "string_content"
     if follows_dollar or (is_word and _BASH_QUOTES.search(text_of(source, node))):
         return "a construct of bash, which sh reads differently: quotes behind $"
     return None

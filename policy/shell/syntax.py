@@ -15,7 +15,7 @@ from policy.names import words
 from policy.shell.doubts import DELIMITER, DOUBTS, is_swollen, not_posix, spaces, text_of
 from policy.shell.findings import Findings, check_assignment
 from policy.shell.limits import NotText, TooMuch
-from policy.shell.words import Word, read_word
+from policy.shell.words import Word, plain, read_word
 
 if TYPE_CHECKING:
     from tree_sitter import Language, Node
@@ -42,12 +42,13 @@ _WORDS = words(
     "regex"
 )
 _NAMES_AND_WORDS = _WORDS | {"command_name"}
+_MARKS = frozenset({"==", "=~", "$"})
+"""Words of a command that are tokens to the grammar."""
 _CONTAINERS = words(
-    "program list pipeline subshell compound_statement if_statement elif_clause else_clause while_statement "
-    "do_group for_statement case_statement case_item negated_command redirected_statement command_substitution "
-    "process_substitution string concatenation expansion simple_expansion variable_assignments array "
-    "heredoc_redirect heredoc_body herestring_redirect unary_expression binary_expression "
-    "parenthesized_expression negated_expression function_definition"
+    "program list pipeline subshell if_statement elif_clause else_clause while_statement do_group case_statement "
+    "case_item negated_command command_name command_substitution process_substitution string translated_string "
+    "concatenation expansion simple_expansion variable_assignments array heredoc_body herestring_redirect "
+    "unary_expression binary_expression parenthesized_expression function_definition"
 )
 _LEAVES = words(
     "word number raw_string ansi_c_string variable_name special_variable_name file_descriptor comment "
@@ -57,7 +58,6 @@ _LEAVES = words(
 _LOOPS = frozenset({"while_statement", "for_statement"})
 _QUOTES = words("string raw_string ansi_c_string heredoc_body comment")
 _SINGLE_QUOTES = frozenset({"raw_string", "ansi_c_string"})
-_GAP = re.compile(r"(?:[ \t]|(?<=[ \t])\\\n)+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -69,7 +69,7 @@ def _language() -> Language:
     return Language(tree_sitter_bash.language())
 
 
-def scan(command: str, found: Findings, *, posix: bool = False) -> list[Command | Redirect]:
+def scan(command: str, found: Findings, *, posix: bool) -> list[Command | Redirect]:
     """Commands and redirections in the order of the text; what can't be decided is noted in `found`. `posix` for a
     shell that may not know what bash has beyond POSIX."""
     from tree_sitter import Parser
@@ -154,18 +154,14 @@ class _Walk:
         return text_of(self.source, node)
 
     def _plain(self, node: Node, kind: str) -> list[Node]:
-        if node.is_missing:
-            self.found.doubt("the line cannot be parsed")
         if not node.is_named and is_swollen(self.source, node):
             self.found.doubt(f"{kind} with something in front of it")
         if kind in _LEAVES or not node.is_named:
             if kind == "file_descriptor" and not self._is_descriptor(node):
                 self.found.doubt("a file descriptor that belongs to a word")
             return node.children  # `1#$(x)` is a number with a substitution in it
-        if kind not in _CONTAINERS and kind not in {"command_name", "subscript", "translated_string"}:
+        if kind not in _CONTAINERS:
             self.found.doubt(f"a construct that is not followed: {kind}")
-        if kind == "subscript":
-            self.found.doubt("a subscript, which is evaluated")
         return node.children
 
     def _is_descriptor(self, node: Node) -> bool:
@@ -184,25 +180,26 @@ class _Walk:
                 self.found.doubt("words whose boundary is not plain")
             if node.type == "variable_assignment":
                 self.found.doubt("an assignment behind the program's name")
-            word = read_word(self._text(node))
+            word = read_word(self.source[self._start(node) : node.end_byte].decode())
             if not word.valid:
                 self.found.doubt("a word that cannot be read")
             words.append(word)
         return words
 
     def _apart(self, left: Node, right: Node) -> bool:
-        gap = self.source[left.end_byte : right.start_byte]
-        if gap == b" ":
-            return True
-        between = gap.decode()
-        return _GAP.match(between) is not None or any(mark in between for mark in "<>")
+        gap = self.source[left.end_byte : self._start(right)]
+        return gap[:1] in (b" ", b"\t") or b"<" in gap or b">" in gap
+
+    def _start(self, node: Node) -> int:
+        """Where a word begins: to the grammar the `$` of an argument `$"a"` is another one."""
+        return node.start_byte - (self.source[node.start_byte - 1 : node.start_byte + 1] == b'$"')
 
     def _command(self, node: Node, repeats: bool, extra: list[Node] | None = None) -> list[Node]:
         nodes: list[Node] = []
         children = node.children
         for child in children:
             kind = child.type
-            if kind in _NAMES_AND_WORDS or (kind == "variable_assignment" and nodes):
+            if kind in _NAMES_AND_WORDS or (kind == "variable_assignment" and nodes) or self._is_mark(child):
                 nodes.append(child)
             elif kind == "file_redirect":
                 nodes.extend(_behind_target(child))
@@ -212,6 +209,9 @@ class _Walk:
         if nodes:
             self.events.append(Command(self._words(nodes), repeats))
         return children
+
+    def _is_mark(self, node: Node) -> bool:
+        return node.type in _MARKS and self.source[node.start_byte : node.end_byte + 1] != b'$"'
 
     def _redirected(self, node: Node, repeats: bool) -> list[Node]:
         body = node.child_by_field_name("body")
@@ -247,8 +247,7 @@ class _Walk:
         words = self._words([child for child in node.children if child.type != "variable_assignment"])
         for child in node.children:
             if child.type == "variable_assignment":
-                name = child.child_by_field_name("name")
-                words.append(Word(None, (self._text(name) if name else "") + "="))
+                words.append(Word(None, "="))  # what its name is matters where the assignment is looked at
                 value = child.child_by_field_name("value")
                 if self.posix and value is not None and read_word(self._text(value)).splits:
                     self.found.doubt("a value that sh may split into further assignments")
@@ -256,8 +255,7 @@ class _Walk:
         return [child for child in node.children if child.is_named]
 
     def _assignment(self, node: Node, _repeats: bool) -> list[Node]:
-        name = node.child_by_field_name("name")
-        text = self._text(name) if name is not None else ""
+        text = self._text(node.children[0])
         if not _NAME.fullmatch(text):
             self.found.doubt("an assignment to something else than a plain name")
         if text != "IFS" or not self._is_for_read(node):
@@ -271,7 +269,7 @@ class _Walk:
 
     def _test(self, node: Node, repeats: bool) -> list[Node]:
         if node.children[0].type == "[":
-            self.events.append(Command([Word("[", "["), *self._test_words(node)], repeats))
+            self.events.append(Command([plain("["), *self._test_words(node)], repeats))
         return [child for child in node.children if child.is_named]
 
     def _test_words(self, node: Node) -> list[Word]:
@@ -297,8 +295,9 @@ class _Walk:
         return [child for child in node.children if child != body]
 
     def _for(self, node: Node, _repeats: bool) -> list[Node]:
-        variable = node.child_by_field_name("variable")
-        check_assignment(self._text(variable) if variable else "PATH", self.found)
+        for child in node.children:
+            if child.type == "variable_name":
+                check_assignment(self._text(child), self.found)
         return node.children
 
     def _arithmetic(self, _node: Node, _repeats: bool) -> list[Node]:

@@ -31,7 +31,7 @@ STEERING_VARIABLE = re.compile(
 """Variables that decide which program, library, configuration, pager or editor is used, or whose value is evaluated."""
 
 RESERVED_WORDS = words(
-    "if then elif else fi do done case esac while until for in { } ! function select coproc repeat foreach - always"
+    "if then elif else fi do done case esac while until for in { } ! [[ function select coproc repeat foreach - always"
 )
 
 POISONING_BUILTINS = words(

@@ -112,6 +112,8 @@ def test_names_are_compared_as_their_shell_does() -> None:
         ({"maxArguments": 0}, ["ls"], ["ls a"]),
         ({"maxArguments": 1}, ["ls", "ls a"], ["ls a b"]),
         ({"maxArguments": 1}, ["cat a b"], []),
+        ({"maxArguments": 2}, ["ls == a", "ls $ a", "ls a $"], ["ls == a b", "ls =~ a b", "ls a $ b", "ls a b $"]),
+        ({"subcommands": ["a"]}, ["ls a", 'ls "a"'], ["ls == a", "ls =~ a+", "ls $ a", 'ls $"a"', 'ls $"a"b']),
         ({"subcommands": ["a", "b"]}, ["ls a", "ls b c"], ["ls", "ls c", "ls A"]),
         ({"subcommands": []}, [], ["ls", "ls a"]),
         ({"arguments": [{"index": 0}]}, ["ls a", "ls a b"], ["ls", 'ls "$x"']),

@@ -302,6 +302,21 @@ def test_what_cannot_be_decided_is_asked_about_or_left_to_a_bundle_without_lists
     assert shell("eval $X", requiresApproval=True, allowedCommands=["eval"]) == "DENIED"
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("f() { ls; }", "defines a function, which gives a name another meaning"),
+    ],
+)
+def test_one_reason_is_told_for_one_doubt(line: str, reason: str) -> None:
+    assert parse(line).dynamic == (reason,)
+
+
+def test_tokens_of_the_grammar_are_words_where_they_are_arguments() -> None:
+    arguments = parse('ls == a =~ b+ $ $"c" $').commands[0].arguments
+    assert arguments == ("==", "a", "=~", "b+", "$", None, "$")
+
+
 def test_xargs_without_a_program_runs_echo() -> None:
     assert shell("ls | xargs", allowedCommands=["ls", "xargs"]) == "DENIED"
     assert shell("ls | xargs", allowedCommands=["ls", "xargs", "echo"]) == "ALLOWED"

@@ -151,6 +151,12 @@ def test_lines_of_windows_shells_have_limits_too(name: ShellName, line: str) -> 
     assert shell(line[:4_000], shell_name=name, allowedCommands=["dir"]) == "ALLOWED"
 
 
+@pytest.mark.parametrize("name", ["cmd", "powershell"])
+def test_4000_words_are_read_by_windows_shells_and_no_more(name: ShellName) -> None:
+    assert shell("dir" + " a" * 3_999, shell_name=name, allowedCommands=["dir"]) == "ALLOWED"
+    assert afresh("dir" + " a" * 4_000, name).dynamic == ("the line has more than 4000 words",)
+
+
 def test_lines_inside_of_lines_share_one_effort() -> None:
     inner = "sh -c 'echo a && echo b';"
     assert afresh(inner * 30).dynamic == ()
