@@ -50,12 +50,14 @@ def _arithmetic(source: bytes, node: Node) -> str | None:
 
 
 def _substitution(source: bytes, node: Node) -> str | None:
-    if source[node.start_byte : node.start_byte + 1] != b"`":
+    # In a string the opening quote's token begins with the blanks in front of it.
+    text = source[node.start_byte : node.end_byte].lstrip()
+    if not text.startswith(b"`"):
         return None
-    if b"\\" in source[node.start_byte : node.end_byte]:
+    if b"\\" in text:
         return "backquotes with a backslash in them, which is read twice"
     # The shell looks for the end without regard to quotes.
-    return "backquotes in backquotes" if b"`" in source[node.start_byte + 1 : node.end_byte - 1] else None
+    return "backquotes in backquotes" if b"`" in text[1:-1] else None
 
 
 def _leaf(source: bytes, node: Node) -> str | None:
