@@ -51,6 +51,7 @@ _LONG_OF: dict[str, frozenset[str]] = {
     "rebase": words("edit-todo"),
     "tag": words("edit sign local-user verify"),
     "push": words("signed"),
+    **dict.fromkeys(("am", "apply"), words("build-fake-ancestor")),
     **dict.fromkeys(("merge", "pull"), words("edit verify-signatures")),
     **dict.fromkeys(("add", "commit", "cherry-pick", "revert", "notes"), _EDIT),
 }
@@ -75,6 +76,7 @@ _RULES: dict[str, re.Pattern[str]] = {
     "merge": re.compile(r"-e|-[enqv]*S.*|" + _STRATEGY),
     "grep": re.compile(r"-[A-Za-z]*O.*"),
     "archive": re.compile(r"-o.*"),
+    "format-patch": re.compile(r"-[knNpqs]*o.*"),
     "clone": re.compile(r"-[A-Za-z]*[uc].*"),
     "commit": re.compile(r"-e|-[aeinopqsvz]*S.*"),
     "pull": re.compile(rf"-[A-Za-z]*ri.*|--r[a-z]*=i.*|-[aefknpqtv46]*S.*|{_STRATEGY}"),
