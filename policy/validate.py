@@ -142,7 +142,7 @@ _EXAMPLES = {
 
 
 def _from_pydantic(loc: tuple[int | str, ...], kind: str, message: str) -> Problem:
-    field = str(loc[-1])
+    field = str(loc[-1]) if loc else ""
     hint = _HINTS.get(kind)
     if kind == "unexpected_keyword_argument":
         hint = nearest(field, _fields_at(loc[:-1]))
