@@ -46,7 +46,6 @@ NETWORK_SUBCOMMANDS: dict[str, frozenset[str]] = {
     "git": words("clone fetch pull push ls-remote send-pack fetch-pack send-email svn p4 request-pull")
     | {"submodule add", "submodule update", "remote update", "remote prune", "remote show"},
     "pip": words("install download index search"),
-    "pip3": words("install download index search"),
     "uv": words("pip add sync lock publish tool"),
     "poetry": words("add install update publish lock"),
     "npm": words("install i ci add update publish view search audit"),
@@ -64,7 +63,7 @@ NETWORK_SUBCOMMANDS: dict[str, frozenset[str]] = {
 """Subcommands for which a program of other uses goes to the network."""
 _OF_TWO_WORDS = frozenset(one.split()[0] for known in NETWORK_SUBCOMMANDS.values() for one in known if " " in one)
 _TAKES_A_VALUE = words("-C -c --prefix --directory")
-_TAKES_NONE = words("-q -v -y -s -P -p --quiet --verbose --yes --silent --no-pager --paginate --no-optional-locks")
+_TAKES_NONE = words("-q -v -y -s -P --quiet --verbose --yes --silent --no-pager --no-optional-locks")
 _PYTHON_VALUED = re.compile(r"-[^-cmWX]*([cmWX])(.*)", re.DOTALL)
 """A cluster of Python's short options up to the one that takes the rest, or the next word, for its value."""
 _NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
@@ -159,7 +158,7 @@ def _network_program(one: SimpleCommand, shell: ShellName) -> str | None:
     if one.program is None:
         return None
     name, rest = wide_name(one.program, shell), one.arguments
-    if name.startswith(("python", "py")):
+    if name.startswith("py"):
         name, rest = _module(name, rest)
     if name in NETWORK_PROGRAMS:
         return name

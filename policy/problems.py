@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from policy.bundle import camel
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -42,6 +40,5 @@ def nearest(name: str, known: tuple[str, ...]) -> str | None:
     from difflib import get_close_matches
 
     folded = {one.lower(): one for one in known}
-    snake = camel(name).lower()
-    close = [snake] if snake in folded else get_close_matches(name.lower(), list(folded), n=1, cutoff=0.6)
+    close = get_close_matches(name.lower(), list(folded))
     return f"did you mean {folded[close[0]]}?" if close else f"known are {', '.join(known)}"

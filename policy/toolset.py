@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _EMPTY = "{}.{} of the bundle is empty"
 _UNREADABLE = "an entry of {}.{} of the bundle cannot be read, so that all is refused"
-_SOME_LABEL = "some-name-that-nobody-lists"
 _BLOCKED = "every {} that {} of the bundle allows is blocked"
 
 RISK_LEVELS: tuple[RiskLevel, ...] = get_args(RiskLevel)
@@ -153,7 +152,7 @@ def _no_domain(entry: Capability) -> str | None:
     if "" in blocked:
         return _UNREADABLE.format(entry.name, "blockedDomains")
     # A star is blocked by a star only: some name below it is in no list.
-    free = [one for one in allowed if one and not matching_rule(one.replace("*", _SOME_LABEL), blocked)]
+    free = [one for one in allowed if one and not matching_rule(one, blocked)]
     return _BLOCKED.format("domain", entry.name) if allowed and not free else None
 
 

@@ -104,19 +104,12 @@ def type_problems(fault: ValidationError, place: tuple[int | str, ...] = ()) -> 
 
 _MESSAGES = {
     "missing": "is missing",
-    "missing_argument": "is missing",
     "unexpected_keyword_argument": "is not a field of this object",
-    "extra_forbidden": "is not a field of this object",
-    "dataclass_type": "must be an object",
     "tuple_type": "must be a list",
     "string_type": "must be text",
     "int_type": "must be a whole number",
     "bool_type": "must be true or false",
 }
-_UNKNOWN_FIELD = frozenset({"unexpected_keyword_argument", "extra_forbidden"})
-
-
-_MISSING = frozenset({"missing", "missing_argument"})
 _HINTS = {
     "tuple_type": "in square brackets",
     "string_type": "in double quotes",
@@ -151,19 +144,19 @@ _EXAMPLES = {
 def _from_pydantic(loc: tuple[int | str, ...], kind: str, message: str) -> Problem:
     field = str(loc[-1]) if loc else ""
     hint = _HINTS.get(kind)
-    if kind in _UNKNOWN_FIELD:
+    if kind == "unexpected_keyword_argument":
         hint = nearest(field, _fields_at(loc[:-1]))
-    elif kind in _MISSING and field in _EXAMPLES:
+    elif kind == "missing" and field in _EXAMPLES:
         hint = f"such as {_EXAMPLES[field]}"
     return Problem(_json_path(loc), _MESSAGES.get(kind, message.replace("Input should be", "must be")), hint)
 
 
 def _fields_at(loc: tuple[int | str, ...]) -> tuple[str, ...]:
-    cls: type | None = PolicyBundle
+    cls: type = PolicyBundle
     for step in loc:
-        if isinstance(step, str) and cls is not None:
-            cls = bundle_part(cls, step)
-    return json_names(cls) if cls is not None else ()
+        if isinstance(step, str):
+            cls = bundle_part(cls, step) or cls
+    return json_names(cls)
 
 
 def _json_path(loc: tuple[int | str, ...]) -> str:

@@ -91,10 +91,10 @@ def _tar(args: list[Word], found: Findings, *, drives: bool) -> None:
         if text.startswith("--"):
             _, assigns, value = text.partition("=")
             if may_mean(text, ("file",)):
-                names += [value] if assigns else []
+                names.append(value)
                 awaited = max(awaited, 0 if assigns else 1)
         elif (place == 0 or text.startswith("-")) and "f" in text:
-            names += [text.partition("f")[2]] if text.startswith("-") else []
+            names.append(text.partition("f")[2])
             awaited = max(awaited, sum(letter in _TAR_VALUED for letter in text))
         if any(_is_remote(name, whole=word.text is not None, drives=drives) for name in names):
             found.doubt("tar is given an archive that may be on another machine")

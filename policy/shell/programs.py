@@ -68,13 +68,13 @@ def _started_by(program: str, args: list[Word], found: Findings) -> list[list[Wo
         if not harmless:
             found.doubt(f"{base} changes what the rest of the line means, or runs text")
         return []
-    if base in tables.OPAQUE_STARTERS or base.startswith("ld-"):
+    family = family_of(base)
+    if base in tables.OPAQUE_STARTERS or family in tables.OPAQUE_STARTERS or base.startswith("ld-"):
         found.doubt(f"{base} runs other programs")
         return []
-    if base in tables.SHELLS:
-        _shell(program, base, args, found)
+    if family in tables.SHELLS:
+        _shell(program, family, args, found)
         return []
-    family = family_of(base)
     if family == "find":
         return _find_exec(args, found)
     if base in tables.SINGLE_RUNNERS:

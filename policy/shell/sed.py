@@ -40,7 +40,7 @@ _MAX_ENDS = 4_000
 _ENDS = ";{}\n"
 _ADDRESSES = re.compile(r"(?:[0-9$,!+~\sI]|/[^/]*/)*")
 _SEVERAL = re.compile(r"[;{}\\\n]")
-_FLAGS_THEN_WRITE = re.compile(r"[gpiIm0-9]*w")
+_SUBSTITUTION_THEN_WRITE = re.compile(r"s(.)(?:(?!\1).)*\1(?:(?!\1).)*\1[gpiIm0-9]*w")
 
 
 def judge_sed(_base: str, args: list[Word], found: Findings) -> None:
@@ -82,8 +82,7 @@ def _may_write(name: str) -> bool:
     if command.startswith(("w", "W")):
         target = command[1:].lstrip()
         return target.startswith(("/", "~")) or ".." in target.split("/")
-    parts = command[2:].split(command[1], 2) if command.startswith("s") and len(command) > 1 else []
-    return len(parts) > 2 and _FLAGS_THEN_WRITE.match(parts[2]) is not None
+    return _SUBSTITUTION_THEN_WRITE.match(command) is not None
 
 
 def is_plain(script: str) -> bool:

@@ -126,6 +126,7 @@ OPAQUE_STARTERS = words(
     "wine64 box64 mpirun mpiexec srun salloc bsub uftrace heaptrack rr nsys ncu nvprof bear scan-build intercept-build "
     "compiledb libtool aws-vault chamber op doppler infisical envconsul sops fzf sk i386 x86_64 uname26 runcon reflex "
     "modd air compiledaemon gow rtx zless zmore bzless bzmore xzless xzmore lzless lzmore pg tig lazygit gitui gitk "
+    "gdb-multiarch nc.openbsd nc.traditional vim.tiny vim.basic vim.nox vim.gtk vim.athena "
     "vimdiff rvim rview gvim joe jed micro hx unshar radare2 r2 rizin drgn bpftrace rmt"
 )
 
