@@ -237,6 +237,22 @@ def test_the_entry_of_that_very_program_lets_it_start_what_it_starts(command: st
     assert shell(command, allowedCommands=listed, commandPolicies=[STARTS]) == expected
 
 
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("sh a.sh", "ALLOWED"),
+        ("sh a.sh -x +x", "ALLOWED"),
+        ("sh -x a.sh", "DENIED"),
+        ("sh +x a.sh", "DENIED"),
+        ("sh ~/a.sh", "DENIED"),
+        ("sh -s a.sh", "DENIED"),
+        ("sh", "DENIED"),
+    ],
+)
+def test_a_shell_may_be_let_start_a_script_that_is_named(command: str, expected: str) -> None:
+    assert shell(command, allowedCommands=["sh"], commandPolicies=[{**STARTS, "command": "sh"}]) == expected
+
+
 def test_it_narrows_like_any_other_entry_and_admits_no_program() -> None:
     assert shell("make x", allowedCommands=["ls"], commandPolicies=[STARTS]) == "DENIED"
     one = {**STARTS, "subcommands": ["test"]}
