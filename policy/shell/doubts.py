@@ -65,7 +65,7 @@ def _leaf(source: bytes, node: Node) -> str | None:
     if node.named_children:
         return None
     text = text_of(source, node)
-    if node.type != "string_content" and ("<(" in text or ">(" in text):
+    if "<(" in text or ">(" in text:
         return "a process substitution where the grammar does not look"
     return _unlooked(text)
 
@@ -113,13 +113,13 @@ def heredoc_end(source: bytes, node: Node) -> str | None:
 
 def _test(source: bytes, node: Node) -> str | None:
     bracket = node.children[0].type
-    if bracket != "((" and not _stands_alone(source, node.children[0]):
+    if not _stands_alone(source, node.children[0]):
         return f"{bracket} that is part of a longer word"
     if bracket == "[" and b"\n" in source[node.start_byte : node.end_byte]:
         return "[ over several lines, each of which is a command"
     if bracket == "[[":
         return next(filter(None, (_evaluates(source, one) for one in descendants(node))), None)
-    return _arithmetic(source, node) if bracket == "((" else None
+    return None
 
 
 def _evaluates(source: bytes, node: Node) -> str | None:
@@ -191,8 +191,8 @@ DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
     "comment": _comment,
     "negated_command": _negated,
     **dict.fromkeys(words("command variable_assignments"), _parts),
-    **dict.fromkeys(words("concatenation variable_assignment simple_expansion command_name"), _gaps),
-    **dict.fromkeys(words("word number regex extglob_pattern string_content brace_expression"), _leaf),
+    **dict.fromkeys(words("concatenation variable_assignment simple_expansion"), _gaps),
+    **dict.fromkeys(words("word regex extglob_pattern"), _leaf),
 }
 """By type of node."""
 
@@ -200,8 +200,7 @@ DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
 def is_swollen(source: bytes, token: Node) -> bool:
     """Whether a token's text is not just what its type says: one may swallow the word in front of it. Blanks that one
     swallows stand in quotes, or keep it from fitting to the word before."""
-    text = text_of(source, token).lstrip(" \t")
-    return not token.children and text.rstrip("\n") != token.type.rstrip("\n") and text != "$$"
+    return not token.children and text_of(source, token).lstrip(" \t") not in {token.type, "$$"}
 
 
 def spaces(source: bytes, quoted: list[tuple[int, int]], literal: list[tuple[int, int]]) -> list[str]:
@@ -246,7 +245,7 @@ def not_posix(source: bytes, node: Node) -> str | None:
     if kind in _REDIRECTS and source[node.start_byte - 1 : node.start_byte] == b"}":
         return "a construct of bash, which sh reads differently: a variable for a file descriptor"
     follows_dollar = kind in {"string", "raw_string"} and source[node.start_byte - 1 : node.start_byte] == b"$"
-    is_word = DOUBTS.get(kind) is _leaf and kind != "string_content"
+    is_word = DOUBTS.get(kind) is _leaf
     if follows_dollar or (is_word and _BASH_QUOTES.search(text_of(source, node))):
         return "a construct of bash, which sh reads differently: quotes behind $"
     return None

@@ -166,7 +166,7 @@ def _behind(base: str, wrapper: tables.Wrapper, args: list[Word], found: Finding
         assignment = _ASSIGNMENT.fullmatch(text) if wrapper.assigns else None
         if assignment:
             check_assignment(assignment[1], found)
-        elif _is_refused(base, text, place):
+        elif base in tables.ONE_OPTION and text.startswith("-") and (place > 0 or text != "-p"):
             found.doubt(f"{base} {text} is not followed")
             return []
         elif text == "--":
@@ -195,16 +195,10 @@ def _behind(base: str, wrapper: tables.Wrapper, args: list[Word], found: Finding
 
 def _with_input(inner: list[Word], marker: str | None) -> list[Word]:
     """What xargs starts: what it was told, or echo, with words of its input behind it and in the place of a marker."""
-    words = inner or [Word("echo", "echo")]
+    words = inner or [plain("echo")]
     if marker is not None:
         words = [UNKNOWN if word.text is not None and marker in word.text else word for word in words]
     return [*words, UNKNOWN]
-
-
-def _is_refused(base: str, text: str, place: int) -> bool:
-    if base in tables.ONE_OPTION:
-        return text.startswith("-") and (place > 0 or text != "-p")
-    return base == "env" and text == "-"  # its `-i`
 
 
 def _option_length(base: str, text: str, flags: list[str], valued: list[str]) -> int:

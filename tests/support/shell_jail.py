@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 3.0
 _DEPTH = ("d1", "d2", "d3", "d4", "d5")  # a line may climb a few times and is still inside
-# What a shell says of a name that it does not find and would start; a program's own scripts (git has some) are not meant.
+# What a shell says of a name that it would start and does not find; not what scripts of programs (git has some) say.
 _MISSING = re.compile(
     r"^(?:/\S*/)?(?:ba|da|)sh: (?:line )?\d+: (?:exec: )?(?P<name>(?!(?:command|type): ).*?): (?:command )?not found$"
     r"|^zsh:\d+: command not found: (?P<zsh>.*)$",

@@ -106,6 +106,11 @@ def test_names_are_compared_as_their_shell_does() -> None:
         assert answer.decision == "DENIED", (shell, program, blocked)
 
 
+def test_an_assignment_is_an_argument_of_what_declares_it() -> None:
+    for line, decision in (("export", "ALLOWED"), ("export a=b", "DENIED"), ("export a", "DENIED")):
+        assert ruled(line, {"command": "export", "maxArguments": 0}) == decision
+
+
 @pytest.mark.parametrize(
     ("policy", "fits", "does_not"),
     [

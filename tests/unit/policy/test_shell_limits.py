@@ -7,6 +7,7 @@ times.
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -195,6 +196,7 @@ def test_no_text_raises_and_the_same_text_is_read_the_same(line: str, name: Shel
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from([";", "ls é", "'é\n'", "(a)", '"$(b)"', "|", "\n", "<<E\nx\nE\n", " "]), max_size=600))
+@example(["a", "é" * 700])
 def test_the_tree_does_not_depend_on_the_blocks_that_the_text_is_read_in(pieces: list[str]) -> None:
     line = "".join(pieces)
     language = tree_sitter.Language(tree_sitter_bash.language())
@@ -286,7 +288,25 @@ def test_what_is_counted_beforehand_is_counted_to_its_limit(line: str, over: str
 def test_short_lines_are_counted_with_their_quotes_and_long_ones_without() -> None:
     with pytest.raises(TooMuch):
         Effort().tree(cast("Parser", Unasked()), "'" + "(" * 301 + "'")
-    counted("'" + "(" * 1_100 + "'")
+    with pytest.raises(TooMuch):
+        Effort().tree(cast("Parser", Unasked()), "'" + "(" * 1_021 + "'")
+    counted("'" + "(" * 1_022 + "'")
+    counted("X" * 301)
+
+
+def test_what_the_parser_is_handed_text_in_is_used_again() -> None:
+    """It never lets go of it, so a block for each line would be kept for good."""
+    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+    line = "a" * 1_000
+    for _ in range(2):
+        Effort().tree(parser, line)
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            Effort().tree(parser, line)
+        assert tracemalloc.get_traced_memory()[0] < 50 * len(line)
+    finally:
+        tracemalloc.stop()
 
 
 def test_32_lines_are_read_and_no_more() -> None:
@@ -317,6 +337,7 @@ def test_data_of_many_here_documents_is_left_out_as_far_as_it_is_plain() -> None
     assert without_data('cat <<"E"\n((\nE') == "cat <<\nE"
     assert without_data("cat <<E\n`((`\nE") == "cat <<E\n`((`\nE"
     assert without_data("cat <<E") == "cat <<E"
+    assert without_data("<<'E'\n((\nE") == "<<\nE"
     assert without_data("cat <<'E'; cat <<'F'\n((\nE\n))\nF\n(") == "cat <<; cat <<\nE\n))\nF\n("
     name = "E" * 64
     assert without_data(f"cat <<{name}\n((\n{name}") == f"cat <<{name}\n{name}"

@@ -267,6 +267,22 @@ def test_what_it_starts_is_still_not_what_an_option_names(command: str, expected
     assert shell(command, allowedCommands=listed, commandPolicies=policies) == expected
 
 
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("sh a.sh", "ALLOWED"),
+        ("sh a.sh -x +x", "ALLOWED"),
+        ("sh -x a.sh", "DENIED"),
+        ("sh +x a.sh", "DENIED"),
+        ("sh ~/a.sh", "DENIED"),
+        ("sh -s a.sh", "DENIED"),
+        ("sh", "DENIED"),
+    ],
+)
+def test_a_shell_may_be_let_start_a_script_that_is_named(command: str, expected: str) -> None:
+    assert shell(command, allowedCommands=["sh"], commandPolicies=[{**STARTS, "command": "sh"}]) == expected
+
+
 def test_it_narrows_like_any_other_entry_and_admits_no_program() -> None:
     assert shell("make x", allowedCommands=["ls"], commandPolicies=[STARTS]) == "DENIED"
     one = {**STARTS, "subcommands": ["test"]}

@@ -94,6 +94,8 @@ def test_a_tilde_at_the_start_is_told(source: str, text: str) -> None:
         ('"$*"', Word(None, "")),
         ('"$1$-$!$$"', Word(None, "")),
         ('"$_"', Word(None, "")),
+        ("x=~/a~", Word(None, "x=")),
+        ("x=a:~/b~", Word(None, "x=a:")),
         ("<(ls)", Word(None, "/dev/fd/")),
         (">(ls)", Word(None, "/dev/fd/")),
         ("*", Word(None, "", globs=True)),
