@@ -288,6 +288,7 @@ def test_who_approves_the_line_approves_a_file_that_nobody_knows(line: str, name
 def test_a_line_that_cannot_be_read_may_open_any_file(line: str) -> None:
     read: dict[str, Any] = {"name": "File.Read"}
     write: dict[str, Any] = {"name": "File.Write"}
+    assert parse(line).dynamic[0] == "the line cannot be parsed"
     assert judged(line, read, write).allowed
     for entries, name, field in (
         ([read, {**write, "allowedPaths": ["/w"]}], "File.Write", "allowedPaths"),

@@ -103,10 +103,11 @@ options = st.builds(
 
 
 def verdict(held: PolicyBundle, capability: str, facts: ActionFacts, limit: Limits, option: TaskOptions) -> str:
-    """What becomes of a call, as the loop finds it out."""
-    decision = check_tool(held, capability, facts, now=NOW, workspace="/w")
-    decision = narrowed(decision, option, held, facts, side_effects=True, workspace="/w")
-    return under_ceiling(decision, limit, held, facts, workspace="/w").decision
+    """What becomes of a call, as the loop finds it out. The allowed paths stand for the project directory: where none of
+    them is in it, each write is risky, which the capability alone does not say."""
+    decision = check_tool(held, capability, facts, now=NOW)
+    decision = narrowed(decision, option, held, facts, side_effects=True)
+    return under_ceiling(decision, limit, held, facts).decision
 
 
 @settings(max_examples=400)
