@@ -313,8 +313,9 @@ def test_one_reason_is_told_for_one_doubt(line: str, reason: str) -> None:
 
 
 def test_tokens_of_the_grammar_are_words_where_they_are_arguments() -> None:
-    arguments = parse('ls == a =~ b* $ $"c" $').commands[0].arguments
+    arguments = parse('ls == a =~ ^b[0-9]+$ $ $"c" $').commands[0].arguments
     assert arguments == ("==", "a", "=~", None, "$", None, "$")
+    assert parse("ls a =~ ^b[0-9]+$ ]]").commands[0].arguments == ("a", "=~", None, "]]")
 
 
 def test_xargs_without_a_program_runs_echo() -> None:

@@ -269,6 +269,12 @@ TRICKS = {
         "(('$(evil)'))",
         "echo $[`evil`]",
     ],
+    "arithmetic: behind ! and time, where the grammar sees subshells and a program": [
+        "ls='a[$(evil)]'; ! ((ls))",
+        "ls='a[$(evil)]'; if ! ((ls)); then ls; fi",
+        "ls='a[$(evil)]'; time ((ls))",
+        "ls='a[$(evil)]'; time [[ ls -eq 1 ]]",
+    ],
     "names: a subscript that comes in by expansion is evaluated": [
         "x='[$(evil)]'; read \"a$x\" <<< 1",
         "x='[$(evil)]'; mapfile \"a$x\" <<< 1",
@@ -573,7 +579,7 @@ NEIGHBOURS = {
     ],
     "xargs": ["xargs --max-lines=3 echo", "xargs --replace echo {}", "xargs --max-args 3 echo", "gxargs -n 1 echo"],
     "others": ["gtimeout 5 ls", "gfind . -name a", "jobs -l", "svn diff a", "pandoc a.md -o a.html --from markdown"],
-    "arithmetic": ["echo $((1 + 2 * (3 - 1)))", "((1 < 2)) && ls"],
+    "arithmetic": ["echo $((1 + 2 * (3 - 1)))", "((1 < 2)) && ls", "! (ls)", "time (ls)", "! ( (ls); ls )"],
     "names": [
         "read line",
         "read -r a b",
