@@ -103,8 +103,8 @@ options = st.builds(
 
 
 def verdict(held: PolicyBundle, capability: str, facts: ActionFacts, limit: Limits, option: TaskOptions) -> str:
-    """What becomes of a call, as the loop finds it out. The allowed paths stand for the project directory: where none of
-    them is in it, each write is risky, which the capability alone does not say."""
+    """What becomes of a call, as the loop finds it out. The allowed paths stand for the project directory: where
+    none of them is in it, each write is risky, which the capability alone does not say."""
     decision = check_tool(held, capability, facts, now=NOW)
     decision = narrowed(decision, option, held, facts, side_effects=True)
     return under_ceiling(decision, limit, held, facts).decision
