@@ -13,7 +13,7 @@ from policy.decision import RiskLevel
 from policy.names import FILE_CAPABILITIES
 from policy.names import CapabilityName as Name
 from policy.options import AS_THE_BUNDLE_SAYS
-from policy.paths import covering, is_absolute, normalize, roots
+from policy.paths import covering, is_absolute, is_under, normalize, roots
 from policy.risk import DEFAULT_RISK, assess
 
 if TYPE_CHECKING:
@@ -51,15 +51,17 @@ def merged(limits: Iterable[Limits]) -> Limits:
     return NO_LIMITS.union(*limits)
 
 
-def withheld_by(limits: Limits, tool_name: str, capability: str) -> str | None:
-    """Who takes the tool away and how, None when nobody does. Of several the first in order of their names."""
+def withheld_by(limits: Limits, tool_name: str, capability: str, least: RiskLevel | None = None) -> str | None:
+    """Who takes the tool away and how, None when nobody does. Of several the first in order of their names. `least` is
+    the lowest risk of any call, where that is not the capability's default."""
+    least = least or DEFAULT_RISK.get(capability, "high")
     for limit in sorted(limits, key=_order):
         if tool_name in limit.withheld:
             return limit.source
         if limit.allowed is not None and tool_name not in limit.allowed:
             return f"{limit.source} does not list it"
-        if limit.risk_ceiling is not None and _exceeds(DEFAULT_RISK.get(capability, "high"), limit.risk_ceiling):
-            return _over(limit, DEFAULT_RISK.get(capability, "high"))
+        if limit.risk_ceiling is not None and _exceeds(least, limit.risk_ceiling):
+            return _over(limit, least)
     return None
 
 
@@ -70,9 +72,11 @@ def why_not_offered(
     *,
     limits: Limits = NO_LIMITS,
     options: TaskOptions = AS_THE_BUNDLE_SAYS,
+    workspace: str | None = None,
     os: OsFamily = "posix",
 ) -> str | None:
     """Why no call of the tool could be allowed, so that the model need not see it; None when one could (SK 3.1).
+    `workspace` is the project directory: what is written outside of it has a high risk.
 
     An approval that nobody is there to give now may be given later, so it keeps no tool from being shown.
     """
@@ -86,7 +90,8 @@ def why_not_offered(
         return "it needs an approval, and the task is to ask nobody for one"
     if options.allow_network is False and capability == Name.NETWORK_HTTP:
         return "the network is taken away from the task"
-    return withheld_by(limits, tool_name, capability)
+    misses = capability == Name.FILE_WRITE and workspace is not None and _misses(entry, workspace, os)
+    return withheld_by(limits, tool_name, capability, "high" if misses else None)
 
 
 def under_ceiling(
@@ -139,6 +144,15 @@ def _no_path(entry: Capability, os: OsFamily) -> str | None:
         path for path in allowed if is_absolute(path, os) and covering(normalize(path, os), blocked, os, "wide") is None
     ]
     return _BLOCKED.format("path", entry.name) if allowed and not free else None
+
+
+def _misses(entry: Capability, workspace: str, os: OsFamily) -> bool:
+    """Whether no file of the project directory is one that the grant allows."""
+    blocked = roots(entry.blocked_paths or (), os, "wide")
+    places = [workspace]
+    if entry.allowed_paths is not None and not any(is_under(workspace, path, os) for path in entry.allowed_paths):
+        places = [path for path in entry.allowed_paths if is_under(path, workspace, os)]
+    return all(covering(normalize(place, os), blocked, os, "wide") is not None for place in places)
 
 
 def _no_domain(entry: Capability) -> str | None:

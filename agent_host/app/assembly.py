@@ -266,7 +266,13 @@ def _is_offered(ctx: LoopContext, tool_name: str) -> bool:
     if row is None:
         return False
     why_not = why_not_offered(
-        ctx.bundle, tool_name, row.capability, limits=ctx.limits, options=ctx.task_options, os=ctx.where.os_family
+        ctx.bundle,
+        tool_name,
+        row.capability,
+        limits=ctx.limits,
+        options=ctx.task_options,
+        workspace=ctx.where.workspace,
+        os=ctx.where.os_family,
     )
     return why_not is None
 

@@ -88,7 +88,14 @@ def tools(namespace: argparse.Namespace) -> int:
     rows = []
     for name, row in TOOLS.items():
         entry = tried.bundle.capability(row.capability)
-        withheld = why_not_offered(tried.bundle, name, row.capability, limits=tried.limits, os=tried.here.os_family)
+        withheld = why_not_offered(
+            tried.bundle,
+            name,
+            row.capability,
+            limits=tried.limits,
+            workspace=tried.here.workspace,
+            os=tried.here.os_family,
+        )
         rows.append(
             {
                 "toolName": name,

@@ -103,11 +103,10 @@ options = st.builds(
 
 
 def verdict(held: PolicyBundle, capability: str, facts: ActionFacts, limit: Limits, option: TaskOptions) -> str:
-    """What becomes of a call, as the loop finds it out. The allowed paths stand for the project directory: where none
-    of them is in it, each write is risky, which the capability alone does not say."""
-    decision = check_tool(held, capability, facts, now=NOW)
-    decision = narrowed(decision, option, held, facts, side_effects=True)
-    return under_ceiling(decision, limit, held, facts).decision
+    """What becomes of a call, as the loop finds it out."""
+    decision = check_tool(held, capability, facts, now=NOW, workspace="/w")
+    decision = narrowed(decision, option, held, facts, side_effects=True, workspace="/w")
+    return under_ceiling(decision, limit, held, facts, workspace="/w").decision
 
 
 @settings(max_examples=400)
@@ -116,12 +115,38 @@ def test_a_tool_is_shown_exactly_when_a_call_of_it_could_be_allowed(
     held: PolicyBundle, limit: Limits, option: TaskOptions
 ) -> None:
     for tool, capability in TOOLS.items():
-        why_not = why_not_offered(held, tool, capability, limits=limit, options=option)
+        why_not = why_not_offered(held, tool, capability, limits=limit, options=option, workspace="/w")
         withheld = withheld_by(limit, tool, capability)
         could = withheld is None and any(
             verdict(held, capability, facts, limit, option) != "DENIED" for facts in CALLS[capability]
         )
         assert (why_not is None) == could, (tool, why_not, held.capability(capability))
+
+
+ONLY_OUTSIDE = "its risk is high, and user admits medium at most"
+
+
+@pytest.mark.parametrize(
+    ("lists", "why"),
+    [
+        ({}, None),
+        ({"allowedPaths": ["/"]}, None),
+        ({"allowedPaths": ["/x", "/w/a"]}, None),
+        ({"allowedPaths": ["/x", "/w"], "blockedPaths": ["/w/a"]}, None),
+        ({"allowedPaths": ["/x"]}, ONLY_OUTSIDE),
+        ({"allowedPaths": ["/wider"]}, ONLY_OUTSIDE),
+        ({"allowedPaths": ["/x", "/w/a"], "blockedPaths": ["/w/a"]}, ONLY_OUTSIDE),
+        ({"blockedPaths": ["/w"]}, ONLY_OUTSIDE),
+    ],
+)
+def test_what_can_only_be_written_outside_of_the_project_is_risky(lists: dict[str, Any], why: str | None) -> None:
+    limit = frozenset({ToolLimit("user", risk_ceiling="medium")})
+    for name in ("File.Write", "File.Read"):
+        held = bundle({"name": name, **lists})
+        told = why_not_offered(held, "T", name, limits=limit, workspace="/w")
+        assert told == (why if name == "File.Write" else None)
+        assert why_not_offered(held, "T", name, limits=limit) is None
+        assert why_not_offered(held, "T", name, workspace="/w") is None
 
 
 @given(limits, limits, limits)
