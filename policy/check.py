@@ -100,9 +100,9 @@ def _with_approval(case: Case, workspace: str | None, allowed: Decision) -> Deci
 
 def _command_rules(case: Case) -> Decision | str | None:
     """The parser is only loaded when a command has to be judged."""
-    from policy.shell.check import judge
+    from policy.command_rules import command_rules
 
-    return judge(case)
+    return command_rules(case)
 
 
 def _url_rules(case: Case) -> Decision | str | None:

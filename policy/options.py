@@ -153,7 +153,7 @@ def _network_use(facts: ActionFacts) -> str | None:
 
 def _network_program(one: SimpleCommand, shell: ShellName) -> str | None:
     """The network program or subcommand that `one` is, None when it is none that is known."""
-    from policy.shell.check import wide_name
+    from policy.command_rules import wide_name
 
     if one.program is None:
         return None

@@ -25,7 +25,7 @@ _MAX_JUDGED_ARGUMENT = 4_096
 _WINDOWS_SHELLS = frozenset({"cmd", "powershell"})
 
 
-def judge(case: Case) -> Decision | str | None:
+def command_rules(case: Case) -> Decision | str | None:
     """A denial, an approval that a redirection needs, the entry that admits, or None (AH 8.2, 8.4)."""
     entry, facts = case.entry, case.facts
     assert isinstance(facts, CommandFacts)  # noqa: S101  the table of rules is keyed by this type
