@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument(
         "--within",
         type=float,
-        help="the best tests of so many seconds (of a slow run) a mutant; what survives is tried again next time",
+        help="tests of so many seconds (of a slow run) a mutant; what survives is tried again next time",
     )
     parser.add_argument("--report", action="store_true", help="only say what is known")
     asked = parser.parse_args()
