@@ -139,6 +139,7 @@ ONLY_OUTSIDE = "its risk is high, and user admits medium at most"
         ({"allowedPaths": ["/x", "/w/a"], "blockedPaths": ["/w/a"]}, ONLY_OUTSIDE),
         ({"blockedPaths": ["/w"]}, ONLY_OUTSIDE),
         ({"blockedPaths": ["/W"]}, ONLY_OUTSIDE),
+        ({"allowedPaths": ["/x", "/w/A"], "blockedPaths": ["/w/a"]}, ONLY_OUTSIDE),
     ],
 )
 def test_what_can_only_be_written_outside_of_the_project_is_risky(lists: dict[str, Any], why: str | None) -> None:
