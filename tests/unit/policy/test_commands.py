@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.check import check_tool
-from policy.commands import parse, referenced_paths
+from policy.commands import SimpleCommand, parse, referenced_paths
 from policy.facts import CommandFacts
 
 from .helpers import NOW, bundle, shell
@@ -374,6 +374,12 @@ def test_a_redirection_is_judged_as_the_file_access_it_is(
 def test_redirections_need_the_file_capability_and_a_looked_up_place() -> None:
     assert shell("ls > out", files=False) == "DENIED"
     assert shell("ls > /dev/null 2>&1 < /dev/null", files=False) == "ALLOWED"
+
+
+def test_arguments_are_as_written_but_for_where_cd_would_go() -> None:
+    assert parse("ls '~/a' '~'", "bash").commands == (SimpleCommand("ls", ("~/a", "~")),)
+    assert parse("cd '~/a'", "bash").commands == (SimpleCommand("cd", ("./~/a",)),)
+    assert parse("cd ~/a", "bash").commands == (SimpleCommand("cd", ("~/a",)),)
 
 
 def test_referenced_paths_leave_links_to_the_file_system() -> None:

@@ -38,6 +38,8 @@ INVALID = Word(None, splits=True, valid=False)
         ("\\*\\?\\[a]", "*?[a]"),
         ("'*'", "*"),
         ("$", "$"),
+        ('"\\X"', "\\X"),
+        ("x-a=~", "x-a=~"),
         ("a$", "a$"),
         ("$/", "$/"),
         ("{}", "{}"),
@@ -105,6 +107,14 @@ def test_a_tilde_at_the_start_is_told(source: str, text: str) -> None:
         ("'a'?b", Word(None, "a", globs=True)),
         ("a[b]c", Word(None, "a", globs=True)),
         ("a\\*b*", Word(None, "a*b", globs=True)),
+        ("X*", Word(None, "X", globs=True)),
+        ("$?", Word(None, "0")),
+        ("$#", Word(None, "0")),
+        ("$!", Word(None, "0")),
+        ("$$", Word(None, "0")),
+        ("a'b'\"c$x\"", Word(None, "abc", splits=True)),
+        ('~/"$x"', Word(None, "~/", splits=True, tilde=True)),
+        ('"$x\\""', Word(None, "", splits=True)),
     ],
 )
 def test_a_word_that_expansion_decides_keeps_what_stands_in_front(source: str, word: Word) -> None:
@@ -137,6 +147,7 @@ def test_a_word_may_turn_out_to_be_an_option(word: Word, may: bool) -> None:
 
 
 def test_a_word_may_turn_out_to_be_several() -> None:
+    assert UNKNOWN.is_several
     assert [read_word(one).is_several for one in ("a", '"$x"', "$x", "*", "a*", '"$@"', "<(a)")] == [
         False, False, True, True, True, True, False,
     ]  # fmt: skip
