@@ -150,6 +150,8 @@ def _argument_problems(path: str, rule: dict[str, Any], most: Any) -> Iterator[P
     if is_whole(index) and is_whole(most) and 0 <= most <= index:
         yield Problem(f"{path}.index", f"is beyond maxArguments, {int(most)}", "0 is the first argument")
     pattern = rule.get("pattern")
+    if pattern is None and rule.get("enum") is None:
+        yield Problem(path, "says nothing of the argument", 'give a pattern or an enum; "(?s).*" fits anything')
     said = patterns.problem_of(pattern) if isinstance(pattern, str) else None
     if said is not None:
         yield Problem(f"{path}.pattern", f"{pattern!r} is not usable: {said}", patterns.HINT)

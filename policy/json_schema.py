@@ -97,6 +97,12 @@ def _server(transport: str, needed: str, other: str, text: dict[str, Any]) -> di
 # What holds for several fields of an object together.
 _TOGETHER: dict[type, dict[str, Any]] = {
     Capability: {"allOf": [_scope(name) for name in ALL_CAPABILITIES]},
+    ArgumentRule: {
+        "anyOf": [
+            {"properties": {"pattern": {"type": "string"}}, "required": ["pattern"]},
+            {"properties": {"enum": {"type": "array"}}, "required": ["enum"]},
+        ]
+    },
     McpServer: {
         "allOf": [
             _server("stdio", "command", "url", _NAMED),

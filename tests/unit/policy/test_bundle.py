@@ -168,7 +168,8 @@ def test_rules_for_arguments_say_something_that_can_be_true() -> None:
     policy = {"command": "git", "maxArguments": 2, "arguments": rules}
     at = "capabilities[0].commandPolicies[0].arguments"
     found = problems(bundle_json({"name": "Shell.Exec", "commandPolicies": [policy]}))
-    assert set(found) == {f"{at}[1].index"}
+    assert set(found) == {f"{at}[0]", f"{at}[1].index"}
+    assert "give a pattern or an enum" in found[f"{at}[0]"]
 
 
 @pytest.mark.parametrize(
@@ -461,8 +462,11 @@ def test_an_entry_that_means_nothing_is_a_problem(entry: dict[str, Any], path: s
     [
         ({"command": "a b"}, "command"),
         ({"command": "a", "maxArguments": -1}, "maxArguments"),
-        ({"command": "a", "arguments": [{"index": -1}]}, "arguments[0].index"),
-        ({"command": "a", "arguments": [{"index": 0}, {"index": 1, "pattern": "("}]}, "arguments[1].pattern"),
+        ({"command": "a", "arguments": [{"index": -1, "enum": ["b"]}]}, "arguments[0].index"),
+        (
+            {"command": "a", "arguments": [{"index": 0, "enum": []}, {"index": 1, "pattern": "("}]},
+            "arguments[1].pattern",
+        ),
     ],
 )
 def test_a_rule_for_arguments_that_means_nothing_is_a_problem(policy: dict[str, Any], path: str) -> None:
@@ -470,11 +474,14 @@ def test_a_rule_for_arguments_that_means_nothing_is_a_problem(policy: dict[str, 
     assert set(problems(bundle_json(entry))) == {f"capabilities[0].commandPolicies[1].{path}"}
 
 
+RULE = {"index": 0, "pattern": "b"}
+
+
 @pytest.mark.parametrize(
     "entry",
     [
         {"name": "File.Read", "allowedPaths": ["/", "C:\\", "/w/a*b"], "maxFileSizeBytes": 0, "maxOutputBytes": 0},
-        {"name": "Shell.Exec", "commandPolicies": [{"command": "a", "maxArguments": 1, "arguments": [{"index": 0}]}]},
+        {"name": "Shell.Exec", "commandPolicies": [{"command": "a", "maxArguments": 1, "arguments": [RULE]}]},
         {"name": "Network.Http", "allowedDomains": ["*.a.com", "::1", "1.2.3.4"], "blockedDomains": ["a.com."]},
     ],
 )

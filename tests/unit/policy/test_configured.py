@@ -39,6 +39,7 @@ def test_every_problem_is_told_at_once_in_the_words_of_a_bundle() -> None:
         "policy.command_policies[0].max_arguments",
         "policy.command_policies[0].maxArguments",
         "policy.command_policies[1].command",
+        "policy.command_policies[1].arguments[0]",
         "policy.command_policies[1].arguments[0].index",
         "policy.command_policies[1].arguments[1].pattern",
         "policy.command_policies[2].startsPrograms",
