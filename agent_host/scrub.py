@@ -58,7 +58,7 @@ class Scrubber:
         JSON that does. Cheap for what holds none; what does is taken apart and put together again, for a spelling may
         begin in the middle of an escape."""
         holds_known = any(form in data for form in self._in_json)
-        if not holds_known and (self.redaction is None or not self.redaction.concerns(data)):
+        if not holds_known and (self.redaction is None or not self.redaction.concerns(data, is_event=is_event)):
             return data
         value = json.loads(data)
         clean = self.value(value, is_event=is_event)

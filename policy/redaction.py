@@ -6,6 +6,7 @@ key: one value has one placeholder wherever it turns up, and nobody without the 
 
 from __future__ import annotations
 
+import json
 import re
 from functools import lru_cache
 from hashlib import blake2b
@@ -36,6 +37,7 @@ _WITHOUT_ENGINE = 16
 _SHORT = 4096
 # What was taken out may have hidden where a word begins or ends.
 _ROUNDS = 4
+_COUNTED_TOKENS = rb'Tokens":[0-9]+(?=[,}])'
 _MIN_NAME = 16  # the shortest name of a field that a detector is asked about
 
 
@@ -82,9 +84,27 @@ class Redaction:
             data = self._by_detector(data, detector)
         return data
 
-    def concerns(self, encoded: bytes) -> bool:
-        """False where encoded JSON surely holds nothing to take out."""
-        return self.has_rules or (self._detectors and bool(_concerned(encoded)))
+    def concerns(self, encoded: bytes, *, is_event: bool = False) -> bool:
+        """False where encoded JSON surely holds nothing to take out; `is_event` as for `value`. Raises ValueError for
+        what is no JSON, where there are rules."""
+        if self._detectors and _may_be_found(encoded):
+            return True
+        return self.has_rules and self._fits_a_rule(json.loads(encoded), is_event)
+
+    def _fits_a_rule(self, value: Any, is_event: bool, name: str = "") -> bool:
+        """Whether a rule fits one of the texts in which `value` looks for it; `name` is that of its field."""
+        if isinstance(value, str):
+            raw = value.encode("utf-8", "surrogatepass")
+            fits = any(rule.pattern.search(raw) is not None for rule in self._rules)
+            return fits and not (is_event and re.search(_HOSTS_OWN, name))
+        if isinstance(value, list):
+            return any(self._fits_a_rule(item, is_event, name) for item in value)
+        if isinstance(value, dict):
+            return any(
+                self._fits_a_rule(item, is_event, key) or (not is_event and self._fits_a_rule(key, is_event))
+                for key, item in value.items()
+            )
+        return False
 
     def value(self, value: Any, *, is_event: bool = False) -> Any:
         """A JSON value without what is found in its texts, or is given away by the name of its field. In an event's
@@ -236,3 +256,15 @@ class _Scan:
 
 
 _concerned = _Scan()
+
+
+def _may_be_found(encoded: bytes) -> bool:
+    """Whether a detector may find something in encoded JSON: its anchor is there, and for a known token its form is."""
+    concerned = _concerned(encoded)
+    if not concerned:
+        return False
+    # A number is no secret, whatever the name of its field tells: most of an event's telling names are these.
+    rest = re.sub(_COUNTED_TOKENS, b"", encoded)
+    if rest is not encoded:
+        concerned = _concerned(rest)
+    return any(one.in_json is None or shipped(one.in_json).search(rest) is not None for one in concerned)

@@ -10,12 +10,14 @@ if TYPE_CHECKING:
 
 class Detector(NamedTuple):
     """One kind of secret. The group `secret` of `pattern` is what is taken out, the whole match where it has none;
-    `confirms` gets the match's text, the secret, and the byte behind the secret, and has the last word."""
+    `confirms` gets the match's text, the secret, and the byte behind the secret, and has the last word. `in_json` also
+    fits wherever JSON encodes a text that `pattern` fits; None where no such expression is known."""
 
     kind: str
     pattern: str
     anchors: tuple[str, ...]
     confirms: Callable[[bytes, bytes, bytes], bool] | None = None
+    in_json: str | None = None
 
 
 EDGE = r"(?:\b|\\[nrtbf])"

@@ -28,7 +28,15 @@ def _tokens(kind: str, *known: tuple[str, str], word: bool = False) -> Detector:
     pattern = "|".join(f"(?:{start}){rest}" for start, rest in starts)
     if word:
         pattern = f"{EDGE}(?P<secret>{pattern})"
-    return Detector(kind, pattern, tuple(start.lower() for starts, _ in known for start in starts.split()))
+    in_json = "|".join(f"(?:{start}){_same_in_json(rest)}" for start, rest in starts)
+    anchors = tuple(start.lower() for starts, _ in known for start in starts.split())
+    return Detector(kind, pattern, anchors, in_json=in_json)
+
+
+def _same_in_json(rest: str) -> str:
+    """As much of `rest` as JSON does not change: it escapes backslashes, and where a word ends it may put others."""
+    rest = rest.removesuffix(r"\b")
+    return "" if "\\" in rest else rest
 
 
 # Also as a text in a program or in JSON, in which ends of lines and quotes are escaped, maybe more than once.
@@ -64,7 +72,13 @@ KNOWN_TOKENS: tuple[Detector, ...] = (
         ("sk_live_ sk_test_ rk_live_ rk_test_", "[A-Za-z0-9]{10,}"),
         ("whsec_", "[A-Za-z0-9+/=]{20,}"),
     ),
-    Detector("api-key", rf"{EDGE}(?P<secret>sk-[A-Za-z0-9_-]{{20,}})", ("sk-",), _is_key),
+    Detector(
+        "api-key",
+        rf"{EDGE}(?P<secret>sk-[A-Za-z0-9_-]{{20,}})",
+        ("sk-",),
+        _is_key,
+        in_json="sk-[A-Za-z0-9_-]{20,}",
+    ),
     _tokens(
         "google-key",
         ("AIza", "[0-9A-Za-z_-]{35}"),

@@ -194,6 +194,7 @@ TELLING_PLACES: tuple[Detector, ...] = (
         r"(?P<secret>[^\s:\"'\\]{3,})(?m:$|[\s\"'\\])",
         (":54", ":6432:", ":*:"),
         _is_value,
+        in_json=r":(?:54[0-9]{2}|6432|\*):",
     ),
     Detector(
         "secret",

@@ -7,11 +7,11 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from policy.redaction import PLACEHOLDER
-from tests.unit.policy.redactions import FULL, GITHUB, TEXTS, redaction, rule
+from policy.redaction import PLACEHOLDER, Redaction
+from tests.unit.policy.redactions import CARD, FULL, GITHUB, RULES, SECRETS, TEXTS, redaction, rule
 from tests.unit.policy.secret_samples import LETTERS
 
 JSON = st.recursive(
@@ -43,11 +43,31 @@ def test_json_keeps_its_shape(value: Any) -> None:
     assert FULL.value(clean) == clean
 
 
-@given(JSON)
-def test_what_surely_holds_nothing_holds_nothing(value: Any) -> None:
-    only = redaction()
-    if not only.concerns(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")):
-        assert only.value(value) == value
+@given(JSON, st.sampled_from([redaction(), FULL, redaction(*RULES, detectors=False)]), st.booleans(), st.booleans())
+@example({"a": "\x1fSK" + "0a" * 16 + "\x1f"}, redaction(), True, False)
+@example({"a": "\ud800SK" + "0a" * 16}, redaction(), True, True)
+@example({"inputTokens": GITHUB}, redaction(), True, False)
+@example({"accessTokens": ["hunter2hunter2hunter"]}, redaction(), True, False)
+@example({"id": CARD}, redaction(*RULES, detectors=False), True, False)
+@example({CARD: 1}, redaction(*RULES, detectors=False), False, False)
+def test_what_surely_holds_nothing_holds_nothing(value: Any, only: Redaction, is_event: bool, is_ascii: bool) -> None:
+    encoded = json.dumps(value, ensure_ascii=is_ascii, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    if not only.concerns(encoded, is_event=is_event):
+        assert only.value(value, is_event=is_event) == value
+
+
+@pytest.mark.parametrize("token", [*SECRETS, "sk-" + LETTERS[:24]])
+def test_a_known_token_is_seen_in_encoded_json(token: str) -> None:
+    for text in (token, f"\x1f{token}\x1f", f'"{token}"', f"\n{token}\n", f"é{token}é", f'{{"a": "{token}"}}'):
+        for is_ascii in (False, True):
+            encoded = json.dumps({"text": text}, ensure_ascii=is_ascii).encode()
+            assert redaction().concerns(encoded) or redaction().text(text) == text
+
+
+def test_the_hosts_own_words_and_numbers_need_no_closer_look() -> None:
+    event = {"taskId": "task_0123456789abcdef", "eventId": 54321, "payload": {"inputTokens": 4, "maxSessionTokens": 9}}
+    for only in (redaction(), FULL):
+        assert not only.concerns(json.dumps(event, separators=(",", ":")).encode(), is_event=True)
 
 
 def test_fields_that_a_rule_makes_the_same_stay_two() -> None:
