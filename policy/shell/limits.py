@@ -30,6 +30,9 @@ _NOT_PLAIN = re.compile(
 )
 _EXPANDS = re.compile(r"[$`]")
 _HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)([A-Za-z_][A-Za-z0-9_]{0,63})\1")
+# The parser looks such a character up in a table of 256 and reads the memory behind it, which may not be there:
+# https://github.com/tree-sitter/tree-sitter-bash/issues/337
+_BEYOND_THE_TABLE = re.compile(r"(?<=[{0-9.])[^\x00-\xff]")
 _QUOTED = re.compile(r"""\\.|'[^']*'|"[^"\\$`]*"|(?<![^\s;&|()])#[^\n]*""", re.DOTALL)
 
 _windows: list[bytearray] = []
@@ -63,6 +66,7 @@ class Effort:
         """The text as bytes and the root of its tree. Raises TooMuch, NotText."""
         most = self._admit(command)
         source = command.encode()
+        given = source if command.isascii() else _BEYOND_THE_TABLE.sub(_same_length, command).encode()
         window = _windows.pop() if _windows else bytearray()
 
         def read(place: int, _point: Point) -> bytearray:
@@ -70,9 +74,9 @@ class Effort:
             makes the parser leave a loop over it."""
             self._blocks += 1
             end = place + _BLOCK if self._blocks <= _MAX_BLOCKS else place
-            while end < len(source) and source[end] & 0xC0 == 0x80:
+            while end < len(given) and given[end] & 0xC0 == 0x80:
                 end -= 1
-            window[:] = source[place:end]
+            window[:] = given[place:end]
             return window
 
         def stop(_place: int, _has_error: bool) -> bool:
@@ -106,6 +110,11 @@ class Effort:
         if sum(map(code.count, _BRACKETS)) > _MAX_BRACKETS:
             raise TooMuch(f"the line has more than {_MAX_BRACKETS} brackets outside of quotes")
         return _MAX_ROUNDS if _NOT_PLAIN.search(code) else _MAX_PLAIN_ROUNDS
+
+
+def _same_length(found: re.Match[str]) -> str:
+    """What the parser gets in the place of a character: as many bytes, and to a shell as plain a part of a word."""
+    return {2: "é", 3: "éx", 4: "éé"}[len(found[0].encode())]
 
 
 def without_data(command: str) -> str:

@@ -6,6 +6,7 @@ times.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tracemalloc
 from typing import TYPE_CHECKING, cast
@@ -340,3 +341,22 @@ def test_data_of_many_here_documents_is_left_out_as_far_as_it_is_plain() -> None
     name = "E" * 64
     assert without_data(f"cat <<{name}\n((\n{name}") == f"cat <<{name}\n{name}"
     assert without_data(f"cat <<{name}x\n((\n{name}x") == f"cat <<{name}x\n((\n{name}x"
+
+
+def test_no_character_behind_a_brace_ends_the_process() -> None:
+    """In a process of its own: the parser alone would read outside of a table there, and take the process with it."""
+    code = (
+        "from policy.commands import parse\n"
+        "for point in range(0x100, 0x110000, 997):\n"
+        "    if not 0xD800 <= point < 0xE000:\n"
+        "        for line in ('{%c', 'echo {1..2%c}', \"echo '{%c'\"):\n"
+        "            parse(line % chr(point), 'bash')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("wide", ["é", "ü", "Ж", "中", "𱡀"])
+def test_wide_characters_behind_a_brace_stay_what_they_are(wide: str) -> None:
+    parsed = parse(f"echo '{{{wide}}}' a.{wide} {{1{wide}", "bash")
+    assert parsed.commands[0].arguments == (f"{{{wide}}}", f"a.{wide}", f"{{1{wide}")
