@@ -99,7 +99,6 @@ def changed(*path: str | int, to: Any) -> dict[str, Any]:
         changed("capabilities", 3, "commandPolicies", to=[{"command": "a;b"}]),
         changed("capabilities", 4, "allowedToolNames", to=["x"]),
     ],
-    ids=repr,
 )
 def test_bad_bundles(shape: Any) -> None:
     agree(shape, valid=False)
@@ -121,7 +120,6 @@ def test_what_is_required(field: str) -> None:
         changed("mcpServers", to=[{"name": "x", "transport": "http", "url": "HTTPS://a", "command": None}]),
         changed("expiresAt", to="2026-01-02t00:00:00.123456789-05:30"),
     ],
-    ids=repr,
 )
 def test_what_is_accepted_by_both(shape: Any) -> None:
     agree(shape, valid=True)
@@ -205,7 +203,6 @@ def test_the_schema_never_refuses_what_the_validator_accepts(change: dict[str, A
         changed("capabilities", 3, "commandPolicies", to=[
             {"command": "git", "maxArguments": 1, "arguments": [{"index": 1, "enum": []}]}]),
     ],
-    ids=repr,
 )  # fmt: skip
 def test_what_only_the_validator_can_say(shape: Any) -> None:
     assert VALIDATOR.is_valid(shape)
