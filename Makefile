@@ -1,6 +1,7 @@
-# Two commands do everything on a machine that has python3 (3.11 or newer, with venv) and make:
-#   make run    the demonstration: an agent repairs a small project
-#   make test   the test suite
+# Everything here needs python3 (3.11 or newer, with venv) and make:
+#   make run         the demonstration: an agent repairs a small project
+#   make test        the quick tests, for every change
+#   make test-all    these and the slow ones: faults, hunts, soak, long sessions
 # `uv` is used where it is installed, else venv and pip.
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ BIN    := $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 INPUTS := pyproject.toml uv.lock Makefile
 
-.PHONY: run test lint format bench mutants clean
+.PHONY: run test test-slow test-all lint format bench mutants clean
 
 run: $(VENV)/.ready-run
 	@scratch=$$(mktemp -d "$${TMPDIR:-/tmp}/agent-host-demo.XXXXXX") && \
@@ -18,8 +19,17 @@ run: $(VENV)/.ready-run
 	    --workspace "$$scratch" --policy ci --gateway mock:examples/fix-the-bug.toml && \
 	echo "workspace: $$scratch" >&2
 
+# One process a core; `make test WORKERS=0` runs them all in one.
+WORKERS ?= auto
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
 test: $(VENV)/.ready-test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(VENV)/.ready-test
+	$(PYTEST) -m slow $(PYTEST_ARGS)
+
+test-all: test test-slow
 
 lint: $(VENV)/.ready-lint
 	$(BIN)/ruff check .
@@ -72,8 +82,10 @@ $(VENV)/.ready-run: $(VENV)/.made $(INPUTS)
 
 $(VENV)/.ready-test: $(VENV)/.made $(INPUTS)
 	$(call INSTALL,test)
+	@$(BIN)/python -m tests.support.node_packages
 	@touch $@ $(VENV)/.ready-run
 
 $(VENV)/.ready-lint: $(VENV)/.made $(INPUTS)
 	$(call INSTALL,lint)
+	@$(BIN)/python -m tests.support.node_packages
 	@touch $@ $(VENV)/.ready-test $(VENV)/.ready-run

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # How fast examples are made says something about the machine and nothing about the code.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
+
+_FAULTS = Path(__file__).parent / "faults"
+
+
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    """Every trial of the fault suite starts, kills and resumes whole processes, so all of them are slow."""
+    for item in items:
+        if item.path.is_relative_to(_FAULTS):
+            item.add_marker(pytest.mark.slow)
