@@ -3,7 +3,8 @@
 It takes about three minutes; --quick makes fewer runs and steps, and leaves out the 2,000 steps.
 
 Machines are noisy, so figures are medians, and those that a goal stands against are ratios where that is possible. What
-is compared is run in turns.
+is compared is run in turns. Policies are the built-in `ci` unless a line says that it is a bundle file, which is what
+users have.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
 
+LARGE, SMALL = 8 * 1024, 64
+
 
 def own_ms(runs: Iterable[Run]) -> float:
     """The median of all steps' own times."""
@@ -37,15 +40,29 @@ def start_up(bench: Bench, runs: int) -> Iterator[Row]:
 
 
 def short_steps(bench: Bench, steps: int, rounds: int) -> Iterator[Row]:
-    """Steps that read 1 KB."""
+    """Steps that read 1 KB, with either kind of policy."""
     turns = bench.reading(steps)
-    runs = [(bench.floor(turns), bench.ours(turns)) for _ in range(rounds)]
-    floors, built_in = zip(*runs, strict=True)
-    floor, ours = own_ms(floors), own_ms(built_in)
-    what = f"own time of a step over {steps} steps, against the floor"
-    yield Row(what, ours / floor, "x", 1.75, f"{ours:.2f} / {floor:.2f} ms")
-    peak = max(run.peak_mib for run in built_in)
+    runs = [(bench.floor(turns), bench.ours(turns), bench.ours(turns, policy=bench.bundle)) for _ in range(rounds)]
+    floors, built_in, bundle = zip(*runs, strict=True)
+    floor, what = own_ms(floors), f"own time of a step over {steps} steps, against the floor"
+    for kind, measured in (("", built_in), (", a bundle", bundle)):
+        ours = own_ms(measured)
+        yield Row(what + kind, ours / floor, "x", 1.7, f"{ours:.2f} / {floor:.2f} ms")
+    peak = max(run.peak_mib for run in (*built_in, *bundle))
     yield Row(f"peak memory at {steps} steps", peak, "MiB", 45, f"floor {max(run.peak_mib for run in floors):.0f}")
+
+
+def large_arguments(bench: Bench, steps: int, rounds: int) -> Iterator[Row]:
+    """Steps that write a file: the arguments are in the answer, the log of events, the record and the next request.
+    The same with little to write says what a write costs by itself."""
+    small, large = (bench.writing(steps, size) for size in (SMALL, LARGE))
+    runs = [
+        [run for turns in (large, small) for run in (bench.floor(turns), bench.ours(turns, policy=bench.bundle))]
+        for _ in range(rounds)
+    ]
+    floor, ours, small_floor, small_ours = map(own_ms, zip(*runs, strict=True))
+    note = f"{ours:.2f} / {floor:.2f} ms; {SMALL} bytes {small_ours:.2f} / {small_floor:.2f} ms; a bundle"
+    yield Row("8 KiB of arguments in the events, against the floor", ours / floor, "x", None, note)
 
 
 def long_session(bench: Bench) -> Iterator[Row]:
@@ -88,11 +105,12 @@ class Effort(NamedTuple):
     starts: int
     steps: int
     rounds: int
+    writes: int  # steps that write a file
     parallel: int  # steps with eight tools
 
 
-FULL = Effort(starts=15, steps=200, rounds=3, parallel=10)
-QUICK = Effort(starts=1, steps=10, rounds=1, parallel=2)
+FULL = Effort(starts=15, steps=200, rounds=3, writes=100, parallel=10)
+QUICK = Effort(starts=1, steps=10, rounds=1, writes=5, parallel=2)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -107,6 +125,7 @@ def rows(chosen: argparse.Namespace) -> Iterator[Row]:
         bench = Bench(folder)
         yield from start_up(bench, chosen.runs or effort.starts)
         yield from short_steps(bench, effort.steps, effort.rounds)
+        yield from large_arguments(bench, effort.writes, effort.rounds)
         yield from parallel_tools(bench, effort.parallel)
         if not chosen.quick:
             yield from long_session(bench)

@@ -101,6 +101,13 @@ class Bench:
         call = {"name": "ReadFile", "arguments": {"path": self.file}}
         return [{"text": "Again.", "tool_calls": [call], "repeat": steps - 1}, {"text": "Done."}]
 
+    def writing(self, steps: int, size: int) -> Turns:
+        """A script that has a file written in every step but the last, with other words of `size` bytes each time."""
+        path = os.path.join(self.workspace, "written.txt")
+        contents = (f"{number:06} {words(size - 7)}" for number in range(1, steps))
+        calls = ({"name": "WriteFile", "arguments": {"path": path, "content": content}} for content in contents)
+        return [*({"text": "Again.", "tool_calls": [call]} for call in calls), {"text": "Done."}]
+
     def log_bytes(self) -> int:
         """What the last run of ours has in its log of events."""
         return sum(
