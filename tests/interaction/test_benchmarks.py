@@ -42,7 +42,7 @@ EXPECTED = {
         "--version against a bare interpreter",
         "start to the first request, against the floor",
         "own time of a step over 10 steps, against the floor",
-        "own time of a step over 10 steps, against the floor, a bundle",
+        "the same with a bundle file",
         "peak memory at 10 steps",
         "8 KiB of arguments in the events, against the floor",
         "8 parallel tools of 100 ms",
