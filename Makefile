@@ -7,6 +7,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+BENCH  ?= loop
 UV     := $(shell command -v uv 2>/dev/null)
 INPUTS := pyproject.toml uv.lock Makefile
 
@@ -41,8 +42,9 @@ format: $(VENV)/.ready-lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# One benchmark, the loop unless named: make bench BENCH="policy --quick"
 bench: $(VENV)/.ready-test
-	$(BIN)/python benchmarks/loop.py
+	$(BIN)/python -m benchmarks $(BENCH)
 
 # Which small errors in policy and state no test notices: make mutants MUTANTS="policy --sample 300"
 mutants: $(VENV)/.ready-test

@@ -1,7 +1,7 @@
 """What the checkpoint store costs: against the bare disk, as a session grows, and against two other ways to keep one.
 
-    python -m benchmarks.checkpoint             everything, about two minutes
-    python -m benchmarks.checkpoint --quick     fewer rounds, and step 1,000 in place of step 10,000
+It takes about two minutes; --quick has fewer rounds, step 200 in place of step 10,000, and a session of 400 KB in place
+of 10 MB.
 
 It asks six things: what a durable step costs over the same bytes written and synced by hand; how often it syncs;
 whether step 10,000 costs more than step 100; how many bytes go to the disk for a byte of thread; how long the resume of
@@ -9,38 +9,42 @@ a 10 MB session takes; and how much memory such a session needs. Beside them sta
 whole file, and by LangGraph where it is installed (`pip install langgraph langgraph-checkpoint-sqlite`).
 
 Machines are noisy, so what is compared is measured in turns, and goals stand against ratios where that is possible.
-Bytes are counted on Linux only, syncs where `kept.py` says.
+Bytes are counted on Linux only, syncs where `benchmarks.kept` says.
 """
 
 from __future__ import annotations
 
-import argparse
-import gc
 import itertools
 import math
 import os
-import resource
 import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from agent_host.llm.anthropic import AnthropicRenderer
-from agent_host.thread.messages import decode
-from agent_host.thread.thread import Thread
-from benchmarks.kept import MIB, Cost, Disk, Step, Store, files_in, keep, make_step, new_session, written
+from benchmarks.kept import (
+    Cost,
+    Disk,
+    Step,
+    Store,
+    files_in,
+    keep,
+    long_steps,
+    make_step,
+    new_session,
+    steps_of,
+    written,
+)
 from benchmarks.other_stores import comparison
+from benchmarks.processes import output_of_child, scratch
+from benchmarks.report import MIB, Row, medians
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
-
-LONG_MESSAGES, LONG_BYTES = 10_000, 10 * MIB
-LONG_STEPS = LONG_MESSAGES // 2 - 1  # besides the system prompt and the user's
 
 
 def keep_by_hand(fd: int, step: Step) -> float:
@@ -56,19 +60,6 @@ def keep_by_hand(fd: int, step: Step) -> float:
     os.write(fd, rest)
     sync(fd)
     return (time.perf_counter_ns() - started) / 1e6
-
-
-class Row(NamedTuple):
-    what: str
-    figure: float
-    unit: str = "x"
-    goal: float | None = None
-    note: str = ""
-
-    def __str__(self) -> str:
-        verdict = "" if self.goal is None else f"≤ {self.goal:g}"
-        missed = "" if self.goal is None else ("ok" if self.figure <= self.goal else "MISSED")
-        return f"{self.what:52} {self.figure:9.2f} {self.unit:4} {verdict:7} {missed:7} {self.note}".rstrip()
 
 
 def durable_step(folder: str, calls: int, rounds: int) -> Iterator[Row]:
@@ -89,7 +80,7 @@ def durable_step(folder: str, calls: int, rounds: int) -> Iterator[Row]:
     os.close(fd)
     store.close()
     of = "1 call" if calls == 1 else f"{calls} parallel calls"
-    mine, own, bare = (statistics.median(values) for values in (*zip(*ours, strict=True), raw))
+    (mine, own), bare = medians(ours), statistics.median(raw)
     note = f"{mine:.2f} / {bare:.2f} ms, {own:.2f} of it outside the syncs; means {mean_ms(ours):.2f} / "
     yield Row(f"a durable step of {of}, against by hand", mine / bare, "x", 1.5, f"{note}{statistics.fmean(raw):.2f}")
     rest = f"and {max(compacting, default=0)} at most in {len(compacting)} of {len(ours)} steps, which compacted"
@@ -134,9 +125,7 @@ def growth(folder: str, late: int, sessions: int) -> Iterator[Row]:
     name, late_ms, early_ms = f"step {late:,} against step 100", mean_ms(aged), mean_ms(young)
     note = f"{late_ms:.2f} / {early_ms:.2f} ms; slowest {max(aged).ms:.0f} / {max(young).ms:.0f}"
     yield Row(f"{name}, means with compactions", late_ms / early_ms, "x", 1.2, note)
-    (late_ms, late_own), (early_ms, early_own) = (
-        (statistics.median(column) for column in zip(*costs, strict=True)) for costs in (aged, young)
-    )
+    (late_ms, late_own), (early_ms, early_own) = medians(aged), medians(young)
     note = f"{late_ms:.2f} / {early_ms:.2f} ms; outside the syncs {late_own:.3f} / {early_own:.3f}"
     yield Row("  and medians", late_ms / early_ms, "x", None, note)
 
@@ -160,18 +149,12 @@ def bytes_written(folder: str, steps: int) -> Iterator[Row]:
     yield Row(f"bytes written over {steps:,} steps, against the thread's", total / thread, "x", 4, note)
 
 
-def long_steps() -> Iterator[Step]:
-    """The steps of a thread of 10,000 messages and 10 MiB."""
-    padding = "x" * (LONG_BYTES // (LONG_STEPS + 1) - make_step(1, text="").thread_bytes)
-    return (make_step(number, text=padding) for number in range(1, LONG_STEPS + 1))
-
-
-def build_long(folder: str, compact_after: int) -> bool:
+def build_long(folder: str, messages: int, compact_after: int) -> bool:
     """A long session that compacts once after so many steps; False when the store then does it again by itself."""
     Disk.off = True
     store = new_session(folder)
     files: set[tuple[str, int]] = set()
-    for number, step in enumerate(long_steps(), 1):
+    for number, step in enumerate(long_steps(messages), 1):
         keep(store, step)
         if number == compact_after:
             store.compact()
@@ -182,12 +165,12 @@ def build_long(folder: str, compact_after: int) -> bool:
     return undisturbed
 
 
-def longest_journal(folder: str) -> str:
+def longest_journal(folder: str, messages: int) -> str:
     """A long session with as much behind its last compaction as the store lets gather, to about a hundredth."""
-    found, low, high = "", 0, LONG_STEPS
+    found, low, high = "", 0, steps_of(messages)
     for attempt in range(7):
         middle, at = (low + high) // 2, os.path.join(folder, f"journal-{attempt}")
-        if build_long(at, middle):
+        if build_long(at, messages, middle):
             shutil.rmtree(found, ignore_errors=True)
             found, high = at, middle
         else:
@@ -196,44 +179,8 @@ def longest_journal(folder: str) -> str:
     return found
 
 
-def memory() -> tuple[int, int]:
-    """Present and highest resident bytes. Not from getrusage on Linux: there a child starts with its parent's peak."""
-    if sys.platform != "linux":
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak, peak
-    with open("/proc/self/status", encoding="ascii") as file:
-        found = dict(line.split(":", 1) for line in file)
-    return int(found["VmRSS"].split()[0]) * 1024, int(found["VmHWM"].split()[0]) * 1024
-
-
-def child(what: str, folder: str) -> None:
-    """In a process of its own: resume the session in `folder`, or make a long one there, with or without the thread
-    that is sent. Prints what `InChild` holds."""
-    gc.collect()
-    if sys.platform == "linux":
-        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-            file.write("5")  # what the imports needed for a moment is not the session's
-    idle, _ = memory()
-    thread = Thread(AnthropicRenderer())
-    started, cpu = time.perf_counter(), time.process_time()
-    if what == "resume":
-        store = Store(folder)
-        thread.restore(map(decode, itertools.islice(store.messages(), 1, None)))
-    else:
-        Disk.off = True
-        store = new_session(folder)
-        for step in long_steps():
-            keep(store, step)
-            if what == "create":
-                thread.add_exchange(step.assistant, step.results)
-        store.compact()
-    elapsed, cpu = time.perf_counter() - started - Disk.ns / 1e9, time.process_time() - cpu
-    peak = memory()[1]
-    print(orjson.dumps([elapsed * 1000, cpu * 1000, peak - idle, sum(map(len, store.messages()))]).decode())
-
-
 class InChild(NamedTuple):
-    """`ms`: outside the syncs."""
+    """What `benchmarks.children.long_session` prints. `ms`: outside the syncs."""
 
     ms: float
     cpu_ms: float
@@ -241,62 +188,69 @@ class InChild(NamedTuple):
     thread: int
 
 
-def in_child(what: str, folder: str) -> InChild:
-    argv = [sys.executable, "-m", "benchmarks.checkpoint", "--child", what, "--folder", folder]
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return InChild(*orjson.loads(subprocess.run(argv, stdout=subprocess.PIPE, check=True, cwd=root).stdout))
+def in_child(what: str, folder: str, messages: int) -> InChild:
+    return InChild(*orjson.loads(output_of_child("long_session", what, folder, str(messages))))
 
 
-def resume(folder: str, runs: int) -> Iterator[Row]:
+def resume(folder: str, messages: int, runs: int) -> Iterator[Row]:
     fresh = os.path.join(folder, "snapshot")
-    build_long(fresh, LONG_STEPS)
-    for where, state in (("a fresh snapshot", fresh), ("the longest journal", longest_journal(folder))):
+    build_long(fresh, messages, steps_of(messages))
+    journal = longest_journal(folder, messages)
+    for where, state in (("a fresh snapshot", fresh), ("the longest journal", journal)):
         # Each resumes a copy of its own: one that compacted at once would make it easier for the next.
         copies = [shutil.copytree(state, f"{state}-{run}") for run in range(runs)]
-        results = [in_child("resume", copy) for copy in copies]
+        results = [in_child("resume", copy, messages) for copy in copies]
         peak, size, cpu = max(run.peak for run in results), results[0].thread, min(run.cpu_ms for run in results)
         best = f"best of {runs} {min(results).ms:.0f}, of processor time {cpu:.0f}"
         note = f"outside the syncs; {best}; a thread of {size / MIB:.1f} MiB"
         median = statistics.median(run.ms for run in results)
-        yield Row(f"resume of 10,000 messages behind {where}", median, "ms", 250, note)
-        yield Row("  its memory, against the thread's bytes", peak / size, "x", 3, f"{peak / MIB:.1f} MiB over idle")
+        yield Row(f"resume of {messages:,} messages behind {where}", median, "ms", 250, note)
+        over = f"{peak / MIB:.1f} MiB over idle"
+        yield Row(f"  its memory behind {where}, against the thread's", peak / size, "x", 3, over)
 
 
-def long_session(folder: str) -> Iterator[Row]:
-    whole, alone = (in_child(what, os.path.join(folder, what)) for what in ("create", "create-alone"))
+def long_session(folder: str, messages: int) -> Iterator[Row]:
+    whole, alone = (in_child(what, os.path.join(folder, what), messages) for what in ("create", "create-alone"))
     note = f"{whole.peak / MIB:.1f} MiB over idle; the store alone {alone.peak / alone.thread:.2f}x"
     yield Row("memory of making it, against the thread's bytes", whole.peak / whole.thread, "x", 3, note)
 
 
-def measure(folder: str, *, quick: bool, steps: int) -> Iterator[object]:
-    yield from durable_step(os.path.join(folder, "one"), 1, 40 if quick else 200)
-    yield from durable_step(os.path.join(folder, "eight"), 8, 40 if quick else 200)
-    yield from growth(os.path.join(folder, "growth"), 1000 if quick else 10_000, 5 if quick else 20)
-    yield from bytes_written(os.path.join(folder, "bytes"), 2000)
-    yield from resume(os.path.join(folder, "long"), 3 if quick else 9)
-    yield from long_session(os.path.join(folder, "long"))
-    yield ""
-    yield from comparison(os.path.join(folder, "ways"), steps)
+class Effort(NamedTuple):
+    """How much is measured."""
+
+    turns: int  # of five durable steps
+    late: int  # the late step
+    sessions: int  # young ones, to set beside it
+    counted: int  # steps whose bytes are counted
+    messages: int  # of the long session
+    runs: int  # of its resume
+    rounds: int  # of the comparison with other ways
+    steps: int  # in each of those rounds
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="What the checkpoint store costs, in one run.")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, and step 1,000 in place of step 10,000")
-    parser.add_argument("--steps", type=int, default=200, help="steps of the comparison with other ways")
+FULL = Effort(turns=200, late=10_000, sessions=20, counted=2000, messages=10_000, runs=9, rounds=5, steps=200)
+QUICK = Effort(turns=4, late=200, sessions=1, counted=200, messages=400, runs=1, rounds=1, steps=20)
+
+
+def measure(folder: str, effort: Effort) -> Iterator[object]:
+    yield from durable_step(os.path.join(folder, "one"), 1, effort.turns)
+    yield from durable_step(os.path.join(folder, "eight"), 8, effort.turns)
+    yield from growth(os.path.join(folder, "growth"), effort.late, effort.sessions)
+    yield from bytes_written(os.path.join(folder, "bytes"), effort.counted)
+    yield from resume(os.path.join(folder, "long"), effort.messages, effort.runs)
+    yield from long_session(os.path.join(folder, "long"), effort.messages)
+    yield from comparison(os.path.join(folder, "ways"), effort.steps, effort.rounds)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--steps", type=int, help="steps of the comparison with other ways")
     parser.add_argument("--folder", default=os.getcwd(), help="where to make a scratch folder: choose the disk to test")
-    parser.add_argument("--child", choices=("resume", "create", "create-alone"), help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
+
+
+def rows(chosen: argparse.Namespace) -> Iterator[object]:
     Disk.watch()
-    if chosen.child is not None:
-        child(chosen.child, chosen.folder)
-        return
-    folder = os.path.realpath(tempfile.mkdtemp(prefix="agent-host-bench-", dir=chosen.folder))
-    try:
-        for line in measure(folder, quick=chosen.quick, steps=chosen.steps):
-            print(line, flush=True)
-    finally:
-        shutil.rmtree(folder)
-
-
-if __name__ == "__main__":
-    main()
+    effort = QUICK if chosen.quick else FULL
+    if chosen.steps is not None:
+        effort = effort._replace(steps=chosen.steps)
+    with scratch(chosen.folder) as folder:
+        yield from measure(folder, effort)

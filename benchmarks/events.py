@@ -1,28 +1,27 @@
-"""What an event costs the loop: creating it, and each watcher on top, while nobody reads.
-
-python -m benchmarks.events
-"""
+"""What an event costs the loop: creating it, and each watcher on top, while nobody reads."""
 
 from __future__ import annotations
 
 import statistics
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.events.emitter import Emitter
 from agent_host.events.kinds import EventType
 from agent_host.events.outbox import Outbox
 from agent_host.events.ring import EventRing
 from agent_host.scrub import Scrubber
+from benchmarks.report import Row, milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import argparse
+    from collections.abc import Callable, Iterator
 
     from agent_host.events.emitter import Event
 
-EVENTS = 10_000
-ROUNDS = 15
-_MICRO = 1_000_000
+PAYLOADS: dict[EventType, dict[str, object]] = {
+    EventType.TEXT_CHUNK: {"text": "a few words "},
+    EventType.STEP_COMPLETED: {"stepId": "step_1", "stepCount": 1},
+}
 
 
 class Client:
@@ -48,35 +47,47 @@ class Encoder:
         pass
 
 
-def each_us(make: Callable[[], list[Client | EventRing | Encoder]], event_type: EventType, *secrets: str) -> float:
-    """Microseconds an event, the median of some rounds."""
-    payload = {"text": "a few words "} if event_type is EventType.TEXT_CHUNK else {"stepId": "step_1", "stepCount": 1}
-    times = []
-    for _ in range(ROUNDS):
-        scrub = Scrubber(secrets).json
-        made = Emitter(session_id="s", workspace_id="w", tenant_id="t", user_id="u", scrub=scrub)
-        made.attach(make())
-        began = time.perf_counter()
-        for _ in range(EVENTS):
-            made.emit(event_type, payload, task_id="task_1", step_id="step_1")
-        times.append((time.perf_counter() - began) / EVENTS * _MICRO)
-    return statistics.median(times)
+Watchers = list[Client | EventRing | Encoder]
 
 
-def main() -> None:
-    for event_type in (EventType.TEXT_CHUNK, EventType.STEP_COMPLETED):
-        bare = each_us(list, event_type)
-        print(f"{event_type}: {bare:.2f} µs to create one; on top")
-        watchers: dict[str, Callable[[], list[Client | EventRing | Encoder]]] = {
-            "a client that reads nothing, goal 3 µs": lambda: [Client()],
-            "the ring": lambda: [EventRing()],
-            "encoding it": lambda: [Encoder()],
-        }
-        for name, make in watchers.items():
-            print(f"    {name:40} {each_us(make, event_type) - bare:6.2f} µs")
-        both = each_us(lambda: [Encoder()], event_type, "a-gateway-token-of-some-length", "a-password")
-        print(f"    {'encoding it, with two secrets to look for':40} {both - bare:6.2f} µs")
+class Effort(NamedTuple):
+    """How much is measured: so many events in each of so many rounds."""
+
+    events: int
+    rounds: int
+
+    def each_us(self, make: Callable[[], Watchers], event_type: EventType, *secrets: str) -> float:
+        """Microseconds an event, the median of the rounds."""
+        return statistics.median(self._round_us(make(), event_type, secrets) for _ in range(self.rounds))
+
+    def _round_us(self, watchers: Watchers, event_type: EventType, secrets: tuple[str, ...]) -> float:
+        made = Emitter(session_id="s", workspace_id="w", tenant_id="t", user_id="u", scrub=Scrubber(secrets).json)
+        made.attach(watchers)
+        payload = PAYLOADS[event_type]
+
+        def work() -> None:
+            for _ in range(self.events):
+                made.emit(event_type, payload, task_id="task_1", step_id="step_1")
+
+        return milliseconds(work) / self.events * 1000
 
 
-if __name__ == "__main__":
-    main()
+def add_options(_: argparse.ArgumentParser) -> None:
+    """None of its own."""
+
+
+def rows(chosen: argparse.Namespace) -> Iterator[Row]:
+    """An event's creation, then each watcher's share."""
+    effort = Effort(1_000, 3) if chosen.quick else Effort(10_000, 15)
+    watchers: dict[str, tuple[Callable[[], Watchers], float | None]] = {
+        "a client that reads nothing": (lambda: [Client()], 3),
+        "the ring": (lambda: [EventRing()], None),
+        "encoding it": (lambda: [Encoder()], None),
+    }
+    for event_type in PAYLOADS:
+        bare = effort.each_us(list, event_type)
+        yield Row(f"{event_type}, creating one", bare, "µs")
+        for name, (make, goal) in watchers.items():
+            yield Row(f"{event_type}, {name}", effort.each_us(make, event_type) - bare, "µs", goal, "on top")
+        both = effort.each_us(lambda: [Encoder()], event_type, "a-gateway-token-of-some-length", "a-password")
+        yield Row(f"{event_type}, encoding it, with two secrets to look for", both - bare, "µs", None, "on top")

@@ -1,4 +1,4 @@
-"""A session's steps and the checkpoint store that keeps them, for `checkpoint.py` and `other_stores.py`.
+"""A session's steps and the checkpoint store that keeps them: for `checkpoint`, `other_stores` and their children.
 
 Bytes are what the kernel was asked to write (`wchar` of /proc/self/io, so Linux only): it sees every way of writing,
 SQLite's too. Syncs are counted at `os` and `fcntl`, which all of the store's go through.
@@ -12,14 +12,14 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.thread.messages import Message, ToolCall, encode
+from benchmarks.report import MIB
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 SESSION = "sess_bench"
-MIB = 1024 * 1024
 RESULT_BYTES = 1024
 
 Record = tuple[str, dict[str, Any], bytes | None]
@@ -114,6 +114,18 @@ def make_step(number: int, calls: int = 1, text: str = "Again.") -> Step:
         assistant,
         results,
     )
+
+
+def long_steps(messages: int) -> Iterator[Step]:
+    """The steps of a thread of so many messages, the system prompt and the user's among them: 10 MiB for 10,000."""
+    steps = steps_of(messages)
+    padding = "x" * (messages * MIB // 1000 // (steps + 1) - make_step(1, text="").thread_bytes)
+    return (make_step(number, text=padding) for number in range(1, steps + 1))
+
+
+def steps_of(messages: int) -> int:
+    """A step is two messages; the system prompt and the user's stand in front."""
+    return messages // 2 - 1
 
 
 def new_session(folder: str) -> Store:

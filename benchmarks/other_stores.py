@@ -1,4 +1,4 @@
-"""The same steps kept in other ways: see `checkpoint.py`, which prints this beside its figures."""
+"""The same steps kept in other ways: `checkpoint` prints this beside its figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from benchmarks.kept import MIB, SESSION, keep, make_step, new_session, written
+from benchmarks.kept import SESSION, keep, make_step, new_session, written
+from benchmarks.report import MIB, Row, medians
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,8 +89,8 @@ def kept_by_langgraph(folder: str, steps: int) -> Kept:
     return Kept([(after - at) / 1e6 for at, after in itertools.pairwise(ends)], written() - before)
 
 
-def comparison(folder: str, steps: int) -> Iterator[str]:
-    """One line for each way, the ways in turns and each in five runs, so that noise hits them all."""
+def comparison(folder: str, steps: int, rounds: int) -> Iterator[object]:
+    """A row for each way, the ways in turns and each in some rounds, so that noise hits them all."""
     os.mkdir(folder)
     ways = {"ours": kept_by_us, "whole file rewritten, once a step": kept_by_rewriting}
     try:
@@ -97,15 +98,19 @@ def comparison(folder: str, steps: int) -> Iterator[str]:
         ways["LangGraph, SqliteSaver"] = kept_by_langgraph
     except ImportError:
         pass
-    runs = {(way, turn): ways[way](os.path.join(folder, f"{way}-{turn}"), steps) for turn in range(5) for way in ways}
+    kept: dict[str, list[Kept]] = {way: [] for way in ways}
+    for turn, way in itertools.product(range(rounds), ways):
+        kept[way].append(ways[way](os.path.join(folder, f"{way}-{turn}"), steps))
     thread = sum(make_step(number).thread_bytes for number in range(1, steps + 1))
-    title = f"{steps:,} steps of 1 KB results"
-    yield f"{title:36} {'ms a step':>9} {'last tenth':>10} {'MiB written':>11} {'/ thread':>9}"
-    for way in ways:
-        kept = [runs[way, turn] for turn in range(5)]
-        mean = statistics.median(statistics.fmean(run.times) for run in kept)
-        last = statistics.median(statistics.fmean(run.times[-max(1, steps // 10) :]) for run in kept)
-        size = statistics.median(run.written for run in kept)
-        yield f"{way:36} {mean:9.2f} {last:10.2f} {size / MIB:11.1f} {size / thread:8.1f}x"
+    yield f"{steps:,} steps of 1 KB results, milliseconds a step"
+    for way, runs in kept.items():
+        means = ((statistics.fmean(run.times), last_tenth(run.times), run.written) for run in runs)
+        mean, last, size = medians(means)
+        note = f"the last tenth {last:.2f} ms; {size / MIB:.1f} MiB written, {size / thread:.1f}x the thread's"
+        yield Row(f"  {way}", mean, "ms", None, note)
     if len(ways) < 3:
-        yield f"{'LangGraph, SqliteSaver':36} not installed: pip install langgraph langgraph-checkpoint-sqlite"
+        yield "  LangGraph, SqliteSaver: not installed: pip install langgraph langgraph-checkpoint-sqlite"
+
+
+def last_tenth(times: list[float]) -> float:
+    return statistics.fmean(times[-max(1, len(times) // 10) :])

@@ -1,23 +1,22 @@
 """What a decision of the policy costs: paths, URLs, shell lines, long lists, the first one, and lines made to be slow.
 
-    python -m benchmarks.policy            everything, about a minute
-    python -m benchmarks.policy --quick    without the lines made to be slow
-
+It takes about a minute; --quick leaves out the longest lists and tries one in forty of the lines made to be slow.
 Machines differ: every figure also stands as a multiple of one fixed piece of work that is measured in the same run.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import statistics
-import subprocess
 import sys
 import time
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import bundles
+from benchmarks.processes import output_of_child
+from benchmarks.report import Row, milliseconds
 from policy.bundle import PolicyBundle, bundle_from_trusted
 from policy.check import check_tool
 from policy.commands import parse
@@ -25,11 +24,12 @@ from policy.facts import ActionFacts, CommandFacts, PathFacts, UrlFacts
 from tests.support.hostile_lines import PROGRAMS, hostile, useful
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    import argparse
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SIZES = (10, 1_000, 100_000)
-ROUNDS = 400
+QUICK_SIZES = SIZES[:2]
 SHOWN = 8
 LINES = (
     "ls -la src",
@@ -43,16 +43,6 @@ LINES = (
     "sed -n '1,40p' README.md",
 )
 LISTED = ["ls", "git", "cat", "grep", "sort", "head", "find", "wc", "python3", "tail", "cd", "[", "echo", "sed"]
-FIRST = """
-import time
-from datetime import UTC, datetime
-from benchmarks.policy import NOW, bundle, shell
-from policy.check import check_tool
-held, facts = bundle(10), shell("ls -la src | wc -l")
-began = time.perf_counter()
-check_tool(held, "Shell.Exec", facts, now=NOW)
-print((time.perf_counter() - began) * 1000)
-"""
 
 
 def bundle(entries: int) -> PolicyBundle:
@@ -77,20 +67,7 @@ def bundle(entries: int) -> PolicyBundle:
             "blockedDomains": [f"*.bad-{n}.example" for n in numbers],
         },
     ]
-    limits = {"maxInputTokens": 1, "maxOutputTokens": 1, "maxSessionTokens": 1}
-    return bundle_from_trusted(
-        {
-            "policyBundleVersion": "bench.1",
-            "schemaVersion": "1.0",
-            "tenantId": "bench",
-            "userId": "bench",
-            "sessionId": "*",
-            "expiresAt": "2100-01-01T00:00:00Z",
-            "capabilities": capabilities,
-            "llmPolicy": {"allowedModels": ["m"], **limits},
-            "approvalRules": [],
-        }
-    )
+    return bundle_from_trusted(bundles.document(capabilities))
 
 
 def file(path: str) -> PathFacts:
@@ -115,95 +92,88 @@ class Yardstick:
         work()
         self.us = median_us([work] * 50)
 
-    def report(self, what: str, us: float, goal_us: float | None, note: str = "") -> None:
-        figure, unit, per = (us, "µs", 1.0) if us < 1000 else (us / 1000, "ms", 1000.0)
-        verdict = "" if goal_us is None else f"goal ≤ {goal_us / per:g}{unit}  {'ok' if us <= goal_us else 'MISSED'}"
-        print(f"{what:46} {figure:8.2f}{unit} {us / self.us:8.3f}x  {verdict:22} {note}", flush=True)
+    def row(self, what: str, us: float, goal_us: float | None, note: str = "") -> Row:
+        """A figure whose note begins with its multiple of the fixed piece of work."""
+        unit, per = ("µs", 1) if us < 1000 else ("ms", 1000)
+        goal = None if goal_us is None else goal_us / per
+        return Row(what, us / per, unit, goal, f"{us / self.us:8.3f}x  {note}".rstrip())
 
 
 def median_us(works: Iterable[Callable[[], object]]) -> float:
     times = []
     for work in works:
         parse.cache_clear()
-        began = time.perf_counter()
-        work()
-        times.append((time.perf_counter() - began) * 1e6)
+        times.append(milliseconds(work) * 1000)
     return statistics.median(times)
 
 
-def decisions_us(held: PolicyBundle, capability: str, facts: Iterable[ActionFacts], *, denied: int = 0) -> float:
+def decisions_us(
+    held: PolicyBundle, capability: str, facts: Iterable[ActionFacts], rounds: int, *, denied: int = 0
+) -> float:
     """Microseconds of a decision, the median over `facts` in turns; the first `denied` of them have to be denials."""
-    rows = list(facts)
-    for place, row in enumerate(rows):
-        answer = check_tool(held, capability, row, now=NOW)
+    asked = list(facts)
+    for place, one in enumerate(asked):
+        answer = check_tool(held, capability, one, now=NOW)
         if answer.allowed == (place < denied):
-            sys.exit(f"{row}: {answer}")
-    turns = itertools.islice(itertools.cycle(rows), ROUNDS)
-    return median_us([partial(check_tool, held, capability, row, now=NOW) for row in turns])
+            sys.exit(f"{one}: {answer}")
+    turns = itertools.islice(itertools.cycle(asked), rounds)
+    return median_us([partial(check_tool, held, capability, one, now=NOW) for one in turns])
 
 
-def typical(yardstick: Yardstick) -> None:
+def typical(yardstick: Yardstick, entries: int, rounds: int) -> Iterator[Row]:
+    """Decisions of a bundle with so many entries in each list."""
     paths = [file("/etc/passwd"), file("/w/.git/config"), file("/w/src/a/b/c.py"), file("/srv/project-7/src/a.py")]
     urls = [
         UrlFacts("http://bad.example/"),
         UrlFacts("https://api.example.com/v1/things?x=1", "GET", ("93.184.216.34",)),
     ]
-    for entries in SIZES:
-        held = bundle(entries)
-        path_goal, shell_goal = (30, 300) if entries == 1_000 else (None, None)
-        note = f"{entries:,} entries in each list"
-        began = time.perf_counter()
-        check_tool(held, "File.Read", paths[0], now=NOW)
-        first = (time.perf_counter() - began) * 1e6
-        yardstick.report("a path to read", decisions_us(held, "File.Read", paths, denied=2), path_goal, note)
-        yardstick.report("a path to write", decisions_us(held, "File.Write", paths, denied=2), path_goal)
-        lines = decisions_us(held, "Shell.Exec", map(shell, LINES))
-        yardstick.report("a shell line", lines, shell_goal, "not from the cache")
-        yardstick.report("a URL", decisions_us(held, "Network.Http", urls, denied=1), None)
-        yardstick.report("the first path of a bundle", first, None, "which makes its look-up tables")
+    held, of = bundle(entries), f"{entries:,} entries a list"
+    path_goal, shell_goal = (30, 300) if entries == 1_000 else (None, None)
+    first = milliseconds(lambda: check_tool(held, "File.Read", paths[0], now=NOW)) * 1000
+    reads, writes = (decisions_us(held, name, paths, rounds, denied=2) for name in ("File.Read", "File.Write"))
+    yield yardstick.row(f"a path to read, {of}", reads, path_goal)
+    yield yardstick.row(f"a path to write, {of}", writes, path_goal)
+    lines = decisions_us(held, "Shell.Exec", map(shell, LINES), rounds)
+    yield yardstick.row(f"a shell line, {of}", lines, shell_goal, "not from the cache")
+    yield yardstick.row(f"a URL, {of}", decisions_us(held, "Network.Http", urls, rounds, denied=1), None)
+    yield yardstick.row(f"the first path, {of}", first, None, "which makes the bundle's look-up tables")
 
 
-def first_decision(yardstick: Yardstick) -> None:
-    def once() -> float:
-        ran = subprocess.run([sys.executable, "-c", FIRST], check=True, stdout=subprocess.PIPE, text=True)
-        return float(ran.stdout) * 1000
-
-    first = statistics.median(once() for _ in range(7))
-    yardstick.report("the first shell line of a process", first, None, "which loads the parser")
+def first_decision(yardstick: Yardstick, runs: int) -> Row:
+    first = statistics.median(float(output_of_child("first_decision")) * 1000 for _ in range(runs))
+    return yardstick.row("the first shell line of a process", first, None, "which loads the parser")
 
 
-def slow_lines(yardstick: Yardstick) -> None:
-    """Processor time, the least of three: what else runs on the machine is not the line's doing."""
+def slow_lines(yardstick: Yardstick, title: str, lines: Mapping[str, str], shown: int, times: int) -> Iterator[object]:
+    """Processor time, the least of some times: what else runs on the machine is not the line's doing."""
     held = bundle(1_000)
-    for title, lines, shown in (("useful", useful(), len(useful())), ("hostile", hostile(), SHOWN)):
-        rows = []
-        for name, line in lines.items():
-            facts = shell(line)
-            times = []
-            for _ in range(3):
-                parse.cache_clear()
-                began = time.process_time()
-                answer = check_tool(held, "Shell.Exec", facts, now=NOW)
-                times.append((time.process_time() - began) * 1e6)
-            rows.append((min(times), name, answer))
-        rows.sort(key=lambda row: -row[0])
-        print(f"{title} lines of 100 KB: {len(rows)}, the slowest first")
-        for us, name, answer in rows[:shown]:
-            note = answer.decision if answer.allowed else f"{answer.decision}: {answer.reason[:90]}"
-            yardstick.report("  " + name[:44], us, 50_000, note)
+    found = []
+    for name, line in lines.items():
+        facts, took = shell(line), []
+        for _ in range(times):
+            parse.cache_clear()
+            began = time.process_time()
+            answer = check_tool(held, "Shell.Exec", facts, now=NOW)
+            took.append((time.process_time() - began) * 1e6)
+        found.append((min(took), name, answer))
+    found.sort(key=lambda one: -one[0])
+    yield f"{title} lines of 100 KB: {len(found)}, the slowest first"
+    for us, name, answer in found[:shown]:
+        note = answer.decision if answer.allowed else f"{answer.decision}: {answer.reason[:90]}"
+        yield yardstick.row(f"  {title}, {name}"[:61], us, 50_000, note)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="What a decision of the policy costs.")
-    parser.add_argument("--quick", action="store_true", help="leave out the lines made to be slow")
-    chosen = parser.parse_args()
+def add_options(_: argparse.ArgumentParser) -> None:
+    """None of its own."""
+
+
+def rows(chosen: argparse.Namespace) -> Iterator[object]:
     yardstick = Yardstick()
-    print(f"the fixed piece of work takes {yardstick.us:.0f} µs; a decision is given as a multiple of it")
-    typical(yardstick)
-    first_decision(yardstick)
-    if not chosen.quick:
-        slow_lines(yardstick)
-
-
-if __name__ == "__main__":
-    main()
+    yield f"the fixed piece of work takes {yardstick.us:.0f} µs; a note begins with a decision's multiple of it"
+    for entries in QUICK_SIZES if chosen.quick else SIZES:
+        yield from typical(yardstick, entries, 40 if chosen.quick else 400)
+    yield first_decision(yardstick, 1 if chosen.quick else 7)
+    every, times = (40, 1) if chosen.quick else (1, 3)
+    for title, lines, shown in (("useful", useful(), len(useful())), ("hostile", hostile(), SHOWN)):
+        tried = dict(itertools.islice(lines.items(), 0, None, every))
+        yield from slow_lines(yardstick, title, tried, shown, times)

@@ -1,18 +1,14 @@
 """The session process (`agent-host serve`): its start, a piece of text on its way through it, its memory.
 
-    python -m benchmarks.session              everything, about two minutes
-    python -m benchmarks.session --runs 5     fewer process starts
-
+It takes about two minutes; --quick starts fewer processes and sends fewer pieces.
 Machines are noisy: what is compared is measured in turns in one run, and figures are medians unless they say otherwise.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -23,12 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from agent_host.testing.services import MockServices
+from benchmarks.bundles import of_a_user
+from benchmarks.processes import PROGRAM, bare_interpreter_ms, output_of_child, scratch, start_child
+from benchmarks.report import Row, medians
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Mapping
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-PROGRAM = os.path.join(os.path.dirname(sys.executable), "agent-host")
 NOWHERE = "http://127.0.0.1:9"
 SERVICES = ("SESSION", "WORKSPACE", "APPROVAL", "AUDIT", "TELEMETRY")
 NEW_SESSION = {
@@ -99,47 +97,28 @@ class Serve:
 
 @contextlib.contextmanager
 def ticking(pieces: int, at_once: int, interval_s: float) -> Iterator[str]:
-    """The URL of a gateway in a process of its own; see `ticking.py`."""
-    argv = [sys.executable, os.path.join(HERE, "ticking.py"), str(pieces), str(at_once), str(interval_s)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+    """The URL of a gateway in a process of its own; see `benchmarks.children.ticking`."""
+    with start_child("ticking", str(pieces), str(at_once), str(interval_s)) as process:
         try:
-            yield "" if process.stdout is None else process.stdout.readline().strip()
+            yield "" if process.stdout is None else process.stdout.readline().decode().strip()
         finally:
             process.kill()
-
-
-def report(what: str, figure: float, unit: str, goal: float | None, note: str = "") -> None:
-    verdict = "" if goal is None else f"goal ≤ {goal:g}{unit}  {'ok' if figure <= goal else 'MISSED'}"
-    print(f"{what:56} {figure:8.2f}{unit:4} {verdict:22} {note}", flush=True)
 
 
 # The start
 
 
-def start_up(folder: str, runs: int) -> None:
+def start_up(folder: str, runs: int) -> Iterator[Row]:
     """From the start of the process to the reply to CreateSession, which waits in the pipe."""
-    bare, plain, full = [], [], []
-    with MockServices(policy_bundle=bundle(folder)).in_thread() as url:
+    with MockServices(policy_bundle=of_a_user(folder)).in_thread() as url:
         everything = {f"{name}_SERVICE_URL": url for name in SERVICES} | {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
-        for _ in range(runs):
-            bare.append(milliseconds_of_nothing())
-            plain.append(first_reply_ms(folder, {}))
-            full.append(first_reply_ms(folder, everything))
-    floor, with_defaults, with_all = map(statistics.median, (bare, plain, full))
-    report("start to the first reply, against a bare interpreter", with_defaults / floor, "x", 12, ms(with_defaults))
-    report(
-        "the same with five services, a bundle and traces", with_all / floor, "x", 12, f"{ms(with_all)}, {ms(floor)}"
-    )
-
-
-def ms(figure: float) -> str:
-    return f"{figure:.0f} ms"
-
-
-def milliseconds_of_nothing() -> float:
-    began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "pass"], check=True)
-    return (time.perf_counter() - began) * 1000
+        floor, with_defaults, with_all = medians(
+            (bare_interpreter_ms(), first_reply_ms(folder, {}), first_reply_ms(folder, everything)) for _ in range(runs)
+        )
+    note = f"{with_defaults:.0f} / {floor:.0f} ms"
+    yield Row("start to the first reply, against a bare interpreter", with_defaults / floor, "x", 12, note)
+    note = f"{with_all:.0f} / {floor:.0f} ms"
+    yield Row("the same with five services, a bundle and traces", with_all / floor, "x", 12, note)
 
 
 def first_reply_ms(folder: str, env: Mapping[str, str]) -> float:
@@ -149,31 +128,6 @@ def first_reply_ms(folder: str, env: Mapping[str, str]) -> float:
     took = (time.perf_counter() - began) * 1000
     serve.end()
     return took
-
-
-def bundle(folder: str) -> dict[str, Any]:
-    files = {"allowedPaths": [folder]}
-    return {
-        "policyBundleVersion": "bench.1",
-        "schemaVersion": "1.0",
-        "tenantId": "bench",
-        "userId": "bench",
-        "sessionId": "*",
-        "expiresAt": "2100-01-01T00:00:00Z",
-        "capabilities": [
-            {"name": "File.Read", **files},
-            {"name": "File.Write", **files},
-            {"name": "Shell.Exec", "requiresApproval": True, "approvalRuleId": "commands"},
-            {"name": "LLM.Call"},
-        ],
-        "llmPolicy": {
-            "allowedModels": ["bench-model"],
-            "maxInputTokens": 200_000,
-            "maxOutputTokens": 16_384,
-            "maxSessionTokens": 1_000_000,
-        },
-        "approvalRules": [{"approvalRuleId": "commands", "title": "Run a command", "description": "It may do harm."}],
-    }
 
 
 # A piece of text
@@ -197,7 +151,7 @@ def latency_of(lines: list[bytes]) -> Latency:
     return Latency(cuts[49], cuts[98])
 
 
-def piece_of_text(folder: str, pieces: int = 2000, rounds: int = 5) -> None:
+def piece_of_text(folder: str, pieces: int, rounds: int) -> Iterator[Row]:
     """What the host adds to a piece's way from the gateway to the client, at 500 pieces a second."""
     floors, ours = [], []
     with ticking(pieces, 1, 0.002) as url:
@@ -209,55 +163,47 @@ def piece_of_text(folder: str, pieces: int = 2000, rounds: int = 5) -> None:
             ours.append(latency_of(serve.task(session_id, f"task-{number}")))
         memory = resident_mib(serve.process.pid)
         serve.end()
-    floor = Latency(*map(statistics.median, zip(*floors, strict=True)))
-    own = Latency(*map(statistics.median, zip(*ours, strict=True)))
-    report(
-        "a piece of text from gateway to client, median",
-        own.median - floor.median,
-        "ms",
-        1,
-        f"floor {floor.median:.2f}",
-    )
-    report("the same, 99 of 100", own.p99 - floor.p99, "ms", 1, f"floor {floor.p99:.2f} ms")
-    report("resident memory of that session, idle", memory, "MiB", None, f"after {(rounds + 1) * pieces} pieces")
+    floor, own = Latency(*medians(floors)), Latency(*medians(ours))
+    note = f"floor {floor.median:.2f} ms"
+    yield Row("a piece of text from gateway to client, median", own.median - floor.median, "ms", 1, note)
+    yield Row("the same, 99 of 100", own.p99 - floor.p99, "ms", 1, f"floor {floor.p99:.2f} ms")
+    note = f"after {(rounds + 1) * pieces} pieces"
+    yield Row("resident memory of that session, idle", memory, "MiB", None, note)
 
 
 def relayed(url: str) -> list[bytes]:
     """The same answer through the bare relay."""
-    argv = [sys.executable, os.path.join(HERE, "relay.py"), url]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+    with start_child("relay", url) as process:
         return [b"%d %b" % (time.monotonic_ns(), line) for line in process.stdout or ()]
 
 
 # Who watches
 
 
-def watched(rounds: int) -> None:
-    """One answer of 20,000 pieces, 10,000 a second, with a client that is slow or does not read, against none."""
+def watched(pieces: int, rounds: int) -> Iterator[Row]:
+    """One answer, 10,000 pieces a second, with a client that is slow or does not read, against none."""
     clients = ("nobody", "silent", "slow")
-    script = os.path.join(HERE, "watched.py")
     took: dict[str, list[tuple[float, ...]]] = {client: [] for client in clients}
-    with ticking(20_000, 10, 0.001) as url:
+    with ticking(pieces, 10, 0.001) as url:
         for _, client in itertools.product(range(rounds), clients):
-            said = subprocess.run([sys.executable, script, url, client], stdout=subprocess.PIPE, check=True).stdout
-            took[client].append(tuple(map(float, said.split())))
+            took[client].append(tuple(map(float, output_of_child("watched", url, client).split())))
     wall, cpu = ({name: statistics.median(run[at] for run in runs) for name, runs in took.items()} for at in (0, 1))
     for client, words in (("silent", "a client that reads nothing"), ("slow", "a client that reads slowly")):
-        extra_us = (cpu[client] - cpu["nobody"]) / 20_000 * 1_000_000
+        extra_us = (cpu[client] - cpu["nobody"]) / pieces * 1_000_000
         note = f"{wall[client]:.2f} s; {extra_us:.1f} µs more of the processor for a piece"
-        report(f"10,000 pieces a second, {words}", wall[client] / wall["nobody"], "x", 1.05, note)
+        yield Row(f"10,000 pieces a second, {words}", wall[client] / wall["nobody"], "x", 1.05, note)
 
 
 # Memory
 
 
-def memory(folder: str) -> None:
+def memory(folder: str) -> Iterator[Row]:
     """After one task: whatever is imported late is there."""
     with ticking(100, 1, 0) as url:
         serve = Serve(folder, url)
         session_id = serve.request("CreateSession", **NEW_SESSION)["sessionId"]
         serve.task(session_id, "task")
-        report("resident memory of an idle session", resident_mib(serve.process.pid), "MiB", 60, "after one task")
+        yield Row("resident memory of an idle session", resident_mib(serve.process.pid), "MiB", 60, "after one task")
         serve.end()
 
 
@@ -267,19 +213,13 @@ def resident_mib(pid: int) -> float:
     return int(kib) / 1024
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="The session process, in one run.")
-    parser.add_argument("--runs", type=int, default=15, help="process starts to take the median of")
-    chosen = parser.parse_args()
-    folder = os.path.realpath(tempfile.mkdtemp(prefix="agent-host-bench-"))
-    try:
-        start_up(folder, chosen.runs)
-        piece_of_text(folder)
-        watched(5)
-        memory(folder)
-    finally:
-        shutil.rmtree(folder)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", type=int, help="process starts to take the median of: 15, and 1 with --quick")
 
 
-if __name__ == "__main__":
-    main()
+def rows(chosen: argparse.Namespace) -> Iterator[Row]:
+    with scratch() as folder:
+        yield from start_up(folder, chosen.runs or (1 if chosen.quick else 15))
+        yield from piece_of_text(folder, *((200, 1) if chosen.quick else (2000, 5)))
+        yield from watched(*((1_000, 1) if chosen.quick else (20_000, 5)))
+        yield from memory(folder)

@@ -1,4 +1,4 @@
-"""What a start may import: each of these costs as much as a good part of the whole start (see benchmarks/loop.py)."""
+"""What a start may import: each of these costs as much as a good part of the whole start (see `benchmarks loop`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Lines that are large or made to be slow: every limit ends in a denial, and large lines that are plain are allowed.
 
-What work a line makes is counted here, not timed: counts are the same on every machine. `benchmarks/policy.py` has the
-times.
+What work a line makes is counted here, not timed: counts are the same on every machine. `python -m benchmarks policy`
+has the times.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import pytest
 from agent_host.testing.conditions import CONDITIONS
 from agent_host.testing.gateway import MockGateway, Script
 from agent_host.testing.script_keys import ERROR_KEYS, TOOL_CALL_KEYS, TURN_KEYS, USAGE_KEYS
+from benchmarks.processes import child, child_environment
 from tests.unit.testing.support import body, call, result, user
 
 ROOT = Path(__file__).parents[3]
@@ -32,22 +33,16 @@ def test_the_script_repairs_the_example(tmp_path: Path) -> None:
     tools.write_bytes(orjson.dumps([{"name": name} for name in ("ReadFile", "WriteFile", "RunCommand")]))
     gateway = MockGateway(Script.load(ROOT / "examples" / "fix-the-bug.toml"), variables={"workspace": str(workspace)})
     with gateway.in_thread() as url:
-        command: list[str | Path] = [
-            sys.executable,
-            ROOT / "benchmarks" / "floor.py",
-            "--gateway",
-            url,
-            "--prompt",
-            "Fix the tests.",
-        ]
-        command += ["--log", tmp_path / "floor.log", "--tools-json", tools]
-        done = subprocess.run(command, cwd=workspace, capture_output=True, text=True)
+        log = tmp_path / "floor.log"
+        options = ("--gateway", url, "--prompt", "Fix the tests.", "--log", str(log), "--tools-json", str(tools))
+        command, env = child("floor", *options), child_environment()
+        done = subprocess.run(command, cwd=workspace, env=env, capture_output=True, text=True)
     assert gateway.failures == []
     assert done.returncode == 0, done.stderr
     numbers = orjson.loads(done.stdout)
     assert numbers.keys() == {"steps", "durationMs", "peakRssKb", "bytesWritten"}
     assert numbers["steps"] == 6
-    assert numbers["bytesWritten"] == (tmp_path / "floor.log").stat().st_size
+    assert numbers["bytesWritten"] == log.stat().st_size
     assert run_suite(workspace).stderr.rstrip().endswith("OK")
 
 

@@ -1,6 +1,6 @@
 """The floor of a piece's way: httpx reads the gateway's answer, each piece goes to standard output as a JSON line.
 
-python benchmarks/relay.py URL
+python -m benchmarks.children.relay URL
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs `agent-host` with tools that each take 100 ms and nothing else: what is left is the loop's own work.
 
-python benchmarks/slow_tools.py run "Do it." --gateway http://127.0.0.1:8080
+python -m benchmarks.children.slow_tools run "Do it." --gateway http://127.0.0.1:8080
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A gateway that answers with many small pieces of text, each the moment it was sent; prints its URL.
 
-    python benchmarks/ticking.py PIECES AT_ONCE INTERVAL_S
+    python -m benchmarks.children.ticking PIECES AT_ONCE INTERVAL_S
 
 A piece is `time.monotonic_ns()` and a space, padded to 40 characters; AT_ONCE of them go out every INTERVAL_S seconds.
 The shipped mock gateway sends what stands in its script, so it cannot tell the time.

@@ -1,6 +1,6 @@
 """Runs `agent-host` and says on its last line of stderr how many bytes its state store wrote and how often it synced.
 
-python benchmarks/counted.py run "Do it." --gateway http://127.0.0.1:8080
+python -m benchmarks.children.counted run "Do it." --gateway http://127.0.0.1:8080
 """
 
 from __future__ import annotations

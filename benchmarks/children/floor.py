@@ -1,10 +1,10 @@
 """The yardstick: the least that an agent session with a durable log can cost in Python with httpx.
 
 No policy, no tool framework, no recovery: one pooled client, server-sent events, every message encoded once and kept as
-bytes, an append-only log synced once before and once after the tools of a step. `loop.py` measures the product against
-it. Whatever makes this file faster without giving up the log belongs in it.
+bytes, an append-only log synced once before and once after the tools of a step. `python -m benchmarks loop` measures
+the product against it. Whatever makes this file faster without giving up the log belongs in it.
 
-    python benchmarks/floor.py --gateway http://127.0.0.1:8080 --log /tmp/floor.log --prompt "Do it."
+    python -m benchmarks.children.floor --gateway http://127.0.0.1:8080 --log /tmp/floor.log --prompt "Do it."
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The event loop's own time for one long answer, with and without a client: a session in this process.
 
-    python benchmarks/watched.py GATEWAY nobody|silent|slow
+    python -m benchmarks.children.watched GATEWAY nobody|silent|slow
 
 `nobody`: no client, and no ring of events for one. `silent`: a client that reads nothing. `slow`: one that reads 4 KB
 fifty times a second. Prints the seconds from the task's start to its end, and the CPU seconds of the loop's thread.

@@ -1,0 +1,1 @@
+"""Measurements of the product. `python -m benchmarks` is their one door."""

@@ -1,0 +1,65 @@
+"""Programs that the benchmarks start, and the folder where they work.
+
+A program of `benchmarks.children` is started as a module, whatever directory it works in. Started by its path it would
+have its own folder in front of all others on `sys.path`, and a file there would hide a package of the same name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+from benchmarks.report import milliseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PROGRAM = os.path.join(os.path.dirname(sys.executable), "agent-host")
+
+
+def child(name: str, *arguments: str) -> list[str]:
+    """The command line of a program of `benchmarks.children`; it needs `child_environment`.
+
+    -P keeps the directory where it works off `sys.path`: a file there could hide a package, too.
+    """
+    return [sys.executable, "-P", "-m", f"benchmarks.children.{name}", *arguments]
+
+
+def child_environment() -> dict[str, str]:
+    """This process's environment, in which the packages of this folder are found first."""
+    others = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join((ROOT, others)) if others else ROOT}
+
+
+def start_child(name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """A started child; its standard output is a pipe."""
+    return subprocess.Popen(child(name, *arguments), env=child_environment(), stdout=subprocess.PIPE)
+
+
+def output_of_child(name: str, *arguments: str) -> bytes:
+    """What a child printed; `CalledProcessError` where it failed."""
+    argv = child(name, *arguments)
+    return subprocess.run(argv, env=child_environment(), stdout=subprocess.PIPE, check=True).stdout
+
+
+def bare_interpreter_ms() -> float:
+    """The start and the end of a Python that does nothing: the machine's share of every start."""
+    return program_ms(sys.executable, "-c", "pass")
+
+
+def program_ms(*argv: str) -> float:
+    """How long a program takes; `CalledProcessError` where it fails."""
+    return milliseconds(lambda: subprocess.run(argv, check=True, stdout=subprocess.DEVNULL))
+
+
+@contextlib.contextmanager
+def scratch(parent: str | None = None) -> Iterator[str]:
+    """The real path of a new folder, which is removed at the end; in `parent`, whose disk is then measured, or where
+    temporary files go."""
+    with tempfile.TemporaryDirectory(prefix="agent-host-bench-", dir=parent) as folder:
+        yield os.path.realpath(folder)

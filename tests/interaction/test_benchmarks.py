@@ -1,0 +1,130 @@
+"""The benchmarks run: each in its short form, as a process, from a directory that is not the repository's.
+
+Figures are only looked at for being there. What they should be depends on the machine.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import BENCHMARKS
+
+ROOT = Path(__file__).parents[2]
+LINE = re.compile(r"(?P<what>\S.*?) {2,}(?P<figure>-?[\d.]+|-?inf|nan)( .*)?")
+"""What was measured, two blanks at least, the figure; its unit, goal and note."""
+
+POLICY = [
+    f"{what}, {entries} entries a list"
+    for entries in ("10", "1,000")
+    for what in ("a path to read", "a path to write", "a shell line", "a URL", "the first path")
+]
+EVENTS = [
+    f"{kind}, {what}"
+    for kind in ("text_chunk", "step_completed")
+    for what in (
+        "creating one",
+        "a client that reads nothing",
+        "the ring",
+        "encoding it",
+        "encoding it, with two secrets to look for",
+    )
+]
+TEXTS = ("code", "code, with two rules", "prose", "a secret a line", "one long value", "placeholders")
+EXPECTED = {
+    "loop": [
+        "--version against a bare interpreter",
+        "start to the first request, against the floor",
+        "own time of a step over 10 steps, against the floor",
+        "the same with a bundle file",
+        "peak memory at 10 steps",
+        "8 KiB of arguments in the events, against the floor",
+        "8 parallel tools of 100 ms",
+        "8 parallel `sleep 0.1` in bash",
+    ],
+    "checkpoint": [
+        "a durable step of 1 call, against by hand",
+        "syncs in a step of 1 call",
+        "a durable step of 8 parallel calls, against by hand",
+        "syncs in a step of 8 parallel calls",
+        "step 200 against step 100, means with compactions",
+        "and medians",
+        "resume of 400 messages behind a fresh snapshot",
+        "resume of 400 messages behind the longest journal",
+        "its memory behind a fresh snapshot, against the thread's",
+        "its memory behind the longest journal, against the thread's",
+        "memory of making it, against the thread's bytes",
+        "ours",
+        "whole file rewritten, once a step",
+    ],
+    "policy": [*POLICY, "the first shell line of a process", "useful, 2,000 segments with &&"],
+    "session": [
+        "start to the first reply, against a bare interpreter",
+        "the same with five services, a bundle and traces",
+        "a piece of text from gateway to client, median",
+        "the same, 99 of 100",
+        "resident memory of that session, idle",
+        "10,000 pieces a second, a client that reads nothing",
+        "10,000 pieces a second, a client that reads slowly",
+        "resident memory of an idle session",
+    ],
+    "events": EVENTS,
+    "redaction": [*(f"{text}, four times as long" for text in TEXTS), "an event's line", "with a secret"],
+}
+SLOW = ("loop", "checkpoint", "session", "redaction")
+
+
+def benchmarks(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "benchmarks", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True)
+
+
+def figures(report: str) -> dict[str, float]:
+    """By what was measured; lines without a figure are headings."""
+    found = (LINE.fullmatch(line.strip()) for line in report.splitlines())
+    return {row["what"]: float(row["figure"]) for row in found if row}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in BENCHMARKS]
+)
+def test_each_runs_from_anywhere_and_prints_its_figures(name: str, tmp_path: Path) -> None:
+    done = benchmarks(tmp_path, name, "--quick")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = figures(done.stdout)
+    assert [what for what in EXPECTED[name] if what not in found] == []
+    assert [what for what, figure in found.items() if not math.isfinite(figure)] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_each_says_what_it_measures_and_its_options(name: str, tmp_path: Path) -> None:
+    done = benchmarks(tmp_path, name, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--quick" in done.stdout
+    assert len(done.stdout.split("\n\n")[1]) > 80
+
+
+def test_an_unknown_name_is_an_error_that_lists_the_known_ones(tmp_path: Path) -> None:
+    done = benchmarks(tmp_path, "floor")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "invalid choice: 'floor'" in done.stderr
+    assert [name for name in BENCHMARKS if name not in done.stderr.splitlines()[-1]] == []
+
+
+@pytest.mark.parametrize(("arguments", "code"), [((), 2), (("--help",), 0)])
+def test_the_list_is_shown_to_whoever_asks_or_names_nothing(
+    arguments: tuple[str, ...], code: int, tmp_path: Path
+) -> None:
+    done = benchmarks(tmp_path, *arguments)
+    assert done.returncode == code
+    shown = done.stdout if code == 0 else done.stderr
+    for name, line in BENCHMARKS.items():
+        assert re.search(rf"^ +{name}\s+{re.escape(line.split(maxsplit=1)[0])}", shown, re.MULTILINE)
