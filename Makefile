@@ -11,6 +11,9 @@ BENCH  ?= loop
 UV     := $(shell command -v uv 2>/dev/null)
 INPUTS := pyproject.toml uv.lock Makefile
 
+# Compiled modules are kept, whatever the caller says: the tests start the program some hundred times.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: run test test-slow test-all lint format bench mutants clean
 
 run: $(VENV)/.ready-run
