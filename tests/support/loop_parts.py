@@ -113,14 +113,14 @@ def succeeded(request: ToolRequest, text: str = "ok", artifacts: tuple[Artifact,
 
 def do(request: ToolRequest) -> ToolResult:
     """Really change files; a command has no effect but to be in `Tools.ran`."""
-    arguments = request.arguments
+    path = os.path.normpath(request.arguments.get("path", ""))
     if request.tool_name == "WriteFile":
-        with open(arguments["path"], "w", encoding="utf-8") as handle:
-            handle.write(arguments["content"])
+        with open(path, "w", encoding="utf-8") as handle:
+            handle.write(request.arguments["content"])
     elif request.tool_name == "DeleteFile":
-        os.unlink(arguments["path"])
+        os.unlink(path)
     elif request.tool_name == "ReadFile":
-        with open(arguments["path"], encoding="utf-8") as handle:
+        with open(path, encoding="utf-8") as handle:
             return succeeded(request, handle.read())
     return succeeded(request)
 
