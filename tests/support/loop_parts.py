@@ -49,7 +49,7 @@ def calls(*wanted: ToolCall, text: str = "", stop: str = "tool_use", usage: Toke
     return ModelTurn(text, wanted, stop, usage)
 
 
-def call(name: str, call_id: str | None = None, **arguments: Any) -> ToolCall:
+def call(name: str, call_id: str | None = None, /, **arguments: Any) -> ToolCall:
     """One call, under an id of its own."""
     return ToolCall(call_id or f"c{next(_numbers)}", name, arguments)
 
