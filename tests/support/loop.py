@@ -171,6 +171,10 @@ class Loop:
         messages = map(decode, self.ctx.state.thread)
         return [Answer(m.tool_call_id or "", m.content, m.is_error) for m in messages if m.role == "tool"]
 
+    def texts(self) -> list[str]:
+        """The results as the model reads them."""
+        return [answer.text for answer in self.answers()]
+
     def finished(self) -> list[tuple[str, str, str | None]]:
         """Name, status and code of each call of the task."""
         return self.ctx.task.finished_calls
