@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_host.loop.edits import arguments_in_note, call_on_record, note_of_edit
@@ -36,6 +36,7 @@ def test_the_call_as_it_is_run() -> None:
     assert call_on_record(made) == ToolCall("c", "RunCommand", {"command": "ls"})
 
 
+@settings(max_examples=50)
 @given(arguments=st.dictionaries(st.text("abc]\n", max_size=5), VALUES, max_size=4), result=st.text(max_size=20))
 def test_the_arguments_can_be_read_from_the_note(loop: Loop, arguments: dict[str, object], result: str) -> None:
     note = note_of_edit(loop.ctx, ToolCall("c", "RunCommand", arguments))
