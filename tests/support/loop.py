@@ -154,6 +154,18 @@ class Loop:
         kept = {"tools": Tools(self.tools.run), "policy": self.ctx.bundle, "artifacts": self.artifacts}
         return Loop(self.folder, *turns, sessions=sessions or self.sessions, **{**kept, **more})
 
+    def watch_records(self) -> list[tuple[str, dict[str, Any]]]:
+        """Kind and fields of each record from here on."""
+        seen: list[tuple[str, dict[str, Any]]] = []
+        append = self.ctx.store.append
+
+        def noted(kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
+            seen.append((kind, fields))
+            append(kind, fields, message)
+
+        self.ctx.store.append = noted  # type: ignore[method-assign]  # a place to look from
+        return seen
+
     # What it left
 
     def kept(self) -> Checkpoint:

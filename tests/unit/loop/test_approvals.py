@@ -10,9 +10,9 @@ import pytest
 
 from agent_host.approval.gate import UnattendedGate
 from agent_host.events.kinds import EventType
-from agent_host.loop.approvals import granted_by, not_started
+from agent_host.loop.approvals import not_started
 from agent_host.loop.cancellation import TaskCancelled
-from agent_host.loop.prepare import PreparedCall, prepare_calls
+from agent_host.loop.prepare import PreparedCall
 from agent_host.states import TaskPhase
 from policy.options import TaskOptions
 from tests.support.loop import Loop
@@ -23,7 +23,6 @@ from tests.support.loop_parts import (
     Person,
     Tools,
     bundle,
-    call,
     calls,
     do,
     read,
@@ -49,9 +48,6 @@ def asking(folder: Path, gate: ApprovalGate | None, *turns: ModelTurn, **more: A
     return Loop(folder, *turns, says(), gate=gate, policy=policy, **more)
 
 
-# One answer
-
-
 async def test_an_approved_call_runs_once_with_its_answer_on_record(tmp_path: Path) -> None:
     def look(request: ToolRequest) -> ToolResult:
         step = loop.kept().open_step
@@ -66,8 +62,12 @@ async def test_an_approved_call_runs_once_with_its_answer_on_record(tmp_path: Pa
 
     person = says_yes()
     loop = asking(tmp_path, person, calls(shell("make", "c")), tools=Tools(look))
+    records = loop.watch_records()
     assert (await loop.run()).status == "completed"
     assert loop.tools.ran == ["make"]
+    assert [kind for kind, _ in records if kind.startswith(("approval", "call"))] == [
+        "approval", "call_started", "call_finished",
+    ]  # fmt: skip
     (question,) = person.asked
     assert (question.rule_id, question.title, question.description) == (
         "rule-Shell.Exec", "May it Shell.Exec?", "It wants to.",
@@ -104,6 +104,7 @@ async def test_where_nobody_is_there_the_call_can_be_replayed(tmp_path: Path) ->
     loop = asking(tmp_path, None, calls(shell("make", "c")))
     await loop.run()
     assert loop.answers()[0].code == "APPROVAL_REQUIRED"
+    assert loop.finished() == [("RunCommand", "denied", "APPROVAL_REQUIRED")]
     assert loop.ctx.task.denied == [{"toolName": "RunCommand", "replay": {"callId": "c", "approve": "rule-Shell.Exec"}}]
     (resolved,) = loop.told(EventType.APPROVAL_RESOLVED)
     replay = resolved["replay"]
@@ -157,8 +158,10 @@ async def test_policy_has_the_last_word_after_the_wait(tmp_path: Path) -> None:
         return YES
 
     loop = asking(tmp_path, Person(expire), calls(shell("make")))
+    records = loop.watch_records()
     assert (await loop.run()).reason == "POLICY_EXPIRED"
     assert (loop.tools.ran, loop.answers()[0].code) == ([], "POLICY_EXPIRED")
+    assert "call_started" not in [kind for kind, _ in records]
 
 
 async def test_what_an_approved_write_finds_is_what_is_there_after_the_wait(tmp_path: Path) -> None:
@@ -187,73 +190,43 @@ async def test_calls_that_need_no_approval_do_not_wait_for_those_that_do(tmp_pat
     assert loop.tools.ran == [str(tmp_path / "a"), "make"]
 
 
-# One answer for more than one call
+async def test_observers_have_the_question_and_the_answer_before_anybody_waits(tmp_path: Path) -> None:
+    """The wait may be long, and the call may be what the process dies in."""
+    flushed: list[int] = []
 
+    def note(*_: object) -> dict[str, Any]:
+        flushed.append(loop.watcher.flushes)
+        return YES
 
-def for_the(scope: str) -> Person:
-    """Somebody who approves for a task or a session."""
-    return Person(lambda _: {"approved": True, "scope": scope})
+    def run(request: ToolRequest) -> ToolResult:
+        note()
+        return do(request)
 
-
-@pytest.mark.parametrize("scope", ["once", "task", "session"])
-async def test_how_far_an_approval_reaches(tmp_path: Path, scope: str) -> None:
-    person = for_the(scope)
-    loop = asking(tmp_path, person, calls(shell("make")), calls(shell("make"), shell("make  ")), calls(shell("ls")))
+    loop = asking(tmp_path, Person(note), calls(shell("make")), tools=Tools(run))
     await loop.run()
-    asked = {"once": ["make", "make", "make  ", "ls"], "task": ["make", "ls"], "session": ["make", "ls"]}
-    assert [question.arguments["command"] for question in person.asked] == asked[scope]
-    assert len(loop.tools.ran) == 4
-    by = [payload.get("grantedBy") for payload in loop.told(EventType.TOOL_REQUESTED)]
-    first = person.asked[0].approval_id
-    assert by == ([None] * 4 if scope == "once" else [None, first, first, None])
-    following = loop.again(calls(shell("make")), says(), gate=person)
-    following.begin("second")
-    person.asked.clear()
-    await following.run()
-    assert len(person.asked) == (scope != "session")
+    assert flushed == [1, 2]
 
 
-async def test_a_grant_says_what_it_is_for(tmp_path: Path) -> None:
-    person = for_the("session")
-    loop = asking(tmp_path, person, calls(shell("make")))
-    await loop.run()
-    (grant,) = loop.kept().grants
-    assert grant.keys() >= {"approvalId", "actionHash", "grantedAt"}
-    told = {key: grant[key] for key in ("scope", "toolName", "capability", "action", "policyBundleVersion", "taskId")}
-    assert told == {
-        "scope": "session", "toolName": "RunCommand", "capability": "Shell.Exec", "action": "Run: make",
-        "policyBundleVersion": "v1", "taskId": "t",
-    }  # fmt: skip
-    assert grant["approvalId"] == person.asked[0].approval_id
+async def test_an_approved_call_that_waits_for_another_does_not_start_after_a_stop(tmp_path: Path) -> None:
+    both = asyncio.Event()
 
+    def say(_: ApprovalRequest) -> dict[str, Any]:
+        if len(person.asked) == 2:
+            both.set()
+        return YES
 
-async def test_what_is_written_may_differ_and_what_is_uploaded_may_not(tmp_path: Path) -> None:
-    person = for_the("task")
-    upload = calls(call("UploadArtifact", content="a", name="n"))
-    turns = [calls(write(tmp_path / "a", "1")), calls(write(tmp_path / "a", "2")), upload,
-             calls(call("UploadArtifact", content="b", name="n")), upload]  # fmt: skip
-    loop = asking(tmp_path, person, *turns, tools=Tools(do))
-    await loop.run()
-    assert [question.tool_name for question in person.asked] == ["WriteFile", "UploadArtifact", "UploadArtifact"]
+    async def stop(request: ToolRequest) -> ToolResult:
+        await both.wait()
+        await settled()
+        loop.ctx.cancellation.request(resumable=False)
+        return do(request)
 
-
-async def test_a_grant_under_another_policy_covers_nothing(tmp_path: Path) -> None:
-    person = for_the("session")
-    loop = asking(tmp_path, person, calls(shell("ls")))
-    await loop.run()
-    changed = bundle(tmp_path, asks=["Shell.Exec"], ShellExec={"blocked_commands": ("rm",)})
-    following = loop.again(calls(shell("ls")), says(), gate=person, policy=changed)
-    following.begin("second")
-    await following.run()
-    assert len(person.asked) == 2
-
-
-async def test_what_needs_no_approval_has_no_grant(tmp_path: Path) -> None:
-    loop = Loop(tmp_path, policy=bundle(tmp_path))
-    loop.begin()
-    loop.ctx.record("grant", {"scope": "session", "approvalId": "a", "actionHash": "x", "taskId": "t"})
-    (prepared,) = prepare_calls(loop.ctx, [shell("make")])
-    assert granted_by(loop.ctx, prepared) is None
+    path, person = tmp_path / "a", Person(say)
+    loop = asking(tmp_path, person, calls(write(path, "1"), write(path, "2")), tools=Tools(stop))
+    records = loop.watch_records()
+    assert (await loop.run()).status == "cancelled"
+    assert loop.texts() == ["ok", "TOOL_INTERRUPTED: not started: the task was cancelled first"]
+    assert [kind for kind, _ in records].count("call_started") == 1
 
 
 # A stop

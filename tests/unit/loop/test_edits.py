@@ -69,6 +69,7 @@ def test_what_is_too_long_is_cut_and_says_so(loop: Loop, length: int, *, cut: bo
         "[Whoever approved this call changed its arguments. It was run, or refused, with: {]",
         'ok\n[Whoever approved this call changed its arguments. It was run, or refused, with: {"a":1}]',
         "[Something else: {}]",
+        "{}]".rjust(len("[Whoever approved this call changed its arguments. It was run, or refused, with: {}]")),
     ],
 )
 def test_what_is_no_note_has_no_arguments(text: str) -> None:

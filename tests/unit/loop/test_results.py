@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from agent_host.contracts import ToolError, ToolResult
@@ -43,6 +44,8 @@ async def test_a_good_result(loop: Loop) -> None:
     assert (call.status, call.code, call.replay) == ("succeeded", None, None)
     assert call.result is not None
     assert decode(call.result) == message
+    sent = orjson.loads(call.result)
+    assert (sent["sessionId"], sent["taskId"], sent["stepId"]) == ("s", "t", "st")
     assert told(loop) == {
         "toolCallId": "c", "toolName": "RunCommand", "status": "succeeded", "startedAt": "then",
         "artifactUris": list(uris), "outputBytes": 4, "outputSha256": sha256_hex(b"fine"),

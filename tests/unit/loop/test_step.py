@@ -221,6 +221,11 @@ async def test_a_step_is_durable_when_it_is_over(tmp_path: Path) -> None:
     loop.model.at_request = look
     await loop.run()
     assert len(loop.model.requests) == 2
+    steps = [event.step_id for event in loop.watcher.events if event.event_type is EventType.STEP_STARTED]
+    assert loop.told(EventType.STEP_COMPLETED) == [
+        {"stepId": step_id, "stepCount": count} for count, step_id in enumerate(steps, 1)
+    ]
+    assert loop.ctx.state.step_cursor == steps[-1]
 
 
 # Its end

@@ -31,8 +31,13 @@ class TestCancelled:
     async def test_before_the_model_is_asked(self, tmp_path: Path, *, resumable: bool) -> None:
         loop = Loop(tmp_path, says())
         loop.ctx.cancellation.request(resumable=resumable)
+        records = loop.watch_records()
         await self.check(loop, resumable=resumable)
-        assert loop.model.requests == []
+        assert (loop.model.requests, loop.kinds()) == ([], [])
+        status = "SESSION_RUNNING" if resumable else "cancelled"
+        assert records[1:] == [
+            ("session_status" if resumable else "task_ended", {"status": status, "reason": "cancelled"})
+        ]
 
     async def test_while_the_model_speaks(self, tmp_path: Path, *, resumable: bool) -> None:
         loop = Loop(tmp_path, says())
