@@ -260,7 +260,7 @@ async def test_a_step_that_a_crash_left_open(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("stop", "status", "requests"),
-    [("end_turn", "completed", 0), ("max_tokens", "completed", 1), ("refusal", "failed", 0)],
+    [("of_next_year", "completed", 0), ("max_tokens", "completed", 1), ("refusal", "failed", 0)],
 )
 async def test_a_turn_without_calls_that_a_crash_left_open(
     tmp_path: Path, stop: str, status: str, requests: int

@@ -6,6 +6,7 @@ import errno
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import orjson
 import pytest
 
 from agent_host.errors import (
@@ -246,3 +247,27 @@ async def test_the_end_of_a_task_is_on_record_with_its_last_step(tmp_path: Path)
     disk.write = watched  # type: ignore[method-assign]  # looks at each state that a crash could leave
     await loop.run()
     assert list(dict.fromkeys(seen)) == ["running after 0", "completed after 1"]
+
+
+async def test_where_a_task_stands_while_it_is_at_work(tmp_path: Path) -> None:
+    stands: list[TaskPhase] = []
+
+    def look(request: ToolRequest) -> ToolResult:
+        stands.append(loop.ctx.phase.state)
+        return do(request)
+
+    loop = Loop(tmp_path, calls(shell("one")), says("Do", stop="max_tokens"), says("ne."), tools=Tools(look))
+    loop.model.at_request = lambda: stands.append(loop.ctx.phase.state)
+    await loop.run()
+    asked, works = TaskPhase.WAITING_FOR_LLM, TaskPhase.EXECUTING_TOOLS
+    assert stands == [asked, works, asked, asked]
+    assert loop.ctx.phase.state is TaskPhase.COMPLETED
+
+
+async def test_what_is_kept_of_a_step_says_which_it_is_of(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, calls(shell("one")), says("Do", stop="max_tokens"), says("ne."))
+    await loop.run()
+    first, second, third = (payload["stepId"] for payload in loop.told(EventType.STEP_STARTED))
+    kept = [orjson.loads(data) for data in loop.kept().thread[1:]]
+    assert [message.get("stepId") for message in kept] == [None, first, first, second, None, third]
+    assert {(message["sessionId"], message["taskId"]) for message in kept} == {("s", "t")}
