@@ -9,6 +9,7 @@ import pytest
 from agent_host.events.kinds import EventType
 from agent_host.loop.approvals import granted_by
 from agent_host.loop.prepare import prepare_calls
+from agent_host.states import TaskPhase
 from tests.support.loop import Loop
 from tests.support.loop_parts import (
     Person,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.approval.gate import ApprovalGate
+    from agent_host.contracts import ToolRequest, ToolResult
     from agent_host.llm.stream import ModelTurn
 
 
@@ -102,3 +104,15 @@ async def test_what_needs_no_approval_has_no_grant(tmp_path: Path) -> None:
     loop.ctx.record("grant", {"scope": "session", "approvalId": "a", "actionHash": "x", "taskId": "t"})
     (prepared,) = prepare_calls(loop.ctx, [shell("make")])
     assert granted_by(loop.ctx, prepared) is None
+
+
+async def test_a_task_whose_calls_are_granted_waits_for_nobody(tmp_path: Path) -> None:
+    stands: list[TaskPhase] = []
+
+    def look(request: ToolRequest) -> ToolResult:
+        stands.append(loop.ctx.phase.state)
+        return do(request)
+
+    loop = asking(tmp_path, for_the("task"), calls(shell("make")), calls(shell("make")), tools=Tools(look))
+    await loop.run()
+    assert stands == [TaskPhase.EXECUTING_TOOLS] * 2

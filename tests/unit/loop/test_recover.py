@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.loop.recover import recover_calls
+from agent_host.testing.disk import SimulatedDisk
+from state.blobs import sha256_hex
 from tests.support.loop import Loop
-from tests.support.loop_crashes import Died, died, open_calls, resumed
-from tests.support.loop_parts import Tools, bundle, call, read, shell, succeeded, write
+from tests.support.loop_crashes import Died, died, killed_before, open_calls, resumed
+from tests.support.loop_parts import Tools, bundle, call, calls, do, read, says, shell, succeeded, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,3 +106,21 @@ async def test_a_policy_that_says_no_by_now_is_heard(tmp_path: Path) -> None:
 async def test_where_no_step_is_open_there_is_nothing_to_do(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
     assert await recover_calls(loop.ctx, "step") == ()
+
+
+async def test_what_a_write_finds_after_all_is_on_record_before_it_starts(tmp_path: Path) -> None:
+    """Else the next crash would compare the disk with what the first process found."""
+    path, disk = tmp_path / "a", SimulatedDisk()
+    loop = Loop(tmp_path, calls(write(path, "new")), disk=disk)
+    sessions = await killed_before(loop, disk, "call_started")
+    path.write_text("by somebody else")
+    seen: list[object] = []
+
+    def look(request: ToolRequest) -> ToolResult:
+        (call,) = open_calls(following)
+        seen.append(call.intent)
+        return do(request)
+
+    following = Loop(tmp_path, says(), sessions=sessions, tools=Tools(look))
+    await following.run()
+    assert seen == [{"path": str(path), "before": sha256_hex(b"by somebody else"), "after": sha256_hex(b"new")}]

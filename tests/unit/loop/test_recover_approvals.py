@@ -45,6 +45,7 @@ async def test_what_was_approved_is_not_asked_again(tmp_path: Path) -> None:
     assert (gate.asked, following.tools.ran) == ([], ["make"])
     (told,) = following.told(EventType.APPROVAL_RESOLVED)
     assert (told["decision"], told["latencyMs"]) == ("approved", 0)
+    assert following.told(EventType.TOOL_REQUESTED)[0]["decision"] == "APPROVAL_REQUIRED"
 
 
 async def test_what_was_denied_is_not_run_even_where_policy_allows_it_by_now(tmp_path: Path) -> None:

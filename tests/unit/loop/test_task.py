@@ -62,7 +62,10 @@ async def test_what_a_model_call_that_fails_does_to_the_task(
     tmp_path: Path, error: AgentHostError, how: tuple[str, bool], reason: str
 ) -> None:
     loop = Loop(tmp_path, calls(shell("make")), error)
+    records = loop.watch_records()
     end = await loop.run()
+    kind, fields = records[-1]
+    assert (kind, fields["reason"]) == ("session_status" if end.resumable else "task_ended", reason)
     assert ((end.status, end.resumable), end.reason, end.message) == (how, reason, str(error))
     assert loop.ctx.task.step_count == 1
     assert loop.ctx.phase.state is (TaskPhase.IDLE if how == PAUSED else TaskPhase.FAILED)
@@ -182,6 +185,8 @@ async def test_a_task_ends_when_its_steps_are_used_up(tmp_path: Path, steps: int
     assert f"after {steps} steps" in str(end.message)
     assert (len(loop.tools.ran), len(loop.answers())) == (steps, steps)
     assert loop.ctx.task.reason == "max_steps_exceeded"
+    warned = [{"stepCount": 2, "maxSteps": 3}] if steps == 3 else []
+    assert loop.told(EventType.STEP_LIMIT_APPROACHING) == warned
     assert loop.ctx.phase.state is TaskPhase.FAILED
 
 
