@@ -158,17 +158,20 @@ class Tools:
 
 
 class Artifacts:
-    """A `WorkspaceService` in memory; it takes none of the artifacts named in `refuses`."""
+    """A `WorkspaceService` in memory; it takes none of the artifacts named in `refuses`. `of` has the task and the step
+    of each that it has `stored`."""
 
     def __init__(self, *refuses: str) -> None:
         self.refuses = set(refuses)
         self.stored: list[Artifact] = []
+        self.of: list[tuple[str | None, str | None]] = []
 
     async def upload(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> str:
         """See WorkspaceService."""
         if artifact.name in self.refuses:
             raise UploadFailed(f"no room for {artifact.name}")
         self.stored.append(artifact)
+        self.of.append((task_id, step_id))
         return f"workspaces/w/artifacts/{artifact.name}"
 
 

@@ -63,7 +63,7 @@ class Opened:
             desk=gate.desk if isinstance(gate, Person) else None,
             service=self.service,
             resources=resources,
-            settings=load(flags or {}, workspace=None, environ={"AGENT_HOST_CONFIG": str(config)}),
+            settings=load(flags or {}, workspace=str(self.workspace), environ={"AGENT_HOST_CONFIG": str(config)}),
             undelivered=lambda: ["an observer"],
         )
         self.session.on_broken = self.broken.append

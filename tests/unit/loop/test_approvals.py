@@ -74,6 +74,7 @@ async def test_an_approved_call_runs_once_with_its_answer_on_record(tmp_path: Pa
     )  # fmt: skip
     assert (question.summary, question.details["toolCallId"], question.risk_level) == ("Run: make", "c", "medium")
     (told,), (resolved,) = loop.told(EventType.APPROVAL_REQUESTED), loop.told(EventType.APPROVAL_RESOLVED)
+    assert 0 <= resolved["latencyMs"] < 3_600_000, "how long it waited, and not what time it is"
     assert told == {"toolCallId": "c", **question.to_payload()}
     assert resolved == {
         "approvalId": question.approval_id, "toolCallId": "c", "decision": "approved", "scope": "once",

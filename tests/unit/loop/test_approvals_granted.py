@@ -52,6 +52,7 @@ async def test_how_far_an_approval_reaches(tmp_path: Path, scope: str) -> None:
     assert len(loop.tools.ran) == 4
     by = [payload.get("grantedBy") for payload in loop.told(EventType.TOOL_REQUESTED)]
     first = person.asked[0].approval_id
+    assert [grant["scope"] for grant in loop.kept().grants] == ([] if scope == "once" else [scope] * 2)
     assert by == ([None] * 4 if scope == "once" else [None, first, first, None])
     following = loop.again(calls(shell("make")), says(), gate=person)
     following.begin("second")

@@ -106,6 +106,16 @@ async def test_what_the_session_changed(tmp_path: Path) -> None:
         await opened.session.preview("other")
 
 
+async def test_what_the_session_changed_before_it_moved(tmp_path: Path) -> None:
+    opened = Opened(tmp_path)
+    state = opened.loop.ctx.state
+    state.identity.options["workspace"] = str(tmp_path / "old")
+    state.baselines[str(tmp_path / "old" / "a")] = None
+    (tmp_path / "ws" / "a").write_text("new\n")
+    (patch,) = await opened.session.preview()
+    assert (patch.file_path, patch.status) == (str(tmp_path / "ws" / "a"), "added")
+
+
 # Its tasks
 
 
@@ -115,6 +125,15 @@ async def test_how_many_steps_a_task_may_take(tmp_path: Path, asked: int | None,
     opened.session.start_task("t", "Do it.", max_steps=asked, options=TaskOptions(allow_network=False))
     assert opened.loop.ctx.task.max_steps == given
     assert opened.loop.ctx.task_options.allow_network is False
+    await over(opened)
+
+
+async def test_a_workspace_can_have_its_tasks_take_fewer_steps(tmp_path: Path) -> None:
+    (tmp_path / "ws" / ".agent").mkdir(parents=True)
+    (tmp_path / "ws" / ".agent" / "config.toml").write_text("[host]\nmax_steps = 5\n")
+    opened = Opened(tmp_path, says())
+    opened.session.start_task("t", "Do it.", max_steps=20)
+    assert opened.loop.ctx.task.max_steps == 5
     await over(opened)
 
 

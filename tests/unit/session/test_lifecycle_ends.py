@@ -161,7 +161,9 @@ async def test_calls_that_nobody_approved_keep_a_session(tmp_path: Path) -> None
     policy = bundle(tmp_path / "ws", asks=["Shell.Exec"])
     opened = Opened(tmp_path, calls(shell("make")), says("Could not."), policy=policy)
     opened.session.start_task("t", "Do it.")
+    records = opened.loop.watch_records()
     await opened.session.conclude(await over(opened))
+    assert records[-1] == ("session_status", {"status": "SESSION_PAUSED", "reason": "APPROVAL_REQUIRED"})
     assert (opened.is_kept, status(opened), opened.service.ends) == (True, "SESSION_PAUSED", [])
     assert opened.loop.kept().awaits_approval
     (told,) = opened.loop.told(EventType.SESSION_PAUSED)

@@ -34,7 +34,7 @@ NEW = NewSession("jo", "acme", "ci")
 def launched(folder: Path, *, state: str = "state", **flags: Any) -> Launch:
     config = folder / "config.toml"
     config.touch()
-    settings = load({}, workspace=None, environ={"AGENT_HOST_CONFIG": str(config)})
+    settings = load({"host.max_stored_bytes": 12_345}, workspace=None, environ={"AGENT_HOST_CONFIG": str(config)})
     return Launch(settings, flags, "/ws", str(folder / state), None, frozenset({"b", "a"}), approve_all=True)
 
 
@@ -74,6 +74,7 @@ def test_a_new_session_knows_who_it_is_and_what_it_was_started_with(tmp_path: Pa
         ("http://gateway.test/a@b", True),
         ("http://me:hunter2@gateway.test/", False),
         ("mock:/a@b/script.toml", True),
+        ("mock://me:hunter2@b/script.toml", True),
     ],
 )
 def test_a_url_with_a_password_is_not_kept(tmp_path: Path, url: str, *, is_kept: bool) -> None:
@@ -113,10 +114,8 @@ def test_a_state_directory_that_cannot_be_one(tmp_path: Path) -> None:
 
 
 def test_what_a_session_may_store_is_in_the_settings(tmp_path: Path) -> None:
-    launch = launched(tmp_path)
-    limit = launch.settings.integer("host.max_stored_bytes")
     store = created(tmp_path)
-    assert store.blobs.limit_bytes == limit
+    assert store.blobs.limit_bytes == 12_345
     store.close()
 
 

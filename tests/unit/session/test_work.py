@@ -7,6 +7,7 @@ import errno
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import orjson
 import pytest
 
 from agent_host.errors import (
@@ -66,6 +67,7 @@ async def test_a_task_is_on_record_and_under_way_at_once(tmp_path: Path) -> None
     assert (task.task_id, task.prompt, task.max_steps, task.options) == (
         "t", "Use [redacted] ?.", 5, {"approval_mode": "always", "allow_network": False},
     )  # fmt: skip
+    assert orjson.loads(loop.kept().thread[-1])["taskId"] == "t"
     assert loop.told(EventType.TASK_STARTED) == [{"maxSteps": 5}]
     assert loop.ctx.task_options == ALWAYS
     end = await ended(work)

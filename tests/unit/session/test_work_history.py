@@ -38,6 +38,7 @@ async def test_the_whole_thread_goes_up_once(tmp_path: Path) -> None:
     await work.upload_history()
     (artifact,) = loop.artifacts.stored
     assert artifact[:3] == ("session_history", NAME, "application/json")
+    assert loop.artifacts.of == [("t", None)]
     assert [message["role"] for message in orjson.loads(artifact.data)] == [
         "system",
         "user",

@@ -120,6 +120,7 @@ async def test_a_task_can_be_given_up_like_in_a_crash(tmp_path: Path) -> None:
     start(work)
     assert not await work.idle(0)
     await work.give_up()
+    assert not work.busy
     assert (await work.idle(), work.last_end, loop.on_record()[0]) == (True, None, "running")
 
 
