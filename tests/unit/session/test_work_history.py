@@ -6,9 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import orjson
+import pytest
 
 from agent_host.errors import GatewayUnavailable
 from agent_host.events.kinds import EventType
+from agent_host.session import work as work_module
 from agent_host.session.work import Work
 from agent_host.states import SessionStatus, session_machine
 from policy.options import AS_THE_BUNDLE_SAYS
@@ -51,16 +53,22 @@ async def test_the_whole_thread_goes_up_once(tmp_path: Path) -> None:
     assert len(loop.artifacts.stored) == 2
 
 
-async def test_a_history_that_is_not_taken_is_told_and_not_sent_again_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("soon", [True, False])
+async def test_a_history_that_is_not_taken_is_told_and_not_sent_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, soon: bool
+) -> None:
+    monkeypatch.setattr(work_module, "_AGAIN_AFTER_S", 3600.0 if soon else 0.0)
     loop = Loop(tmp_path, says("Done."), artifacts=Artifacts(NAME))
     work = begun(loop)
     assert (await work.ended()).status == "completed"
-    await work.upload_history()
-    assert loop.told(EventType.ARTIFACT_UPLOAD_FAILED) == [{"artifactName": NAME, "message": f"no room for {NAME}"}]
+    told = loop.told(EventType.ARTIFACT_UPLOAD_FAILED)
+    assert told == [{"artifactName": NAME, "message": f"no room for {NAME}"}] * (1 if soon else 2)
     loop.artifacts.refuses.clear()
-    loop.ctx.state.thread.append(b"{}")
     await work.upload_history()
-    assert len(loop.artifacts.stored) == 1
+    assert len(loop.artifacts.stored) == (0 if soon else 1)
+    loop.ctx.state.thread.append(b"{}")  # what is new is worth a try
+    await work.upload_history()
+    assert len(loop.artifacts.stored) == (1 if soon else 2)
 
 
 class Slow(Artifacts):
