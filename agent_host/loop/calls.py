@@ -117,13 +117,16 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
     if row.side_effects and not prepared.started:
         record_start(ctx, prepared)
     started_at = now_rfc3339()
+    result: ToolResult | None = None
     try:
         result = await ctx.cancellation.unless_forced(ctx.router.execute(request_for(ctx, step_id, call, row)))
     except ToolStopped:
+        pass
+    finally:
+        ctx.live_output.end(call.call_id)  # before the call is told to be over, however it ended
+    if result is None:
         why = ErrorCode.TOOL_INTERRUPTED
         return finish(ctx, step_id, call, "failed", why, f"{why}: {_STOPPED}", None, started, started_at)
-    finally:
-        ctx.live_output.end(call.call_id)
 
     def upload_failed(name: str, message: str) -> None:
         ctx.emit(EventType.ARTIFACT_UPLOAD_FAILED, step_id, artifactName=name, message=message)

@@ -1,0 +1,245 @@
+"""Around a session's loop in tests: a model that follows a script, tools that are functions, somebody at the desk."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import os
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agent_host.approval.desk import ApprovalDesk
+from agent_host.contracts import ToolResult
+from agent_host.llm.anthropic import AnthropicDialect
+from agent_host.llm.stream import ModelTurn, TokenUsage
+from agent_host.routing.capabilities import TOOLS
+from agent_host.services.workspace import UploadFailed
+from agent_host.testing.anthropic_request import read_request
+from agent_host.thread.messages import ToolCall
+from policy.bundle import ApprovalRule, Capability, LlmPolicy, PolicyBundle
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
+    from agent_host.contracts import Artifact, ToolRequest
+
+SESSION, TASK, MODEL = "s", "t", "m"
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+USAGE = TokenUsage(100, 10, 0)
+_numbers = itertools.count(1)
+
+Turn = ModelTurn | BaseException
+
+
+# What the model says
+
+
+def says(text: str = "Done.", *, stop: str = "end_turn", usage: TokenUsage = USAGE) -> ModelTurn:
+    """A turn without calls."""
+    return ModelTurn(text, (), stop, usage)
+
+
+def calls(*wanted: ToolCall, text: str = "", stop: str = "tool_use", usage: TokenUsage = USAGE) -> ModelTurn:
+    """A turn with calls."""
+    return ModelTurn(text, wanted, stop, usage)
+
+
+def call(name: str, call_id: str | None = None, /, **arguments: Any) -> ToolCall:
+    """One call, under an id of its own."""
+    return ToolCall(call_id or f"c{next(_numbers)}", name, arguments)
+
+
+def shell(command: str, call_id: str | None = None) -> ToolCall:
+    """A call with side effects whose effect no disk can tell."""
+    return call("RunCommand", call_id, command=command)
+
+
+def write(path: Path | str, content: str, call_id: str | None = None) -> ToolCall:
+    """A call that changes one file."""
+    return call("WriteFile", call_id, path=os.fspath(path), content=content)
+
+
+def read(path: Path | str, call_id: str | None = None) -> ToolCall:
+    """A call without side effects."""
+    return call("ReadFile", call_id, path=os.fspath(path))
+
+
+class Script:
+    """A `Model` that gives these turns, one a request. `requests` are the messages of each; `at_request` is called
+    before each answer."""
+
+    def __init__(self, *turns: Turn) -> None:
+        self.turns = list(turns)
+        self.heads: list[dict[str, Any]] = []
+        self.requests: list[list[dict[str, Any]]] = []
+        self.at_request: Callable[[], Awaitable[None] | None] = lambda: None
+
+    async def stream(self, head: bytes, messages: Sequence[bytes], on_text: Callable[[str], None]) -> ModelTurn:
+        """See Model. Raises BadRequest for what the gateway would refuse."""
+        body = orjson.loads(b"".join([head, *messages, AnthropicDialect.tail]))
+        read_request(body, {})
+        self.requests.append(body["messages"])
+        self.heads.append({key: value for key, value in body.items() if key != "messages"})
+        waited = self.at_request()
+        if waited is not None:
+            await waited
+        turn = self.turns.pop(0)
+        if isinstance(turn, BaseException):
+            raise turn
+        on_text(turn.text)
+        return turn
+
+    def warm_up(self) -> None:
+        """See Model."""
+
+    async def aclose(self) -> None:
+        """See Model."""
+
+
+# What the tools do
+
+
+def succeeded(request: ToolRequest, text: str = "ok", artifacts: tuple[Artifact, ...] = ()) -> ToolResult:
+    """A good result of `request`."""
+    return ToolResult(
+        request.tool_name, request.session_id, request.task_id, request.step_id, "succeeded", text, artifacts=artifacts
+    )
+
+
+def do(request: ToolRequest) -> ToolResult:
+    """Really change files; a command has no effect but to be in `Tools.ran`."""
+    path = os.path.normpath(request.arguments.get("path", ""))
+    if request.tool_name == "WriteFile":
+        with open(path, "w", encoding="utf-8") as handle:
+            handle.write(request.arguments["content"])
+    elif request.tool_name == "DeleteFile":
+        os.unlink(path)
+    elif request.tool_name == "ReadFile":
+        with open(path, encoding="utf-8") as handle:
+            return succeeded(request, handle.read())
+    return succeeded(request)
+
+
+class Tools:
+    """A `ToolRouter` that runs every call with `run`. `requests` are those that came, `ran` what they acted on."""
+
+    def __init__(self, run: Callable[[ToolRequest], ToolResult | Awaitable[ToolResult]] = do) -> None:
+        self.run = run
+        self.requests: list[ToolRequest] = []
+        self.leftovers: list[ToolRequest] = []
+
+    @property
+    def ran(self) -> list[str]:
+        """The command, path or URL of each call, in the order in which they came."""
+        return [str(request.arguments[TOOLS[request.tool_name].argument]) for request in self.requests]
+
+    async def execute(self, request: ToolRequest) -> ToolResult:
+        """See ToolRouter."""
+        self.requests.append(request)
+        result = self.run(request)
+        return await result if inspect.isawaitable(result) else result
+
+    def get_available_tools(self) -> tuple[()]:
+        """See ToolRouter."""
+        return ()
+
+    async def end_leftovers(self, request: ToolRequest) -> int:
+        """See ToolRouter."""
+        self.leftovers.append(request)
+        return 0
+
+    async def aclose(self) -> None:
+        """See ToolRouter."""
+
+
+class Artifacts:
+    """A `WorkspaceService` in memory; it takes none of the artifacts named in `refuses`. `of` has the task and the step
+    of each that it has `stored`."""
+
+    def __init__(self, *refuses: str) -> None:
+        self.refuses = set(refuses)
+        self.stored: list[Artifact] = []
+        self.of: list[tuple[str | None, str | None]] = []
+
+    async def upload(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> str:
+        """See WorkspaceService."""
+        if artifact.name in self.refuses:
+            raise UploadFailed(f"no room for {artifact.name}")
+        self.stored.append(artifact)
+        self.of.append((task_id, step_id))
+        return f"workspaces/w/artifacts/{artifact.name}"
+
+
+# Who approves
+
+
+class Person:
+    """Somebody at a real desk. `say` gives the answer to each question: what `ApprovalDesk.decide` takes,
+    or None to leave it waiting. `asked` are the questions."""
+
+    def __init__(self, say: Callable[[ApprovalRequest], dict[str, Any] | None], *, timeout_s: float = 600) -> None:
+        self.say = say
+        self.desk = ApprovalDesk(timeout_s=timeout_s)
+        self.asked: list[ApprovalRequest] = []
+
+    async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
+        """See ApprovalGate."""
+        self.asked.append(request)
+        asyncio.get_running_loop().call_soon(self._answer, request)
+        return await self.desk.ask(request)
+
+    def _answer(self, request: ApprovalRequest) -> None:
+        said = self.say(request)
+        if said is not None:
+            self.desk.decide(request.approval_id, **said)
+
+
+YES: dict[str, Any] = {"approved": True}
+NO: dict[str, Any] = {"approved": False, "reason": "not today"}
+
+
+def says_yes() -> Person:
+    """Somebody who approves everything."""
+    return Person(lambda _: YES)
+
+
+# What policy allows
+
+
+def bundle(
+    folder: Path | str,
+    *,
+    asks: Iterable[str] = (),
+    without: Iterable[str] = (),
+    expires_at: datetime = NOW + timedelta(days=1),
+    max_input: int = 100_000,
+    max_session: int = 1_000_000,
+    version: str = "v1",
+    **grants: dict[str, Any],
+) -> PolicyBundle:
+    """Everything within `folder`; `asks` are capabilities that need an approval, `grants` change one by its name
+    without the dot."""
+    places = {"allowed_paths": (os.path.realpath(folder),)}
+    given: dict[str, dict[str, Any]] = {
+        "LLM.Call": {}, "File.Read": places, "File.Write": places, "File.Delete": places,
+        "Shell.Exec": {}, "Network.Http": {"allowed_domains": ("example.com",)}, "Workspace.Upload": {},
+    }  # fmt: skip
+    capabilities = []
+    for name, fields in given.items():
+        asked = {"requires_approval": True, "approval_rule_id": f"rule-{name}"} if name in asks else {}
+        if name not in without:
+            capabilities.append(Capability(name, **{**fields, **asked, **grants.get(name.replace(".", ""), {})}))
+    rules = tuple(ApprovalRule(f"rule-{name}", f"May it {name}?", "It wants to.") for name in asks)
+    limits = LlmPolicy((MODEL,), max_input, 1000, max_session)
+    return PolicyBundle(version, "1.0", "tenant", "user", SESSION, expires_at, tuple(capabilities), limits, rules)
+
+
+async def settled(rounds: int = 30) -> None:
+    """Let everything go on that waits for nothing."""
+    for _ in range(rounds):
+        await asyncio.sleep(0)

@@ -1,0 +1,129 @@
+"""What every part of the loop works with: records that must be there, records that may wait, a store that is full."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent_host.errors import CheckpointWriteFailed
+from agent_host.events.kinds import EventType
+from agent_host.testing.disk import SimulatedDisk
+from agent_host.testing.disk_content import NOTHING_SURVIVES
+from agent_host.testing.disk_faults import NO_FAULTS, Faults
+from policy.options import TaskOptions
+from state.blobs import UNAVAILABLE
+from tests.support.loop import Loop, sessions_on
+from tests.support.loop_parts import SESSION
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STATUS = {"status": "SESSION_PAUSED"}
+NOTE = "session_status"
+
+
+def full(disk: SimulatedDisk) -> None:
+    """The disk takes nothing from here on."""
+    disk.calls.faults = Faults(fail_call=disk.calls.count + 1, persistently=True, code=errno.ENOSPC)
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return SimulatedDisk()
+
+
+@pytest.fixture
+def loop(tmp_path: Path, disk: SimulatedDisk) -> Loop:
+    return Loop(tmp_path, disk=disk)
+
+
+def durable(disk: SimulatedDisk) -> str:
+    """The session's status after a power loss that takes all that may be lost."""
+    return sessions_on(disk.crash(NOTHING_SURVIVES)).load(SESSION).session_status
+
+
+def test_what_must_be_there_is_an_error_where_it_is_not(loop: Loop, disk: SimulatedDisk) -> None:
+    full(disk)
+    with pytest.raises(CheckpointWriteFailed, match="nothing was started"):
+        loop.ctx.record(NOTE, STATUS)
+    with pytest.raises(CheckpointWriteFailed, match="nothing was started"):
+        loop.ctx.write_ahead()
+    assert loop.told(EventType.CHECKPOINT_FAILED) == []
+
+
+def test_a_record_is_durable_with_the_write_ahead(loop: Loop, disk: SimulatedDisk) -> None:
+    loop.ctx.record(NOTE, STATUS)
+    assert loop.kept().session_status == "SESSION_PAUSED"
+    assert durable(disk) == "SESSION_RUNNING"
+    loop.ctx.write_ahead()
+    assert durable(disk) == "SESSION_PAUSED"
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_checkpoint_is_durable_unless_more_follows_at_once(loop: Loop, disk: SimulatedDisk, *, sync: bool) -> None:
+    loop.ctx.checkpoint(None, NOTE, STATUS, sync=sync)
+    assert loop.kept().session_status == "SESSION_PAUSED"
+    assert durable(disk) == ("SESSION_PAUSED" if sync else "SESSION_RUNNING")
+
+
+def test_a_checkpoint_that_fails_is_told_and_carried_by_the_next(loop: Loop, disk: SimulatedDisk) -> None:
+    full(disk)
+    loop.ctx.checkpoint("st", NOTE, STATUS)
+    (event,) = loop.watcher.events
+    assert (event.event_type, event.step_id, event.task_id) == (EventType.CHECKPOINT_FAILED, "st", None)
+    assert event.payload["code"] == "CHECKPOINT_WRITE_FAILED"
+    assert "No space left on device" in event.payload["message"]
+    disk.calls.faults = NO_FAULTS
+    loop.ctx.write_ahead()
+    assert durable(disk) == "SESSION_PAUSED"
+
+
+def test_events_carry_the_task_where_there_is_one(loop: Loop) -> None:
+    loop.ctx.emit(EventType.TEXT_CHUNK, None, text="a")
+    loop.begin()
+    loop.ctx.emit(EventType.TEXT_CHUNK, "st", text="b")
+    assert [(event.task_id, event.step_id, event.payload) for event in loop.watcher.events] == [
+        (None, None, {"text": "a"}),
+        ("t", "st", {"text": "b"}),
+    ]
+
+
+def test_the_loop_runs_only_with_a_task(loop: Loop) -> None:
+    with pytest.raises(RuntimeError):
+        _ = loop.ctx.task
+    loop.begin()
+    assert (loop.ctx.task.task_id, loop.ctx.session_id, loop.ctx.state) == ("t", SESSION, loop.ctx.store.state)
+
+
+@pytest.mark.parametrize("way", ["keep", "write_ahead", "checkpoint"])
+def test_a_full_store_is_told_once(tmp_path: Path, way: str) -> None:
+    loop = Loop(tmp_path, max_stored=3)
+    name = loop.ctx.keep(b"abc")
+    assert (loop.ctx.store.kept(name), loop.told(EventType.STORAGE_LIMIT_REACHED)) == (b"abc", [])
+    if way == "keep":
+        assert loop.ctx.keep(b"more") == UNAVAILABLE
+    else:
+        assert loop.ctx.store.keep(b"more") == UNAVAILABLE
+        loop.ctx.write_ahead() if way == "write_ahead" else loop.ctx.checkpoint("st", NOTE, STATUS)
+    assert loop.ctx.keep(b"again") == UNAVAILABLE
+    loop.ctx.write_ahead()
+    (told,) = loop.told(EventType.STORAGE_LIMIT_REACHED)
+    assert "host.max_stored_bytes (3 bytes)" in told["message"]
+
+
+def test_the_front_of_requests_follows_the_options(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    made: list[TaskOptions] = []
+
+    def head(ctx: object) -> bytes:
+        made.append(loop.ctx.task_options)
+        return b"one two three"
+
+    loop.ctx.make_head = head
+    loop.ctx.narrow_task(loop.ctx.task_options)
+    assert made == []
+    options = TaskOptions(approval_mode="always")
+    loop.ctx.narrow_task(options)
+    assert (made, loop.ctx.head, loop.ctx.head_tokens) == ([options], b"one two three", 3)

@@ -1,0 +1,259 @@
+"""What is known of a call before anything is done about it: policy's word, its intent, its place on record."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent_host.approval.request import ApprovalAnswer
+from agent_host.contracts import ToolConstraints
+from agent_host.errors import CheckpointWriteFailed
+from agent_host.events.kinds import EventType
+from agent_host.loop.prepare import (
+    PreparedCall,
+    Refusal,
+    asked_after_all,
+    bound_to,
+    check_call,
+    edited_by_person,
+    judged_anew,
+    prepare_calls,
+    record_of,
+    record_start,
+    request_for,
+)
+from agent_host.routing.capabilities import TOOLS
+from agent_host.testing.disk import SimulatedDisk
+from agent_host.testing.disk_faults import Faults
+from agent_host.thread.messages import ToolCall
+from policy.options import TaskOptions
+from policy.toolset import ToolLimit
+from state.blobs import sha256_hex
+from tests.support.loop import Loop
+from tests.support.loop_crashes import died, open_calls
+from tests.support.loop_parts import NOW, bundle, call, read, shell, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NEVER = TaskOptions(approval_mode="never")
+ASKS = "Shell.Exec"
+
+
+def at_work(folder: Path, **more: Any) -> Loop:
+    """A loop with a task."""
+    loop = Loop(folder, **more)
+    loop.begin()
+    return loop
+
+
+# Calls that can never run
+
+
+@pytest.mark.parametrize(
+    ("made", "status", "code", "said"),
+    [
+        (call("Teleport", to="Mars"), "failed", "TOOL_NOT_FOUND", "there is no tool 'Teleport'"),
+        (ToolCall("c", "RunCommand", {}, "cut at the end"), "failed", "INVALID_REQUEST", "cut at the end"),
+        (shell("echo [redacted:x:123456]"), "failed", "INVALID_REQUEST", "stands in the place of a secret"),
+        (call("RunCommand"), "failed", "INVALID_REQUEST", "'command'"),
+        (read("/etc/passwd"), "denied", "CAPABILITY_DENIED", "(capabilities[File.Read].allowedPaths"),
+        (call("HttpRequest", url="https://evil.test/"), "denied", "CAPABILITY_DENIED", "allowedDomains"),
+        (write("/nowhere/a", "x"), "denied", "CAPABILITY_DENIED", "switched off for this session: a mode"),
+    ],
+)
+def test_what_can_never_run_is_refused(tmp_path: Path, made: ToolCall, status: str, code: str, said: str) -> None:
+    loop = at_work(tmp_path, limits=frozenset({ToolLimit("a mode", withheld=frozenset({"WriteFile"}))}))
+    checked = check_call(loop.ctx, made)
+    assert checked.refusal is not None
+    assert (checked.refusal.status, checked.refusal.code) == (status, code)
+    assert said in checked.refusal.message
+    assert checked.refusal.text == f"{code}: {checked.refusal.message}"
+    assert (checked.gated, checked.may_act) == (False, False)
+
+
+def test_a_tool_that_the_router_does_not_have_is_not_found(tmp_path: Path) -> None:
+    loop = at_work(tmp_path)
+    loop.ctx.tools = frozenset(TOOLS) - {"RunCommand"}
+    refusal = check_call(loop.ctx, shell("make")).refusal
+    assert refusal is not None
+    assert refusal.code == "TOOL_NOT_FOUND"
+
+
+def test_a_call_above_the_ceiling_is_denied(tmp_path: Path) -> None:
+    limits = frozenset({ToolLimit("a skill", risk_ceiling="low")})
+    loop = at_work(tmp_path, limits=limits)
+    refusal = check_call(loop.ctx, shell("make")).refusal
+    assert refusal is not None
+    assert "a skill admits low at most" in refusal.message
+
+
+def test_where_the_task_asks_nobody_the_call_is_denied_and_can_be_replayed(tmp_path: Path) -> None:
+    loop = at_work(tmp_path, options=NEVER, policy=bundle(tmp_path, asks=[ASKS]))
+    refusal = check_call(loop.ctx, shell("make")).refusal
+    assert refusal is not None
+    assert (refusal.status, refusal.code, refusal.approve) == ("denied", "APPROVAL_REQUIRED", "rule-Shell.Exec")
+    loop.ctx.bundle = bundle(tmp_path, ShellExec={"requires_approval": True})
+    refusal = check_call(loop.ctx, shell("make")).refusal
+    assert refusal is not None
+    assert refusal.approve == "RunCommand"
+
+
+def test_an_expired_policy_is_noted_and_told(tmp_path: Path) -> None:
+    loop = at_work(tmp_path)
+    assert check_call(loop.ctx, shell("make", "c")).refusal is None
+    noted = [loop.ctx.policy_expired]
+    loop.now = NOW + timedelta(days=1)
+    refusal = check_call(loop.ctx, shell("make", "c")).refusal
+    assert refusal is not None
+    assert (refusal.status, refusal.code) == ("denied", "POLICY_EXPIRED")
+    assert [*noted, loop.ctx.policy_expired] == [False, True]
+    assert loop.told(EventType.POLICY_EXPIRED) == [{"toolCallId": "c"}]
+
+
+# Calls that can
+
+
+def test_whether_a_call_may_act_before_anything_else(tmp_path: Path) -> None:
+    loop = at_work(tmp_path, policy=bundle(tmp_path, asks=[ASKS]))
+    gated, reads, writes = prepare_calls(loop.ctx, [shell("make"), read(tmp_path / "a"), write(tmp_path / "b", "x")])
+    assert [one.gated for one in (gated, reads, writes)] == [True, False, False]
+    assert [one.may_act for one in (gated, reads, writes)] == [False, False, True]
+    assert [one.path for one in (gated, reads, writes)] == [None, str(tmp_path / "a"), str(tmp_path / "b")]
+    assert gated.approval_id is not None
+    assert gated.approval_id.startswith("appr_")
+    assert (reads.approval_id, writes.approval_id) == (None, None)
+    assert (gated.refused("denied", "X", "no", "rule").refusal) == Refusal("denied", "X", "no", "rule")
+
+
+def test_a_write_is_prepared_with_what_it_is_about_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("old s3cret-value")
+    loop = at_work(tmp_path, secrets=("s3cret-value",))
+    first, second = prepare_calls(loop.ctx, [write(path, "1"), write(path, "2")])
+    assert first.intent == {"path": str(path), "before": sha256_hex(path.read_bytes()), "after": sha256_hex(b"1")}
+    assert second.intent == {"path": str(path), "before": sha256_hex(b"1"), "after": sha256_hex(b"2")}
+    (name,) = first.baselines.values()
+    assert loop.ctx.store.kept(str(name)) == b"old [redacted]"
+    assert second.baselines == {}
+    assert record_of(first) == {"callId": first.call.call_id, "sideEffects": True, "intent": first.intent}
+
+
+def test_what_waits_for_an_approval_or_is_denied_keeps_no_first_version(tmp_path: Path) -> None:
+    loop = at_work(tmp_path, policy=bundle(tmp_path, asks=["File.Write"], without=["File.Delete"]))
+    waiting, denied = prepare_calls(
+        loop.ctx, [write(tmp_path / "a", "x"), call("DeleteFile", path=str(tmp_path / "b"))]
+    )
+    assert (waiting.intent, waiting.baselines, denied.intent) == (None, {}, None)
+    assert record_of(waiting) == {
+        "callId": waiting.call.call_id, "sideEffects": True, "gated": True, "approvalId": waiting.approval_id,
+    }  # fmt: skip
+
+
+def test_what_is_on_record_of_other_calls(tmp_path: Path) -> None:
+    loop = at_work(tmp_path)
+    unknown, reads = prepare_calls(loop.ctx, [call("Teleport", "a"), read(tmp_path / "a", "b")])
+    assert record_of(unknown) == {"callId": "a", "sideEffects": True}, "what is not known may have effects"
+    assert record_of(reads) == {"callId": "b", "sideEffects": False}
+
+
+def test_an_answer_of_nobody_gates_a_call_only_as_long_as_policy_asks(tmp_path: Path) -> None:
+    loop = at_work(tmp_path)
+    checked = check_call(loop.ctx, shell("make"))
+
+    def gated(**answer: Any) -> bool:
+        said = ApprovalAnswer(**{"approved": False, "reason": "", **answer})
+        return PreparedCall(checked.call, checked.row, checked.facts, checked.decision, answer=said).gated
+
+    assert gated()
+    assert not gated(unattended=True)
+    assert not gated(timed_out=True)
+    assert not gated(approved=True)
+
+
+def test_an_approval_is_bound_to_call_and_policy(tmp_path: Path) -> None:
+    loop = at_work(tmp_path)
+    same = [bound_to(loop.ctx, check_call(loop.ctx, shell("make", name))) for name in "ab"]
+    assert same[0] == same[1]
+    assert bound_to(loop.ctx, check_call(loop.ctx, shell("make -n"))) != same[0]
+    loop.ctx.bundle = bundle(tmp_path, ShellExec={"blocked_commands": ("rm",)})
+    assert bound_to(loop.ctx, check_call(loop.ctx, shell("make"))) != same[0]
+    assert bound_to(loop.ctx, PreparedCall(shell("make"))) == {}
+
+
+def test_only_a_yes_makes_good_for_a_task_that_asks_nobody(tmp_path: Path) -> None:
+    loop = at_work(tmp_path, options=NEVER, policy=bundle(tmp_path, asks=[ASKS]))
+    (denied,) = prepare_calls(loop.ctx, [shell("make")])
+    assert asked_after_all(denied) is denied
+    for approved in (True, False):
+        answered = PreparedCall(
+            denied.call, denied.row, denied.facts, denied.decision, denied.refusal,
+            answer=ApprovalAnswer(approved=approved, reason="so"),
+        )  # fmt: skip
+        assert (asked_after_all(answered).refusal is None) == approved
+        assert asked_after_all(answered).gated == approved
+
+
+def test_a_call_is_judged_anew_with_what_it_really_finds(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    loop = at_work(tmp_path)
+    (before,) = prepare_calls(loop.ctx, [write(path, "x")])
+    path.write_text("by somebody else")
+    after = judged_anew(loop.ctx, before)
+    assert (before.renewed, after.renewed) == (False, True)
+    assert after.intent is not None
+    assert after.intent["before"] == sha256_hex(b"by somebody else")
+    assert list(after.baselines) == [str(path)]
+    loop.ctx.bundle = bundle(tmp_path, without=["File.Write"])
+    refused = judged_anew(loop.ctx, after)
+    assert refused.refusal is not None
+    assert (refused.intent, refused.baselines) == (None, {})
+
+
+def test_what_a_person_wrote_is_judged_as_it_is(tmp_path: Path) -> None:
+    loop = at_work(tmp_path)
+    made = ToolCall("c", "RunCommand", {"command": "make"}, "cut")
+    edited = edited_by_person(loop.ctx, check_call(loop.ctx, made), {"command": "ls"})
+    assert (edited.call, edited.edited, edited.refusal) == (shell("ls", "c"), True, None)
+    assert edited_by_person(loop.ctx, edited, {}).refusal is not None
+
+
+def test_a_request_carries_the_scope_that_the_bundle_gives(tmp_path: Path) -> None:
+    policy = bundle(tmp_path, FileRead={"max_file_size_bytes": 7, "max_output_bytes": 9, "blocked_paths": ("/x",)})
+    loop = at_work(tmp_path, policy=policy)
+    request = request_for(loop.ctx, "st", read(tmp_path / "a", "c"), TOOLS["ReadFile"])
+    assert request[:7] == ("ReadFile", {"path": str(tmp_path / "a")}, "s", "t", "st", "c", "File.Read")
+    assert request.constraints == ToolConstraints(7, 9, (str(tmp_path),), ("/x",))
+    url = call("HttpRequest", url="https://example.com/")
+    network = request_for(loop.ctx, "st", url, TOOLS["HttpRequest"]).constraints
+    assert network.allowed_domains == ("example.com",)
+    loop.ctx.bundle = bundle(tmp_path, without=["File.Read"])
+    assert request_for(loop.ctx, "st", read("/a"), TOOLS["ReadFile"]).constraints == ToolConstraints()
+
+
+# The start on record
+
+
+async def test_a_start_that_cannot_be_recorded_did_not_happen(tmp_path: Path) -> None:
+    disk = SimulatedDisk()
+    loop = await died(tmp_path, shell("make", "c"), disk=disk)
+    loop.ctx.state.take_start_back("c")
+    disk.calls.faults = Faults(fail_call=disk.calls.count + 1, persistently=True)
+    with pytest.raises(CheckpointWriteFailed):
+        record_start(loop.ctx, PreparedCall(shell("make", "c")))
+    assert not open_calls(loop)[0].started
+
+
+@pytest.mark.parametrize("renewed", [True, False])
+async def test_a_renewed_intent_stands_in_the_record_of_the_start(tmp_path: Path, *, renewed: bool) -> None:
+    path = tmp_path / "a"
+    loop = await died(tmp_path, write(path, "x", "c"))
+    recorded = open_calls(loop)[0].intent
+    path.write_text("found")
+    (prepared,) = prepare_calls(loop.ctx, [write(path, "y", "c")])
+    record_start(loop.ctx, judged_anew(loop.ctx, prepared) if renewed else prepared)
+    intent = open_calls(loop)[0].intent
+    assert (intent == recorded) != renewed
+    assert open_calls(loop)[0].started

@@ -1,0 +1,88 @@
+"""A call's result: what is on record of it, what the model reads, what observers are told."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from agent_host.contracts import ToolError, ToolResult
+from agent_host.events.kinds import EventType
+from agent_host.loop.results import finish, text_of
+from agent_host.thread.messages import decode
+from agent_host.thread.tokens import message_tokens
+from state.blobs import sha256_hex
+from tests.support.loop_crashes import died, open_calls
+from tests.support.loop_parts import shell
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.loop import Loop
+
+
+@pytest.fixture
+async def loop(tmp_path: Path) -> Loop:
+    """A step with one open call."""
+    return await died(tmp_path, shell("make", "c"), secrets=("s3cret-value",))
+
+
+def told(loop: Loop) -> dict[str, Any]:
+    (payload,) = loop.told(EventType.TOOL_COMPLETED)
+    return payload
+
+
+async def test_a_good_result(loop: Loop) -> None:
+    uris = ("workspaces/w/artifacts/a",)
+    started = time.monotonic()
+    message = finish(loop.ctx, "st", shell("make", "c"), "succeeded", None, "fine", None, started, "then", uris)
+    assert (message.role, message.content, message.tool_call_id, message.is_error) == ("tool", "fine", "c", False)
+    assert message.tokens == message_tokens(loop.ctx.count, "fine")
+    (call,) = open_calls(loop)
+    assert (call.status, call.code, call.replay) == ("succeeded", None, None)
+    assert call.result is not None
+    assert decode(call.result) == message
+    sent = orjson.loads(call.result)
+    assert (sent["sessionId"], sent["taskId"], sent["stepId"]) == ("s", "t", "st")
+    assert told(loop) == {
+        "toolCallId": "c", "toolName": "RunCommand", "status": "succeeded", "startedAt": "then",
+        "artifactUris": list(uris), "outputBytes": 4, "outputSha256": sha256_hex(b"fine"),
+        "latencyMs": told(loop)["latencyMs"],
+    }  # fmt: skip
+    assert loop.watcher.events[-1].step_id == "st"
+    assert loop.kept().open_step == loop.ctx.state.open_step, "it is on record at once"
+
+
+async def test_a_denial_that_can_be_replayed(loop: Loop) -> None:
+    message = finish(loop.ctx, "st", shell("make", "c"), "denied", "APPROVAL_REQUIRED", "ask", "rule")
+    assert message.is_error
+    (call,) = open_calls(loop)
+    assert (call.status, call.code) == ("denied", "APPROVAL_REQUIRED")
+    assert call.replay == {"callId": "c", "approve": "rule"}
+    assert (told(loop)["code"], told(loop)["latencyMs"]) == ("APPROVAL_REQUIRED", 0)
+    assert told(loop).keys().isdisjoint({"startedAt", "artifactUris"})
+
+
+async def test_what_the_model_reads_holds_no_secret_and_can_be_encoded(loop: Loop) -> None:
+    message = finish(loop.ctx, "st", shell("make", "c"), "failed", "X", "s3cret-value in \ud800")
+    assert message.content == "[redacted] in ?"
+    (call,) = open_calls(loop)
+    assert b"s3cret-value" not in (call.result or b"")
+    assert told(loop)["outputSha256"] == sha256_hex(b"[redacted] in ?")
+
+
+@pytest.mark.parametrize(
+    ("output", "error", "text"),
+    [
+        (None, None, ""),
+        ("", None, ""),
+        ("out", None, "out"),
+        (None, ToolError("X", "bad"), "X: bad"),
+        ("", ToolError("X", "bad"), "X: bad"),
+        ("out", ToolError("X", "bad"), "X: bad\nout"),
+    ],
+)
+def test_the_text_of_a_result(output: str | None, error: ToolError | None, text: str) -> None:
+    assert text_of(ToolResult("RunCommand", "s", "t", "st", "failed", output, error=error)) == text

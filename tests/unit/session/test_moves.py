@@ -1,0 +1,47 @@
+"""A session that goes on in another workspace: the model is told, and knows each place that it was told of."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_host.session.moves import news_of_move, workspaces
+from agent_host.thread.messages import Message, Role, encode
+from state.checkpoint import Checkpoint, SessionIdentity
+
+PATHS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
+
+
+def begun(workspace: str) -> Checkpoint:
+    return Checkpoint(SessionIdentity("s", "w", "t", "u", {"workspace": workspace}), thread=[said("Be careful.")])
+
+
+def said(text: str, role: Role = "system") -> bytes:
+    return encode(Message(role, text, 1), session_id="s")
+
+
+@given(st.lists(PATHS, min_size=1, max_size=5))
+def test_the_model_is_told_of_each_move_and_of_nothing_else(places: list[str]) -> None:
+    state, known = begun(places[0]), [places[0]]
+    for place in places:
+        news = news_of_move(state, place)
+        assert (news is None) == (place == known[-1])
+        if news is not None:
+            assert place in news
+            state.thread.append(said(news))
+            known.append(place)
+        assert workspaces(state) == known
+
+
+def test_what_somebody_else_says_of_it_moves_nothing() -> None:
+    news = news_of_move(begun("/a"), "/b")
+    assert news is not None
+    state = begun("/a")
+    state.thread += [said(news, "user"), said(news, "assistant"), said(f"So it says: {news}")]
+    assert workspaces(state) == ["/a"]
+
+
+def test_a_session_of_an_earlier_version_says_no_place() -> None:
+    state = Checkpoint(SessionIdentity("s", "w", "t", "u"), thread=[said("Be careful.")])
+    assert workspaces(state) == [""]
+    assert news_of_move(state, "/b") is not None

@@ -1,0 +1,165 @@
+"""How a session comes to its store, and what is kept of how it was started (AH 3.2, 9.5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent_host.errors import (
+    AgentHostError,
+    CheckpointUnreadable,
+    CheckpointWriteFailed,
+    SessionHeld,
+    SessionNotFound,
+    UsageError,
+)
+from agent_host.routing.facts import Surroundings
+from agent_host.services.session import NewSession, SessionGrant
+from agent_host.session.opening import Launch, create_store, open_store, recorded_options, state_errors_translated
+from agent_host.thread.messages import decode
+from agent_host.thread.tokens import estimate
+from config.load import load
+from state import errors as state_errors
+from tests.support.loop_parts import SESSION, bundle
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from state.file_session import FileSession
+
+NEW = NewSession("jo", "acme", "ci")
+
+
+def launched(folder: Path, *, state: str = "state", **flags: Any) -> Launch:
+    config = folder / "config.toml"
+    config.touch()
+    settings = load({"host.max_stored_bytes": 12_345}, workspace=None, environ={"AGENT_HOST_CONFIG": str(config)})
+    return Launch(settings, flags, "/ws", str(folder / state), None, frozenset({"b", "a"}), approve_all=True)
+
+
+def created(folder: Path, session_id: str = SESSION, **more: Any) -> FileSession:
+    where = Surroundings("/ws", None, "posix", "bash")
+    launch = launched(folder, **more)
+    return create_store(launch, bundle(folder), where, estimate, SessionGrant(session_id, "w1"), NEW)
+
+
+def with_task(store: FileSession) -> FileSession:
+    store.commit("task_started", {"taskId": "t", "prompt": "Do it.", "maxSteps": 5}, b'{"role":"user"}')
+    return store
+
+
+def test_a_new_session_knows_who_it_is_and_what_it_was_started_with(tmp_path: Path) -> None:
+    flags = {"llm.model": "m", "host.output": "json"}
+    with_task(created(tmp_path, **flags)).close()
+    store = open_store(launched(tmp_path), SESSION)
+    who = store.state.identity
+    assert (who.session_id, who.workspace_id, who.tenant_id, who.user_id) == (SESSION, "w1", "acme", "jo")
+    assert who.options == {
+        "flags": {"llm.model": "m"}, "workspace": "/ws", "approvals": ["a", "b"], "approveAll": True,
+    }  # fmt: skip
+    assert store.state.policy_bundle_version == "v1"
+    first = decode(store.state.thread[0])
+    assert first.role == "system"
+    assert "/ws" in first.content
+    assert first.tokens > estimate(first.content)
+    store.close()
+    assert recorded_options(str(tmp_path / "state"), SESSION) == who.options
+
+
+@pytest.mark.parametrize(
+    ("url", "is_kept"),
+    [
+        ("http://127.0.0.1:1/", True),
+        ("http://gateway.test/a@b", True),
+        ("http://me:hunter2@gateway.test/", False),
+        ("mock:/a@b/script.toml", True),
+        ("mock://me:hunter2@b/script.toml", True),
+    ],
+)
+def test_a_url_with_a_password_is_not_kept(tmp_path: Path, url: str, *, is_kept: bool) -> None:
+    store = created(tmp_path, **{"llm.gateway": url})
+    assert store.state.identity.options["flags"] == ({"llm.gateway": url} if is_kept else {})
+    store.close()
+
+
+def test_a_session_that_never_began_gives_its_id_back(tmp_path: Path) -> None:
+    created(tmp_path).close()
+    with_task(created(tmp_path)).close()
+    with pytest.raises(UsageError, match="exists already"):
+        created(tmp_path)
+    store = open_store(launched(tmp_path), SESSION)
+    assert store.state.task is not None
+    store.close()
+
+
+def test_a_session_has_one_holder(tmp_path: Path) -> None:
+    store = with_task(created(tmp_path))
+    with pytest.raises(SessionHeld, match="wait for it or end it"):
+        open_store(launched(tmp_path), SESSION)
+    store.close()
+
+
+def test_a_session_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SessionNotFound, match="agent-host sessions"):
+        open_store(launched(tmp_path), SESSION)
+    with pytest.raises(SessionNotFound):
+        recorded_options(str(tmp_path / "state"), SESSION)
+
+
+def test_a_state_directory_that_cannot_be_one(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("in the way")
+    with pytest.raises(UsageError, match="state directory"):
+        created(tmp_path)
+
+
+def test_what_a_session_may_store_is_in_the_settings(tmp_path: Path) -> None:
+    store = created(tmp_path)
+    assert store.blobs.limit_bytes == 12_345
+    store.close()
+
+
+def test_damage_is_moved_aside_and_what_was_whole_can_be_had(tmp_path: Path) -> None:
+    with_task(created(tmp_path)).close()
+    journal = tmp_path / "state/checkpoints/s.journal"
+    snapshot = tmp_path / "state/checkpoints/s.json"
+    snapshot.write_bytes(snapshot.read_bytes()[:-9] + b"00000000\n")
+    journal.unlink()
+    with pytest.raises(CheckpointUnreadable):
+        recorded_options(str(tmp_path / "state"), SESSION)
+    assert list((tmp_path / "state/checkpoints").glob("*.corrupt-*"))
+
+
+def damaged(*, salvaged: bool, moved_to: str | None) -> state_errors.Damaged:
+    error = state_errors.Damaged("it is torn")
+    error.salvaged, error.quarantined = salvaged, moved_to
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (state_errors.SessionLocked("s", 7), SessionHeld, "process 7: wait for it or end it"),
+        (state_errors.NoSuchSession("none"), SessionNotFound, "lists what there is"),
+        (state_errors.SessionExists("there"), UsageError, "^there$"),
+        (state_errors.InvalidSessionId("bad id"), UsageError, "^bad id$"),
+        (state_errors.Untrusted("of others"), CheckpointUnreadable, "^of others$"),
+        (state_errors.UnknownVersion("newer"), CheckpointUnreadable, "use the program that wrote it"),
+        (state_errors.WriteFailed("full"), CheckpointWriteFailed, "^full$"),
+        (damaged(salvaged=True, moved_to="x.corrupt-1"), CheckpointUnreadable, "kept as x.corrupt-1; .*same command"),
+        (damaged(salvaged=False, moved_to="x.corrupt-1"), CheckpointUnreadable, "recovered: .*moved to x.corrupt-1$"),
+        (damaged(salvaged=False, moved_to=None), CheckpointUnreadable, "cannot be recovered: it is torn$"),
+    ],
+)
+def test_errors_of_the_state_are_told_in_the_hosts_words(
+    error: Exception, kind: type[AgentHostError], said: str
+) -> None:
+    with pytest.raises(kind, match=said) as raised, state_errors_translated():
+        raise error
+    if isinstance(raised.value, SessionHeld):
+        assert raised.value.details == {"pid": 7}
+
+
+def test_other_errors_pass_as_they_are() -> None:
+    with pytest.raises(ZeroDivisionError), state_errors_translated():
+        raise ZeroDivisionError

@@ -1,0 +1,226 @@
+"""The tasks of a session: begun, and gone on with, one at a time on one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from agent_host.errors import (
+    CheckpointWriteFailed,
+    GatewayRejected,
+    GatewayUnavailable,
+    PolicyExpired,
+    TaskAlreadyRunning,
+    UsageError,
+)
+from agent_host.events.kinds import EventType
+from agent_host.loop.context import TaskEnd
+from agent_host.session.work import Work
+from agent_host.states import TaskPhase, session_machine
+from agent_host.testing.disk import SimulatedDisk
+from agent_host.testing.disk_faults import NO_FAULTS, Faults
+from policy.options import AS_THE_BUNDLE_SAYS, TaskOptions
+from tests.support.loop import Loop
+from tests.support.loop_crashes import died
+from tests.support.loop_parts import NOW, Tools, bundle, calls, says, shell
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+ALWAYS = TaskOptions(approval_mode="always", allow_network=False)
+
+
+def work_on(loop: Loop) -> Work:
+    """The tasks of a session that is open."""
+    life = session_machine()
+    life.fire("open")
+    broken: list[BaseException] = []
+    return Work(loop.ctx, life, broken.append)
+
+
+def start(work: Work, task_id: str = "t", prompt: str = "Do it.", options: TaskOptions = AS_THE_BUNDLE_SAYS) -> None:
+    work.start(task_id, prompt, max_steps=5, options=options)
+
+
+async def ended(work: Work) -> TaskEnd:
+    async with asyncio.timeout(20):
+        return await work.ended()
+
+
+# Begun
+
+
+async def test_a_task_is_on_record_and_under_way_at_once(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, says("Done."), secrets=("s3cret-value",))
+    work = work_on(loop)
+    assert (work.busy, work.tasks, work.suspended, work.end_on_record()) == (False, 0, False, None)
+    start(work, prompt="Use s3cret-value \ud800.", options=ALWAYS)
+    assert (work.busy, work.tasks, work.suspended, work.last_end) == (True, 1, False, None)
+    task = loop.kept().task
+    assert task is not None
+    assert (task.task_id, task.prompt, task.max_steps, task.options) == (
+        "t", "Use [redacted] ?.", 5, {"approval_mode": "always", "allow_network": False},
+    )  # fmt: skip
+    assert orjson.loads(loop.kept().thread[-1])["taskId"] == "t"
+    assert loop.told(EventType.TASK_STARTED) == [{"maxSteps": 5}]
+    assert loop.ctx.task_options == ALWAYS
+    end = await ended(work)
+    assert (end.status, end.text, work.last_end, work.end_on_record()) == ("completed", "Done.", end, end)
+    assert (work.busy, loop.ctx.phase.state) == (False, TaskPhase.IDLE)
+    assert loop.told(EventType.TASK_COMPLETED) == [{"stepCount": 1, "totalTokens": 110}]
+    assert loop.kinds()[-1] is EventType.TASK_COMPLETED
+    assert loop.watcher.flushes > 0
+
+
+async def test_one_task_follows_the_other(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, says("One."), says("Two."))
+    work = work_on(loop)
+    start(work)
+    with pytest.raises(TaskAlreadyRunning):
+        start(work, "second")
+    await ended(work)
+    with pytest.raises(UsageError, match="has been used"):
+        start(work, "t")
+    start(work, "second", "Again.")
+    assert (await ended(work)).text == "Two."
+    assert work.tasks == 2
+    assert [m["content"][0]["text"] for m in loop.model.requests[1]] == ["Do it.", "One.", "Again."]
+
+
+async def test_a_task_that_waits_for_a_resume_is_in_the_way(tmp_path: Path) -> None:
+    work = work_on(Loop(tmp_path, GatewayUnavailable("down")))
+    start(work)
+    await ended(work)
+    assert work.suspended
+    with pytest.raises(TaskAlreadyRunning, match="resume the session"):
+        start(work, "second")
+
+
+async def test_a_task_that_failed_in_a_way_that_can_be_mended_makes_room(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, GatewayRejected("no"), says("Two."))
+    work = work_on(loop)
+    start(work)
+    assert (await ended(work)).resumable
+    start(work, "second")
+    (earlier,) = loop.kept().earlier_tasks
+    assert (earlier.task_id, earlier.status, earlier.reason) == ("t", "failed", "LLM_GATEWAY_ERROR")
+    assert (await ended(work)).text == "Two."
+
+
+async def test_nothing_begins_under_an_expired_policy(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    loop.now = NOW + timedelta(days=1)
+    work = work_on(loop)
+    with pytest.raises(PolicyExpired):
+        start(work)
+    assert (loop.kept().task, work.busy) == (None, False)
+
+
+async def test_a_disk_that_refuses_the_prompt_leaves_no_task_behind(tmp_path: Path) -> None:
+    disk = SimulatedDisk()
+    loop = Loop(tmp_path, says("Two."), disk=disk)
+    work = work_on(loop)
+    disk.calls.faults = Faults(fail_call=disk.calls.count + 1, persistently=True, code=errno.ENOSPC)
+    with pytest.raises(CheckpointWriteFailed):
+        start(work)
+    assert (work.busy, work.suspended, loop.ctx.task.status) == (False, False, "failed")
+    disk.calls.faults = NO_FAULTS
+    start(work, "second", "Again.")
+    assert (await ended(work)).text == "Two."
+    (earlier,) = loop.kept().earlier_tasks
+    assert (earlier.status, earlier.reason) == ("failed", "CHECKPOINT_WRITE_FAILED")
+    assert [m["content"][0]["text"] for m in loop.model.requests[0]] == ["Do it.", "Again."]
+
+
+# Gone on with
+
+
+async def test_a_task_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, calls(shell("one")), GatewayUnavailable("down"))
+    work = work_on(loop)
+    start(work, options=TaskOptions(allow_network=False))
+    await ended(work)
+    (paused,) = loop.told(EventType.SESSION_PAUSED)
+    assert (paused["reason"], paused["message"]) == ("LLM_GATEWAY_ERROR", "down")
+    following = loop.again(says("Done."), policy=bundle(tmp_path, version="v2"))
+    work = work_on(following)
+    assert (work.suspended, work.tasks, work.end_on_record()) == (True, 1, TaskEnd("cancelled"))
+    work.go_on(max_steps=7)
+    assert following.ctx.task_options == TaskOptions(allow_network=False)
+    state = following.kept()
+    assert state.task is not None
+    assert (state.session_status, state.policy_bundle_version, state.task.max_steps) == ("SESSION_RUNNING", "v2", 7)
+    end = await ended(work)
+    assert end.text == "Done."
+    assert following.told(EventType.SESSION_RESUMED) == [{"resumedFromStep": 1}]
+    result = work.result(end)
+    assert (result["resumedFromStep"], result["stepCount"], result["text"]) == (1, 2, "Done.")
+    assert work.result(TaskEnd("failed")) is result, "the same whenever it is asked for"
+
+
+async def test_without_a_task_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no task"):
+        work_on(Loop(tmp_path)).go_on()
+
+
+@pytest.mark.parametrize(("turn", "status"), [(says("Done."), "completed"), (says("No.", stop="refusal"), "failed")])
+async def test_the_end_of_a_task_that_is_over_is_told_again(tmp_path: Path, turn: object, status: str) -> None:
+    loop = Loop(tmp_path, turn)  # type: ignore[arg-type]  # a turn
+    work = work_on(loop)
+    start(work)
+    first = await ended(work)
+    following = loop.again()
+    work = work_on(following)
+    work.go_on()
+    end = await ended(work)
+    assert (end.status, end.text, end.reason) == (status, first.text, first.reason)
+    assert (following.model.requests, following.kinds()[-1]) == ([], loop.kinds()[-1])
+    assert following.told(EventType.SESSION_RESUMED) == []
+
+
+async def test_the_model_is_told_that_the_session_has_moved(tmp_path: Path) -> None:
+    loop = await died(tmp_path, shell("one"))
+    loop.ctx.state.identity.options["workspace"] = "/elsewhere"
+    loop.ctx.store.compact()
+    following = loop.again(says("Done."), tools=Tools())
+    work = work_on(following)
+    work.go_on()
+    await ended(work)
+    assert following.model.requests[0][-1]["content"][0]["text"].splitlines()[1] == str(tmp_path)
+
+
+async def test_a_task_that_ends_with_an_answer_is_not_asked_like_that(tmp_path: Path) -> None:
+    """A crash may leave a task that was opened again for a denied call, and no more."""
+    loop = Loop(tmp_path, says("Done."))
+    work = work_on(loop)
+    start(work)
+    await ended(work)
+    loop.ctx.record("task_reopened", {"maxSteps": 5})
+    following = loop.again(says("Still done."))
+    following.ctx.state.identity.options["workspace"] = following.folder
+    work = work_on(following)
+    work.go_on()
+    assert (await ended(work)).text == "Still done."
+    assert "Nothing was done since your last answer" in following.model.requests[0][-1]["content"][0]["text"]
+
+
+async def test_a_denied_call_opens_its_task_again(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, calls(shell("make")), says("Could not."), policy=bundle(tmp_path, asks=["Shell.Exec"]))
+    work = work_on(loop)
+    start(work)
+    end = await ended(work)
+    (denied,) = work.result(end)["deniedApprovals"]
+    following = loop.again(says("Done now."))
+    work = work_on(following)
+    with pytest.raises(UsageError, match="no denied call"):
+        work.go_on(replay_ids=["replay_0"], more_steps=3)
+    work.go_on(replay_ids=[denied["replay"]["id"]], more_steps=3)
+    assert following.ctx.task.max_steps == 2 + 3
+    end = await ended(work)
+    assert (end.text, following.tools.ran, work.result(end)["deniedApprovals"]) == ("Done now.", ["make"], [])
