@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.process import eventually, gateway, process_exists, say, shell, use
+from tests.support.rpc_client import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,6 +144,15 @@ def terminate(serve: Serve, client: Client) -> None:
     serve.signal(signal.SIGTERM)
 
 
+def refuses(client: Client) -> bool:
+    """Whether the session takes no more requests: it is about to end."""
+    try:
+        client.ask("GetSessionState")
+    except Refused as error:
+        return error.what == (-32001, "SESSION_NOT_READY", False)
+    return False
+
+
 BOTH_ENDS = pytest.mark.parametrize("end", [close, terminate])
 
 
@@ -175,9 +185,8 @@ def test_the_end_in_the_middle_of_a_tool(servers: Servers, end: Callable[[Serve,
         client.task()
         eventually((host.workspace / "waits").exists, "the command")
         end(serve, client)
-        if end is terminate:  # what is asked after the signal is answered when the process knows of it
-            for _ in range(2):
-                client.ask("GetSessionState")
+        if end is terminate:
+            eventually(lambda: refuses(client), "the process that knows of the signal")
         (host.workspace / "go").touch()
         serve.ended_well()
         assert model.count == 1
