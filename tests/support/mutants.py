@@ -7,7 +7,8 @@ first, up to the first failure. hypothesis is given a fixed seed, few examples, 
 test starts get the changed code as well.
 
 Results are JSON lines in `.mutants/`; a mutant that was killed is not tried again while its function or table stays as
-it is. `mutants_equivalent.toml` lists changes that no test can notice, each with its reason; they count apart.
+it is. `mutants_equivalent.toml` lists changes that no test can notice, each with its reason; they count apart. Entries
+of it that name no change that can be made are printed as stale: their function or table has changed since.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tests.support.mutation_loop import FOLDER, Loop
 from tests.support.mutations import Mutant, mutants
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 TESTS = {
     "policy": ["tests/unit/policy"],
@@ -60,6 +61,14 @@ def equivalent() -> dict[tuple[str, str, str], str]:
     """Why a change changes nothing, by file, function or table, and change."""
     listed = tomllib.loads(Path(__file__).with_name("mutants_equivalent.toml").read_text("utf-8"))
     return {(one["file"], one["place"], change): one["why"] for one in listed["same"] for change in one["changes"]}
+
+
+def stale(listed: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Those of the listed changes (file, function or table, change) that cannot be made, in order."""
+    named = set(listed)
+    files = [Path(path) for path in sorted({path for path, _, _ in named}) if Path(path).is_file()]
+    made = {_named(one) for file in files for one in mutants(file.as_posix(), file.read_text("utf-8"))}
+    return sorted(named - made)
 
 
 def report(wanted: list[Mutant], known: dict[str, dict[str, Any]], *, survivors: bool) -> str:
@@ -119,6 +128,8 @@ def main() -> None:
             ["-q", "-p", "no:cacheprovider", "--no-header", *TESTS[package]], plugins=[Loop(work, out, asked.within)]
         )
     print(report(wanted, _known(out), survivors=True))
+    for path, place, change in stale(one for one in equivalent() if one[0].startswith(f"{package}/")):
+        print(f"stale: {path}  {place}: {change}")
 
 
 if __name__ == "__main__":

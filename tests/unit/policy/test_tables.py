@@ -1,6 +1,6 @@
-"""One line for every row of the tables of `policy/`: what `tables/*.txt` say of it is what comes out.
+"""One line for each class of shell lines: the verdict that `tables/*.txt` say of it is the one that comes out.
 
-The lists are not made from the tables, so that a row that goes missing there is missed here.
+The lists are not made from the tables of `policy/`, so that a word that is lost there changes the verdict of a line.
 """
 
 from __future__ import annotations
