@@ -81,6 +81,7 @@ def test_a_link_that_leads_elsewhere_by_then_is_another_file(host: Host) -> None
     assert not (host.workspace / "b.txt").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "questions"),
     [
@@ -139,6 +140,7 @@ def test_a_grant_for_one_text_reaches_no_other_text(host: Host) -> None:
     assert len(asked(host)) == 2
 
 
+@pytest.mark.slow
 def test_a_policy_that_expires_while_somebody_thinks_pauses_the_session(servers: Servers) -> None:
     host = servers.host
     ask(host, expires_in_s=2.0)

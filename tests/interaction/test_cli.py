@@ -228,6 +228,7 @@ def test_a_workspace_may_not_widen(host: Host) -> None:
 # Sessions
 
 
+@pytest.mark.slow
 def test_a_session_id_is_taken_while_it_can_be_resumed(host: Host) -> None:
     host.configure(max_retries=0)
     with gateway(DOWN) as model:
@@ -244,6 +245,7 @@ def test_a_finished_session_is_not_resumed(host: Host) -> None:
         refused(host.resume(), "no session to resume")
 
 
+@pytest.mark.slow
 def test_event_ids_go_on_after_a_resume(host: Host) -> None:
     host.configure(max_retries=0)
     with gateway(use(shell("true")), {"status": 500}, say("Done.")) as model:
@@ -253,6 +255,7 @@ def test_event_ids_go_on_after_a_resume(host: Host) -> None:
     assert ids == sorted(set(ids))
 
 
+@pytest.mark.slow
 def test_resume_takes_the_newest(host: Host) -> None:
     host.configure(max_retries=0)
     with gateway(DOWN) as model:
@@ -263,6 +266,7 @@ def test_resume_takes_the_newest(host: Host) -> None:
         assert host.resume("--gateway", model.url).result["sessionId"] == "first"
 
 
+@pytest.mark.slow
 def test_the_list_of_sessions(host: Host) -> None:
     assert host.run("sessions").text == f"no sessions under {host.state}\n"
     assert json.loads(host.run("sessions", "--output", "json").stdout) == []
@@ -295,6 +299,7 @@ def test_the_list_survives_an_odd_file(host: Host, content: str) -> None:
     assert "fine" in outcome.text
 
 
+@pytest.mark.slow
 def test_a_damaged_session_does_not_stand_before_the_others(host: Host) -> None:
     host.configure(max_retries=0)
     with gateway(DOWN) as model:
@@ -399,6 +404,7 @@ def stop_during_a_command(host: Host, url: str, number: int) -> Outcome:
     return running.finish()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_lets_the_tool_end(host: Host, number: int, code: int) -> None:
     with gateway(use(shell(WAITS)), say("Done.")) as model:
@@ -436,6 +442,7 @@ def test_a_signal_cuts_a_wait_for_a_retry_short(host: Host) -> None:
         assert host.resume("--gateway", model.url).result["text"] == "Done."
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_the_tool_and_its_children(host: Host) -> None:
     command = "sh -c 'echo $$ > inner; exec sleep 50' & echo $$ > outer; touch began; wait"
     with gateway(use(shell(command)), say("Done.")) as model:

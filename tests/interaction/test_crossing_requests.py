@@ -57,6 +57,7 @@ def test_a_paused_session_whose_task_was_cancelled_can_be_shut_down(host: Host) 
     assert serving.events[-1]["eventType"] == "session_cancelled"
 
 
+@pytest.mark.slow
 def test_a_cancellation_that_crosses_the_upload_of_a_paused_task(host: Host) -> None:
     impatient(host, timeout_s=1.0, max_retries=0)
     services = MockServices()

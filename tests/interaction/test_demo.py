@@ -173,6 +173,7 @@ def test_jsonl_mode(tmp_path: Path) -> None:
     assert host.event_log("demo") == logged
 
 
+@pytest.mark.slow
 def test_the_same_session_a_second_time(as_json: tuple[Host, Outcome], tmp_path: Path) -> None:
     """The same script gives the same session: nothing of it is left to chance."""
     _, first = as_json

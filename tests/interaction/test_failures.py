@@ -90,6 +90,7 @@ def expired(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Host, O
     return dict(zip(WHERE, zip(hosts, outcomes, strict=True), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", WHERE)
 def test_a_policy_that_expires_on_the_way(expired: dict[str, tuple[Host, Outcome]], at: str) -> None:
     host, outcome = expired[at]
@@ -108,6 +109,7 @@ def test_a_policy_that_expires_on_the_way(expired: dict[str, tuple[Host, Outcome
     assert host.checkpoints() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", WHERE)
 def test_an_expiry_is_told(expired: dict[str, tuple[Host, Outcome]], at: str) -> None:
     assert "policy_expired" in [event["eventType"] for event in expired[at][0].event_log("s")]
@@ -165,6 +167,7 @@ def retries(host: Host) -> list[dict[str, Any]]:
     return [event["payload"] for event in host.event_log("s") if event["eventType"] == "llm_retry"]
 
 
+@pytest.mark.slow
 def test_retry_after_is_honoured(host: Host) -> None:
     limited = {"status": 429, "headers": {"retry-after": "1"}, "error": {"message": "Slow down."}}
     with gateway(limited, say("Done.")) as model:
@@ -337,6 +340,7 @@ def test_nobody_to_approve(host: Host) -> None:
     outcome.names_once(denied["replay"]["command"])
 
 
+@pytest.mark.slow
 def test_the_replay_says_what_to_do(host: Host) -> None:
     with gateway(use(EFFECT), say("It needs your approval."), say("never asked for"), say("Done.")) as model:
         outcome = host.task(model.url, policy="workspace")
@@ -371,6 +375,7 @@ def test_approved_in_advance(host: Host, asking: Path, options: list[str], allow
     assert kinds.count("approval_requested") == kinds.count("approval_resolved") == 2
 
 
+@pytest.mark.slow
 def test_a_resume_keeps_what_was_approved(host: Host, asking: Path) -> None:
     with gateway({"status": 500, "times": "always"}) as model:
         outcome = host.task(model.url, "--approve", "shell", policy=asking)
@@ -415,6 +420,7 @@ def test_the_resume_command_that_is_named_works(host: Host) -> None:
     assert again.code == 0, again.stderr
 
 
+@pytest.mark.slow
 def test_a_slow_gateway_is_shown_as_it_speaks(host: Host) -> None:
     """Text is streamed, not shown at the end."""
     with gateway(say("word " * 40, chunk_chars=5, chunk_delay_ms=20)) as model:

@@ -79,6 +79,7 @@ def writable_for_all(path: Path) -> None:
     path.chmod(0o666)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["json", "journal"])
 @pytest.mark.parametrize("spoil", [as_link, as_directory, as_pipe, writable_for_all])
 def test_something_else_in_a_checkpoints_place(host: Host, spoil: Callable[[Path], None], suffix: str) -> None:
@@ -224,6 +225,7 @@ def test_one_process_a_session_even_then(host: Host) -> None:
 # Resumed otherwise than it was started
 
 
+@pytest.mark.slow
 def test_another_workspace_is_told_to_the_model(host: Host) -> None:
     with gateway(use(HANG), say("Done.")) as model:
         killed_while_hanging(host, model)
@@ -268,6 +270,7 @@ def test_every_approval_that_was_used_is_in_the_log(host: Host) -> None:
     assert "approval_resolved" in kinds
 
 
+@pytest.mark.slow
 def test_a_session_that_cannot_begin_is_no_pause(host: Host) -> None:
     """Around the record of the task: what has not begun is refused (2), and there is nothing to resume."""
     codes = []

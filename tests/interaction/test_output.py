@@ -139,6 +139,7 @@ def test_a_current_directory_that_is_gone(host: Host, options: list[str]) -> Non
     assert "relative to the current directory, which is no longer there" in done.stderr
 
 
+@pytest.mark.slow
 @posix
 def test_the_resume_command_names_the_workspace_it_moved_to(host: Host) -> None:
     host.configure(max_retries=0)
@@ -152,6 +153,7 @@ def test_the_resume_command_names_the_workspace_it_moved_to(host: Host) -> None:
     assert back.lines[-1].endswith("agent-host resume s")
 
 
+@pytest.mark.slow
 @posix
 def test_each_move_is_told_once(host: Host) -> None:
     host.configure(max_retries=0)

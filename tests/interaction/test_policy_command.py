@@ -29,6 +29,7 @@ def judge(host: Host, tool: str, arguments: dict[str, Any], *options: str) -> di
     return outcome.result
 
 
+@pytest.mark.slow
 def test_a_built_in_judges_by_the_disk(host: Host) -> None:
     (host.workspace / "a").mkdir()
     (host.workspace / "out").symlink_to("/etc/passwd")
@@ -92,6 +93,7 @@ def test_names_of_a_bundle_do_not_steer_the_terminal(host: Host, tmp_path: Path)
     assert told.startswith("valid: version x\\x1b")
 
 
+@pytest.mark.slow
 def test_rules_for_arguments_from_the_configuration_are_added(host: Host) -> None:
     config = host.root / "policies.toml"
     config.write_text('[[policy.command_policies]]\ncommand = "make"\nsubcommands = ["test"]\n')
@@ -207,6 +209,7 @@ def test_what_cannot_be_checked(host: Host, arguments: list[str], says: str) -> 
     assert says in outcome.error
 
 
+@pytest.mark.slow
 def test_validate(host: Host, tmp_path: Path) -> None:
     good = host.policy()
     assert host.run("policy", "validate", good).text.startswith("valid: version test.1, 5 capabilities, expires ")
@@ -223,6 +226,7 @@ def test_validate(host: Host, tmp_path: Path) -> None:
     assert "No such file" in host.run("policy", "validate", "/no/such/file").error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumable", [False, True])
 def test_rejudge_lists_what_another_policy_would_have_decided(tmp_path: Path, resumable: bool) -> None:
     host = Host(tmp_path)
@@ -247,6 +251,7 @@ def test_rejudge_lists_what_another_policy_would_have_decided(tmp_path: Path, re
     assert host.run("policy", "rejudge", "s", "--policy", "full").text == "3 calls, 0 decided differently\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ended", [True, False])
 @pytest.mark.parametrize("long", [False, True])
 def test_rejudge_tells_the_models_form_from_the_one_that_was_approved(

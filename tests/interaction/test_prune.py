@@ -127,6 +127,7 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
 ]
 
 
+@pytest.mark.slow
 def test_mistakes(host: Host) -> None:
     ended(host, "old", days=1000)
     running = [host.start("sessions", *arguments) for arguments, _ in MISTAKES]
@@ -150,6 +151,7 @@ def test_sizes(host: Host, text: str, kept: int | None) -> None:
         assert report(host, "--max-size", text, "--dry-run")["kept"] == kept
 
 
+@pytest.mark.slow
 def test_a_session_at_work_and_a_resumable_one(host: Host) -> None:
     host.configure(max_retries=0)
     with gateway({"status": 500, "times": "always"}) as model:

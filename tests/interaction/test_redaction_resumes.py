@@ -138,6 +138,7 @@ def test_a_call_with_a_placeholder_is_refused(host: Host) -> None:
     assert (host.workspace / "a.env").read_text() == f"A_TOKEN={IN_FILE}\nB=1\n"
 
 
+@pytest.mark.slow
 def test_a_denied_call_with_a_secret_cannot_be_replayed(host: Host) -> None:
     host.policy(grants=ASKS, approvalRules=RULES)
     asks = shell(f"echo {IN_COMMAND} >> effects")

@@ -95,6 +95,7 @@ def test_without_an_id_it_is_passed_over(host: Host) -> None:
     assert "there is no session to resume" in host.run("resume").error
 
 
+@pytest.mark.slow
 def test_pruning_takes_it_like_one_that_has_ended(host: Host) -> None:
     with gateway(use(MADE), say("Could not.")) as model:
         run(host, model.url)
@@ -138,6 +139,7 @@ def test_a_paused_session_can_be_helped_as_well(host: Host) -> None:
     assert (done.code, done.result["text"], effects(host)) == (0, "Done now.", ["made"])
 
 
+@pytest.mark.slow
 def test_a_task_that_was_to_ask_nobody(host: Host) -> None:
     with gateway(use(MADE), say("Could not."), HOSTS_TURN, say("Done now.")) as model:
         with Serving(host, {}, "--gateway", model.url, "--policy", str(host.root / "policy.json")) as serving:
@@ -154,6 +156,7 @@ def test_a_task_that_was_to_ask_nobody(host: Host) -> None:
     assert (second.code, second.result["text"], effects(host)) == (0, "Done now.", ["made"])
 
 
+@pytest.mark.slow
 def test_stopped_before_it_ran_and_resumed_without_it(host: Host) -> None:
     """The thread ends with the model's own answer then; a gateway takes no request that ends so."""
     with gateway(use(MADE), say("Could not."), say("Not yet.")) as model:

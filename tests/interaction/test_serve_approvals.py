@@ -190,6 +190,7 @@ def test_a_client_that_stops_reading_holds_up_nothing(servers: Servers) -> None:
         serve.ended_well()
 
 
+@pytest.mark.slow
 def test_a_client_that_never_reads_again(servers: Servers) -> None:
     """Its process ends all the same when it closes its side, or is told to."""
     with gateway(say("x" * 400_000, chunk_chars=64)) as model:

@@ -116,6 +116,7 @@ def test_a_paused_session_whose_task_is_cancelled(servers: Servers) -> None:
     assert servers.host.checkpoints() == []
 
 
+@pytest.mark.slow
 def test_shutdown_behind_the_cancelled_task_of_a_paused_session(servers: Servers) -> None:
     with gateway({"status": 503, "times": "always"}) as model:
         serve, client = paused(servers, model)
@@ -126,6 +127,7 @@ def test_shutdown_behind_the_cancelled_task_of_a_paused_session(servers: Servers
     assert servers.host.checkpoints() == []
 
 
+@pytest.mark.slow
 def test_a_paused_session_goes_on_in_another_process(servers: Servers) -> None:
     with gateway({"status": 503, "times": 4}, say("Done.")) as model:
         serve, client = paused(servers, model)
@@ -134,6 +136,7 @@ def test_a_paused_session_goes_on_in_another_process(servers: Servers) -> None:
         goes_on_in_another_process(servers, model, client.session_id, step=0)
 
 
+@pytest.mark.slow
 def test_a_policy_that_expires_in_the_middle(servers: Servers) -> None:
     host = servers.host
     policy = host.policy(expires_in_s=1.5)

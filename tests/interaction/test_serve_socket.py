@@ -76,6 +76,7 @@ def tried(serve: Serve, path: Path) -> dict[str, object]:
     return next(iter(answers.values()))
 
 
+@pytest.mark.slow
 def test_a_client_that_is_gone_ends_the_process(servers: Servers, path: Path) -> None:
     """And the session can be resumed, its open question under the same id."""
     servers.host.policy(grants=ASKS, approvalRules=RULES)
@@ -134,6 +135,7 @@ def test_nobody_comes_back(servers: Servers, path: Path) -> None:
     assert servers.host.checkpoints() != []
 
 
+@pytest.mark.slow
 def test_a_shutdown_whose_client_does_not_wait_for_it(servers: Servers, path: Path) -> None:
     servers.host.policy()
     with gateway(use(shell("touch runs; sleep 1; echo ran >> effects"))) as model:
@@ -173,6 +175,7 @@ def test_a_signal_ends_a_process_that_listens(servers: Servers, path: Path) -> N
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_paths_that_cannot_be_used(servers: Servers, path: Path) -> None:
     host = servers.host
     held = listen(servers, path)

@@ -100,6 +100,7 @@ def test_cancel_lets_a_tool_finish(servers: Servers) -> None:
         serve.ended_well()
 
 
+@pytest.mark.slow
 def test_force_ends_a_tool_with_all_that_it_started(servers: Servers) -> None:
     host = servers.host
     with gateway(use(ENDLESS), say("Done.")) as model:
@@ -176,6 +177,7 @@ def test_the_end_in_the_middle_of_an_answer(servers: Servers, end: Callable[[Ser
         goes_on_headless(servers.host, client.session_id)
 
 
+@pytest.mark.slow
 @BOTH_ENDS
 def test_the_end_in_the_middle_of_a_tool(servers: Servers, end: Callable[[Serve, Client], None]) -> None:
     """The step is finished first."""
@@ -196,6 +198,7 @@ def test_the_end_in_the_middle_of_a_tool(servers: Servers, end: Callable[[Serve,
     assert effects(host) == 1
 
 
+@pytest.mark.slow
 @BOTH_ENDS
 def test_the_end_in_the_middle_of_an_approval(servers: Servers, end: Callable[[Serve, Client], None]) -> None:
     """It is asked again under the same id."""
@@ -219,6 +222,7 @@ def test_the_end_in_the_middle_of_an_approval(servers: Servers, end: Callable[[S
     assert effects(servers.host) == 1
 
 
+@pytest.mark.slow
 @BOTH_ENDS
 def test_the_end_between_two_tasks(servers: Servers, end: Callable[[Serve, Client], None]) -> None:
     with gateway(say("One."), say("Two.")) as model:
@@ -254,6 +258,7 @@ def test_the_end_of_a_session_without_a_task(servers: Servers, end: Callable[[Se
         again.ended_well()
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_it_at_once(servers: Servers) -> None:
     """The tool's processes with it; the session can still be resumed."""
     host = servers.host
@@ -290,6 +295,7 @@ def goes_on_in_another_process(servers: Servers, model: Gateway, session_id: str
 # Shutdown
 
 
+@pytest.mark.slow
 def test_shutdown_in_the_middle_of_a_tool_that_does_not_end(servers: Servers) -> None:
     host = servers.host
     with gateway(use(ENDLESS)) as model:
@@ -331,6 +337,7 @@ def test_shutdown_in_the_middle_of_an_approval(servers: Servers) -> None:
     assert (effects(servers.host), servers.host.checkpoints()) == (0, [])
 
 
+@pytest.mark.slow
 def test_a_signal_during_a_shutdown_lets_it_finish(servers: Servers) -> None:
     with gateway(use(ENDLESS)) as model:
         serve, client = servers.session(model.url)

@@ -30,6 +30,7 @@ def test_the_command_lines_workspace_that_is_not_there_is_named_as_such(servers:
     assert client.refusal("CreateSession", **WHO).message == "--workspace nowhere: there is no such directory"
 
 
+@pytest.mark.slow
 def test_a_session_whose_workspace_is_gone_says_so(servers: Servers) -> None:
     host = servers.host
     folder = host.root / "gone"
@@ -84,6 +85,7 @@ def test_a_command_runs_whatever_id_the_gateway_gives_its_call(servers: Servers,
         serve.ended_well()
 
 
+@pytest.mark.slow
 def test_numbers_of_events_rise_however_soon_a_process_is_killed(servers: Servers) -> None:
     with gateway(HANG, HANG, say("Done.")) as model:
         serve, client = servers.session(model.url)

@@ -65,6 +65,7 @@ def test_an_artifact_that_is_not_stored_costs_its_uri(host: Host, kind: str) -> 
     assert "artifactUris" not in done
 
 
+@pytest.mark.slow
 def test_a_workspace_service_that_never_answers_is_waited_for_once(host: Host) -> None:
     impatient(host, timeout_s=0.5, max_retries=1)
     services = MockServices()
@@ -77,6 +78,7 @@ def test_a_workspace_service_that_never_answers_is_waited_for_once(host: Host) -
     assert kinds == ["file_diff"] * 2 + ["session_history"] * 2
 
 
+@pytest.mark.slow
 def test_a_shutdown_does_not_wait_for_a_workspace_service_that_never_answers(host: Host) -> None:
     impatient(host, timeout_s=60.0)
     services = MockServices()
@@ -108,6 +110,7 @@ def steps(number: int) -> list[Turn]:
     return [*(use(shell("true")) for _ in range(number)), say("done")]
 
 
+@pytest.mark.slow
 def test_observers_that_never_answer_hold_up_nothing(host: Host) -> None:
     impatient(host, timeout_s=60.0)
     policy = host.policy(grants={"Shell.Exec": ASKS}, approvalRules=RULES)
@@ -129,6 +132,7 @@ def test_observers_that_never_answer_hold_up_nothing(host: Host) -> None:
         assert int(line.split()[1]) >= least
 
 
+@pytest.mark.slow
 def test_observers_that_are_not_there(host: Host) -> None:
     impatient(host)
     began = time.monotonic()
@@ -139,6 +143,7 @@ def test_observers_that_are_not_there(host: Host) -> None:
     outcome.names_once("did not reach", "the telemetry service")
 
 
+@pytest.mark.slow
 def test_a_serving_process_says_what_was_not_delivered(host: Host) -> None:
     impatient(host)
     with (
@@ -153,6 +158,7 @@ def test_a_serving_process_says_what_was_not_delivered(host: Host) -> None:
     assert client.stderr.count("did not reach the audit service") == 1
 
 
+@pytest.mark.slow
 def test_observers_that_come_back_get_all_of_it_once(host: Host) -> None:
     impatient(host)
     services = MockServices()
@@ -168,6 +174,7 @@ def test_observers_that_come_back_get_all_of_it_once(host: Host) -> None:
         assert numbers == sorted(set(numbers))
 
 
+@pytest.mark.slow
 def test_a_session_service_that_never_answers_the_end(host: Host) -> None:
     impatient(host, timeout_s=60.0)
     services = MockServices(policy_bundle=bundle(host.workspace))
@@ -205,6 +212,7 @@ def test_an_upload_whose_answer_was_lost_with_the_process_is_not_doubled(host: H
     assert json.loads(history.data)[-1]["content"] == "done"
 
 
+@pytest.mark.slow
 def test_a_kill_after_any_record_loses_and_doubles_nothing_at_the_services(host: Host) -> None:
     impatient(host)
     granted = bundle(host.workspace, grants={"File.Write": ASKS}, approvalRules=RULES)

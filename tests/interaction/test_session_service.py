@@ -209,6 +209,7 @@ def test_a_session_that_has_expired(host: Host) -> None:
         assert went_on(host, env).code == 2  # there is nothing left to resume
 
 
+@pytest.mark.slow
 def test_a_session_that_has_expired_for_a_client(host: Host) -> None:
     services = MockServices(policy_bundle=bundle(host.workspace))
     with services.in_thread(), gateway(say("done")) as served:
@@ -223,6 +224,7 @@ def test_a_session_that_has_expired_for_a_client(host: Host) -> None:
             client.result("Shutdown")
 
 
+@pytest.mark.slow
 def test_a_service_that_does_not_know_the_session(host: Host) -> None:
     services = MockServices(policy_bundle=bundle(host.workspace))
     with services.in_thread():
@@ -236,6 +238,7 @@ def test_a_service_that_does_not_know_the_session(host: Host) -> None:
     assert f"{session_id}.json" in host.checkpoints()
 
 
+@pytest.mark.slow
 def test_a_service_that_is_away_at_a_resume(host: Host) -> None:
     services = MockServices(policy_bundle=bundle(host.workspace))
     with services.in_thread():
@@ -263,6 +266,7 @@ def short_then_long(host: Host, *, first_s: float) -> Callable[[str], dict[str, 
     return lambda session_id: bundle(host.workspace, sessionId=session_id, expires_in_s=next(lives))
 
 
+@pytest.mark.slow
 def test_an_expiry_and_a_resume_in_a_new_process(host: Host) -> None:
     services = MockServices(policy_bundle=short_then_long(host, first_s=2.0))
     command = "echo ran >> effects; sleep 2.2"
@@ -277,6 +281,7 @@ def test_an_expiry_and_a_resume_in_a_new_process(host: Host) -> None:
     assert "policy_expired" in [event["eventType"] for event in services.audit_events]
 
 
+@pytest.mark.slow
 def test_an_expiry_and_a_resume_in_the_same_process(host: Host) -> None:
     services = MockServices(policy_bundle=short_then_long(host, first_s=2.0))
     command = "echo ran >> effects; sleep 2.2"

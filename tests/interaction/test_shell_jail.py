@@ -70,6 +70,7 @@ def test_no_allowed_line_starts_or_changes_what_it_may_not() -> None:
     assert report.counts["started"] > report.counts["run"] * 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("judge", "kinds"), [("first-word", {"started", "looked", "changed"}), ("no-redirections", {"changed"})]
 )

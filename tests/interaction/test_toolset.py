@@ -37,6 +37,7 @@ def test_the_built_in_policies(host: Host, policy: str) -> None:
     assert ("WriteFile" in shown(model)) == (policy != "read-only")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "left"),
     [
@@ -84,6 +85,7 @@ def test_what_a_task_leaves(servers: Servers, options: dict[str, Any], left: set
     assert shown(model, 1) == {*ALL_LOCAL, "HttpRequest"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("user", "workspace", "left"),
     [

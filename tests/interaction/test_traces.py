@@ -31,6 +31,7 @@ def test_a_run_is_one_trace(host: Host) -> None:
     assert seen.metrics
 
 
+@pytest.mark.slow
 def test_a_receiver_that_is_away_costs_nothing_but_its_traces(host: Host) -> None:
     with gateway(use(shell("true")), say("done")) as served:
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}

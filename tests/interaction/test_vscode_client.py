@@ -22,6 +22,7 @@ pytestmark = pytest.mark.peer
 _PLAY_S = 60
 
 
+@pytest.mark.slow
 def test_a_session_driven_by_vscode_jsonrpc(host: Host) -> None:
     if missing():
         pytest.skip(f"not installed: {missing()}; run `python -m tests.support.node_packages`")

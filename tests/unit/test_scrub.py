@@ -53,6 +53,7 @@ def test_json_stays_json_and_holds_no_secret(secret: str, before: str, after: st
     assert secret not in clean["a"].split(REDACTED)
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists), secrets)
 def test_nothing_else_changes(value: object, secret: str) -> None:
     line = lenient_json.dumps({"v": value})

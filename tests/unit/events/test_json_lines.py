@@ -77,6 +77,7 @@ def emit(sink: JsonLines, count: int, **payload: Any) -> float:
     return longest
 
 
+@pytest.mark.slow
 def test_a_reader_that_comes_late_gets_everything_in_order(pipe: Pipe) -> None:
     lines = JsonLines(pipe.stream)
     assert emit(lines, 2_000) < 1  # far more than the pipe takes, and nobody reads

@@ -83,6 +83,7 @@ def test_texts_are_sent_as_though_they_were_encoded_in_one_go(messages: list[Mes
     assert AnthropicRenderer().user(messages) == orjson.dumps({"role": "user", "content": blocks})
 
 
+@pytest.mark.slow
 @given(turns, blanks | st.none(), st.lists(results, max_size=3), st.booleans())
 def test_an_exchange_is_sent_as_though_it_was_encoded_in_one_go(
     turn: Message, blank: str | None, results: list[Message], recorded: bool

@@ -285,6 +285,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(list(WHOLE)), JSON))
 def test_no_shape_raises_anything_else(changes: dict[str, Any]) -> None:
     try:

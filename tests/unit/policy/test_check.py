@@ -347,6 +347,7 @@ FACTS = st.one_of(
 ORDER = {"DENIED": 0, "APPROVAL_REQUIRED": 1, "ALLOWED": 2}
 
 
+@pytest.mark.slow
 @given(bundles(), NARROWINGS, st.sampled_from(ALL_CAPABILITIES), FACTS)
 def test_narrowing_never_widens(held: PolicyBundle, narrowing: Narrowing, capability: str, facts: ActionFacts) -> None:
     before = verdict(capability, facts, held)

@@ -47,6 +47,7 @@ def answer(shape: Shape, call: Call) -> Decision:
 # Narrowing
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.data(), cases.SYSTEMS)
 def test_less_in_a_bundle_never_allows_more(data: st.DataObject, os: OsFamily) -> None:
@@ -94,6 +95,7 @@ def judge(shape: Shape, tool: str, os: OsFamily, arguments: Shape, shell: ShellN
     return judge_case(bundle_from_trusted(shape), case, here, now=NOW).decision
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(st.data(), cases.SYSTEMS, st.sampled_from(["ReadFile", "WriteFile", "DeleteFile", "UploadArtifact"]))
 def test_the_spelling_of_a_path_does_not_change_the_verdict(data: st.DataObject, os: OsFamily, tool: str) -> None:
@@ -156,6 +158,7 @@ def test_the_spelling_of_a_line_does_not_change_the_verdict(data: st.DataObject,
 # Whatever comes
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(st.data(), cases.SYSTEMS, ANY_TEXT, ANY_TEXT)
 def test_no_text_raises(data: st.DataObject, os: OsFamily, text: str, other: str) -> None:
@@ -181,6 +184,7 @@ def test_half_a_character_is_never_decided(shell: ShellName) -> None:
         assert answer(listed, Call("Shell.Exec", CommandFacts(line, "/w", shell), "posix")).decision == "DENIED"
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(
     st.sampled_from(["ReadFile", "WriteFile", "RunCommand", "HttpRequest", "UploadArtifact"]), cases.SYSTEMS, st.data()
@@ -215,6 +219,7 @@ def spoilt(draw: st.DrawFn) -> Shape:
         target = inner
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(spoilt())
 def test_a_spoilt_bundle_has_problems_or_decides(shape: Shape) -> None:
@@ -234,6 +239,7 @@ RULE = re.compile(r"capabilities\[(?P<name>[A-Za-z.]+)\](?:\.(?P<field>[A-Za-z]+
 OF_NO_ENTRY = ("capabilities", "expiresAt: ", PROCESS_RULE + ": ", REPOSITORY_RULE + ": ")
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(st.data(), cases.SYSTEMS)
 def test_every_decision_names_an_entry_of_the_bundle(data: st.DataObject, os: OsFamily) -> None:

@@ -66,6 +66,7 @@ def calls_made(line: str) -> int:
     return calls
 
 
+@pytest.mark.slow
 def test_whatever_a_hostile_line_is_made_of_only_listed_programs_are_allowed() -> None:
     allowed = [line for line in SAMPLE.values() if shell(line, allowedCommands=[*PROGRAMS]) == "ALLOWED"]
     for line in allowed:

@@ -109,6 +109,7 @@ def verdict(held: PolicyBundle, capability: str, facts: ActionFacts, limit: Limi
     return under_ceiling(decision, limit, held, facts, workspace="/w").decision
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(bundles, limits, options)
 def test_a_tool_is_shown_exactly_when_a_call_of_it_could_be_allowed(
@@ -160,6 +161,7 @@ def test_limits_are_put_together_in_any_order(one: Limits, two: Limits, three: L
     assert merged([]) == NO_LIMITS
 
 
+@pytest.mark.slow
 @given(bundles, limits, limits, options)
 def test_one_limit_more_never_shows_more(held: PolicyBundle, one: Limits, two: Limits, option: TaskOptions) -> None:
     both = merged([one, two])
@@ -175,6 +177,7 @@ def test_the_answer_does_not_depend_on_the_order(one: Limits, two: Limits) -> No
         assert withheld_by(merged([one, two]), tool, capability) == withheld_by(merged([two, one]), tool, capability)
 
 
+@pytest.mark.slow
 @given(bundles, limits, limits)
 def test_a_ceiling_more_never_allows_more(held: PolicyBundle, one: Limits, two: Limits) -> None:
     for capability, calls in CALLS.items():

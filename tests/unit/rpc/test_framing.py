@@ -62,6 +62,7 @@ def test_the_end_begins_anew() -> None:
     assert list(splitter.feed(b"whole\n")) == [b"whole"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 4096])
 def test_memory_follows_the_bytes_and_not_the_pieces(size: int) -> None:
     splitter = LineSplitter()

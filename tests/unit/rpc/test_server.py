@@ -160,6 +160,7 @@ async def test_a_client_that_reads_late_is_served_again(side: Side) -> None:
     assert (await side.hear())["result"] == {"x": 7}
 
 
+@pytest.mark.slow
 async def test_answers_that_nobody_takes_are_bounded(side: Side) -> None:
     saying = asyncio.create_task(side.say(b"".join(asked(number, "large") for number in range(300))))
     for _ in range(2000):

@@ -80,6 +80,7 @@ if sys.platform == "win32":
 NAMES = NAME | st.tuples(st.sampled_from(["dir", "di r/ü"]), NAME).map("/".join)
 
 
+@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(NAMES, st.builds(Change, CONTENTS, CONTENTS, st.booleans()), max_size=6))
 def test_git_applies_any_change(changes: dict[str, Change]) -> None:

@@ -79,6 +79,7 @@ def test_any_payloads_come_back(first: int, payloads: list[Payload]) -> None:
     assert parse(data) == JournalContent(records_of(payloads, first), len(data))
 
 
+@pytest.mark.slow
 def test_every_changed_byte_is_seen() -> None:
     for at in range(len(DATA)):
         intact = max(number for number in range(3) if STARTS[number] <= at)

@@ -87,6 +87,7 @@ fates = st.sampled_from([RUNS, RUNS, RUNS, DENIED, FAILS, FAILS_LATE])
 plans = st.lists(st.builds(Planned, contents, st.booleans(), fates), min_size=1, max_size=5).map(tuple)
 
 
+@pytest.mark.slow
 @settings(max_examples=600)
 @given(contents, plans, st.data())
 def test_nothing_is_said_that_is_not_so(initial: str | None, plan: tuple[Planned, ...], data: st.DataObject) -> None:

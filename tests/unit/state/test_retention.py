@@ -568,6 +568,7 @@ def killed_prune(directory: Path, fatal: int) -> bool:
     return done.returncode != 0
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("make", [ended, resumable])
 def test_the_next_prune_finishes_what_a_kill_cut_off(tmp_path: Path, make: Any) -> None:
@@ -598,6 +599,7 @@ def test_the_next_prune_finishes_what_a_kill_cut_off(tmp_path: Path, make: Any) 
     assert seen == {None, Standing.ENDED, *({Standing.RESUMABLE} if make is resumable else ())}
 
 
+@pytest.mark.slow
 @posix
 def test_a_cut_off_prune_may_be_cut_off_again(tmp_path: Path) -> None:
     resumable(tmp_path)
@@ -610,6 +612,7 @@ def test_a_cut_off_prune_may_be_cut_off_again(tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
+@pytest.mark.slow
 @posix
 def test_a_start_under_the_same_id_after_a_cut_off_prune(tmp_path: Path) -> None:
     """The remains of an earlier session never take a later one with them."""

@@ -411,6 +411,7 @@ def test_a_torn_record_is_dropped_and_reported(tmp_path: Path) -> None:
         assert not parse(journal.read_bytes()).torn_bytes
 
 
+@pytest.mark.slow
 def test_no_changed_byte_of_either_file_gives_another_state(tmp_path: Path) -> None:
     live = worked(tmp_path)
     live.close()

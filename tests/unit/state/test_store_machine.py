@@ -257,5 +257,5 @@ for _machine in (History, HistoryWithCompaction, HistoryOnABadDisk):
     _machine.TestCase.settings = _SETTINGS
 
 TestHistory = History.TestCase
-TestHistoryWithCompaction = HistoryWithCompaction.TestCase
-TestHistoryOnABadDisk = HistoryOnABadDisk.TestCase
+TestHistoryWithCompaction = pytest.mark.slow(HistoryWithCompaction.TestCase)
+TestHistoryOnABadDisk = pytest.mark.slow(HistoryOnABadDisk.TestCase)
