@@ -617,6 +617,7 @@ def test_a_configuration_that_never_ends(host: Host) -> None:
 # The patch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "before", "after"),
     [

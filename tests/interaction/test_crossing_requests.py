@@ -7,6 +7,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from agent_host.app.headless import OneLaunch
 from agent_host.app.opener import SessionOpener
 from agent_host.events.kinds import EventType
@@ -23,8 +25,6 @@ from tests.support.process import Host, bundle, call, eventually, gateway, say, 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
-
-    import pytest
 
     from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
     from agent_host.events.emitter import Event

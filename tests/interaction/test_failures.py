@@ -215,6 +215,7 @@ UNAVAILABLE: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", UNAVAILABLE)
 def test_lasting_trouble_pauses(host: Host, kind: str) -> None:
     turn, reason, said = UNAVAILABLE[kind]
@@ -349,6 +350,7 @@ def test_the_replay_says_what_to_do(host: Host) -> None:
     assert (again.code, again.result["deniedApprovals"], effects(host)) == (0, [], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "allowed"),
     [

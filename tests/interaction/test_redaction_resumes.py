@@ -37,6 +37,7 @@ def gone_on(host: Host, model: Gateway, *options: str) -> Outcome:
     return host.run("resume", "s", "--gateway", model.url, "--output", "json", *options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [

@@ -45,6 +45,7 @@ WORKSPACE_FAULTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WORKSPACE_FAULTS)
 def test_an_artifact_that_is_not_stored_costs_its_uri(host: Host, kind: str) -> None:
     impatient(host)

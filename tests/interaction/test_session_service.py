@@ -129,6 +129,7 @@ BROKEN: dict[str, tuple[Callable[[Host], Any], list[str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_bundle_that_cannot_be_used(host: Host, kind: str) -> None:
     make, named = BROKEN[kind]

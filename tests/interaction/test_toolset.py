@@ -59,6 +59,7 @@ def test_what_a_bundle_grants(host: Host, changes: dict[str, Any], left: set[str
     assert shown(model) == left == said_by_the_command(host, "--policy", str(policy))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "left"),
     [

@@ -67,6 +67,7 @@ LARGE: dict[str, Callable[[int], tuple[object, object]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", LARGE)
 def test_large_texts_take_bounded_time(case: str) -> None:
     pairs = [LARGE[case](number) for number in range(COUNT)]

@@ -155,6 +155,7 @@ def test_two_keys_are_two() -> None:
     assert found(f"{pem()}\nbetween\n{pem('EC ')}") == ["private-key"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("detector", DETECTORS, ids=[f"{place}-{one.kind}" for place, one in enumerate(DETECTORS)])
 @settings(max_examples=25)
 @given(data=st.data())
