@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 DELIMITER = re.compile(r"(['\"]?)([A-Za-z_][A-Za-z0-9_]{0,63})\1")
 _SUBSTITUTES = re.compile(r"(?<!\\)(?:\\\\)*(?:`|\$[({\[])")
 _PLAIN_EXPANSION = re.compile(r"\$\{#?(?:[A-Za-z0-9_]+|[@*#?])(?:\}|:?[-+]|%%?|##?)")
+# bash ends an expansion at the first brace that closes, whatever opened before it, and the grammar may end it later.
+_PLAIN_OPERAND = re.compile(r"[^{}\\'\"`$;&|<>()\n]*\}")
+_INNER_EXPANSIONS = frozenset({"expansion", "simple_expansion", "command_substitution", "arithmetic_expansion"})
+_PARTS_OF_WORDS = _INNER_EXPANSIONS | words("string raw_string ansi_c_string translated_string process_substitution")
+_ENDS_A_WORD = re.compile(r"(?<!\\)(?:\\\\)*[ \t\n;|&<>()]")
 _NUMBERS_ONLY = re.compile(r"[0-9\s+*/%()<>=!&|^~?:,.-]*")
 _COMPARES_NUMBERS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
 _CONTINUATION = re.compile(r"\\\n")
@@ -39,9 +44,37 @@ def text_of(source: bytes, node: Node) -> str:
 
 
 def _expansion(source: bytes, node: Node) -> str | None:
-    if _PLAIN_EXPANSION.match(text_of(source, node)) is None:
+    if node.children[0].type != "${" or node.children[-1].type != "}":
+        return "an expansion whose braces are not plain"
+    begin = _PLAIN_EXPANSION.match(text_of(source, node))
+    if begin is None:
         return "an expansion that assigns, evaluates or is indirect"
-    return None
+    if begin[0].endswith("}"):
+        return None if begin.end() == node.end_byte - node.start_byte else "an expansion whose end is not plain"
+    operand = without_parts(source, node, _INNER_EXPANSIONS)[begin.end() :]
+    return None if _PLAIN_OPERAND.fullmatch(operand) else "an expansion whose end is not plain"
+
+
+def without_parts(source: bytes, node: Node, kinds: frozenset[str]) -> str:
+    """A node's text with `x` in the place of each byte of the outermost nodes of these kinds below it."""
+    text = bytearray(source[node.start_byte : node.end_byte])
+    pending = list(node.children)
+    while pending:
+        one = pending.pop()
+        if one.type in kinds:
+            text[one.start_byte - node.start_byte : one.end_byte - node.start_byte] = b"x" * (
+                one.end_byte - one.start_byte
+            )
+        else:
+            pending.extend(one.children)
+    return text.decode()
+
+
+def ends_early(source: bytes, node: Node) -> bool:
+    """Whether a word of the grammar's holds what ends a word, outside of its quotes, expansions and substitutions."""
+    if node.type in _PARTS_OF_WORDS:
+        return False
+    return _ENDS_A_WORD.search(without_parts(source, node, _PARTS_OF_WORDS)) is not None
 
 
 def _arithmetic(source: bytes, node: Node) -> str | None:
@@ -140,6 +173,14 @@ def _compound(source: bytes, node: Node) -> str | None:
     return None if opening.type != "{" or _stands_alone(source, opening) else "{ that is part of a longer word"
 
 
+def _translated(source: bytes, node: Node) -> str | None:
+    """`$"a"` is replaced by what a catalogue has for it, and that is expanded."""
+    # In a string the opening quote's token begins with the blanks in front of it.
+    quote = source.find(b'"', node.start_byte)
+    is_translated = source[quote - 1 : quote] == b"$" and source[quote - 2 : quote - 1] != b"\\"
+    return "a string that is translated, which evaluates what a catalogue says" if is_translated else None
+
+
 def _subshell(source: bytes, node: Node) -> str | None:
     """Behind `!` and `time` the grammar sees two subshells where bash sees arithmetic."""
     return "(( that may be arithmetic" if source.startswith(b"((", node.start_byte) else None
@@ -180,6 +221,7 @@ def _comment(source: bytes, node: Node) -> str | None:
 
 DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
     "expansion": _expansion,
+    **dict.fromkeys(words("string translated_string"), _translated),
     "arithmetic_expansion": _arithmetic,
     "command_substitution": _substitution,
     "heredoc_redirect": heredoc_end,

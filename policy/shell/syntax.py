@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
-from policy.shell.doubts import DELIMITER, DOUBTS, is_swollen, not_posix, spaces, text_of
+from policy.shell.doubts import DELIMITER, DOUBTS, ends_early, is_swollen, not_posix, spaces, text_of
 from policy.shell.findings import Findings, check_assignment
 from policy.shell.limits import NotText, TooMuch
 from policy.shell.words import Word, plain, read_word
@@ -55,6 +55,9 @@ _LEAVES = words(
     "heredoc_start heredoc_content heredoc_end string_content test_operator regex extglob_pattern "
     "brace_expression"
 )
+_OF_TESTS = words("regex extglob_pattern test_operator binary_expression unary_expression parenthesized_expression")
+_HOLD_TESTS = words("test_command binary_expression unary_expression parenthesized_expression expansion case_item")
+"""Where these stand. Anywhere else the grammar takes words of a command for a test."""
 _LOOPS = frozenset({"while_statement", "for_statement"})
 _QUOTES = words("string raw_string ansi_c_string heredoc_body comment")
 _SINGLE_QUOTES = frozenset({"raw_string", "ansi_c_string"})
@@ -113,16 +116,18 @@ class _Walk:
         }
 
     def run(self, root: Node) -> list[Command | Redirect]:
-        stack: list[tuple[Node, bool]] = [(root, False)]
+        stack: list[tuple[Node, bool, str]] = [(root, False, "")]
         while stack:
-            node, repeats = stack.pop()
+            node, repeats, around = stack.pop()
             kind = node.type
             self._doubt(node, kind)
+            if kind in _OF_TESTS and around not in _HOLD_TESTS:
+                self.found.doubt(f"part of a test outside of one: {kind}")
             handler = self.handlers.get(kind)
             children = handler(node, repeats) if handler else self._plain(node, kind)
             if children:
                 repeats = repeats or kind in _LOOPS
-                stack.extend([(child, repeats) for child in reversed(children)])
+                stack.extend([(child, repeats, kind) for child in reversed(children)])
         for reason in spaces(self.source, self.quoted, self.literal):
             self.found.doubt(reason)
         return self.events
@@ -181,7 +186,7 @@ class _Walk:
             if node.type == "variable_assignment":
                 self.found.doubt("an assignment behind the program's name")
             word = read_word(self.source[self._start(node) : node.end_byte].decode())
-            if not word.valid:
+            if not word.valid or (word.text is None and ends_early(self.source, node)):
                 self.found.doubt("a word that cannot be read")
             words.append(word)
         return words
@@ -279,6 +284,8 @@ class _Walk:
         while pending:
             one = pending.pop()
             if one.type in _WORDS or not one.children:
+                if ends_early(self.source, one):
+                    self.found.doubt("a test whose words are not plain")
                 words.append(read_word(self._text(one)))
             else:
                 pending.extend(reversed(one.children))

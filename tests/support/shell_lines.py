@@ -1,4 +1,5 @@
-"""Shell lines by the thousand: a random grammar with everything a shell has, and lines of a corpus with errors put in.
+"""Shell lines by the thousand: a random grammar with everything a shell has, words by bash's own grammar of them
+(shell_words.py), and lines of a corpus with errors put in.
 
 The alphabet is safe to run: names of stubs and of a few harmless programs, and paths of the jail (shell_alphabet.toml).
 The same seed gives the same lines.
@@ -11,6 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tests.support.shell_jail import ALPHABET, UNLISTED
+from tests.support.shell_words import Words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,6 +40,7 @@ class Lines:
 
     def __init__(self, seed: int, corpus: Sequence[str] = ()) -> None:
         self._random = Random(seed)
+        self._words = Words(self._random)
         self._corpus = [line for line in corpus if len(line) <= _MAX_CORPUS_LINE]
         self._bodies: list[str] = []  # of here-documents that begin in the line being made
         self._odd = 0.0
@@ -47,6 +50,8 @@ class Lines:
         # Most lines are nearly plain, so that enough of them are allowed; in others anything goes.
         self._odd = self._random.choice((0.0, 0.0, 0.02, 0.05, 0.1, 0.3))
         self._bodies = []
+        if self._chance(0.2):
+            return self._words.line()
         if self._corpus and self._chance(0.2):
             text = self._pick(self._corpus)
             return self._spoil(text) if self._chance(0.8) else text
