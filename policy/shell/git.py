@@ -70,16 +70,16 @@ _PICK = r"-e|-[enx]*S.*|" + _LONG_STRATEGY
 _SIGNATURE = r".*%[-+ ]?G.*|.*%\(signature.*"
 """Placeholders of a format that ask gpg."""
 _RULES: dict[str, re.Pattern[str]] = {
-    "add": re.compile(r"-[A-Za-z]*[ei].*"),
+    "add": re.compile(r"-[A-Za-z0-9]*[ei].*"),
     "am": re.compile(r"-[bcikqsu3]*S.*"),
-    "rebase": re.compile(r"-[A-Za-z]*[xiS].*|" + _STRATEGY),
+    "rebase": re.compile(r"-[A-Za-z0-9]*[xiS].*|" + _STRATEGY),
     "merge": re.compile(r"-e|-[enqv]*S.*|" + _STRATEGY),
-    "grep": re.compile(r"-[A-Za-z]*O.*"),
+    "grep": re.compile(r"-[A-Za-z0-9]*O.*"),
     "archive": re.compile(r"-o.*"),
-    "format-patch": re.compile(r"-[knNpqs]*o.*"),
-    "clone": re.compile(r"-[A-Za-z]*[uc].*"),
-    "commit": re.compile(r"-e|-[aeinopqsvz]*S.*"),
-    "pull": re.compile(rf"-[A-Za-z]*ri.*|--r[a-z]*=i.*|-[aefknpqtv46]*S.*|{_STRATEGY}"),
+    "format-patch": re.compile(r"-[knNpqs0-9]*o.*"),
+    "clone": re.compile(r"-[A-Za-z0-9]*[uc].*"),
+    "commit": re.compile(r"-e|-[aeinopqsvz0-9]*S.*"),
+    "pull": re.compile(rf"-[A-Za-z0-9]*ri.*|--r[a-z]*=i.*|-[aefknpqtv46]*S.*|{_STRATEGY}"),
     "tag": re.compile(r"-e|-[adefil]*[suv].*|" + _SIGNATURE),
     **dict.fromkeys(("cherry-pick", "revert"), re.compile(_PICK)),
     **dict.fromkeys(

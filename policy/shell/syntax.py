@@ -61,6 +61,7 @@ _HOLD_TESTS = words("test_command binary_expression unary_expression parenthesiz
 _LOOPS = frozenset({"while_statement", "for_statement"})
 _QUOTES = words("string raw_string ansi_c_string heredoc_body comment")
 _SINGLE_QUOTES = frozenset({"raw_string", "ansi_c_string"})
+_NEW_LINE = re.compile(rb"(?<!\\)(?:\\\\)*\n")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -193,6 +194,8 @@ class _Walk:
 
     def _apart(self, left: Node, right: Node) -> bool:
         gap = self.source[left.end_byte : self._start(right)]
+        if _NEW_LINE.search(gap):
+            return False  # behind an operator of tests the grammar passes over the end of the command
         return gap[:1] in (b" ", b"\t") or b"<" in gap or b">" in gap
 
     def _start(self, node: Node) -> int:

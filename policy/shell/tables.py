@@ -109,7 +109,8 @@ RUNNER_FLAGS = words("-y --yes --no --no-install -q --quiet --silent --offline -
 """Options in front of the program that take no value in any of them."""
 
 OPAQUE_STARTERS = words(
-    "watch parallel ssh flock script su runuser pkexec chroot unshare nsenter strace ltrace gdb lldb valgrind "
+    "rename prename file-rename perl-rename mlr erb escript sage watch parallel ssh flock "
+    "script su runuser pkexec chroot unshare nsenter strace ltrace gdb lldb valgrind "
     "busybox toybox start-stop-daemon systemd-run screen tmux at batch crontab expect unbuffer entr xvfb-run "
     "fakeroot firejail bwrap run-parts proot setarch linux32 linux64 prlimit chrt numactl catchsegv "
     "dbus-run-session sg newgrp perf vi vim nvim view ex ed emacs nano pico less more most lesspipe m4 rlwrap socat nc "
@@ -143,48 +144,48 @@ CROSS_TOOL = re.compile(
 """What stands in front of the name of a compiler for another machine."""
 
 RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
-    "sort": re.compile(r"-[A-Za-z]*o.*|-T.*"),
-    "shuf": re.compile(r"-[A-Za-z]*o.*"),
-    "rg": re.compile(r"--pre(=.*)?|--hostname-bin.*|-[A-Za-z.]*z.*|--search-zip"),
+    "sort": re.compile(r"-[A-Za-z0-9]*o.*|-T.*"),
+    "shuf": re.compile(r"-[A-Za-z0-9]*o.*"),
+    "rg": re.compile(r"--pre(=.*)?|--hostname-bin.*|-[A-Za-z0-9.]*z.*|--search-zip"),
     "bat": re.compile(r"--pager.*|--diff"),
-    "fd": re.compile(r"-[A-Za-z]*[xX].*|--exec.*"),
-    "tar": re.compile(r"-[A-Za-z]*[IF].*"),
-    "zip": re.compile(r"-[A-Za-z]*T.*"),
-    "man": re.compile(r"-[A-Za-z]*[PHLCX].*"),
-    "rsync": re.compile(r"-[A-Za-z]*e.*"),
+    "fd": re.compile(r"-[A-Za-z0-9]*[xX].*|--exec.*"),
+    "tar": re.compile(r"-[A-Za-z0-9]*[IF].*"),
+    "zip": re.compile(r"-[A-Za-z0-9]*T.*"),
+    "man": re.compile(r"-[A-Za-z0-9]*[PHLCX].*"),
+    "rsync": re.compile(r"-[A-Za-z0-9]*e.*"),
     "wget": re.compile(r"-[bdFcqvnNSxrEkKmpHL46]*e.*"),
-    "curl": re.compile(r"-[A-Za-z]*K.*"),
-    "tree": re.compile(r"-[A-Za-z]*[oR].*"),
-    "tcpdump": re.compile(r"-[A-Za-z]*z.*"),
+    "curl": re.compile(r"-[A-Za-z0-9]*K.*"),
+    "tree": re.compile(r"-[A-Za-z0-9]*[oR].*"),
+    "tcpdump": re.compile(r"-[A-Za-z0-9]*z.*"),
     "ip": re.compile(r"-b.*|-force"),
-    "go": re.compile(r"--?(?:toolexec|exec|vettool).*|--?w(?:=.*)?|.*-extld\b.*"),
+    "go": re.compile(r"--?(?:toolexec|exec|vettool).*|--?w(?:=.*)?|.*-extld.*|--?gccgoflags.*"),
     "gcc": re.compile(
-        r"-wrapper|--?f?(?:pass-)?plugin.*|-iplugindir.*|-Wl,.*plugin.*|-B.*|--prefix.*|-?-specs.*|@.*|-fuse-ld=.*/.*"
+        r"-wrapper|--?f?(?:pass-)?plugin.*|-iplugindir.*|-W[alp],.*(?:@|plugin|specs).*|-B.*|--prefix.*|-?-specs.*|@.*|-fuse-ld=.*/.*"
         r"|--ld-path.*|-load|--config.*|--gcc-(?:toolchain|install-dir).*|-ccc-.*"
     ),
-    "rustc": re.compile(r"(?:-C ?|--codegen=)?link(?:er|[-_]arg).*|-Z.*|@.*"),
+    "rustc": re.compile(r"(?:-[A-Za-z0-9]*C ?|--codegen=)?link(?:er|[-_]arg).*|-Z.*|@.*"),
     "java": re.compile(r"-XX:On.*|-XX:Flags.*|-XX:VMOptionsFile.*|-agent.*|-javaagent.*|@.*"),
     "javac": re.compile(r"-J.*|-?-processor.*|-Xplugin.*|@.*"),
-    "patch": re.compile(r"-[A-Za-z]*e.*|-g.*"),
+    "patch": re.compile(r"-[A-Za-z0-9]*e.*|-g.*"),
     "exiftool": re.compile(r"-if.*|-config.*|-p|-@"),
-    "cpio": re.compile(r"-[A-Za-z]*F.*|-[A-Za-z]*[IO][^/]*:.*|[^-/][^/]*:.*"),
+    "cpio": re.compile(r"-[A-Za-z0-9]*F.*|-[A-Za-z0-9]*[IO][^/]*:.*|[^-/][^/]*:.*"),
     "latex": re.compile(r"--?(?:sh|en|write18).*"),
     "cargo": re.compile(r"--config.*"),
     "date": re.compile(r"-s.*"),
-    "jobs": re.compile(r"-[A-Za-z]*x.*"),
+    "jobs": re.compile(r"-[A-Za-z0-9]*x.*"),
     "svn": re.compile(r"svn\+.*"),
     "pandoc": re.compile(r"-[hisvpN]*[FLd].*|.*\.lua"),
     "bison": re.compile(r"-S.*"),
     "virtualenv": re.compile(r"-p.*"),
     "hg": re.compile(r"-[cte].*"),
-    "rustdoc": re.compile(r"--te.*|--runtool.*|(?:-C ?|--codegen=)?link(?:er|[-_]arg).*|-Z.*|@.*"),
+    "rustdoc": re.compile(r"--te.*|--runtool.*|(?:-[A-Za-z0-9]*C ?|--codegen=)?link(?:er|[-_]arg).*|-Z.*|@.*"),
     **dict.fromkeys(words("ld ar nm objdump ranlib strip size"), re.compile(r"--?plugin.*|@.*")),
     **dict.fromkeys(words("clang-tidy clang-query"), re.compile(r"--?load.*")),
-    "ssh-keygen": re.compile(r"-[A-Za-z]*[Dw].*"),
-    "ssh-add": re.compile(r"-[A-Za-z]*[sS].*"),
+    "ssh-keygen": re.compile(r"-[A-Za-z0-9]*[Dw].*"),
+    "ssh-add": re.compile(r"-[A-Za-z0-9]*[sS].*"),
     "openssl": re.compile(r"--?(?:engine|provider|config).*"),
     "gs": re.compile(r"-c|-dNOSAFER.*|.*%pipe%.*|.*=\|.*|--permit.*"),
-    "groff": re.compile(r"-[A-Za-z]*[UXl].*"),
+    "groff": re.compile(r"-[A-Za-z0-9]*[UXl].*"),
     "dvips": re.compile(r"-R0|-o[|!].*|[|!].*"),
     "ghc": re.compile(r"-e.*|--interactive|-pgm.*|-F"),
     "protoc": re.compile(
