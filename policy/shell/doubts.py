@@ -178,6 +178,8 @@ def _translated(source: bytes, node: Node) -> str | None:
     # In a string the opening quote's token begins with the blanks in front of it.
     quote = source.find(b'"', node.start_byte)
     is_translated = source[quote - 1 : quote] == b"$" and source[quote - 2 : quote - 1] != b"\\"
+    # With blanks between the two it is none, and what follows the blanks is a command's name.
+    is_translated = is_translated or node.type == "translated_string"
     return "a string that is translated, which evaluates what a catalogue says" if is_translated else None
 
 
