@@ -6,7 +6,7 @@ an empty block list blocks nothing. Lists of paths hold absolute prefixes, compa
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -126,13 +126,23 @@ class PolicyBundle:
     redaction_rules: tuple[RedactionRule, ...] = ()
     _capability_index: dict[str, Capability] = field(init=False, repr=False, compare=False, default_factory=dict)
     _rule_index: dict[str, ApprovalRule] = field(init=False, repr=False, compare=False, default_factory=dict)
+    real_places: dict[str, dict[str, str]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    """Where entries of path lists that are links, or behind links, really lead: a fact, see `on_disk`."""
     memo: dict[object, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
     """Look-up tables that the check derives from the lists, kept so that a decision does not follow their length."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_capability_index", {entry.name: entry for entry in self.capabilities})
         object.__setattr__(self, "_rule_index", {rule.approval_rule_id: rule for rule in self.approval_rules})
+        object.__setattr__(self, "real_places", {})
         object.__setattr__(self, "memo", {})
+
+    def on_disk(self, real_places: dict[str, dict[str, str]]) -> PolicyBundle:
+        """The same bundle with what the disk says of its path lists: entry → real path where they differ, for `allowed`
+        and for `blocked`. Both places count then (AH 8.3)."""
+        bundle = replace(self)
+        object.__setattr__(bundle, "real_places", real_places)
+        return bundle
 
     def capability(self, name: str) -> Capability | None:
         """The grant of this name, or None (AH 8.1)."""

@@ -23,7 +23,7 @@ from policy.paths import (
 if TYPE_CHECKING:
     from policy.case import Case
     from policy.decision import Decision
-    from policy.paths import Roots
+    from policy.paths import Roots, Width
 
 
 def path_rules(case: Case) -> Decision | str | None:
@@ -67,7 +67,8 @@ def _root_table(case: Case, which: str) -> Roots:
     table: Roots | None = case.bundle.memo.get(memo_key)
     if table is None:
         entries = (case.entry.allowed_paths if which == "allowed" else case.entry.blocked_paths) or ()
-        table = case.bundle.memo[memo_key] = roots(entries, case.os, "narrow" if which == "allowed" else "wide")
+        width: Width = "narrow" if which == "allowed" else "wide"
+        table = case.bundle.memo[memo_key] = roots(entries, case.os, width, case.bundle.real_places.get(which))
     return table
 
 

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from policy.facts import OsFamily
 
@@ -113,13 +113,16 @@ class Roots(NamedTuple):
     relative: str | None
 
 
-def roots(entries: Iterable[str], os: OsFamily, width: Width) -> Roots:
-    """The look-up table of one list."""
+def roots(entries: Iterable[str], os: OsFamily, width: Width, real_places: Mapping[str, str] | None = None) -> Roots:
+    """The look-up table of one list; `real_places` says where entries lead that are links, and both places count."""
     table: dict[str, str] = {}
     relative: str | None = None
     for entry in entries:
         if is_absolute(entry, os):
             table[key(normalize(entry, os), os, width)] = entry
+            real = (real_places or {}).get(entry)
+            if real is not None:
+                table.setdefault(key(normalize(real, os), os, width), entry)
         elif relative is None:
             relative = entry
     return Roots(table, max(map(len, table), default=0), relative)

@@ -20,6 +20,7 @@ from agent_host.cli.shared import anchored, given_settings, state_dir_of
 from agent_host.cli.streams import answer, notice
 from agent_host.errors import ErrorCode, UsageError
 from agent_host.routing.capabilities import TOOLS
+from agent_host.routing.facts import on_this_disk
 from agent_host.routing.trial import InvalidCase, TrialCase, case_from, judge_case
 from agent_host.session.handshake import bundle_to_try
 from config.load import ConfigError, load, read_regular_file
@@ -156,6 +157,8 @@ class _Trial:
         bundle = self._bundle
         if case.capabilities is not None:
             bundle = self._with(lenient_json.dumps(case.capabilities))
+        if case.facts is not None:  # which say where paths lead, whatever this disk says
+            bundle = bundle.on_disk({})
         decision = judge_case(bundle, case, self._here, now=self._now, limits=self._limits)
         problem = None if decision.decision == "DENIED" else argument_problem(case.tool_name, case.arguments)
         if problem is not None:
@@ -164,9 +167,10 @@ class _Trial:
 
     def _bundle_with(self, capabilities: bytes) -> PolicyBundle:
         try:
-            return parse_bundle({**self._bundle.to_json(), "capabilities": orjson.loads(capabilities)})
+            bundle = parse_bundle({**self._bundle.to_json(), "capabilities": orjson.loads(capabilities)})
         except BundleProblems as error:
             raise InvalidCase(str(error)) from error
+        return on_this_disk(bundle, self._here)
 
 
 def _batch(trial: _Trial, file: str) -> int:

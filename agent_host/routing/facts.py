@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agent_host.routing.capabilities import ToolRow
+    from policy.bundle import PolicyBundle
 
 
 class Surroundings(NamedTuple):
@@ -96,6 +97,35 @@ def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = No
         size_bytes=found.st_size if is_file else None,
         new_size_bytes=new_size_bytes,
     )
+
+
+def on_this_disk(bundle: PolicyBundle, where: Surroundings) -> PolicyBundle:
+    """The bundle with where the entries of its path lists really lead. For an allowed path no link inside the workspace
+    is followed: whoever writes there would choose what is allowed."""
+    allowed = {path for entry in bundle.capabilities for path in entry.allowed_paths or ()}
+    blocked = {path for entry in bundle.capabilities for path in entry.blocked_paths or ()}
+    outside = {path: _real_outside_of(path, where.workspace) for path in filter(_is_followed, allowed)}
+    anywhere = {path: os.path.realpath(path) for path in filter(_is_followed, blocked)}
+    found = {"allowed": _moved(outside), "blocked": _moved(anywhere)}
+    return bundle.on_disk(found) if any(found.values()) else bundle
+
+
+def _is_followed(path: str) -> bool:
+    return os.path.isabs(path) and "\0" not in path
+
+
+def _moved(places: Mapping[str, str]) -> dict[str, str]:
+    return {path: real for path, real in places.items() if real != os.path.normpath(path)}
+
+
+def _real_outside_of(path: str, workspace: str) -> str:
+    """Where `path` leads, with no link followed from the real `workspace` on."""
+    parts = os.path.normpath(path).split(os.sep)
+    for count in range(2, len(parts) + 1):
+        real = os.path.realpath(os.sep.join(parts[:count]))
+        if real == workspace or real.startswith(workspace.rstrip(os.sep) + os.sep):
+            return os.path.join(real, *parts[count:])
+    return os.path.realpath(path)
 
 
 def _command(_: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surroundings) -> CommandFacts:

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
+from agent_host.routing.facts import on_this_disk
 from config.load import read_regular_file, user_files
 from config.policies import BUILT_IN, template
 from policy.builtin import instantiate
@@ -40,14 +41,14 @@ def load_bundle(
         bundle = _named(settings, where, session_id, state_dir, now) or _usable(
             *_file(settings.text("host.policy")), session_id, now, any_session=True
         )
-    return narrow(bundle, _narrowing(settings, where.workspace))
+    return on_this_disk(narrow(bundle, _narrowing(settings, where.workspace)), where)
 
 
 def bundle_to_try(settings: Settings, where: Surroundings, *, state_dir: str, now: datetime) -> PolicyBundle:
     """The bundle that `host.policy` names, for trying: whose session it is and whether it has expired is for the
     decisions to say. Raises PolicyBundleInvalid, UsageError."""
     bundle = _named(settings, where, ANY_SESSION, state_dir, now) or _parsed(*_file(settings.text("host.policy")))
-    return narrow(bundle, _narrowing(settings, where.workspace))
+    return on_this_disk(narrow(bundle, _narrowing(settings, where.workspace)), where)
 
 
 def _named(
