@@ -24,6 +24,7 @@ _PLAIN_EXPANSION = re.compile(r"\$\{#?(?:[A-Za-z0-9_]+|[@*#?])(?:\}|:?[-+]|%%?|#
 _PLAIN_OPERAND = re.compile(r"[^{}\\'\"`$;&|<>()\n]*\}")
 _INNER_EXPANSIONS = frozenset({"expansion", "simple_expansion", "command_substitution", "arithmetic_expansion"})
 _PARTS_OF_WORDS = _INNER_EXPANSIONS | words("string raw_string ansi_c_string translated_string process_substitution")
+_ANSI_C_STRING = re.compile(r"\$'(?:[^'\\]|\\.)*'", re.DOTALL)
 _ENDS_A_WORD = re.compile(r"(?<!\\)(?:\\\\)*[ \t\n;|&<>()]")
 _NUMBERS_ONLY = re.compile(r"[0-9\s+*/%()<>=!&|^~?:,.-]*")
 _COMPARES_NUMBERS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
@@ -84,7 +85,8 @@ def _arithmetic(source: bytes, node: Node) -> str | None:
 
 def _substitution(source: bytes, node: Node) -> str | None:
     # In a string the opening quote's token begins with the blanks in front of it.
-    text = source[node.start_byte : node.end_byte].lstrip()
+    # A dollar in front of a backquote is one token with it, and means nothing.
+    text = source[node.start_byte : node.end_byte].lstrip().removeprefix(b"$")
     if not text.startswith(b"`"):
         return None
     if b"\\" in text:
@@ -183,6 +185,13 @@ def _translated(source: bytes, node: Node) -> str | None:
     return "a string that is translated, which evaluates what a catalogue says" if is_translated else None
 
 
+def _ansi_c_string(source: bytes, node: Node) -> str | None:
+    """The grammar takes `\\\\'` for an escaped quote; to bash it is an escaped backslash and the end."""
+    if _ANSI_C_STRING.fullmatch(text_of(source, node)) is None:
+        return "a string with escapes whose end is not plain"
+    return None
+
+
 def _subshell(source: bytes, node: Node) -> str | None:
     """Behind `!` and `time` the grammar sees two subshells where bash sees arithmetic."""
     return "(( that may be arithmetic" if source.startswith(b"((", node.start_byte) else None
@@ -224,6 +233,7 @@ def _comment(source: bytes, node: Node) -> str | None:
 DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
     "expansion": _expansion,
     **dict.fromkeys(words("string translated_string"), _translated),
+    "ansi_c_string": _ansi_c_string,
     "arithmetic_expansion": _arithmetic,
     "command_substitution": _substitution,
     "heredoc_redirect": heredoc_end,

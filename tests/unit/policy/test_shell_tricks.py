@@ -80,6 +80,17 @@ TRICKS = {
         '[ a = $"b" ]',
         'echo ${x:-$"a"}',
     ],
+    "strings with escapes: a backslash is escaped by another one, and what follows is not": [
+        "echo $'a\\\\' ; evil #\\''",
+        "echo $'\\\\'; evil #'",
+        "x=$'\\\\'; evil #'",
+        "[[ a == $'\\\\' ]]; evil #' ]]",
+    ],
+    "backquotes: a dollar in front of them changes nothing": [
+        "echo \"$`cat '``''evil #'\"\"`\"",
+        "echo $`cat '``''evil #'\"\"`",
+        "echo $`echo \\`evil\\``",
+    ],
     "test: its operators are words like any others outside of one": [
         "(echo =~ $x;evil )",
         "(echo == $x;evil )",
