@@ -19,6 +19,7 @@ Width = Literal["narrow", "wide"]
 _MAX_LENGTH: dict[OsFamily, int] = {"posix": 4096, "windows": 32_000}
 PROCESS_PLACES = frozenset({"/proc", "/dev/fd"})
 _REPOSITORY_FILES = frozenset({"config", "config.worktree", "commondir", "gitdir"})
+_REPOSITORY_FOLDERS = ("hooks", "rebase-merge", "rebase-apply", "sequencer")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _DEVICE = re.compile(r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|CLOCK\$|(?:COM|LPT)[0-9¹²³])\s*(?:[.:].*)?", re.IGNORECASE)
 _SHORT_NAME = re.compile(r"[^. ]{0,6}~[0-9]{1,6}(?:\.[^.]{0,3})?")
@@ -155,9 +156,10 @@ def process_place(path: str, os: OsFamily) -> str | None:
 
 def repository_place(path: str, allowed: Iterable[str] | None, os: OsFamily) -> str | None:
     """What of a git repository a normalised absolute path would change so that git runs other programs from then on:
-    its hooks, its configuration, or the files (`.git` itself, `commondir`, `gitdir`) that say where they are. None for
-    any other path, and for one that an entry of `allowed` covers which names a `.git` itself. Letter case and
-    characters that file systems leave out of names do not matter."""
+    its hooks, its configuration, what a rebase or cherry-pick goes on with (a list of commands, for one), or the files
+    (`.git` itself, `commondir`, `gitdir`) that say where they are. None for any other path, and for one that an entry
+    of `allowed` covers which names a `.git` itself. Letter case and characters that file systems leave out of names do
+    not matter."""
     place = _repository_place(path, os)
     if place is None or any(".git" in _parts(one, os) and is_under(path, one, os) for one in allowed or ()):
         return None
@@ -175,8 +177,13 @@ def _repository_place(path: str, os: OsFamily) -> str | None:
     parts = _parts(plain, os)
     for place, part in enumerate(parts):
         inside = parts[place + 1 :]
-        if part == ".git" and (not inside or "hooks" in inside or inside[-1] in _REPOSITORY_FILES):
-            return ".git" if not inside else f".git/{'hooks' if 'hooks' in inside else inside[-1]}"
+        if part != ".git":
+            continue
+        if not inside:
+            return ".git"
+        named = next((folder for folder in _REPOSITORY_FOLDERS if folder in inside), inside[-1])
+        if named in _REPOSITORY_FOLDERS or named in _REPOSITORY_FILES:
+            return f".git/{named}"
     return None
 
 

@@ -37,6 +37,8 @@ _WITHOUT_ENGINE = 16
 _SHORT = 4096
 # What was taken out may have hidden where a word begins or ends.
 _ROUNDS = 4
+# Sequences that a terminal obeys and does not show (ECMA-48): controls, titles and links, sets of characters.
+_TERMINAL = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]+[0-~]|[0-Z\\^_`-~])"
 _COUNTED_TOKENS = rb'Tokens":[0-9]+(?=[,}])'
 _MIN_NAME = 16  # the shortest name of a field that a detector is asked about
 
@@ -69,7 +71,18 @@ class Redaction:
         return text if clean is raw else clean.decode("utf-8", "surrogatepass")
 
     def data(self, data: bytes, *, rules: bool = True) -> bytes:
-        """`data` without what is found; the same object where that is nothing."""
+        """`data` without what is found; the same object where that is nothing. What sets colours on a terminal hides
+        nothing: where it stands inside of what is found, the text comes back without any of it."""
+        if b"\x1b" in data:
+            shown = data
+            for _ in range(_ROUNDS):  # what is left may make another
+                shown = re.sub(_TERMINAL, b"", shown)
+            clean = self._cleaned(shown, rules=rules)
+            if clean is not shown:
+                return clean
+        return self._cleaned(data, rules=rules)
+
+    def _cleaned(self, data: bytes, *, rules: bool) -> bytes:
         for _ in range(_ROUNDS):
             before = data
             data = self._once(data, self._rules if rules else ())
@@ -260,6 +273,8 @@ _concerned = _Scan()
 
 def _may_be_found(encoded: bytes) -> bool:
     """Whether a detector may find something in encoded JSON: its anchor is there, and for a known token its form is."""
+    if b"\\u001b" in encoded.lower():  # what a terminal obeys may stand inside of an anchor
+        return True
     concerned = _concerned(encoded)
     if not concerned:
         return False

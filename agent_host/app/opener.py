@@ -29,7 +29,7 @@ from agent_host.http_basics import TlsContext
 from agent_host.llm.urls import checked_url
 from agent_host.services.session import say_goodbye
 from agent_host.session.approval_reports import ApprovalReports
-from agent_host.session.handshake import load_bundle
+from agent_host.session.handshake import load_bundle, unknown_approvals
 from agent_host.session.host import Opened
 from agent_host.session.lifecycle import Session
 from agent_host.session.opening import LOCAL, MOCK_PREFIX, create_store, open_store, state_errors_translated
@@ -100,7 +100,8 @@ class SessionOpener:
                 bundle = _bundle(launch, place, grant)
                 if grant.policy_bundle is not None and new.user_id == LOCAL:  # whoever it is, the service knows
                     new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
-                # A wrong model or tokenizer, or no gateway, is told before anything is on disk.
+                # A wrong approval, model or tokenizer, or no gateway, is told before anything is on disk.
+                _refuse_unknown_approvals(launch, bundle)
                 parts = Parts.of(launch, place, bundle)
                 url = await resources.enter_async_context(_gateway(launch))
                 with contextlib.ExitStack() as begun:
@@ -240,6 +241,16 @@ def _unbegin(store: FileSession) -> None:
 async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None:
     """None of them waits for another that is away."""
     await asyncio.gather(emitter.aclose(_OBSERVERS_S), reporter.aclose(_OBSERVERS_S))
+
+
+def _refuse_unknown_approvals(launch: Launch, bundle: PolicyBundle) -> None:
+    """Raises UsageError. Not for a resume, whose approvals may be on record from another policy."""
+    unknown = unknown_approvals(bundle, launch.approvals)
+    if unknown:
+        rules = ", ".join(rule.approval_rule_id for rule in bundle.approval_rules) or "none"
+        raise UsageError(
+            f"--approve {unknown[0]}: this policy knows no such rule, tool or capability; its rules: {rules}"
+        )
 
 
 def _bundle(launch: Launch, place: Place, grant: SessionGrant) -> PolicyBundle:

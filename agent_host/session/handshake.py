@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
+from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import on_this_disk
 from config.load import read_regular_file, user_files
 from config.policies import BUILT_IN, template
@@ -14,6 +15,7 @@ from policy.grants import Narrowing, narrow
 from policy.names import ANY_SESSION
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime
 
     from agent_host.routing.facts import Surroundings
@@ -42,6 +44,14 @@ def load_bundle(
             *_file(settings.text("host.policy")), session_id, now, any_session=True
         )
     return on_this_disk(narrow(bundle, _narrowing(settings, where.workspace)), where)
+
+
+def unknown_approvals(bundle: PolicyBundle, names: Iterable[str]) -> list[str]:
+    """Those of `names`, given to approve in advance, that are no rule of the bundle, no tool and no capability: most
+    likely misspelt."""
+    rules = {rule.approval_rule_id for rule in bundle.approval_rules}
+    known = rules | TOOLS.keys() | {row.capability for row in TOOLS.values()}
+    return sorted(set(names) - known)
 
 
 def bundle_to_try(settings: Settings, where: Surroundings, *, state_dir: str, now: datetime) -> PolicyBundle:

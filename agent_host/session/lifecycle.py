@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import ErrorCode, OutOfOrder, SessionNotReady, UsageError
 from agent_host.events.kinds import EventType
-from agent_host.routing.capabilities import TOOLS
 from agent_host.session.ending import Ending
+from agent_host.session.handshake import unknown_approvals
 from agent_host.session.reports import session_state
 from agent_host.session.work import Work
 from agent_host.states import SessionStatus, session_machine
@@ -126,10 +126,8 @@ class Session:
         return session_state(self._ctx, self._life.state, [] if self.desk is None else self.desk.pending())
 
     def unknown_approvals(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that are no approval rule of the bundle, no tool and no capability: most likely misspelt."""
-        rules = {rule.approval_rule_id for rule in self._ctx.bundle.approval_rules}
-        known = rules | TOOLS.keys() | {row.capability for row in TOOLS.values()}
-        return sorted(set(names) - known)
+        """Those of `names` that the bundle knows nothing of; see `handshake.unknown_approvals`."""
+        return unknown_approvals(self._ctx.bundle, names)
 
     def patch(self) -> str:
         """What the session changed, as a unified diff."""

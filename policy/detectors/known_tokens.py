@@ -52,6 +52,14 @@ KNOWN_TOKENS: tuple[Detector, ...] = (
         ("private key",),
         _holds_base64,
     ),
+    # Its end without its first line.
+    Detector(
+        "private-key",
+        r"(?:[A-Za-z0-9+/=]{32,}[\s,\\\"']{1,12})+(?:[A-Za-z0-9+/=]{1,80}[\s,\\\"']{1,12})?[n+]?"
+        r"-{5,6}END (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----",
+        ("private key",),
+        _holds_base64,
+    ),
     Detector("private-key", r"LS0tLS1CRUdJTi[A-Za-z0-9+/]{40,}={0,2}", ("ls0tls1crudjti",), _holds_private_key),
     Detector("private-key", rf"Private-Lines: [0-9]{{1,4}}{_KEY_BODY}{{40,}}", ("private-lines: ",), _holds_base64),
     _tokens("aws-access-key", ("AKIA ASIA ABIA ACCA", r"[A-Z2-7]{16}\b")),

@@ -374,7 +374,10 @@ def test_full_grants_everything() -> None:
 
 
 SECRETS = [".state/x", ".ssh/authorized_keys", ".aws/credentials", ".config/gcloud/x", ".kube/config", ".gnupg/x"]
-STEERING = [".bashrc", ".profile", ".zshrc", ".git/hooks/pre-commit", ".git/config", ".agent/config.toml"]
+STEERING = [
+    ".bashrc", ".profile", ".zshrc", ".vimrc", ".claude/settings.json", ".codex/config.toml", ".cargo/env",
+    ".git/hooks/pre-commit", ".git/config", ".agent/config.toml",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["workspace", "ci", "full"])

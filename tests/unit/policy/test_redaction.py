@@ -72,6 +72,27 @@ def test_what_stands_beside_a_made_up_placeholder_is_found() -> None:
     assert FULL.value({"password": trick}) == {"password": trick}
 
 
+@pytest.mark.parametrize(
+    "sequence", ["\x1b[31m", "\x1b[0;1m", "\x1b]8;;http://a\x1b\\", "\x1b]0;t\x07", "\x1b(B", "\x1b=", "\x1b[K"]
+)
+def test_what_a_terminal_obeys_and_does_not_show_hides_nothing(sequence: str) -> None:
+    for secret in (GITHUB, *SECRETS[:10]):
+        text = f"it is {sequence}{secret[:6]}{sequence}{secret[6:]}{sequence} here"
+        assert secret not in FULL.text(text).replace(sequence, "")
+        assert FULL.concerns(json.dumps({"a": text}).encode(), is_event=True)
+    assert FULL.text(f"{sequence}plain{sequence}") == f"{sequence}plain{sequence}"
+
+
+def test_a_private_key_without_its_first_line_is_one() -> None:
+    for body in (
+        pem().split("\n", 1)[1],
+        json.dumps(pem().split("\n", 1)[1]),
+        "+" + pem().split("\n", 1)[1].replace("\n", "\n+"),
+    ):
+        clean = redaction().text(f"some prose\n{body}\nand more")
+        assert re.fullmatch(rf'some prose\n["+]?{PLACEHOLDER}\+?"?\nand more', clean), clean
+
+
 def test_what_is_no_secret_hides_none_behind_it() -> None:
     assert FULL.text("password: $DB_PASSWORD\npassword: Tr0ub4dor&3").startswith("password: $DB_PASSWORD\npassword: [")
 
