@@ -100,7 +100,7 @@ class SessionOpener:
                 bundle = _bundle(launch, place, grant)
                 if grant.policy_bundle is not None and new.user_id == LOCAL:  # whoever it is, the service knows
                     new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
-                # A wrong approval, model or tokenizer, or no gateway, is told before anything is on disk.
+                # A wrong approval, model or tokenizer, or a missing gateway, raises before anything is on disk.
                 _refuse_unknown_approvals(launch, bundle)
                 parts = Parts.of(launch, place, bundle)
                 url = await resources.enter_async_context(_gateway(launch))

@@ -101,7 +101,7 @@ def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = No
 
 def on_this_disk(bundle: PolicyBundle, where: Surroundings) -> PolicyBundle:
     """The bundle with where the entries of its path lists really lead. For an allowed path no link inside the workspace
-    is followed: whoever writes there would choose what is allowed."""
+    is followed: a change there would choose what is allowed."""
     allowed = {path for entry in bundle.capabilities for path in entry.allowed_paths or ()}
     blocked = {path for entry in bundle.capabilities for path in entry.blocked_paths or ()}
     outside = {path: _real_outside_of(path, where.workspace) for path in filter(_is_followed, allowed)}
