@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import httpcore
 import httpx
 
-from policy.urls import UrlProblem, domain_rules, host_of, matching_rule
+from policy.urls import UrlProblem, blocking_rule, domain_rules, host_of, matching_rule
 from tool_runtime.faults import FaultKind, ToolFault
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def parse_url(text: str) -> httpx.URL:
 
 def check_domain(host: str, domains: DomainScope) -> None:
     """Raises ToolFault(OUT_OF_SCOPE) for a canonical host that the domain rules do not let through."""
-    if domains.blocked and matching_rule(host, domain_rules(domains.blocked)):
+    if domains.blocked and blocking_rule(host, domain_rules(domains.blocked)) is not None:
         raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy blocks this domain: {host}")
     if domains.allowed is not None and not matching_rule(host, domain_rules(domains.allowed)):
         raise ToolFault(FaultKind.OUT_OF_SCOPE, f"the domain is not among the allowed ones: {host}")

@@ -205,6 +205,17 @@ async def test_domain_rules_hold_at_each_hop(call: Call) -> None:
         assert error_of(await call("HttpRequest", none, url=url))[0] == "PERMISSION_DENIED"
 
 
+@pytest.mark.parametrize("blocked", ["127.0.0.2", "[::ffff:127.0.0.2]", "no domain at all"])
+@pytest.mark.parametrize("target", ["127.0.0.2", "[::ffff:127.0.0.2]"])
+async def test_a_blocked_address_is_blocked_at_each_hop_however_it_is_spelled(
+    call: Call, blocked: str, target: str
+) -> None:
+    async with serving({"/": response("302 Found", Location=f"http://{target}:{{port}}/x")}) as server:
+        limits = ToolConstraints(blocked_domains=(blocked,))
+        found = error_of(await call("HttpRequest", limits, url=f"http://127.0.0.1:{server.port}/"))
+        assert (found[0], "policy blocks this domain" in found[1]) == ("PERMISSION_DENIED", True)
+
+
 async def test_credentials_stay_with_their_origin(call: Call) -> None:
     answers = {
         "/same": response("307 Temporary Redirect", Location="/away"),
