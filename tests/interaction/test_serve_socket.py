@@ -103,7 +103,7 @@ def test_a_client_that_comes_back(servers: Servers, path: Path) -> None:
     """Within the time the session goes on: the next client gets what it missed, and can answer what waits."""
     servers.host.policy(grants=ASKS, approvalRules=RULES)
     with gateway(use(shell("ls")), use(EFFECT), say("Done.")) as model:
-        serve = listen(servers, path, model.url, "--reconnect-s", "30", "--approve", "nothing")
+        serve = listen(servers, path, model.url, "--reconnect-s", "30", "--approve", "DeleteFile")
         client = serve.on_socket(path)
         client.create()
         client.task()

@@ -90,9 +90,9 @@ def test_diffs_apply(tmp_path_factory: pytest.TempPathFactory) -> None:
 def test_bounded_diffs_apply_and_stay_cheap(tmp_path: Path) -> None:
     before = b"".join(b"same\nold %d\n" % (n % 7) for n in range(20_000))
     after = b"head\n" + b"".join(b"same\nnew %d\n" % (n % 5) for n in range(20_000))
-    began = time.monotonic()
+    began = time.process_time()
     diff.unified(before, after, "f")
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 5
     apply(tmp_path, before, after)
 
 
