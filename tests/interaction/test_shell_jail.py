@@ -76,7 +76,7 @@ def test_no_allowed_line_starts_or_changes_what_it_may_not() -> None:
 )
 def test_a_judge_that_is_talked_round_is_found_out(judge: str, kinds: set[str]) -> None:
     """The net itself: it catches programs, names that no program has, and files."""
-    report = hunt(1_200, judge=judge)
+    report = hunt(1_600, judge=judge)
     assert {escape["problem"].split()[0] for escape in report.escapes} == kinds
     assert len(report.escapes) >= 10
 
