@@ -166,7 +166,7 @@ def _behind(base: str, wrapper: tables.Wrapper, args: list[Word], found: Finding
         assignment = _ASSIGNMENT.fullmatch(text) if wrapper.assigns else None
         if assignment:
             check_assignment(assignment[1], found)
-        elif base in tables.ONE_OPTION and text.startswith("-") and (place > 0 or text != "-p"):
+        elif base in tables.ONE_OPTION and text.startswith("-") and (place > 0 or text != "-p" or args[place].quoted):
             found.doubt(f"{base} {text} is not followed")
             return []
         elif text == "--":

@@ -9,7 +9,8 @@ from typing import NamedTuple
 class Word(NamedTuple):
     """A word. `text` is its value, None where expansion decides it; `prefix` is the literal text in front of the first
     expansion; `splits` says that it may become several words; `tilde` that it starts with an unquoted `~`; `valid` is
-    False where the word's spelling does not fit its boundaries; `globs` that it becomes the names of files."""
+    False where the word's spelling does not fit its boundaries; `globs` that it becomes the names of files; `quoted`
+    that a quote or a backslash was taken out of it."""
 
     text: str | None
     prefix: str = ""
@@ -17,6 +18,7 @@ class Word(NamedTuple):
     tilde: bool = False
     valid: bool = True
     globs: bool = False
+    quoted: bool = False
 
     @property
     def is_several(self) -> bool:
@@ -84,7 +86,7 @@ def read_word(source: str) -> Word:
             kept.append(character)
             place += 1
     text = "".join(kept)
-    return Word(text, text, tilde=tilde)
+    return Word(text, text, tilde=tilde, quoted=text != source)
 
 
 def _special(source: str) -> Word | None:

@@ -70,6 +70,13 @@ TRICKS = {
         'echo ${x%"}"; evil }',
     ],
     "expansion: quotes in one mean other things in other shells": ['echo "${x:-"$(ls)"}"'],
+    "time: its option is one only as it is written": [
+        "time -\\p",
+        "ls; time -\\p",
+        "time '-p' ls",
+        'time "-p"',
+        "time -''p ls",
+    ],
     "strings that are translated: what a catalogue says is expanded": [
         'echo $"a"',
         'echo b$"a"',

@@ -150,10 +150,11 @@ async def test_long_stdout_is_kept_whole_as_an_artifact(call: Call) -> None:
 
 async def test_a_flood_costs_bounded_memory_and_does_not_delay_the_time_out(make_router: MakeRouter) -> None:
     router = make_router(artifact_max_bytes=1024 * 1024)
-    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    # Of this process's own time: chunks that cost too much would starve the time-out, a busy machine does not count.
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     result = await router.execute(request("RunCommand", command="yes", timeout=1))
     assert error_of(result) == ("TOOL_EXECUTION_TIMEOUT", "Command timed out after 1 seconds")
-    assert time.monotonic() - began < 30
+    assert time.process_time() - began < 3
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30_000, "KiB"
     assert 1024 * 1024 < len(result.artifacts[0].data) < 1024 * 1024 + 110_000
 
@@ -216,7 +217,7 @@ async def test_a_background_child_that_holds_the_pipes_does_not_hold_the_call(
     text = text_of(await router.execute(request("RunCommand", command=command)))
     os.kill(int((workspace / "child").read_text()), 9)
     assert text == "Exit code: 0\n--- stdout ---\ndone\n--- stderr ---\n"
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 5
 
 
 async def test_secrets_do_not_reach_the_child(make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch) -> None:

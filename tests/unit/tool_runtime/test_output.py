@@ -92,7 +92,7 @@ def test_bounded_diffs_apply_and_stay_cheap(tmp_path: Path) -> None:
     after = b"head\n" + b"".join(b"same\nnew %d\n" % (n % 5) for n in range(20_000))
     began = time.process_time()
     diff.unified(before, after, "f")
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 2
     apply(tmp_path, before, after)
 
 
