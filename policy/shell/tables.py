@@ -93,8 +93,8 @@ WRAPPERS: dict[str, Wrapper] = {
 }
 
 ONE_OPTION = frozenset({"time", "exec"})
-"""`-p`, as it is written, may be the first word behind `time`; any other word with a dash names the program, in one shell
-or another."""
+"""`-p`, as it is written, may be the first word behind `time`; any other word with a dash names the program, in one
+shell or another."""
 
 RUNNERS: frozenset[tuple[str, str]] = frozenset(
     {
