@@ -86,9 +86,8 @@ def test_something_else_in_a_checkpoints_place(host: Host, spoil: Callable[[Path
     with gateway(use(EFFECT), say("Done.")) as model:
         assert killed_after(host, 5, model).code < 0
         spoil(checkpoint(host, suffix))
-        listed, resumed = host.start("sessions"), host.start("resume", "s")
-        assert "UNREADABLE" in listed.finish().text
-        assert one_line(resumed.finish())
+        assert "UNREADABLE" in host.run("sessions").text
+        assert one_line(host.run("resume", "s"))
         assert model.count == 1
     kept = {path.name for path in (host.state / "checkpoints").iterdir()} - {"s.lock"}
     assert len(kept) >= 2, "nothing is deleted unread"
