@@ -36,8 +36,8 @@ class CommandPolicy:
     """Argument rules of one program of Shell.Exec; they narrow, they never admit a program that is not listed.
 
     `additional_arguments` says whether arguments without a rule of their own may follow; `subcommands` are the values
-    that the first argument may have. With `starts_programs` the program may start what the line does not show (code in
-    its arguments, the commands of a makefile), whatever that is; a block list does not permit it all the same.
+    that the first argument may have. With `starts_programs` False the program may not start what the line does not show
+    (code in its arguments, the commands of a makefile); who lists it permits that otherwise.
     """
 
     command: str
@@ -45,7 +45,7 @@ class CommandPolicy:
     arguments: tuple[ArgumentRule, ...] = ()
     additional_arguments: bool = True
     subcommands: tuple[str, ...] | None = None
-    starts_programs: bool = False
+    starts_programs: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

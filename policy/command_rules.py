@@ -1,4 +1,4 @@
-"""Shell.Exec: blocked, then allowed, for every command of the line; argument rules; redirections as file access."""
+"""Shell.Exec: blocked, then allowed, for every command of the line; argument rules; then the files that it names."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import re
 from typing import TYPE_CHECKING
 
 from policy import patterns
-from policy.case import PROCESS_RULE, approval_needed, denied, where
-from policy.commands import ParsedCommand, Redirection, SimpleCommand, parse, real_path_of
-from policy.facts import CommandFacts, PathFacts, ShellName
-from policy.names import CapabilityName as Name
+from policy.advice import permitted, undecidable
+from policy.case import denied, where
+from policy.commands import ParsedCommand, SimpleCommand, parsed_line
+from policy.facts import CommandFacts, OsFamily, ShellName
+from policy.line_files import line_files
 from policy.names import without_g
-from policy.paths import is_absolute, process_place
+from policy.paths import is_absolute, is_under, normalize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from policy.bundle import ArgumentRule, CommandPolicy
     from policy.case import Case
     from policy.decision import Decision
 
-_MAX_TOLD = 5
 _MAX_JUDGED_ARGUMENT = 4_096
 _WINDOWS_SHELLS = frozenset({"cmd", "powershell"})
 
@@ -33,14 +31,14 @@ def command_rules(case: Case) -> Decision | str | None:
         return denied(entry.name, where(entry), "the command is empty or has NUL characters")
     if not is_absolute(facts.cwd, case.os):
         return denied(entry.name, where(entry), "the working directory is not absolute")
-    parsed = parse(facts.command, facts.shell)
+    parsed = parsed_line(facts)
     if parsed.unread:
-        return denied(entry.name, where(entry), _undecidable(parsed.dynamic))
-    for rule in (_blocked, _undecided, _allowed, _argument_rules):
-        verdict = rule(case, parsed, facts.shell)
+        return denied(entry.name, where(entry), undecidable(parsed.dynamic))
+    for rule in (_blocked, _undecided, _opted_out, _allowed, _argument_rules):
+        verdict = rule(case, parsed, facts)
         if verdict is not None:
             return verdict
-    access = _redirections(case, facts, parsed)
+    access = line_files(case, facts, parsed)
     if access is not None:
         return access
     if entry.allowed_commands is None or not parsed.commands:
@@ -49,8 +47,8 @@ def command_rules(case: Case) -> Decision | str | None:
     return where(entry, "allowedCommands", names)
 
 
-def _blocked(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
-    entry = case.entry
+def _blocked(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
+    entry, shell = case.entry, facts.shell
     if not entry.blocked_commands:
         return None
     table = _name_table(case, "blocked", shell)
@@ -61,53 +59,79 @@ def _blocked(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision | 
     return None
 
 
-def _undecided(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
-    """What can't be decided is denied where a list has to be decided. What a program starts without the line showing it
-    can't be, unless a commandPolicies entry of that very program says `startsPrograms`; a block list can't see into it
-    all the same."""
+def _undecided(case: Case, parsed: ParsedCommand, _facts: CommandFacts) -> Decision | None:
+    """A line of which it cannot be said what it starts is denied where a list has to be decided (AH 8.4)."""
     entry = case.entry
-    opaque, advice = parsed.opaque, ""
+    if not parsed.dynamic:
+        return None
     if entry.blocked_commands:
         rule = "blockedCommands"
     elif entry.allowed_commands is not None or entry.command_policies:
         rule = "commandPolicies" if entry.allowed_commands is None else "allowedCommands"
-        starters = _starters(case, shell) if opaque else frozenset()
-        opaque = tuple(one for one in opaque if _narrow_name(one.program, shell) not in starters)
-        advice = "; startsPrograms in its commandPolicies entry would permit that" if opaque else ""
     else:
         return None
-    reasons = [*parsed.dynamic, *map(str, opaque)]
-    if not reasons:
+    return denied(entry.name, where(entry, rule), undecidable(parsed.dynamic))
+
+
+def _opted_out(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
+    """Who names a program consents to what it starts, unless an entry of commandPolicies says `startsPrograms: false`
+    of it."""
+    if not parsed.opaque or not case.entry.command_policies:
         return None
-    return denied(entry.name, where(entry, rule), _undecidable(reasons) + advice)
+    table = _strict_table(case, facts.shell)
+    for one in parsed.opaque:
+        hit = table.get(wide_name(one.program, facts.shell))
+        if hit is not None:
+            rule = where(case.entry, "commandPolicies", f"{hit}, startsPrograms: false")
+            return denied(case.entry.name, rule, f"{one}; that is not permitted for {hit}")
+    return None
 
 
-def _undecidable(reasons: Sequence[str]) -> str:
-    return "the command cannot be decided: " + "; ".join(reasons[:_MAX_TOLD])
+def _strict_table(case: Case, shell: ShellName) -> dict[str, str]:
+    """The programs that may not start what the line does not show, by comparison name."""
+    memo_key = (case.entry.name, "strict", shell)
+    table: dict[str, str] | None = case.bundle.memo.get(memo_key)
+    if table is None:
+        named = (one.command for one in case.entry.command_policies or () if one.starts_programs is False)
+        table = case.bundle.memo[memo_key] = {wide_name(name, shell): name for name in named}
+    return table
 
 
-def _starters(case: Case, shell: ShellName) -> frozenset[str]:
-    """The programs that may start what the line does not show, by comparison name."""
-    memo_key = (case.entry.name, "starters", shell)
-    names: frozenset[str] | None = case.bundle.memo.get(memo_key)
-    if names is None:
-        policies = (one for one in case.entry.command_policies or () if one.starts_programs)
-        names = case.bundle.memo[memo_key] = frozenset(_narrow_name(one.command, shell) for one in policies)
-    return names
-
-
-def _allowed(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
+def _allowed(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
     entry = case.entry
     if entry.allowed_commands is None:
         return None
-    table = _name_table(case, "allowed", shell)
-    for one in parsed.commands:
-        if one.program is None or _narrow_name(one.program, shell) not in table:
-            reason = f"command not in allowed commands: {one.program}"
-            return denied(entry.name, where(entry, "allowedCommands"), reason)
-    if not table:
+    if not entry.allowed_commands:
         return denied(entry.name, where(entry, "allowedCommands"), "the list of allowed commands is empty")
+    table = _name_table(case, "allowed", facts.shell)
+    for one in parsed.commands:
+        if one.program is None or _narrow_name(one.program, facts.shell) not in table:
+            if one.program is not None and _is_in_allowed_place(case, one, facts):
+                continue
+            reason = f"command not in allowed commands: {one.program}; {permitted(entry, one.name)}"
+            return denied(entry.name, where(entry, "allowedCommands"), reason)
     return None
+
+
+def _is_in_allowed_place(case: Case, one: SimpleCommand, facts: CommandFacts) -> bool:
+    """Whether an entry that ends in `/*` or `/**` admits a program that is a path: by where its directory really is,
+    from wherever the line may start it."""
+    patterns = [entry for entry in case.entry.allowed_commands or () if entry.endswith(("/*", "/**"))]
+    if not patterns or facts.shell in _WINDOWS_SHELLS:
+        return False
+    places = one.places(facts.cwd, facts.home)
+    real_places = [facts.real_paths.get(place) for place in places]
+    name = one.name
+    if not places or name in {"", ".", ".."} or None in real_places:
+        return False
+    return all(any(_admits(entry, place or "", case.os) for entry in patterns) for place in real_places)
+
+
+def _admits(entry: str, directory: str, os: OsFamily) -> bool:
+    root, _, stars = entry.rpartition("/")
+    if stars == "**":
+        return is_under(directory, root, os)
+    return normalize(directory, os) == normalize(root, os)
 
 
 def _name_table(case: Case, which: str, shell: ShellName) -> dict[str, str]:
@@ -141,13 +165,13 @@ def wide_name(program: str, shell: ShellName) -> str:
 # Argument rules
 
 
-def _argument_rules(case: Case, parsed: ParsedCommand, shell: ShellName) -> Decision | None:
+def _argument_rules(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
     """Every entry of a program has to pass: one that configuration adds only narrows (NT)."""
     if not case.entry.command_policies:
         return None
-    table = _policy_table(case, shell)
+    table = _policy_table(case, facts.shell)
     for one in parsed.commands:
-        for policy in table.get(wide_name(one.program, shell), ()) if one.program is not None else ():
+        for policy in table.get(wide_name(one.program, facts.shell), ()) if one.program is not None else ():
             problem = _argument_problem(policy, one)
             if problem is not None:
                 rule = where(case.entry, "commandPolicies", policy.command)
@@ -202,63 +226,3 @@ def _fits(rule: ArgumentRule, argument: str) -> bool:
         return False  # the shell may make an absolute path of it
     pattern = patterns.compiled(rule.pattern)
     return pattern is not None and len(argument) <= _MAX_JUDGED_ARGUMENT and patterns.fits(pattern, argument)
-
-
-# Redirections
-
-
-def _redirections(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Decision | None:
-    """A write redirection is a File.Write to its target, a read redirection a File.Read. A denial of one of them denies
-    the line; an approval that one of them needs is needed for the line."""
-    approval: Decision | None = None
-    anywhere = [Redirection(None, "write"), Redirection(None, "read")] if parsed.unparsed else []
-    for one in (*parsed.redirections, *anywhere):
-        answer = _redirection(case, facts, one)
-        if answer is not None and answer.decision == "DENIED":
-            return answer
-        approval = approval or answer
-    return approval
-
-
-def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision | None:
-    capability = (Name.FILE_WRITE if one.mode == "write" else Name.FILE_READ).value
-    if one.path is None:
-        return None if case.entry.requires_approval else _somewhere(case, capability)
-    spellings = one.spellings(facts.cwd, facts.home)
-    if not spellings:
-        return denied(
-            case.entry.name, where(case.entry), f"a redirection to {one.path}, and no home directory is known"
-        )
-    approval: Decision | None = None
-    for spelling in spellings:
-        real = real_path_of(facts, spelling)
-        if real is None:
-            reason = f"a redirection to {spelling}, and where that leads was not looked up"
-            return denied(case.entry.name, where(case.entry), reason)
-        place = process_place(spelling, case.os) or process_place(real, case.os)
-        if place is not None:
-            reason = f"redirection ({capability}): {spelling} is in {place}, where each process finds other files"
-            return denied(case.entry.name, f"{PROCESS_RULE}: {place}", reason)
-        answer = case.judge(capability, PathFacts(requested=one.path, absolute=spelling, real_path=real))
-        told = answer._replace(capability=case.entry.name, reason=f"redirection ({capability}): {answer.reason}")
-        if answer.decision == "DENIED":
-            return told
-        approval = approval or (None if answer.allowed else told)
-    return approval
-
-
-def _somewhere(case: Case, capability: str) -> Decision | None:
-    """A redirection whose target nobody knows, or one that a line may have which cannot be read: no path list can be
-    decided for it. Without one it is what the capability is for any file."""
-    entry = case.bundle.capability(capability)
-    if entry is None:
-        reason = f"redirection ({capability}): capability not granted"
-        return denied(case.entry.name, "capabilities", reason)
-    for name, paths in (("blockedPaths", entry.blocked_paths), ("allowedPaths", entry.allowed_paths)):
-        if paths or (name == "allowedPaths" and paths is not None):
-            reason = f"redirection ({capability}): its target is only known when it runs"
-            return denied(case.entry.name, where(entry, name), reason)
-    if not entry.requires_approval:
-        return None
-    asked = approval_needed(entry, "high", (f"{capability} of a file that is only known when it runs",))
-    return asked._replace(capability=case.entry.name)

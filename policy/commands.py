@@ -12,8 +12,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from policy.facts import CommandFacts, ShellName
-    from policy.shell.findings import Opaque
+    from policy.shell.findings import Opaque, Script
     from policy.shell.tables import Grammar
 
 MAX_COMMANDS = 4_000
@@ -32,6 +34,14 @@ class SimpleCommand:
 
     program: str | None
     arguments: tuple[str | None, ...] = ()
+    directories: tuple[str, ...] = ("",)
+    """Of a program that is a path: those that it may be relative to."""
+
+    def places(self, cwd: str, home: str | None) -> tuple[str, ...]:
+        """Every absolute spelling of the directory that holds a program which is a path; none for a bare name."""
+        if self.program is None or "/" not in self.program:
+            return ()
+        return spellings(self.program.rpartition("/")[0] or "/", self.directories, cwd, home)
 
     @property
     def name(self) -> str | None:
@@ -50,37 +60,72 @@ class Redirection:
 
     def spellings(self, cwd: str, home: str | None) -> tuple[str, ...]:
         """Every absolute path it may mean, `..` and links left in for the file system to resolve."""
-        if self.path is None:
-            return ()
-        found: dict[str, None] = {}
-        for directory in self.directories:
-            joined = _join(directory, self.path)
-            if joined == "~" or joined.startswith("~/"):
-                if home is None:
-                    return ()
-                joined = home + joined[1:]
-            found[_join(cwd, joined)] = None
-        return tuple(found)
+        return spellings(self.path, self.directories, cwd, home)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A file that a program of the line is given to change, or to copy. `path` and `directories` are as in
+    `Redirection`. `pattern` is what a glob names below that path; `tree`: all that is below goes with it."""
+
+    program: str
+    path: str | None
+    mode: Literal["read", "write", "delete"]
+    directories: tuple[str, ...] = ("",)
+    tree: bool = False
+    pattern: str | None = None
+
+    def spellings(self, cwd: str, home: str | None) -> tuple[str, ...]:
+        """Every absolute path it may mean, as for a redirection."""
+        return spellings(self.path, self.directories, cwd, home)
+
+
+def spellings(path: str | None, directories: tuple[str, ...], cwd: str, home: str | None) -> tuple[str, ...]:
+    """Every absolute path that `path` may mean in these directories."""
+    if path is None:
+        return ()
+    found: dict[str, None] = {}
+    for directory in directories:
+        joined = _join(directory, path)
+        if joined == "~" or joined.startswith("~/"):
+            if home is None:
+                return ()
+            joined = home + joined[1:]
+        found[_join(cwd, joined)] = None
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedCommand:
-    """A whole line. `dynamic` says why it can't be decided, `opaque` which programs start what it does not show.
+    """A whole line: the programs that it starts, the files that it opens (`redirections`), and those that it gives to
+    programs which change files (`operands`). `dynamic` says why it can't be decided, `opaque` which programs start
+    what it does not show.
     `unparsed`: it is not what the grammar knows, so it may open other files as well. `unread`: it was too much to be
     looked at to its end, so whatever the bundle says it is not run."""
 
     commands: tuple[SimpleCommand, ...]
     redirections: tuple[Redirection, ...]
+    operands: tuple[Operand, ...]
     dynamic: tuple[str, ...]
     opaque: tuple[Opaque, ...]
     unparsed: bool
     unread: bool
 
+    @property
+    def files(self) -> tuple[Redirection | Operand, ...]:
+        """All files that the line names: what it opens, and what it gives to programs that change files."""
+        return (*self.redirections, *self.operands)
+
+
+Environment = tuple[tuple[str, str], ...]
+"""Names of variables and what they hold, in order of the names."""
+
 
 @lru_cache(maxsize=32)
-def parse(command: str, shell: ShellName = "bash") -> ParsedCommand:
-    """What the line would run. Never raises for any text; the last few lines are remembered."""
-    reader = _Reader()
+def parse(command: str, shell: ShellName = "bash", environment: Environment = ()) -> ParsedCommand:
+    """What the line would run. Never raises for any text; the last few lines are remembered. `environment` has what is
+    known of the variables that it reads."""
+    reader = _Reader(dict(environment))
     if shell in {"cmd", "powershell"}:
         reader.read_windows(command, shell)
         return reader.result()
@@ -88,12 +133,20 @@ def parse(command: str, shell: ShellName = "bash") -> ParsedCommand:
     return reader.result()
 
 
+def parsed_line(facts: CommandFacts) -> ParsedCommand:
+    """The line of a call, with what is known of its environment."""
+    return parse(facts.command, facts.shell, tuple(sorted(facts.environment.items())))
+
+
 def referenced_paths(parsed: ParsedCommand, cwd: str, home: str | None) -> tuple[str, ...]:
-    """Absolute spellings of every redirection target. The caller resolves each with the file system (`..` after links,
-    so not by spelling) and puts spelling → real path into `CommandFacts.real_paths`."""
+    """Absolute spellings of every file that the line opens or hands to a program that changes files, and of the
+    directory of each program that is a path. The caller resolves each with the file system (`..` after links, so not
+    by spelling) and puts spelling → real path into `CommandFacts.real_paths`."""
     found: dict[str, None] = {}
-    for redirection in parsed.redirections:
-        found.update(dict.fromkeys(redirection.spellings(cwd, home)))
+    for one in parsed.files:
+        found.update(dict.fromkeys(one.spellings(cwd, home)))
+    for command in parsed.commands:
+        found.update(dict.fromkeys(command.places(cwd, home)))
     return tuple(found)
 
 
@@ -111,26 +164,35 @@ def _join(directory: str, path: str) -> str:
 class _Reader:
     """Puts the scan of a line, and of the lines that it hands to other shells, together."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         from policy.shell.findings import Findings
 
+        self.environment = environment
         self.found = Findings()
         self.redirections: list[Redirection] = []
+        self.operands: list[Operand] = []
+        self.commands: list[SimpleCommand] = []
         self.directories: tuple[str, ...] = ("",)
-        self.lost = False
+        self.lost = self.moves = self.postponed = False
         self.spelled = 0
 
     def result(self) -> ParsedCommand:
-        redirections = tuple(self.redirections)
+        redirections, operands = tuple(self.redirections), tuple(self.operands)
+        # What functions and traps run, they run in any of the directories that the line goes to.
+        self.lost = self.lost or (self.moves and (self.postponed or bool(self.found.functions)))
         if self.lost and any(not _is_fixed(one.path) for one in redirections):
             self.found.doubt("a relative redirection after a change of directory that is not followed")
             redirections = tuple(one if _is_fixed(one.path) else replace(one, path=None) for one in redirections)
-        if len(self.found.commands) > MAX_COMMANDS:
-            self.found.give_up(f"the line has more than {MAX_COMMANDS} commands")
-        commands = tuple(SimpleCommand(name, arguments) for name, arguments in self.found.commands)
+        if self.lost:
+            operands = tuple(one if _is_fixed(one.path) else replace(one, path=None) for one in operands)
         found = self.found
+        if len(found.commands) > MAX_COMMANDS:
+            found.give_up(f"the line has more than {MAX_COMMANDS} commands")
+        if not self.commands:
+            self.commands = [SimpleCommand(name, arguments) for name, arguments in found.commands]
+        commands = tuple(self.commands)
         return ParsedCommand(
-            commands, redirections, tuple(found.dynamic), tuple(found.opaque), found.unparsed, found.unread
+            commands, redirections, operands, tuple(found.dynamic), tuple(found.opaque), found.unparsed, found.unread
         )
 
     def read_windows(self, text: str, shell: ShellName) -> None:
@@ -148,34 +210,73 @@ class _Reader:
         else:
             split(text, shell, self.found)
 
-    def read(self, text: str, grammar: Grammar, depth: int) -> None:
+    def read(self, text: str, grammar: Grammar, depth: int, functions: frozenset[str] = frozenset()) -> None:
+        """Reads the line (`depth` 0), or one that it hands to a shell; `functions` are those of a text around it that
+        the same shell runs."""
         from policy.shell.programs import unravel
         from policy.shell.syntax import Command, scan
         from policy.shell.zsh import note_zsh_arguments, note_zsh_differences
 
-        events = scan(text, self.found, posix=grammar == "posix")
-        if grammar == "zsh" and not self.found.unread:
-            note_zsh_differences(text, self.found)
+        found = self.found
+        found.grammar = grammar
+        environment = None if depth or grammar == "zsh" else self.environment
+        events = scan(text, found, posix=grammar == "posix", environment=environment, functions=functions)
+        if grammar == "zsh" and not found.unread:
+            note_zsh_differences(text, found)
         for event in events:
-            if len(self.found.commands) > MAX_COMMANDS:
+            if len(found.commands) > MAX_COMMANDS:
                 break  # `result` says so
             if not isinstance(event, Command):
                 if grammar == "zsh" and event.alone:
-                    self.found.doubt("a redirection without a command, for which zsh starts one")
+                    found.doubt("a redirection without a command, for which zsh starts one")
                 self._redirect(event.operator, event.target)
                 continue
-            first = len(self.found.commands)
-            unravel(event.words, self.found)
-            for name, arguments in self.found.commands[first:]:
+            if event.is_own:
+                continue
+            first = len(found.commands)
+            unravel(event.words, found)
+            self._note_operands()
+            for name, arguments in found.commands[first:]:
+                self.commands.append(SimpleCommand(name, arguments, self._seen_from(name)))
                 self._directory(name, arguments, event.repeats)
                 if grammar == "zsh":
-                    note_zsh_arguments(name, arguments, self.found)
-            scripts, self.found.scripts = self.found.scripts, []
-            for inner, script in scripts:
+                    note_zsh_arguments(name, arguments, found)
+            scripts, found.scripts = found.scripts, []
+            for script in scripts:
                 if depth >= _MAX_INNER_SHELLS:
-                    self.found.give_up("shells inside shells")
+                    found.give_up("shells inside shells")
                 else:
-                    self.read(script, inner, depth + 1)
+                    self._read_inner(script, grammar, depth, functions)
+
+    def _read_inner(self, script: Script, grammar: Grammar, depth: int, functions: frozenset[str]) -> None:
+        """What the same shell runs later (a trap) may find it in any of the line's directories."""
+        own = self.found.functions | functions if script.is_own else frozenset()
+        self.postponed = self.postponed or script.is_own
+        self.read(script.text, script.grammar, depth + 1, own)
+        self.found.grammar = grammar
+
+    def _seen_from(self, program: str | None) -> tuple[str, ...]:
+        return self.directories if program is not None and "/" in program and program[0] not in "/~" else ("",)
+
+    def _note_operands(self) -> None:
+        uses, self.found.uses = self.found.uses, {}
+        for use in uses:
+            path = use.path
+            if path is not None and path.startswith("~") and not use.tilde:
+                path = "./" + path
+            elif use.tilde and path is not None and path != "~" and not path.startswith("~/"):
+                path = None
+            if path in _HARMLESS_FILES or path == "":
+                continue
+            self._count(path)
+            self.operands.append(Operand(use.program, path, use.mode, self.directories, use.tree, use.pattern))
+
+    def _count(self, path: str | None) -> bool:
+        """Counts the characters of a path in all its directories; False when they are too many to go on."""
+        self.spelled += sum(_SPELLED_LEAST + len(directory) + len(path or "") for directory in self.directories)
+        if self.spelled > _MAX_SPELLED:
+            self.found.give_up("the line opens more files than are followed")
+        return self.spelled <= _MAX_SPELLED
 
     def _redirect(self, operator: str, target: object) -> None:
         from policy.shell.words import Word
@@ -197,9 +298,7 @@ class _Reader:
             self.found.doubt("a redirection that opens a network connection")
         if text in _HARMLESS_FILES:
             return
-        self.spelled += sum(_SPELLED_LEAST + len(directory) + len(text or "") for directory in self.directories)
-        if self.spelled > _MAX_SPELLED:
-            self.found.give_up("the line opens more files than are followed")
+        if not self._count(text):
             return
         self.redirections.append(Redirection(text, "read" if operator == "<" else "write", self.directories))
 
@@ -209,6 +308,7 @@ class _Reader:
 
         if name not in DIRECTORY_BUILTINS:
             return
+        self.moves = True
         words = arguments[1:] if arguments[:1] == ("--",) else arguments
         target = "~" if not words else words[0]
         moved = None if repeats or name not in {"cd", "chdir"} or len(words) > 1 else self._moved(target)

@@ -35,14 +35,17 @@ class PathFacts(NamedTuple):
 
 
 class CommandFacts(NamedTuple):
-    """One shell command line. `cwd` and `home` are real paths; `real_paths` maps each path that the line redirects
-    to or from (as an absolute spelling) to its real path, for those that were looked up."""
+    """One shell command line. `cwd` and `home` are real paths; `real_paths` maps each path that the line opens or
+    hands to a program that changes files, and the directory of each program that is a path (as absolute spellings), to
+    its real path, for those that were looked up. `environment` has the variables that the line reads, as far as they
+    are known and hold no secret."""
 
     command: str
     cwd: str
     shell: ShellName = "bash"
     home: str | None = None
     real_paths: Mapping[str, str] = {}
+    environment: Mapping[str, str] = {}
 
 
 class UrlFacts(NamedTuple):

@@ -136,9 +136,9 @@ def _network_use(facts: ActionFacts) -> str | None:
         return f"{CapabilityName.NETWORK_HTTP} is taken away from this task"
     if not isinstance(facts, CommandFacts):
         return None
-    from policy.commands import parse
+    from policy.commands import parsed_line
 
-    parsed = parse(facts.command, facts.shell)
+    parsed = parsed_line(facts)
     for one in parsed.commands:
         used = _network_program(one, facts.shell)
         if used is not None:

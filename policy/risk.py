@@ -59,16 +59,16 @@ def _path_reasons(entry: Capability, facts: ActionFacts, workspace: str | None, 
 
 def _command_reasons(entry: Capability, facts: ActionFacts, workspace: str | None, os: OsFamily) -> list[str]:
     assert isinstance(facts, CommandFacts)  # noqa: S101
-    from policy.commands import parse, real_path_of
+    from policy.commands import parsed_line, real_path_of
 
-    parsed = parse(facts.command, facts.shell)
+    parsed = parsed_line(facts)
     known = KNOWN_PROGRAMS if entry.allowed_commands is None else frozenset(entry.allowed_commands)
     unknown = dict.fromkeys(one.program for one in parsed.commands if one.program and one.program not in known)
     reasons = [f"unknown command: {program}" for program in unknown]
     reasons += [f"cannot be decided: {reason}" for reason in parsed.dynamic]
     reasons += [f"runs {one}" for one in parsed.opaque if one.in_line]
-    for target in parsed.redirections:
-        for spelling in target.spellings(facts.cwd, facts.home) if target.mode == "write" and workspace else ():
+    for target in parsed.files:
+        for spelling in target.spellings(facts.cwd, facts.home) if target.mode != "read" and workspace else ():
             place = real_path_of(facts, spelling)
             if place is None or not is_under(place, workspace or "", os):
                 reasons.append(f"writes outside the project directory: {spelling}")

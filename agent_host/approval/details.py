@@ -15,7 +15,7 @@ from policy.facts import CommandFacts, PathFacts, UrlFacts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from policy.commands import ParsedCommand, Redirection, SimpleCommand
+    from policy.commands import Operand, ParsedCommand, Redirection, SimpleCommand
 
 _MAX_COMMAND_BYTES: Final = 40 * 1024
 _MAX_STDIN_BYTES: Final = 8 * 1024
@@ -60,17 +60,17 @@ async def describe(act: Act, scrub: Callable[[str], str]) -> Description:
 
 
 def _command(act: Act, facts: CommandFacts, screen: Screen) -> Description:
-    from policy.commands import parse
+    from policy.commands import parsed_line
 
     # Never in a thread: the parser and its memory of the last lines are the loop's.
-    parsed = parse(facts.command, facts.shell)
+    parsed = parsed_line(facts)
     details: dict[str, Any] = {
         "command": screen.text(facts.command, _MAX_COMMAND_BYTES),
         "cwd": screen.path(facts.cwd),
         "shell": facts.shell,
         **_segments(parsed, screen),
-        "writes": _targets(parsed, facts, "write", screen),
-        "reads": _targets(parsed, facts, "read", screen),
+        "writes": _targets(parsed, facts, ("write", "delete"), screen),
+        "reads": _targets(parsed, facts, ("read",), screen),
         "dynamic": bool(parsed.dynamic),
         "doubts": [screen.line(str(one)) for one in (*parsed.dynamic, *parsed.opaque)[:_MAX_LISTED]],
     }
@@ -108,18 +108,19 @@ def _segment(one: SimpleCommand, screen: Screen) -> dict[str, Any]:
     }
 
 
-def _targets(parsed: ParsedCommand, facts: CommandFacts, mode: str, screen: Screen) -> list[str | None]:
-    """The files that the line opens, where they really are; null for one that is only known when it runs."""
+def _targets(parsed: ParsedCommand, facts: CommandFacts, modes: tuple[str, ...], screen: Screen) -> list[str | None]:
+    """The files that the line opens, or hands to a program that changes files, where they really are; null for one that
+    is only known when it runs."""
     found: dict[str | None, None] = {}
-    for one in parsed.redirections:
-        if one.mode == mode:
+    for one in parsed.files:
+        if one.mode in modes:
             found.update(dict.fromkeys(_places(one, facts)))
     listed = list(found)[:_MAX_LISTED]
     shown: list[str | None] = [None if place is None else screen.line(place) for place in listed]
     return shown if len(found) <= _MAX_LISTED else [*shown, f"[… {len(found) - _MAX_LISTED} more]"]
 
 
-def _places(one: Redirection, facts: CommandFacts) -> list[str | None]:
+def _places(one: Redirection | Operand, facts: CommandFacts) -> list[str | None]:
     spellings = one.spellings(facts.cwd, facts.home)
     return [facts.real_paths.get(spelling, spelling) for spelling in spellings] or [one.path]
 

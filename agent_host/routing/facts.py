@@ -24,6 +24,8 @@ class Surroundings(NamedTuple):
     home: str | None
     os_family: OsFamily
     shell: ShellName
+    environment: Mapping[str, str] = {}
+    """What a command is given for its environment, without what looks secret."""
 
 
 _PROC = "/proc"
@@ -130,7 +132,8 @@ def _real_outside_of(path: str, workspace: str) -> str:
 
 def _command(_: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surroundings) -> CommandFacts:
     # The grammar is imported with the first command, not with the program.
-    from policy.commands import parse, referenced_paths
+    from policy.commands import parsed_line, referenced_paths
+    from policy.shell.variables import names_read
 
     asked = arguments.get("cwd") or where.workspace
     if not isinstance(asked, str):
@@ -138,8 +141,10 @@ def _command(_: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surr
     if "\0" in asked:
         raise UnusableArguments("argument 'cwd' must not contain a null byte")
     cwd = os.path.realpath(normalize(asked, where.os_family, where.workspace, where.home))
-    paths = referenced_paths(parse(subject, where.shell), cwd, where.home)
-    return CommandFacts(subject, cwd, where.shell, where.home, {path: _real_for_child(path) for path in paths})
+    read = {name: where.environment[name] for name in names_read(subject) if name in where.environment}
+    facts = CommandFacts(subject, cwd, where.shell, where.home, environment=read)
+    paths = referenced_paths(parsed_line(facts), cwd, where.home)
+    return facts._replace(real_paths={path: _real_for_child(path) for path in paths})
 
 
 def _real_for_child(path: str) -> str:

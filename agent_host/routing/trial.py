@@ -59,11 +59,12 @@ class TrialCase(NamedTuple):
     cwd: str | None = None
     home: str | None = None
     facts: StatedFacts | None = None
+    env: Mapping[str, str] | None = None
 
 
 def case_from(raw: Mapping[str, Any]) -> TrialCase:
     """A case from its JSON shape. Raises InvalidCase, which names the field."""
-    known = {"id", "toolName", "arguments", "capabilities", "os", "shell", "cwd", "home", "facts"}
+    known = {"id", "toolName", "arguments", "capabilities", "os", "shell", "cwd", "home", "facts", "env"}
     unknown = sorted(raw.keys() - known)
     if unknown:
         raise InvalidCase(f"{unknown[0]} is no field of a case")
@@ -76,6 +77,7 @@ def case_from(raw: Mapping[str, Any]) -> TrialCase:
         _typed(raw, "cwd", str),
         _typed(raw, "home", str),
         None if raw.get("facts") is None else _stated(_typed(raw, "facts", dict)),
+        _environment(raw),
     )
 
 
@@ -119,15 +121,17 @@ def _facts(row: ToolRow, case: TrialCase, here: Surroundings) -> ActionFacts:
 
 def _command_facts(case: TrialCase, subject: str, stated: StatedFacts, there: Surroundings) -> CommandFacts:
     """A file that the line redirects to or from leads where the case says, else where its spelling says."""
-    from policy.commands import parse, referenced_paths
+    from policy.commands import parsed_line, referenced_paths
+    from policy.shell.variables import names_read
 
     asked = case.arguments.get("cwd") or there.workspace
     if not isinstance(asked, str):
         raise UnusableArguments("argument 'cwd' must be a string")
     cwd = normalize(asked, there.os_family, there.workspace, there.home)
-    spellings = referenced_paths(parse(subject, there.shell), cwd, there.home)
-    real_paths = {path: stated.real_path or normalize(path, there.os_family) for path in spellings}
-    return CommandFacts(subject, cwd, there.shell, there.home, real_paths)
+    read = {name: there.environment[name] for name in names_read(subject) if name in there.environment}
+    facts = CommandFacts(subject, cwd, there.shell, there.home, environment=read)
+    spellings = referenced_paths(parsed_line(facts), cwd, there.home)
+    return facts._replace(real_paths={path: stated.real_path or normalize(path, there.os_family) for path in spellings})
 
 
 def _path_facts(row: ToolRow, case: TrialCase, subject: str, stated: StatedFacts, there: Surroundings) -> PathFacts:
@@ -156,7 +160,15 @@ def _place(case: TrialCase, here: Surroundings) -> Surroundings:
     workspace = case.cwd or (here.workspace if native else "C:\\" if system == "windows" else "/")
     if native and case.facts is None:
         workspace = os.path.realpath(workspace)
-    return Surroundings(workspace, case.home or (here.home if native else None), system, shell)
+    environment = case.env if case.env is not None else here.environment if native and case.facts is None else {}
+    return Surroundings(workspace, case.home or (here.home if native else None), system, shell, environment)
+
+
+def _environment(raw: Mapping[str, Any]) -> dict[str, str] | None:
+    given: dict[str, str] | None = _typed(raw, "env", dict)
+    if given is not None and not all(isinstance(value, str) for value in given.values()):
+        raise InvalidCase("env must have strings for values")
+    return given
 
 
 def _stated(raw: Mapping[str, Any]) -> StatedFacts:

@@ -139,6 +139,9 @@ def _git(base: str, args: list[Word], found: Findings) -> None:
 
 def _naming(base: str, args: list[Word], found: Findings) -> None:
     """Builtins that take a variable's name: a subscript in it is evaluated, and evaluation runs substitutions."""
+    if base == "wait" and not any(word.prefix.startswith("-") for word in args):
+        return
+    flags = tables.NAMING_FLAGS.get(base, tables.DECLARING_FLAGS)
     for word in args:
         text = word.prefix if word.text is None else word.text
         name, assigns, _ = text.partition("=")
@@ -146,7 +149,7 @@ def _naming(base: str, args: list[Word], found: Findings) -> None:
             found.doubt(f"{base} is given an expansion as a name")
         if "[" in name:
             found.doubt(f"{base} is given a subscript")
-        elif text.startswith("-") and not re.fullmatch(r"-[xgpr]+", text):
+        elif text.startswith("-") and not flags.fullmatch(text):
             found.doubt(f"{base} {text} is not followed")
         check_assignment(name, found)
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from policy.names import words
-from policy.shell.tables import STEERING_VARIABLE
+from policy.shell.tables import BUILTINS_THAT_MATTER, STEERING_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,15 +19,31 @@ if TYPE_CHECKING:
 
 DELIMITER = re.compile(r"(['\"]?)([A-Za-z_][A-Za-z0-9_]{0,63})\1")
 _SUBSTITUTES = re.compile(r"(?<!\\)(?:\\\\)*(?:`|\$[({\[])")
-_PLAIN_EXPANSION = re.compile(r"\$\{#?(?:[A-Za-z0-9_]+|[@*#?])(?:\}|:?[-+]|%%?|##?)")
+_PARAMETER = r"(?:[A-Za-z0-9_]+|[@*#?$!-])"
+_SUBSCRIPT = r"\[(?:[@*]|\$?[A-Za-z0-9_]+|\$\{[A-Za-z0-9_]+\})\]"
+_OFFSET = r"(?:[ ]?-?(?:[0-9]+|\$?[A-Za-z_][A-Za-z0-9_]*|\$\{#?[A-Za-z0-9_]+\}))"
+_PLAIN_EXPANSION = re.compile(
+    r"\$\{(?:"
+    rf"#?{_PARAMETER}(?:{_SUBSCRIPT})?\}}|![A-Za-z_][A-Za-z0-9_]*(?:\[[@*]\]|[@*])\}}"
+    rf"|{_PARAMETER}(?:{_SUBSCRIPT})?(?::{_OFFSET}(?::{_OFFSET})?\}}|@[QULuKk]\}}"
+    r"|:?[-+?]|(?<=[A-Za-z0-9_]):?=|%%?|##?|//?|/[#%]|\^\^?|,,?))"
+)
+"""An expansion, up to where its operand begins if it has one."""
 # bash ends an expansion at the first brace that closes, whatever opened before it, and the grammar may end it later.
 _PLAIN_OPERAND = re.compile(r"[^{}\\'\"`$;&|<>()\n]*\}")
 _INNER_EXPANSIONS = frozenset({"expansion", "simple_expansion", "command_substitution", "arithmetic_expansion"})
 _PARTS_OF_WORDS = _INNER_EXPANSIONS | words("string raw_string ansi_c_string translated_string process_substitution")
+_SUBSTITUTED_NUMBERS = frozenset({"command_substitution"})
 _ANSI_C_STRING = re.compile(r"\$'(?:[^'\\]|\\.)*'", re.DOTALL)
 _ENDS_A_WORD = re.compile(r"(?<!\\)(?:\\\\)*[ \t\n;|&<>()]")
-_NUMBERS_ONLY = re.compile(r"[0-9\s+*/%()<>=!&|^~?:,.-]*")
+_NUMBERS = re.compile(
+    r"(?:[0-9A-Za-z_\s+*/%()<>=!&|^~?:,.;-]|\$[A-Za-z0-9_#?]+|\$\{[#]?[A-Za-z0-9_]+(?:\[[@*]\])?\}"
+    r"|\[\$?[A-Za-z0-9_]+\])*"
+)
+"""Arithmetic on numbers, variables, elements of arrays and what substitutions give, which `x` stands for."""
+_NAME_IN_NUMBERS = re.compile(r"(?<![0-9])[A-Za-z_@][A-Za-z0-9_]*|(?<=\$)[0-9]")
 _COMPARES_NUMBERS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
+_FUNCTION_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTINUATION = re.compile(r"\\\n")
 _ESCAPED_BLANK = re.compile(r"(?:^|[\s;|&(){}<>!`])\\[ \t\v\f]")
 _DOLLARS = re.compile(rb"\$\$[{(\[`'$]|\$\\\n")
@@ -56,14 +72,14 @@ def _expansion(source: bytes, node: Node) -> str | None:
     return None if _PLAIN_OPERAND.fullmatch(operand) else "an expansion whose end is not plain"
 
 
-def without_parts(source: bytes, node: Node, kinds: frozenset[str]) -> str:
-    """A node's text with `x` in the place of each byte of the outermost nodes of these kinds below it."""
+def without_parts(source: bytes, node: Node, kinds: frozenset[str], mark: bytes = b"x") -> str:
+    """A node's text with `mark` in the place of each byte of the outermost nodes of these kinds below it."""
     text = bytearray(source[node.start_byte : node.end_byte])
     pending = list(node.children)
     while pending:
         one = pending.pop()
         if one.type in kinds:
-            text[one.start_byte - node.start_byte : one.end_byte - node.start_byte] = b"x" * (
+            text[one.start_byte - node.start_byte : one.end_byte - node.start_byte] = mark * (
                 one.end_byte - one.start_byte
             )
         else:
@@ -79,8 +95,27 @@ def ends_early(source: bytes, node: Node) -> bool:
 
 
 def _arithmetic(source: bytes, node: Node) -> str | None:
-    inner = text_of(source, node).removeprefix("$")[1:-1]
-    return None if _NUMBERS_ONLY.fullmatch(inner) else _EVALUATED
+    """bash takes `((` for arithmetic only if the brackets inside are in pairs."""
+    text = without_parts(source, node, _SUBSTITUTED_NUMBERS).removeprefix("$")
+    if not (text.startswith("((") and text.endswith("))")) or not _NUMBERS.fullmatch(text) or not _paired(text[2:-2]):
+        return _EVALUATED
+    return None
+
+
+def _paired(text: str) -> bool:
+    depth = 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def names_evaluated(source: bytes, node: Node) -> set[str]:
+    """The variables whose text an arithmetic node evaluates: a subscript in one runs substitutions. `*` stands for what
+    has no name: what a substitution gives, a parameter of a function."""
+    text = without_parts(source, node, _SUBSTITUTED_NUMBERS, b"@")
+    return {"*" if not name[0].isalpha() and name[0] != "_" else name for name in _NAME_IN_NUMBERS.findall(text)}
 
 
 def _substitution(source: bytes, node: Node) -> str | None:
@@ -160,12 +195,19 @@ def _test(source: bytes, node: Node) -> str | None:
 def _evaluates(source: bytes, node: Node) -> str | None:
     if node.type == "test_operator" and text_of(source, node) in {"-v", "-R"}:
         return "[[ -v ]] evaluates a name"
-    if node.type == "binary_expression":
-        texts = [text_of(source, child) for child in node.children]
-        operands = [text for text in texts if text not in _COMPARES_NUMBERS]
-        if len(operands) < len(texts) and not all(text.lstrip("-").isdecimal() for text in operands):
+    if compares_numbers(source, node):
+        operands = [child for child in node.children if text_of(source, child) not in _COMPARES_NUMBERS]
+        texts = [without_parts(source, one, _SUBSTITUTED_NUMBERS).strip('"') for one in operands]
+        if not all(_NUMBERS.fullmatch(text) for text in texts):
             return _EVALUATED
     return None
+
+
+def compares_numbers(source: bytes, node: Node) -> bool:
+    """Whether a test takes its two operands for numbers."""
+    if node.type != "binary_expression":
+        return False
+    return any(text_of(source, child) in _COMPARES_NUMBERS for child in node.children)
 
 
 def _compound(source: bytes, node: Node) -> str | None:
@@ -201,8 +243,25 @@ def _stands_alone(source: bytes, node: Node) -> bool:
     return source[node.end_byte : node.end_byte + 1] in {b" ", b"\t", b"\n"}
 
 
-def _function(_source: bytes, _node: Node) -> str | None:
-    return "defines a function, which gives a name another meaning"
+def _function(source: bytes, node: Node) -> str | None:
+    name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+    if name is None or body is None or not _FUNCTION_NAME.fullmatch(text_of(source, name)):
+        return "a function whose name is not plain"
+    if body.type != "compound_statement" or body.children[0].type != "{":
+        return "a function whose body is not in braces"
+    if text_of(source, name) in BUILTINS_THAT_MATTER:
+        return "a function in the place of a builtin"
+    return None
+
+
+def _counting_loop(source: bytes, node: Node) -> str | None:
+    """`for ((a; b; c))`: up to the brackets that close it is arithmetic."""
+    closing = next((child for child in node.children if child.type == "))"), None)
+    opening = next((child for child in node.children if child.type == "(("), None)
+    if opening is None or closing is None:
+        return _EVALUATED
+    text = source[opening.end_byte : closing.start_byte].decode()
+    return None if _NUMBERS.fullmatch(text) and _paired(text) and "$(" not in text else _EVALUATED
 
 
 def _gaps(_source: bytes, node: Node) -> str | None:
@@ -242,6 +301,7 @@ DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
     "compound_statement": _compound,
     "subshell": _subshell,
     "function_definition": _function,
+    "c_style_for_statement": _counting_loop,
     "comment": _comment,
     "negated_command": _negated,
     **dict.fromkeys(words("command variable_assignments"), _parts),
@@ -286,7 +346,7 @@ def _masked(source: bytes, spans: list[tuple[int, int]]) -> bytearray:
 
 
 _BASH_NODES = frozenset({"ansi_c_string", "array"})
-_BASH_TOKENS = words("[[ (( $[ &> &>> |& <<< ;& ;;& += select <( >(")
+_BASH_TOKENS = words("function [[ (( $[ &> &>> |& <<< ;& ;;& += select <( >(")
 _BASH_QUOTES = re.compile(r"\$['\"]")
 _REDIRECTS = frozenset({"file_redirect", "heredoc_redirect"})
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from policy.shell.limits import Effort
-from policy.shell.tables import STEERING_VARIABLE, Grammar
+from policy.shell.tables import NUMBER_VARIABLE, STEERING_VARIABLE, Grammar
+
+if TYPE_CHECKING:
+    from policy.shell.operands import FileUse
 
 _MAX_NAME = 256  # matching takes quadratic time for some names
 
@@ -24,6 +27,14 @@ class Opaque(NamedTuple):
         return f"{self.program} starts what the line does not show: {self.what}"
 
 
+class Script(NamedTuple):
+    """Shell text that a command of the line runs; `is_own` where the shell of the line itself runs it (eval, trap)."""
+
+    grammar: Grammar
+    text: str
+    is_own: bool = False
+
+
 class Findings:
     """What is found in one line, in order: commands (words), reasons, and shell text that a command would run."""
 
@@ -31,7 +42,10 @@ class Findings:
         self.commands: list[tuple[str | None, tuple[str | None, ...]]] = []
         self.dynamic: dict[str, None] = {}
         self.opaque: dict[Opaque, None] = {}
-        self.scripts: list[tuple[Grammar, str]] = []
+        self.scripts: list[Script] = []
+        self.uses: dict[FileUse, None] = {}
+        self.grammar: Grammar = "bash"
+        self.functions: frozenset[str] = frozenset()
         self.effort = Effort()
         self.unread = self.unparsed = False
 
@@ -54,9 +68,11 @@ class Findings:
         self.opaque[Opaque(program, what, in_line)] = None
 
 
-def check_assignment(name: str, found: Findings) -> None:
-    """Notes an assignment to a variable that steers what runs."""
+def check_assignment(name: str, found: Findings, value: str | None = None) -> None:
+    """Notes an assignment to a variable that steers what runs. `value` is its text, where that is known."""
     if len(name) > _MAX_NAME:
         found.doubt(f"sets a variable whose name is longer than {_MAX_NAME} characters")
     elif STEERING_VARIABLE.fullmatch(name):
         found.doubt(f"sets {name}, which steers programs")
+    elif NUMBER_VARIABLE.fullmatch(name) and not (value or "").isdecimal():
+        found.doubt(f"sets {name}, whose text the shell evaluates")

@@ -1,4 +1,4 @@
-"""git: options that run or write something else, and subcommands that an alias can't replace.
+"""git: options that name a program to run, or a file to write. What its configuration names, it may run.
 
 An editor is no matter of the line: RunCommand names one that refuses (`tool_runtime.platform.environment`).
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from policy.shell.findings import Findings
     from policy.shell.words import Word
 
-_GLOBAL_FLAGS = frozenset({"--no-pager", "-P", "--no-optional-locks", "--literal-pathspecs", "--version"})
+_GLOBAL_FLAGS = words("--no-pager -P --no-optional-locks --literal-pathspecs --version")
 _SUBCOMMANDS = words(
     "add am annotate apply archive bisect blame branch bundle cat-file check-attr check-ignore checkout cherry "
     "cherry-pick clean clone commit config count-objects describe diff diff-files diff-index diff-tree fetch "
@@ -25,67 +25,38 @@ _SUBCOMMANDS = words(
     "shortlog show show-branch show-ref sparse-checkout stash status submodule switch symbolic-ref tag "
     "update-index version whatchanged worktree"
 )
-"""Subcommands that no alias can replace. `help`, `difftool`, `verify-commit` and others that start programs are left
-out."""
+"""Subcommands of git's own, which no alias can replace."""
 _MESSAGE_FOLLOWS = words("commit merge notes stash tag")
 """Subcommands whose `-m` takes the next word; elsewhere it may be a flag."""
 _STASH_SHOWS = words("show list")
 
-_RISKY = re.compile(r"-x.*|-O.*|-u.*|-c.*|-i")
+_RISKY = re.compile(r"-x.*|-O.*|-u.*|-c.*")
 _HARMLESS: tuple[tuple[str, frozenset[str]], ...] = (
     ("-x", frozenset({"clean", "cherry-pick"})),
     ("-u", words("push add commit stash status diff log show submodule branch checkout")),
     ("-c", words("checkout switch commit log diff show")),
-    ("-i", words("grep log branch")),
     ("-O", frozenset({"diff", "log", "show"})),
 )
 """Spellings of `_RISKY` that mean something else for these subcommands."""
-_LONG = words(
-    "exec ext-diff open-files-in-pager upload-pack receive-pack output textconv config template interactive "
-    "help unsafe-paths gpg-sign show-signature"
-)
-_EDIT = words("edit")
+_LONG = words("extcmd exec open-files-in-pager upload-pack receive-pack output config template unsafe-paths")
+
 _LONG_OF: dict[str, frozenset[str]] = {
     **dict.fromkeys(("archive", "submodule"), words("remote")),
-    "branch": words("edit-description"),
-    "rebase": words("edit-todo"),
-    "tag": words("edit sign local-user verify"),
-    "push": words("signed"),
     **dict.fromkeys(("am", "apply"), words("build-fake-ancestor")),
-    **dict.fromkeys(("merge", "pull"), words("edit verify-signatures")),
-    **dict.fromkeys(("add", "commit", "cherry-pick", "revert", "notes"), _EDIT),
 }
-"""Long options, without dashes, that run or write something else: of every subcommand, and of single ones. gpg counts
-among what they run: the configuration says which program that is."""
-_WHOLE = words("text")
-_WHOLE_OF: dict[str, frozenset[str]] = {
-    "cat-file": frozenset(),
-    **dict.fromkeys(("merge", "pull"), words("verify")),
-}
-"""Beginnings of those that are options of their own."""
-_LONG_STRATEGY = r"--str(?!ategy-option|ategy=(?:ort|ours|resolve|recursive|octopus|subtree)$).*"
+"""Long options, without dashes, that run a program which they name, or write a file: of every subcommand, and of
+single ones."""
+_STRATEGY = r"-[nqve]*s.*|--str(?!ategy-option|ategy=(?:ort|ours|resolve|recursive|octopus|subtree)$).*"
 """A merge strategy of another name is a program, `git-merge-NAME`."""
-_STRATEGY = r"-[nqve]*s.*|" + _LONG_STRATEGY
-_PICK = r"-e|-[enx]*S.*|" + _LONG_STRATEGY
-_SIGNATURE = r".*%[-+ ]?G.*|.*%\(signature.*"
-"""Placeholders of a format that ask gpg."""
 _RULES: dict[str, re.Pattern[str]] = {
-    "add": re.compile(r"-[A-Za-z0-9]*[ei].*"),
-    "am": re.compile(r"-[bcikqsu3]*S.*"),
-    "rebase": re.compile(r"-[A-Za-z0-9]*[xiS].*|" + _STRATEGY),
-    "merge": re.compile(r"-e|-[enqv]*S.*|" + _STRATEGY),
+    "rebase": re.compile(r"-[A-Za-z0-9]*x.*|" + _STRATEGY),
+    "merge": re.compile(_STRATEGY),
+    "pull": re.compile(_STRATEGY),
+    **dict.fromkeys(("cherry-pick", "revert"), re.compile(_STRATEGY.partition("|")[2])),
     "grep": re.compile(r"-[A-Za-z0-9]*O.*"),
     "archive": re.compile(r"-o.*"),
     "format-patch": re.compile(r"-[knNpqs0-9]*o.*"),
     "clone": re.compile(r"-[A-Za-z0-9]*[uc].*"),
-    "commit": re.compile(r"-e|-[aeinopqsvz0-9]*S.*"),
-    "pull": re.compile(rf"-[A-Za-z0-9]*ri.*|--r[a-z]*=i.*|-[aefknpqtv46]*S.*|{_STRATEGY}"),
-    "tag": re.compile(r"-e|-[adefil]*[suv].*|" + _SIGNATURE),
-    **dict.fromkeys(("cherry-pick", "revert"), re.compile(_PICK)),
-    **dict.fromkeys(
-        words("branch diff-tree for-each-ref log reflog rev-list shortlog show stash whatchanged"),
-        re.compile(_SIGNATURE),
-    ),
 }
 """Refused arguments of single subcommands."""
 _STARTING_WORDS: dict[str, frozenset[str]] = {"bisect": words("run visualize view"), "submodule": words("foreach")}
@@ -102,8 +73,18 @@ _ADDRESS_BEGINS = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9+.-]*(?::/?)?)?")
 _BEFORE_MESSAGE = words("--no-ff --ff --ff-only --squash --no-commit --no-edit --quiet -q")
 """Options that may stand in front of the `-m` of merge and take no value."""
 _CONFIG_READS = frozenset({"--get", "--get-all", "--get-regexp", "--list", "-l", "get", "list"})
+_CONFIG_CHANGES = words("--add --unset --unset-all --replace-all set unset")
 _CONFIG_SCOPES = frozenset({"--global", "--local", "--system", "--show-origin", "--show-scope", "-z", "--null"})
-_CONFIG_HARMLESS = frozenset({"user.name", "user.email", "init.defaultBranch", "core.autocrlf"})
+_CONFIG_HARMLESS = re.compile(
+    r"(?:user\.(?:name|email|signingkey|useconfigonly)|init\.defaultbranch|safe\.directory|push\.[a-z]+|fetch\.[a-z]+"
+    r"|pull\.[a-z]+|advice\.[a-z]+|color\.[a-z.]+|column\.[a-z]+|(?:commit|tag)\.gpgsign|protocol\.version"
+    r"|core\.(?:autocrlf|quotepath|filemode|longpaths|eol|ignorecase|symlinks|abbrev|sparsecheckout|precompose[a-z]+)"
+    r"|rebase\.autos[a-z]+|merge\.conflictstyle|rerere\.[a-z]+|gc\.[a-z]+|http\.(?:postbuffer|version|lowspeed[a-z]+)"
+    r"|log\.(?:date|decorate|follow)|diff\.(?:renames|renamelimit|algorithm|colormoved|noprefix|mnemonicprefix)"
+    r"|feature\.manyfiles|pack\.[a-z]+|blame\.[a-z]+|status\.[a-z]+|branch\.autosetup[a-z]+)",
+    re.IGNORECASE,
+)
+"""Keys that name no program, no address and no file."""
 
 
 def judge_git(_base: str, args: list[Word], found: Findings) -> None:
@@ -113,7 +94,7 @@ def judge_git(_base: str, args: list[Word], found: Findings) -> None:
         return  # with a word behind it starts a manual's pager
     while rest and (rest[0].text is None or rest[0].text.startswith("-")):
         option = rest.pop(0)
-        if option.text == "-C" and rest and not rest[0].is_several:
+        if rest and ((option.text == "-C" and not rest[0].is_several) or _sets_harmlessly(option, rest[0])):
             rest.pop(0)
         elif option.text not in _GLOBAL_FLAGS:
             found.doubt(f"git {option.text or 'with an expansion'} is not followed")
@@ -121,19 +102,33 @@ def judge_git(_base: str, args: list[Word], found: Findings) -> None:
     if not rest:
         return
     subcommand = rest[0].text
-    if subcommand is None or subcommand not in _SUBCOMMANDS:
-        found.doubt(f"git {subcommand or 'with an expansion'} may be an alias, or starts other programs")
+    if subcommand is None:
+        found.doubt("git with an expansion as its subcommand")
+    elif subcommand not in _SUBCOMMANDS:
+        found.hide("git", f"{subcommand}, which its configuration may define")
+        _arguments(subcommand, rest[1:], found)
     elif subcommand == "config":
         _config(rest[1:], found)
     else:
         _arguments(subcommand, rest[1:], found)
 
 
+def _sets_harmlessly(option: Word, setting: Word) -> bool:
+    """Whether `-c` sets a key that names no program."""
+    key = setting.prefix.partition("=")[0]
+    return option.text == "-c" and _CONFIG_HARMLESS.fullmatch(key) is not None and not setting.is_several
+
+
 def _config(args: list[Word], found: Findings) -> None:
     named = [word for word in args if word.text not in _CONFIG_SCOPES]
     first = named[0].text if named else None
+    if first in _CONFIG_READS:
+        return
+    if first in _CONFIG_CHANGES:
+        named = named[1:]
+        first = named[0].text if named else None
     options = [word for word in named[1:] if word.may_be_option or word.prefix.startswith("-")]
-    if options or (first not in _CONFIG_READS and first not in _CONFIG_HARMLESS):
+    if options or first is None or not _CONFIG_HARMLESS.fullmatch(first):
         found.doubt("git config changes what git runs")
 
 
@@ -148,6 +143,8 @@ def _arguments(subcommand: str, args: list[Word], found: Findings) -> None:
             continue
         if word.may_be_option:
             found.doubt("git is given an expansion that may become an option")
+        elif text == "--help":
+            found.hide("git", "the pager of its manual")
         elif _may_start(subcommand, args, place) or (text and _is_risky(subcommand, text.replace("\n", " "))):
             found.doubt(f"git {subcommand} {text} runs or writes something else")
 
@@ -193,7 +190,7 @@ def _is_risky(subcommand: str, text: str) -> bool:
         return True
     if text.startswith("--"):
         names = _LONG | _LONG_OF.get(subcommand, frozenset())
-        return may_mean(text, names, _WHOLE_OF.get(subcommand, _WHOLE))
+        return may_mean(text, names)
     if not _RISKY.fullmatch(text):
         return False
     return not any(text.startswith(start) and subcommand in harmless for start, harmless in _HARMLESS)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from policy.shell import tables as tables
 from policy.shell.arguments import base_name, family_of, judge_arguments
 from policy.shell.code import started_module
-from policy.shell.findings import check_assignment
+from policy.shell.findings import Script, check_assignment
+from policy.shell.operands import found_below, note_operands
 from policy.shell.words import UNKNOWN, Word, plain
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=.*", re.DOTALL)
 _MAX_WRAPPERS = 16
+_OF_A_SHELL = frozenset({"-s", "--login", "--norc", "--noprofile", "--version", "--help"})
+"""Options of a shell that leave the meaning of a line as it is."""
 
 
 def unravel(words: list[Word], found: Findings) -> None:
@@ -41,6 +44,7 @@ def unravel(words: list[Word], found: Findings) -> None:
             found.doubt(f"{name!r} in the place of a program")
         else:
             judge_arguments(name, current[1:], found)
+            note_operands(name, family_of(base_name(name)), current[1:], found)
             pending.extend(_started_by(name, current[1:], found))
 
 
@@ -63,17 +67,8 @@ def _place(word: Word) -> str | None:
 
 def _started_by(program: str, args: list[Word], found: Findings) -> list[list[Word]]:
     base = base_name(program)
-    if base in tables.POISONING_BUILTINS:
-        harmless = base == "set" and args and all(w.text and tables.SAFE_SET.fullmatch(w.text) for w in args)
-        if not harmless:
-            found.doubt(f"{base} changes what the rest of the line means, or runs text")
-        return []
     family = family_of(base)
-    if base in tables.OPAQUE_STARTERS or family in tables.OPAQUE_STARTERS or base.startswith("ld-"):
-        found.doubt(f"{base} runs other programs")
-        return []
-    if family in tables.SHELLS:
-        _shell(program, family, args, found)
+    if _is_seen_through(program, base, family, args, found):
         return []
     if family == "find":
         return _find_exec(args, found)
@@ -90,22 +85,72 @@ def _started_by(program: str, args: list[Word], found: Findings) -> list[list[Wo
     return [_behind(base, wrapper, args, found)] if wrapper else []
 
 
-def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
-    first = args[0].text if args else None
-    code = _code_of_shell(base, args)
-    if first is None or base in tables.UNREAD_SHELLS:
-        found.doubt(f"{base} runs what it reads")
-    elif code is not None:
-        found.scripts.append((tables.GRAMMAR_OF.get(base, "posix"), code))
-    elif first[:1] in {"-", "+"} or args[0].tilde:
-        found.doubt(f"{base} {first} runs other commands")
+def _is_seen_through(program: str, base: str, family: str, args: list[Word], found: Findings) -> bool:
+    """Notes what builtins, shells and programs with a language of their own run; whether it is one of these."""
+    if base in tables.POISONING_BUILTINS:
+        if not _is_harmless(base, args):
+            found.doubt(f"{base} changes what the rest of the line means")
+    elif base in tables.RUNS_TEXT:
+        _own_text(base, args, found)
+    elif base in tables.READS_FILES:
+        found.hide(program, f"the commands in {args[0].text or 'a file'}" if args else "the commands in a file")
+    elif base in tables.OPAQUE_STARTERS or family in tables.OPAQUE_STARTERS or base.startswith("ld-"):
+        found.doubt(f"{base} runs other programs")
+    elif base in tables.OWN_LANGUAGES or family in tables.OWN_LANGUAGES:
+        found.hide(program, "what its own commands start")
+    elif family in tables.SHELLS:
+        _shell(program, family, args, found)
     else:
-        found.hide(program, f"the commands in {first}")
+        return False
+    return True
 
 
-def _code_of_shell(base: str, args: list[Word]) -> str | None:
-    """The text that a shell runs for `-c`: the first word that is no option, which in many shells may also stand
-    further on than behind the `-c`. None where that can't be said."""
+def _is_harmless(base: str, args: list[Word]) -> bool:
+    texts = [word.text for word in args]
+    if base == "set":
+        options = texts[: texts.index("--")] if "--" in texts else texts
+        return bool(texts) and all(text and tables.SAFE_SET.fullmatch(text) for text in options)
+    return base == "shopt" and bool(texts) and all(text in tables.HARMLESS_SHOPT for text in texts)
+
+
+def _own_text(base: str, args: list[Word], found: Findings) -> None:
+    """What `eval` and `trap` run in the shell of the line itself."""
+    if base == "trap":
+        if not args or args[0].text in {"", "-", "-p", "-l"}:
+            return
+        args = args[1:] if args[0].text == "--" else args
+        args = args[:1]
+    if args and args[0].text == "--":
+        args = args[1:]
+    texts = [word.text for word in args]
+    if any(text is None for text in texts) or (texts and (texts[0] or "").startswith("-")):
+        found.doubt(f"{base} runs text that only the run knows")
+    else:
+        found.scripts.append(Script(found.grammar, " ".join(text or "" for text in texts), is_own=True))
+
+
+def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
+    read = _what_shell_runs(base, args)
+    if read is None:
+        found.doubt(f"{base} {args[0].text} runs other commands")
+    elif read.is_code and read.word is not None and read.word.text is not None:
+        found.scripts.append(Script(tables.GRAMMAR_OF.get(base, "posix"), read.word.text))
+    elif read.is_code:
+        found.hide(program, "-c …", in_line=True)
+    else:
+        found.hide(program, f"the commands in {read.word.text or 'a file'}" if read.word else "what it reads")
+
+
+class _Runs(NamedTuple):
+    """What a shell runs: the text that a word is (`is_code`) or the file that it names; None stands for its input."""
+
+    word: Word | None
+    is_code: bool = False
+
+
+def _what_shell_runs(base: str, args: list[Word]) -> _Runs | None:
+    """With `-c` it is the first word that is no option, which in many shells may also stand further on than behind the
+    `-c`. None where that can't be said."""
     asked, place, texts = False, 0, [word.text for word in args]
     while place < len(args):
         text = texts[place]
@@ -118,15 +163,21 @@ def _code_of_shell(base: str, args: list[Word]) -> str | None:
             if texts[place + 1] not in tables.SHELL_OPTIONS:
                 return None
             place += 1
-        elif re.fullmatch(r"-[euxf]*c[euxf]*", text):
+        elif base not in tables.UNREAD_SHELLS and re.fullmatch(r"-[euxfl]*c[euxfl]*", text):
             asked = True
-        elif text[:1] not in {"-", "+"}:
+        elif text[:1] not in {"-", "+"} or text == "-":
             break
-        elif not re.fullmatch(r"[-+][euxf]+", text):
+        elif text not in _OF_A_SHELL and not re.fullmatch(r"[-+][euxfln]+", text):
             return None
         place += 1
-    code = texts[place] if asked and place < len(args) else None
-    return None if code is None or (code[:1] in {"-", "+"} and texts[place - 1] != "--") else code
+    word = args[place] if place < len(args) else None
+    if word is not None and (word is UNKNOWN or (word.is_several and place + 1 < len(args))):
+        return None  # it may be no word at all, and the next one is the text; or it is input that xargs makes words of
+    if not asked:
+        return None if word is not None and word.tilde and word.text is None else _Runs(word)
+    if word is None or ((word.text or "")[:1] in {"-", "+"} and texts[place - 1] != "--"):
+        return None
+    return _Runs(word, is_code=True)
 
 
 def _runner(label: str, args: list[Word], found: Findings) -> list[list[Word]]:
@@ -150,8 +201,14 @@ def _find_exec(args: list[Word], found: Findings) -> list[list[Word]]:
             words = args[place + 1 : end]
             if len(inner) > _MAX_WRAPPERS:
                 return inner  # which is too many for `unravel`
-            inner.append([UNKNOWN if word.text is not None and "{}" in word.text else word for word in words])
+            inner.append([one for word in words for one in _found_or(word, args)])
     return inner
+
+
+def _found_or(word: Word, args: list[Word]) -> list[Word]:
+    if word.text == "{}":
+        return found_below(args)
+    return [UNKNOWN] if word.text is not None and "{}" in word.text else [word]
 
 
 def _behind(base: str, wrapper: tables.Wrapper, args: list[Word], found: Findings) -> list[Word]:

@@ -12,20 +12,36 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
-from policy.shell.doubts import DELIMITER, DOUBTS, ends_early, is_swollen, not_posix, spaces, text_of
+from policy.shell.doubts import (
+    DELIMITER,
+    DOUBTS,
+    compares_numbers,
+    ends_early,
+    is_swollen,
+    names_evaluated,
+    not_posix,
+    spaces,
+    text_of,
+)
 from policy.shell.findings import Findings, check_assignment
 from policy.shell.limits import NotText, TooMuch
+from policy.shell.tables import BUILTINS_THAT_MATTER
+from policy.shell.variables import Here, Variables, assigned_in_numbers
 from policy.shell.words import Word, plain, read_word
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tree_sitter import Language, Node
 
 
 class Command(NamedTuple):
-    """A simple command's words in order; `repeats` inside a loop."""
+    """A simple command's words in order; `repeats` inside a loop or a function; `is_own` where a function of the line
+    is called, whose body is looked at where it stands."""
 
     words: list[Word]
     repeats: bool
+    is_own: bool = False
 
 
 class Redirect(NamedTuple):
@@ -48,7 +64,8 @@ _CONTAINERS = words(
     "program list pipeline subshell if_statement elif_clause else_clause while_statement do_group case_statement "
     "case_item negated_command command_name command_substitution process_substitution string translated_string "
     "concatenation expansion simple_expansion variable_assignments array heredoc_body herestring_redirect "
-    "unary_expression binary_expression parenthesized_expression function_definition"
+    "unary_expression binary_expression parenthesized_expression function_definition postfix_expression "
+    "subscript c_style_for_statement ternary_expression"
 )
 _LEAVES = words(
     "word number raw_string ansi_c_string variable_name special_variable_name file_descriptor comment "
@@ -56,13 +73,20 @@ _LEAVES = words(
     "brace_expression"
 )
 _OF_TESTS = words("regex extglob_pattern test_operator binary_expression unary_expression parenthesized_expression")
-_HOLD_TESTS = words("test_command binary_expression unary_expression parenthesized_expression expansion case_item")
+_HOLD_TESTS = words(
+    "test_command binary_expression unary_expression parenthesized_expression expansion case_item "
+    "arithmetic_expansion c_style_for_statement ternary_expression postfix_expression subscript"
+)
 """Where these stand. Anywhere else the grammar takes words of a command for a test."""
-_LOOPS = frozenset({"while_statement", "for_statement"})
+_REPEATED = words("while_statement for_statement c_style_for_statement function_definition")
 _QUOTES = words("string raw_string ansi_c_string heredoc_body comment")
 _SINGLE_QUOTES = frozenset({"raw_string", "ansi_c_string"})
+_DATA = words("string_content raw_string ansi_c_string heredoc_body")
+_CODE_IN_DATA = re.compile(rb"\$\(|`|\\[x0-9uU]")
+_CODE_ANYWHERE = re.compile(rb"\\[$`]")
 _NEW_LINE = re.compile(rb"(?<!\\)(?:\\\\)*\n")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[\$?\{?[A-Za-z0-9_]+\}?\]")
 
 
 @lru_cache(maxsize=1)
@@ -73,9 +97,17 @@ def _language() -> Language:
     return Language(tree_sitter_bash.language())
 
 
-def scan(command: str, found: Findings, *, posix: bool) -> list[Command | Redirect]:
+def scan(
+    command: str,
+    found: Findings,
+    *,
+    posix: bool,
+    environment: Mapping[str, str] | None,
+    functions: frozenset[str] = frozenset(),
+) -> list[Command | Redirect]:
     """Commands and redirections in the order of the text; what can't be decided is noted in `found`. `posix` for a
-    shell that may not know what bash has beyond POSIX."""
+    shell that may not know what bash has beyond POSIX. `environment` is what is known of the shell's variables, None
+    where it is nothing; `functions` are those that stand around the text."""
     from tree_sitter import Parser
 
     try:
@@ -88,16 +120,22 @@ def scan(command: str, found: Findings, *, posix: bool) -> list[Command | Redire
         return []
     if root.has_error:
         found.misread("the line cannot be parsed")
-    return _Walk(source, found, posix).run(root)
+    return _Walk(source, found, posix, Variables(source, root, environment), functions).run(root)
 
 
 class _Walk:
     """One pass over one tree, with a stack of its own: depth is the line's to choose."""
 
-    def __init__(self, source: bytes, found: Findings, posix: bool) -> None:
+    def __init__(
+        self, source: bytes, found: Findings, posix: bool, variables: Variables, functions: frozenset[str]
+    ) -> None:
         self.source = source
         self.found = found
         self.posix = posix
+        self.variables = variables
+        self.functions = functions
+        self.evaluated: set[str] = set()
+        self.data: list[tuple[int, int]] = []
         self.expansion = (0, 0)  # the outermost one that was met last
         self.events: list[Command | Redirect] = []
         self.quoted: list[tuple[int, int]] = []
@@ -114,6 +152,9 @@ class _Walk:
             "for_statement": self._for,
             "arithmetic_expansion": self._arithmetic,
             "compound_statement": self._compound,
+            "c_style_for_statement": self._counting_loop,
+            "expansion": self._expansion,
+            "binary_expression": self._comparison,
         }
 
     def run(self, root: Node) -> list[Command | Redirect]:
@@ -127,11 +168,27 @@ class _Walk:
             handler = self.handlers.get(kind)
             children = handler(node, repeats) if handler else self._plain(node, kind)
             if children:
-                repeats = repeats or kind in _LOOPS
+                repeats = repeats or kind in _REPEATED
+                if kind == "compound_statement" and children[0].type != "{":
+                    kind = "arithmetic_expansion"
                 stack.extend([(child, repeats, kind) for child in reversed(children)])
         for reason in spaces(self.source, self.quoted, self.literal):
             self.found.doubt(reason)
+        if not all(map(self.variables.is_number, self.evaluated)) and self._has_code_in_data():
+            self.found.doubt("arithmetic on text that may hold a substitution, which is then run")
+        self.found.functions |= self.variables.functions
         return self.events
+
+    def _has_code_in_data(self) -> bool:
+        """Whether text that the line keeps from being expanded could, or could be made to, hold a substitution."""
+        if _CODE_ANYWHERE.search(self.source):
+            return True
+        data = [self.source[start:end].strip(b"'\"") for start, end in self.data]
+        if any(_CODE_IN_DATA.search(one) for one in data):
+            return True
+        return any(one.endswith(b"$") for one in data) and (
+            b"\\(" in self.source or any(one.startswith(b"(") for one in data)
+        )
 
     def _doubt(self, node: Node, kind: str) -> None:
         judge = DOUBTS.get(kind)
@@ -142,6 +199,8 @@ class _Walk:
             reason = not_posix(self.source, node)
             if reason is not None:
                 self.found.doubt(reason)
+        if kind in _DATA:
+            self.data.append((node.start_byte, node.end_byte))
         if kind in _QUOTES:
             self.quoted.append((node.start_byte, node.end_byte))
         if kind == "raw_string":
@@ -186,11 +245,16 @@ class _Walk:
                 self.found.doubt("words whose boundary is not plain")
             if node.type == "variable_assignment":
                 self.found.doubt("an assignment behind the program's name")
-            word = read_word(self.source[self._start(node) : node.end_byte].decode())
+            word = self._read(self.source[self._start(node) : node.end_byte].decode(), node)
             if not word.valid or (word.text is None and ends_early(self.source, node)):
                 self.found.doubt("a word that cannot be read")
             words.append(word)
         return words
+
+    def _read(self, text: str, node: Node) -> Word:
+        if "$" not in text:
+            return read_word(text)
+        return read_word(text, Here(self.variables, node.start_byte))
 
     def _apart(self, left: Node, right: Node) -> bool:
         gap = self.source[left.end_byte : self._start(right)]
@@ -215,8 +279,19 @@ class _Walk:
             nodes.extend(extra)
             nodes.sort(key=lambda one: one.start_byte)
         if nodes:
-            self.events.append(Command(self._words(nodes), repeats))
+            words = self._words(nodes)
+            name = words[0].text
+            is_own = name is not None and self._is_function(name, nodes[0])
+            if name in BUILTINS_THAT_MATTER and b"$" in self.source[nodes[0].start_byte : nodes[0].end_byte]:
+                self.found.doubt("a builtin whose name is an expansion")
+            self.events.append(Command(words, repeats, is_own))
         return children
+
+    def _is_function(self, name: str, node: Node) -> bool:
+        """Whether a word is the plain name of a function that is certainly defined there."""
+        if name not in self.functions and not self.variables.is_function(name, node.start_byte):
+            return False
+        return self._text(node) == name
 
     def _is_mark(self, node: Node) -> bool:
         return node.type in _MARKS and self.source[node.start_byte : node.end_byte + 1] != b'$"'
@@ -263,11 +338,17 @@ class _Walk:
         return [child for child in node.children if child.is_named]
 
     def _assignment(self, node: Node, _repeats: bool) -> list[Node]:
-        text = self._text(node.children[0])
-        if not _NAME.fullmatch(text):
+        target, value = node.children[0], node.child_by_field_name("value")
+        text = self._text(target)
+        if target.type == "subscript" and _ELEMENT.fullmatch(text):
+            self.evaluated |= names_evaluated(self.source, target) - {text.partition("[")[0]}
+            text = text.partition("[")[0]
+        elif not _NAME.fullmatch(text):
             self.found.doubt("an assignment to something else than a plain name")
+        if value is not None and value.type == "array" and any(self._text(one)[:1] == "[" for one in value.children):
+            self.found.doubt("an array whose subscripts are written out")
         if text != "IFS" or not self._is_for_read(node):
-            check_assignment(text, self.found)
+            check_assignment(text, self.found, None if value is None else self._text(value))
         return node.children
 
     def _is_for_read(self, node: Node) -> bool:
@@ -310,11 +391,34 @@ class _Walk:
                 check_assignment(self._text(child), self.found)
         return node.children
 
-    def _arithmetic(self, _node: Node, _repeats: bool) -> list[Node]:
-        return []
+    def _arithmetic(self, node: Node, _repeats: bool) -> list[Node]:
+        self.evaluated |= names_evaluated(self.source, node)
+        return node.named_children
 
-    def _compound(self, node: Node, _repeats: bool) -> list[Node]:
-        return [] if node.children and node.children[0].type == "((" else node.children
+    def _compound(self, node: Node, repeats: bool) -> list[Node]:
+        return self._arithmetic(node, repeats) if node.children and node.children[0].type == "((" else node.children
+
+    def _counting_loop(self, node: Node, _repeats: bool) -> list[Node]:
+        for child in node.children:
+            if child.type not in {"do_group", "compound_statement"}:
+                self.evaluated |= names_evaluated(self.source, child)
+                for name in assigned_in_numbers(self._text(child)):
+                    check_assignment(name, self.found)
+        return node.named_children
+
+    def _expansion(self, node: Node, _repeats: bool) -> list[Node]:
+        """Subscripts and offsets are arithmetic; `${name:=word}` assigns."""
+        text = self._text(node)
+        if "[" in text or ":" in text:
+            self.evaluated |= names_evaluated(self.source, node)
+        if "=" in text:
+            check_assignment(text[2:].partition("=")[0].rstrip(":"), self.found)
+        return node.children
+
+    def _comparison(self, node: Node, _repeats: bool) -> list[Node]:
+        if compares_numbers(self.source, node):
+            self.evaluated |= names_evaluated(self.source, node)
+        return node.children
 
 
 def _is_alone(statement: Node | None) -> bool:

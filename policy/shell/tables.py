@@ -14,38 +14,64 @@ from policy.names import words
 Grammar = Literal["bash", "posix", "zsh"]
 
 STEERING_VARIABLE = re.compile(
-    r"PATH|IFS|ENV|BASH_.*|PS[0-4]|PROMPT_COMMAND|CDPATH|FPATH|ZDOTDIR|HOME|SHELL|TMOUT|HISTFILE"
-    r"|GLOBIGNORE|EXECIGNORE|OPTIND|POSIXLY_CORRECT|LD_.*|DYLD_.*|GCONV_PATH|LOCPATH|NLSPATH|HOSTALIASES"
-    r"|LOCALDOMAIN|MALLOC_.*|GIT_.*|.*PAGER|.*EDITOR|VISUAL|BROWSER|.*ASKPASS|PYTHON(?!UNBUFFERED$|DONTWRITEBYTECODE$"
-    r"|HASHSEED$|IOENCODING$|UTF8$).*|PYTEST_.*|NODE_(?!ENV$).*|PERL.*|RUBY.*|GEM_.*|BUNDLE_.*|LUA_.*|PHP.*|.*JAVA_.*"
-    r"|CLASSPATH|JDK_.*|MAVEN_.*|GRADLE_.*|LESS.*|MAN.*|TERMINFO.*|TERMCAP|RSYNC_.*|CVS_.*|SSH_.*|SUDO_.*|GREP_.*"
-    r"|MAKE.*|CC|CXX|CPP|LD|AR|AS|.*FLAGS|CARGO_.*|RUST.*|GO[A-Z]*|PIP_.*|UV_.*|NPM_.*|YARN_.*|POETRY_.*"
-    r"|VIRTUAL_ENV|CONDA_.*|DOCKER_.*|KUBECONFIG|AWS_.*|GOOGLE_.*|AZURE_.*|.*_PROXY|SSL_.*|CURL_.*|REQUESTS_.*"
-    r"|UNZIP|ZIPOPT|TAPE|RSH|TAR_RSH|PATCH_GET|GZIP|XZ_OPT|GCC_.*|COMPILER_PATH|CMAKE_.*|AWK.*|XDG_.*|EXINIT|VIMINIT"
-    r"|VIMRUNTIME|OPENSSL_.*"
-    # bash and zsh read these as numbers, and evaluate what they are given
-    r"|S?RANDOM|SECONDS|HISTCMD|LINENO|HISTSIZE|SAVEHIST|HISTFILESIZE|E?[UG]ID|BASHPID|EPOCH.*|TRY_BLOCK_.*|MAILCHECK"
-    r"|.*OPTS|.*_OPTIONS|.*_CONFIG_PATH|.*_PLUGIN_PATH|.*_MODULE.*|.*_PRELOAD|.*_LIBRARY_PATH|.*RC",
-    re.IGNORECASE,
+    # where a shell looks for programs, and what it reads or runs by itself
+    r"PATH|IFS|ENV|BASH_.*|BASHOPTS|SHELLOPTS|PS[0-4]|PROMPT_COMMAND|CDPATH|FPATH|ZDOTDIR|HOME|SHELL|TMOUT|HISTFILE"
+    r"|GLOBIGNORE|EXECIGNORE|OPTIND|POSIXLY_CORRECT|NULLCMD|READNULLCMD|path|fpath|cdpath|module_path|psvar|prompt"
+    # what is loaded into every program
+    r"|LD_.*|DYLD_.*|GCONV_PATH|LOCPATH|NLSPATH|HOSTALIASES|LOCALDOMAIN|MALLOC_.*|GLIBC_TUNABLES"
+    r"|OPENSSL_(?:CONF|ENGINES|MODULES)"
+    # programs that other programs start
+    r"|(?:[A-Z0-9]+_)?(?:PAGER|EDITOR|ASKPASS|BROWSER)|VISUAL|LESS|LESSOPEN|LESSCLOSE|MANROFFOPT|RSYNC_RSH|CVS_RSH|RSH"
+    r"|GIT_(?:SSH.*|EXTERNAL_DIFF|PROXY_COMMAND|CONFIG.*|DIR|COMMON_DIR|WORK_TREE|EXEC_PATH|TEMPLATE_DIR|TRACE.*"
+    r"|ALLOW_PROTOCOL|PROTOCOL_FROM_USER|OBJECT_DIRECTORY|ALTERNATE_OBJECT_DIRECTORIES|ATTR_SOURCE|NAMESPACE)"
+    r"|TAR_OPTIONS|TAR_RSH|TAPE|UNZIP|ZIPOPT|PATCH_GET|WGETRC|RIPGREP_CONFIG_PATH|XDG_CONFIG_(?:HOME|DIRS)|KUBECONFIG"
+    r"|EXINIT|VIMINIT|VIMRUNTIME|MYVIMRC|TERMINFO|TERMINFO_DIRS|TERMCAP|AWKPATH|AWKLIBPATH|GCC_EXEC_PREFIX|COMPILER_PATH"
+    # code for the interpreter of programs that nobody takes for scripts
+    r"|PERL5(?:OPT|LIB|DB)|PERLLIB|PERL5SHELL|RUBY(?:OPT|LIB|SHELL)|PYTHONSTARTUP|PYTHONBREAKPOINT"
+    r"|DOTNET_STARTUP_HOOKS|(?:CORECLR|COR)_(?:ENABLE_PROFILING|PROFILER.*)|_JAVA_OPTIONS|JAVA_TOOL_OPTIONS|JDK_JAVA_OPTIONS"
 )
-"""Variables that decide which program, library, configuration, pager or editor is used, or whose value is evaluated."""
+"""Variables by which a program that is listed starts one that is not: exact names, in their own case."""
+NUMBER_VARIABLE = re.compile(
+    r"S?RANDOM|SECONDS|HISTCMD|LINENO|HISTSIZE|SAVEHIST|HISTFILESIZE|E?[UG]ID|BASHPID|EPOCH[A-Z]*|TRY_BLOCK_[A-Z]*|MAILCHECK"
+)
+"""Variables that bash or zsh take for numbers: what they are given is evaluated."""
 
 RESERVED_WORDS = words(
     "if then elif else fi do done case esac while until for in { } ! [[ function select coproc repeat foreach - always"
 )
 
 POISONING_BUILTINS = words(
-    "eval source . trap alias unalias enable hash bind complete compgen compopt fc history shopt let set "
+    "alias unalias enable hash bind complete compgen compopt fc history shopt let set "
     "disown suspend disable integer float unhash unfunction zstyle autoload "
     "zmodload emulate setopt unsetopt functions zle sched"
 )
-"""Builtins that change what later words mean, or run text."""
+"""Builtins that change what later words mean."""
+RUNS_TEXT = words("eval trap")
+READS_FILES = words("source .")
+HARMLESS_SHOPT = words("-s -u -q -p globstar nullglob failglob inherit_errexit lastpipe nocaseglob nocasematch")
 SAFE_SET = re.compile(r"[-+][efux]+|[-+][efux]*o|pipefail|errexit|nounset|noglob|xtrace")
 NAMING_BUILTINS = words(
     "read mapfile readarray getopts export declare typeset readonly local unset wait vared getln private"
 )
 """Builtins that take names of variables: a name may carry a subscript, and a subscript is evaluated."""
+DECLARING_FLAGS = re.compile(r"-[aAfFglprux]+")
+"""What `declare` and its like may be given: not -n, by which a name stands for another, and not -i, which evaluates."""
+NAMING_FLAGS: dict[str, re.Pattern[str]] = {
+    "read": re.compile(r"-[rsenitudpaN]+[0-9.]*"),
+    **dict.fromkeys(("mapfile", "readarray"), re.compile(r"-[tdnsuO]+[0-9]*")),
+    "unset": re.compile(r"-[vf]"),
+}
 DIRECTORY_BUILTINS = frozenset({"cd", "pushd", "popd", "chdir"})
+BUILTINS_THAT_MATTER = (
+    POISONING_BUILTINS
+    | RUNS_TEXT
+    | READS_FILES
+    | NAMING_BUILTINS
+    | DIRECTORY_BUILTINS
+    | RESERVED_WORDS
+    | words("command builtin exec time env test printf exit return set xargs find sudo timeout")
+)
+"""Names whose meaning the reading of a line rests on: no function may take them."""
 UNREAD_SHELLS = words("fish csh tcsh nu elvish xonsh osh ysh yash")
 """Shells whose language, or whose options, are not read."""
 SHELLS = words("sh bash dash ash zsh ksh mksh rbash") | UNREAD_SHELLS
@@ -110,27 +136,30 @@ RUNNER_FLAGS = words("-y --yes --no --no-install -q --quiet --silent --offline -
 """Options in front of the program that take no value in any of them."""
 
 OPAQUE_STARTERS = words(
-    "rename prename file-rename perl-rename mlr erb escript sage watch parallel ssh flock "
-    "script su runuser pkexec chroot unshare nsenter strace ltrace gdb lldb valgrind "
-    "busybox toybox start-stop-daemon systemd-run screen tmux at batch crontab expect unbuffer entr xvfb-run "
-    "fakeroot firejail bwrap run-parts proot setarch linux32 linux64 prlimit chrt numactl catchsegv "
-    "dbus-run-session sg newgrp perf vi vim nvim view ex ed emacs nano pico less more most lesspipe m4 rlwrap socat nc "
-    "ncat netcat scp sftp rsh osascript open xdg-open launchctl wsl cmd cmd.exe powershell powershell.exe pwsh "
-    "pwsh.exe logsave sudoedit ftp telnet mail mailx mutt run-mailcap xdotool smbclient cpulimit wish tclsh irb "
-    "jrunscript cpan ssh-agent ssh-copy-id sshpass sshfs mosh autossh lftp ncftp chronic ifne pee mispipe zrun lckdo "
-    "vipe vidir setpriv capsh choom uclampset coresched schedtool eatmydata faketime datefudge fakechroot cgexec "
-    "trickle tsocks torsocks torify proxychains proxychains4 gpg-agent dbus-launch startx xinit xterm uxterm urxvt "
-    "rxvt st gnome-terminal konsole alacritty kitty x-terminal-emulator dtach abduco zellij byobu lxc-attach runc "
-    "crun buildah "
-    "ctr crictl flatpak-spawn toolbox distrobox distrobox-enter guix systemd-cat systemd-inhibit systemd-nspawn "
-    "machinectl coredumpctl daemonize daemon run-one solo supervisord runsv chpst setuidgid envdir envuidgid softlimit "
-    "setlock pgrphack fghack tini dumb-init su-exec gosu catatonit execlineb sudo-rs please run0 dzdo pfexec wine "
-    "wine64 box64 mpirun mpiexec srun salloc bsub uftrace heaptrack rr nsys ncu nvprof bear scan-build intercept-build "
-    "compiledb libtool aws-vault chamber op doppler infisical envconsul sops fzf sk i386 x86_64 uname26 runcon reflex "
-    "modd air compiledaemon gow rtx zless zmore bzless bzmore xzless xzmore lzless lzmore pg tig lazygit gitui gitk "
-    "gdb-multiarch nc.openbsd nc.traditional vim.tiny vim.basic vim.nox vim.gtk vim.athena "
-    "vimdiff rvim rview gvim joe jed micro hx unshar radare2 r2 rizin drgn bpftrace rmt"
+    "rename prename file-rename perl-rename mlr erb escript sage watch parallel flock script su runuser pkexec "
+    "chroot unshare nsenter strace ltrace valgrind busybox toybox start-stop-daemon systemd-run screen tmux at "
+    "batch crontab unbuffer entr xvfb-run fakeroot firejail bwrap run-parts proot setarch linux32 linux64 prlimit "
+    "chrt numactl catchsegv dbus-run-session sg newgrp lesspipe rlwrap socat nc ncat netcat rsh launchctl wsl cmd "
+    "cmd.exe logsave sudoedit run-mailcap xdotool cpulimit ssh-agent sshpass sshfs mosh autossh chronic ifne pee "
+    "mispipe zrun lckdo vipe vidir setpriv capsh choom uclampset coresched schedtool eatmydata faketime datefudge "
+    "fakechroot cgexec trickle tsocks torsocks torify proxychains proxychains4 gpg-agent dbus-launch startx xinit "
+    "xterm uxterm urxvt rxvt st gnome-terminal konsole alacritty kitty x-terminal-emulator dtach abduco zellij "
+    "byobu lxc-attach runc crun flatpak-spawn toolbox distrobox distrobox-enter guix systemd-cat systemd-inhibit "
+    "systemd-nspawn machinectl coredumpctl daemonize daemon run-one solo supervisord runsv chpst setuidgid envdir "
+    "envuidgid softlimit setlock pgrphack fghack tini dumb-init su-exec gosu catatonit execlineb sudo-rs please "
+    "run0 dzdo pfexec wine wine64 box64 mpirun mpiexec srun salloc bsub uftrace heaptrack rr nsys ncu nvprof bear "
+    "scan-build intercept-build compiledb libtool aws-vault chamber op doppler infisical envconsul sops fzf sk "
+    "i386 x86_64 uname26 runcon reflex modd air compiledaemon gow rtx gdb-multiarch nc.openbsd nc.traditional hx "
+    "unshar radare2 r2 rizin drgn bpftrace rmt powershell powershell.exe pwsh pwsh.exe gdb lldb perf"
 )
+"""Programs that start another one which stands somewhere in their arguments; it is not looked for."""
+OWN_LANGUAGES = words(
+    "ssh scp sftp vi vim nvim view ex ed emacs nano pico less more most m4 irb wish tclsh osascript open xdg-open "
+    "telnet ftp lftp ncftp mail mailx mutt expect vim.tiny vim.basic vim.nox vim.gtk vim.athena vimdiff rvim "
+    "rview gvim joe jed micro zless zmore bzless bzmore xzless xzmore lzless lzmore pg tig lazygit gitui gitk "
+    "crictl ctr buildah ssh-copy-id smbclient jrunscript cpan"
+)
+"""Programs with commands of their own, or a machine at the other end, that can start anything."""
 
 SAME_PROGRAM: dict[str, str] = {
     "fdfind": "fd", "batcat": "bat", "bsdtar": "tar", "bfs": "find",
@@ -145,7 +174,6 @@ CROSS_TOOL = re.compile(
 """What stands in front of the name of a compiler for another machine."""
 
 RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
-    "sort": re.compile(r"-[A-Za-z0-9]*o.*|-T.*"),
     "shuf": re.compile(r"-[A-Za-z0-9]*o.*"),
     "rg": re.compile(r"--pre(=.*)?|--hostname-bin.*|-[A-Za-z0-9.]*z.*|--search-zip"),
     "bat": re.compile(r"--pager.*|--diff"),
@@ -197,8 +225,8 @@ RISKY_OPTIONS: dict[str, re.Pattern[str]] = {
     "aws": re.compile(r".*(?:credential_process|cli_pager).*"),
     **dict.fromkeys(words("ugrep ug"), re.compile(r"--(?:pag|filter|vi).*")),
     "aria2c": re.compile(r"--on-.*|--conf.*"),
+    "find": re.compile(r"(?!)"),  # an expansion may become -exec
     **dict.fromkeys(words("restic borg rclone"), re.compile(r"--(?:password-c|rsh|remote-path).*|-o.*")),
-    "find": re.compile(r"-delete|-f(?:print|print0|printf|ls)"),
 }
 """Full match of one argument: the option runs something, or writes where no redirection shows it. Long options that
 may be abbreviated are in `LONG_OPTIONS`."""
@@ -212,7 +240,7 @@ RISKY_WORDS: dict[str, frozenset[str]] = {
 """Words without a dash that do the same, wherever they stand."""
 
 LONG_OPTIONS: dict[str, frozenset[str]] = {
-    "sort": words("output compress-program temporary-directory"),
+    "sort": words("compress-program"),
     "shuf": words("output"),
     "tar": words(
         "to-command checkpoint-action use-compress-program rsh-command rmt-command info-script new-volume-script "

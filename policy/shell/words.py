@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Values(Protocol):
+        """What is known of the variables at one place of a line."""
+
+        def value(self, name: str) -> str | None:
+            """What a variable holds, where that is certain."""
+
+        def is_outside(self, name: str) -> bool:
+            """Whether the line has no part in what a variable holds."""
 
 
 class Word(NamedTuple):
@@ -19,6 +31,8 @@ class Word(NamedTuple):
     valid: bool = True
     globs: bool = False
     quoted: bool = False
+    pattern: str | None = None
+    outside: bool = False
 
     @property
     def is_several(self) -> bool:
@@ -27,8 +41,10 @@ class Word(NamedTuple):
 
     @property
     def may_be_option(self) -> bool:
-        """True for an unknown word that could turn out to be an option, or several words."""
-        return self.text is None and (self.splits or not self.prefix or self.prefix.startswith("-"))
+        """True for an unknown word that the line could make an option, or several words."""
+        if self.text is not None or (self.outside and not self.prefix.startswith("-")):
+            return False
+        return self.splits or not self.prefix or self.prefix.startswith("-")
 
 
 UNKNOWN = Word(None, splits=True)
@@ -42,6 +58,10 @@ _ORDINARY = re.compile(r"""(?:[^ \t\n;|&<>()'"\\$`{*?\[]+|\\[^\n])+""")
 """Outside of quotes: characters that stand for themselves wherever they are, and escaped ones."""
 _TILDE_BEHIND = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=(?:[^'\"\\`$]*:)?~")
 """bash expands a tilde behind `NAME=` too, and behind a colon there, wherever such a word stands."""
+_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
+_QUOTES = re.compile(r"[\\'\"$`]")
+_EXPANDING = re.compile(r"[$`*?\[{]")
 _NUMBERS = frozenset({"$!", "$?", "$#", "$$"})
 _ORDINARY_IN_STRING = re.compile(r"""[^"`$\\]+""")
 
@@ -51,8 +71,9 @@ def plain(text: str) -> Word:
     return Word(text, text)
 
 
-def read_word(source: str) -> Word:
-    """Reads one word as bash spells it. Brace, parameter, command and pathname expansion make it unknown."""
+def read_word(source: str, values: Values | None = None) -> Word:
+    """Reads one word as bash spells it. Brace, command and pathname expansion make it unknown, and the expansion of
+    each variable of which `values` does not say what it holds."""
     if _PLAIN.fullmatch(source):
         return Word(source, source)
     special = _special(source)
@@ -72,17 +93,26 @@ def read_word(source: str) -> Word:
             kept.append(source[place + 1 : close])
             place = close + 1
         elif character == '"':
-            place, dynamic = _read_string(source, place + 1, kept)
+            place, dynamic = _read_string(source, place + 1, kept, values)
             if place < 0:
                 return _INVALID
             if dynamic:
-                return Word(None, "".join(kept), splits=_may_split(source), tilde=tilde)
+                outside = _is_outside(source, values)
+                return Word(None, "".join(kept), splits=_may_split(source), tilde=tilde, outside=outside)
         elif character in _UNREADABLE:
             return _INVALID
         else:
+            known = _known(source, place, values) if character == "$" else None
+            if known is not None and _PLAIN.fullmatch(known[0]) and known[0]:
+                kept.append(known[0])
+                place = known[1]
+                continue
             if _is_expansion(source, place):
                 splits = character not in "*?[" or any(mark in source for mark in "$`{")
-                return Word(None, "".join(kept), splits=splits, tilde=tilde, globs=not splits)
+                return Word(
+                    None, "".join(kept), splits=splits, tilde=tilde, globs=not splits, pattern=_pattern(source),
+                    outside=_is_outside(source, values),
+                )  # fmt: skip
             kept.append(character)
             place += 1
     text = "".join(kept)
@@ -100,7 +130,7 @@ def _special(source: str) -> Word | None:
     return None
 
 
-def _read_string(source: str, place: int, kept: list[str]) -> tuple[int, bool]:
+def _read_string(source: str, place: int, kept: list[str], values: Values | None) -> tuple[int, bool]:
     """Reads to the closing quote: the place behind it, and False; or any place and True where something expands."""
     end = len(source)
     while place < end:
@@ -112,6 +142,11 @@ def _read_string(source: str, place: int, kept: list[str]) -> tuple[int, bool]:
         character = source[place]
         if character == '"':
             return place + 1, False
+        known = _known(source, place, values) if character == "$" else None
+        if known is not None:
+            kept.append(known[0])
+            place = known[1]
+            continue
         if character == "`" or (character == "$" and source[place + 1 : place + 2] in _EXPANDS):
             return place, True
         if character == "\\" and place + 1 < end:
@@ -125,6 +160,26 @@ def _read_string(source: str, place: int, kept: list[str]) -> tuple[int, bool]:
         kept.append(character)
         place += 1
     return -1, False
+
+
+def _known(source: str, place: int, values: Values | None) -> tuple[str, int] | None:
+    """What the variable at a dollar holds, and the place behind its name."""
+    found = _VARIABLE.match(source, place) if values is not None else None
+    value = values.value(found[1] or found[2]) if found is not None and values is not None else None
+    return None if found is None or value is None or _CONTROLS.search(value) else (value, found.end())
+
+
+def _is_outside(source: str, values: Values | None) -> bool:
+    """Whether all that expands in a word are variables that the line has no part in."""
+    if values is None:
+        return False
+    names = [one or two for one, two in _VARIABLE.findall(source)]
+    return bool(names) and not _EXPANDING.search(_VARIABLE.sub("", source)) and all(map(values.is_outside, names))
+
+
+def _pattern(source: str) -> str | None:
+    """The word as the pattern that it is, where nothing in it is quoted."""
+    return None if _QUOTES.search(source) else source
 
 
 def _is_expansion(source: str, place: int) -> bool:

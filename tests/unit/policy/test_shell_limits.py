@@ -212,7 +212,7 @@ def test_the_tree_does_not_depend_on_the_blocks_that_the_text_is_read_in(pieces:
 @pytest.mark.parametrize(
     "line",
     [
-        "sort '-o\n/etc/x' a",
+        "sort '--compress-program=evil\n' a",
         "tar cf a '--to-command=evil\n'",
         "git fetch '--upload-pack=evil\n'",
         "git clone 'ext::sh -c evil\n' x",

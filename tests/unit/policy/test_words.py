@@ -119,7 +119,65 @@ def test_a_tilde_at_the_start_is_told(source: str, text: str) -> None:
     ],
 )
 def test_a_word_that_expansion_decides_keeps_what_stands_in_front(source: str, word: Word) -> None:
-    assert read_word(source) == word
+    assert read_word(source)._replace(pattern=None) == word
+
+
+@pytest.mark.parametrize(
+    ("source", "pattern"),
+    [("*", "*"), ("a[b]c", "a[b]c"), ("x{a,b}*", "x{a,b}*"), ("{a,b}", "{a,b}"), ("'a'*", None), ("a\\*b*", None)],
+)
+def test_a_word_that_finds_files_or_has_braces_keeps_its_spelling(source: str, pattern: str | None) -> None:
+    assert read_word(source).pattern == pattern
+
+
+class Around:
+    """Variables of a line: two that it sets, any other from outside."""
+
+    def value(self, name: str) -> str | None:
+        return {"dir": "/w/out", "two": "a b", "control": "a\nb"}.get(name)
+
+    def is_outside(self, name: str) -> bool:
+        return name not in {"dir", "two", "control", "set"}
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("$dir/x", "/w/out/x"),
+        ('"$dir/a b"', "/w/out/a b"),
+        ("${dir}x", "/w/outx"),
+        ('a"${dir}"b', "a/w/outb"),
+        ('"$two"', "a b"),
+        ("$two", None),
+        ('"$control"', None),
+        ("$dirx", None),
+        ("${dir%x}", None),
+        ("$dir*", None),
+        ("'$dir'", "$dir"),
+        ("\\$dir", "$dir"),
+    ],
+)
+def test_a_variable_that_is_known_is_read(source: str, text: str | None) -> None:
+    assert read_word(source, Around()).text == text
+
+
+@pytest.mark.parametrize(
+    ("source", "may_be"),
+    [
+        ("$x", False),
+        ('"$x"', False),
+        ('"$x$y"', False),
+        ("-o$x", True),
+        ("$set", True),
+        ('"$x$set"', True),
+        ("$(ls)", True),
+        ('"$x$(ls)"', True),
+        ("$x*", True),
+        ("$1", True),
+    ],
+)
+def test_a_variable_from_outside_is_no_option_of_the_line(source: str, may_be: bool) -> None:
+    assert read_word(source, Around()).may_be_option == may_be
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""The files that a shell line opens, or hands to a program that changes files, judged as File.Read, Write and Delete.
+
+A redirection is a file access like any other, so it needs the capability. An operand of `rm`, `cp` and their like is
+judged where the bundle has an entry for it; without one the listed program suffices (AH 8.2, 8.4).
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from policy.case import PROCESS_RULE, approval_needed, denied, where
+from policy.commands import Operand, ParsedCommand, Redirection, real_path_of
+from policy.facts import CommandFacts, PathFacts
+from policy.names import CapabilityName as Name
+from policy.paths import is_absolute, key, normalize, process_place
+
+if TYPE_CHECKING:
+    from policy.bundle import Capability
+    from policy.case import Case
+    from policy.decision import Decision
+
+_CAPABILITY = {"read": Name.FILE_READ.value, "write": Name.FILE_WRITE.value, "delete": Name.FILE_DELETE.value}
+_WRITE_IT_OUT = "write the path out, one command for each file if need be, or use a file tool"
+
+
+def line_files(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Decision | None:
+    """A denial of one of them denies the line; an approval that one of them needs is needed for the line."""
+    approval: Decision | None = None
+    anywhere = [Redirection(None, "write"), Redirection(None, "read")] if parsed.unparsed else []
+    files: tuple[Redirection | Operand, ...] = (*parsed.redirections, *anywhere, *parsed.operands)
+    for one in files:
+        answer = _operand(case, facts, one) if isinstance(one, Operand) else _redirection(case, facts, one)
+        if answer is not None and answer.decision == "DENIED":
+            return answer
+        approval = approval or answer
+    return approval
+
+
+def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision | None:
+    capability = _CAPABILITY[one.mode]
+    if one.path is None:
+        return None if case.entry.requires_approval else _somewhere(case, capability)
+    return _judged(case, facts, one, capability, f"redirection ({capability})")
+
+
+def _judged(case: Case, facts: CommandFacts, one: Redirection | Operand, capability: str, what: str) -> Decision | None:
+    spellings = one.spellings(facts.cwd, facts.home)
+    if not spellings:
+        return denied(case.entry.name, where(case.entry), f"{what}: {one.path}, and no home directory is known")
+    approval: Decision | None = None
+    for spelling in spellings:
+        real = real_path_of(facts, spelling)
+        if real is None:
+            reason = f"{what}: {spelling}, and where that leads was not looked up"
+            return denied(case.entry.name, where(case.entry), reason)
+        place = process_place(spelling, case.os) or process_place(real, case.os)
+        if place is not None:
+            reason = f"{what}: {spelling} is in {place}, where each process finds other files"
+            return denied(case.entry.name, f"{PROCESS_RULE}: {place}", reason)
+        answer = case.judge(capability, PathFacts(requested=one.path or "", absolute=spelling, real_path=real))
+        told = answer._replace(capability=case.entry.name, reason=f"{what}: {answer.reason}")
+        if answer.decision == "DENIED":
+            return told
+        approval = approval or (None if answer.allowed else told)
+    return approval
+
+
+def _somewhere(case: Case, capability: str) -> Decision | None:
+    """A redirection whose target nobody knows, or one that a line may have which cannot be read: no path list can be
+    decided for it. Without one it is what the capability is for any file."""
+    entry = case.bundle.capability(capability)
+    if entry is None:
+        reason = f"redirection ({capability}): capability not granted"
+        return denied(case.entry.name, "capabilities", reason)
+    for name, paths in (("blockedPaths", entry.blocked_paths), ("allowedPaths", entry.allowed_paths)):
+        if paths or (name == "allowedPaths" and paths is not None):
+            reason = f"redirection ({capability}): its target is only known when it runs; {_WRITE_IT_OUT}"
+            return denied(case.entry.name, where(entry, name), reason)
+    if not entry.requires_approval:
+        return None
+    asked = approval_needed(entry, "high", (f"{capability} of a file that is only known when it runs",))
+    return asked._replace(capability=case.entry.name)
+
+
+# Operands
+
+
+def _operand(case: Case, facts: CommandFacts, one: Operand) -> Decision | None:
+    capability = _CAPABILITY[one.mode]
+    entry = case.bundle.capability(capability)
+    if entry is None:
+        return None
+    what = f"{one.program} ({capability})"
+    if one.path is None:
+        if entry.allowed_paths is None or case.entry.requires_approval:
+            return None
+        reason = f"{what}: which file it is given is only known when it runs; {_WRITE_IT_OUT}"
+        return denied(case.entry.name, where(entry, "allowedPaths"), reason)
+    answer = _judged(case, facts, one, capability, what)
+    if answer is not None and answer.decision == "DENIED":
+        return answer
+    held = _held(case, facts, one, entry)
+    if held is not None:
+        reason = f"{what}: {one.path} holds {held}, which is blocked; name what is meant instead"
+        return denied(case.entry.name, where(entry, "blockedPaths", held), reason)
+    return answer
+
+
+def _held(case: Case, facts: CommandFacts, one: Operand, entry: Capability) -> str | None:
+    """The blocked place that goes with a directory, or that a glob may find; None where there is none."""
+    if not (one.tree or one.pattern is not None) or one.mode == "read" or not entry.blocked_paths:
+        return None
+    for spelling in one.spellings(facts.cwd, facts.home):
+        for place in dict.fromkeys((spelling, real_path_of(facts, spelling) or spelling)):
+            root = key(normalize(place, case.os), case.os, "wide").rstrip("/")
+            for blocked in entry.blocked_paths:
+                if not is_absolute(blocked, case.os) or "*" in blocked:
+                    continue
+                found = key(normalize(blocked, case.os), case.os, "wide")
+                if found.startswith(root + "/") and _finds(one, found[len(root) + 1 :]):
+                    return blocked
+    return None
+
+
+def _finds(one: Operand, rest: str) -> bool:
+    """Whether an operand reaches a place `rest` below its path."""
+    if one.pattern is None:
+        return one.tree
+    patterns, names = one.pattern.strip("/").casefold().split("/"), rest.split("/")
+    if patterns[0] == "**":
+        return len(patterns) == 1 or any(fnmatchcase(name, patterns[-1]) for name in names)
+    if not one.tree and len(patterns) != len(names):
+        return False
+    return len(patterns) <= len(names) and all(map(_fits, names, patterns))
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """As the shell finds names: a dot in front has to be spelled."""
+    return fnmatchcase(name, pattern) and (not name.startswith(".") or pattern.startswith((".", "[")))

@@ -1,0 +1,304 @@
+"""Which files a program changes that the line names: its operands, for programs whose purpose that is.
+
+Where the bundle has an entry for it, a file that `rm` is given is a File.Delete, one that `cp` makes a File.Write, one
+that it takes a File.Read. What other programs do with their operands is not looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from policy.names import words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from policy.shell.findings import Findings
+    from policy.shell.words import Word
+
+Use = Literal["read", "write", "delete"]
+
+
+class FileUse(NamedTuple):
+    """A file that a program is given. `path` is None where only the run decides it, `tilde` where it starts with an
+    unquoted `~`. For a glob it is the directory in front of the first special character, and `pattern` what follows,
+    `**` where that cannot be said. `tree` where all that is below goes with it."""
+
+    program: str
+    mode: Use
+    path: str | None
+    tilde: bool = False
+    tree: bool = False
+    pattern: str | None = None
+
+
+class _Options(NamedTuple):
+    """How a program's options are read: letters and long names that take the next word; letters and long names that
+    make it go down a tree."""
+
+    valued: str = ""
+    long_valued: frozenset[str] = frozenset()
+    tree: str = ""
+    long_tree: frozenset[str] = frozenset()
+    skips: int = 0
+
+
+class _Given(NamedTuple):
+    """A program's arguments, taken apart."""
+
+    operands: list[Word]
+    values: dict[str, Word]
+    tree: bool
+
+
+_COPY = _Options("tS", words("--target-directory --suffix"), "rRa", words("--recursive --archive"))
+_OPTIONS: dict[str, _Options] = {
+    "rm": _Options(tree="rR", long_tree=words("--recursive")),
+    "rmdir": _Options(),
+    "unlink": _Options(),
+    "mv": _COPY,
+    "cp": _COPY,
+    "ln": _COPY._replace(tree="", long_tree=frozenset()),
+    "install": _Options("tSmog", words("--target-directory --suffix --mode --owner --group")),
+    "chmod": _Options("", words("--reference"), "R", words("--recursive"), skips=1),
+    "chown": _Options("", words("--reference --from"), "Rh", words("--recursive"), skips=1),
+    "chgrp": _Options("", words("--reference"), "Rh", words("--recursive"), skips=1),
+    "tee": _Options(),
+    "touch": _Options("drt", words("--date --reference --time")),
+    "mkdir": _Options("m", words("--mode")),
+    "truncate": _Options("sr", words("--size --reference")),
+    "sort": _Options(
+        "kStTo", words("--key --buffer-size --field-separator --temporary-directory --output --parallel --batch-size")
+    ),
+}
+_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
+_MAX_SPELLED = 64
+_STARTS_OF_FIND = re.compile(r"-|\(|!|\Z")
+_FIND_LEADING = words("-H -L -P")
+_FIND_WRITES = words("-fprint -fprint0 -fprintf -fls")
+_SYMBOLIC = re.compile(r"-[A-Za-z]*s[A-Za-z]*|--sy.*")
+_SED_IN_PLACE = re.compile(r"-[nErsuz]*i.*|--in-place.*")
+
+
+def note_operands(program: str, base: str, args: list[Word], found: Findings) -> None:
+    """Notes the files that a program (`base` is the name that the tables know it by) is given to change."""
+    judge = _JUDGES.get(base)
+    if judge is not None:
+        spelled = [one for word in args for one in _without_braces(word)]
+        for use in judge(base, spelled):
+            found.uses[use._replace(program=program)] = None
+
+
+def _without_braces(word: Word) -> list[Word]:
+    """What `{a,b}` in a word makes of it, where nothing else in it is quoted or expands."""
+    from policy.shell.words import read_word
+
+    texts = [word.pattern or ""]
+    if word.text is not None or "{" not in texts[0]:
+        return [word]
+    while len(texts) <= _MAX_SPELLED and (found := _BRACES.search(texts[0])):
+        texts = [one[: at.start()] + part + one[at.end() :] for one in texts
+                 if (at := _BRACES.search(one)) for part in found[1].split(",")]  # fmt: skip
+    if len(texts) > _MAX_SPELLED or any(set("{}") & set(one) for one in texts):
+        return [word]
+    return [read_word(one) for one in texts]
+
+
+def start_points(args: list[Word]) -> list[Word]:
+    """Where find begins; none stands for the working directory."""
+    starts: list[Word] = []
+    for word in args:
+        if word.text is not None and _STARTS_OF_FIND.match(word.text):
+            if word.text in _FIND_LEADING and not starts:
+                continue
+            break
+        starts.append(word)
+    return starts
+
+
+def found_below(args: list[Word]) -> list[Word]:
+    """What stands for `{}`: one word for each place where find begins, as the glob of what it may find there."""
+    from policy.shell.words import Word
+
+    starts = start_points(args)
+    name = _filter(args)
+    paths = [word.text for word in starts] or ["."]
+    return [
+        Word(None, "" if path is None else path.rstrip("/") + "/", globs=path is not None, splits=path is None,
+             tilde=bool(starts) and starts[place].tilde, pattern=f"{path}/**/{name}")
+        for place, path in enumerate(paths)
+    ]  # fmt: skip
+
+
+def _filter(args: list[Word]) -> str:
+    """The one pattern of names that all that find finds has to fit; `*` where there is none."""
+    texts = [word.text for word in args]
+    if any(text in {"-o", "-or", ",", "!", "-not"} for text in texts):
+        return "*"
+    names = [texts[place + 1] for place, text in enumerate(texts[:-1]) if text in {"-name", "-iname"}]
+    return next((name for name in names if name and "/" not in name), "*")
+
+
+def _taken_apart(base: str, args: list[Word]) -> _Given:
+    options = _OPTIONS[base]
+    operands: list[Word] = []
+    values: dict[str, Word] = {}
+    tree, place = False, 0
+    while place < len(args):
+        word = args[place]
+        text = word.text
+        place += 1
+        if text is None or not text.startswith("-") or text == "-":
+            operands.append(word)
+        elif text == "--":
+            operands += args[place:]
+            break
+        elif text.startswith("--"):
+            name, joined, value = text.partition("=")
+            full = next((one for one in sorted(options.long_valued) if one.startswith(name)), None)
+            tree = tree or any(one.startswith(name) for one in options.long_tree)
+            if full is not None and joined:
+                values[full] = word._replace(text=value, prefix=value)
+            elif full is not None and place < len(args):
+                values[full] = args[place]
+                place += 1
+        else:
+            place += _cluster(text, options, args[place : place + 1], values)
+            tree = tree or any(letter in options.tree for letter in text[1:])
+    return _Given(operands, values, tree)
+
+
+def _cluster(text: str, options: _Options, following: list[Word], values: dict[str, Word]) -> int:
+    """Reads letters up to one that takes a value, joined or the next word. How many words more that took."""
+    from policy.shell.words import plain
+
+    for at, letter in enumerate(text[1:], 1):
+        if letter in options.valued:
+            if text[at + 1 :]:
+                values["-" + letter] = plain(text[at + 1 :])
+                return 0
+            if following:
+                values["-" + letter] = following[0]
+            return 1
+    return 0
+
+
+def _use(mode: Use, word: Word, *, tree: bool = False) -> FileUse:
+    if word.text is not None:
+        return FileUse("", mode, word.text, word.tilde, tree)
+    if not word.globs:
+        return FileUse("", mode, None, tree=tree)
+    directory, slash, _ = word.prefix.rpartition("/")
+    directory += slash
+    if word.pattern is None or not word.pattern.startswith(directory):
+        return FileUse("", mode, directory or ".", word.tilde, tree, "**")
+    return FileUse("", mode, directory or ".", word.tilde, tree, word.pattern[len(directory) :])
+
+
+def _deleting(base: str, args: list[Word]) -> list[FileUse]:
+    given = _taken_apart(base, args)
+    return [_use("delete", word, tree=given.tree) for word in given.operands]
+
+
+def _moving(base: str, args: list[Word]) -> list[FileUse]:
+    given = _taken_apart(base, args)
+    sources, target = given.operands, given.values.get("-t") or given.values.get("--target-directory")
+    if target is None and (base != "ln" or len(sources) > 1):
+        sources, target = sources[:-1], sources[-1] if sources else None
+    if base == "ln" and target is not None and any(_SYMBOLIC.fullmatch(word.text or "") for word in args):
+        sources = [_seen_from(target, word) for word in sources]
+    uses = [_use("read", word, tree=given.tree or base == "mv") for word in sources]
+    if base == "mv":
+        uses += [_use("delete", word, tree=True) for word in sources]
+    if target is None:
+        return uses
+    uses.append(_use("write", target))
+    # Into a directory each goes by its own name; what a glob finds, and what is in `from/.`, by names unknown.
+    for word in sources:
+        spelled = word.pattern if word.text is None else word.text
+        name = "**" if spelled is None else spelled.rstrip("/").rpartition("/")[2]
+        if target.text and word.text is not None and name not in {"", ".", ".."}:
+            uses.append(FileUse("", "write", f"{target.text.rstrip('/')}/{name}", target.tilde))
+        elif target.text and (word.text is None or given.tree):
+            pattern = name if word.text is None else "**"
+            uses.append(FileUse("", "write", target.text, target.tilde, given.tree, pattern))
+    return uses
+
+
+def _seen_from(link: Word, target: Word) -> Word:
+    """A symbolic link's relative target is read from the directory of the link."""
+    if target.text is None or link.text is None or target.text.startswith("/") or target.tilde:
+        return target
+    path = link.text.rpartition("/")[0]
+    joined = f"{path}/{target.text}" if path else target.text
+    return target._replace(text=joined, prefix=joined, tilde=link.tilde)
+
+
+def _writing(base: str, args: list[Word]) -> list[FileUse]:
+    given = _taken_apart(base, args)
+    skips = _OPTIONS[base].skips if "--reference" not in given.values else 0
+    return [_use("write", word, tree=given.tree) for word in given.operands[skips:]]
+
+
+def _making(base: str, args: list[Word]) -> list[FileUse]:
+    if any(word.text in {"-d", "--directory"} for word in args):
+        return _writing(base, args)
+    return _moving(base, args)
+
+
+def _sort(base: str, args: list[Word]) -> list[FileUse]:
+    given = _taken_apart(base, args)
+    named = [given.values[name] for name in ("-o", "--output") if name in given.values]
+    return [_use("write", word) for word in named]
+
+
+def _dd(_base: str, args: list[Word]) -> list[FileUse]:
+    uses = []
+    for word in args:
+        name, assigns, value = (word.text if word.text is not None else word.prefix).partition("=")
+        if assigns and name in {"of", "if"}:
+            path = None if word.text is None else value
+            uses.append(FileUse("", "write" if name == "of" else "read", path))
+    return uses
+
+
+def _sed(_base: str, args: list[Word]) -> list[FileUse]:
+    if not any(word.text is not None and _SED_IN_PLACE.fullmatch(word.text) for word in args):
+        return []
+    operands: list[Word] = []
+    has_script, takes_next = False, False
+    for word in args:
+        text = word.text
+        if takes_next:
+            takes_next = False
+        elif text is not None and text.startswith("-"):
+            is_script = re.fullmatch(r"-[nErsuz]*[ef].*|--(?:expression|file)(?:=.*)?", text) is not None
+            has_script = has_script or is_script
+            takes_next = is_script and re.fullmatch(r"-[nErsuz]*[ef]|--(?:expression|file)", text) is not None
+        elif text != "":
+            operands.append(word)
+    return [_use("write", word) for word in operands[0 if has_script else 1 :]]
+
+
+def _find(_base: str, args: list[Word]) -> list[FileUse]:
+    uses: list[FileUse] = []
+    texts = [word.text for word in args]
+    if "-delete" in texts:
+        uses += [_use("delete", word, tree=True) for word in found_below(args)]
+    for place, text in enumerate(texts):
+        if text in _FIND_WRITES and place + 1 < len(args):
+            uses.append(_use("write", args[place + 1]))
+    return uses
+
+
+_JUDGES: dict[str, Callable[[str, list[Word]], list[FileUse]]] = {
+    **dict.fromkeys(("rm", "rmdir", "unlink"), _deleting),
+    **dict.fromkeys(("mv", "cp", "ln"), _moving),
+    **dict.fromkeys(("chmod", "chown", "chgrp", "tee", "touch", "mkdir", "truncate"), _writing),
+    "install": _making,
+    "sort": _sort,
+    "dd": _dd,
+    "sed": _sed,
+    "find": _find,
+}

@@ -1,0 +1,310 @@
+"""What a line's own variables and functions are, where that can be said without running it.
+
+A variable is known behind an assignment that nothing can skip and nothing can change: the only one of its name, a
+statement of its own, in the sequence in which it is used. One that the line never sets is what the command's
+environment says. A function is known in the same way, and a call of one starts what its body shows.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from policy.names import words
+from policy.shell.tables import NAMING_BUILTINS
+from policy.shell.words import read_word
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from tree_sitter import Node
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_READ = re.compile(r"\$\{?#?([A-Za-z_][A-Za-z0-9_]*)")
+_ASSIGNED_IN_NUMBERS = re.compile(
+    r"([A-Za-z_][A-Za-z0-9_]*)\s*(?:\[[^\]]*\]\s*)?(?:\+\+|--|(?:<<|>>|[-+*/%&|^])?=(?!=))"
+    r"|(?:\+\+|--)\s*([A-Za-z_][A-Za-z0-9_]*)"
+)
+_ASSIGNED_BY_DEFAULT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*):?=")
+_NUMBER = re.compile(r"-?[0-9]+|\$\(\([^$`'\"]*\)\)|\$\{#[A-Za-z0-9_@*\[\]]+\}|\$[#?]|\{[0-9]+\.\.[0-9]+\}")
+_SETS_ANY = words("eval source . trap let")
+_PASSES_ON = words("command builtin")
+_FOUND_FILES = re.compile(r"(?!-)[A-Za-z0-9_./-]*\*[A-Za-z0-9_./*-]*")
+"""A pattern of file names, as a loop may go over."""
+_RUNS_TEXT = words("eval trap")
+_SETS_BEHIND = {"printf": "-v", "wait": "-p"}
+"""Builtins that set a variable only behind an option."""
+_OWN_OF_SHELLS = re.compile(
+    r"BASH.*|RANDOM|SRANDOM|SECONDS|LINENO|EPOCH.*|_|PWD|OLDPWD|PPID|UID|EUID|GROUPS|DIRSTACK|FUNCNAME|HISTCMD|OPT.*"
+    r"|REPLY|MAPFILE|COPROC|PIPESTATUS|SHLVL|IFS|HOST.*|OSTYPE|MACHTYPE|PS[0-9]|COLUMNS|LINES"
+)
+"""Variables that the shell sets itself, whatever its environment says."""
+_SEQUENCES = words("program compound_statement do_group subshell command_substitution case_item")
+_NOT_BEHIND = words("elif_clause else_clause")
+
+
+class Here(NamedTuple):
+    """The variables of a line as they are at one byte of its text."""
+
+    variables: Variables
+    place: int
+
+    def value(self, name: str) -> str | None:
+        """What a variable holds; None where that is not certain."""
+        return self.variables.value(name, self.place)
+
+    def is_outside(self, name: str) -> bool:
+        """Whether the line has no part in what a variable holds."""
+        return self.variables.is_outside(name)
+
+
+class _Known(NamedTuple):
+    """What holds from byte `begin` on and before `end`."""
+
+    value: str
+    begin: int
+    end: int
+
+
+def names_read(command: str) -> frozenset[str]:
+    """The names of variables that a line may read: these of the environment are facts about it."""
+    return frozenset(_READ.findall(command)) if "$" in command else frozenset()
+
+
+def assigned_in_numbers(text: str) -> list[str]:
+    """The names of variables that an arithmetic expression sets."""
+    return [one or two for one, two in _ASSIGNED_IN_NUMBERS.findall(text)]
+
+
+class Variables:
+    """Of one line: `value` and `is_function` at a place of its text, and what arithmetic may trust."""
+
+    def __init__(self, source: bytes, root: Node, environment: Mapping[str, str] | None) -> None:
+        """`environment` is what is known of it, None where what stands around the text may have set any variable."""
+        self._source = source
+        self._environment = environment or {}
+        self._is_whole = environment is not None
+        self._sites: dict[str, int] = {}
+        self._no_numbers: set[str] = set()
+        self._known: dict[str, _Known] = {}
+        self._functions: dict[str, list[_Known]] = {}
+        self._found: set[str] = set()
+        self._unset: set[str] = set()
+        self._anything = False
+        self.defines_functions = False
+        if b"=" in source or b"()" in source or b"function" in source or environment:
+            self._gather(root)
+
+    def value(self, name: str, place: int) -> str | None:
+        """What a variable holds at a byte of the text; None where that is not certain."""
+        if self._anything:
+            return None
+        known = self._known.get(name)
+        if known is not None:
+            return known.value if self._sites.get(name) == 1 and known.begin <= place < known.end else None
+        if name in self._sites or _OWN_OF_SHELLS.fullmatch(name):
+            return None
+        return self._environment.get(name)
+
+    def is_outside(self, name: str) -> bool:
+        """Whether the line has no part in what a variable holds: it comes from the environment, or is the name of a
+        file that a loop's pattern finds."""
+        if self._anything or _OWN_OF_SHELLS.fullmatch(name):
+            return False
+        return name in self._found or (self._is_whole and name not in self._sites)
+
+    def is_function(self, name: str | None, place: int) -> bool:
+        """Whether a word in the place of a program calls a function that the line has certainly defined before."""
+        return name in self._functions and any(one.begin <= place < one.end for one in self._functions[name])
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """The names of all functions that the line defines."""
+        return frozenset(self._functions)
+
+    def is_number(self, name: str) -> bool:
+        """Whether the line itself gives a variable nothing but numbers."""
+        return not self._anything and name not in self._no_numbers
+
+    # What sets them
+
+    def _gather(self, root: Node) -> None:
+        candidates: list[tuple[Node, str, Node | None]] = []
+        handlers: dict[str, Callable[[Node], None]] = {
+            "variable_assignment": lambda node: self._assignment(node, candidates),
+            "command": self._command,
+            "declaration_command": lambda node: self._named(node.children[1:]),
+            "unset_command": self._forgets,
+            "for_statement": self._loop,
+            "function_definition": self._function,
+            "expansion": self._default,
+            "file_redirect": self._descriptor,
+            **dict.fromkeys(("arithmetic_expansion", "c_style_for_statement", "compound_statement"), self._numbers),
+        }
+        for node in _all(root):
+            handler = handlers.get(node.type)
+            if handler is not None:
+                handler(node)
+        for node, name, value in candidates:
+            if self._sites[name] == 1:
+                self._learn(node, name, value)
+        for name in self._unset:
+            self._functions.pop(name, None)
+
+    def _numbers(self, node: Node) -> None:
+        if node.type != "compound_statement" or node.children[0].type == "((":
+            for name in assigned_in_numbers(self._text(node)):
+                self._set(name, is_number=True)
+
+    def _default(self, node: Node) -> None:
+        for name in _ASSIGNED_BY_DEFAULT.findall(self._text(node)):
+            self._set(name)
+
+    def _descriptor(self, node: Node) -> None:
+        """`{name}>` sets a variable."""
+        if node.start_byte and self._source[node.start_byte - 1] == ord("}"):
+            self._anything = True
+
+    def _forgets(self, node: Node) -> None:
+        self._named(node.children[1:])
+        self._unset.update(map(self._text, node.children[1:]))
+        if self._anything:
+            self._unset.update(self._functions)
+
+    def _text(self, node: Node) -> str:
+        return self._source[node.start_byte : node.end_byte].decode()
+
+    def _set(self, name: str, *, is_number: bool = False) -> None:
+        if name in self._sites:
+            self._found.discard(name)
+        self._sites[name] = self._sites.get(name, 0) + 1
+        if not is_number:
+            self._no_numbers.add(name)
+
+    def _assignment(self, node: Node, candidates: list[tuple[Node, str, Node | None]]) -> None:
+        target, value = node.children[0], node.child_by_field_name("value")
+        name = _NAME.match(self._text(target))
+        if name is None:
+            self._anything = True
+            return
+        is_number = value is not None and _NUMBER.fullmatch(self._text(value)) is not None
+        self._set(name[0], is_number=is_number)
+        parent = node.parent
+        is_plain = target.type == "variable_name" and len(node.children) in {2, 3} and node.children[1].type == "="
+        exported = (
+            parent is not None
+            and parent.type == "declaration_command"
+            and parent.children[0].type in {"export", "readonly"}
+            and all(one.type in {"variable_assignment", "export", "readonly"} for one in parent.children)
+        )
+        is_statement = parent is not None and parent.type not in {"command", "declaration_command"}
+        if is_plain and (is_statement or exported):
+            candidates.append((node, name[0], value))
+        else:
+            self._sites[name[0]] += 1
+
+    def _learn(self, node: Node, name: str, value: Node | None) -> None:
+        if value is None:
+            text: str | None = ""
+        else:
+            word = read_word(self._text(value), Here(self, node.start_byte))
+            text = None if word.tilde or not word.valid else word.text
+            if value.type in {"array", "subscript"} or b"~" in self._source[node.start_byte : node.end_byte]:
+                text = None
+        if text is not None:
+            self._known[name] = _Known(text, node.end_byte, _holds_until(node))
+
+    def _command(self, node: Node) -> None:
+        name_node = node.child_by_field_name("name")
+        name = read_word(self._text(name_node)).text if name_node is not None else None
+        if name is None:
+            return
+        rest = [one for one in node.children if one != name_node and one.type != "variable_assignment"]
+        while name in _PASSES_ON and rest:
+            name = read_word(self._text(rest.pop(0))).text
+        if name in _SETS_ANY:
+            self._anything = True
+            if name in _RUNS_TEXT and b"unset" in self._source:
+                self._unset.update(self._functions)
+        elif name in _SETS_BEHIND:
+            first = read_word(self._text(rest[0])).prefix if rest else ""
+            if first.startswith(_SETS_BEHIND[name]):
+                self._named(rest, first.removeprefix(_SETS_BEHIND[name]))
+        elif name in NAMING_BUILTINS:
+            self._named(rest)
+
+    def _named(self, nodes: list[Node], joined: str = "") -> None:
+        """Each word that may be the name of a variable: what it becomes is not known."""
+        for text in [joined, *(read_word(self._text(one)).text for one in nodes if one.type != "variable_assignment")]:
+            if text is None:
+                self._anything = True
+                return
+            name = _NAME.match(text)
+            if name is not None:
+                self._set(name[0])
+                self._sites[name[0]] += 1
+
+    def _loop(self, node: Node) -> None:
+        for child in node.children:
+            if child.type == "variable_name":
+                values = node.children_by_field_name("value")
+                name, texts = self._text(child), [self._text(one) for one in values]
+                is_found = name not in self._sites and bool(texts) and all(map(_FOUND_FILES.fullmatch, texts))
+                self._set(name, is_number=all(_NUMBER.fullmatch(text) for text in texts))
+                self._sites[name] += 1
+                if is_found:
+                    self._found.add(name)
+
+    def _function(self, node: Node) -> None:
+        self.defines_functions = True
+        name = node.child_by_field_name("name")
+        if name is not None:
+            known = _Known("", node.end_byte, _holds_until(node))
+            self._functions.setdefault(self._text(name), []).append(known)
+
+
+def _all(root: Node) -> Iterator[Node]:
+    """Every node, in the order of the text."""
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        yield node
+        pending.extend(reversed(node.children))
+
+
+def _holds_until(statement: Node) -> int:
+    """The byte up to which what follows runs only after `statement` has run, in the same shell."""
+    one = statement
+    while True:
+        parent = one.parent
+        follower = one.next_sibling
+        if parent is None or (follower is not None and follower.type == "&"):
+            return one.end_byte
+        kind = parent.type
+        if kind in _SEQUENCES:
+            return parent.end_byte
+        if kind == "if_statement" or kind in _NOT_BEHIND:
+            return next((child.start_byte for child in parent.children if child.type in _NOT_BEHIND), parent.end_byte)
+        if kind == "list" and len(parent.children) == 3:
+            if parent.children[0] == one:
+                one = parent
+                continue
+            return _chain_end(parent) if parent.children[1].type == "&&" else statement.end_byte
+        if kind not in {"variable_assignments", "declaration_command"}:
+            return statement.end_byte
+        one = parent
+
+
+def _chain_end(last: Node) -> int:
+    """The end of the `&&` chain of which `last` is the part that has just succeeded."""
+    while True:
+        parent = last.parent
+        if (
+            parent is None
+            or parent.type != "list"
+            or len(parent.children) != 3
+            or parent.children[0] != last
+            or parent.children[1].type != "&&"
+        ):
+            return last.end_byte
+        last = parent
