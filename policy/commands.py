@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from policy.facts import CommandFacts, ShellName
-    from policy.shell.findings import Opaque, Script
+    from policy.shell.findings import Opaque
     from policy.shell.tables import Grammar
 
 MAX_COMMANDS = 4_000
@@ -57,6 +57,8 @@ class Redirection:
     path: str | None
     mode: Literal["read", "write"]
     directories: tuple[str, ...] = ("",)
+    pattern: str | None = None
+    """Where the path is a directory: what it is that a loop has found there."""
 
     def spellings(self, cwd: str, home: str | None) -> tuple[str, ...]:
         """Every absolute path it may mean, `..` and links left in for the file system to resolve."""
@@ -173,18 +175,20 @@ class _Reader:
         self.operands: list[Operand] = []
         self.commands: list[SimpleCommand] = []
         self.directories: tuple[str, ...] = ("",)
-        self.lost = self.moves = self.postponed = False
+        self.lost_from: tuple[int, int] | None = None
+        self.moves = self.postponed = False
         self.spelled = 0
 
     def result(self) -> ParsedCommand:
         redirections, operands = tuple(self.redirections), tuple(self.operands)
         # What functions and traps run, they run in any of the directories that the line goes to.
-        self.lost = self.lost or (self.moves and (self.postponed or bool(self.found.functions)))
-        if self.lost and any(not _is_fixed(one.path) for one in redirections):
+        if self.moves and (self.postponed or self.found.functions):
+            self.lost_from = (0, 0)
+        lost, lost_operands = self.lost_from or (len(redirections), len(operands))
+        if any(not _is_fixed(one.path) for one in redirections[lost:]):
             self.found.doubt("a relative redirection after a change of directory that is not followed")
-            redirections = tuple(one if _is_fixed(one.path) else replace(one, path=None) for one in redirections)
-        if self.lost:
-            operands = tuple(one if _is_fixed(one.path) else replace(one, path=None) for one in operands)
+        redirections = (*redirections[:lost], *map(_unless_fixed, redirections[lost:]))
+        operands = (*operands[:lost_operands], *map(_unless_fixed, operands[lost_operands:]))
         found = self.found
         if len(found.commands) > MAX_COMMANDS:
             found.give_up(f"the line has more than {MAX_COMMANDS} commands")
@@ -210,9 +214,17 @@ class _Reader:
         else:
             split(text, shell, self.found)
 
-    def read(self, text: str, grammar: Grammar, depth: int, functions: frozenset[str] = frozenset()) -> None:
+    def read(
+        self,
+        text: str,
+        grammar: Grammar,
+        depth: int,
+        functions: frozenset[str] = frozenset(),
+        *,
+        repeats: bool = False,
+    ) -> None:
         """Reads the line (`depth` 0), or one that it hands to a shell; `functions` are those of a text around it that
-        the same shell runs."""
+        the same shell runs; `repeats` for a text in a loop."""
         from policy.shell.programs import unravel
         from policy.shell.syntax import Command, scan
         from policy.shell.zsh import note_zsh_arguments, note_zsh_differences
@@ -238,7 +250,7 @@ class _Reader:
             self._note_operands()
             for name, arguments in found.commands[first:]:
                 self.commands.append(SimpleCommand(name, arguments, self._seen_from(name)))
-                self._directory(name, arguments, event.repeats)
+                self._directory(name, arguments, repeats or event.repeats)
                 if grammar == "zsh":
                     note_zsh_arguments(name, arguments, found)
             scripts, found.scripts = found.scripts, []
@@ -246,14 +258,10 @@ class _Reader:
                 if depth >= _MAX_INNER_SHELLS:
                     found.give_up("shells inside shells")
                 else:
-                    self._read_inner(script, grammar, depth, functions)
-
-    def _read_inner(self, script: Script, grammar: Grammar, depth: int, functions: frozenset[str]) -> None:
-        """What the same shell runs later (a trap) may find it in any of the line's directories."""
-        own = self.found.functions | functions if script.is_own else frozenset()
-        self.postponed = self.postponed or script.is_own
-        self.read(script.text, script.grammar, depth + 1, own)
-        self.found.grammar = grammar
+                    own = found.functions | functions if script.knows_functions else frozenset()
+                    self.postponed = self.postponed or script.is_postponed
+                    self.read(script.text, script.grammar, depth + 1, own, repeats=repeats or event.repeats)
+                    found.grammar = grammar
 
     def _seen_from(self, program: str | None) -> tuple[str, ...]:
         return self.directories if program is not None and "/" in program and program[0] not in "/~" else ("",)
@@ -287,6 +295,11 @@ class _Reader:
             return
         if operator not in {">", ">>", ">|", "&>", "&>>", ">&", "<"}:
             self.found.doubt(f"a redirection that is not followed: {operator}")
+        pattern: str | None = None
+        if text is None and target.outside and target.pattern is not None and not target.tilde:
+            from policy.shell.operands import split_pattern
+
+            text, pattern = split_pattern(target.pattern)
         if text is None:
             self.found.doubt("a redirection to an expansion")
         elif text.startswith("~") and not target.tilde:
@@ -300,7 +313,7 @@ class _Reader:
             return
         if not self._count(text):
             return
-        self.redirections.append(Redirection(text, "read" if operator == "<" else "write", self.directories))
+        self.redirections.append(Redirection(text, "read" if operator == "<" else "write", self.directories, pattern))
 
     def _directory(self, name: str | None, arguments: tuple[str | None, ...], repeats: bool) -> None:
         """Follows `cd` as far as every outcome can be listed."""
@@ -313,7 +326,8 @@ class _Reader:
         target = "~" if not words else words[0]
         moved = None if repeats or name not in {"cd", "chdir"} or len(words) > 1 else self._moved(target)
         if moved is None or len(moved) > _MAX_DIRECTORIES:
-            self.lost = True
+            here = (0, 0) if repeats else (len(self.redirections), len(self.operands))
+            self.lost_from = min(self.lost_from or here, here)
             return
         self.directories = moved
 
@@ -328,6 +342,14 @@ class _Reader:
         if any(len(path) > _MAX_PATH for path in joined):
             return None
         return tuple(dict.fromkeys((*self.directories, *joined)))
+
+
+_File = TypeVar("_File", Redirection, Operand)
+
+
+def _unless_fixed(one: _File) -> _File:
+    """A file whose directory nobody knows, for one that is not named from the root or from home."""
+    return one if _is_fixed(one.path) else replace(one, path=None)
 
 
 def _is_fixed(path: str | None) -> bool:

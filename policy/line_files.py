@@ -41,7 +41,13 @@ def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision 
     capability = _CAPABILITY[one.mode]
     if one.path is None:
         return None if case.entry.requires_approval else _somewhere(case, capability)
-    return _judged(case, facts, one, capability, f"redirection ({capability})")
+    what = f"redirection ({capability})"
+    answer = _judged(case, facts, one, capability, what)
+    entry = case.bundle.capability(capability)
+    if entry is None or one.pattern is None or (answer is not None and answer.decision == "DENIED"):
+        return answer
+    found = Operand("", one.path, one.mode, one.directories, pattern=one.pattern)
+    return _held(case, facts, found, entry, what) or answer
 
 
 def _judged(case: Case, facts: CommandFacts, one: Redirection | Operand, capability: str, what: str) -> Decision | None:
@@ -100,14 +106,19 @@ def _operand(case: Case, facts: CommandFacts, one: Operand) -> Decision | None:
     answer = _judged(case, facts, one, capability, what)
     if answer is not None and answer.decision == "DENIED":
         return answer
-    held = _held(case, facts, one, entry)
-    if held is not None:
-        reason = f"{what}: {one.path} holds {held}, which is blocked; name what is meant instead"
-        return denied(case.entry.name, where(entry, "blockedPaths", held), reason)
-    return answer
+    return _held(case, facts, one, entry, what) or answer
 
 
-def _held(case: Case, facts: CommandFacts, one: Operand, entry: Capability) -> str | None:
+def _held(case: Case, facts: CommandFacts, one: Operand, entry: Capability, what: str) -> Decision | None:
+    """Denies a directory that holds a blocked place, and a glob that may find one."""
+    held = _place_held(case, facts, one, entry)
+    if held is None:
+        return None
+    reason = f"{what}: {one.path} holds {held}, which is blocked; name what is meant instead"
+    return denied(case.entry.name, where(entry, "blockedPaths", held), reason)
+
+
+def _place_held(case: Case, facts: CommandFacts, one: Operand, entry: Capability) -> str | None:
     """The blocked place that goes with a directory, or that a glob may find; None where there is none."""
     if not (one.tree or one.pattern is not None) or one.mode == "read" or not entry.blocked_paths:
         return None

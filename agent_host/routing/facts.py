@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,12 +25,13 @@ class Surroundings(NamedTuple):
     home: str | None
     os_family: OsFamily
     shell: ShellName
-    environment: Mapping[str, str] = {}
-    """What a command is given for its environment, without what looks secret."""
+    environment: Mapping[str, str] | None = None
+    """What a command is given for its environment; None where nobody says."""
 
 
 _PROC = "/proc"
 _MAX_FOLLOWED = 400
+_MAY_BE_SECRET = re.compile(r"[^\s/.:-]{12}")
 
 
 class UnusableArguments(Exception):
@@ -133,7 +135,6 @@ def _real_outside_of(path: str, workspace: str) -> str:
 def _command(_: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surroundings) -> CommandFacts:
     # The grammar is imported with the first command, not with the program.
     from policy.commands import parsed_line, referenced_paths
-    from policy.shell.variables import names_read
 
     asked = arguments.get("cwd") or where.workspace
     if not isinstance(asked, str):
@@ -141,10 +142,29 @@ def _command(_: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surr
     if "\0" in asked:
         raise UnusableArguments("argument 'cwd' must not contain a null byte")
     cwd = os.path.realpath(normalize(asked, where.os_family, where.workspace, where.home))
-    read = {name: where.environment[name] for name in names_read(subject) if name in where.environment}
-    facts = CommandFacts(subject, cwd, where.shell, where.home, environment=read)
+    facts = CommandFacts(subject, cwd, where.shell, where.home, environment=read_from(where.environment, subject))
     paths = referenced_paths(parsed_line(facts), cwd, where.home)
     return facts._replace(real_paths={path: _real_for_child(path) for path in paths})
+
+
+def read_from(environment: Mapping[str, str] | None, command: str) -> dict[str, str]:
+    """What the variables hold that a line reads; one that is not set holds nothing. A value that looks secret is
+    left out."""
+    if environment is None or "$" not in command:
+        return {}
+    from policy.shell.variables import names_read
+
+    read = {name: environment.get(name, "") for name in names_read(command)}
+    return {name: value for name, value in read.items() if not _is_secret(name, value)}
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if not _MAY_BE_SECRET.search(value):
+        return False
+    from policy.redaction import Redaction
+
+    text = f"{name}={value}"
+    return Redaction((), key=lambda: b"", detectors=True).text(text) != text
 
 
 def _real_for_child(path: str) -> str:

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.routing.capabilities import TOOLS, UPLOAD_ARTIFACT
-from agent_host.routing.facts import Surroundings, UnusableArguments, gather
+from agent_host.routing.facts import Surroundings, UnusableArguments, gather, read_from
 from policy.case import denied
 from policy.check import check_tool
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
@@ -122,14 +122,12 @@ def _facts(row: ToolRow, case: TrialCase, here: Surroundings) -> ActionFacts:
 def _command_facts(case: TrialCase, subject: str, stated: StatedFacts, there: Surroundings) -> CommandFacts:
     """A file that the line redirects to or from leads where the case says, else where its spelling says."""
     from policy.commands import parsed_line, referenced_paths
-    from policy.shell.variables import names_read
 
     asked = case.arguments.get("cwd") or there.workspace
     if not isinstance(asked, str):
         raise UnusableArguments("argument 'cwd' must be a string")
     cwd = normalize(asked, there.os_family, there.workspace, there.home)
-    read = {name: there.environment[name] for name in names_read(subject) if name in there.environment}
-    facts = CommandFacts(subject, cwd, there.shell, there.home, environment=read)
+    facts = CommandFacts(subject, cwd, there.shell, there.home, environment=read_from(there.environment, subject))
     spellings = referenced_paths(parsed_line(facts), cwd, there.home)
     return facts._replace(real_paths={path: stated.real_path or normalize(path, there.os_family) for path in spellings})
 
@@ -160,7 +158,7 @@ def _place(case: TrialCase, here: Surroundings) -> Surroundings:
     workspace = case.cwd or (here.workspace if native else "C:\\" if system == "windows" else "/")
     if native and case.facts is None:
         workspace = os.path.realpath(workspace)
-    environment = case.env if case.env is not None else here.environment if native and case.facts is None else {}
+    environment = case.env if case.env is not None else here.environment if native and case.facts is None else None
     return Surroundings(workspace, case.home or (here.home if native else None), system, shell, environment)
 
 

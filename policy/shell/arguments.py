@@ -71,7 +71,9 @@ def _options(base: str, args: list[Word], found: Findings) -> None:
         if text is not None and base == "tar" and place == 0 and not text.startswith("-"):
             text = "-" + text
         if text is None:
-            becomes = any(one.startswith(word.prefix) for one in starting)
+            if base in STARTERS:
+                continue  # who lists it consents to what it starts
+            becomes = bool(word.prefix or not word.outside) and any(one.startswith(word.prefix) for one in starting)
             if word.may_be_option or becomes or risky.fullmatch(_one_line(word.prefix)):
                 found.doubt(f"{base} is given an expansion that may become an option")
         elif text in starting or risky.fullmatch(_one_line(text)) or may_mean(text, names, whole):
@@ -155,7 +157,8 @@ def _naming(base: str, args: list[Word], found: Findings) -> None:
 
 
 def _test(base: str, args: list[Word], found: Findings) -> None:
-    if any(word.text in {"-v", "-R"} or word.splits or (word.globs and not word.prefix) for word in args):
+    open_ended = any((one.splits and not one.outside) or (one.globs and not one.prefix) for one in args)
+    if open_ended or any(word.text in {"-v", "-R"} for word in args):
         found.doubt(f"{base} is given a name to evaluate, or words that are split")
     elif any(one.text is None and (two.text is None or "[" in two.text) for one, two in pairwise(args)):
         found.doubt(f"{base} is given an expansion that may be an operator, and a subscript")

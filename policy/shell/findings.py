@@ -28,11 +28,13 @@ class Opaque(NamedTuple):
 
 
 class Script(NamedTuple):
-    """Shell text that a command of the line runs; `is_own` where the shell of the line itself runs it (eval, trap)."""
+    """Shell text that a command of the line runs; `is_postponed` where the shell of the line itself runs it later, and
+    `knows_functions` where it has the line's functions then."""
 
     grammar: Grammar
     text: str
-    is_own: bool = False
+    is_postponed: bool = False
+    knows_functions: bool = False
 
 
 class Findings:

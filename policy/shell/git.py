@@ -26,6 +26,12 @@ _SUBCOMMANDS = words(
     "update-index version whatchanged worktree"
 )
 """Subcommands of git's own, which no alias can replace."""
+_NAMES_NO_PROGRAM = words(
+    "add annotate blame branch cat-file check-ignore checkout clean commit count-objects describe for-each-ref fsck gc "
+    "hash-object ls-files ls-tree merge-base mv name-rev prune reflog reset restore rev-list rev-parse rm shortlog "
+    "show-ref status switch symbolic-ref tag update-index"
+)
+"""Subcommands without an option that names a program or a file to write."""
 _MESSAGE_FOLLOWS = words("commit merge notes stash tag")
 """Subcommands whose `-m` takes the next word; elsewhere it may be a flag."""
 _STASH_SHOWS = words("show list")
@@ -141,11 +147,11 @@ def _arguments(subcommand: str, args: list[Word], found: Findings) -> None:
         ended = ended or text in {"--", "--end-of-options"}
         if ended or (place and not word.is_several and _is_message(subcommand, args, place)):
             continue
-        if word.may_be_option:
+        if word.may_be_option and subcommand not in _NAMES_NO_PROGRAM:
             found.doubt("git is given an expansion that may become an option")
         elif text == "--help":
             found.hide("git", "the pager of its manual")
-        elif _may_start(subcommand, args, place) or (text and _is_risky(subcommand, text.replace("\n", " "))):
+        elif _may_start(subcommand, args, place) or _is_risky(subcommand, (text or word.prefix).replace("\n", " ")):
             found.doubt(f"git {subcommand} {text} runs or writes something else")
 
 
@@ -167,6 +173,8 @@ def _may_be_address(subcommand: str, args: list[Word], place: int) -> bool:
     if _ADDRESS.match(word.prefix):
         return True
     is_first = subcommand not in _ADDRESS_FIRST or not _has_operand(args[:place])
+    if word.outside and not word.prefix:
+        return False
     return word.text is None and is_first and _ADDRESS_BEGINS.fullmatch(word.prefix) is not None
 
 

@@ -72,6 +72,7 @@ _OPTIONS: dict[str, _Options] = {
         "kStTo", words("--key --buffer-size --field-separator --temporary-directory --output --parallel --batch-size")
     ),
 }
+_SPECIAL = re.compile(r"[*?\[{]")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _MAX_SPELLED = 64
 _STARTS_OF_FIND = re.compile(r"-|\(|!|\Z")
@@ -187,13 +188,18 @@ def _cluster(text: str, options: _Options, following: list[Word], values: dict[s
 def _use(mode: Use, word: Word, *, tree: bool = False) -> FileUse:
     if word.text is not None:
         return FileUse("", mode, word.text, word.tilde, tree)
-    if not word.globs:
-        return FileUse("", mode, None, tree=tree)
-    directory, slash, _ = word.prefix.rpartition("/")
-    directory += slash
-    if word.pattern is None or not word.pattern.startswith(directory):
-        return FileUse("", mode, directory or ".", word.tilde, tree, "**")
-    return FileUse("", mode, directory or ".", word.tilde, tree, word.pattern[len(directory) :])
+    if word.pattern is None:
+        directory = "".join(word.prefix.rpartition("/")[:2]) or "."
+        return FileUse("", mode, directory if word.globs else None, word.tilde, tree, "**" if word.globs else None)
+    directory, pattern = split_pattern(word.pattern)
+    return FileUse("", mode, directory, word.tilde, tree, pattern)
+
+
+def split_pattern(pattern: str) -> tuple[str, str]:
+    """The directory in front of the first special character, and what follows."""
+    special = _SPECIAL.search(pattern)
+    directory = "".join(pattern[: special.start() if special else None].rpartition("/")[:2])
+    return directory or ".", pattern[len(directory) :]
 
 
 def _deleting(base: str, args: list[Word]) -> list[FileUse]:

@@ -33,10 +33,10 @@ def unravel(words: list[Word], found: Findings) -> None:
         if wrappers > _MAX_WRAPPERS:
             found.doubt("too many programs started through each other")
             return
-        name = current[0].text
+        name = _place(current[0])
         told = _place if name in tables.DIRECTORY_BUILTINS else _text
         found.commands.append((name, tuple(map(told, current[1:]))))
-        if name is None or current[0].tilde:
+        if name is None or (current[0].tilde and not name.startswith("~/")):
             found.doubt("the program's name is an expansion")
         elif _ASSIGNMENT.fullmatch(name):
             found.doubt("an assignment in the place of a program")
@@ -115,18 +115,22 @@ def _is_harmless(base: str, args: list[Word]) -> bool:
 
 def _own_text(base: str, args: list[Word], found: Findings) -> None:
     """What `eval` and `trap` run in the shell of the line itself."""
+    knows_functions = False
+    if args and args[0].text == "--":
+        args = args[1:]
     if base == "trap":
         if not args or args[0].text in {"", "-", "-p", "-l"}:
             return
-        args = args[1:] if args[0].text == "--" else args
+        # What is run at each command may come before the line's functions are there.
+        knows_functions = all(word.text in tables.SIGNALS for word in args[1:])
         args = args[:1]
-    if args and args[0].text == "--":
-        args = args[1:]
     texts = [word.text for word in args]
     if any(text is None for text in texts) or (texts and (texts[0] or "").startswith("-")):
         found.doubt(f"{base} runs text that only the run knows")
     else:
-        found.scripts.append(Script(found.grammar, " ".join(text or "" for text in texts), is_own=True))
+        found.scripts.append(
+            Script(found.grammar, " ".join(text or "" for text in texts), base == "trap", knows_functions)
+        )
 
 
 def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:

@@ -347,14 +347,8 @@ class _Walk:
             self.found.doubt("an assignment to something else than a plain name")
         if value is not None and value.type == "array" and any(self._text(one)[:1] == "[" for one in value.children):
             self.found.doubt("an array whose subscripts are written out")
-        if text != "IFS" or not self._is_for_read(node):
-            check_assignment(text, self.found, None if value is None else self._text(value))
+        check_assignment(text, self.found, None if value is None else self._text(value))
         return node.children
-
-    def _is_for_read(self, node: Node) -> bool:
-        """In front of `read` an assignment holds for that alone, and what is read is split by it."""
-        command = node.parent.child_by_field_name("name") if node.parent is not None else None
-        return command is not None and self._text(command) == "read"
 
     def _test(self, node: Node, repeats: bool) -> list[Node]:
         if node.children[0].type == "[":
@@ -370,7 +364,7 @@ class _Walk:
             if one.type in _WORDS or not one.children:
                 if ends_early(self.source, one):
                     self.found.doubt("a test whose words are not plain")
-                words.append(read_word(self._text(one)))
+                words.append(self._read(self._text(one), one))
             else:
                 pending.extend(reversed(one.children))
         return words

@@ -15,7 +15,7 @@ Grammar = Literal["bash", "posix", "zsh"]
 
 STEERING_VARIABLE = re.compile(
     # where a shell looks for programs, and what it reads or runs by itself
-    r"PATH|IFS|ENV|BASH_.*|BASHOPTS|SHELLOPTS|PS[0-4]|PROMPT_COMMAND|CDPATH|FPATH|ZDOTDIR|HOME|SHELL|TMOUT|HISTFILE"
+    r"PATH|ENV|BASH_.*|BASHOPTS|SHELLOPTS|PS[0-4]|PROMPT_COMMAND|CDPATH|FPATH|ZDOTDIR|HOME|SHELL|TMOUT|HISTFILE"
     r"|GLOBIGNORE|EXECIGNORE|OPTIND|POSIXLY_CORRECT|NULLCMD|READNULLCMD|path|fpath|cdpath|module_path|psvar|prompt"
     # what is loaded into every program
     r"|LD_.*|DYLD_.*|GCONV_PATH|LOCPATH|NLSPATH|HOSTALIASES|LOCALDOMAIN|MALLOC_.*|GLIBC_TUNABLES"
@@ -47,6 +47,8 @@ POISONING_BUILTINS = words(
 )
 """Builtins that change what later words mean."""
 RUNS_TEXT = words("eval trap")
+SIGNALS = words("EXIT 0 INT 2 TERM 15 HUP 1 QUIT 3 PIPE SIGINT SIGTERM SIGHUP SIGQUIT")
+"""When a trap runs its text, other than at commands of the line itself."""
 READS_FILES = words("source .")
 HARMLESS_SHOPT = words("-s -u -q -p globstar nullglob failglob inherit_errexit lastpipe nocaseglob nocasematch")
 SAFE_SET = re.compile(r"[-+][efux]+|[-+][efux]*o|pipefail|errexit|nounset|noglob|xtrace")
@@ -109,6 +111,10 @@ WRAPPERS: dict[str, Wrapper] = {
     "ionice": Wrapper("-t --ignore", "-c -n --class --classdata"),
     **dict.fromkeys(words("nohup builtin exec noglob nocorrect"), Wrapper()),
     **dict.fromkeys(words("ccache sccache distcc icecc"), Wrapper("-s --show-stats")),
+    "xvfb-run": Wrapper(
+        "-a -l --auto-servernum --listen-tcp",
+        "-e -f -n -p -s -w --error-file --auth-file --server-num --xauth-protocol --server-args --wait",
+    ),
     "taskset": Wrapper("-c --cpu-list", own_words=1),
     "xargs": Wrapper(
         "-0 -r -t -x -o --null --no-run-if-empty --verbose --exit",
@@ -138,7 +144,7 @@ RUNNER_FLAGS = words("-y --yes --no --no-install -q --quiet --silent --offline -
 OPAQUE_STARTERS = words(
     "rename prename file-rename perl-rename mlr erb escript sage watch parallel flock script su runuser pkexec "
     "chroot unshare nsenter strace ltrace valgrind busybox toybox start-stop-daemon systemd-run screen tmux at "
-    "batch crontab unbuffer entr xvfb-run fakeroot firejail bwrap run-parts proot setarch linux32 linux64 prlimit "
+    "batch crontab unbuffer entr fakeroot firejail bwrap run-parts proot setarch linux32 linux64 prlimit "
     "chrt numactl catchsegv dbus-run-session sg newgrp lesspipe rlwrap socat nc ncat netcat rsh launchctl wsl cmd "
     "cmd.exe logsave sudoedit run-mailcap xdotool cpulimit ssh-agent sshpass sshfs mosh autossh chronic ifne pee "
     "mispipe zrun lckdo vipe vidir setpriv capsh choom uclampset coresched schedtool eatmydata faketime datefudge "

@@ -57,6 +57,10 @@ class Here(NamedTuple):
         """Whether the line has no part in what a variable holds."""
         return self.variables.is_outside(name)
 
+    def pattern(self, name: str) -> str | None:
+        """The pattern of the files whose names a loop gives a variable."""
+        return self.variables.pattern(name)
+
 
 class _Known(NamedTuple):
     """What holds from byte `begin` on and before `end`."""
@@ -88,11 +92,11 @@ class Variables:
         self._no_numbers: set[str] = set()
         self._known: dict[str, _Known] = {}
         self._functions: dict[str, list[_Known]] = {}
-        self._found: set[str] = set()
+        self._found: dict[str, str] = {}
         self._unset: set[str] = set()
         self._anything = False
         self.defines_functions = False
-        if b"=" in source or b"()" in source or b"function" in source or environment:
+        if b"$" in source or b"(" in source or b"function" in source:
             self._gather(root)
 
     def value(self, name: str, place: int) -> str | None:
@@ -112,6 +116,11 @@ class Variables:
         if self._anything or _OWN_OF_SHELLS.fullmatch(name):
             return False
         return name in self._found or (self._is_whole and name not in self._sites)
+
+    def pattern(self, name: str) -> str | None:
+        """The pattern of the files whose names a loop gives a variable; None where it is not certain, or there are
+        several."""
+        return None if self._anything else self._found.get(name) or None
 
     def is_function(self, name: str | None, place: int) -> bool:
         """Whether a word in the place of a program calls a function that the line has certainly defined before."""
@@ -175,8 +184,10 @@ class Variables:
         return self._source[node.start_byte : node.end_byte].decode()
 
     def _set(self, name: str, *, is_number: bool = False) -> None:
+        if name == "IFS":
+            self._anything = True  # what is known of a variable is known of it in one piece
         if name in self._sites:
-            self._found.discard(name)
+            self._found.pop(name, None)
         self._sites[name] = self._sites.get(name, 0) + 1
         if not is_number:
             self._no_numbers.add(name)
@@ -253,7 +264,7 @@ class Variables:
                 self._set(name, is_number=all(_NUMBER.fullmatch(text) for text in texts))
                 self._sites[name] += 1
                 if is_found:
-                    self._found.add(name)
+                    self._found[name] = texts[0] if len(texts) == 1 else ""
 
     def _function(self, node: Node) -> None:
         self.defines_functions = True

@@ -17,12 +17,16 @@ if TYPE_CHECKING:
         def is_outside(self, name: str) -> bool:
             """Whether the line has no part in what a variable holds."""
 
+        def pattern(self, name: str) -> str | None:
+            """The pattern of the files whose names a loop gives a variable."""
+
 
 class Word(NamedTuple):
     """A word. `text` is its value, None where expansion decides it; `prefix` is the literal text in front of the first
     expansion; `splits` says that it may become several words; `tilde` that it starts with an unquoted `~`; `valid` is
-    False where the word's spelling does not fit its boundaries; `globs` that it becomes the names of files; `quoted`
-    that a quote or a backslash was taken out of it."""
+    False where the word's spelling does not fit its boundaries; `globs` that it becomes the names of files; `pattern`
+    is how it is spelled if nothing else in it is quoted or expands; `quoted` that a quote or a backslash was taken out
+    of it; `outside` that nothing of the line decides what it becomes."""
 
     text: str | None
     prefix: str = ""
@@ -42,7 +46,7 @@ class Word(NamedTuple):
     @property
     def may_be_option(self) -> bool:
         """True for an unknown word that the line could make an option, or several words."""
-        if self.text is not None or (self.outside and not self.prefix.startswith("-")):
+        if self.text is not None or (self.outside and (not self.prefix.startswith("-") or "=" in self.prefix)):
             return False
         return self.splits or not self.prefix or self.prefix.startswith("-")
 
@@ -97,8 +101,10 @@ def read_word(source: str, values: Values | None = None) -> Word:
             if place < 0:
                 return _INVALID
             if dynamic:
-                outside = _is_outside(source, values)
-                return Word(None, "".join(kept), splits=_may_split(source), tilde=tilde, outside=outside)
+                return Word(
+                    None, "".join(kept), splits=_may_split(source), tilde=tilde, pattern=_pattern(source, values),
+                    outside=_is_outside(source, values),
+                )  # fmt: skip
         elif character in _UNREADABLE:
             return _INVALID
         else:
@@ -110,7 +116,7 @@ def read_word(source: str, values: Values | None = None) -> Word:
             if _is_expansion(source, place):
                 splits = character not in "*?[" or any(mark in source for mark in "$`{")
                 return Word(
-                    None, "".join(kept), splits=splits, tilde=tilde, globs=not splits, pattern=_pattern(source),
+                    None, "".join(kept), splits=splits, tilde=tilde, globs=not splits, pattern=_pattern(source, values),
                     outside=_is_outside(source, values),
                 )  # fmt: skip
             kept.append(character)
@@ -177,9 +183,18 @@ def _is_outside(source: str, values: Values | None) -> bool:
     return bool(names) and not _EXPANDING.search(_VARIABLE.sub("", source)) and all(map(values.is_outside, names))
 
 
-def _pattern(source: str) -> str | None:
-    """The word as the pattern that it is, where nothing in it is quoted."""
-    return None if _QUOTES.search(source) else source
+def _pattern(source: str, values: Values | None) -> str | None:
+    """The word as the pattern that it is, with the patterns of loops in the place of their variables; None where
+    something else expands in it, or is quoted."""
+    if "$" not in source or values is None:
+        return None if _QUOTES.search(source) else source
+
+    def spelled(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        return values.value(name) or values.pattern(name) or "$"
+
+    text = _VARIABLE.sub(spelled, source.replace('"', ""))
+    return None if _QUOTES.search(text) else text
 
 
 def _is_expansion(source: str, place: int) -> bool:

@@ -185,7 +185,6 @@ UNDECIDABLE = [
     "export PATH=/tmp:$PATH",
     "PATH=/tmp ls",
     "PATH=/tmp; ls",
-    "IFS=x; ls",
     "LD_PRELOAD=/tmp/x.so ls",
     "GIT_SSH_COMMAND=evil git fetch",
     "GIT_PAGER=evil git log",

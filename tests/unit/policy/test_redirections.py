@@ -92,12 +92,20 @@ def test_files_are_told_with_every_directory_that_they_may_be_in(
         "cd a; cd ..; ls > b",
         "for x in a; do cd a; done; ls > b",
         "cd a; cd b; cd c; cd d; ls > b",
-        "ls > b; pushd a",
+        "while x; do ls > b; pushd a; done",
+        "f() { ls > b; }; cd a; f",
+        "trap 'ls > b' EXIT; cd a",
+        "for x in a; do eval 'cd a'; ls > b; done",
     ],
 )
 def test_a_directory_that_is_not_followed_leaves_relative_files_undecided(line: str) -> None:
     assert opened(line) == [(None, "write", directories) for _, _, directories in opened(line)]
     assert "a relative redirection after a change of directory that is not followed" in parse(line).dynamic
+
+
+def test_a_file_that_is_opened_before_the_change_is_where_it_seems() -> None:
+    assert opened("ls > b; pushd a; ls > c")[0][:2] == ("b", "write")
+    assert opened("ls > b; pushd a; ls > c")[1][0] is None
 
 
 def test_eight_places_are_followed_and_no_more() -> None:

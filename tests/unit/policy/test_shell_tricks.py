@@ -489,7 +489,6 @@ TRICKS = {
         "git push -- evil::x main",
         "git remote set-url -- origin evil::x",
         "git fetch --end-of-options evil::x",
-        'git fetch -- "$x"',
         "git archive --remote evil::x HEAD",
     ],
 }

@@ -139,6 +139,9 @@ class Around:
     def is_outside(self, name: str) -> bool:
         return name not in {"dir", "two", "control", "set"}
 
+    def pattern(self, name: str) -> str | None:
+        return {"found": "src/*.py"}.get(name)
+
 
 @pytest.mark.parametrize(
     ("source", "text"),
