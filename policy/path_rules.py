@@ -16,9 +16,9 @@ from policy.paths import (
     normalize,
     problem_with,
     process_place,
-    repository_place,
     roots,
 )
+from policy.repository_paths import repository_place
 
 if TYPE_CHECKING:
     from policy.case import Case

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.routing.capabilities import UPLOAD_ARTIFACT
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, ShellName, UrlFacts
-from policy.paths import normalize
+from policy.paths import nested_parts, nested_path, normalize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -107,7 +107,17 @@ def on_this_disk(bundle: PolicyBundle, where: Surroundings) -> PolicyBundle:
     allowed = {path for entry in bundle.capabilities for path in entry.allowed_paths or ()}
     blocked = {path for entry in bundle.capabilities for path in entry.blocked_paths or ()}
     outside = {path: _real_outside_of(path, where.workspace) for path in filter(_is_followed, allowed)}
-    anywhere = {path: os.path.realpath(path) for path in filter(_is_followed, blocked)}
+    anywhere: dict[str, str] = {}
+    for path in filter(_is_followed, blocked):
+        nested = nested_parts(normalize(path, where.os_family), where.os_family)
+        if nested is None:
+            anywhere[path] = os.path.realpath(path)
+            continue
+        # Never as it is spelled: something might be called `**`.
+        root, name = nested
+        anywhere[path] = nested_path(os.path.realpath(root), name, where.os_family)
+        direct = os.path.join(root, name)
+        anywhere[direct] = os.path.realpath(direct)
     found = {"allowed": _moved(outside), "blocked": _moved(anywhere)}
     return bundle.on_disk(found) if any(found.values()) else bundle
 

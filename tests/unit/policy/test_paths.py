@@ -14,9 +14,9 @@ from policy.paths import (
     normalize,
     problem_with,
     process_place,
-    repository_place,
     roots,
 )
+from policy.repository_paths import repository_place
 
 if TYPE_CHECKING:
     from policy.facts import OsFamily
@@ -472,5 +472,5 @@ def test_letters_of_windows_are_folded_one_by_one() -> None:
 
 def test_the_first_entry_that_is_not_absolute_is_told() -> None:
     assert roots(["/a", "b", "c"], "posix", "wide").relative == "b"
-    assert roots([], "posix", "wide") == ({}, 0, None)
+    assert roots([], "posix", "wide") == ({}, 0, None, None)
     assert roots(["/a", "/abc"], "posix", "narrow").longest == 4
