@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from agent_host.routing.capabilities import UPLOAD_ARTIFACT
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, ShellName, UrlFacts
 from policy.paths import nested_parts, nested_path, normalize
+from policy.repository_paths import repositories_by_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ class Surroundings(NamedTuple):
     """What a command is given for its environment, without what looks secret."""
 
 
+_OS_FAMILY: OsFamily = "windows" if os.name == "nt" else "posix"
 _PROC = "/proc"
 _MAX_FOLLOWED = 400
 
@@ -85,10 +87,11 @@ def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = No
     `..` goes by the spelling and not by where a link leads, which is how the file tools read it (AH 8.3)."""
     absolute = os.path.normpath(absolute)
     real = os.path.realpath(absolute)
+    steers = _in_repository(absolute) or (real != absolute and _in_repository(real))
     try:
         found = os.stat(real, follow_symlinks=False)
     except (OSError, ValueError):
-        return PathFacts(requested, absolute, real, "missing", new_size_bytes=new_size_bytes)
+        return PathFacts(requested, absolute, real, "missing", new_size_bytes=new_size_bytes, in_repository=steers)
     is_file = stat.S_ISREG(found.st_mode)
     return PathFacts(
         requested,
@@ -98,7 +101,19 @@ def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = No
         is_symlink=os.path.islink(absolute),
         size_bytes=found.st_size if is_file else None,
         new_size_bytes=new_size_bytes,
+        in_repository=steers,
     )
+
+
+def _in_repository(path: str) -> bool:
+    """Whether a directory of which `path` would be a hook or the like is laid out like a repository, as git takes it:
+    with its objects and refs, or with the name of the directory that has them."""
+
+    def has(directory: str, *names: str) -> bool:
+        return all(os.path.lexists(os.path.join(directory, name)) for name in names)
+
+    directories = repositories_by_shape(normalize(path, _OS_FAMILY), _OS_FAMILY)
+    return any(has(one, "HEAD") and (has(one, "objects", "refs") or has(one, "commondir")) for one, _ in directories)
 
 
 def on_this_disk(bundle: PolicyBundle, where: Surroundings) -> PolicyBundle:
