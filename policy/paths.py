@@ -203,10 +203,9 @@ def _covering_nested(path: str, nested: Nested, os: OsFamily) -> str | None:
 
 
 def _has_a_name(parts: list[str], nested: Nested) -> bool:
-    names = nested.names
-    if not names.keys().isdisjoint(parts):
-        return True
-    return any("*" + part[len(part) - length :] in names for length in nested.endings for part in parts)
+    names = nested.names.keys()
+    ended = (["*" + part[len(part) - length :] for part in parts] for length in nested.endings)
+    return not (names.isdisjoint(parts) and all(map(names.isdisjoint, ended)))
 
 
 def _meanings(name: str, nested: Nested) -> Iterator[dict[str, str]]:
