@@ -95,7 +95,7 @@ def repository_places(case: Case) -> Decision | str | None:
     facts, entry = case.facts, case.entry
     if not isinstance(facts, PathFacts) or entry.name not in _CHANGING:
         return None
-    for path in (normalize(facts.absolute, case.os), normalize(facts.real_path, case.os)):
+    for path in dict.fromkeys((normalize(facts.absolute, case.os), normalize(facts.real_path, case.os))):
         place = repository_place(path, entry.allowed_paths, case.os, in_repository=facts.in_repository)
         if place is not None:
             name = ".git" if place.startswith(".git") else "repository"
