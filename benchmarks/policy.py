@@ -50,7 +50,12 @@ def bundle(entries: int) -> PolicyBundle:
     numbers = range(entries)
     paths = {
         "allowedPaths": ["/w", *(f"/srv/project-{n}/src" for n in numbers)],
-        "blockedPaths": ["/w/.git", *(f"/home/u/.secret-{n}" for n in numbers)],
+        "blockedPaths": [
+            "/w/.git",
+            "/w/**/.vscode",
+            "/w/**/*.code-workspace",
+            *(f"/home/u/.secret-{n}" for n in numbers),
+        ],
     }
     capabilities: list[dict[str, Any]] = [
         {"name": "File.Read", **paths},

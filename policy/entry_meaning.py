@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from policy.bundle import Capability, json_names
 from policy.names import ALL_CAPABILITIES, words
 from policy.names import CapabilityName as Name
-from policy.paths import is_absolute
+from policy.paths import is_absolute, nested_parts, normalize
 from policy.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from policy.facts import OsFamily
 
 _PATHS = words("allowedPaths blockedPaths")
 SCOPES: dict[str, frozenset[str]] = {
@@ -39,6 +41,8 @@ NO_PROGRAM = "*?;|&<>$`\"'(){}"
 """Characters that mean something to a shell, or to those who hope for a pattern."""
 _CONTROL = re.compile(f"[{CONTROLS}]")
 _BRACKETS = words("[ [[ ]]")
+_WHOLE = "an entry covers everything below it: leave the stars out"
+_NESTED = "a name at any depth below ROOT is written ROOT/**/NAME, and only NAME may begin with a star"
 
 
 def scope_problems(path: str, entry: dict[str, Any]) -> Iterator[Problem]:
@@ -93,9 +97,34 @@ def _path_entry(value: str) -> tuple[str, str] | None:
         return f"{value!r} has control characters", "no path is written with them"
     if not (is_absolute(value, "posix") or is_absolute(value, "windows")):
         return f"{value!r} is not absolute", "entries are absolute directories or files"
-    if value.endswith(("/*", "/**", "\\*", "\\**")):
-        return f"{value!r} is a pattern", "an entry covers everything below it: leave the stars out"
     return None
+
+
+def _allowed_path_entry(value: str) -> tuple[str, str] | None:
+    if {"*", "**"}.isdisjoint(_parts(value)) or _path_entry(value):
+        return _path_entry(value)
+    return f"{value!r} is a pattern", f"{_WHOLE}; ROOT/**/NAME is for blockedPaths" if _is_nested(value) else _WHOLE
+
+
+def _blocked_path_entry(value: str) -> tuple[str, str] | None:
+    """A star in front of a name is refused where it means nothing: what it was to protect would lie open."""
+    parts = _parts(value)
+    starred = [part.startswith("*") for part in parts]
+    if not any(starred) or _path_entry(value):
+        return _path_entry(value)
+    if _is_nested(value) and not any(starred[:-2]):
+        return None
+    return f"{value!r} is a pattern", _WHOLE if parts[-1] in {"*", "**"} else _NESTED
+
+
+def _parts(path: str) -> list[str]:
+    """The names in a path of either system."""
+    return [part for part in re.split(r"[\\/]", path) if part]
+
+
+def _is_nested(value: str) -> bool:
+    os: OsFamily = "posix" if is_absolute(value, "posix") else "windows"
+    return nested_parts(normalize(value, os), os) is not None
 
 
 def _command_entry(value: str) -> tuple[str, str] | None:
@@ -121,8 +150,8 @@ def _domain_entry(value: str) -> tuple[str, str] | None:
 
 
 _ENTRY_CHECKS: dict[str, Callable[[str], tuple[str, str] | None]] = {
-    "allowedPaths": _path_entry,
-    "blockedPaths": _path_entry,
+    "allowedPaths": _allowed_path_entry,
+    "blockedPaths": _blocked_path_entry,
     "allowedCommands": _command_entry,
     "blockedCommands": _command_entry,
     "allowedDomains": _domain_entry,

@@ -21,7 +21,9 @@ class PathFacts(NamedTuple):
 
     `real_path` is the real path of the deepest existing ancestor plus what does not exist yet. `size_bytes` is the
     present size of a file; `new_size_bytes` the size it would get from a write. `tool_name` is set where the
-    capability can list tools by name.
+    capability can list tools by name. `in_repository`: a directory that the path is in is laid out like a git
+    repository (has HEAD, objects and refs) and is not called `.git`; only looked up for what could be a hook or a
+    configuration of one.
     """
 
     requested: str
@@ -32,6 +34,7 @@ class PathFacts(NamedTuple):
     size_bytes: int | None = None
     new_size_bytes: int | None = None
     tool_name: str | None = None
+    in_repository: bool = False
 
 
 class CommandFacts(NamedTuple):

@@ -37,7 +37,9 @@ _PLAIN: dict[Any, dict[str, Any]] = {
 _CONTROLS = r"\u0000-\u001f\u007f-\u009f"
 _ABSENT: dict[str, Any] = {"type": "null"}
 _EMPTY: dict[str, Any] = {"anyOf": [{"type": "null"}, {"maxItems": 0}]}
-_PATHS = {"items": {"pattern": rf"^(?:/|[A-Za-z]:[/\\]|\\[/\\])(?![^{_CONTROLS}]*[/\\]\*\*?$)[^{_CONTROLS}]*$"}}
+_ROOT = r"(?:/|[A-Za-z]:[/\\]|\\[/\\])"
+_NO_STARS = {"items": {"pattern": rf"^{_ROOT}(?!(?:[^{_CONTROLS}]*[/\\])?\*\*?(?:[/\\]|$))[^{_CONTROLS}]*$"}}
+_NESTED = {"items": {"pattern": rf"^{_ROOT}(?!(?:[^{_CONTROLS}]*[/\\])?\*\*?[/\\]*$)[^{_CONTROLS}]*$"}}
 _PROGRAM = {"pattern": rf"^(?:\[\[?|\]\]|[^{_CONTROLS} \[\]{NO_PROGRAM}]+)$"}
 _DOMAINS = {"items": {"pattern": rf"^(?:\*\.)?[^{_CONTROLS} *]+$"}}
 _PATTERN = {"maxLength": MAX_CHARACTERS}
@@ -56,8 +58,8 @@ _MORE: dict[tuple[type, str], dict[str, Any]] = {
     (PolicyBundle, "mcpServers"): {"uniqueItems": True},
     (PolicyBundle, "redactionRules"): {"uniqueItems": True},
     (Capability, "name"): {"enum": list(ALL_CAPABILITIES)},
-    (Capability, "allowedPaths"): _PATHS,
-    (Capability, "blockedPaths"): _PATHS,
+    (Capability, "allowedPaths"): _NO_STARS,
+    (Capability, "blockedPaths"): _NESTED,
     (Capability, "allowedCommands"): {"items": _PROGRAM},
     (Capability, "blockedCommands"): {"items": _PROGRAM},
     (Capability, "allowedDomains"): _DOMAINS,

@@ -16,9 +16,9 @@ from policy.paths import (
     normalize,
     problem_with,
     process_place,
-    repository_place,
     roots,
 )
+from policy.repository_paths import repository_place
 
 if TYPE_CHECKING:
     from policy.case import Case
@@ -90,14 +90,16 @@ def process_places(case: Case) -> Decision | str | None:
 
 def repository_places(case: Case) -> Decision | str | None:
     """What decides which programs git runs is not changed through an allowed path that was meant for the files of a
-    project: in whichever repository it is, an allowed path has to name its `.git`."""
+    project: in whichever repository it is, an allowed path has to name its `.git`, or the repository where it is called
+    otherwise."""
     facts, entry = case.facts, case.entry
     if not isinstance(facts, PathFacts) or entry.name not in _CHANGING:
         return None
-    for path in (normalize(facts.absolute, case.os), normalize(facts.real_path, case.os)):
-        place = repository_place(path, entry.allowed_paths, case.os)
+    for path in dict.fromkeys((normalize(facts.absolute, case.os), normalize(facts.real_path, case.os))):
+        place = repository_place(path, entry.allowed_paths, case.os, in_repository=facts.in_repository)
         if place is not None:
-            reason = f"{path} says which programs git runs, and no allowed path names its .git"
+            name = ".git" if place.startswith(".git") else "repository"
+            reason = f"{path} says which programs git runs, and no allowed path names its {name}"
             return denied(entry.name, f"{REPOSITORY_RULE}: {place}", reason)
     return None
 

@@ -18,8 +18,6 @@ Width = Literal["narrow", "wide"]
 
 _MAX_LENGTH: dict[OsFamily, int] = {"posix": 4096, "windows": 32_000}
 PROCESS_PLACES = frozenset({"/proc", "/dev/fd"})
-_REPOSITORY_FILES = frozenset({"config", "config.worktree", "commondir", "gitdir"})
-_REPOSITORY_FOLDERS = ("hooks", "rebase-merge", "rebase-apply", "sequencer")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _DEVICE = re.compile(r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|CLOCK\$|(?:COM|LPT)[0-9¹²³])\s*(?:[.:].*)?", re.IGNORECASE)
 _SHORT_NAME = re.compile(r"[^. ]{0,6}~[0-9]{1,6}(?:\.[^.]{0,3})?")
@@ -105,37 +103,121 @@ def key(path: str, os: OsFamily, width: Width) -> str:
     return "".join(map(_fold_one, path)) if os == "windows" else path
 
 
+class Nested(NamedTuple):
+    """The entries `ROOT/**/NAME` of one list, by comparison key: `names` has for each NAME its ROOTs and, for each of
+    these, the entry; NAMEs that begin with a star keep it. `endings` are the lengths of what follows the star, `roots`
+    all ROOTs, `longest` the length of the longest."""
+
+    names: dict[str, dict[str, str]]
+    endings: tuple[int, ...]
+    roots: frozenset[str]
+    longest: int
+
+
 class Roots(NamedTuple):
     """The absolute paths of one list, by comparison key. `longest` is the length of the longest key; `relative` is an
-    entry that is not absolute, where there is one."""
+    entry that is not absolute, where there is one; `nested` are those that name something at any depth."""
 
     entries: dict[str, str]
     longest: int
     relative: str | None
+    nested: Nested | None = None
+
+
+def nested_parts(path: str, os: OsFamily) -> tuple[str, str] | None:
+    """(ROOT, NAME) of a normalised absolute `ROOT/**/NAME`, which stands for whatever is called NAME at any depth below
+    ROOT, and all that is in it. NAME is one component and may begin with a star. None for every other path."""
+    separator = "/" if os == "posix" else "\\"
+    root, stars, name = path.rpartition(f"{separator}**{separator}")
+    if not stars or separator in name or "*" in name[1:] or name == "*":
+        return None
+    return normalize(root + separator, os), name
+
+
+def nested_path(root: str, name: str, os: OsFamily) -> str:
+    """What `nested_parts` takes apart."""
+    separator = "/" if os == "posix" else "\\"
+    return f"{root.rstrip(separator)}{separator}**{separator}{name}"
 
 
 def roots(entries: Iterable[str], os: OsFamily, width: Width, real_places: Mapping[str, str] | None = None) -> Roots:
-    """The look-up table of one list; `real_places` says where entries lead that are links, and both places count."""
+    """The look-up table of one list; `real_places` says where entries lead that are links, and both places count.
+
+    `ROOT/**/NAME` means something to a wide table alone: what is refused may be more than was meant, what is permitted
+    may not. There `real_places` may have both the entry itself, as it is for the real ROOT, and `ROOT/NAME`."""
     table: dict[str, str] = {}
+    names: dict[str, dict[str, str]] = {}
     relative: str | None = None
+    looked_up = real_places or {}
     for entry in entries:
-        if is_absolute(entry, os):
-            table[key(normalize(entry, os), os, width)] = entry
-            real = (real_places or {}).get(entry)
-            if real is not None:
-                table.setdefault(key(normalize(real, os), os, width), entry)
-        elif relative is None:
-            relative = entry
-    return Roots(table, max(map(len, table), default=0), relative)
+        if not is_absolute(entry, os):
+            relative = entry if relative is None else relative
+            continue
+        spelled, real = normalize(entry, os), looked_up.get(entry)
+        nested = nested_parts(spelled, os) if width == "wide" and "*" in spelled else None
+        if nested is None:
+            table[key(spelled, os, width)] = entry
+        else:
+            really = nested if real is None else nested_parts(normalize(real, os), os) or nested
+            for root, name in (nested, really):
+                names.setdefault(key(name, os, width), {}).setdefault(key(root, os, width), entry)
+            real = looked_up.get(normalize("/".join(nested), os))
+        if real is not None:
+            table.setdefault(key(normalize(real, os), os, width), entry)
+    return Roots(table, max(map(len, table), default=0), relative, _nested(names) if names else None)
+
+
+def _nested(names: dict[str, dict[str, str]]) -> Nested:
+    above = frozenset(root for over in names.values() for root in over)
+    endings = {len(name) - 1 for name in names if name.startswith("*")}
+    return Nested(names, tuple(sorted(endings)), above, max(map(len, above)))
 
 
 def covering(path: str, table: Roots, os: OsFamily, width: Width) -> str | None:
-    """The entry of `roots(…)` that the normalised absolute path is under, nearest first. The cost follows neither the
-    number of entries nor how much deeper than they the path is."""
-    for place in ancestors(key(path, os, width), os, table.longest):
+    """The entry of `roots(…)` that the normalised absolute path is under: of those that are places the nearest, else
+    one that names something at any depth. The cost follows neither the number of entries nor, for places, how much
+    deeper than they the path is; for the others it is a look-up for each component."""
+    plain = key(path, os, width)
+    for place in ancestors(plain, os, table.longest):
         if place in table.entries:
             return table.entries[place]
+    return None if table.nested is None else _covering_nested(plain, table.nested, os)
+
+
+def _covering_nested(path: str, nested: Nested, os: OsFamily) -> str | None:
+    separator = "/" if os == "posix" else "\\"
+    if not _has_a_name(path.split(separator), nested):  # most paths have none
+        return None
+    begin = len(_split_root(path, os)[0])
+    above = {path[:begin]} & nested.roots
+    while begin < len(path):
+        end = path.find(separator, begin)
+        end = len(path) if end < 0 else end
+        for meant in _meanings(path[begin:end], nested) if above else ():
+            if not meant.keys().isdisjoint(above):
+                return next(entry for root, entry in meant.items() if root in above)
+        if end <= nested.longest and path[:end] in nested.roots:
+            above.add(path[:end])
+        begin = end + 1
     return None
+
+
+def _has_a_name(parts: list[str], nested: Nested) -> bool:
+    names = nested.names.keys()
+    ended = (["*" + part[len(part) - length :] for part in parts] for length in nested.endings)
+    return not (names.isdisjoint(parts) and all(map(names.isdisjoint, ended)))
+
+
+def _meanings(name: str, nested: Nested) -> Iterator[dict[str, str]]:
+    """Below which places the name means something."""
+    if name in nested.names:
+        yield nested.names[name]
+    for length in nested.endings:
+        if length > len(name):
+            break
+        ending = "*" + name[len(name) - length :]
+        if ending in nested.names:
+            yield nested.names[ending]
 
 
 def process_place(path: str, os: OsFamily) -> str | None:
@@ -151,39 +233,6 @@ def process_place(path: str, os: OsFamily) -> str | None:
             kept.append(part)
         if len(kept) <= 2 and "/" + "/".join(kept) in PROCESS_PLACES:
             return "/" + "/".join(kept)
-    return None
-
-
-def repository_place(path: str, allowed: Iterable[str] | None, os: OsFamily) -> str | None:
-    """What of a git repository a normalised absolute path would change so that git runs other programs from then on:
-    its hooks, its configuration, what a rebase or cherry-pick goes on with (a list of commands, for one), or the files
-    (`.git` itself, `commondir`, `gitdir`) that say where they are. None for any other path, and for one that an entry
-    of `allowed` covers which names a `.git` itself. Letter case and characters that file systems leave out of names do
-    not matter."""
-    place = _repository_place(path, os)
-    if place is None or any(".git" in _parts(one, os) and is_under(path, one, os) for one in allowed or ()):
-        return None
-    return place
-
-
-def _parts(path: str, os: OsFamily) -> list[str]:
-    return re.split(r"[\\/]", path) if os == "windows" else path.split("/")
-
-
-def _repository_place(path: str, os: OsFamily) -> str | None:
-    plain = key(path, os, "wide")
-    if ".git" not in plain:
-        return None
-    parts = _parts(plain, os)
-    for place, part in enumerate(parts):
-        inside = parts[place + 1 :]
-        if part != ".git":
-            continue
-        if not inside:
-            return ".git"
-        named = next((folder for folder in _REPOSITORY_FOLDERS if folder in inside), inside[-1])
-        if named in _REPOSITORY_FOLDERS or named in _REPOSITORY_FILES:
-            return f".git/{named}"
     return None
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from policy.canonical import canonical_form
-from policy.facts import CommandFacts
+from policy.facts import CommandFacts, PathFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,14 +18,28 @@ if TYPE_CHECKING:
 
 
 def exact_call(tool_name: str, arguments: Mapping[str, Any], facts: ActionFacts, policy_hash: str) -> str:
-    """What an approval of one call is bound to, as sha256 in hex: the arguments, the directory that a command runs in,
-    and the policy that asked. `policy_hash` is that of `policy.canonical`."""
-    return _digest(
-        toolName=tool_name,
-        arguments=dict(arguments),
-        cwd=facts.cwd if isinstance(facts, CommandFacts) else None,
-        policy=policy_hash,
-    )
+    """What an approval of one call is bound to, as sha256 in hex: the arguments, where it acts, and the policy that
+    asked. `policy_hash` is that of `policy.canonical`."""
+    place = place_of(facts)
+    where = {"cwd": None, "file": place} if isinstance(facts, PathFacts) else {"cwd": place}
+    return _digest(toolName=tool_name, arguments=dict(arguments), policy=policy_hash, **where)
+
+
+def place_of(facts: ActionFacts | None) -> str | None:
+    """Where a call acts, as a real path that can be put on record: the directory of a command, the file of a file call;
+    None for what has none.
+
+    The arguments do not say it: a link on the way may be moved between the question and the start."""
+    if isinstance(facts, CommandFacts):
+        return _recordable(facts.cwd)
+    return _recordable(facts.real_path) if isinstance(facts, PathFacts) else None
+
+
+def moved(asked: str | None, now: str | None) -> str | None:
+    """Why an approval of what acts at the place `asked` is none for what acts at `now`; None when it is one."""
+    if asked is None or asked == now:
+        return None
+    return f"it was to act in {asked} when that was asked, and leads to {now} now: that needs an approval of its own"
 
 
 def same_action(
@@ -45,7 +59,7 @@ def same_action(
     seen = told_by_facts | ({"cwd"} if isinstance(facts, CommandFacts) else set())
     return _digest(
         toolName=tool_name,
-        form=canonical_form(facts, os),
+        form=tuple(map(_recordable, canonical_form(facts, os))),
         others={name: value for name, value in arguments.items() if name not in seen},
         policy=policy_hash,
     )
@@ -77,6 +91,15 @@ def covering(grants: Iterable[Mapping[str, Any]], *, action: str, task_id: str) 
         if in_scope and grant.get("actionHash") == action:
             return str(grant["approvalId"])
     return None
+
+
+def _recordable(text: str) -> str:
+    """The text; where it is a name that is not UTF-8, its bytes in hex behind a character that no name has."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "\0" + text.encode("utf-8", "surrogatepass").hex()
+    return text
 
 
 def _digest(**parts: Any) -> str:

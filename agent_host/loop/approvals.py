@@ -9,7 +9,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
-from agent_host.approval.grants import covering, grant_for, same_action
+from agent_host.approval.grants import covering, grant_for, moved, place_of, same_action
 from agent_host.approval.request import ApprovalRequest, replay_of
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
@@ -82,9 +82,13 @@ async def settle(
     await place.turn()  # what it will find, and what its record says of it, is what the call before it leaves
     if ctx.cancellation.requested:
         return not_started(ctx, prepared)
+    asked = place_of(prepared.facts)
     prepared = judged_anew(ctx, prepared)
     if prepared.refusal is not None:
         return prepared
+    elsewhere = moved(asked, place_of(prepared.facts))
+    if elsewhere is not None and prepared.gated:
+        return prepared.refused("denied", ErrorCode.APPROVAL_REQUIRED, elsewhere)
     record_start(ctx, prepared)
     return dataclasses.replace(prepared, started=True)
 

@@ -9,6 +9,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from agent_host.approval.grants import place_of
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.approvals import granted_by, not_started, settle
@@ -106,8 +107,9 @@ async def _run_one(ctx: LoopContext, step_id: str, prepared: PreparedCall, place
 
 def _refuse(ctx: LoopContext, step_id: str, prepared: PreparedCall, refusal: Refusal, started: float) -> Message:
     note = note_of_edit(ctx, prepared.call) if prepared.edited else ""
-    text = note + refusal.text
-    return finish(ctx, step_id, prepared.call, refusal.status, refusal.code, text, refusal.approve, started)
+    text, place = note + refusal.text, place_of(prepared.facts)
+    code, approve = refusal.code, refusal.approve
+    return finish(ctx, step_id, prepared.call, refusal.status, code, text, approve, started, place=place)
 
 
 async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, started: float) -> Message:

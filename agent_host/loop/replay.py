@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from agent_host.approval.grants import moved, place_of
 from agent_host.approval.request import ApprovalAnswer
+from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.llm.stream import TokenUsage
 from agent_host.loop.prepare import asked_after_all, bound_to, prepare_calls, record_of
@@ -34,11 +36,14 @@ _SAID = "(approved by the user)"
 
 
 class Replay(NamedTuple):
-    """One call to run after all: the id by which it was approved, and the denied calls that it makes good for."""
+    """One call to run after all: the id by which it was approved, and the denied calls that it makes good for. `place`
+    and `approve` are the place that was asked about and what approves its kind, as on record of the last of these."""
 
     replay_id: str
     call: ToolCall
     settles: tuple[str, ...]
+    place: str | None = None
+    approve: str | None = None
 
 
 def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
@@ -78,4 +83,7 @@ def _approved(prepared: PreparedCall, replay: Replay) -> PreparedCall:
     approved = asked_after_all(dataclasses.replace(prepared, answer=answer))
     if not approved.gated:  # policy has changed its mind since, one way or the other
         return prepared
+    elsewhere = moved(replay.place, place_of(prepared.facts))
+    if elsewhere is not None:  # with `approve` it can be replayed there
+        return prepared.refused("denied", ErrorCode.APPROVAL_REQUIRED, elsewhere, replay.approve)
     return dataclasses.replace(approved, approval_id=approved.approval_id or new_id("appr"))

@@ -28,12 +28,14 @@ def finish(
     started: float | None = None,
     started_at: str | None = None,
     artifact_uris: Sequence[str] = (),
+    place: str | None = None,
 ) -> Message:
     """Put the call's result on record and tell the observers; returns it as it enters the thread.
 
     `text` may hold secrets and what cannot be encoded; here every result passes, whoever worded it. `approve` marks a
-    call that was denied since nobody was there; the rest of how to replay it stands in the thread. `started` is when
-    the call was requested, on the monotonic clock, `started_at` when it began to run, in RFC 3339.
+    call that was denied since nobody was there, and `place` is where it would have acted; the rest of how to replay it
+    stands in the thread. `started` is when the call was requested, on the monotonic clock, `started_at` when it began
+    to run, in RFC 3339.
     """
     text = ctx.scrubber.text(encodable(text))
     message = Message(
@@ -44,6 +46,8 @@ def finish(
         fields["code"] = code
     if approve is not None:
         fields["replay"] = {"callId": call.call_id, "approve": approve}
+        if place is not None:
+            fields["replay"]["place"] = place
     encoded = encode(message, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id)
     ctx.checkpoint(step_id, "call_finished", fields, encoded, sync=False)
     payload: dict[str, Any] = {"toolCallId": call.call_id, "toolName": call.name, "status": status}

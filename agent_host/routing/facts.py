@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.routing.capabilities import UPLOAD_ARTIFACT
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, ShellName, UrlFacts
-from policy.paths import normalize
+from policy.paths import nested_parts, nested_path, normalize
+from policy.repository_paths import repositories_by_shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ class Surroundings(NamedTuple):
     """What a command is given for its environment; None where nobody says."""
 
 
+_OS_FAMILY: OsFamily = "windows" if os.name == "nt" else "posix"
 _PROC = "/proc"
 _MAX_FOLLOWED = 400
 _MAY_BE_SECRET = re.compile(r"[^\s/.:-]{12}")
@@ -87,10 +89,11 @@ def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = No
     `..` goes by the spelling and not by where a link leads, which is how the file tools read it (AH 8.3)."""
     absolute = os.path.normpath(absolute)
     real = os.path.realpath(absolute)
+    steers = _in_repository(absolute) or (real != absolute and _in_repository(real))
     try:
         found = os.stat(real, follow_symlinks=False)
     except (OSError, ValueError):
-        return PathFacts(requested, absolute, real, "missing", new_size_bytes=new_size_bytes)
+        return PathFacts(requested, absolute, real, "missing", new_size_bytes=new_size_bytes, in_repository=steers)
     is_file = stat.S_ISREG(found.st_mode)
     return PathFacts(
         requested,
@@ -100,7 +103,19 @@ def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = No
         is_symlink=os.path.islink(absolute),
         size_bytes=found.st_size if is_file else None,
         new_size_bytes=new_size_bytes,
+        in_repository=steers,
     )
+
+
+def _in_repository(path: str) -> bool:
+    """Whether a directory of which `path` would be a hook or the like is laid out like a repository, as git takes it:
+    with its objects and refs, or with the name of the directory that has them."""
+
+    def has(directory: str, *names: str) -> bool:
+        return all(os.path.lexists(os.path.join(directory, name)) for name in names)
+
+    directories = repositories_by_shape(normalize(path, _OS_FAMILY), _OS_FAMILY)
+    return any(has(one, "HEAD") and (has(one, "objects", "refs") or has(one, "commondir")) for one, _ in directories)
 
 
 def on_this_disk(bundle: PolicyBundle, where: Surroundings) -> PolicyBundle:
@@ -109,7 +124,17 @@ def on_this_disk(bundle: PolicyBundle, where: Surroundings) -> PolicyBundle:
     allowed = {path for entry in bundle.capabilities for path in entry.allowed_paths or ()}
     blocked = {path for entry in bundle.capabilities for path in entry.blocked_paths or ()}
     outside = {path: _real_outside_of(path, where.workspace) for path in filter(_is_followed, allowed)}
-    anywhere = {path: os.path.realpath(path) for path in filter(_is_followed, blocked)}
+    anywhere: dict[str, str] = {}
+    for path in filter(_is_followed, blocked):
+        nested = nested_parts(normalize(path, where.os_family), where.os_family)
+        if nested is None:
+            anywhere[path] = os.path.realpath(path)
+            continue
+        # Never as it is spelled: something might be called `**`.
+        root, name = nested
+        anywhere[path] = nested_path(os.path.realpath(root), name, where.os_family)
+        direct = os.path.join(root, name)
+        anywhere[direct] = os.path.realpath(direct)
     found = {"allowed": _moved(outside), "blocked": _moved(anywhere)}
     return bundle.on_disk(found) if any(found.values()) else bundle
 

@@ -12,6 +12,7 @@ from agent_host.thread.messages import decode
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from agent_host.loop.replay import Replay
     from agent_host.thread.messages import ToolCall
     from state.checkpoint import Task
 
@@ -26,23 +27,26 @@ def denied_approvals(task: Task, thread: Sequence[bytes], session_id: str) -> li
     ]
 
 
-def calls_to_replay(
-    task: Task, thread: Sequence[bytes], session_id: str, wanted: Collection[str]
-) -> list[tuple[str, ToolCall, list[str]]]:
-    """(replay id, the call, the ids of all denied calls that were this one) for each replay id of `wanted`, in the
-    order in which they were denied. Raises UsageError for an id that is none of the task's.
+def calls_to_replay(task: Task, thread: Sequence[bytes], session_id: str, wanted: Collection[str]) -> list[Replay]:
+    """One for each replay id of `wanted`, in the order in which they were denied. Raises UsageError for an id that is
+    none of the task's.
 
     A task that is open may have had its call run, or begun, before a crash: whoever gives the same command again has it
     go on from there, and nothing is run twice.
     """
+    from agent_host.loop.replay import Replay  # few sessions replay anything
+
     calls = _calls(task, thread)
-    found: dict[str, tuple[str, ToolCall, list[str]]] = {}
+    found: dict[str, Replay] = {}
     for row in task.denied:
-        call = calls.get(row["replay"].get("callId", ""))
-        replay_id = _replay(row["replay"], calls, row["toolName"], session_id).get("id", "")
+        kept = row["replay"]
+        call = calls.get(kept.get("callId", ""))
+        replay_id = _replay(kept, calls, row["toolName"], session_id).get("id", "")
         if call is None or replay_id not in wanted:
             continue
-        found.setdefault(replay_id, (replay_id, call, []))[2].append(call.call_id)
+        first = found.get(replay_id) or Replay(replay_id, call, ())
+        settles = (*first.settles, call.call_id)
+        found[replay_id] = first._replace(settles=settles, place=kept.get("place"), approve=kept["approve"])
     unknown = sorted(set(wanted) - found.keys())
     if unknown and task.status == "running":
         made = _made(thread)

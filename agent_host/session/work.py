@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agent_host.loop.context import EndStatus, LoopContext
     from agent_host.loop.replay import Replay
     from agent_host.states import Machine, SessionStatus
-    from state.checkpoint import Checkpoint, Task, TaskStatus
+    from state.checkpoint import Checkpoint, TaskStatus
 
 _END_EVENTS: dict[EndStatus, EventType] = {
     "completed": EventType.TASK_COMPLETED,
@@ -133,7 +133,7 @@ class Work:
         ctx, task = self._ctx, self._ctx.state.task
         if task is None:
             raise UsageError(f"session {ctx.session_id} has no task to go on with")
-        replays = self._replays(task, replay_ids) if replay_ids else []
+        replays = calls_to_replay(task, ctx.state.thread, ctx.session_id, replay_ids) if replay_ids else []
         self._resumed_from_step = task.step_count
         if task.status != "running":
             if not replays:
@@ -245,12 +245,6 @@ class Work:
                 )
             # It failed for a reason that a resume could have mended; nobody asked for one.
             self._ctx.checkpoint(None, "task_ended", {"status": "failed", "reason": end.reason or _GIVEN_UP})
-
-    def _replays(self, task: Task, replay_ids: Collection[str]) -> list[Replay]:
-        from agent_host.loop.replay import Replay
-
-        found = calls_to_replay(task, self._ctx.state.thread, self._ctx.session_id, replay_ids)
-        return [Replay(replay_id, call, tuple(settles)) for replay_id, call, settles in found]
 
     def _run(self, work: Coroutine[Any, Any, TaskEnd]) -> None:
         self._result = None

@@ -313,7 +313,14 @@ def test_the_built_in_bundles_keep_what_steers_programs_from_changing(host: Host
     own.write_text("")
     home, elsewhere = host.home, host.state / "checkpoints" / "x.json"
     places = [own, elsewhere, *(home / one for one in (".bashrc", ".ssh/authorized_keys", ".config/agent-host/x"))]
-    inside = (".git/config", ".vscode/tasks.json", ".agent/config.toml", "sub/.git/hooks/a")
+    inside = [".git/config", ".vscode/tasks.json", ".agent/config.toml", "sub/.git/hooks/a"]
+    inside += (
+        "sub/deep/.vscode/tasks.json",
+        "sub/.Claude/settings.json",
+        "sub/.envrc",
+        "a.code-workspace",
+        "sub/.agent/x",
+    )
     places += [host.workspace / one for one in inside]
     cases = [{"toolName": "WriteFile", "arguments": {"path": str(place), "content": "x"}} for place in places]
     batch = host.root / "cases.jsonl"

@@ -128,6 +128,27 @@ def test_policy_has_the_last_word(host: Host) -> None:
     assert answer.text.startswith("CAPABILITY_DENIED")
 
 
+def test_a_link_that_leads_elsewhere_by_then_is_another_directory(host: Host) -> None:
+    link = host.workspace / "link"
+    for name in ("one", "two"):
+        (host.workspace / name).mkdir()
+    link.symlink_to("one")
+    wanted = shell("echo made >> effects", cwd="link")
+    with gateway(use(wanted), say("Could not."), HOSTS_TURN, say("Still not."), HOSTS_TURN, say("Done now.")) as model:
+        (known,) = replay_ids(run(host, model.url).result)
+        link.unlink()
+        link.symlink_to("two")
+        refused = host.resume("s", "--approve", known)
+        (answer,) = model.results()
+        assert (refused.code, replay_ids(refused.result), answer.is_error) == (4, [known], True)
+        assert all(str(host.workspace / name) in answer.text for name in ("one", "two"))
+        assert not list(host.workspace.glob("*/effects"))
+        done = host.resume("s", "--approve", known)
+    assert (done.code, done.result["text"]) == (0, "Done now.")
+    assert [path.parent.name for path in host.workspace.glob("*/effects")].count("one") == 0
+    assert (host.workspace / "two" / "effects").read_text() == "made\n"
+
+
 def test_a_paused_session_can_be_helped_as_well(host: Host) -> None:
     down = {"status": 503}
     with gateway(use(MADE), *[down] * 4, complains=False) as model:

@@ -13,7 +13,8 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from policy.paths import is_absolute, is_under, normalize, problem_with, repository_place
+from policy.paths import covering, is_absolute, is_under, normalize, problem_with, roots
+from policy.repository_paths import repository_place
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
 from tool_runtime.platform import OS_FAMILY
 
@@ -81,8 +82,9 @@ def _encodable(path: str) -> bool:
 
 def check_scope(spelled: str, real: str, scope: Scope) -> None:
     """Raises ToolFault(OUT_OF_SCOPE) unless `real` is allowed and neither spelling is blocked (AH 8.3)."""
-    for root in scope.blocked or ():
-        if is_under(real, root, OS_FAMILY, "wide") or is_under(spelled, root, OS_FAMILY, "wide"):
+    blocked = roots(scope.blocked or (), OS_FAMILY, "wide")
+    for path in (real, spelled):
+        if covering(normalize(path, OS_FAMILY), blocked, OS_FAMILY, "wide") is not None:
             raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy blocks this path: {spelled}")
     if scope.allowed is not None and not any(is_under(real, root, OS_FAMILY) for root in scope.allowed):
         raise ToolFault(FaultKind.OUT_OF_SCOPE, f"the path is outside the allowed directories: {spelled}")

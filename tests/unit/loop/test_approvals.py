@@ -106,7 +106,8 @@ async def test_where_nobody_is_there_the_call_can_be_replayed(tmp_path: Path) ->
     await loop.run()
     assert loop.answers()[0].code == "APPROVAL_REQUIRED"
     assert loop.finished() == [("RunCommand", "denied", "APPROVAL_REQUIRED")]
-    assert loop.ctx.task.denied == [{"toolName": "RunCommand", "replay": {"callId": "c", "approve": "rule-Shell.Exec"}}]
+    replay = {"callId": "c", "approve": "rule-Shell.Exec", "place": loop.folder}
+    assert loop.ctx.task.denied == [{"toolName": "RunCommand", "replay": replay}]
     (resolved,) = loop.told(EventType.APPROVAL_RESOLVED)
     replay = resolved["replay"]
     assert replay["command"] == f"agent-host resume s --approve {replay['id']}"

@@ -14,9 +14,9 @@ from policy.paths import (
     normalize,
     problem_with,
     process_place,
-    repository_place,
     roots,
 )
+from policy.repository_paths import repositories_by_shape, repository_place
 
 if TYPE_CHECKING:
     from policy.facts import OsFamily
@@ -373,6 +373,55 @@ def test_what_git_runs_by(os: OsFamily, path: str, allowed: list[str] | None, ex
     assert repository_place(path, allowed, os) == expected
 
 
+@pytest.mark.parametrize(
+    ("os", "path", "allowed", "expected"),
+    [
+        ("posix", "/w/meta/config", None, "meta/config"),
+        ("posix", "/w/meta/Hooks/a", ["/w"], "meta/hooks"),
+        ("posix", "/w/meta/ho\u200boks/a", ["/w"], "meta/hooks"),
+        ("posix", "/w/meta/hooks", ["/w"], "meta/hooks"),
+        ("posix", "/w/meta/hooks/a", ["/w/meta"], None),
+        ("posix", "/w/meta/hooks/a", ["/w/meta/hooks/a"], None),
+        ("posix", "/w/meta/hooks/a", ["/w/meta/refs"], "meta/hooks"),
+        ("posix", "/w/meta/hooks/config", ["/w/meta"], "hooks/config"),
+        ("posix", "/hooks/a", ["/w"], "/hooks"),
+        ("posix", "/w/meta/HEAD", ["/w"], None),
+        ("posix", "/w/meta/config/a", ["/w"], None),
+        ("posix", "/w/.git/config", ["/w/.git"], None),
+        ("posix", "/w/.git/worktrees/a/config", ["/w/.git"], None),
+        ("posix", "/w/.git/config", ["/w"], ".git/config"),
+        ("windows", "C:\\w\\meta\\config", ["C:\\w"], "meta/config"),
+        ("windows", "C:\\w\\meta\\config", ["c:/w/meta"], None),
+        ("windows", "C:\\hooks\\a", ["C:\\w"], "/hooks"),
+    ],
+)
+def test_what_git_runs_by_in_what_is_laid_out_like_a_repository(
+    os: OsFamily, path: str, allowed: list[str] | None, expected: str | None
+) -> None:
+    assert repository_place(path, allowed, os, in_repository=True) == expected
+    if ".git" not in path:
+        assert repository_place(path, allowed, os) is None
+
+
+@pytest.mark.parametrize(
+    ("os", "path", "found"),
+    [
+        ("posix", "/w/hooks/a", [("/w", "hooks")]),
+        ("posix", "/w/hooks/b/config", [("/w/hooks/b", "config"), ("/w", "hooks")]),
+        ("posix", "/hooks/hooks/hooks/hooks/a",
+            [("/hooks/hooks/hooks", "hooks"), ("/hooks/hooks", "hooks"), ("/hooks", "hooks")],
+        ),
+        ("posix", "/config", [("/", "config")]),
+        ("posix", "/w/a", []),
+        ("posix", "/", []),
+        ("windows", "C:\\w\\config", [("C:\\w", "config")]),
+        ("windows", "C:\\config", [("C:\\", "config")]),
+    ],
+)  # fmt: skip
+def test_which_directories_would_have_to_be_repositories(os: OsFamily, path: str, found: list[tuple[str, str]]) -> None:
+    assert list(repositories_by_shape(path, os)) == found
+
+
 LONGEST: dict[OsFamily, int] = {"posix": 4_096, "windows": 32_000}
 
 
@@ -472,5 +521,5 @@ def test_letters_of_windows_are_folded_one_by_one() -> None:
 
 def test_the_first_entry_that_is_not_absolute_is_told() -> None:
     assert roots(["/a", "b", "c"], "posix", "wide").relative == "b"
-    assert roots([], "posix", "wide") == ({}, 0, None)
+    assert roots([], "posix", "wide") == ({}, 0, None, None)
     assert roots(["/a", "/abc"], "posix", "narrow").longest == 4

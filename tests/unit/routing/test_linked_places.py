@@ -74,6 +74,23 @@ def test_a_link_of_the_workspace_that_is_blocked_and_allowed_is_followed_to_bloc
     assert disk.reads("elsewhere/key", allowedPaths=["elsewhere"], blockedPaths=entries) == "ALLOWED"
 
 
+@pytest.mark.parametrize("entry", ["linked/project/**/.vscode", "real/project/**/.vscode"])
+def test_a_name_is_blocked_at_any_depth_below_a_link_and_where_that_leads(disk: Disk, entry: str) -> None:
+    os.symlink(disk.path("vault"), disk.path("real/project/**"))  # nobody's way round: it is never followed
+    for place in ("real/project/.vscode/a", "linked/project/src/.vscode", "real/project/src/deep/.vscode/a"):
+        assert disk.reads(place, blockedPaths=[entry]) == "DENIED", place
+    assert disk.reads("real/project/src/a", blockedPaths=[entry]) == "ALLOWED"
+    assert disk.reads("elsewhere/.vscode", blockedPaths=[entry]) == "ALLOWED"
+
+
+def test_a_blocked_name_that_is_a_link_itself_blocks_what_it_leads_to(disk: Disk) -> None:
+    os.symlink(disk.path("vault"), disk.path("real/project/.vscode"))
+    entry = "real/project/**/.vscode"
+    assert disk.reads("vault/key", blockedPaths=[entry]) == "DENIED"
+    os.symlink(disk.path("elsewhere"), disk.path("real/project/src/.vscode"))
+    assert disk.reads("real/project/src/.vscode/a", blockedPaths=[entry]) == "DENIED"
+
+
 def test_a_bundle_says_the_same_of_itself_afterwards(disk: Disk) -> None:
     plain = bundle({"name": "File.Read", "blockedPaths": [disk.path("secrets")]})
     held = on_this_disk(plain, disk.where)

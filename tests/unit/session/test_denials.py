@@ -8,6 +8,7 @@ import pytest
 
 from agent_host.approval.request import replay_of
 from agent_host.errors import UsageError
+from agent_host.loop.replay import Replay
 from agent_host.session.denials import calls_to_replay, denied_approvals
 from agent_host.thread.messages import Message, ToolCall, encode
 from state.checkpoint import Task
@@ -55,7 +56,9 @@ def test_a_replay_id_names_the_call_and_all_denials_of_it() -> None:
     make, other = ToolCall("c1", "RunCommand", {"command": "make"}), ToolCall("c2", "RunCommand", {"command": "id"})
     messages = thread(make, other, make.renamed("c3"))
     denied = task(*({"callId": name, "approve": "shell"} for name in ("c1", "c2", "c3")))
-    assert calls_to_replay(denied, messages, "s", [MADE["id"]]) == [(MADE["id"], make, ["c1", "c3"])]
+    assert calls_to_replay(denied, messages, "s", [MADE["id"]]) == [
+        Replay(MADE["id"], make, ("c1", "c3"), approve="shell")
+    ]
     with pytest.raises(UsageError, match="replay_0: no denied call of this session has that id; there is replay_"):
         calls_to_replay(denied, messages, "s", ["replay_0"])
     with pytest.raises(UsageError, match="there is none"):

@@ -188,6 +188,16 @@ async def test_scope_is_enforced_on_the_real_path(call: Call, workspace: Path, t
     assert os.listdir(workspace / ".git") == []
 
 
+async def test_a_name_that_is_blocked_at_any_depth_is_out_of_scope(call: Call, workspace: Path) -> None:
+    (workspace / "sub" / ".vscode").mkdir(parents=True)
+    (workspace / "innocent").symlink_to("sub/.vscode")
+    scope = ToolConstraints(allowed_paths=(str(workspace),), blocked_paths=(f"{workspace}/**/.vscode", "relative"))
+    for place in ("sub/.vscode/a", "sub/.VSCode/a", "innocent/a", ".vscode"):
+        refused = await call("WriteFile", scope, path=f"{workspace}/{place}", content="x")
+        assert error_of(refused)[0] == "PERMISSION_DENIED", place
+    text_of(await call("WriteFile", scope, path=f"{workspace}/sub/a", content="x"))
+
+
 async def test_what_git_runs_is_changed_only_where_a_path_names_it(call: Call, workspace: Path) -> None:
     hooks = workspace / "sub" / ".git" / "hooks"
     hooks.mkdir(parents=True)
