@@ -22,9 +22,11 @@ from agent_host.errors import ErrorCode, UsageError
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import on_this_disk
 from agent_host.routing.trial import InvalidCase, TrialCase, case_from, judge_case
-from agent_host.session.handshake import bundle_to_try
+from agent_host.session.handshake import bundle_in_file, bundle_to_try
 from config.load import ConfigError, load, read_regular_file
+from config.policies import BUILT_IN, as_file
 from policy.case import denied
+from policy.names import ANY_SESSION
 from policy.problems import BundleProblems
 from policy.risk import DEFAULT_RISK
 from policy.toolset import why_not_offered
@@ -67,9 +69,10 @@ def validate(namespace: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"policy {namespace.file!r}: {error.strerror}") from error
     told = ""
+    now = datetime.now(UTC)
     try:
-        bundle = parse_bundle(raw)
-        found = check_usable(bundle, session_id=bundle.session_id, now=datetime.now(UTC))
+        bundle = bundle_in_file(raw, _here(namespace), state_dir=state_dir_of(namespace), now=now)
+        found = check_usable(bundle, session_id=bundle.session_id, now=now)
         told = f"valid: version {_line(bundle.policy_bundle_version)}, {len(bundle.capabilities)} capabilities, "
         told += f"expires {bundle.expires_at.isoformat()}\n"
     except BundleProblems as error:
@@ -81,6 +84,25 @@ def validate(namespace: argparse.Namespace) -> int:
     else:
         answer("".join(f"{_line(one)}\n" for one in found) or told)
     return exit_codes.USAGE if problems else exit_codes.COMPLETED
+
+
+def _here(namespace: argparse.Namespace) -> Surroundings:
+    """This machine, with the workspace of the command line. Raises UsageError."""
+    from agent_host.app.assembly import surroundings
+
+    workspace = anchored(namespace.workspace or ".", os.path.realpath)
+    if not os.path.isdir(workspace):
+        raise UsageError(f"--workspace {workspace}: there is no such directory")
+    return surroundings(workspace)
+
+
+def show(namespace: argparse.Namespace) -> int:
+    """`policy show`: a built-in as a bundle to start from. Raises UsageError for a name that is none."""
+    if namespace.name not in BUILT_IN:
+        known = ", ".join(BUILT_IN)
+        raise UsageError(f"policy show {namespace.name!r}: there is no such built-in; known are {known}")
+    answer(as_file(namespace.name))
+    return exit_codes.COMPLETED
 
 
 def tools(namespace: argparse.Namespace) -> int:
@@ -127,7 +149,7 @@ class Tried(NamedTuple):
     limits: Limits
 
 
-def policy_and_place(namespace: argparse.Namespace, workspace: str) -> Tried:
+def policy_and_place(namespace: argparse.Namespace, workspace: str, session_id: str = ANY_SESSION) -> Tried:
     """The bundle that `--policy` names, as a session in `workspace` would have it. Raises UsageError,
     PolicyBundleInvalid."""
     from agent_host.app.assembly import limits_of, surroundings
@@ -139,7 +161,8 @@ def policy_and_place(namespace: argparse.Namespace, workspace: str) -> Tried:
     except ConfigError as error:
         raise UsageError(str(error)) from error
     here = surroundings(workspace)
-    bundle = bundle_to_try(settings, here, state_dir=state_dir_of(namespace), now=datetime.now(UTC))
+    state_dir, now = state_dir_of(namespace), datetime.now(UTC)
+    bundle = bundle_to_try(settings, here, state_dir=state_dir, now=now, session_id=session_id)
     return Tried(bundle, here, limits_of(settings))
 
 
