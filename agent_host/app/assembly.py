@@ -30,6 +30,7 @@ from config.settings import ALL_TOOLS
 from policy.redaction import Redaction
 from policy.toolset import RISK_LEVELS, ToolLimit, why_not_offered
 from state.redaction_key import redaction_key
+from state.temporary import session_directory
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
@@ -161,7 +162,8 @@ def make_context(
     """The loop's context for the session in `store`."""
     settings, session_id = launch.settings, store.state.identity.session_id
     live_output = LiveOutput(emitter)
-    runtime = LocalToolRouter(runtime_settings(settings, launch.workspace, parts.place.shell, live_output))
+    temporary = session_directory(launch.state_dir, session_id, os.environ)
+    runtime = LocalToolRouter(runtime_settings(settings, launch.workspace, parts.place.shell, live_output, temporary))
     router = HostTools(runtime, workspace, runtime.read_bytes, secrets.scrubber)
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     definitions = router.get_available_tools()
@@ -202,8 +204,10 @@ def put_under(ctx: LoopContext, launch: Launch, parts: Parts) -> None:
     ctx.renew_head()
 
 
-def runtime_settings(settings: Settings, workspace: str, shell: str, live_output: LiveOutput) -> RuntimeSettings:
-    """What the runtime is told of the settings."""
+def runtime_settings(
+    settings: Settings, workspace: str, shell: str, live_output: LiveOutput, temporary: str
+) -> RuntimeSettings:
+    """What the runtime is told of the settings. `temporary` is the session's own temporary directory."""
     return RuntimeSettings(
         workspace=workspace,
         shell=shell,
@@ -214,6 +218,7 @@ def runtime_settings(settings: Settings, workspace: str, shell: str, live_output
         max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
         secret_env=frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE}),
         env_passthrough=frozenset(settings.names("tools.env_passthrough")),
+        temporary=temporary,
         on_output=live_output.take,
     )
 
