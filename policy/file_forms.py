@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from policy.entry_meaning import CONTROL, ENTRY_CHECKS, command_entry, path_entry
+from policy.entry_meaning import CONTROL, ENTRY_CHECKS, command_entry
 from policy.paths import is_absolute
 from policy.placeholders import GROUP_NAMES, PLACEHOLDERS, PROGRAMS_BELOW, STARS
 from policy.problems import nearest
@@ -19,6 +19,9 @@ _SHELL_PLACES = re.compile(r"~|\$|%")
 _NEITHER = re.compile(r"\\|[A-Za-z]:")
 """How a path begins that Windows reads as neither relative nor absolute: `\\x`, `C:x`."""
 
+_NESTED = re.compile(r"(?:[^*]*/)?\*\*/\*?[^*/\\]+")
+"""A blocked path that stands for whatever has a name, at any depth."""
+
 
 def file_checks(places: Places) -> EntryChecks:
     """The checks of a list's entries for a bundle given by file."""
@@ -28,22 +31,22 @@ def file_checks(places: Places) -> EntryChecks:
             return f"{value!r} is a group of places to block", "name the paths themselves, or use it in blockedPaths"
         name = value[2:].partition("}")[0]
         missing = value.startswith("${") and name in PLACEHOLDERS and getattr(places, name) is None
-        return (f"{value!r} has no value on this machine", "name the path") if missing else _path(value)
+        return (f"{value!r} has no value on this machine", "name the path") if missing else _path("allowedPaths", value)
 
     return {**ENTRY_CHECKS, "allowedPaths": allowed, "blockedPaths": _blocked, "allowedCommands": program_problem}
 
 
 def _blocked(value: str) -> tuple[str, str] | None:
     if not value.startswith("@"):
-        return _path(value)
+        return _path("blockedPaths", value)
     if value[1:] in GROUP_NAMES:
         return None
     return f"{value!r} is not a group of places", nearest(value, tuple(f"@{name}" for name in GROUP_NAMES)) or ""
 
 
-def _path(value: str) -> tuple[str, str] | None:
+def _path(field: str, value: str) -> tuple[str, str] | None:
     if CONTROL.search(value) or is_absolute(value, "posix") or is_absolute(value, "windows"):
-        return path_entry(value) or _placeholder_inside(value)
+        return ENTRY_CHECKS[field](value) or _placeholder_inside(value)
     if not value:
         return "is empty", "the workspace is ${workspace}"
     if value.startswith("${"):
@@ -52,7 +55,7 @@ def _path(value: str) -> tuple[str, str] | None:
         problem = f"{value!r} is not absolute", "no shell reads it: the home directory is ${home}"
     else:
         problem = _placeholder_inside(value)
-    if problem is None and "*" in value:
+    if problem is None and "*" in value and not (field == "blockedPaths" and _NESTED.fullmatch(value)):
         return f"{value!r} is a pattern", "an entry covers everything below it: leave the stars out"
     return problem
 

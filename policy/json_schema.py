@@ -39,10 +39,14 @@ _CONTROLS = r"\u0000-\u001f\u007f-\u009f"
 _ABSENT: dict[str, Any] = {"type": "null"}
 _EMPTY: dict[str, Any] = {"anyOf": [{"type": "null"}, {"maxItems": 0}]}
 _ABSOLUTE = rf"(?:/|[A-Za-z]:[/\\]|\\[/\\])(?![^{_CONTROLS}]*[/\\]\*\*?$)[^{_CONTROLS}]*"
-_PLACEHOLDER = rf"\$\{{(?:{'|'.join(PLACEHOLDERS)})\}}(?:/[^{_CONTROLS}*]*)?"
-_RELATIVE = rf"(?![@~$%\\/]|[A-Za-z]:)[^{_CONTROLS}*]+"
-_PATHS = {"items": {"pattern": f"^(?:{_ABSOLUTE}|{_PLACEHOLDER}|{_RELATIVE})$"}}
-_BLOCKED = {"items": {"pattern": f"^(?:{_ABSOLUTE}|{_PLACEHOLDER}|{_RELATIVE}|@(?:{'|'.join(GROUP_NAMES)}))$"}}
+_PLACEHOLDER = rf"\$\{{(?:{'|'.join(PLACEHOLDERS)})\}}(?=/|$)"
+_RELATIVE = rf"(?![@~$%\\/]|[A-Za-z]:)(?=[^{_CONTROLS}])"
+_NO_STARS = rf"[^{_CONTROLS}*]*"
+_AT_ANY_DEPTH = rf"(?:{_NO_STARS}/)?\*\*/\*?[^{_CONTROLS}*/\\]+"
+_BELOW = f"(?:{_PLACEHOLDER}|{_RELATIVE})"
+_GROUP = f"@(?:{'|'.join(GROUP_NAMES)})"
+_PATHS = {"items": {"pattern": f"^(?:{_ABSOLUTE}|{_BELOW}{_NO_STARS})$"}}
+_BLOCKED = {"items": {"pattern": f"^(?:{_ABSOLUTE}|{_BELOW}(?:{_NO_STARS}|{_AT_ANY_DEPTH})|{_GROUP})$"}}
 _NAME = rf"\[\[?|\]\]|[^{_CONTROLS} \[\]{NO_PROGRAM}]+"
 _PROGRAM = {"pattern": f"^(?:{_NAME})$"}
 _PROGRAMS = {"items": {"pattern": rf"^(?:{_NAME}|\$\{{workspace\}}/(?:[^{_CONTROLS}*?$\\]*/)?\*\*?)$"}}

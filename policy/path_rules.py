@@ -18,8 +18,8 @@ from policy.paths import (
     process_place,
     repository_place,
     roots,
-    session_place,
 )
+from policy.session_paths import session_place
 
 if TYPE_CHECKING:
     from policy.case import Case

@@ -20,12 +20,6 @@ _MAX_LENGTH: dict[OsFamily, int] = {"posix": 4096, "windows": 32_000}
 PROCESS_PLACES = frozenset({"/proc", "/dev/fd"})
 _REPOSITORY_FILES = frozenset({"config", "config.worktree", "commondir", "gitdir"})
 _REPOSITORY_FOLDERS = ("hooks", "rebase-merge", "rebase-apply", "sequencer")
-_OF_SESSIONS = "agent-host-"
-_SESSION_FOLDER = re.compile(_OF_SESSIONS + r"[A-Za-z0-9_-]+-[0-9a-f]{8}")
-"""How the temporary directory of a session is named: by its id and the state directory."""
-_TEMPORARY_FOLDERS = frozenset({
-    "/tmp", "/var/tmp", "/private/tmp", "/private/var/tmp", "c:\\windows\\temp",  # noqa: S108  names to compare with
-})  # fmt: skip
 _DRIVE = re.compile(r"[A-Za-z]:")
 _DEVICE = re.compile(r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|CLOCK\$|(?:COM|LPT)[0-9¹²³])\s*(?:[.:].*)?", re.IGNORECASE)
 _SHORT_NAME = re.compile(r"[^. ]{0,6}~[0-9]{1,6}(?:\.[^.]{0,3})?")
@@ -170,30 +164,6 @@ def repository_place(path: str, allowed: Iterable[str] | None, os: OsFamily) -> 
     if place is None or any(".git" in _parts(one, os) and is_under(path, one, os) for one in allowed or ()):
         return None
     return place
-
-
-def session_place(path: str, allowed: Iterable[str], os: OsFamily) -> str | None:
-    """The temporary directory of a session that a normalised absolute path is in, unless an entry of `allowed` that
-    covers the path names that directory itself. None for any other path. Such a directory lies directly below a
-    directory for temporary files: a usual one, or the one that a session's directory in `allowed` lies in."""
-    plain = key(path, os, "wide")
-    if _OF_SESSIONS not in plain:
-        return None
-    entries = [normalize(one, os) for one in allowed if is_absolute(one, os)]
-    folders = _TEMPORARY_FOLDERS | {key(_above(one, os), os, "wide") for one in entries if _is_of_session(one, os)}
-    for at in ancestors(path, os, len(path)):
-        if _parts(key(at, os, "wide"), os)[-1].startswith(_OF_SESSIONS) and key(_above(at, os), os, "wide") in folders:
-            named = any(is_under(one, at, os) and is_under(path, one, os) for one in entries)
-            return None if named else at
-    return None
-
-
-def _above(path: str, os: OsFamily) -> str:
-    return normalize(path + "/..", os)
-
-
-def _is_of_session(path: str, os: OsFamily) -> bool:
-    return _SESSION_FOLDER.fullmatch(_parts(path, os)[-1]) is not None
 
 
 def _parts(path: str, os: OsFamily) -> list[str]:

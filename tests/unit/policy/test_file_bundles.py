@@ -83,6 +83,14 @@ def test_groups_stand_for_the_places_that_the_built_ins_block() -> None:
     }
 
 
+def test_names_at_any_depth_are_blocked_below_the_workspace() -> None:
+    entries = ("${workspace}/**/.vscode", "src/**/*.code-workspace", "**/.agent")
+    assert grant(parsed(reading("/x", blocked=entries)), "File.Read").blocked_paths == (
+        "/home/u/w/**/.vscode", "/home/u/w/src/**/*.code-workspace", "/home/u/w/**/.agent",
+    )  # fmt: skip
+    assert len(problems(reading(*entries))) == 3
+
+
 def test_what_has_no_value_on_this_machine() -> None:
     homeless = POSIX._replace(home=None, tmp=None)
     found = grant(parsed(reading("/x", blocked=("@credentials", "${home}/x")), homeless), "File.Read")

@@ -139,6 +139,7 @@ def test_bundles_to_start_from(name: str) -> None:
 
 PATHS = ["${workspace}", "${home}/x", "${tmp}", "src", "./build", "../x", ".", "a b/[id]/@x", "/srv", "c:/w", "x*y"]
 NO_PATHS = ["", "~/x", "$HOME", "%X%", "C:x", "\\x", "src/**", "*.py", "${workspace}/*", "${x}", "${home", "${home}x"]
+AT_ANY_DEPTH = ["${workspace}/**/.vscode", "src/**/*.code-workspace", "**/.agent", "./**/.agent"]
 PROGRAMS = ["ls", "${workspace}/**", "${workspace}/*", "${workspace}/.venv/bin/*", "${workspace}/my tools/**"]
 NO_PROGRAMS = ["${workspace}", "${workspace}/x", "${workspace}/*/x/*", "${home}/*", "./*", "/srv/*", "${workspace}/a**"]
 
@@ -149,7 +150,9 @@ NO_PROGRAMS = ["${workspace}", "${workspace}/x", "${workspace}/*/x/*", "${home}/
         *(("allowedPaths", one, one != "x*y") for one in PATHS),
         *(("blockedPaths", one, one != "x*y") for one in [*PATHS, "@credentials", "@steering"]),
         *(("allowedPaths", one, False) for one in [*NO_PATHS, "@credentials"]),
-        *(("blockedPaths", one, False) for one in [*NO_PATHS, "@x"]),
+        *(("blockedPaths", one, False) for one in [*NO_PATHS, "@x", "**/a*b", "**/a/*", "*/**/a", "${tmp}/**/"]),
+        *(("blockedPaths", one, True) for one in AT_ANY_DEPTH),
+        *(("allowedPaths", one, False) for one in AT_ANY_DEPTH),
         *(("allowedCommands", one, True) for one in PROGRAMS),
         *(("allowedCommands", one, False) for one in NO_PROGRAMS),
         *(("blockedCommands", one, one == "ls") for one in PROGRAMS),
