@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 BUILT_IN = ("read-only", "workspace", "ci", "full")
+_VERSION = "builtin."
 _FOLDER = os.path.join(os.path.dirname(__file__), "policies")
 
 
@@ -33,6 +34,11 @@ def template_as_written(name: str) -> dict[str, Any]:
     return _read(name)
 
 
+def is_built_in(version: str) -> bool:
+    """Whether a policyBundleVersion is that of a built-in."""
+    return version.removeprefix(_VERSION) in BUILT_IN and version.startswith(_VERSION)
+
+
 def as_file(name: str) -> str:
     """The text of a bundle to start from, which says what the built-in bundle `name` does.
 
@@ -40,7 +46,7 @@ def as_file(name: str) -> str:
     built-in.
     """
     text = _bytes(name).decode()
-    text = text.replace(f'"policyBundleVersion": "builtin.{name}"', f'"policyBundleVersion": "local.{name}"', 1)
+    text = text.replace(f'"policyBundleVersion": "{_VERSION}{name}"', f'"policyBundleVersion": "local.{name}"', 1)
     return re.sub(r'"expiresInS": [0-9]+', '"sessionId": "*"', text, count=1)
 
 

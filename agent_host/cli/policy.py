@@ -25,6 +25,8 @@ from agent_host.routing.trial import InvalidCase, TrialCase, case_from, judge_ca
 from agent_host.session.handshake import bundle_in_file, bundle_to_try
 from config.load import ConfigError, load, read_regular_file
 from config.policies import BUILT_IN, as_file
+from policy.admitted import admitted
+from policy.builtin import DEFAULT_LIFETIME_S
 from policy.case import denied
 from policy.names import ANY_SESSION
 from policy.problems import BundleProblems
@@ -63,26 +65,32 @@ def check(namespace: argparse.Namespace) -> int:
 
 
 def validate(namespace: argparse.Namespace) -> int:
-    """`policy validate`: every problem of a bundle with its JSON path; exit 2 when there is one."""
+    """`policy validate`: every problem of a bundle with its JSON path, exit 2 when there is one; else what its
+    lists admit beyond what they name."""
     try:
         raw = read_regular_file(anchored(namespace.file))
     except OSError as error:
         raise UsageError(f"policy {namespace.file!r}: {error.strerror}") from error
-    told = ""
+    told, admits = "", list[str]()
     now = datetime.now(UTC)
     try:
         bundle = bundle_in_file(raw, _here(namespace), state_dir=state_dir_of(namespace), now=now)
         found = check_usable(bundle, session_id=bundle.session_id, now=now)
         told = f"valid: version {_line(bundle.policy_bundle_version)}, {len(bundle.capabilities)} capabilities, "
-        told += f"expires {bundle.expires_at.isoformat()}\n"
+        hours = DEFAULT_LIFETIME_S // 3600
+        ends = "expiresAt" in json.loads(raw)
+        told += (
+            f"expires {bundle.expires_at.isoformat()}\n" if ends else f"holds for {hours} hours from each start on\n"
+        )
+        admits = admitted(bundle)
     except BundleProblems as error:
         found = list(error.problems)
     problems = [{"path": one.path, "message": one.message, "hint": one.hint} for one in found]
     if namespace.output == "json":
-        result = {"valid": not problems, "problems": problems}
+        result = {"valid": not problems, "problems": problems, "admits": [] if problems else admits}
         answer(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
-        answer("".join(f"{_line(one)}\n" for one in found) or told)
+        answer("".join(f"{_line(one)}\n" for one in found) or told + "".join(f"{_line(one)}\n" for one in admits))
     return exit_codes.USAGE if problems else exit_codes.COMPLETED
 
 

@@ -85,10 +85,10 @@ def test_a_bundle_of_ones_own(host: Host, tmp_path: Path) -> None:
         {"name": "Shell.Exec", "allowedCommands": ["mytool"]},
         {"name": "File.Read", "allowedPaths": ["${home}/docs", "../shared"], "blockedPaths": ["secret"]},
     ]
-    path.write_text(json.dumps({"extends": "ci", "capabilities": added}))
+    path.write_text(json.dumps({"extends": "workspace", "capabilities": added}))
     told = host.run("policy", "validate", path)
     assert (told.code, told.stderr) == (0, "")
-    assert told.text.startswith("valid: version builtin.ci+")
+    assert told.text.startswith("valid: version builtin.workspace+")
     reads = [
         (str(host.home / "docs" / "a"), "ALLOWED"), (str(host.root / "shared" / "a"), "ALLOWED"),
         (str(host.workspace / "a"), "ALLOWED"), (str(host.workspace / "secret"), "DENIED"),
@@ -96,6 +96,7 @@ def test_a_bundle_of_ones_own(host: Host, tmp_path: Path) -> None:
     ]  # fmt: skip
     for place, decision in reads:
         assert judge(host, "ReadFile", {"path": place}, "--policy", str(path))["decision"] == decision, place
+    path.write_text(json.dumps({"extends": "ci", "capabilities": added}))
     for line, decision in (("mytool plan", "ALLOWED"), ("ls", "ALLOWED"), ("sudo ls", "DENIED")):
         assert judge(host, "RunCommand", {"command": line}, "--policy", str(path))["decision"] == decision
     path.write_text(json.dumps({"extends": "c", "capabilities": [{"name": "File.Read", "allowedPaths": ["${hom}"]}]}))
@@ -149,6 +150,36 @@ def test_a_workspace_adds_no_programs(host: Host) -> None:
         folder.rmdir()
     assert outcome.code == 2
     outcome.names_once("policy.allowed_commands = ['sudo'] is ignored", "a workspace may change it not at all")
+
+
+def test_what_the_lists_of_a_good_bundle_admit(host: Host) -> None:
+    commands = ["ls", "make", "npm", "rm", "/usr/bin/python3"]
+    path = host.policy(grants={"Shell.Exec": {"allowedCommands": commands}}, without=["File.Delete"])
+    told = host.run("policy", "validate", path)
+    assert told.code == 0
+    admits = [
+        "make lets the model run anything in the workspace: the commands of its build files",
+        "npm lets the model run anything in the workspace: scripts of package.json and of packages",
+        "/usr/bin/python3 lets the model run anything in the workspace: any code",
+        "there is no File.Delete entry, so what rm removes is not judged",
+    ]
+    assert told.text.splitlines()[1:] == admits
+    found = json.loads(host.run("policy", "validate", path, "--output", "json").stdout)
+    assert found == {"valid": True, "problems": [], "admits": admits}
+
+
+@pytest.mark.slow
+def test_a_session_begins_with_a_line_on_what_its_list_admits(host: Host) -> None:
+    path = host.policy(grants={"Shell.Exec": {"allowedCommands": ["ls", "make", "npm", "sh"]}})
+    line = "policy: 3 programs may start others (make, npm, …); see agent-host policy validate"
+    with gateway(say("Done."), say("Done.")) as model:
+        said = [
+            host.run("run", "Do it.", "--gateway", model.url, "--policy", policy, "--output", form).stderr.count(line)
+            for policy, form in ((path, "text"), (path, "json"), ("ci", "text"))
+        ]
+        assert said == [1, 0, 0]
+        path.write_text(json.dumps({"extends": "ci"}))
+        host.run("run", "Do it.", "--gateway", model.url, "--policy", path).names_once("programs may start others")
 
 
 def test_names_of_a_bundle_do_not_steer_the_terminal(host: Host, tmp_path: Path) -> None:
