@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
     from policy.bundle import PolicyBundle
 
-_WRITERS = words("chmod chown cp csplit dd install ln mkdir mktemp mv patch split tee touch truncate")
-_REMOVERS = words("mv rm rmdir shred unlink")
+_WRITERS = words("chgrp chmod chown cp dd install ln mkdir mv tee touch truncate")
+_REMOVERS = words("mv rm rmdir unlink")
+"""Programs whose operands are files that they change: `policy.shell.operands` reads them."""
 _STARS = ("/*", "/**", "\\*", "\\**")
 _OWN_PROGRAMS = "programs that it wrote itself"
 _MAX_SHOWN = 2

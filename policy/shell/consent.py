@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from policy.shell.arguments import base_name, family_of
-from policy.shell.code import INTERPRETERS
+from policy.shell.code import interpreter_of
 from policy.shell.starters import STARTERS
-from policy.shell.tables import OPAQUE_STARTERS, SHELLS, SINGLE_RUNNERS
+from policy.shell.tables import OWN_LANGUAGES, SHELLS, SINGLE_RUNNERS
 
 _CODE = "any code"
 _LINES = "any command line"
@@ -19,10 +19,10 @@ def what_it_starts(program: str) -> str | None:
     family = family_of(base)
     if family in SHELLS or base in ("eval", "source", "."):
         return _LINES
-    if family in INTERPRETERS:
+    if interpreter_of(family) is not None:
         return _CODE
     if family in STARTERS:
-        return STARTERS[family].what
-    if base in OPAQUE_STARTERS or base in SINGLE_RUNNERS:
+        return STARTERS[family]
+    if base in OWN_LANGUAGES or base in SINGLE_RUNNERS:
         return _PROGRAMS
     return None

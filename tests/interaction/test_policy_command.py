@@ -159,7 +159,7 @@ def test_what_the_lists_of_a_good_bundle_admit(host: Host) -> None:
     assert told.code == 0
     admits = [
         "make lets the model run anything in the workspace: the commands of its build files",
-        "npm lets the model run anything in the workspace: scripts of package.json and of packages",
+        "npm lets the model run anything in the workspace: the scripts of packages",
         "/usr/bin/python3 lets the model run anything in the workspace: any code",
         "there is no File.Delete entry, so what rm removes is not judged",
     ]
