@@ -32,11 +32,12 @@ from policy.toolset import RISK_LEVELS, ToolLimit, why_not_offered
 from state.redaction_key import redaction_key
 from state.temporary import session_directory
 from tool_runtime.platform import OS_FAMILY, current
+from tool_runtime.platform.environment import child_environment, looks_secret
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from agent_host.approval.gate import ApprovalGate
     from agent_host.contracts import ToolDefinition
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "LLM_GATEWAY_AUTH_TOKEN"  # noqa: S105  the variable's name, not its value
 
+_SECRET_VARIABLES = frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE})
 _DIALECTS: dict[str, Callable[[], Dialect]] = {"anthropic": AnthropicDialect}
 _SHELLS: dict[str, ShellName] = {
     "bash": "bash",
@@ -132,13 +134,26 @@ def redaction_of(launch: Launch, bundle: PolicyBundle) -> Redaction:
     )
 
 
-def place_of(launch: Launch) -> Place:
-    """This machine, with the launch's workspace."""
-    return Place(current.default_shell(os.environ), surroundings(launch.workspace))
+def place_of(launch: Launch, session_id: str) -> Place:
+    """This machine, with the launch's workspace and the session's temporary directory."""
+    environment = command_environment(launch.settings, launch.state_dir, session_id)
+    return Place(current.default_shell(os.environ), surroundings(launch.workspace, environment))
 
 
-def surroundings(workspace: str) -> Surroundings:
-    """This machine as policy sees it. `workspace` is a real path."""
+def command_environment(settings: Settings, state_dir: str, session_id: str) -> dict[str, str]:
+    """What a command of the session finds in its environment, without what looks like a secret: policy reads lines by
+    it."""
+    shown = child_environment(
+        os.environ,
+        secret=_SECRET_VARIABLES,
+        passthrough=frozenset(settings.names("tools.env_passthrough")),
+        temporary=session_directory(state_dir, session_id, os.environ),
+    )
+    return {name: value for name, value in shown.items() if not looks_secret(name)}
+
+
+def surroundings(workspace: str, environment: Mapping[str, str] | None = None) -> Surroundings:
+    """This machine as policy sees it. `workspace` is a real path; `environment` is what commands find in theirs."""
     shell = os.path.basename(current.default_shell(os.environ)).lower()
     home = os.path.expanduser("~")
     return Surroundings(
@@ -146,6 +161,7 @@ def surroundings(workspace: str) -> Surroundings:
         home=os.path.realpath(home) if os.path.isabs(home) else None,
         os_family=OS_FAMILY,
         shell=_SHELLS.get(shell, "sh"),
+        environment=environment or {},
     )
 
 
@@ -216,7 +232,7 @@ def runtime_settings(
         http_timeout_s=settings.number("tools.http_timeout_s"),
         max_output_bytes=settings.integer("tools.max_output_bytes"),
         max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
-        secret_env=frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE}),
+        secret_env=_SECRET_VARIABLES,
         env_passthrough=frozenset(settings.names("tools.env_passthrough")),
         temporary=temporary,
         on_output=live_output.take,

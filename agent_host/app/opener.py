@@ -100,7 +100,7 @@ class SessionOpener:
             async with _given_back(backends.sessions(), grant.session_id):
                 with state_errors_translated():
                     checked_session_id(grant.session_id)
-                place = place_of(launch)
+                place = place_of(launch, grant.session_id)
                 bundle = _bundle(launch, place, grant)
                 if grant.policy_bundle is not None and new.user_id == LOCAL:  # whoever it is, the service knows
                     new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
@@ -129,7 +129,7 @@ class SessionOpener:
                 _temporary(launch, session_id)
                 backends.know(store.state.identity)
                 grant = await self._granted_again(launch, backends, store, cursor)
-                place = place_of(launch)
+                place = place_of(launch, session_id)
                 parts = Parts.of(launch, place, _bundle(launch, place, grant))
                 url = await resources.enter_async_context(_gateway(launch))
                 session = self._session(launch, parts, backends, store, url, resources)
@@ -150,7 +150,7 @@ class SessionOpener:
             await session.expire(str(error))
             raise SessionExpired(f"{error}; {_DELETED}") from error
         _refuse_incompatible(grant)
-        place = place_of(launch)
+        place = place_of(launch, session.session_id)
         parts = Parts.of(launch, place, _bundle(launch, place, grant))
         session.renew(lambda ctx: put_under(ctx, launch, parts))
         return Opened(session, grant.compatibility_status, grant.feature_flags)

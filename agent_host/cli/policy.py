@@ -22,7 +22,7 @@ from agent_host.errors import ErrorCode, UsageError
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import on_this_disk
 from agent_host.routing.trial import InvalidCase, TrialCase, case_from, judge_case
-from agent_host.session.handshake import bundle_in_file, bundle_to_try
+from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try
 from config.load import ConfigError, load, read_regular_file
 from config.policies import BUILT_IN, as_file
 from policy.admitted import admitted
@@ -160,7 +160,7 @@ class Tried(NamedTuple):
 def policy_and_place(namespace: argparse.Namespace, workspace: str, session_id: str = ANY_SESSION) -> Tried:
     """The bundle that `--policy` names, as a session in `workspace` would have it. Raises UsageError,
     PolicyBundleInvalid."""
-    from agent_host.app.assembly import limits_of, surroundings
+    from agent_host.app.assembly import command_environment, limits_of, surroundings
 
     if not os.path.isdir(workspace):
         raise UsageError(f"--workspace {workspace}: there is no such directory")
@@ -168,8 +168,9 @@ def policy_and_place(namespace: argparse.Namespace, workspace: str, session_id: 
         settings = load(_policy_only(namespace), workspace=workspace)
     except ConfigError as error:
         raise UsageError(str(error)) from error
-    here = surroundings(workspace)
     state_dir, now = state_dir_of(namespace), datetime.now(UTC)
+    named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
+    here = surroundings(workspace, command_environment(settings, state_dir, named))
     bundle = bundle_to_try(settings, here, state_dir=state_dir, now=now, session_id=session_id)
     return Tried(bundle, here, limits_of(settings))
 

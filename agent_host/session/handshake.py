@@ -78,13 +78,13 @@ def bundle_in_file(raw: bytes, where: Surroundings, *, state_dir: str, now: date
 
 
 _GRANTED = "of the session service"
-_TO_TRY = "SESSION"
+SESSION_TO_TRY = "SESSION"
 """In place of an id in the name of a directory, where there is no session."""
 
 
 def _places(where: Surroundings, state_dir: str, session_id: str) -> Places:
     """What stands for the placeholders of a bundle in this session."""
-    name = _TO_TRY if session_id == ANY_SESSION else session_id
+    name = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     return Places(
         workspace=where.workspace,
         home=where.home,

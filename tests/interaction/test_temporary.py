@@ -91,3 +91,12 @@ def test_ci_writes_to_it_and_to_no_other_sessions(host: Host) -> None:
     assert not answers[1].is_error
     assert "temporary directory of another session" in answers[2].text
     assert sorted(path.name for path in own(host)) == [other.name, "shared"]
+
+
+@pytest.mark.slow
+def test_lines_may_name_it_by_its_variable_where_a_list_decides(host: Host) -> None:
+    calls = [shell('echo y > "$TMPDIR/a" && cat "$TMPDIR/a"')]
+    with gateway(use(*calls), say("Done.")) as model:
+        assert host.task(model.url, "--session-id", "s1", policy="ci").code == 0
+        answers = model.results()
+    assert not answers[0].is_error, answers[0].text
