@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import orjson
 
 BUILT_IN = ("read-only", "workspace", "ci", "full")
+_VERSION = "builtin."
 _FOLDER = os.path.join(os.path.dirname(__file__), "policies")
 
 
@@ -16,7 +18,7 @@ def template(name: str) -> dict[str, Any]:
 
     An entry `@group` of a path list stands for the paths of that group in places.json.
     """
-    content, places = _read(name), _read("places")
+    content, places = template_as_written(name), place_groups()
     for capability in content["capabilities"]:
         if "blockedPaths" in capability:
             capability["blockedPaths"] = [
@@ -27,7 +29,37 @@ def template(name: str) -> dict[str, Any]:
     return content
 
 
+def template_as_written(name: str) -> dict[str, Any]:
+    """The same with its groups still in it."""
+    return _read(name)
+
+
+def is_built_in(version: str) -> bool:
+    """Whether a policyBundleVersion is that of a built-in."""
+    return version.removeprefix(_VERSION) in BUILT_IN and version.startswith(_VERSION)
+
+
+def as_file(name: str) -> str:
+    """The text of a bundle to start from, which says what the built-in bundle `name` does.
+
+    It is laid out as the shipped file is; its version is its own, and it is for any session. It holds as long as a
+    built-in.
+    """
+    text = _bytes(name).decode()
+    text = text.replace(f'"policyBundleVersion": "{_VERSION}{name}"', f'"policyBundleVersion": "local.{name}"', 1)
+    return re.sub(r'"expiresInS": [0-9]+', '"sessionId": "*"', text, count=1)
+
+
+def place_groups() -> dict[str, list[str]]:
+    """The groups of places that path lists may name, placeholders in their entries."""
+    return _read("places")
+
+
 def _read(name: str) -> dict[str, Any]:
-    with open(os.path.join(_FOLDER, f"{name}.json"), "rb") as handle:
-        content: dict[str, Any] = orjson.loads(handle.read())
+    content: dict[str, Any] = orjson.loads(_bytes(name))
     return content
+
+
+def _bytes(name: str) -> bytes:
+    with open(os.path.join(_FOLDER, f"{name}.json"), "rb") as handle:
+        return handle.read()

@@ -70,6 +70,7 @@ SETTINGS: dict[str, Setting] = {
     "limits.max_session_tokens": Setting(int, _SMALLER, low=0, zero_is_unset=True),
     "redaction.detectors": Setting(bool),
     "policy.risk_ceiling": Setting(str, Tightening.LOWER, choices=("low", "medium", "high")),
+    "policy.allowed_commands": Setting(list),
     "policy.blocked_paths": Setting(list, _MORE),
     "policy.blocked_commands": Setting(list, _MORE),
     "policy.blocked_domains": Setting(list, _MORE),

@@ -1,7 +1,7 @@
 """Built-in bundles: a shipped template plus the places of this session gives a PolicyBundle.
 
-A template is the bundle's own JSON with two differences: `expiresInS` stands for `expiresAt`, and path lists may hold
-`${workspace}`, `${home}` and `${stateDir}`.
+A template is the bundle's own JSON with two differences: `expiresInS` stands for `expiresAt`, and lists may hold what
+`policy.placeholders` knows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from policy.bundle import PolicyBundle, bundle_from_trusted
-from policy.paths import normalize
+from policy.paths import is_absolute
+from policy.placeholders import Places, expanded_program, filled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,45 +31,43 @@ def instantiate(
     session_id: str,
     now: datetime,
     os: OsFamily,
+    tmp: str | None = None,
     models: tuple[str, ...] = (),
     unchanged: tuple[str, ...] = (),
+    programs: tuple[str, ...] = (),
 ) -> PolicyBundle:
     """Fills a template in. All paths are absolute; give real paths, for links are not followed here. `unchanged` are
-    more places that are blocked for writes.
+    more places that are blocked for writes. `programs` are the user's own entries of allowedCommands; they are added
+    where the template has such a list.
 
     `models` are put before the template's own: a built-in is the user's own choice. An entry of a block list whose
-    placeholder has no value is dropped (there is nothing to protect); in an allow list it raises ValueError.
+    placeholder has no value is dropped (there is nothing to protect); in an allow list it raises ValueError, but for
+    `${tmp}`: without a directory of the session's own there is nothing to allow.
     """
-    places = {"workspace": workspace, "home": home, "stateDir": state_dir}
+    places = Places(workspace, home, state_dir, os, tmp)
     raw = {name: value for name, value in template.items() if name != "expiresInS"}
     raw["sessionId"] = session_id
-    raw["expiresAt"] = now + timedelta(seconds=template.get("expiresInS", DEFAULT_LIFETIME_S))
-    raw["capabilities"] = [_fill(entry, places, os) for entry in template["capabilities"]]
+    raw["expiresAt"] = expiry(template, now)
+    raw["capabilities"] = [_of_this_machine(entry, places) for entry in template["capabilities"]]
     for entry in raw["capabilities"]:
         if entry["name"] in _CHANGING:
             entry["blockedPaths"] = [*entry.get("blockedPaths", ()), *unchanged]
+        if entry.get("allowedCommands") is not None:
+            added = (expanded_program(one, places) for one in programs)
+            entry["allowedCommands"] = list(dict.fromkeys((*entry["allowedCommands"], *added)))
     llm = template["llmPolicy"]
     raw["llmPolicy"] = {**llm, "allowedModels": list(dict.fromkeys((*models, *llm["allowedModels"])))}
     return bundle_from_trusted(raw)
 
 
-def _fill(entry: Mapping[str, Any], places: Mapping[str, str | None], os: OsFamily) -> dict[str, Any]:
-    filled = dict(entry)
-    if "allowedPaths" in filled:
-        expanded = [(path, _expand(path, places, os)) for path in filled["allowedPaths"]]
-        missing = [path for path, value in expanded if value is None]
-        if missing:
-            raise ValueError(f"capabilities[{entry['name']}].allowedPaths: no value for {missing[0]}")
-        filled["allowedPaths"] = [value for _, value in expanded]
-    if "blockedPaths" in filled:
-        values = (_expand(path, places, os) for path in filled["blockedPaths"])
-        filled["blockedPaths"] = [value for value in values if value is not None]
-    return filled
+def expiry(template: Mapping[str, Any], now: datetime) -> datetime:
+    """Until when what is made of a template at `now` holds."""
+    return now + timedelta(seconds=template.get("expiresInS", DEFAULT_LIFETIME_S))
 
 
-def _expand(path: str, places: Mapping[str, str | None], os: OsFamily) -> str | None:
-    if not path.startswith("${"):
-        return path
-    name, _, rest = path[2:].partition("}")
-    place = places[name]
-    return normalize(place + rest, os) if place else None
+def _of_this_machine(entry: Mapping[str, Any], places: Places) -> dict[str, Any]:
+    """One template is for every machine: allowed paths of another system are left out."""
+    shape = filled(entry, places)
+    if "allowedPaths" in shape:
+        shape["allowedPaths"] = [path for path in shape["allowedPaths"] if is_absolute(path, places.os)]
+    return shape

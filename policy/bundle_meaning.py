@@ -13,6 +13,8 @@ from policy.problems import Problem, nearest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from policy.entry_meaning import EntryChecks
+
 RFC3339 = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 SESSION_ID = r"[A-Za-z0-9_-]{1,128}"
 """What a session may be called: it names files (AH 9)."""
@@ -21,8 +23,11 @@ _SERVER_NEEDS = {"stdio": ("command", "url"), "http": ("url", "command")}
 """By transport: the field that says where the server is, and the one of the other transport."""
 
 
-def meaning(shape: dict[str, Any]) -> Iterator[Problem]:
-    """What is wrong with the values of a bundle's JSON shape, whose types may be wrong as well."""
+def meaning(
+    shape: dict[str, Any], *, checks: EntryChecks | None = None, more_rules: tuple[str, ...] = ()
+) -> Iterator[Problem]:
+    """What is wrong with the values of a bundle's JSON shape, whose types may be wrong as well. `checks` are those of
+    the wire for the entries of lists unless others are given; `more_rules` are approval rules that stand elsewhere."""
     yield from _top(shape)
     yield from _llm_policy(shape.get("llmPolicy"))
     rules = objects(shape.get("approvalRules"))
@@ -33,7 +38,7 @@ def meaning(shape: dict[str, Any]) -> Iterator[Problem]:
     yield from _unique("capabilities", entries, "name")
     known_rules = tuple(rule["approvalRuleId"] for _, rule in rules if isinstance(rule.get("approvalRuleId"), str))
     for place, entry in entries:
-        yield from _capability(f"capabilities[{place}]", entry, known_rules)
+        yield from _capability(f"capabilities[{place}]", entry, (*known_rules, *more_rules), checks)
     servers = objects(shape.get("mcpServers"))
     yield from _unique("mcpServers", servers, "name")
     for place, server in servers:
@@ -119,7 +124,9 @@ def _unique(path: str, items: list[tuple[int, dict[str, Any]]], field: str) -> I
             )
 
 
-def _capability(path: str, entry: dict[str, Any], rules: tuple[str, ...]) -> Iterator[Problem]:
+def _capability(
+    path: str, entry: dict[str, Any], rules: tuple[str, ...], checks: EntryChecks | None
+) -> Iterator[Problem]:
     name = entry.get("name")
     if isinstance(name, str) and name not in ALL_CAPABILITIES:
         yield Problem(f"{path}.name", f"{name!r} is not a capability", nearest(name, ALL_CAPABILITIES))
@@ -129,4 +136,4 @@ def _capability(path: str, entry: dict[str, Any], rules: tuple[str, ...]) -> Ite
         yield Problem(f"{path}.approvalRuleId", f"{rule!r} is not in approvalRules", hint)
     yield from at_least(path, entry, {"maxFileSizeBytes": 0, "maxOutputBytes": 0}, "leave it out for no limit")
     yield from scope_problems(path, entry)
-    yield from list_problems(path, entry)
+    yield from list_problems(path, entry, checks)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 PROCESS_RULE = "builtin.processPlaces"
 REPOSITORY_RULE = "builtin.repositoryPlaces"
+SESSION_RULE = "builtin.sessionPlaces"
 
 
 class Case(NamedTuple):

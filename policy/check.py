@@ -12,7 +12,15 @@ from policy.case import Case, Rule, approval_needed, denied, where
 from policy.decision import Decision
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, UrlFacts
 from policy.names import CapabilityName as Name
-from policy.path_rules import file_kind, file_size, path_rules, process_places, readable_too, repository_places
+from policy.path_rules import (
+    file_kind,
+    file_size,
+    path_rules,
+    process_places,
+    readable_too,
+    repository_places,
+    session_places,
+)
 from policy.risk import assess
 
 if TYPE_CHECKING:
@@ -124,7 +132,16 @@ def tool_name(case: Case) -> Decision | str | None:
 
 
 _RULES: dict[type, tuple[Rule, ...]] = {
-    PathFacts: (path_rules, process_places, repository_places, file_kind, file_size, tool_name, readable_too),
+    PathFacts: (
+        path_rules,
+        process_places,
+        repository_places,
+        session_places,
+        file_kind,
+        file_size,
+        tool_name,
+        readable_too,
+    ),
     CommandFacts: (_command_rules,),
     UrlFacts: (_url_rules,),
     NamedToolFacts: (tool_name,),

@@ -12,7 +12,9 @@ from policy.paths import is_absolute, nested_parts, normalize
 from policy.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    EntryChecks = Mapping[str, Callable[[str], tuple[str, str] | None]]
 
     from policy.facts import OsFamily
 
@@ -39,7 +41,7 @@ CONTROLS = r"\x00-\x1f\x7f-\x9f"
 """What no path and no program is named with, for a class of characters."""
 NO_PROGRAM = "*?;|&<>$`\"'(){}"
 """Characters that mean something to a shell, or to those who hope for a pattern."""
-_CONTROL = re.compile(f"[{CONTROLS}]")
+CONTROL = re.compile(f"[{CONTROLS}]")
 _BRACKETS = words("[ [[ ]]")
 _WHOLE = "an entry covers everything below it: leave the stars out"
 _NESTED = "a name at any depth below ROOT is written ROOT/**/NAME, and only NAME may begin with a star"
@@ -61,9 +63,10 @@ def scope_problems(path: str, entry: dict[str, Any]) -> Iterator[Problem]:
         yield Problem(f"{path}.{field}", f"restricts nothing in {name}", hint)
 
 
-def list_problems(path: str, entry: dict[str, Any]) -> Iterator[Problem]:
-    """What is wrong with the entries of a capability's lists beyond their types."""
-    for field, check in _ENTRY_CHECKS.items():
+def list_problems(path: str, entry: dict[str, Any], checks: EntryChecks | None = None) -> Iterator[Problem]:
+    """What is wrong with the entries of a capability's lists beyond their types; `checks` are those of the wire unless
+    others are given."""
+    for field, check in (checks or ENTRY_CHECKS).items():
         values = entry.get(field)
         for place, value in enumerate(values if isinstance(values, (list, tuple)) else []):
             problem = check(value) if isinstance(value, str) else None
@@ -92,8 +95,9 @@ def at_least(path: str, shape: dict[str, Any], least: dict[str, int], hint: str)
             yield Problem(f"{path}.{name}", f"must be at least {bound}", hint)
 
 
-def _path_entry(value: str) -> tuple[str, str] | None:
-    if _CONTROL.search(value):
+def path_entry(value: str) -> tuple[str, str] | None:
+    """What is wrong with an absolute path of a list."""
+    if CONTROL.search(value):
         return f"{value!r} has control characters", "no path is written with them"
     if not (is_absolute(value, "posix") or is_absolute(value, "windows")):
         return f"{value!r} is not absolute", "entries are absolute directories or files"
@@ -101,8 +105,8 @@ def _path_entry(value: str) -> tuple[str, str] | None:
 
 
 def _allowed_path_entry(value: str) -> tuple[str, str] | None:
-    if {"*", "**"}.isdisjoint(_parts(value)) or _path_entry(value):
-        return _path_entry(value)
+    if {"*", "**"}.isdisjoint(_parts(value)) or path_entry(value):
+        return path_entry(value)
     return f"{value!r} is a pattern", f"{_WHOLE}; ROOT/**/NAME is for blockedPaths" if _is_nested(value) else _WHOLE
 
 
@@ -110,8 +114,8 @@ def _blocked_path_entry(value: str) -> tuple[str, str] | None:
     """A star in front of a name is refused where it means nothing: what it was to protect would lie open."""
     parts = _parts(value)
     starred = [part.startswith("*") for part in parts]
-    if not any(starred) or _path_entry(value):
-        return _path_entry(value)
+    if not any(starred) or path_entry(value):
+        return path_entry(value)
     if _is_nested(value) and not any(starred[:-2]):
         return None
     return f"{value!r} is a pattern", _WHOLE if parts[-1] in {"*", "**"} else _NESTED
@@ -127,10 +131,11 @@ def _is_nested(value: str) -> bool:
     return nested_parts(normalize(value, os), os) is not None
 
 
-def _command_entry(value: str) -> tuple[str, str] | None:
+def command_entry(value: str) -> tuple[str, str] | None:
+    """What is wrong with a program of a list."""
     if not value or any(character.isspace() for character in value):
         return f"{value!r} is not a program name", "use commandPolicies to judge arguments"
-    if _CONTROL.search(value):
+    if CONTROL.search(value):
         return f"{value!r} has control characters", "no program is named with them"
     if any(character in NO_PROGRAM for character in value) or (
         value not in _BRACKETS and any(character in "[]" for character in value)
@@ -149,20 +154,21 @@ def _domain_entry(value: str) -> tuple[str, str] | None:
     return None
 
 
-_ENTRY_CHECKS: dict[str, Callable[[str], tuple[str, str] | None]] = {
+ENTRY_CHECKS: EntryChecks = {
     "allowedPaths": _allowed_path_entry,
     "blockedPaths": _blocked_path_entry,
-    "allowedCommands": _command_entry,
-    "blockedCommands": _command_entry,
+    "allowedCommands": command_entry,
+    "blockedCommands": command_entry,
     "allowedDomains": _domain_entry,
     "blockedDomains": _domain_entry,
 }
+"""By the name of a list: what is wrong with one of its entries, and what may help."""
 
 
 def command_policy_problems(path: str, policy: dict[str, Any]) -> Iterator[Problem]:
     """What is wrong with an entry of commandPolicies beyond its types."""
     command = policy.get("command")
-    problem = _command_entry(command) if isinstance(command, str) else None
+    problem = command_entry(command) if isinstance(command, str) else None
     if problem is not None:
         yield Problem(f"{path}.command", problem[0], "it is a program, its arguments have rules of their own")
     yield from at_least(path, policy, {"maxArguments": 0}, "0 stands for none")
@@ -186,4 +192,4 @@ def _argument_problems(path: str, rule: dict[str, Any], most: Any) -> Iterator[P
         yield Problem(f"{path}.pattern", f"{pattern!r} is not usable: {said}", patterns.HINT)
 
 
-assert set(_ENTRY_CHECKS) <= set(SCOPE_FIELDS)  # noqa: S101  one home for the field names
+assert set(ENTRY_CHECKS) <= set(SCOPE_FIELDS)  # noqa: S101  one home for the field names

@@ -1,8 +1,8 @@
-"""The JSON Schema of a bundle, made from `policy.bundle`: for editors and for those who write bundles by program.
+"""The JSON Schema of a bundle file, made from `policy.bundle`: for editors and for those who write bundles by program.
 
-It never refuses what `policy.validate` accepts. What only that can say: that names and ids stand once, and each once in
-an object; that an approvalRuleId is one of the bundle's; that domains and patterns can be read, and no pattern fits the
-empty text; that a day is in the calendar; that an index is within maxArguments.
+It never refuses what `policy.file_bundle` accepts. What only that can say: that names and ids stand once, and each once
+in an object; that an approvalRuleId is one of the bundle's; that domains and patterns can be read, and no pattern fits
+the empty text; that a day is in the calendar; that an index is within maxArguments.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from policy.bundle_meaning import RFC3339, SESSION_ID
 from policy.entry_meaning import HARMLESS_EMPTY, NO_PROGRAM, SCOPE_FIELDS, SCOPES
 from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION
 from policy.patterns import MAX_CHARACTERS
+from policy.placeholders import GROUP_NAMES, PLACEHOLDERS
 
 _PLAIN: dict[Any, dict[str, Any]] = {
     str: {"type": "string"},
@@ -38,9 +39,19 @@ _CONTROLS = r"\u0000-\u001f\u007f-\u009f"
 _ABSENT: dict[str, Any] = {"type": "null"}
 _EMPTY: dict[str, Any] = {"anyOf": [{"type": "null"}, {"maxItems": 0}]}
 _ROOT = r"(?:/|[A-Za-z]:[/\\]|\\[/\\])"
-_NO_STARS = {"items": {"pattern": rf"^{_ROOT}(?!(?:[^{_CONTROLS}]*[/\\])?\*\*?(?:[/\\]|$))[^{_CONTROLS}]*$"}}
-_NESTED = {"items": {"pattern": rf"^{_ROOT}(?!(?:[^{_CONTROLS}]*[/\\])?\*\*?[/\\]*$)[^{_CONTROLS}]*$"}}
-_PROGRAM = {"pattern": rf"^(?:\[\[?|\]\]|[^{_CONTROLS} \[\]{NO_PROGRAM}]+)$"}
+_ABSOLUTE = rf"{_ROOT}(?!(?:[^{_CONTROLS}]*[/\\])?\*\*?(?:[/\\]|$))[^{_CONTROLS}]*"
+_ABSOLUTE_OR_NESTED = rf"{_ROOT}(?!(?:[^{_CONTROLS}]*[/\\])?\*\*?[/\\]*$)[^{_CONTROLS}]*"
+_PLACEHOLDER = rf"\$\{{(?:{'|'.join(PLACEHOLDERS)})\}}(?=/|$)"
+_RELATIVE = rf"(?![@~$%\\/]|[A-Za-z]:)(?=[^{_CONTROLS}])"
+_NO_STARS = rf"[^{_CONTROLS}*]*"
+_AT_ANY_DEPTH = rf"(?:{_NO_STARS}/)?\*\*/\*?[^{_CONTROLS}*/\\]+"
+_BELOW = f"(?:{_PLACEHOLDER}|{_RELATIVE})"
+_GROUP = f"@(?:{'|'.join(GROUP_NAMES)})"
+_PATHS = {"items": {"pattern": f"^(?:{_ABSOLUTE}|{_BELOW}{_NO_STARS})$"}}
+_BLOCKED = {"items": {"pattern": f"^(?:{_ABSOLUTE_OR_NESTED}|{_BELOW}(?:{_NO_STARS}|{_AT_ANY_DEPTH})|{_GROUP})$"}}
+_NAME = rf"\[\[?|\]\]|[^{_CONTROLS} \[\]{NO_PROGRAM}]+"
+_PROGRAM = {"pattern": f"^(?:{_NAME})$"}
+_PROGRAMS = {"items": {"pattern": rf"^(?:{_NAME}|\$\{{workspace\}}/(?:[^{_CONTROLS}*?$\\]*/)?\*\*?)$"}}
 _DOMAINS = {"items": {"pattern": rf"^(?:\*\.)?[^{_CONTROLS} *]+$"}}
 _PATTERN = {"maxLength": MAX_CHARACTERS}
 _NAMED = {"minLength": 1}
@@ -52,15 +63,18 @@ _MORE: dict[tuple[type, str], dict[str, Any]] = {
         "pattern": rf"^(?:\{ANY_SESSION}|{SESSION_ID})$",
         "description": "`*`, in a file only, stands for any session.",
     },
-    (PolicyBundle, "expiresAt"): {"pattern": f"^{RFC3339}$"},
+    (PolicyBundle, "expiresAt"): {
+        "pattern": f"^{RFC3339}$",
+        "description": "Left out: as long as a built-in, from each start on.",
+    },
     (PolicyBundle, "capabilities"): {"uniqueItems": True},
     (PolicyBundle, "approvalRules"): {"uniqueItems": True},
     (PolicyBundle, "mcpServers"): {"uniqueItems": True},
     (PolicyBundle, "redactionRules"): {"uniqueItems": True},
     (Capability, "name"): {"enum": list(ALL_CAPABILITIES)},
-    (Capability, "allowedPaths"): _NO_STARS,
-    (Capability, "blockedPaths"): _NESTED,
-    (Capability, "allowedCommands"): {"items": _PROGRAM},
+    (Capability, "allowedPaths"): _PATHS,
+    (Capability, "blockedPaths"): _BLOCKED,
+    (Capability, "allowedCommands"): _PROGRAMS,
     (Capability, "blockedCommands"): {"items": _PROGRAM},
     (Capability, "allowedDomains"): _DOMAINS,
     (Capability, "blockedDomains"): _DOMAINS,
@@ -114,11 +128,18 @@ _TOGETHER: dict[type, dict[str, Any]] = {
 }
 
 
-def bundle_schema() -> dict[str, Any]:
-    """The schema, draft 2020-12. Objects are closed; every class of the bundle stands once, under `$defs`."""
+def bundle_schema(built_ins: tuple[str, ...]) -> dict[str, Any]:
+    """The schema, draft 2020-12. Objects are closed; every class of the bundle stands once, under `$defs`. `built_ins`
+    are the names that `extends` may have."""
     definitions: dict[str, Any] = {}
     _define(PolicyBundle, definitions)
     bundle = definitions.pop(PolicyBundle.__name__)
+    text = "The built-in that this file starts from; what it leaves out is as there."
+    bundle["properties"] = {"extends": {"enum": list(built_ins), "description": text}, **bundle["properties"]}
+    needed = [name for name in bundle.pop("required") if name != "expiresAt"]
+    of_llm = {"required": definitions[LlmPolicy.__name__].pop("required")}
+    bundle["if"] = {"required": ["extends"]}
+    bundle["else"] = {"required": needed, "properties": {"llmPolicy": of_llm}}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Policy bundle of agent-host",

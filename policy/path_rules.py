@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from policy.case import PROCESS_RULE, REPOSITORY_RULE, denied, where
+from policy.case import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE, denied, where
 from policy.facts import PathFacts
 from policy.names import READS_TOO, SIZED_CAPABILITIES
 from policy.names import CapabilityName as Name
@@ -19,6 +19,7 @@ from policy.paths import (
     roots,
 )
 from policy.repository_paths import repository_place
+from policy.session_paths import session_place
 
 if TYPE_CHECKING:
     from policy.case import Case
@@ -102,6 +103,22 @@ def repository_places(case: Case) -> Decision | str | None:
             reason = f"{path} says which programs git runs, and no allowed path names its {name}"
             return denied(entry.name, f"{REPOSITORY_RULE}: {place}", reason)
     return None
+
+
+def session_places(case: Case) -> Decision | str | None:
+    """Sessions have temporary directories of their own beside each other. That their parent is allowed opens none of
+    them: an allowed path has to name it, as `${tmp}` does for the session's own. A bundle without a list of allowed
+    paths restricts nothing here."""
+    facts, entry = case.facts, case.entry
+    if not isinstance(facts, PathFacts) or entry.allowed_paths is None:
+        return None
+    real_places = case.bundle.real_places.get("allowed", {})
+    allowed = [*entry.allowed_paths, *(real_places[one] for one in entry.allowed_paths if one in real_places)]
+    place = session_place(normalize(facts.real_path, case.os), allowed, case.os)
+    if place is None:
+        return None
+    reason = f"{place} is the temporary directory of another session, and no allowed path names it"
+    return denied(entry.name, f"{SESSION_RULE}: {place}", reason)
 
 
 _CHANGING = frozenset({Name.FILE_WRITE.value, Name.FILE_DELETE.value})

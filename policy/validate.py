@@ -25,15 +25,8 @@ MAX_BYTES = 16 * 1024 * 1024
 
 def parse_bundle(raw: bytes | dict[str, Any]) -> PolicyBundle:
     """A bundle from JSON text or from its JSON shape. Raises BundleProblems with all of them."""
-    problems: list[Problem] = []
-    shape = _read(raw, problems) if isinstance(raw, bytes) else raw
-    if not isinstance(shape, dict):
-        raise BundleProblems(tuple(problems) or (Problem("", "is not a JSON object"),))
-    try:
-        text = json.dumps(shape, allow_nan=False)
-    except (ValueError, TypeError, RecursionError) as fault:
-        raise BundleProblems((*problems, Problem("", f"is not JSON: {fault}"))) from None
-    bundle, of_types = _typed(text)
+    shape, text, problems = read_shape(raw)
+    bundle, of_types = typed(text)
     found = tuple(dict.fromkeys((*problems, *together(of_types, meaning(shape)))))
     if found or bundle is None:
         raise BundleProblems(found)
@@ -53,6 +46,18 @@ def check_usable(bundle: PolicyBundle, *, session_id: str, now: datetime) -> lis
 
 
 # Text to shape
+
+
+def read_shape(raw: bytes | dict[str, Any]) -> tuple[dict[str, Any], str, list[Problem]]:
+    """The JSON object, as text too, and what is wrong with how it is written. Raises BundleProblems for no object."""
+    problems: list[Problem] = []
+    shape = _read(raw, problems) if isinstance(raw, bytes) else raw
+    if not isinstance(shape, dict):
+        raise BundleProblems(tuple(problems) or (Problem("", "is not a JSON object"),))
+    try:
+        return shape, json.dumps(shape, allow_nan=False), problems
+    except (ValueError, TypeError, RecursionError) as fault:
+        raise BundleProblems((*problems, Problem("", f"is not JSON: {fault}"))) from None
 
 
 def _read(raw: bytes, problems: list[Problem]) -> Any:
@@ -84,7 +89,8 @@ def _read(raw: bytes, problems: list[Problem]) -> Any:
 # Shape to types
 
 
-def _typed(text: str) -> tuple[PolicyBundle | None, list[Problem]]:
+def typed(text: str) -> tuple[PolicyBundle | None, list[Problem]]:
+    """The bundle of JSON text, None where there are problems with its types."""
     from pydantic_core import ValidationError
 
     from policy.bundle_schema import bundle_validator
@@ -102,9 +108,11 @@ def type_problems(fault: ValidationError, place: tuple[int | str, ...] = ()) -> 
     return [_from_pydantic((*place, *error["loc"]), error["type"], error["msg"]) for error in errors]
 
 
+MISSING = "is missing"
+UNKNOWN = "is not a field of this object"
 _MESSAGES = {
-    "missing": "is missing",
-    "unexpected_keyword_argument": "is not a field of this object",
+    "missing": MISSING,
+    "unexpected_keyword_argument": UNKNOWN,
     "tuple_type": "must be a list",
     "string_type": "must be text",
     "int_type": "must be a whole number",

@@ -8,7 +8,8 @@ are:
     2. journal, then the renamed snapshot: the session has ended from here on
     3. quarantined and temporary files
     4. `sessions/{id}` renamed to `{id}.being-pruned`, which is no session id, and then removed
-    5. lock file
+    5. its temporary directory, which is nothing that anybody would miss
+    6. lock file
 
 Everything happens relative to descriptors of the two folders and follows no symbolic link; where the platform cannot
 do that (Windows), links are looked for just before. A link in place of a session's folder goes, and its target stays.
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Self
 
 import orjson
 
+from state import temporary
 from state.disk import LOCAL_DISK
 from state.errors import Damaged, InvalidSessionId, NoSuchSession, SessionLocked, UnknownVersion, Untrusted, WriteFailed
 from state.file_store import FileCheckpointStore
@@ -118,6 +120,7 @@ class Shelf:
                 self._sessions.remove(session_id + _SUFFIX)
                 self._sessions.rename(session_id, session_id + _SUFFIX)
                 self._sessions.remove(session_id + _SUFFIX)
+            temporary.remove(temporary.session_directory(self._state_dir, session_id, os.environ))
         return True
 
     def _remove_checkpoint(self, session_id: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
 # How fast examples are made says something about the machine and nothing about the code.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Sessions that run in this process and are left resumable leave nothing in the system's temporary directory."""
+    os.environ["TMPDIR"] = str(tmp_path_factory.mktemp("tmp"))
+
 
 _FAULTS = Path(__file__).parent / "faults"
 

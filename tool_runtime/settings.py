@@ -21,7 +21,8 @@ class RuntimeSettings(NamedTuple):
     `workspace` is an absolute real path and RunCommand's default directory. `shell` is a program path, None for the
     platform's choice (TR 6.2). `secret_env` names variables that no child process gets, beside those whose name looks
     like a secret; `env_passthrough` names the exceptions. `address_allowed` says whether HttpRequest may connect to an
-    IP address; None means `policy.urls.address_is_public`. `on_output` is called on the event loop with every chunk a
+    IP address; None means `policy.urls.address_is_public`. `temporary` is where child processes are told to put
+    temporary files, None for the host's own place. `on_output` is called on the event loop with every chunk a
     command prints and must not block.
     """
 
@@ -42,5 +43,6 @@ class RuntimeSettings(NamedTuple):
     artifact_max_bytes: int = 16 * MIB
     secret_env: frozenset[str] = frozenset()
     env_passthrough: frozenset[str] = frozenset()
+    temporary: str | None = None
     address_allowed: Callable[[str], bool] | None = None
     on_output: OnOutput | None = None

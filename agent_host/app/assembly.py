@@ -30,12 +30,14 @@ from config.settings import ALL_TOOLS
 from policy.redaction import Redaction
 from policy.toolset import RISK_LEVELS, ToolLimit, why_not_offered
 from state.redaction_key import redaction_key
+from state.temporary import session_directory
 from tool_runtime.platform import OS_FAMILY, current
+from tool_runtime.platform.environment import child_environment, looks_secret
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from agent_host.approval.gate import ApprovalGate
     from agent_host.contracts import ToolDefinition
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "LLM_GATEWAY_AUTH_TOKEN"  # noqa: S105  the variable's name, not its value
 
+_SECRET_VARIABLES = frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE})
 _DIALECTS: dict[str, Callable[[], Dialect]] = {"anthropic": AnthropicDialect}
 _SHELLS: dict[str, ShellName] = {
     "bash": "bash",
@@ -131,13 +134,26 @@ def redaction_of(launch: Launch, bundle: PolicyBundle) -> Redaction:
     )
 
 
-def place_of(launch: Launch) -> Place:
-    """This machine, with the launch's workspace."""
-    return Place(current.default_shell(os.environ), surroundings(launch.workspace))
+def place_of(launch: Launch, session_id: str) -> Place:
+    """This machine, with the launch's workspace and the session's temporary directory."""
+    environment = command_environment(launch.settings, launch.state_dir, session_id)
+    return Place(current.default_shell(os.environ), surroundings(launch.workspace, environment))
 
 
-def surroundings(workspace: str) -> Surroundings:
-    """This machine as policy sees it. `workspace` is a real path."""
+def command_environment(settings: Settings, state_dir: str, session_id: str) -> dict[str, str]:
+    """What a command of the session finds in its environment, without what looks like a secret: policy reads lines by
+    it."""
+    shown = child_environment(
+        os.environ,
+        secret=_SECRET_VARIABLES,
+        passthrough=frozenset(settings.names("tools.env_passthrough")),
+        temporary=session_directory(state_dir, session_id, os.environ),
+    )
+    return {name: value for name, value in shown.items() if not looks_secret(name)}
+
+
+def surroundings(workspace: str, environment: Mapping[str, str] | None = None) -> Surroundings:
+    """This machine as policy sees it. `workspace` is a real path; `environment` is what commands find in theirs."""
     shell = os.path.basename(current.default_shell(os.environ)).lower()
     home = os.path.expanduser("~")
     return Surroundings(
@@ -145,6 +161,7 @@ def surroundings(workspace: str) -> Surroundings:
         home=os.path.realpath(home) if os.path.isabs(home) else None,
         os_family=OS_FAMILY,
         shell=_SHELLS.get(shell, "sh"),
+        environment=environment or {},
     )
 
 
@@ -161,7 +178,8 @@ def make_context(
     """The loop's context for the session in `store`."""
     settings, session_id = launch.settings, store.state.identity.session_id
     live_output = LiveOutput(emitter)
-    runtime = LocalToolRouter(runtime_settings(settings, launch.workspace, parts.place.shell, live_output))
+    temporary = session_directory(launch.state_dir, session_id, os.environ)
+    runtime = LocalToolRouter(runtime_settings(settings, launch.workspace, parts.place.shell, live_output, temporary))
     router = HostTools(runtime, workspace, runtime.read_bytes, secrets.scrubber)
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     definitions = router.get_available_tools()
@@ -202,8 +220,10 @@ def put_under(ctx: LoopContext, launch: Launch, parts: Parts) -> None:
     ctx.renew_head()
 
 
-def runtime_settings(settings: Settings, workspace: str, shell: str, live_output: LiveOutput) -> RuntimeSettings:
-    """What the runtime is told of the settings."""
+def runtime_settings(
+    settings: Settings, workspace: str, shell: str, live_output: LiveOutput, temporary: str
+) -> RuntimeSettings:
+    """What the runtime is told of the settings. `temporary` is the session's own temporary directory."""
     return RuntimeSettings(
         workspace=workspace,
         shell=shell,
@@ -212,8 +232,9 @@ def runtime_settings(settings: Settings, workspace: str, shell: str, live_output
         http_timeout_s=settings.number("tools.http_timeout_s"),
         max_output_bytes=settings.integer("tools.max_output_bytes"),
         max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
-        secret_env=frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE}),
+        secret_env=_SECRET_VARIABLES,
         env_passthrough=frozenset(settings.names("tools.env_passthrough")),
+        temporary=temporary,
         on_output=live_output.take,
     )
 

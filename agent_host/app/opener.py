@@ -34,8 +34,10 @@ from agent_host.session.host import Opened
 from agent_host.session.lifecycle import Session
 from agent_host.session.opening import LOCAL, MOCK_PREFIX, create_store, open_store, state_errors_translated
 from agent_host.version import __version__
+from state import temporary
 from state.errors import WriteFailed
 from state.locations import SessionPaths, checked_session_id
+from state.temporary import session_directory
 from tool_runtime.platform import OS_FAMILY
 
 if TYPE_CHECKING:
@@ -96,7 +98,9 @@ class SessionOpener:
             grant = await backends.sessions().create(_introduced(new, launch))
             _refuse_incompatible(grant)
             async with _given_back(backends.sessions(), grant.session_id):
-                place = place_of(launch)
+                with state_errors_translated():
+                    checked_session_id(grant.session_id)
+                place = place_of(launch, grant.session_id)
                 bundle = _bundle(launch, place, grant)
                 if grant.policy_bundle is not None and new.user_id == LOCAL:  # whoever it is, the service knows
                     new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
@@ -107,6 +111,7 @@ class SessionOpener:
                 with contextlib.ExitStack() as begun:
                     store = create_store(launch, bundle, place.where, parts.count, grant, new)
                     begun.callback(_unbegin, store)
+                    begun.callback(temporary.remove, _temporary(launch, grant.session_id))
                     backends.know(store.state.identity)
                     session = self._session(launch, parts, backends, store, url, resources)
                     begun.pop_all()
@@ -121,9 +126,10 @@ class SessionOpener:
             with contextlib.ExitStack() as opened:
                 store = open_store(launch, session_id)
                 opened.callback(store.close)
+                _temporary(launch, session_id)
                 backends.know(store.state.identity)
                 grant = await self._granted_again(launch, backends, store, cursor)
-                place = place_of(launch)
+                place = place_of(launch, session_id)
                 parts = Parts.of(launch, place, _bundle(launch, place, grant))
                 url = await resources.enter_async_context(_gateway(launch))
                 session = self._session(launch, parts, backends, store, url, resources)
@@ -144,7 +150,7 @@ class SessionOpener:
             await session.expire(str(error))
             raise SessionExpired(f"{error}; {_DELETED}") from error
         _refuse_incompatible(grant)
-        place = place_of(launch)
+        place = place_of(launch, session.session_id)
         parts = Parts.of(launch, place, _bundle(launch, place, grant))
         session.renew(lambda ctx: put_under(ctx, launch, parts))
         return Opened(session, grant.compatibility_status, grant.feature_flags)
@@ -166,6 +172,7 @@ class SessionOpener:
         except SessionExpired as error:
             with state_errors_translated():
                 store.delete()  # nobody will ever resume it (AH 9.6)
+            temporary.remove(session_directory(launch.state_dir, state.identity.session_id, os.environ))
             kept = _kept_result(SessionPaths(launch.state_dir, state.identity.session_id))
             raise SessionExpired(f"{error}; {_DELETED}{kept}") from error
         except SessionNotFound as error:  # it may be another service than that of its beginning
@@ -230,6 +237,16 @@ async def _given_back(service: SessionService, session_id: str) -> AsyncIterator
     except AgentHostError as error:
         await say_goodbye(service, session_id, reason=error.code, within_s=_OBSERVERS_S)
         raise
+
+
+def _temporary(launch: Launch, session_id: str) -> str:
+    """The session's own temporary directory, which is there on return. Raises UsageError."""
+    path = session_directory(launch.state_dir, session_id, os.environ)
+    try:
+        temporary.make(path)
+    except OSError as error:
+        raise UsageError(f"the session's temporary directory {path}: {error.strerror}") from error
+    return path
 
 
 def _unbegin(store: FileSession) -> None:

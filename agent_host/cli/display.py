@@ -30,6 +30,11 @@ class Display:
         self._refused: Exception | None = None
 
     @property
+    def is_text(self) -> bool:
+        """Whether a person reads along."""
+        return self._text is not None
+
+    @property
     def sinks(self) -> list[Sink]:
         """What watches the session."""
         return [sink for sink in (self._text, self._lines) if sink is not None]

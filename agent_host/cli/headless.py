@@ -123,6 +123,9 @@ async def _run(
             notice(line)
         for name in session.unknown_approvals(launch.approvals):
             notice(f"--approve {name}: this policy knows no such rule, tool or capability")
+        told = session.policy_notice() if prompt is not None and display.is_text else None
+        if told is not None:
+            notice(told)
 
         def stop(number: int) -> None:
             if stopped_by and main_task is not None:

@@ -36,7 +36,7 @@ class _OneLineParser(argparse.ArgumentParser):
         if message.endswith("required: COMMAND"):
             message = "choose a command: run, resume, serve, sessions, policy, mock-gateway or doctor"
         elif message.endswith("required: VERB"):
-            message = "say what to do: check, tools, validate or rejudge"
+            message = "say what to do: check, tools, show, validate or rejudge"
         notice(f"error: {message} (see `{self.prog} --help`)")
         sys.exit(2)
 
@@ -92,9 +92,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     tools.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
     _setting_option(tools, "host.policy")
     _state_dir(tools)
-    validate = _add(verbs, "validate", "policy:validate", "every problem of a bundle, with its JSON path")
+    validate = _add(
+        verbs, "validate", "policy:validate", "every problem of a bundle, with its JSON path, and what its lists admit"
+    )
     validate.add_argument("file", metavar="FILE")
+    validate.add_argument("--workspace", metavar="DIR", help="what ${workspace} stands for (current directory)")
     validate.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
+    _state_dir(validate)
+    show = _add(verbs, "show", "policy:show", "print a built-in as a bundle to start from")
+    show.add_argument("name", metavar="NAME", help="read-only, workspace, ci or full")
     rejudge = _add(verbs, "rejudge", "rejudge:rejudge", "what another policy would have said to a session's calls")
     rejudge.add_argument("session_id", metavar="SESSION_ID")
     rejudge.add_argument("--workspace", metavar="DIR", help="project directory (the session's)")

@@ -22,9 +22,13 @@ from agent_host.errors import ErrorCode, UsageError
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import on_this_disk
 from agent_host.routing.trial import InvalidCase, TrialCase, case_from, judge_case
-from agent_host.session.handshake import bundle_to_try
+from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try
 from config.load import ConfigError, load, read_regular_file
+from config.policies import BUILT_IN, as_file
+from policy.admitted import admitted
+from policy.builtin import DEFAULT_LIFETIME_S
 from policy.case import denied
+from policy.names import ANY_SESSION
 from policy.problems import BundleProblems
 from policy.risk import DEFAULT_RISK
 from policy.toolset import why_not_offered
@@ -61,26 +65,52 @@ def check(namespace: argparse.Namespace) -> int:
 
 
 def validate(namespace: argparse.Namespace) -> int:
-    """`policy validate`: every problem of a bundle with its JSON path; exit 2 when there is one."""
+    """`policy validate`: every problem of a bundle with its JSON path, exit 2 when there is one; else what its
+    lists admit beyond what they name."""
     try:
         raw = read_regular_file(anchored(namespace.file))
     except OSError as error:
         raise UsageError(f"policy {namespace.file!r}: {error.strerror}") from error
-    told = ""
+    told, admits = "", list[str]()
+    now = datetime.now(UTC)
     try:
-        bundle = parse_bundle(raw)
-        found = check_usable(bundle, session_id=bundle.session_id, now=datetime.now(UTC))
+        bundle = bundle_in_file(raw, _here(namespace), state_dir=state_dir_of(namespace), now=now)
+        found = check_usable(bundle, session_id=bundle.session_id, now=now)
         told = f"valid: version {_line(bundle.policy_bundle_version)}, {len(bundle.capabilities)} capabilities, "
-        told += f"expires {bundle.expires_at.isoformat()}\n"
+        hours = DEFAULT_LIFETIME_S // 3600
+        ends = "expiresAt" in json.loads(raw)
+        told += (
+            f"expires {bundle.expires_at.isoformat()}\n" if ends else f"holds for {hours} hours from each start on\n"
+        )
+        admits = admitted(bundle)
     except BundleProblems as error:
         found = list(error.problems)
     problems = [{"path": one.path, "message": one.message, "hint": one.hint} for one in found]
     if namespace.output == "json":
-        result = {"valid": not problems, "problems": problems}
+        result = {"valid": not problems, "problems": problems, "admits": [] if problems else admits}
         answer(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
-        answer("".join(f"{_line(one)}\n" for one in found) or told)
+        answer("".join(f"{_line(one)}\n" for one in found) or told + "".join(f"{_line(one)}\n" for one in admits))
     return exit_codes.USAGE if problems else exit_codes.COMPLETED
+
+
+def _here(namespace: argparse.Namespace) -> Surroundings:
+    """This machine, with the workspace of the command line. Raises UsageError."""
+    from agent_host.app.assembly import surroundings
+
+    workspace = anchored(namespace.workspace or ".", os.path.realpath)
+    if not os.path.isdir(workspace):
+        raise UsageError(f"--workspace {workspace}: there is no such directory")
+    return surroundings(workspace)
+
+
+def show(namespace: argparse.Namespace) -> int:
+    """`policy show`: a built-in as a bundle to start from. Raises UsageError for a name that is none."""
+    if namespace.name not in BUILT_IN:
+        known = ", ".join(BUILT_IN)
+        raise UsageError(f"policy show {namespace.name!r}: there is no such built-in; known are {known}")
+    answer(as_file(namespace.name))
+    return exit_codes.COMPLETED
 
 
 def tools(namespace: argparse.Namespace) -> int:
@@ -127,10 +157,10 @@ class Tried(NamedTuple):
     limits: Limits
 
 
-def policy_and_place(namespace: argparse.Namespace, workspace: str) -> Tried:
+def policy_and_place(namespace: argparse.Namespace, workspace: str, session_id: str = ANY_SESSION) -> Tried:
     """The bundle that `--policy` names, as a session in `workspace` would have it. Raises UsageError,
     PolicyBundleInvalid."""
-    from agent_host.app.assembly import limits_of, surroundings
+    from agent_host.app.assembly import command_environment, limits_of, surroundings
 
     if not os.path.isdir(workspace):
         raise UsageError(f"--workspace {workspace}: there is no such directory")
@@ -138,8 +168,10 @@ def policy_and_place(namespace: argparse.Namespace, workspace: str) -> Tried:
         settings = load(_policy_only(namespace), workspace=workspace)
     except ConfigError as error:
         raise UsageError(str(error)) from error
-    here = surroundings(workspace)
-    bundle = bundle_to_try(settings, here, state_dir=state_dir_of(namespace), now=datetime.now(UTC))
+    state_dir, now = state_dir_of(namespace), datetime.now(UTC)
+    named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
+    here = surroundings(workspace, command_environment(settings, state_dir, named))
+    bundle = bundle_to_try(settings, here, state_dir=state_dir, now=now, session_id=session_id)
     return Tried(bundle, here, limits_of(settings))
 
 

@@ -65,7 +65,7 @@ def rejudge(namespace: argparse.Namespace) -> int:
     paths = _paths(state_dir_of(namespace), namespace.session_id)
     record = recorded(paths)
     workspace = anchored(namespace.workspace, os.path.realpath) if namespace.workspace else record.workspace
-    tried = policy_and_place(namespace, workspace)
+    tried = policy_and_place(namespace, workspace, namespace.session_id)
     now = datetime.now(UTC)
     asked, edited = decisions(paths)
     ran_with = edited_arguments(record, edited)

@@ -15,6 +15,7 @@ from agent_host.services.session import say_goodbye
 from agent_host.stamps import now_rfc3339
 from agent_host.states import SessionStatus
 from state import errors as state_errors
+from state import temporary
 from state.disk import LOCAL_DISK
 from state.files import replace_atomically
 
@@ -117,6 +118,8 @@ class Ending:
             self._warn_of_disk(str(error))
             self.stays = _is_there(self._paths.snapshot)
             ctx.emitter.flush()
+        if not self.stays:
+            temporary.remove(temporary.session_directory(self._paths.state_dir, self._paths.session_id, os.environ))
 
     def _keep_result(self, end: TaskEnd) -> bool:
         """Write result.json; False when the disk did not take it, which is then told."""

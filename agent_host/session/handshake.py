@@ -9,13 +9,15 @@ from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import on_this_disk
 from config.load import read_regular_file, user_files
-from config.policies import BUILT_IN, template
+from config.policies import BUILT_IN, place_groups, template, template_as_written
 from policy.builtin import instantiate
 from policy.grants import Narrowing, narrow
 from policy.names import ANY_SESSION
+from policy.placeholders import Places
+from state.temporary import session_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from datetime import datetime
 
     from agent_host.routing.facts import Surroundings
@@ -37,11 +39,14 @@ def load_bundle(
 
     Raises PolicyBundleInvalid with every problem in one message, PolicyExpired, UsageError when there is no such file.
     """
+    places = _places(where, state_dir, session_id)
     if granted is not None:
-        bundle = _usable(granted, "of the session service", session_id, now, any_session=False)
+        bundle = _usable(_read_granted(granted), _GRANTED, session_id, now, any_session=False)
+    elif settings.text("host.policy") in BUILT_IN:
+        bundle = _built_in(settings, places, session_id, now)
     else:
-        bundle = _named(settings, where, session_id, state_dir, now) or _usable(
-            *_file(settings.text("host.policy")), session_id, now, any_session=True
+        bundle = _usable(
+            _read_file(settings, places, now), settings.text("host.policy"), session_id, now, any_session=True
         )
     return on_this_disk(narrow(bundle, _narrowing(settings, where.workspace)), where)
 
@@ -54,59 +59,124 @@ def unknown_approvals(bundle: PolicyBundle, names: Iterable[str]) -> list[str]:
     return sorted(set(names) - known)
 
 
-def bundle_to_try(settings: Settings, where: Surroundings, *, state_dir: str, now: datetime) -> PolicyBundle:
+def bundle_to_try(
+    settings: Settings, where: Surroundings, *, state_dir: str, now: datetime, session_id: str = ANY_SESSION
+) -> PolicyBundle:
     """The bundle that `host.policy` names, for trying: whose session it is and whether it has expired is for the
     decisions to say. Raises PolicyBundleInvalid, UsageError."""
-    bundle = _named(settings, where, ANY_SESSION, state_dir, now) or _parsed(*_file(settings.text("host.policy")))
+    places = _places(where, state_dir, session_id)
+    if settings.text("host.policy") in BUILT_IN:
+        bundle = _built_in(settings, places, ANY_SESSION, now)
+    else:
+        bundle = _parsed(_read_file(settings, places, now), settings.text("host.policy"))
     return on_this_disk(narrow(bundle, _narrowing(settings, where.workspace)), where)
 
 
-def _named(
-    settings: Settings, where: Surroundings, session_id: str, state_dir: str, now: datetime
-) -> PolicyBundle | None:
-    """The built-in of that name, None when it is none."""
-    name = settings.text("host.policy")
-    if name not in BUILT_IN:
-        return None
-    return instantiate(
-        template(name),
+def bundle_in_file(raw: bytes, where: Surroundings, *, state_dir: str, now: datetime) -> PolicyBundle:
+    """The bundle of a file's content, before any settings. Raises BundleProblems."""
+    return _file_bundle(raw, (), _places(where, state_dir, ANY_SESSION), now)
+
+
+_GRANTED = "of the session service"
+SESSION_TO_TRY = "SESSION"
+"""In place of an id in the name of a directory, where there is no session."""
+
+
+def _places(where: Surroundings, state_dir: str, session_id: str) -> Places:
+    """What stands for the placeholders of a bundle in this session."""
+    name = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
+    return Places(
         workspace=where.workspace,
         home=where.home,
         state_dir=os.path.realpath(state_dir),
-        session_id=session_id,
-        now=now,
         os=where.os_family,
-        models=(settings.text("llm.model"),) if settings.text("llm.model") else (),
-        unchanged=tuple(map(os.path.realpath, user_files(os.environ))),
+        tmp=session_directory(state_dir, name, os.environ),
     )
 
 
-def _file(path: str) -> tuple[bytes, str]:
-    """(content, path)."""
+def _own_files() -> tuple[str, ...]:
+    """What steers this program for its user."""
+    return tuple(map(os.path.realpath, user_files(os.environ)))
+
+
+def _models(settings: Settings) -> tuple[str, ...]:
+    return (settings.text("llm.model"),) if settings.text("llm.model") else ()
+
+
+def _built_in(settings: Settings, places: Places, session_id: str, now: datetime) -> PolicyBundle:
+    """Raises UsageError for programs of the configuration that are none."""
+    return instantiate(
+        template(settings.text("host.policy")),
+        workspace=places.workspace,
+        home=places.home,
+        state_dir=places.state_dir,
+        tmp=places.tmp,
+        session_id=session_id,
+        now=now,
+        os=places.os,
+        models=_models(settings),
+        unchanged=_own_files(),
+        programs=_programs(settings),
+    )
+
+
+def _programs(settings: Settings) -> tuple[str, ...]:
+    """What the user's configuration adds to a built-in's list of commands. Raises UsageError."""
+    names = settings.names("policy.allowed_commands")
+    if names:
+        from policy.file_forms import program_problem
+
+        for place, name in enumerate(names):
+            problem = program_problem(name)
+            if problem is not None:
+                raise UsageError(f"configuration: policy.allowed_commands[{place}]: {problem[0]} ({problem[1]})")
+    return names
+
+
+def _read_granted(raw: bytes) -> Callable[[], PolicyBundle]:
+    from policy.validate import parse_bundle
+
+    return lambda: parse_bundle(raw)
+
+
+def _read_file(settings: Settings, places: Places, now: datetime) -> Callable[[], PolicyBundle]:
+    """What reads the file that `host.policy` names. Raises UsageError when there is none."""
+    path = settings.text("host.policy")
     try:
-        return read_regular_file(path), path
+        raw = read_regular_file(path)
     except OSError as error:
         raise UsageError(
             f"policy {path!r}: {error.strerror}; give a bundle file or one of {', '.join(BUILT_IN)}"
         ) from error
+    return lambda: _file_bundle(raw, _models(settings), places, now)
 
 
-def _parsed(raw: bytes, source: str) -> PolicyBundle:
+def _file_bundle(raw: bytes, models: tuple[str, ...], places: Places, now: datetime) -> PolicyBundle:
+    from policy.file_bundle import BuiltIns, parse_file_bundle
+
+    groups = place_groups()
+    groups["steering"] = [*groups["steering"], *_own_files()]
+    built_ins = BuiltIns(BUILT_IN, template_as_written, models)
+    return parse_file_bundle(raw, places=places._replace(groups=groups), built_ins=built_ins, now=now)
+
+
+def _parsed(read: Callable[[], PolicyBundle], source: str) -> PolicyBundle:
     # pydantic is what validates a bundle from outside; the shipped ones need none of it.
     from policy.problems import BundleProblems
-    from policy.validate import parse_bundle
 
     try:
-        return parse_bundle(raw)
+        return read()
     except BundleProblems as error:
         raise PolicyBundleInvalid(f"policy {source}: {error}") from error
 
 
-def _usable(raw: bytes, source: str, session_id: str, now: datetime, *, any_session: bool) -> PolicyBundle:
+def _usable(
+    read: Callable[[], PolicyBundle], source: str, session_id: str, now: datetime, *, any_session: bool
+) -> PolicyBundle:
     """`any_session`: the bundle may be for all of them, which only a user can say."""
     from policy.validate import check_usable
 
-    bundle = _parsed(raw, source)
+    bundle = _parsed(read, source)
     if bundle.expires_at <= now:
         raise PolicyExpired(f"policy {source} expired at {bundle.expires_at.isoformat()}; get a new one")
     problems = [str(problem) for problem in check_usable(bundle, session_id=session_id, now=now)]

@@ -13,6 +13,7 @@ from agent_host.session.handshake import unknown_approvals
 from agent_host.session.reports import session_state
 from agent_host.session.work import Work
 from agent_host.states import SessionStatus, session_machine
+from config.policies import is_built_in
 from policy.options import AS_THE_BUNDLE_SAYS
 
 if TYPE_CHECKING:
@@ -124,6 +125,16 @@ class Session:
     def state(self) -> dict[str, Any]:
         """The result of GetSessionState."""
         return session_state(self._ctx, self._life.state, [] if self.desk is None else self.desk.pending())
+
+    def policy_notice(self) -> str | None:
+        """What a user should know of a bundle that is none of the built-ins, in one line; None where there is
+        nothing."""
+        bundle = self._ctx.bundle
+        if is_built_in(bundle.policy_bundle_version):
+            return None
+        from policy.admitted import in_one_line
+
+        return in_one_line(bundle)
 
     def unknown_approvals(self, names: Iterable[str]) -> list[str]:
         """Those of `names` that the bundle knows nothing of; see `handshake.unknown_approvals`."""

@@ -118,7 +118,7 @@ def create_store(
         "approveAll": launch.approve_all,
     }
     identity = SessionIdentity(grant.session_id, grant.workspace_id, new.tenant_id, new.user_id, options)
-    text = system_prompt(workspace=where.workspace, os_family=where.os_family, shell=where.shell)
+    text = system_prompt(workspace=where.workspace, os_family=where.os_family, shell=where.shell, bundle=bundle)
     first = encode(Message("system", text, message_tokens(count, text)), session_id=grant.session_id)
     state = Checkpoint(identity, policy_bundle_version=bundle.policy_bundle_version, thread=[first])
     sessions = _sessions(launch)

@@ -103,8 +103,8 @@ def test_a_mistake_is_one_line(mistakes: tuple[Host, list[Outcome]], place: int)
 
 def test_mistakes_leave_nothing_behind(mistakes: tuple[Host, list[Outcome]]) -> None:
     host, _ = mistakes
-    assert {path.name for path in host.root.iterdir()} <= {"home", "work", "user.toml", "state"}
-    assert not list(host.workspace.iterdir())
+    assert {path.name for path in host.root.iterdir()} <= {"home", "work", "user.toml", "state", "tmp"}
+    assert not [*host.workspace.iterdir(), *host.temporary.iterdir()]
     assert host.checkpoints() == []
 
 
@@ -125,7 +125,7 @@ def test_the_prompt_from_stdin(host: Host) -> None:
 
 def test_an_invalid_policy_names_every_problem(host: Host) -> None:
     shape: dict[str, Any] = bundle(host.workspace)
-    shape["capabilities"][0]["allowedPaths"] = ["relative"]
+    shape["capabilities"][0]["allowedPaths"] = ["~/relative"]
     shape["capabilities"].append({"name": "File.Raed"})
     shape["llmPolicy"]["maxInputTokens"] = "many"
     shape["approvalRulez"] = []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from config.policies import BUILT_IN
 from tests.support.process import Host, bundle, call, gateway, say, shell, use
 
 if TYPE_CHECKING:
@@ -75,6 +76,110 @@ def test_arguments_that_the_tool_refuses(host: Host, tool: str, arguments: dict[
 
 def test_what_a_case_leaves_out_is_not_held_against_it(host: Host) -> None:
     assert judge(host, "WriteFile", {"path": str(host.workspace / "new")}, "--policy", "ci")["decision"] == "ALLOWED"
+
+
+@pytest.mark.slow
+def test_a_bundle_of_ones_own(host: Host, tmp_path: Path) -> None:
+    path = tmp_path / "own.json"
+    added = [
+        {"name": "Shell.Exec", "allowedCommands": ["mytool"]},
+        {"name": "File.Read", "allowedPaths": ["${home}/docs", "../shared"], "blockedPaths": ["secret"]},
+    ]
+    path.write_text(json.dumps({"extends": "workspace", "capabilities": added}))
+    told = host.run("policy", "validate", path)
+    assert (told.code, told.stderr) == (0, "")
+    assert told.text.startswith("valid: version builtin.workspace+")
+    reads = [
+        (str(host.home / "docs" / "a"), "ALLOWED"), (str(host.root / "shared" / "a"), "ALLOWED"),
+        (str(host.workspace / "a"), "ALLOWED"), (str(host.workspace / "secret"), "DENIED"),
+        (str(host.home / "a"), "DENIED"), (str(host.state / "a"), "DENIED"),
+    ]  # fmt: skip
+    for place, decision in reads:
+        assert judge(host, "ReadFile", {"path": place}, "--policy", str(path))["decision"] == decision, place
+    path.write_text(json.dumps({"extends": "ci", "capabilities": added}))
+    for line, decision in (("mytool plan", "ALLOWED"), ("ls", "ALLOWED"), ("sudo ls", "DENIED")):
+        assert judge(host, "RunCommand", {"command": line}, "--policy", str(path))["decision"] == decision
+    path.write_text(json.dumps({"extends": "c", "capabilities": [{"name": "File.Read", "allowedPaths": ["${hom}"]}]}))
+    assert host.run("policy", "validate", path).text.splitlines() == [
+        "extends: 'c' is not a built-in (did you mean ci?)",
+        "capabilities[0].allowedPaths[0]: ${hom} is not a placeholder (did you mean ${home}?)",
+    ]
+    assert "${hom} is not a placeholder" in host.run("run", "x", "--policy", path).error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_built_in_to_start_from(host: Host, tmp_path: Path, name: str) -> None:
+    shown = host.run("policy", "show", name)
+    assert (shown.code, shown.stderr) == (0, "")
+    path = tmp_path / "own.json"
+    path.write_text(shown.text)
+    assert host.run("policy", "validate", path).text.startswith(f"valid: version local.{name}, ")
+    cases = [
+        {"toolName": tool, "arguments": {"path": str(place), "content": ""}}
+        for tool in ("ReadFile", "WriteFile", "DeleteFile")
+        for place in (host.workspace / "a", host.workspace / ".git" / "config", host.home / ".ssh" / "id", "/etc/x",
+                      host.state / "x", host.root / "user.toml")
+    ] + [
+        {"toolName": "RunCommand", "arguments": {"command": line}}
+        for line in ("ls", "make", "sudo ls", "echo x > a", "echo x > /etc/x", "cat < ~/.netrc", "$x")
+    ] + [{"toolName": "HttpRequest", "arguments": {"url": "https://pypi.org"}}]  # fmt: skip
+    lines = "".join(json.dumps(case) + "\n" for case in cases).encode()
+    one, other = (
+        host.run("policy", "check", "--policy", policy, "--batch", "-", stdin=lines) for policy in (name, str(path))
+    )
+    assert one.stdout.count(b"\n") == len(cases)
+    assert one == other
+
+
+def test_a_built_in_that_there_is_not(host: Host) -> None:
+    outcome = host.run("policy", "show", "c i")
+    assert (outcome.code, outcome.stdout) == (2, b"")
+    assert "'c i': there is no such built-in; known are read-only, workspace, ci, full" in outcome.error
+    assert "read-only, workspace, ci or full" in host.run("policy", "show", "--help").text
+
+
+def test_a_workspace_adds_no_programs(host: Host) -> None:
+    folder = host.workspace / ".agent"
+    folder.mkdir()
+    (folder / "config.toml").write_text('[policy]\nallowed_commands = ["sudo"]\n')
+    try:
+        outcome = host.run("run", "x", "--policy", "ci")
+    finally:
+        (folder / "config.toml").unlink()
+        folder.rmdir()
+    assert outcome.code == 2
+    outcome.names_once("policy.allowed_commands = ['sudo'] is ignored", "a workspace may change it not at all")
+
+
+def test_what_the_lists_of_a_good_bundle_admit(host: Host) -> None:
+    commands = ["ls", "make", "npm", "rm", "/usr/bin/python3"]
+    path = host.policy(grants={"Shell.Exec": {"allowedCommands": commands}}, without=["File.Delete"])
+    told = host.run("policy", "validate", path)
+    assert told.code == 0
+    admits = [
+        "make lets the model run anything in the workspace: the commands of its build files",
+        "npm lets the model run anything in the workspace: the scripts of packages",
+        "/usr/bin/python3 lets the model run anything in the workspace: any code",
+        "there is no File.Delete entry, so what rm removes is not judged",
+    ]
+    assert told.text.splitlines()[1:] == admits
+    found = json.loads(host.run("policy", "validate", path, "--output", "json").stdout)
+    assert found == {"valid": True, "problems": [], "admits": admits}
+
+
+@pytest.mark.slow
+def test_a_session_begins_with_a_line_on_what_its_list_admits(host: Host) -> None:
+    path = host.policy(grants={"Shell.Exec": {"allowedCommands": ["ls", "make", "npm", "sh"]}})
+    line = "policy: 3 programs may start others (make, npm, …); see agent-host policy validate"
+    with gateway(say("Done."), say("Done.")) as model:
+        said = [
+            host.run("run", "Do it.", "--gateway", model.url, "--policy", policy, "--output", form).stderr.count(line)
+            for policy, form in ((path, "text"), (path, "json"), ("ci", "text"))
+        ]
+        assert said == [1, 0, 0]
+        path.write_text(json.dumps({"extends": "ci"}))
+        host.run("run", "Do it.", "--gateway", model.url, "--policy", path).names_once("programs may start others")
 
 
 def test_names_of_a_bundle_do_not_steer_the_terminal(host: Host, tmp_path: Path) -> None:

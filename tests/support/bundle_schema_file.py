@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from config.policies import BUILT_IN
 from policy.json_schema import bundle_schema
 
 FILE = Path(__file__).resolve().parents[2] / "config" / "policy-bundle.schema.json"
@@ -12,7 +13,7 @@ FILE = Path(__file__).resolve().parents[2] / "config" / "policy-bundle.schema.js
 
 def content() -> str:
     """The file as it should be."""
-    return json.dumps(bundle_schema(), indent=2) + "\n"
+    return json.dumps(bundle_schema(BUILT_IN), indent=2) + "\n"
 
 
 if __name__ == "__main__":

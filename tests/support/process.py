@@ -181,7 +181,7 @@ class Host:
     started: list[Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for folder in (self.home, self.workspace):
+        for folder in (self.home, self.workspace, self.temporary):
             folder.mkdir(parents=True)
         self.configure()
 
@@ -200,6 +200,11 @@ class Host:
         """$AGENT_HOST_STATE_DIR."""
         return self.root / "state"
 
+    @property
+    def temporary(self) -> Path:
+        """$TMPDIR."""
+        return self.root / "tmp"
+
     def configure(self, **llm: float) -> None:
         """Write the user's configuration: fast retries, and what is given over them in section `llm`."""
         values = {**FAST["llm"], **llm}
@@ -211,6 +216,7 @@ class Host:
         return {
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
+            "TMPDIR": str(self.temporary),
             "LANG": "C.UTF-8",
             "AGENT_HOST_STATE_DIR": str(self.state),
             "AGENT_HOST_CONFIG": str(self.root / "user.toml"),

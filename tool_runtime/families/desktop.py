@@ -101,7 +101,12 @@ class DesktopProvider:
     def _environment(self) -> Mapping[str, str]:
         """As it is at the first command; reading it costs more than starting the process does."""
         settings = self._settings
-        return child_environment(os.environ, secret=settings.secret_env, passthrough=settings.env_passthrough)
+        return child_environment(
+            os.environ,
+            secret=settings.secret_env,
+            passthrough=settings.env_passthrough,
+            temporary=settings.temporary,
+        )
 
     def _tool(self, definition: ToolDefinition, handler: Handler) -> Tool:
         handler = checked(capped(handler), definition.input_schema)

@@ -4,6 +4,7 @@ there."""
 
 from __future__ import annotations
 
+import os
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -35,6 +36,7 @@ _NOBODY_THERE: Final = {
 }
 """An editor would hold its command until the time-out, and a repository's configuration names one: these go before it.
 `false` makes the command fail and say so; `true` would take a text that nobody has seen."""
+_TEMPORARY: Final = ("TMPDIR", "TMP", "TEMP") if os.name == "nt" else ("TMPDIR",)
 _CONFIG_COUNT: Final = "GIT_CONFIG_COUNT"
 _BARE: Final = "safe.bareRepository"
 
@@ -46,14 +48,15 @@ def looks_secret(name: str) -> bool:
 
 
 def child_environment(
-    environ: Mapping[str, str], *, secret: frozenset[str], passthrough: frozenset[str]
+    environ: Mapping[str, str], *, secret: frozenset[str], passthrough: frozenset[str], temporary: str | None = None
 ) -> dict[str, str]:
     """`environ` without what is `secret` or looks it, and without what steers a shell; editors, pagers and questions of
-    git are answered, unless `passthrough` names their variable. `secret` wins over `passthrough`; names compare in
-    upper case."""
+    git are answered, and temporary files go to `temporary`, unless `passthrough` names their variable. `secret` wins
+    over `passthrough`; names compare in upper case."""
     secret = frozenset(name.upper() for name in secret)
     passthrough = frozenset(name.upper() for name in passthrough)
-    answers = {name: value for name, value in _NOBODY_THERE.items() if name not in passthrough}
+    told = _NOBODY_THERE if temporary is None else {**_NOBODY_THERE, **dict.fromkeys(_TEMPORARY, temporary)}
+    answers = {name: value for name, value in told.items() if name not in passthrough}
     shown = {
         name: value
         for name, value in environ.items()

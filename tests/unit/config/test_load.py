@@ -220,6 +220,7 @@ NARROWER: dict[str, tuple[str, Any]] = {
 # Values that differ from the default, for what a workspace must never change.
 FORBIDDEN: dict[str, str] = {
     "redaction.detectors": "false",
+    "policy.allowed_commands": '["evil"]',
     "host.policy": '"full"',
     "host.toolset": "[]",
     "host.max_run_log_bytes": "100000",

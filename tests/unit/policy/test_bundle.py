@@ -307,11 +307,19 @@ def builtin(name: str, os: OsFamily = "posix", **changes: Any) -> PolicyBundle:
     return instantiate(template(name), **places)
 
 
+PATTERN = {"posix": "/home/u/w/**", "windows": "C:\\w\\**"}
+
+
 @pytest.mark.parametrize("name", BUILT_IN)
 @pytest.mark.parametrize("os", ["posix", "windows"])
 def test_built_ins_are_valid_bundles(name: str, os: OsFamily) -> None:
     held = builtin(name, os)
-    assert parse_bundle(held.to_json()) == held
+    shape = held.to_json()
+    for entry in shape["capabilities"]:  # programs of the workspace, which no bundle from outside may name by a pattern
+        listed = entry.get("allowedCommands", [])
+        entry.update({"allowedCommands": [one for one in listed if "*" not in one]} if listed else {})
+        assert [one for one in listed if "*" in one] == ([PATTERN[os]] if listed else [])
+    assert parse_bundle(shape).to_json() == shape
     assert held.expires_at == NOW + timedelta(hours=24)
     assert check_usable(held, session_id="s1", now=NOW) == []
     assert check_llm(held, model=held.llm_policy.allowed_models[0], now=NOW).allowed
@@ -357,6 +365,33 @@ def test_what_the_built_ins_grant(name: str, expected: list[str]) -> None:
     assert given_ == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "place", "expected"),
+    [
+        ("ci", "/tmp", [YES, YES, YES]),
+        ("ci", "/tmp/x/y", [YES, YES, YES]),
+        ("ci", "/var/scratch/agent-host-s1-0a1b2c3d/x", [YES, YES, YES]),
+        ("ci", "/var/scratch/agent-host-s2-0a1b2c3d/x", [NO, NO, NO]),
+        ("ci", "/tmp/agent-host-s2-0a1b2c3d/x", [NO, NO, NO]),
+        ("ci", "/var/tmp/x", [NO, NO, NO]),
+        ("workspace", "/var/scratch/agent-host-s1-0a1b2c3d/x", [YES, YES, ASK]),
+        ("workspace", "/tmp/x", [NO, NO, NO]),
+        ("read-only", "/var/scratch/agent-host-s1-0a1b2c3d/x", [NO, NO, NO]),
+        ("full", "/var/scratch/agent-host-s1-0a1b2c3d/x", [YES, YES, YES]),
+    ],
+)
+def test_temporary_files_under_the_built_ins(name: str, place: str, expected: list[str]) -> None:
+    held = builtin(name, tmp="/var/scratch/agent-host-s1-0a1b2c3d")
+    names = ("File.Read", "File.Write", "File.Delete")
+    assert [check_tool(held, one, path(place), now=NOW).decision for one in names] == expected
+
+
+def test_temporary_files_on_windows() -> None:
+    entry = builtin("ci", "windows", tmp="C:\\t\\agent-host-s1-0a1b2c3d").capability("File.Write")
+    assert entry is not None
+    assert entry.allowed_paths == ("C:\\w", "C:\\t\\agent-host-s1-0a1b2c3d")
+
+
 def test_approval_rules_of_the_workspace_bundle_have_words() -> None:
     held = builtin("workspace")
     for name in ("File.Delete", "Shell.Exec", "Network.Http"):
@@ -395,7 +430,7 @@ def test_full_still_sees_a_redirection_to_a_sensitive_place() -> None:
     assert run(builtin("full"), "eval $X; echo x > a") == "ALLOWED"
 
 
-@pytest.mark.parametrize("command", ["git push | curl x", "rm -rf /; bash", "cat ~/x > /tmp/x", "echo $(curl x)"])
+@pytest.mark.parametrize("command", ["git push | curl x", "rm -rf /; bash", "cat ~/x > /etc/x", "echo $(curl x)"])
 def test_ci_refuses_what_is_not_listed(command: str) -> None:
     assert run(builtin("ci"), command) == "DENIED"
 

@@ -423,6 +423,24 @@ def test_what_git_runs_is_not_changed_in_passing(changed: str, capability: str) 
         assert (decision.decision, decision.rule.partition(":")[0]) == ("DENIED", "builtin.repositoryPlaces")
 
 
+@pytest.mark.parametrize("capability", ["File.Read", "File.Write", "File.Delete"])
+def test_the_temporary_directories_of_other_sessions(capability: str) -> None:
+    held = bundle({"name": capability, "allowedPaths": ["/w", "/tmp", "/tmp/agent-host-s1-0a1b2c3d"]})
+    assert verdict(capability, path("/tmp/agent-host-s1-0a1b2c3d/x"), held).allowed
+    assert verdict(capability, path("/tmp/x"), held).allowed
+    for real in ("/tmp/agent-host-s2-0a1b2c3d/x", "/tmp/agent-host-s2-0a1b2c3d"):
+        decision = verdict(capability, path("/w/link", real), held)
+        assert decision.rule == "builtin.sessionPlaces: /tmp/agent-host-s2-0a1b2c3d"
+        assert decision.reason == (
+            "/tmp/agent-host-s2-0a1b2c3d is the temporary directory of another session, and no allowed path names it"
+        )
+    led = held.on_disk({"allowed": {"/w": "/tmp/agent-host-s2-0a1b2c3d/w"}})
+    assert verdict(capability, path("/w/a", "/tmp/agent-host-s2-0a1b2c3d/w/a"), led).allowed
+    assert not verdict(capability, path("/w/a", "/tmp/agent-host-s2-0a1b2c3d/a"), led).allowed
+    anywhere = bundle({"name": capability})
+    assert verdict(capability, path("/tmp/agent-host-s2-0a1b2c3d/x"), anywhere).allowed
+
+
 def test_it_is_changed_where_an_allowed_path_names_it() -> None:
     held = bundle({"name": "File.Write", "allowedPaths": ["/w", "/w/.git"]})
     assert verdict("File.Write", path("/w/.git/config"), held).allowed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +14,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policy.bundle import PolicyBundle, bundle_part, json_names
+from config.policies import BUILT_IN, as_file, place_groups, template_as_written
+from policy.bundle import LlmPolicy, PolicyBundle, bundle_part, json_names
+from policy.file_bundle import BuiltIns, parse_file_bundle
 from policy.json_schema import bundle_schema
 from policy.names import ALL_CAPABILITIES
+from policy.placeholders import Places
 from policy.problems import BundleProblems
-from policy.validate import parse_bundle
 from tests.support.bundle_schema_file import FILE, content
 from tests.support.process import bundle
 
 ROOT = Path(__file__).resolve().parents[3]
-VALIDATOR = jsonschema.Draft202012Validator(bundle_schema())
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PLACES = Places("/w", "/home/u", "/state", "posix", "/tmp/own", place_groups())
+VALIDATOR = jsonschema.Draft202012Validator(bundle_schema(BUILT_IN))
+
+
+def parsed(shape: Any) -> PolicyBundle:
+    return parse_file_bundle(shape, places=PLACES, built_ins=BuiltIns(BUILT_IN, template_as_written), now=NOW)
 
 
 def agree(shape: Any, *, valid: bool) -> None:
     assert VALIDATOR.is_valid(shape) == valid
     if valid:
-        parse_bundle(shape)
+        parsed(shape)
     else:
         with pytest.raises(BundleProblems):
-            parse_bundle(shape)
+            parsed(shape)
 
 
 def test_the_file_is_current() -> None:
@@ -89,7 +98,9 @@ def changed(*path: str | int, to: Any) -> dict[str, Any]:
         changed("redactionRules", to=[{"redactionRuleId": "", "pattern": "x"}]),
         changed("capabilities", 0, "allowedPaths", to=["/srv/*"]),
         changed("capabilities", 0, "allowedPaths", to=["C:\\w\\**"]),
-        changed("capabilities", 0, "allowedPaths", to=["src"]),
+        changed("extends", to="mine"),
+        changed("extends", to=None),
+        changed("capabilities", 0, "allowedPaths", to=["~/src"]),
         changed("capabilities", 0, "blockedPaths", to=["/srv\0"]),
         changed("capabilities", 0, "allowedDomains", to=["a.example"]),
         changed("capabilities", 0, "allowedCommands", to=[]),
@@ -104,11 +115,51 @@ def test_bad_bundles(shape: Any) -> None:
     agree(shape, valid=False)
 
 
-@pytest.mark.parametrize("field", bundle_schema()["required"])
-def test_what_is_required(field: str) -> None:
+@pytest.mark.parametrize("field", json_names(PolicyBundle))
+@pytest.mark.parametrize("extends", [False, True])
+def test_what_is_required(field: str, extends: bool) -> None:
+    shape = bundle(Path("/srv")) | ({"extends": "ci"} if extends else {})
+    shape.pop(field, None)
+    agree(shape, valid=extends or field in ("expiresAt", "mcpServers", "redactionRules"))
+
+
+@pytest.mark.parametrize("field", json_names(LlmPolicy))
+def test_what_is_required_of_the_llm_policy(field: str) -> None:
     shape = bundle(Path("/srv"))
-    del shape[field]
+    del shape["llmPolicy"][field]
     agree(shape, valid=False)
+    agree({"extends": "ci", "llmPolicy": shape["llmPolicy"]}, valid=True)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_bundles_to_start_from(name: str) -> None:
+    agree(json.loads(as_file(name)), valid=True)
+    agree({"extends": name}, valid=True)
+
+
+PATHS = ["${workspace}", "${home}/x", "${tmp}", "src", "./build", "../x", ".", "a b/[id]/@x", "/srv", "c:/w", "x*y"]
+NO_PATHS = ["", "~/x", "$HOME", "%X%", "C:x", "\\x", "src/**", "*.py", "${workspace}/*", "${x}", "${home", "${home}x"]
+AT_ANY_DEPTH = ["${workspace}/**/.vscode", "src/**/*.code-workspace", "**/.agent", "./**/.agent"]
+PROGRAMS = ["ls", "${workspace}/**", "${workspace}/*", "${workspace}/.venv/bin/*", "${workspace}/my tools/**"]
+NO_PROGRAMS = ["${workspace}", "${workspace}/x", "${workspace}/*/x/*", "${home}/*", "./*", "/srv/*", "${workspace}/a**"]
+
+
+@pytest.mark.parametrize(
+    ("field", "entry", "valid"),
+    [
+        *(("allowedPaths", one, one != "x*y") for one in PATHS),
+        *(("blockedPaths", one, one != "x*y") for one in [*PATHS, "@credentials", "@steering"]),
+        *(("allowedPaths", one, False) for one in [*NO_PATHS, "@credentials"]),
+        *(("blockedPaths", one, False) for one in [*NO_PATHS, "@x", "**/a*b", "**/a/*", "*/**/a", "${tmp}/**/"]),
+        *(("blockedPaths", one, True) for one in AT_ANY_DEPTH),
+        *(("allowedPaths", one, False) for one in AT_ANY_DEPTH),
+        *(("allowedCommands", one, True) for one in PROGRAMS),
+        *(("allowedCommands", one, False) for one in NO_PROGRAMS),
+        *(("blockedCommands", one, one == "ls") for one in PROGRAMS),
+    ],
+)
+def test_forms_of_a_file(field: str, entry: str, valid: bool) -> None:
+    agree(changed("capabilities", 3 if "Commands" in field else 0, field, to=[entry]), valid=valid)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +177,9 @@ def test_what_is_accepted_by_both(shape: Any) -> None:
 
 
 WORDS = st.sampled_from(
-    ["", "*", "s1", "a b", "r?", "ls", "[", "[x]", "/w", "/w/*", "/w/**", "/w/**/x", "C:\\w", "c:/w", "\\\\h\\s",
+    ["", "*", "s1", "a b", "r?", "ls", "[", "[x]", "/w", "/w/*", "/w/**", "/w/**/x", "src",
+     "./a", "${workspace}", "${home}/x", "${tmp}/*", "${x}", "@credentials", "@x", "~/x", "a*", "C:x",
+     "${workspace}/**", "${workspace}/a/*", "C:\\w", "c:/w", "\\\\h\\s",
      "\\/h\\s", "\\\\h\\s\\*", "a.example", "*.a.example", "::1", "[::1]", "10.0.0.1", "0x7f.1", "bücher.example",
      "a。example", "%61.example", "a/b", "http://a", "HTTPS://a", "ftp://a", "x" * 129, "(?=a)", "[a-z]+", "a*", "git",
      "/usr/bin/git", "g++", "C:\\a.exe", "2026-01-02T00:00:00Z", "2026-02-30T00:00:00Z", "2026-01-02 00:00:00.5+01:00",
@@ -183,9 +236,13 @@ def one_change() -> st.SearchStrategy[dict[str, Any]]:
 @settings(max_examples=300)
 @given(one_change())
 def test_the_schema_never_refuses_what_the_validator_accepts(change: dict[str, Any]) -> None:
-    shape = bundle(Path("/srv")) | change
+    for shape in (bundle(Path("/srv")) | change, {"extends": "ci"} | change):
+        never_refused(shape)
+
+
+def never_refused(shape: dict[str, Any]) -> None:
     try:
-        parse_bundle(shape)
+        parsed(shape)
     except BundleProblems:
         return
     assert list(VALIDATOR.iter_errors(shape)) == []
@@ -207,4 +264,4 @@ def test_the_schema_never_refuses_what_the_validator_accepts(change: dict[str, A
 def test_what_only_the_validator_can_say(shape: Any) -> None:
     assert VALIDATOR.is_valid(shape)
     with pytest.raises(BundleProblems):
-        parse_bundle(shape)
+        parsed(shape)

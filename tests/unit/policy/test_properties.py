@@ -14,7 +14,7 @@ from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import Surroundings
 from agent_host.routing.trial import StatedFacts, TrialCase, judge_case
 from policy.bundle import bundle_from_trusted, camel
-from policy.case import PROCESS_RULE, REPOSITORY_RULE
+from policy.case import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE
 from policy.check import check_llm, check_tool
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 from policy.names import ALL_CAPABILITIES
@@ -236,7 +236,7 @@ def test_a_spoilt_bundle_has_problems_or_decides(shape: Shape) -> None:
 
 
 RULE = re.compile(r"capabilities\[(?P<name>[A-Za-z.]+)\](?:\.(?P<field>[A-Za-z]+)(?:: (?P<value>.*))?)?", re.DOTALL)
-OF_NO_ENTRY = ("capabilities", "expiresAt: ", PROCESS_RULE + ": ", REPOSITORY_RULE + ": ")
+OF_NO_ENTRY = ("capabilities", "expiresAt: ", PROCESS_RULE + ": ", REPOSITORY_RULE + ": ", SESSION_RULE + ": ")
 
 
 @pytest.mark.slow

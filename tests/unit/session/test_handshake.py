@@ -173,3 +173,55 @@ def test_rules_for_the_arguments_of_programs(case: Case) -> None:
     config.write_text('[[policy.command_policies]]\nprogram = "git"\n')
     with pytest.raises(UsageError, match=r"configuration: .*command"):
         case.load()
+
+
+# What only files and the user's configuration may say
+
+
+def test_a_file_builds_on_a_built_in(case: Case) -> None:
+    added = [{"name": "Shell.Exec", "allowedCommands": ["terraform", "${workspace}/bin/*"]}]
+    added.append({"name": "File.Read", "allowedPaths": ["${home}/docs", "${tmp}", "sub"]})
+    case.file.write_text(json.dumps({"extends": "ci", "capabilities": added}))
+    bundle = case.load(llm__model="mine")
+    shell, reads, writes = (case.grant(bundle, name) for name in ("Shell.Exec", "File.Read", "File.Write"))
+    assert {"ls", "terraform", f"{case.folder}/bin/*"} <= set(shell.allowed_commands)
+    own = next(path for path in reads.allowed_paths if f"agent-host-{SESSION}-" in path)
+    assert {str(case.folder), f"{case.folder}/home/docs", f"{case.folder}/sub", own} <= set(reads.allowed_paths)
+    assert str(case.folder / "config.toml") not in reads.blocked_paths
+    assert (bundle.session_id, bundle.llm_policy.allowed_models[0]) == ("*", "mine")
+    assert bundle.expires_at == NOW + timedelta(days=1)
+    assert str(case.state_dir) in writes.blocked_paths
+
+
+def test_what_steers_the_host_is_among_what_steers(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_HOST_CONFIG", str(case.folder / "my.toml"))
+    case.write(capabilities=[{"name": "File.Write", "blockedPaths": ["@steering"]}])
+    assert str(case.folder / "my.toml") in case.grant(case.load(), "File.Write").blocked_paths
+
+
+def test_a_grant_of_the_service_has_none_of_this(case: Case) -> None:
+    data = case.write(capabilities=[{"name": "File.Read", "allowedPaths": ["${workspace}"]}])
+    case.load()
+    with pytest.raises(PolicyBundleInvalid, match="is not absolute"):
+        case.load(data)
+    with pytest.raises(PolicyBundleInvalid, match="extends: is not a field"):
+        case.load(b'{"extends": "ci"}')
+
+
+def test_programs_that_the_user_adds_to_a_built_in(case: Case) -> None:
+    programs: dict[str, Any] = {"policy__allowed_commands": ["terraform", "ls", "${workspace}/bin/*"]}
+    listed = case.grant(case.load(host__policy="ci", **programs), "Shell.Exec").allowed_commands
+    assert listed[-2:] == ("terraform", f"{case.folder}/bin/*")
+    assert listed.count("ls") == 1
+    assert case.grant(case.load(host__policy="full", **programs), "Shell.Exec").allowed_commands is None
+    data = case.write(capabilities=[{"name": "Shell.Exec", "allowedCommands": ["ls"]}])
+    for granted in (None, data):
+        assert case.grant(case.load(granted, **programs), "Shell.Exec").allowed_commands == ("ls",)
+    case.file.write_text('{"extends": "ci"}')
+    assert "terraform" not in case.grant(case.load(**programs), "Shell.Exec").allowed_commands
+
+
+@pytest.mark.parametrize("name", ["", "a b", "r?", "${workspace}/x", "${home}/bin/*"])
+def test_programs_that_are_none(case: Case, name: str) -> None:
+    with pytest.raises(UsageError, match=r"configuration: policy\.allowed_commands\[1\]: "):
+        case.load(host__policy="ci", policy__allowed_commands=["ls", name])

@@ -76,6 +76,16 @@ def test_the_users_own_configuration_of_git_is_kept(own: dict[str, str], expecte
     assert {name: value for name, value in shown.items() if name.startswith("GIT_CONFIG_")} == environ
 
 
+def test_where_temporary_files_go() -> None:
+    environ = {"TMPDIR": "/mine", "PATH": "/bin"}
+    none = frozenset[str]()
+    assert child_environment(environ, secret=none, passthrough=none, temporary="/own")["TMPDIR"] == "/own"
+    assert child_environment({}, secret=none, passthrough=none, temporary="/own")["TMPDIR"] == "/own"
+    assert child_environment(environ, secret=none, passthrough=none)["TMPDIR"] == "/mine"
+    passed = child_environment(environ, secret=none, passthrough=frozenset({"tmpdir"}), temporary="/own")
+    assert passed["TMPDIR"] == "/mine"
+
+
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
 def test_git_starts_no_editor_and_reads_no_directory_that_looks_like_a_repository(tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}

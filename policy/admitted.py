@@ -1,0 +1,77 @@
+"""What the lists of a bundle admit beyond what they name, in lines for whoever wrote or chose it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from policy.names import CapabilityName as Name
+from policy.names import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from policy.bundle import PolicyBundle
+
+_WRITERS = words("chgrp chmod chown cp dd install ln mkdir mv tee touch truncate")
+_REMOVERS = words("mv rm rmdir unlink")
+"""Programs whose operands are files that they change: `policy.shell.operands` reads them."""
+_STARS = ("/*", "/**", "\\*", "\\**")
+_OWN_PROGRAMS = "programs that it wrote itself"
+_MAX_SHOWN = 2
+
+
+def starters(bundle: PolicyBundle) -> dict[str, str]:
+    """Programs of allowedCommands that start others, and what they start; in the order of the list. One whose
+    commandPolicies entry says `startsPrograms: false` does not."""
+    from policy.shell.consent import what_it_starts
+
+    entry = bundle.capability(Name.SHELL_EXEC)
+    if entry is None:
+        return {}
+    held = {one.command for one in entry.command_policies or () if one.starts_programs is False}
+    found: dict[str, str] = {}
+    for program in entry.allowed_commands or ():
+        what = _OWN_PROGRAMS if program.endswith(_STARS) else what_it_starts(program)
+        if what is not None and program not in held:
+            found[program] = what
+    return found
+
+
+def admitted(bundle: PolicyBundle) -> list[str]:
+    """One line for each kind of thing that listed programs start, and for listed programs that change files where no
+    capability says which."""
+    groups: dict[str, list[str]] = {}
+    for program, what in starters(bundle).items():
+        groups.setdefault(what, []).append(program)
+    lines = [
+        f"{', '.join(names)} {_let(names)} the model run anything in the workspace: {what}"
+        for what, names in groups.items()
+    ]
+    lines += _unjudged(bundle, Name.FILE_WRITE, _WRITERS, "write")
+    lines += _unjudged(bundle, Name.FILE_DELETE, _REMOVERS, "remove")
+    return lines
+
+
+def in_one_line(bundle: PolicyBundle) -> str | None:
+    """The same for the start of a session; None where no listed program starts others."""
+    names = list(starters(bundle))
+    if not names:
+        return None
+    shown = ", ".join([*names[:_MAX_SHOWN], *(["…"] if len(names) > _MAX_SHOWN else [])])
+    count = "1 program" if len(names) == 1 else f"{len(names)} programs"
+    return f"policy: {count} may start others ({shown}); see agent-host policy validate"
+
+
+def _unjudged(bundle: PolicyBundle, capability: Name, programs: Iterable[str], verb: str) -> list[str]:
+    entry = bundle.capability(Name.SHELL_EXEC)
+    if entry is None or bundle.capability(capability) is not None:
+        return []
+    names = [name for name in entry.allowed_commands or () if name in programs]
+    if not names:
+        return []
+    verb = f"{verb}s" if len(names) == 1 else verb
+    return [f"there is no {capability} entry, so what {', '.join(names)} {verb} is not judged"]
+
+
+def _let(names: list[str]) -> str:
+    return "lets" if len(names) == 1 else "let"

@@ -1,0 +1,88 @@
+"""What bundles say in place of a path of this machine: `${workspace}`, groups of places, paths below the workspace.
+
+Built-ins and bundles given by file may hold these; a bundle of the wire may not. What is made of them is absolute, so
+nothing behind this module knows them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from policy.paths import is_absolute, normalize
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from policy.facts import OsFamily
+
+PLACEHOLDERS = ("workspace", "home", "tmp")
+"""Those that a file may use; the shipped lists of places know `${stateDir}` as well."""
+GROUP_NAMES = ("credentials", "steering")
+"""Groups that a file's blockedPaths may name: the lists of config/policies/places.json."""
+PROGRAMS_BELOW = "${workspace}/"
+"""How an entry of allowedCommands begins that stands for programs of the workspace."""
+STARS = ("/**", "/*")
+"""How such an entry ends: everything below a directory, and what lies directly in it."""
+_LISTS = ("allowedPaths", "blockedPaths")
+
+
+class Places(NamedTuple):
+    """What the placeholders stand for: real, absolute paths; None where there is no such place. `groups` are the lists
+    of places, by name, with placeholders in their entries."""
+
+    workspace: str
+    home: str | None
+    state_dir: str
+    os: OsFamily
+    tmp: str | None = None
+    groups: Mapping[str, Sequence[str]] = {}
+
+
+def filled(entry: Mapping[str, Any], places: Places) -> dict[str, Any]:
+    """A capability's JSON shape with absolute paths in it. An entry of a block list whose placeholder has no value is
+    dropped: there is nothing to protect. In an allow list it raises ValueError, but for `${tmp}`: without a directory
+    of the session's own there is nothing to allow."""
+    shape = dict(entry)
+    for field in _LISTS:
+        if shape.get(field) is not None:
+            shape[field] = list(dict.fromkeys(_paths(shape[field], places, allowed=field == "allowedPaths")))
+    if shape.get("allowedCommands") is not None:
+        shape["allowedCommands"] = [expanded_program(one, places) for one in shape["allowedCommands"]]
+    return shape
+
+
+def _paths(entries: Sequence[str], places: Places, *, allowed: bool) -> list[str]:
+    found: list[str] = []
+    for entry in entries:
+        for one in places.groups[entry[1:]] if entry.startswith("@") else (entry,):
+            path = expanded_path(one, places)
+            if path is not None:
+                found.append(path)
+            elif allowed and not one.startswith("${tmp}"):
+                raise ValueError(f"allowedPaths: no value for {one}")
+    return found
+
+
+def expanded_path(entry: str, places: Places) -> str | None:
+    """The absolute path that an entry of a path list stands for, None where its placeholder has no value. A relative
+    path is one of the workspace; an absolute one stays as it is."""
+    if entry.startswith("${"):
+        name, _, rest = entry[2:].partition("}")
+        place = getattr(places, _FIELDS[name])
+        return normalize(place + rest, places.os) if place else None
+    if is_absolute(entry, "posix") or is_absolute(entry, "windows"):
+        return entry
+    return normalize(entry, places.os, places.workspace)
+
+
+_FIELDS = {"workspace": "workspace", "home": "home", "tmp": "tmp", "stateDir": "state_dir"}
+
+
+def expanded_program(entry: str, places: Places) -> str:
+    """An entry of allowedCommands with the workspace's real path in it; any other entry as it is."""
+    if not entry.startswith(PROGRAMS_BELOW):
+        return entry
+    stars = next(one for one in STARS if entry.endswith(one))
+    folder = normalize(places.workspace + entry[len(PROGRAMS_BELOW) - 1 : -len(stars)], places.os)
+    separator = "\\" if places.os == "windows" else "/"
+    return folder.rstrip(separator) + separator + stars[1:]

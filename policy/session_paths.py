@@ -1,0 +1,48 @@
+"""The temporary directories of sessions, which lie beside each other: one session's are nothing to the next."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from policy.paths import ancestors, is_absolute, is_under, key, normalize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from policy.facts import OsFamily
+
+_OF_SESSIONS = "agent-host-"
+_SESSION_FOLDER = re.compile(_OF_SESSIONS + r"[A-Za-z0-9_-]+-[0-9a-f]{8}")
+"""How the temporary directory of a session is named: by its id and the state directory."""
+_TEMPORARY_FOLDERS = frozenset({
+    "/tmp", "/var/tmp", "/private/tmp", "/private/var/tmp", "c:\\windows\\temp",  # noqa: S108  names to compare with
+})  # fmt: skip
+
+
+def session_place(path: str, allowed: Iterable[str], os: OsFamily) -> str | None:
+    """The temporary directory of a session that a normalised absolute path is in, unless an entry of `allowed` that
+    covers the path names that directory itself. None for any other path. Such a directory lies directly below a
+    directory for temporary files: a usual one, or the one that a session's directory in `allowed` lies in."""
+    plain = key(path, os, "wide")
+    if _OF_SESSIONS not in plain:
+        return None
+    entries = [normalize(one, os) for one in allowed if is_absolute(one, os)]
+    folders = _TEMPORARY_FOLDERS | {key(_above(one, os), os, "wide") for one in entries if _is_of_session(one, os)}
+    for at in ancestors(path, os, len(path)):
+        if _name(key(at, os, "wide"), os).startswith(_OF_SESSIONS) and key(_above(at, os), os, "wide") in folders:
+            named = any(is_under(one, at, os) and is_under(path, one, os) for one in entries)
+            return None if named else at
+    return None
+
+
+def _above(path: str, os: OsFamily) -> str:
+    return normalize(path + "/..", os)
+
+
+def _is_of_session(path: str, os: OsFamily) -> bool:
+    return _SESSION_FOLDER.fullmatch(_name(path, os)) is not None
+
+
+def _name(path: str, os: OsFamily) -> str:
+    return re.split(r"[\\/]" if os == "windows" else "/", path)[-1]
