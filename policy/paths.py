@@ -204,8 +204,13 @@ def _covering_nested(path: str, nested: Nested, os: OsFamily) -> str | None:
 
 def _has_a_name(parts: list[str], nested: Nested) -> bool:
     names = nested.names.keys()
-    ended = (["*" + part[len(part) - length :] for part in parts] for length in nested.endings)
-    return not (names.isdisjoint(parts) and all(map(names.isdisjoint, ended)))
+    if not names.isdisjoint(parts):
+        return True
+    for length in nested.endings:
+        ended = ["*" + part[len(part) - length :] for part in parts]
+        if not names.isdisjoint(ended):
+            return True
+    return False
 
 
 def _meanings(name: str, nested: Nested) -> Iterator[dict[str, str]]:
