@@ -193,7 +193,7 @@ def test_a_session_of_this_process_goes_on_after_a_pause(host: Host) -> None:
 async def test_a_stop_for_now_that_becomes_one_for_good(client: Client) -> None:
     """The call that a stop for now leaves open gets its answer, and the task its end."""
     client.policy(Shell_Exec={"requiresApproval": False})
-    slow = shell("touch started; while [ ! -e go ]; do sleep 0.01; done")
+    slow = shell("python3 -c 'open(\"started\", \"w\")'; while [ ! -e go ]; do sleep 0.01; done")
     write = call("WriteFile", path=str(client.file("a")), content="a")
     stopping: list[asyncio.Task[None]] = []
 
@@ -201,6 +201,8 @@ async def test_a_stop_for_now_that_becomes_one_for_good(client: Client) -> None:
         session = client.session
         assert session is not None
         await client.waits(*(payload["approvalId"] for payload in client.asked))
+        while not client.file("started").exists():  # noqa: ASYNC110  a file has no event
+            await asyncio.sleep(0.01)
         session.interrupt()
         while client.desk.pending():  # noqa: ASYNC110  the desk has no event for it
             await asyncio.sleep(0)

@@ -102,7 +102,9 @@ sys.exit(main())
 @pytest.mark.parametrize("form", ["text", "json", "jsonl"])
 def test_a_result_that_could_not_be_kept_is_told(host: Host, form: str) -> None:
     """In every form, and once."""
-    with gateway(use(shell(f"mkdir {host.records('s')}/result.json")), say("Done.")) as model:
+    with gateway(
+        use(shell(f"python3 -c 'import os; os.mkdir(\"{host.records('s')}/result.json\")'")), say("Done.")
+    ) as model:
         options = ("--policy", "full", "--session-id", "s", "--output", form)
         outcome = host.run("run", "Do it.", "--gateway", model.url, *options)
     assert outcome.code == 0

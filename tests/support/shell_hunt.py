@@ -36,9 +36,30 @@ if TYPE_CHECKING:
 _NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 _ABSOLUTE = re.compile(r"(?<![\w.])/|~[\w+-]|\$\w+/")
 _FUNCTION = re.compile(r"\(\s*\)")
+_PLAIN_FUNCTION = re.compile(r"(\w+)\s*\(\s*\)\s*\{([^{}]*)\}")
 _WRITES_BY_ARGUMENT = re.compile(r"git\b.*\b(?:clone|init|config|archive|bundle|worktree|format-patch)\b|sed\b.*-\w*i")
 _MOST_CLIMBS = 4
 _LONGEST_SEARCH = 400
+_LISTS = {
+    "all": LISTED,
+    "echo": ("echo",),
+    "shells": (
+        "echo",
+        "ls",
+        "good",
+        "cat",
+        "bash",
+        "sh",
+        "xargs",
+        "find",
+        "env",
+        "timeout",
+        "true",
+        "cd",
+        "eval",
+        "trap",
+    ),
+}
 
 
 class Found(NamedTuple):
@@ -53,9 +74,10 @@ def policy(jail: Jail, *, anywhere: bool = False) -> Callable[[str, ShellName], 
     """The verdict of the product, by a bundle that lists programs and lets `out` be written (`anywhere`: all of the
     jail). The facts are gathered as for a RunCommand call."""
     grants: list[dict[str, Any]] = [
-        {"name": "Shell.Exec", "allowedCommands": list(LISTED)},
+        {"name": "Shell.Exec", "allowedCommands": list(jail.listed)},
         {"name": "File.Read", "allowedPaths": [jail.root]},
         {"name": "File.Write", "allowedPaths": [jail.root if anywhere else jail.out]},
+        {"name": "File.Delete", "allowedPaths": [jail.root if anywhere else jail.out]},
     ]
     names = ("policyBundleVersion", "tenantId", "userId", "sessionId")
     bundle = bundle_from_trusted(
@@ -70,7 +92,8 @@ def policy(jail: Jail, *, anywhere: bool = False) -> Callable[[str, ShellName], 
     )
 
     def judge(line: str, shell: ShellName) -> bool:
-        facts = gather(TOOLS["RunCommand"], {"command": line}, Surroundings(jail.work, jail.home, "posix", shell))
+        place = Surroundings(jail.work, jail.home, "posix", shell, jail.environment)
+        facts = gather(TOOLS["RunCommand"], {"command": line}, place)
         return check_tool(bundle, "Shell.Exec", facts, now=_NOW, workspace=jail.work).allowed
 
     return judge
@@ -119,9 +142,18 @@ def not_run(line: str, jail: Jail, shell: ShellName) -> str | None:
     climbs = bare.count("..")
     if _ABSOLUTE.search(bare) or climbs > _MOST_CLIMBS or (climbs and re.search(r"while|until|for", bare)):
         return "skipped"
-    if _FUNCTION.search(bare) or _WRITES_BY_ARGUMENT.search(bare):
+    if _may_call_itself(bare) or _WRITES_BY_ARGUMENT.search(bare):
         return "skipped"
     return "opaque" if parse(line, shell).opaque else None
+
+
+def _may_call_itself(line: str) -> bool:
+    """Whether a function may be called by one, and so without end."""
+    known = _PLAIN_FUNCTION.findall(line)
+    bodies = " ".join(body for _, body in known)
+    if len(known) != len(_FUNCTION.findall(line)) + len(re.findall(r"\bfunction\b", line)):
+        return True
+    return any(re.search(rf"\b{name}\b", bodies) or "$" in bodies for name, _ in known)
 
 
 def shortened(found: Found, jail: Jail, judge: Callable[[str, ShellName], bool]) -> str:
@@ -192,6 +224,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--judge", choices=["policy", "first-word", "no-redirections"], default="policy")
     parser.add_argument("--shell", choices=["bash", "sh", "dash", "zsh"], help="lines for this one only")
+    parser.add_argument("--listed", choices=sorted(_LISTS), default="all", help="the programs of the list")
     parser.add_argument("--place", help=argparse.SUPPRESS)  # for the process that is in namespaces of its own
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="jail", ignore_cleanup_errors=True) as place:
@@ -204,7 +237,7 @@ def main() -> None:
         limits()
         root = Path(os.path.realpath(asked.place or place), "jail")
         root.mkdir()
-        _report(Jail(root), asked)
+        _report(Jail(root, _LISTS[asked.listed]), asked)
 
 
 def _report(jail: Jail, asked: argparse.Namespace) -> None:

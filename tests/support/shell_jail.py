@@ -55,8 +55,10 @@ class Outcome(NamedTuple):
 class Jail:
     """The tree below `root`: `bin` (all of PATH), `home`, and far down `work`, in which `out` may be written."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, listed: tuple[str, ...] = LISTED) -> None:
+        """`listed` are the programs that a line may start."""
         self.root = str(root)
+        self.listed = listed
         self.bin = os.path.join(self.root, "bin")
         self.home = os.path.join(self.root, "home")
         self.work = os.path.join(self.root, *_DEPTH, "work")
@@ -98,7 +100,7 @@ class Jail:
             process = subprocess.Popen(
                 shell_argv(self._shells[shell], line),
                 cwd=self.work,
-                env=self._environment(),
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=output,
@@ -140,7 +142,9 @@ class Jail:
             with open(os.path.join(self.home, name), "w") as file:
                 file.write("evil\n")
 
-    def _environment(self) -> dict[str, str]:
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a line finds in its environment."""
         own = {"PATH": self.bin, "HOME": self.home, "LANG": "C.UTF-8", "PWD": self.work}
         return child_environment(own, secret=frozenset(), passthrough=frozenset())
 
@@ -161,10 +165,10 @@ class Jail:
     def _unlisted(self, started: Collection[list[str]], errors: str) -> str | None:
         for words in started:
             directory, name = os.path.split(words[0])
-            if directory != self.bin or name not in LISTED:
+            if directory != self.bin or name not in self.listed:
                 return f"started {words}"
         missing = (found["name"] or found["zsh"] for found in _MISSING.finditer(errors))
-        return next((f"looked for {name!r}" for name in missing if name not in LISTED), None)
+        return next((f"looked for {name!r}" for name in missing if name not in self.listed), None)
 
     def _snapshot(self) -> dict[str, tuple[int, ...]]:
         found: dict[str, tuple[int, ...]] = {}

@@ -40,6 +40,34 @@ _FRAMES = (
     "while false; do echo {w}; done", "export x={w}{s}evil {c}", "printf {w} | cat {w}", "! echo {t} {w}{s}evil",
     "bash -c 'echo {w}'", 'echo "{w}"{s}evil "{c}"', "echo `echo {t} {w}{s}evil `", "time echo {w}", "find . -name {w}",
 )  # fmt: skip
+_STATEFUL = (
+    "x={w}; $x a", 'x={w}; "$x" a', "x=ls; x={w}; $x", "if ls; then x={w}; fi; $x a", "x=ls && false || x=evil; $x a",
+    "x=ls | x=evil; $x a", "x=ls & x=evil; $x", "(x=ls); $x", "x=ls; (x=evil; $x a)", "x=ls; { x=evil; }; $x",
+    "f() { x=evil; }; x=ls; f; $x", "x=ls; f() { $x; }; x=evil; f", "f() { {w}; }; f", "f() { ls {w}; }; f {w}",
+    "f() { ls; }; unset -f f; f", "evil() { ls; }; evil", "(evil() { ls; }); evil", "evil; evil() { ls; }",
+    "evil() { ls; } | ls; evil", "evil() { ls; }; bash -c evil", "evil() { ls; }; env evil", "$(evil() { ls; }); evil",
+    "if ls; then evil() { ls; }; fi; evil", "evil() { ls; }; x=evil; $x", "ls && evil() { ls; }; evil",
+    "false && evil() { ls; }; evil", "cd() { ls; }; cd sub; echo a > out/a", "f() { cd sub; }; f; echo a > out/a",
+    "f() { echo a > out/a; }; cd sub; f", "x={w}; echo a > $x", 'x=out/a; echo a > "$x"', "x=out; cd $x; echo a > a",
+    "x=out/a; cd sub; echo a > $x", "for x in {w} {w}; do echo a > out/$x; done", "eval {w}", "eval 'x=evil'; $x a",
+    "x=ls; eval x=evil; $x", "eval 'evil() { ls; }'; evil", "trap {w} EXIT", "trap 'evil {w}' EXIT", "trap evil DEBUG",
+    "evil() { ls; }; trap evil EXIT", "trap evil DEBUG; evil() { ls; }; ls", "for x in {w}; do rg $x a; done",
+    "for x in --pre=evil; do rg $x a; done", "x=--pre=evil; rg $x a", "for x in *; do echo a > out/$x; done",
+    "x=--pre=evil bash -c 'rg $x a'", "export x=--pre=evil; bash -c 'rg $x a'", "read x <<< {w}; $x a",
+    "for ((x=0;x<2;x++)); do echo $((x+{w})); done", "for ((x={w};x<1;x++)); do ls; break; done", "echo $((x+{w}))",
+    "a=({w} {w}); echo ${a[{w}]}", "a=(ls evil); ${a[1]}", "a[{w}]=1", "a=([{w}]=1)", "x='a[$(evil)]'; echo $((x))",
+    "x='a[$(evil)]'; echo $((y=x))", "x='a[$(evil)]'; [[ $x -eq 1 ]]", "x='$(evil)'; echo ${y[a[$x]]}",
+    "echo ${x:{w}:{w}}", "x='a[$(evil)]'; echo ${y:x}", "read x <<< 'a[$(evil)]'; echo $((x))", "[[ {w} -eq {w} ]]",
+    "printf -v x {w}; $x a", "x=ls; printf -v x evil; $x a", "x=ls; read x <<< evil; $x a", "x=ls; local x=evil; $x a",
+    "x=ls; declare -l x; x=EVIL; $x", "x=ls; unset x; ${x:=evil}", "${x:=evil} a", "x=ls; export x=evil; $x a",
+    "IFS=x; y=lsxevil; $y", "IFS=v; y=out/av; echo a > $y", "y=ls; IFS=s; $y a", "set -- evil; $1", 'set -- evil; "$@"',
+    "shopt -s nullglob; ls {w}", "source a.txt; ls", "x=ls; while ls; do $x; x=evil; break; done", "time x=evil; $x a",
+    "{ x=ls; } > out/a; $x a", "x=ls > out/a; $x", "x=ls; case a in a) x=evil;; esac; $x a", "x=ls; ! x=evil; $x a",
+    "x=$(echo evil); $x a", "x=evil; y=$x; $y a", "x=evil y=$x; $y a", "x=ls; x+=evil; $x a", "y=x; x=ls; ${!y} a",
+    "bash -c {w}", "bash -ec {w}", "bash -lc 'evil {w}'", "bash {w} evil", "xargs bash -c {w}", "bash -c -- {w}",
+)  # fmt: skip
+"""Lines whose later commands depend on what earlier ones have set: variables, functions, directories, numbers."""
+_SHARE_OF_STATE = 0.4
 _CLOSERS = ("}", "}", ")", "'", '"', "`", "]", "]]", "a", "")
 
 
@@ -57,7 +85,7 @@ class Words:
             "{s}": lambda: self._pick(_SEPARATORS),
             "{c}": lambda: self._pick(_CLOSERS),
         }
-        line = self._pick(_FRAMES)
+        line = self._pick(_STATEFUL if self._random.random() < _SHARE_OF_STATE else _FRAMES)
         for mark, make in parts.items():
             first, *others = line.split(mark)
             line = first + "".join(make() + other for other in others)
