@@ -266,6 +266,8 @@ def _counting_loop(source: bytes, node: Node) -> str | None:
 
 def _gaps(_source: bytes, node: Node) -> str | None:
     """The grammar passes over blanks where the shell begins another word."""
+    if node.parent is not None and node.parent.type == "c_style_for_statement":
+        return None
     if any(left.end_byte != right.start_byte for left, right in pairwise(node.children)):
         return f"blanks inside of what is one word: {node.type}"
     return None
@@ -356,6 +358,8 @@ def not_posix(source: bytes, node: Node) -> str | None:
     kind = node.type
     if kind in _BASH_NODES or any(child.type in _BASH_TOKENS for child in node.children):
         return f"a construct of bash, which sh reads differently: {kind}"
+    if kind == "variable_assignment" and node.children[0].type == "subscript":
+        return "a construct of bash, which sh reads differently: an element of an array"
     if kind in _REDIRECTS and source[node.start_byte - 1 : node.start_byte] == b"}":
         return "a construct of bash, which sh reads differently: a variable for a file descriptor"
     follows_dollar = kind in {"string", "raw_string"} and source[node.start_byte - 1 : node.start_byte] == b"$"

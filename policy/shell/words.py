@@ -191,7 +191,8 @@ def _pattern(source: str, values: Values | None) -> str | None:
 
     def spelled(found: re.Match[str]) -> str:
         name = found[1] or found[2]
-        return values.value(name) or values.pattern(name) or "$"
+        value = values.value(name) or values.pattern(name) or ""
+        return value if value and _PLAIN.fullmatch(value.replace("*", "")) else "$"
 
     text = _VARIABLE.sub(spelled, source.replace('"', ""))
     return None if _QUOTES.search(text) else text

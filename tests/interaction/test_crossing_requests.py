@@ -193,7 +193,7 @@ def test_a_session_of_this_process_goes_on_after_a_pause(host: Host) -> None:
 async def test_a_stop_for_now_that_becomes_one_for_good(client: Client) -> None:
     """The call that a stop for now leaves open gets its answer, and the task its end."""
     client.policy(Shell_Exec={"requiresApproval": False})
-    slow = shell("python3 -c 'open(\"started\", \"w\")'; while [ ! -e go ]; do sleep 0.01; done")
+    slow = shell('python3 -c \'open("started", "w")\'; while [ ! -e go ]; do sleep 0.01; done')
     write = call("WriteFile", path=str(client.file("a")), content="a")
     stopping: list[asyncio.Task[None]] = []
 

@@ -1,0 +1,178 @@
+"""What rm, cp, mv and their like are given: files that the bundle's File entries decide about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from policy.check import check_tool
+from policy.commands import Operand, parse, referenced_paths
+from policy.facts import CommandFacts
+
+from .helpers import NOW, bundle
+
+if TYPE_CHECKING:
+    from policy.decision import Decision
+
+LISTED: dict[str, Any] = {"name": "Shell.Exec", "allowedCommands": [
+    "rm", "rmdir", "mv", "cp", "ln", "chmod", "tee", "dd", "touch", "mkdir", "sed", "sort", "find", "cat", "sudo",
+    "xargs", "env", "cd", "ls", "bash", "install", "grep", "truncate", "unlink", "for", "echo",
+]}  # fmt: skip
+READ: dict[str, Any] = {"name": "File.Read", "allowedPaths": ["/w", "/read"]}
+WRITE: dict[str, Any] = {"name": "File.Write", "allowedPaths": ["/w", "/write"], "blockedPaths": ["/w/.git", "/w/.x/y"]}
+DELETE: dict[str, Any] = {"name": "File.Delete", "allowedPaths": ["/w"], "blockedPaths": ["/w/.git", "/w/a/kept"]}
+
+
+def judged(line: str, *grants: dict[str, Any], links: dict[str, str] | None = None) -> Decision:
+    held = bundle(*(grants or (LISTED, READ, WRITE, DELETE)))
+    spellings = referenced_paths(parse(line), "/w", "/home/u")
+    real = {one: (links or {}).get(one, one) for one in spellings}
+    facts = CommandFacts(line, cwd="/w", home="/home/u", real_paths=real)
+    return check_tool(held, "Shell.Exec", facts, now=NOW)
+
+
+ALLOWED = [
+    "rm a b -f",
+    "rm -rf build dist",
+    "rm -- -f",
+    "rm -rf *.pyc build/*",
+    "rm -rf */keptx",
+    "rm .gitignore",
+    "rm -f 'a b' \"c\"",
+    "rmdir sub; unlink x",
+    "mv b c; mv b c d sub; mv -t sub b c; mv --target-directory=sub b",
+    "cp /read/a b; cp -r src dst; cp -at sub /read/a; cp a /write/b; cp -S .bak a b",
+    "cp -r public/* .",
+    "ln -s a b; ln a b; ln -sf ../w/a sub/b",
+    "chmod +x a; chmod -R 755 src; chmod --reference=a b",
+    "cat a | tee b -a c",
+    "dd if=/read/a of=b bs=1",
+    "touch a -d yesterday; mkdir -p a/{b,c} -m 700; truncate -s 0 a",
+    "sed -i s/a/b/ a; sed -i -e p -e q a; sed -n p /etc/x",
+    "sort -o b a; sort --output=b a; sort -k 1 /etc/x",
+    "find . -name '*.pyc' -delete; find sub -type f -delete; find /etc -name a",
+    "find . -name '*.pyc' -exec rm {} +",
+    "rm -f /dev/null; cat a | tee /dev/stderr",
+    "cd sub && rm -rf x",
+    'for f in *.tmp; do rm "$f"; done',
+    "x=build; rm -rf $x",
+    "install -m 755 a sub/b; install -d sub",
+]
+
+
+@pytest.mark.parametrize("line", ALLOWED)
+def test_what_lies_where_the_bundle_allows_it_is_allowed(line: str) -> None:
+    answer = judged(line)
+    assert answer.allowed, answer.reason
+
+
+DENIED = [
+    ("rm -rf /home/someone/docs", "rm (File.Delete): path not in allowed paths"),
+    ("rm a /etc/x", "rm (File.Delete): path not in allowed paths"),
+    ("rm -rf .git", "rm (File.Delete): path is blocked"),
+    ("rm -rf .", "rm (File.Delete): . holds /w/.git"),
+    ("rm -rf /w", "rm (File.Delete): /w holds /w/.git"),
+    ("rm -rf a", "rm (File.Delete): a holds /w/a/kept"),
+    ("rm -rf .*", "holds /w/.git"),
+    ("rm -rf .g*", "holds /w/.git"),
+    ("rm -rf a/*", "holds /w/a/kept"),
+    ("rm a/k*", "holds /w/a/kept"),
+    ("rm -r ../x", "path not in allowed paths"),
+    ("rm ~/x", "path not in allowed paths"),
+    ("rm ~root/x", "only known when it runs"),
+    ("rm $X", "only known when it runs"),
+    ('rm "a/$(cat x)"', "only known when it runs"),
+    ("ls | xargs rm", "only known when it runs"),
+    ("sudo rm /etc/x", "rm (File.Delete)"),
+    ("env A=1 rm /etc/x", "rm (File.Delete)"),
+    ("bash -c 'rm /etc/x'", "rm (File.Delete)"),
+    ("cd /etc; rm x", "rm (File.Delete)"),
+    ("cd $X; rm x", "only known when it runs"),
+    ("mv .git x", "path is blocked"),
+    ("mv /read/a b", "mv (File.Delete)"),
+    ("mv b /etc/x", "mv (File.Write)"),
+    ("mv -t /etc b", "mv (File.Write)"),
+    ("mv b c /etc", "mv (File.Write)"),
+    ("cp /etc/passwd a", "cp (File.Read)"),
+    ("cp a /etc/x", "cp (File.Write)"),
+    ("cp --target-dir /etc a", "cp (File.Write)"),
+    ("cp -t/etc a", "cp (File.Write)"),
+    ("cp x/.git .", "path is blocked"),
+    ("cp -r x/. .", "holds /w/.git"),
+    ("cp -r x/.* .", "holds /w/.git"),
+    ("ln -s /etc/passwd a", "ln (File.Read)"),
+    ("ln a /etc/x", "ln (File.Write)"),
+    ("chmod +x /etc/x", "chmod (File.Write)"),
+    ("chmod -R 777 .", "holds /w/.git"),
+    ("echo x | tee a /etc/x", "tee (File.Write)"),
+    ("dd if=a of=/etc/x", "dd (File.Write)"),
+    ("dd if=/etc/shadow of=a", "dd (File.Read)"),
+    ('dd of="$X"', "only known when it runs"),
+    ("touch /etc/x", "touch (File.Write)"),
+    ("mkdir -p {a,/etc/b}", "mkdir (File.Write)"),
+    ("sed -i s/a/b/ /etc/x", "sed (File.Write)"),
+    ("sed -ne p -i.bak /etc/x", "sed (File.Write)"),
+    ("sort -ro /etc/x a", "sort (File.Write)"),
+    ("sort --outp=/etc/x a", "sort (File.Write)"),
+    ("find /etc -delete", "find (File.Delete)"),
+    ("find . -delete", "holds /w/.git"),
+    ("find -type d -delete", "holds /w/.git"),
+    ("find . -name '.g*' -delete", "holds /w/.git"),
+    ("find . ! -name a -delete", "holds /w/.git"),
+    ("find /etc -name x -exec rm {} \\;", "rm (File.Delete)"),
+    ("find . -exec rm -rf {} +", "holds /w/.git"),
+    ("find . -name a -exec cp {} /etc \\;", "cp (File.Write)"),
+    ("find . -fprint /etc/x", "find (File.Write)"),
+    ('for f in .*; do rm -r "$f"; done', "holds /w/.git"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason"), DENIED)
+def test_what_does_not_is_denied_and_says_why(line: str, reason: str) -> None:
+    answer = judged(line)
+    assert answer.decision == "DENIED"
+    assert reason in answer.reason
+
+
+def test_without_an_entry_the_listed_program_suffices() -> None:
+    assert judged("rm -rf /etc; cp /etc/a /etc/b; rm $X", LISTED).allowed
+    assert judged("mv /read/a b", LISTED, READ, WRITE).allowed
+    assert judged("cp a /etc/b", LISTED, READ).allowed
+    assert not judged("cp /etc/a b", LISTED, READ).allowed
+
+
+def test_an_operand_that_only_the_run_knows_passes_where_no_place_is_prescribed() -> None:
+    blocks = {"name": "File.Delete", "blockedPaths": ["/w/.git"]}
+    assert judged("ls | xargs rm", LISTED, blocks).allowed
+    assert judged("rm $X", {**LISTED, "requiresApproval": True}, DELETE).decision == "APPROVAL_REQUIRED"
+
+
+def test_a_link_counts_for_where_it_leads() -> None:
+    assert judged("rm a/x", links={"/w/a/x": "/etc/x"}).decision == "DENIED"
+    assert judged("rm -rf a/x", links={"/w/a/x": "/w"}).reason.endswith("name what is meant instead")
+
+
+def test_approvals_of_operands_become_one_and_denials_come_first() -> None:
+    asks = {**DELETE, "requiresApproval": True}
+    answer = judged("rm a b; touch c", LISTED, WRITE, asks)
+    assert (answer.decision, answer.capability) == ("APPROVAL_REQUIRED", "Shell.Exec")
+    assert answer.reason.startswith("rm (File.Delete): ")
+    assert judged("rm a; touch /etc/x", LISTED, WRITE, asks).decision == "DENIED"
+
+
+def test_their_names_are_known_with_a_directory_and_as_they_are_elsewhere() -> None:
+    for name in ("/bin/rm", "grm", "RM"):
+        held = {**LISTED, "allowedCommands": [name]}
+        assert judged(f"{name} /etc/x", held, DELETE).reason.startswith(f"{name} (File.Delete)")
+
+
+def test_what_the_line_names_is_kept_as_it_is_spelled() -> None:
+    assert parse("cp -r a ~/b/*.c d").operands == (
+        Operand("cp", "a", "read", tree=True),
+        Operand("cp", "~/b/", "read", tree=True, pattern="*.c"),
+        Operand("cp", "d", "write"),
+        Operand("cp", "d/a", "write"),
+        Operand("cp", "d", "write", tree=True, pattern="*.c"),
+    )
+    assert parse("rm '~/a' '*'").operands == (Operand("rm", "./~/a", "delete"), Operand("rm", "*", "delete"))

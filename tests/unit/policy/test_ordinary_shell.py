@@ -1,0 +1,195 @@
+"""Arithmetic, arrays, functions and variables of a line: read where they are plain, refused where they may hide code."""
+
+from __future__ import annotations
+
+import pytest
+
+from policy.check import check_tool
+from policy.commands import SimpleCommand, parse, parsed_line, referenced_paths
+from policy.facts import CommandFacts, ShellName
+from policy.shell.variables import names_read
+
+from .helpers import NOW, bundle, shell
+
+LISTED = [
+    "ls", "cat", "echo", "cd", "rg", "read", "declare", "local", "export", "unset", "printf", "set", "shopt", "eval",
+    "trap", "bash", "sh", "[", "seq", "env", "true", "sort", "mapfile", "wait", "git", "while",
+]  # fmt: skip
+
+ORDINARY = [
+    "i=1; echo $((i + 1))",
+    "n=$(ls | cat); echo $((n * 2)) $((n > 1 ? 1 : 0))",
+    "((i++)); ((i += 2)); ((a[1] == 2)) && ls",
+    "for ((i = 0; i < 10; i++)); do echo $i; done",
+    "echo ${x:0:3} ${x:1} ${x:1:2} ${#x}",
+    "echo ${x/a/b} ${x//a/b} ${x/#a/b} ${x/%a/b} ${x// /_}",
+    "echo ${x^} ${x^^} ${x,} ${x,,} ${x@Q} ${x:?unset} ${x:+set}",
+    "a=(1 'b c' $x); a+=(d); echo ${a[0]} ${a[@]} ${#a[@]} ${!a[@]} ${a[$i]}; a[1]=x",
+    "declare -a a=(1 2); declare -A m; m[k]=v; echo ${m[k]}",
+    "f() { local x=$1; ls $x; }; f a; f b",
+    "function f { ls; }\nf | cat",
+    "f() { ls; }; trap f EXIT; trap 'ls a; cat b' INT TERM; trap - EXIT",
+    "eval 'ls; cat a'",
+    "eval ls a",
+    "while read -r line; do echo $line; done < a",
+    "while IFS= read -r -d '' x; do ls $x; done",
+    "IFS=,; read -ra parts <<< $x",
+    "mapfile -t lines < a; echo ${lines[0]}",
+    "[[ $n -gt 3 && ${#a[@]} -lt 2 ]] && ls",
+    '[ "$n" -gt 3 ] || ls',
+    "[ $x = y ] && ls",
+    "set -euo pipefail; set -- a b; echo $1",
+    "shopt -s globstar nullglob; ls **/*.py",
+    "printf '\\033[1m%s' x; n=0; n=$((n + 1)); [[ $n -eq 1 ]]",
+    "SECONDS=0; ls; echo $SECONDS",
+    "echo ${x:=a}",
+    "wait $pid",
+    "src=a; SRC=b; crc=c; good=d; MANIFEST=e; lessons=f; ls",
+    "GOOS=linux PYTHONPATH=src CC=clang NODE_OPTIONS=--x ls",
+    "git -c user.name=a -c core.quotepath=off log",
+    "git config --global user.email a@b",
+    "git checkout $(git rev-parse HEAD)",
+    'sort "$x"; rg "$x" a; for f in *.txt; do sort "$f"; done',
+]
+
+
+@pytest.mark.parametrize("line", ORDINARY)
+def test_ordinary_shell_is_read(line: str) -> None:
+    assert parse(line).dynamic == ()
+    assert shell(line, allowedCommands=LISTED) == "ALLOWED"
+
+
+HIDING = [
+    "x='a[$(evil)]'; echo $((x))",
+    "x='a[$(evil)]'; echo $((y = x + 1))",
+    "read x <<< 'a[`evil`]'; ((x))",
+    'x="a[\\$(evil)]"; [[ $x -gt 1 ]]',
+    "x=$'a[\\x24(evil)]'; echo ${y:x}",
+    "x='a[$'; y='(evil)]'; z=$x$y; echo $((z))",
+    "declare -i x; x='a[$(evil)]'",
+    "declare -n x=PATH",
+    "a=([$(evil)]=1)",
+    "a['$(evil)']=1",
+    "echo ${a['$(evil)']}",
+    "echo ${x@P} ${!x}",
+    "echo $((evil) )",
+    "((evil) )",
+    "f() (evil)",
+    'f() { "$@"; }; f evil',
+    "f() { evil; }; f",
+    "evil; evil() { ls; }",
+    "evil() { ls; } | ls; evil",
+    "(evil() { ls; }); evil",
+    "if ls; then evil() { ls; }; fi; evil",
+    "ls && evil() { ls; }; evil",
+    "evil() { ls; }; env evil",
+    "evil() { ls; }; bash -c evil",
+    "evil() { ls; }; unset -f evil; evil",
+    "evil() { ls; }; eval 'unset evil'; evil",
+    "cd() { ls; }",
+    "trap evil DEBUG; evil() { ls; }",
+    'trap "$x" EXIT',
+    'eval "$x"',
+    "eval 'evil'",
+    "x=evil; $x",
+    "x=ls; x=evil; $x",
+    "x=ls; false && x=evil; $x",
+    "x=evil y=$x; $y",
+    "x=ls | ls; $x",
+    "x=ls & $x",
+    "(x=ls); $x",
+    "if ls; then x=ls; fi; $x",
+    "ls || x=ls; $x",
+    "f() { x=evil; }; x=ls; f; $x",
+    "x=ls; read x; $x",
+    "x=ls; printf -v x evil; $x",
+    "x=ls; eval x=evil; $x",
+    "declare -u x; x=ls; $x",
+    "IFS=v; x=lsvil; $x",
+    "r=read; x=ls; $r x <<< evil; $x",
+    "for x in --pre=evil; do rg $x a; done",
+    "x=--pre=evil; rg $x a",
+    "export x=--pre=evil; bash -c 'rg $x a'",
+    "x=--pre=evil bash -c 'rg $x a'",
+    "rg $(echo --pre=evil) a",
+    "git -c core.pager=evil log",
+    "git config core.hooksPath evil",
+    "RANDOM='a[$(evil)]'",
+    "SECONDS=a[0]",
+]
+
+
+@pytest.mark.parametrize("line", HIDING)
+def test_what_they_could_hide_is_refused(line: str) -> None:
+    assert shell(line, allowedCommands=LISTED) == "DENIED"
+
+
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        ("x=ls; $x a", "ls"),
+        ("x=ls && $x a", "ls"),
+        ("cat b && x=ls && $x a", "ls"),
+        ("{ x=ls; $x a; }", "ls"),
+        ("export x=ls; $x a", "ls"),
+        ("x=l; y=${x}s; $y a", "ls"),
+        ("x=ls; f() { $x a; }; f", "ls"),
+        ("x=ls; (true; $x a)", "ls"),
+        ("x=ls; echo $($x a)", "ls"),
+        ("x=ls; if true; then $x a; fi", "ls"),
+        ("if true; then x=ls; $x a; else true; fi", "ls"),
+    ],
+)
+def test_a_variable_that_nothing_else_sets_is_known(line: str, program: str) -> None:
+    assert SimpleCommand(program, ("a",)) in parse(line).commands
+    assert parse(line).dynamic == ()
+
+
+def judged(line: str, environment: dict[str, str], shell_name: ShellName = "bash") -> str:
+    held = bundle(
+        {"name": "Shell.Exec", "allowedCommands": ["ls", "cd", "echo"]}, {"name": "File.Write", "allowedPaths": ["/w"]}
+    )
+    facts = CommandFacts(line, "/w", shell_name, "/home/u", environment=environment)
+    paths = referenced_paths(parsed_line(facts), "/w", "/home/u")
+    answer = check_tool(held, "Shell.Exec", facts._replace(real_paths={one: one for one in paths}), now=NOW)
+    return answer.decision
+
+
+@pytest.mark.parametrize(
+    ("line", "value", "expected"),
+    [
+        ("ls > $X", "/w/a", "ALLOWED"),
+        ('ls > "$X/b"', "/w/a", "ALLOWED"),
+        ("ls > ${X}.txt", "a", "ALLOWED"),
+        ("cd $X; ls > a", "/w/sub", "ALLOWED"),
+        ("ls > $X", "/etc/a", "DENIED"),
+        ("cd $X; ls > a", "/etc", "DENIED"),
+        ("ls > $X", "a b", "DENIED"),
+        ('ls > "$X"', "a b", "ALLOWED"),
+        ("ls > $X", "", "DENIED"),
+        ('ls > "a$X"', "", "ALLOWED"),
+        ("X=/etc/a; ls > $X", "/w/a", "DENIED"),
+        ("ls > $X; X=/etc/a", "/w/a", "DENIED"),
+        ("bash -c 'ls > $X'", "/w/a", "DENIED"),
+        ("$X a", "ls", "ALLOWED"),
+        ("$X a", "evil", "DENIED"),
+        ("ls > $PWD/a", "/w", "DENIED"),
+    ],
+)
+def test_what_the_environment_gives_is_a_fact(line: str, value: str, expected: str) -> None:
+    assert judged(line, {"X": value, "PWD": value}) == expected
+    assert judged(line, {}) == "DENIED"
+
+
+def test_an_element_of_an_array_is_the_name_of_a_program_to_sh() -> None:
+    assert shell("a[1]=b ls", allowedCommands=LISTED) == "ALLOWED"
+    assert shell("a[1]=b ls", shell_name="sh", allowedCommands=LISTED) == "DENIED"
+
+
+def test_zsh_has_variables_of_its_own() -> None:
+    assert judged("ls > $X", {"X": "/w/a"}, "zsh") == "DENIED"
+
+
+def test_the_names_that_a_line_reads_are_all_that_is_asked_for() -> None:
+    assert names_read("ls $A ${B} ${#C} ${D:-x} '$E' $1 $? \\$F") == {"A", "B", "C", "D", "E", "F"}
+    assert names_read("ls A") == frozenset()
