@@ -49,6 +49,7 @@ _PASSING = re.compile(r"(?:json|journal|blobs)\.tmp|lock|" + re.escape(_MARKER))
 
 # A session makes its folder before it takes its lock. What is younger and holds no result may be one that starts.
 _STARTING_S = 60.0
+_NOT_OURS = (UnknownVersion, Untrusted, WriteFailed, LookupError, TypeError, ValueError, AttributeError)
 _MAX_RESULT_BYTES = 64 * 1024 * 1024
 
 
@@ -115,13 +116,21 @@ class Shelf:
         with self._locked(session_id) as held:
             if not held or self._look(session_id, self._parts(session_id), held=True) != row:
                 return False
+            own = temporary.session_directory(self._state_dir, session_id, os.environ, self._recorded(session_id))
             self._remove_checkpoint(session_id)
             if self._folder(session_id) is not None:
                 self._sessions.remove(session_id + _SUFFIX)
                 self._sessions.rename(session_id, session_id + _SUFFIX)
                 self._sessions.remove(session_id + _SUFFIX)
-            temporary.remove(temporary.session_directory(self._state_dir, session_id, os.environ))
+            temporary.remove(own)
         return True
+
+    def _recorded(self, session_id: str) -> str | None:
+        """The temporary directory that the checkpoint names, where one can be read."""
+        try:
+            return FileCheckpointStore(self._state_dir).load(session_id).identity.options.get("temporary")
+        except (NoSuchSession, Damaged, *_NOT_OURS):
+            return None
 
     def _remove_checkpoint(self, session_id: str) -> None:
         parts = self._parts(session_id)
@@ -238,7 +247,7 @@ def _standing(paths: SessionPaths, parts: AbstractSet[str], *, has_folder: bool)
             pass
         except Damaged:
             return Standing.DAMAGED
-        except (UnknownVersion, Untrusted, WriteFailed, LookupError, TypeError, ValueError, AttributeError):
+        except _NOT_OURS:
             return Standing.FOREIGN  # newer, not ours to read, or whole and of another shape: no damage of ours
         else:
             return Standing.ENDED if state.awaits_approval else Standing.RESUMABLE

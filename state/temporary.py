@@ -37,8 +37,11 @@ def system_directory(environ: Mapping[str, str]) -> str:
     return os.path.realpath(_DEFAULTS[0])
 
 
-def session_directory(state_dir: str, session_id: str, environ: Mapping[str, str]) -> str:
-    """The real path of the session's own temporary directory, which need not be there. Raises InvalidSessionId."""
+def session_directory(state_dir: str, session_id: str, environ: Mapping[str, str], recorded: str | None = None) -> str:
+    """The real path of the session's own temporary directory, which need not be there: the one `recorded` by the
+    process that began the session, unless its parent is gone. Raises InvalidSessionId."""
+    if recorded is not None and os.path.isdir(os.path.dirname(recorded)):
+        return recorded
     known_by = sha256(os.fsencode(os.path.realpath(state_dir))).hexdigest()[:_HASH_DIGITS]
     return os.path.join(system_directory(environ), f"{APP_NAME}-{checked_session_id(session_id)}-{known_by}")
 

@@ -30,7 +30,6 @@ from config.settings import ALL_TOOLS
 from policy.redaction import Redaction
 from policy.toolset import RISK_LEVELS, ToolLimit, why_not_offered
 from state.redaction_key import redaction_key
-from state.temporary import session_directory
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.platform.environment import child_environment, looks_secret
 from tool_runtime.router import LocalToolRouter
@@ -70,10 +69,12 @@ _SHELLS: dict[str, ShellName] = {
 
 
 class Place(NamedTuple):
-    """The machine and the workspace as tools and policy see them. `shell` is the path of the one that runs commands."""
+    """The machine and the workspace as tools and policy see them. `shell` is the path of the one that runs commands,
+    `temporary` the session's own directory for temporary files."""
 
     shell: str
     where: Surroundings
+    temporary: str
 
 
 class Parts(NamedTuple):
@@ -134,20 +135,20 @@ def redaction_of(launch: Launch, bundle: PolicyBundle) -> Redaction:
     )
 
 
-def place_of(launch: Launch, session_id: str) -> Place:
+def place_of(launch: Launch, temporary: str) -> Place:
     """This machine, with the launch's workspace and the session's temporary directory."""
-    environment = command_environment(launch.settings, launch.state_dir, session_id)
-    return Place(current.default_shell(os.environ), surroundings(launch.workspace, environment))
+    where = surroundings(launch.workspace, command_environment(launch.settings, temporary))
+    return Place(current.default_shell(os.environ), where, temporary)
 
 
-def command_environment(settings: Settings, state_dir: str, session_id: str) -> dict[str, str]:
-    """What a command of the session finds in its environment, without what looks like a secret: policy reads lines by
+def command_environment(settings: Settings, temporary: str) -> dict[str, str]:
+    """What a command of a session finds in its environment, without what looks like a secret: policy reads lines by
     it."""
     shown = child_environment(
         os.environ,
         secret=_SECRET_VARIABLES,
         passthrough=frozenset(settings.names("tools.env_passthrough")),
-        temporary=session_directory(state_dir, session_id, os.environ),
+        temporary=temporary,
     )
     return {name: value for name, value in shown.items() if not looks_secret(name)}
 
@@ -178,8 +179,9 @@ def make_context(
     """The loop's context for the session in `store`."""
     settings, session_id = launch.settings, store.state.identity.session_id
     live_output = LiveOutput(emitter)
-    temporary = session_directory(launch.state_dir, session_id, os.environ)
-    runtime = LocalToolRouter(runtime_settings(settings, launch.workspace, parts.place.shell, live_output, temporary))
+    runtime = LocalToolRouter(
+        runtime_settings(settings, launch.workspace, parts.place.shell, live_output, parts.place.temporary)
+    )
     router = HostTools(runtime, workspace, runtime.read_bytes, secrets.scrubber)
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     definitions = router.get_available_tools()

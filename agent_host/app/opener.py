@@ -32,7 +32,14 @@ from agent_host.session.approval_reports import ApprovalReports
 from agent_host.session.handshake import load_bundle, unknown_approvals
 from agent_host.session.host import Opened
 from agent_host.session.lifecycle import Session
-from agent_host.session.opening import LOCAL, MOCK_PREFIX, create_store, open_store, state_errors_translated
+from agent_host.session.opening import (
+    LOCAL,
+    MOCK_PREFIX,
+    create_store,
+    open_store,
+    state_errors_translated,
+    temporary_of,
+)
 from agent_host.version import __version__
 from state import temporary
 from state.errors import WriteFailed
@@ -100,7 +107,7 @@ class SessionOpener:
             async with _given_back(backends.sessions(), grant.session_id):
                 with state_errors_translated():
                     checked_session_id(grant.session_id)
-                place = place_of(launch, grant.session_id)
+                place = place_of(launch, session_directory(launch.state_dir, grant.session_id, os.environ))
                 bundle = _bundle(launch, place, grant)
                 if grant.policy_bundle is not None and new.user_id == LOCAL:  # whoever it is, the service knows
                     new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
@@ -109,9 +116,10 @@ class SessionOpener:
                 parts = Parts.of(launch, place, bundle)
                 url = await resources.enter_async_context(_gateway(launch))
                 with contextlib.ExitStack() as begun:
-                    store = create_store(launch, bundle, place.where, parts.count, grant, new)
+                    store = create_store(launch, bundle, place.where, parts.count, grant, new, place.temporary)
                     begun.callback(_unbegin, store)
-                    begun.callback(temporary.remove, _temporary(launch, grant.session_id))
+                    _make_temporary(place.temporary)
+                    begun.callback(temporary.remove, place.temporary)
                     backends.know(store.state.identity)
                     session = self._session(launch, parts, backends, store, url, resources)
                     begun.pop_all()
@@ -126,10 +134,10 @@ class SessionOpener:
             with contextlib.ExitStack() as opened:
                 store = open_store(launch, session_id)
                 opened.callback(store.close)
-                _temporary(launch, session_id)
                 backends.know(store.state.identity)
                 grant = await self._granted_again(launch, backends, store, cursor)
-                place = place_of(launch, session_id)
+                place = place_of(launch, temporary_of(launch.state_dir, store.state.identity))
+                _make_temporary(place.temporary)
                 parts = Parts.of(launch, place, _bundle(launch, place, grant))
                 url = await resources.enter_async_context(_gateway(launch))
                 session = self._session(launch, parts, backends, store, url, resources)
@@ -150,7 +158,7 @@ class SessionOpener:
             await session.expire(str(error))
             raise SessionExpired(f"{error}; {_DELETED}") from error
         _refuse_incompatible(grant)
-        place = place_of(launch, session.session_id)
+        place = place_of(launch, session.temporary)
         parts = Parts.of(launch, place, _bundle(launch, place, grant))
         session.renew(lambda ctx: put_under(ctx, launch, parts))
         return Opened(session, grant.compatibility_status, grant.feature_flags)
@@ -172,7 +180,7 @@ class SessionOpener:
         except SessionExpired as error:
             with state_errors_translated():
                 store.delete()  # nobody will ever resume it (AH 9.6)
-            temporary.remove(session_directory(launch.state_dir, state.identity.session_id, os.environ))
+            temporary.remove(temporary_of(launch.state_dir, state.identity))
             kept = _kept_result(SessionPaths(launch.state_dir, state.identity.session_id))
             raise SessionExpired(f"{error}; {_DELETED}{kept}") from error
         except SessionNotFound as error:  # it may be another service than that of its beginning
@@ -239,14 +247,12 @@ async def _given_back(service: SessionService, session_id: str) -> AsyncIterator
         raise
 
 
-def _temporary(launch: Launch, session_id: str) -> str:
-    """The session's own temporary directory, which is there on return. Raises UsageError."""
-    path = session_directory(launch.state_dir, session_id, os.environ)
+def _make_temporary(path: str) -> None:
+    """Make the session's own temporary directory, or find it as it should be. Raises UsageError."""
     try:
         temporary.make(path)
     except OSError as error:
         raise UsageError(f"the session's temporary directory {path}: {error.strerror}") from error
-    return path
 
 
 def _unbegin(store: FileSession) -> None:
@@ -278,6 +284,7 @@ def _bundle(launch: Launch, place: Place, grant: SessionGrant) -> PolicyBundle:
         state_dir=launch.state_dir,
         now=utc_now(),
         granted=grant.policy_bundle,
+        temporary=place.temporary,
     )
 
 

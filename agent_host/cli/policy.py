@@ -33,6 +33,7 @@ from policy.problems import BundleProblems
 from policy.risk import DEFAULT_RISK
 from policy.toolset import why_not_offered
 from policy.validate import check_usable, parse_bundle
+from state.temporary import session_directory
 
 if TYPE_CHECKING:
     import argparse
@@ -170,7 +171,7 @@ def policy_and_place(namespace: argparse.Namespace, workspace: str, session_id: 
         raise UsageError(str(error)) from error
     state_dir, now = state_dir_of(namespace), datetime.now(UTC)
     named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
-    here = surroundings(workspace, command_environment(settings, state_dir, named))
+    here = surroundings(workspace, command_environment(settings, session_directory(state_dir, named, os.environ)))
     bundle = bundle_to_try(settings, here, state_dir=state_dir, now=now, session_id=session_id)
     return Tried(bundle, here, limits_of(settings))
 

@@ -12,6 +12,7 @@ from agent_host import lenient_json
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.services.session import say_goodbye
+from agent_host.session.opening import temporary_of
 from agent_host.stamps import now_rfc3339
 from agent_host.states import SessionStatus
 from state import errors as state_errors
@@ -119,7 +120,7 @@ class Ending:
             self.stays = _is_there(self._paths.snapshot)
             ctx.emitter.flush()
         if not self.stays:
-            temporary.remove(temporary.session_directory(self._paths.state_dir, self._paths.session_id, os.environ))
+            temporary.remove(temporary_of(self._paths.state_dir, ctx.state.identity))
 
     def _keep_result(self, end: TaskEnd) -> bool:
         """Write result.json; False when the disk did not take it, which is then told."""

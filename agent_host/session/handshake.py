@@ -33,13 +33,16 @@ def load_bundle(
     state_dir: str,
     now: datetime,
     granted: bytes | None = None,
+    temporary: str | None = None,
 ) -> PolicyBundle:
     """The bundle that the Session Service `granted`, as JSON, else the one that `host.policy` names, a built-in or a
-    file; narrowed by what the settings add.
+    file; narrowed by what the settings add. `temporary` is the session's temporary directory, where it is not
+    the usual one.
 
     Raises PolicyBundleInvalid with every problem in one message, PolicyExpired, UsageError when there is no such file.
     """
     places = _places(where, state_dir, session_id)
+    places = places if temporary is None else places._replace(tmp=temporary)
     if granted is not None:
         bundle = _usable(_read_granted(granted), _GRANTED, session_id, now, any_session=False)
     elif settings.text("host.policy") in BUILT_IN:

@@ -10,6 +10,7 @@ from agent_host.errors import ErrorCode, OutOfOrder, SessionNotReady, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.session.ending import Ending
 from agent_host.session.handshake import unknown_approvals
+from agent_host.session.opening import temporary_of
 from agent_host.session.reports import session_state
 from agent_host.session.work import Work
 from agent_host.states import SessionStatus, session_machine
@@ -82,6 +83,11 @@ class Session:
     def records(self) -> str:
         """The folder of what stays after the end: events, artifacts, the result."""
         return self._paths.records
+
+    @property
+    def temporary(self) -> str:
+        """The session's own directory for temporary files."""
+        return temporary_of(self._paths.state_dir, self._ctx.state.identity)
 
     @property
     def report(self) -> LoadReport:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from state import errors as state_errors
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.errors import Damaged, NoSuchSession, WriteFailed
 from state.file_store import FileCheckpointStore
+from state.temporary import session_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -93,6 +95,11 @@ def recorded_options(state_dir: str, session_id: str) -> dict[str, Any]:
             raise
 
 
+def temporary_of(state_dir: str, identity: SessionIdentity) -> str:
+    """The temporary directory of a session on record: a resume from another environment has the same."""
+    return session_directory(state_dir, identity.session_id, os.environ, identity.options.get("temporary"))
+
+
 def open_store(launch: Launch, session_id: str) -> FileSession:
     """The session's store, taken over from the process that had it last.
 
@@ -109,13 +116,16 @@ def create_store(
     count: Callable[[str], int],
     grant: SessionGrant,
     new: NewSession,
+    temporary: str,
 ) -> FileSession:
-    """The store of the session that `grant` allows. Raises SessionHeld, UsageError, CheckpointUnreadable."""
+    """The store of the session that `grant` allows; `temporary` is its temporary directory. Raises SessionHeld,
+    UsageError, CheckpointUnreadable."""
     options = {
         "flags": _kept_flags(launch.flags),
         "workspace": launch.workspace,
         "approvals": sorted(launch.approvals),
         "approveAll": launch.approve_all,
+        "temporary": temporary,
     }
     identity = SessionIdentity(grant.session_id, grant.workspace_id, new.tenant_id, new.user_id, options)
     text = system_prompt(workspace=where.workspace, os_family=where.os_family, shell=where.shell, bundle=bundle)

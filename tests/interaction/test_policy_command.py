@@ -349,7 +349,7 @@ def test_rejudge_lists_what_another_policy_would_have_decided(tmp_path: Path, re
         ("RunCommand", "ALLOWED", "DENIED", True),
         ("RunCommand", "ALLOWED", "ALLOWED", False),
     ]
-    assert rows[1]["reason"] == "command not in allowed commands: curl"
+    assert rows[1]["reason"].startswith("command not in allowed commands: curl; ")
     text = host.run("policy", "rejudge", "s", "--policy", "ci").text
     assert "ALLOWED → DENIED: command not in allowed commands: curl" in text
     assert text.endswith("3 calls, 1 decided differently\n")

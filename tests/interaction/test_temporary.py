@@ -38,8 +38,11 @@ def test_a_resume_has_the_same_and_makes_it_again(host: Host) -> None:
         assert host.task(model.url, "--session-id", "s1").code == 3
     (folder,) = own(host)
     assert (folder / "a").exists()
+    (host.root / "elsewhere").mkdir()
     with gateway(first, DOWN) as model:
-        assert host.resume("--gateway", model.url, "s1").code == 3
+        elsewhere = {"TMPDIR": str(host.root / "elsewhere")}
+        assert host.run("resume", "--gateway", model.url, "s1", env=elsewhere).code == 3
+    assert not list((host.root / "elsewhere").iterdir())
     assert (folder / "a").exists()
     (folder / "a").unlink()
     folder.rmdir()

@@ -41,7 +41,7 @@ def launched(folder: Path, *, state: str = "state", **flags: Any) -> Launch:
 def created(folder: Path, session_id: str = SESSION, **more: Any) -> FileSession:
     where = Surroundings("/ws", None, "posix", "bash")
     launch = launched(folder, **more)
-    return create_store(launch, bundle(folder), where, estimate, SessionGrant(session_id, "w1"), NEW)
+    return create_store(launch, bundle(folder), where, estimate, SessionGrant(session_id, "w1"), NEW, "/tmp/own")
 
 
 def with_task(store: FileSession) -> FileSession:
@@ -57,6 +57,7 @@ def test_a_new_session_knows_who_it_is_and_what_it_was_started_with(tmp_path: Pa
     assert (who.session_id, who.workspace_id, who.tenant_id, who.user_id) == (SESSION, "w1", "acme", "jo")
     assert who.options == {
         "flags": {"llm.model": "m"}, "workspace": "/ws", "approvals": ["a", "b"], "approveAll": True,
+        "temporary": "/tmp/own",
     }  # fmt: skip
     assert store.state.policy_bundle_version == "v1"
     first = decode(store.state.thread[0])

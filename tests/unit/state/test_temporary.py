@@ -24,6 +24,10 @@ def test_its_name_follows_the_session_and_the_state_directory(tmp_path: Path) ->
     assert os.path.basename(one).startswith("agent-host-s1-")
     assert len(os.path.basename(one)) == len("agent-host-s1-") + 8
     assert one != session_directory(str(tmp_path / "other"), "s1", environ)
+    assert session_directory("/state", "s1", environ, str(tmp_path / "x" / "mine")).startswith(
+        f"{tmp_path}/agent-host-"
+    )
+    assert session_directory("/state", "s1", environ, str(tmp_path / "mine")) == str(tmp_path / "mine")
     with pytest.raises(InvalidSessionId):
         session_directory(str(tmp_path), "../x", environ)
 
