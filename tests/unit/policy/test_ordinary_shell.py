@@ -1,4 +1,4 @@
-"""Arithmetic, arrays, functions and variables of a line: read where they are plain, refused where they may hide code."""
+"""Arithmetic, arrays, functions and variables of a line: read where they are plain, refused where they may hide."""
 
 from __future__ import annotations
 
