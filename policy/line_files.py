@@ -14,6 +14,7 @@ from policy.commands import Operand, ParsedCommand, Redirection, real_path_of
 from policy.facts import CommandFacts, PathFacts
 from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, key, normalize, process_place
+from policy.session_paths import session_samples
 
 if TYPE_CHECKING:
     from policy.bundle import Capability
@@ -120,12 +121,13 @@ def _held(case: Case, facts: CommandFacts, one: Operand, entry: Capability, what
 
 def _place_held(case: Case, facts: CommandFacts, one: Operand, entry: Capability) -> str | None:
     """The blocked place that goes with a directory, or that a glob may find; None where there is none."""
-    if not (one.tree or one.pattern is not None) or one.mode == "read" or not entry.blocked_paths:
+    if not (one.tree or one.pattern is not None) or one.mode == "read":
         return None
+    others = session_samples(entry.allowed_paths, case.os) if entry.allowed_paths is not None else []
     for spelling in one.spellings(facts.cwd, facts.home):
         for place in dict.fromkeys((spelling, real_path_of(facts, spelling) or spelling)):
             root = key(normalize(place, case.os), case.os, "wide").rstrip("/")
-            for blocked in entry.blocked_paths:
+            for blocked in (*(entry.blocked_paths or ()), *others):
                 if not is_absolute(blocked, case.os) or "*" in blocked:
                     continue
                 found = key(normalize(blocked, case.os), case.os, "wide")

@@ -36,6 +36,15 @@ def session_place(path: str, allowed: Iterable[str], os: OsFamily) -> str | None
     return None
 
 
+def session_samples(allowed: Iterable[str], os: OsFamily) -> list[str]:
+    """A directory of a session that nobody has, in each directory where there may be others': what would go with all
+    that is there."""
+    entries = [normalize(one, os) for one in allowed if is_absolute(one, os)]
+    folders = [_above(one, os) for one in entries if _is_of_session(one, os)]
+    usual = sorted(one for one in _TEMPORARY_FOLDERS if is_absolute(one, os))
+    return [f"{folder}/{_OF_SESSIONS}s-00000000" for folder in dict.fromkeys((*folders, *usual))]
+
+
 def _above(path: str, os: OsFamily) -> str:
     return normalize(path + "/..", os)
 

@@ -161,6 +161,21 @@ def test_approvals_of_operands_become_one_and_denials_come_first() -> None:
     assert judged("rm a; touch /etc/x", LISTED, WRITE, asks).decision == "DENIED"
 
 
+def test_what_holds_the_directories_of_other_sessions_is_not_deleted() -> None:
+    own = "/tmp/agent-host-s-0123abcd"
+    grant = {"name": "File.Delete", "allowedPaths": ["/w", "/tmp", own]}
+    for line in (
+        "rm -rf /tmp",
+        "rm -rf /tmp/*",
+        "rm -rf /tmp/agent*",
+        "find /tmp -delete",
+        "rm -rf /tmp/agent-host-x-1",
+    ):
+        assert judged(line, LISTED, grant).decision == "DENIED", line
+    for line in ("rm -rf /tmp/x*", "rm -rf /tmp/build", f"rm -rf {own}/*", f"rm {own}/a", "find /tmp -name a -delete"):
+        assert judged(line, LISTED, grant).allowed, line
+
+
 def test_their_names_are_known_with_a_directory_and_as_they_are_elsewhere() -> None:
     for name in ("/bin/rm", "grm", "RM"):
         held = {**LISTED, "allowedCommands": [name]}
