@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def command_policies(entries: Sequence[dict[str, Any]], name: str) -> tuple[CommandPolicy, ...]:
     """The entries (JSON shape) as values. `name` is what the problems call the list.
 
-    Raises BundleProblems with all that is wrong, `startsPrograms` included: it is for a bundle to grant.
+    Raises BundleProblems with all that is wrong, `startsPrograms: true` included: nothing here can add.
     """
     try:
         text = json.dumps(list(entries), allow_nan=False)
@@ -49,5 +49,5 @@ def _typed(text: str, name: str) -> tuple[tuple[CommandPolicy, ...], list[Proble
 
 
 def _grants(path: str, entry: dict[str, Any]) -> Iterator[Problem]:
-    if "startsPrograms" in entry:
-        yield Problem(f"{path}.startsPrograms", "is not for configuration, which only narrows", "a bundle can say it")
+    if entry.get("startsPrograms") is True:
+        yield Problem(f"{path}.startsPrograms", "is true, and configuration only narrows", "false, or leave it out")

@@ -308,3 +308,5 @@ _JUDGES: dict[str, Callable[[str, list[Word]], list[FileUse]]] = {
     "sed": _sed,
     "find": _find,
 }
+PROGRAMS = frozenset(_JUDGES)
+"""The programs whose operands are judged, by base name."""

@@ -16,6 +16,7 @@ from policy.decision import Decision
 from policy.facts import CommandFacts, ShellName
 from policy.options import TaskOptions, narrowed
 from policy.risk import assess
+from tests.support.policy_tables_page import PAGE, page
 
 from .helpers import NOW, bundle, shell
 
@@ -51,6 +52,10 @@ def test_every_line_has_the_verdict_that_the_list_says(name: str) -> None:
     found = [(judged(line, shell_name), line) for _, line in said]
     assert [one for one, two in zip(found, said, strict=True) if one != two] == []
     assert len(set(said)) == len(said)
+
+
+def test_the_page_of_what_is_known_is_current() -> None:
+    assert PAGE.read_text("utf-8") == page(), "python -m tests.support.policy_tables_page writes it"
 
 
 NETWORK = bundle({"name": "Shell.Exec"}, {"name": "File.Read"}, {"name": "File.Write"})

@@ -1,0 +1,73 @@
+"""docs/policy-tables.md from the tables of `policy/` and `config/`: `python -m tests.support.policy_tables_page`."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+
+from config.policies import template
+from policy.options import NETWORK_PROGRAMS
+from policy.shell import operands, starters, tables
+from policy.shell.code import INTERPRETERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "policy-tables.md"
+_PLACES = Path(__file__).resolve().parents[2] / "config" / "policies" / "places.json"
+_INTRO = """# What policy knows
+
+Made from the tables of the program by `python -m tests.support.policy_tables_page`. What they mean is in
+[policy.md](policy.md).
+"""
+
+
+def page() -> str:
+    """The page as it should be."""
+    ci = next(one for one in template("ci")["capabilities"] if one["name"] == "Shell.Exec")
+    places = orjson.loads(_PLACES.read_bytes())
+    starts: dict[str, list[str]] = {}
+    for name, what in starters.STARTERS.items():
+        starts.setdefault(what, []).append(name)
+    parts = [
+        _INTRO,
+        "## The programs of `ci`\n\n" + _listed(ci["allowedCommands"]),
+        "## What starts more than the line shows\n\nWho lists one of these consents to what it starts.",
+        "Shells, and what a file of theirs says: " + _listed(tables.SHELLS | tables.READS_FILES),
+        "Interpreters, and any code: " + _listed(INTERPRETERS),
+        *(f"{what[0].upper()}{what[1:]}: {_listed(names)}" for what, names in sorted(starts.items())),
+        "Programs with commands of their own: " + _listed(tables.OWN_LANGUAGES),
+        "## What is seen through\n\nThe program that stands behind one of these is judged, too.",
+        _listed([*tables.WRAPPERS, *tables.SINGLE_RUNNERS, "find -exec", *(" ".join(one) for one in tables.RUNNERS)]),
+        "## What is not followed\n\nThese start a program that stands in their arguments: denied where a list decides.",
+        _listed(tables.OPAQUE_STARTERS),
+        "## Programs whose operands are judged as files\n\n" + _listed(operands.PROGRAMS),
+        "## Variables that a line may not set\n\nExact names, in their own case, as a pattern:",
+        "```\n" + "\n".join(textwrap.wrap(tables.STEERING_VARIABLE.pattern.replace("|", " | "), 118)) + "\n```",
+        "## Places\n\n`@credentials` is blocked in every built-in:",
+        _listed(places["credentials"]),
+        "`@steering` is blocked for writing and deleting:",
+        _listed(places["steering"]),
+        "## What `allowNetwork: false` takes away\n\n" + _listed(NETWORK_PROGRAMS),
+    ]
+    return "\n\n".join(map(_wrapped, parts)) + "\n"
+
+
+def _wrapped(part: str) -> str:
+    """A section's text within the page's width, its heading by itself."""
+    if part.startswith(("```", "# ")):
+        return part.rstrip()
+    return "\n\n".join(
+        textwrap.fill(one, 118, break_on_hyphens=False, break_long_words=False) for one in part.split("\n\n")
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " ".join(f"`{name}`" for name in sorted(set(names), key=str.casefold))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
