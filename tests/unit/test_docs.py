@@ -18,7 +18,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").r
 
 
 def test_the_bundle_in_the_policy_page_is_valid() -> None:
-    page = (ROOT / "docs" / "policy.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "policy-details.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     assert parse_bundle(example.encode()).capability("Shell.Exec") is not None
 
