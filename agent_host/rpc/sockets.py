@@ -134,12 +134,23 @@ def _bind(path: str) -> socket.socket:
         bound = socket.socket(socket.AF_UNIX)
         before = os.umask(0o177)
         try:
-            bound.bind(path)
+            _appear(bound, path)
         finally:
             os.umask(before)
     except OSError as error:
         raise UsageError(f"--socket {path}: {error.strerror or error}") from error
     return bound
+
+
+def _appear(bound: socket.socket, path: str) -> None:
+    """Binds and listens before the socket gets its name: who finds it there is not refused, nor takes it for stale."""
+    unnamed = os.path.join(os.path.dirname(path), f".{os.getpid()}")
+    if len(os.fsencode(unnamed)) > _MAX_PATH_BYTES:
+        unnamed = path
+    bound.bind(unnamed)
+    bound.listen()
+    if unnamed != path:
+        os.rename(unnamed, path)
 
 
 def _check_directory(directory: str) -> None:

@@ -9,7 +9,7 @@ import os
 import socket
 import stat
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -53,6 +53,20 @@ async def problem(path: Path | str) -> str:
         async with listening(os.fspath(path), Door()):
             raise AssertionError("it listens")
     return str(found.value)
+
+
+async def test_who_finds_it_before_it_is_served_is_not_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    serve = loop.create_unix_server
+
+    async def knocked_at_first(*args: Any, **kwargs: Any) -> asyncio.Server:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+        return await serve(*args, **kwargs)
+
+    monkeypatch.setattr(loop, "create_unix_server", knocked_at_first)
+    async with listening(str(path), Door()):
+        assert os.listdir(path.parent) == [path.name]
 
 
 async def test_only_the_user_can_reach_it(path: Path) -> None:
