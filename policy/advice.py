@@ -39,7 +39,7 @@ def undecidable(reasons: Iterable[str]) -> str:
 
 def permitted(entry: Capability, wanted: str | None) -> str:
     """What a list of commands has in the place of one that it has not: the nearest names, or the first ones."""
-    listed = sorted(entry.allowed_commands or ())
+    listed = entry.allowed_commands or ()
     near = get_close_matches(wanted or "", listed, n=3, cutoff=0.75) if len(listed) > _MAX_NAMED else []
     if near:
         return f"nearest in the list: {', '.join(near)}"

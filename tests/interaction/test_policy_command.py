@@ -209,7 +209,10 @@ def test_rules_for_arguments_from_the_configuration_are_added(host: Host) -> Non
     config.write_text('[[policy.command_policies]]\ncommand = "make"\nstartsPrograms = true\nmaxArgs = 1\n')
     outcome = host.run("run", "x", "--gateway", "http://127.0.0.1:1", env={"AGENT_HOST_CONFIG": str(config)})
     assert outcome.code == 2
-    for said in ("command_policies[0].startsPrograms: is true, and configuration only narrows", "did you mean maxArguments?"):
+    for said in (
+        "command_policies[0].startsPrograms: is true, and configuration only narrows",
+        "did you mean maxArguments?",
+    ):
         assert said in outcome.stderr
 
 

@@ -83,7 +83,7 @@ def test_a_denial_says_what_to_write_instead(line: str, advice: str) -> None:
 
 def test_a_denial_names_what_is_allowed() -> None:
     assert judge("evil", allowedCommands=["ls", "cat"]).reason == (
-        "command not in allowed commands: evil; allowed are cat, ls"
+        "command not in allowed commands: evil; allowed are ls, cat"
     )
     listed = [f"program{place}" for place in range(30)]
     assert judge("evil", allowedCommands=listed).reason.endswith(" and 5 more")

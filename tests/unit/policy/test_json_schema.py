@@ -50,7 +50,9 @@ def test_the_file_is_current() -> None:
 
 def test_good_bundles() -> None:
     agree(bundle(Path("/srv")), valid=True)
-    (example,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "policy-details.md").read_text(encoding="utf-8"), re.DOTALL)
+    (example,) = re.findall(
+        r"```json\n(.*?)```", (ROOT / "docs" / "policy-details.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     agree(json.loads(example), valid=True)
     rules = [{"command": "git", "subcommands": ["status"], "arguments": [{"index": 1, "pattern": "[a-z]+"}]}]
     agree(bundle(Path("/srv"), grants={"Shell.Exec": {"commandPolicies": rules, "allowedCommands": None}}), valid=True)
