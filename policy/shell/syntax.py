@@ -18,11 +18,11 @@ from policy.shell.doubts import (
     compares_numbers,
     ends_early,
     is_swollen,
-    names_evaluated,
     not_posix,
     spaces,
     text_of,
 )
+from policy.shell.evaluated import Evaluated
 from policy.shell.findings import Findings, check_assignment
 from policy.shell.limits import NotText, TooMuch
 from policy.shell.tables import BUILTINS_THAT_MATTER
@@ -81,9 +81,6 @@ _HOLD_TESTS = words(
 _REPEATED = words("while_statement for_statement c_style_for_statement function_definition")
 _QUOTES = words("string raw_string ansi_c_string heredoc_body comment")
 _SINGLE_QUOTES = frozenset({"raw_string", "ansi_c_string"})
-_DATA = words("string_content raw_string ansi_c_string heredoc_body")
-_CODE_IN_DATA = re.compile(rb"\$\(|`|\\[x0-9uU]")
-_CODE_ANYWHERE = re.compile(rb"\\[$`]")
 _NEW_LINE = re.compile(rb"(?<!\\)(?:\\\\)*\n")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[\$?\{?[A-Za-z0-9_]+\}?\]")
@@ -134,8 +131,7 @@ class _Walk:
         self.posix = posix
         self.variables = variables
         self.functions = functions
-        self.evaluated: set[str] = set()
-        self.data: list[tuple[int, int]] = []
+        self.evaluated = Evaluated(source)
         self.expansion = (0, 0)  # the outermost one that was met last
         self.events: list[Command | Redirect] = []
         self.quoted: list[tuple[int, int]] = []
@@ -174,21 +170,10 @@ class _Walk:
                 stack.extend([(child, repeats, kind) for child in reversed(children)])
         for reason in spaces(self.source, self.quoted, self.literal):
             self.found.doubt(reason)
-        if not all(map(self.variables.is_number, self.evaluated)) and self._has_code_in_data():
+        if self.evaluated.may_run_code(self.variables):
             self.found.doubt("arithmetic on text that may hold a substitution, which is then run")
         self.found.functions |= self.variables.functions
         return self.events
-
-    def _has_code_in_data(self) -> bool:
-        """Whether text that the line keeps from being expanded could, or could be made to, hold a substitution."""
-        if _CODE_ANYWHERE.search(self.source):
-            return True
-        data = [self.source[start:end].strip(b"'\"") for start, end in self.data]
-        if any(_CODE_IN_DATA.search(one) for one in data):
-            return True
-        return any(one.endswith(b"$") for one in data) and (
-            b"\\(" in self.source or any(one.startswith(b"(") for one in data)
-        )
 
     def _doubt(self, node: Node, kind: str) -> None:
         judge = DOUBTS.get(kind)
@@ -199,8 +184,7 @@ class _Walk:
             reason = not_posix(self.source, node)
             if reason is not None:
                 self.found.doubt(reason)
-        if kind in _DATA:
-            self.data.append((node.start_byte, node.end_byte))
+        self.evaluated.note_data(node, kind)
         if kind in _QUOTES:
             self.quoted.append((node.start_byte, node.end_byte))
         if kind == "raw_string":
@@ -341,7 +325,7 @@ class _Walk:
         target, value = node.children[0], node.child_by_field_name("value")
         text = self._text(target)
         if target.type == "subscript" and _ELEMENT.fullmatch(text):
-            self.evaluated |= names_evaluated(self.source, target) - {text.partition("[")[0]}
+            self.evaluated.note_subscript(target)
             text = text.partition("[")[0]
         elif not _NAME.fullmatch(text):
             self.found.doubt("an assignment to something else than a plain name")
@@ -386,7 +370,7 @@ class _Walk:
         return node.children
 
     def _arithmetic(self, node: Node, _repeats: bool) -> list[Node]:
-        self.evaluated |= names_evaluated(self.source, node)
+        self.evaluated.note(node)
         return node.named_children
 
     def _compound(self, node: Node, repeats: bool) -> list[Node]:
@@ -395,7 +379,7 @@ class _Walk:
     def _counting_loop(self, node: Node, _repeats: bool) -> list[Node]:
         for child in node.children:
             if child.type not in {"do_group", "compound_statement"}:
-                self.evaluated |= names_evaluated(self.source, child)
+                self.evaluated.note(child)
                 for name in assigned_in_numbers(self._text(child)):
                     check_assignment(name, self.found)
         return node.named_children
@@ -404,14 +388,14 @@ class _Walk:
         """Subscripts and offsets are arithmetic; `${name:=word}` assigns."""
         text = self._text(node)
         if "[" in text or ":" in text:
-            self.evaluated |= names_evaluated(self.source, node)
+            self.evaluated.note(node)
         if "=" in text:
             check_assignment(text[2:].partition("=")[0].rstrip(":"), self.found)
         return node.children
 
     def _comparison(self, node: Node, _repeats: bool) -> list[Node]:
         if compares_numbers(self.source, node):
-            self.evaluated |= names_evaluated(self.source, node)
+            self.evaluated.note(node)
         return node.children
 
 

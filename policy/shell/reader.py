@@ -1,0 +1,215 @@
+"""A whole line put together: its commands and files in the order of the text, and those of the lines that it hands to
+other shells, with the directories in which they may be."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from policy.commands import Operand, ParsedCommand, Redirection, SimpleCommand, join
+from policy.shell.findings import Findings
+from policy.shell.limits import NotText, TooMuch, admit
+from policy.shell.operands import split_pattern
+from policy.shell.programs import unravel
+from policy.shell.syntax import Command, scan
+from policy.shell.tables import DIRECTORY_BUILTINS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from policy.facts import ShellName
+    from policy.shell.tables import Grammar
+    from policy.shell.words import Word
+
+MAX_COMMANDS = 4_000
+_MAX_INNER_SHELLS = 8
+_MAX_DIRECTORIES = 8
+_MAX_PATH = 4_096
+_MAX_SPELLED = 64 * 1024  # characters of all paths that a line may open, in all directories that they may stand in
+_SPELLED_LEAST = 128
+_HARMLESS_FILES = frozenset({"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"})
+_NETWORK_FILES = ("/dev/tcp/", "/dev/udp/")
+
+
+class Reader:
+    """Puts the scan of a line, and of the lines that it hands to other shells, together."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = environment
+        self.found = Findings()
+        self.redirections: list[Redirection] = []
+        self.operands: list[Operand] = []
+        self.commands: list[SimpleCommand] = []
+        self.directories: tuple[str, ...] = ("",)
+        self.lost_from: tuple[int, int] | None = None
+        self.moves = self.postponed = False
+        self.spelled = 0
+
+    def result(self) -> ParsedCommand:
+        """All that was read."""
+        redirections, operands = tuple(self.redirections), tuple(self.operands)
+        # What functions and traps run, they run in any of the directories that the line goes to.
+        if self.moves and (self.postponed or self.found.functions):
+            self.lost_from = (0, 0)
+        lost, lost_operands = self.lost_from or (len(redirections), len(operands))
+        if any(not _is_fixed(one.path) for one in redirections[lost:]):
+            self.found.doubt("a relative redirection after a change of directory that is not followed")
+        redirections = (*redirections[:lost], *map(_unless_fixed, redirections[lost:]))
+        operands = (*operands[:lost_operands], *map(_unless_fixed, operands[lost_operands:]))
+        found = self.found
+        if len(found.commands) > MAX_COMMANDS:
+            found.give_up(f"the line has more than {MAX_COMMANDS} commands")
+        if not self.commands:
+            self.commands = [SimpleCommand(name, arguments) for name, arguments in found.commands]
+        commands = tuple(self.commands)
+        return ParsedCommand(
+            commands, redirections, operands, tuple(found.dynamic), tuple(found.opaque), found.unparsed, found.unread
+        )
+
+    def read_windows(self, text: str, shell: ShellName) -> None:
+        """Reads a line of cmd.exe or PowerShell."""
+        from policy.shell.windows import split
+
+        try:
+            admit(text)
+            if len(text.split()) > MAX_COMMANDS:
+                raise TooMuch(f"the line has more than {MAX_COMMANDS} words")
+        except TooMuch as problem:
+            self.found.give_up(str(problem))
+        except NotText as problem:
+            self.found.misread(str(problem))
+        else:
+            split(text, shell, self.found)
+
+    def read(
+        self,
+        text: str,
+        grammar: Grammar,
+        depth: int,
+        functions: frozenset[str] = frozenset(),
+        *,
+        repeats: bool = False,
+    ) -> None:
+        """Reads the line (`depth` 0), or one that it hands to a shell; `functions` are those of a text around it that
+        the same shell runs; `repeats` for a text in a loop."""
+        from policy.shell.zsh import note_zsh_arguments, note_zsh_differences
+
+        found = self.found
+        found.grammar = grammar
+        environment = None if depth or grammar == "zsh" else self.environment
+        events = scan(text, found, posix=grammar == "posix", environment=environment, functions=functions)
+        if grammar == "zsh" and not found.unread:
+            note_zsh_differences(text, found)
+        for event in events:
+            if len(found.commands) > MAX_COMMANDS:
+                break  # `result` says so
+            if not isinstance(event, Command):
+                if grammar == "zsh" and event.alone:
+                    found.doubt("a redirection without a command, for which zsh starts one")
+                self._redirect(event.operator, event.target)
+                continue
+            if event.is_own:
+                continue
+            first = len(found.commands)
+            unravel(event.words, found)
+            self._note_operands()
+            for name, arguments in found.commands[first:]:
+                self.commands.append(SimpleCommand(name, arguments, self._seen_from(name)))
+                self._directory(name, arguments, repeats or event.repeats)
+                if grammar == "zsh":
+                    note_zsh_arguments(name, arguments, found)
+            scripts, found.scripts = found.scripts, []
+            for script in scripts:
+                if depth >= _MAX_INNER_SHELLS:
+                    found.give_up("shells inside shells")
+                else:
+                    own = found.functions | functions if script.knows_functions else frozenset()
+                    self.postponed = self.postponed or script.is_postponed
+                    self.read(script.text, script.grammar, depth + 1, own, repeats=repeats or event.repeats)
+                    found.grammar = grammar
+
+    def _seen_from(self, program: str | None) -> tuple[str, ...]:
+        return self.directories if program is not None and "/" in program and program[0] not in "/~" else ("",)
+
+    def _note_operands(self) -> None:
+        uses, self.found.uses = self.found.uses, {}
+        for use in uses:
+            path = use.path
+            if path is not None and path.startswith("~") and not use.tilde:
+                path = "./" + path
+            elif use.tilde and path is not None and path != "~" and not path.startswith("~/"):
+                path = None
+            if path in _HARMLESS_FILES or path == "":
+                continue
+            self._count(path)
+            self.operands.append(Operand(use.program, path, use.mode, self.directories, use.tree, use.pattern))
+
+    def _count(self, path: str | None) -> bool:
+        """Counts the characters of a path in all its directories; False when they are too many to go on."""
+        self.spelled += sum(_SPELLED_LEAST + len(directory) + len(path or "") for directory in self.directories)
+        if self.spelled > _MAX_SPELLED:
+            self.found.give_up("the line opens more files than are followed")
+        return self.spelled <= _MAX_SPELLED
+
+    def _redirect(self, operator: str, target: Word) -> None:
+        text = target.text
+        if operator in {">&", "<&"} and text is not None and re.fullmatch(r"[0-9]+-?|-", text):
+            return
+        if operator not in {">", ">>", ">|", "&>", "&>>", ">&", "<"}:
+            self.found.doubt(f"a redirection that is not followed: {operator}")
+        pattern: str | None = None
+        if text is None and target.outside and target.pattern is not None and not target.tilde:
+            text, pattern = split_pattern(target.pattern)
+        if text is None:
+            self.found.doubt("a redirection to an expansion")
+        elif text.startswith("~") and not target.tilde:
+            text = "./" + text
+        elif target.tilde and text != "~" and not text.startswith("~/"):
+            self.found.doubt("a redirection to somebody's home directory")
+            text = None
+        elif text.startswith(_NETWORK_FILES):
+            self.found.doubt("a redirection that opens a network connection")
+        if text in _HARMLESS_FILES:
+            return
+        if not self._count(text):
+            return
+        self.redirections.append(Redirection(text, "read" if operator == "<" else "write", self.directories, pattern))
+
+    def _directory(self, name: str | None, arguments: tuple[str | None, ...], repeats: bool) -> None:
+        """Follows `cd` as far as every outcome can be listed."""
+        if name not in DIRECTORY_BUILTINS:
+            return
+        self.moves = True
+        words = arguments[1:] if arguments[:1] == ("--",) else arguments
+        target = "~" if not words else words[0]
+        moved = None if repeats or name not in {"cd", "chdir"} or len(words) > 1 else self._moved(target)
+        if moved is None or len(moved) > _MAX_DIRECTORIES:
+            here = (0, 0) if repeats else (len(self.redirections), len(self.operands))
+            self.lost_from = min(self.lost_from or here, here)
+            return
+        self.directories = moved
+
+    def _moved(self, target: str | None) -> tuple[str, ...] | None:
+        if not target or target.startswith("-"):
+            return None
+        # `..` behind a name depends on whether that name is a link, and on how the shell follows it.
+        climbs = [place for place, part in enumerate(target.split("/")) if part == ".."]
+        if climbs and (climbs != list(range(len(climbs))) or self.directories != ("",)):
+            return None
+        joined = [join(directory, target) for directory in self.directories]
+        if any(len(path) > _MAX_PATH for path in joined):
+            return None
+        return tuple(dict.fromkeys((*self.directories, *joined)))
+
+
+_File = TypeVar("_File", Redirection, Operand)
+
+
+def _unless_fixed(one: _File) -> _File:
+    """A file whose directory nobody knows, for one that is not named from the root or from home."""
+    return one if _is_fixed(one.path) else replace(one, path=None)
+
+
+def _is_fixed(path: str | None) -> bool:
+    return path is None or path.startswith(("/", "~"))
