@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _MAX_TOLD = 5
 _MAX_ADVICE = 2
 _MAX_NAMED = 25
+_MAX_COMPARED = 64
 _ADVICE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"name is an expansion|expansion where a program|not named plainly"),
      "write the program's name out"),
@@ -40,7 +41,8 @@ def undecidable(reasons: Iterable[str]) -> str:
 def permitted(entry: Capability, wanted: str | None) -> str:
     """What a list of commands has in the place of one that it has not: the nearest names, or the first ones."""
     listed = entry.allowed_commands or ()
-    near = get_close_matches(wanted or "", listed, n=3, cutoff=0.75) if len(listed) > _MAX_NAMED else []
+    is_short = wanted is not None and len(wanted) <= _MAX_COMPARED and len(listed) > _MAX_NAMED
+    near = get_close_matches(wanted or "", listed, n=3, cutoff=0.75) if is_short else []
     if near:
         return f"nearest in the list: {', '.join(near)}"
     rest = len(listed) - _MAX_NAMED

@@ -10,6 +10,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from policy.names import words
+from policy.shell.nodes import descendants, text_of, without_parts
+from policy.shell.numbers import arithmetic, comparison, counting_loop
 from policy.shell.tables import BUILTINS_THAT_MATTER, STEERING_VARIABLE
 
 if TYPE_CHECKING:
@@ -33,30 +35,14 @@ _PLAIN_EXPANSION = re.compile(
 _PLAIN_OPERAND = re.compile(r"[^{}\\'\"`$;&|<>()\n]*\}")
 _INNER_EXPANSIONS = frozenset({"expansion", "simple_expansion", "command_substitution", "arithmetic_expansion"})
 _PARTS_OF_WORDS = _INNER_EXPANSIONS | words("string raw_string ansi_c_string translated_string process_substitution")
-_SUBSTITUTED_NUMBERS = frozenset({"command_substitution"})
 _ANSI_C_STRING = re.compile(r"\$'(?:[^'\\]|\\.)*'", re.DOTALL)
 _ENDS_A_WORD = re.compile(r"(?<!\\)(?:\\\\)*[ \t\n;|&<>()]")
-_NUMBERS = re.compile(
-    r"(?:[0-9A-Za-z_\s+*/%()<>=!&|^~?:,.;-]|\$[A-Za-z0-9_#?]+|\$\{[#]?[A-Za-z0-9_]+(?:\[[@*]\])?\}"
-    r"|\[\$?[A-Za-z0-9_]+\])*"
-)
-"""Arithmetic on numbers, variables, elements of arrays and what substitutions give, which `x` stands for."""
-_NAME_IN_NUMBERS = re.compile(r"(?<![0-9])[A-Za-z_@][A-Za-z0-9_]*|(?<=\$)[0-9]")
-_COMPARES_NUMBERS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
 _FUNCTION_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTINUATION = re.compile(r"\\\n")
 _ESCAPED_BLANK = re.compile(r"(?:^|[\s;|&(){}<>!`])\\[ \t\v\f]")
 _DOLLARS = re.compile(rb"\$\$[{(\[`'$]|\$\\\n")
 _DESCRIPTOR = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}[<>]")
 _ODD_SPACE = re.compile(r"[^\S \t\n]|[\ufeff\u200b\u2060]")
-_EVALUATED = "arithmetic on more than numbers, whose text is evaluated"
-
-
-def text_of(source: bytes, node: Node) -> str:
-    """The text that a node stands for."""
-    return source[node.start_byte : node.end_byte].decode()
-
-
 # Expansions
 
 
@@ -72,50 +58,11 @@ def _expansion(source: bytes, node: Node) -> str | None:
     return None if _PLAIN_OPERAND.fullmatch(operand) else "an expansion whose end is not plain"
 
 
-def without_parts(source: bytes, node: Node, kinds: frozenset[str], mark: bytes = b"x") -> str:
-    """A node's text with `mark` in the place of each byte of the outermost nodes of these kinds below it."""
-    text = bytearray(source[node.start_byte : node.end_byte])
-    pending = list(node.children)
-    while pending:
-        one = pending.pop()
-        if one.type in kinds:
-            text[one.start_byte - node.start_byte : one.end_byte - node.start_byte] = mark * (
-                one.end_byte - one.start_byte
-            )
-        else:
-            pending.extend(one.children)
-    return text.decode()
-
-
 def ends_early(source: bytes, node: Node) -> bool:
     """Whether a word of the grammar's holds what ends a word, outside of its quotes, expansions and substitutions."""
     if node.type in _PARTS_OF_WORDS:
         return False
     return _ENDS_A_WORD.search(without_parts(source, node, _PARTS_OF_WORDS)) is not None
-
-
-def _arithmetic(source: bytes, node: Node) -> str | None:
-    """bash takes `((` for arithmetic only if the brackets inside are in pairs."""
-    text = without_parts(source, node, _SUBSTITUTED_NUMBERS).removeprefix("$")
-    if not (text.startswith("((") and text.endswith("))")) or not _NUMBERS.fullmatch(text) or not _paired(text[2:-2]):
-        return _EVALUATED
-    return None
-
-
-def _paired(text: str) -> bool:
-    depth = 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if depth < 0:
-            return False
-    return depth == 0
-
-
-def names_evaluated(source: bytes, node: Node) -> set[str]:
-    """The variables whose text an arithmetic node evaluates: a subscript in one runs substitutions. `*` stands for what
-    has no name: what a substitution gives, a parameter of a function."""
-    text = without_parts(source, node, _SUBSTITUTED_NUMBERS, b"@")
-    return {"*" if not name[0].isalpha() and name[0] != "_" else name for name in _NAME_IN_NUMBERS.findall(text)}
 
 
 def _substitution(source: bytes, node: Node) -> str | None:
@@ -188,32 +135,14 @@ def _test(source: bytes, node: Node) -> str | None:
     if bracket == "[" and b"\n" in source[node.start_byte : node.end_byte]:
         return "[ over several lines, each of which is a command"
     if bracket == "[[":
-        return next(filter(None, (_evaluates(source, one) for one in descendants(node))), None)
+        return next(filter(None, (comparison(source, one) for one in descendants(node))), None)
     return None
-
-
-def _evaluates(source: bytes, node: Node) -> str | None:
-    if node.type == "test_operator" and text_of(source, node) in {"-v", "-R"}:
-        return "[[ -v ]] evaluates a name"
-    if compares_numbers(source, node):
-        operands = [child for child in node.children if text_of(source, child) not in _COMPARES_NUMBERS]
-        texts = [without_parts(source, one, _SUBSTITUTED_NUMBERS).strip('"') for one in operands]
-        if not all(_NUMBERS.fullmatch(text) for text in texts):
-            return _EVALUATED
-    return None
-
-
-def compares_numbers(source: bytes, node: Node) -> bool:
-    """Whether a test takes its two operands for numbers."""
-    if node.type != "binary_expression":
-        return False
-    return any(text_of(source, child) in _COMPARES_NUMBERS for child in node.children)
 
 
 def _compound(source: bytes, node: Node) -> str | None:
     opening = node.children[0]
     if opening.type == "((":
-        return _arithmetic(source, node)
+        return arithmetic(source, node)
     return None if opening.type != "{" or _stands_alone(source, opening) else "{ that is part of a longer word"
 
 
@@ -254,16 +183,6 @@ def _function(source: bytes, node: Node) -> str | None:
     return None
 
 
-def _counting_loop(source: bytes, node: Node) -> str | None:
-    """`for ((a; b; c))`: up to the brackets that close it is arithmetic."""
-    closing = next((child for child in node.children if child.type == "))"), None)
-    opening = next((child for child in node.children if child.type == "(("), None)
-    if opening is None or closing is None:
-        return _EVALUATED
-    text = source[opening.end_byte : closing.start_byte].decode()
-    return None if _NUMBERS.fullmatch(text) and _paired(text) and "$(" not in text else _EVALUATED
-
-
 def _gaps(_source: bytes, node: Node) -> str | None:
     """The grammar passes over blanks where the shell begins another word."""
     if node.parent is not None and node.parent.type == "c_style_for_statement":
@@ -295,7 +214,7 @@ DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
     "expansion": _expansion,
     **dict.fromkeys(words("string translated_string"), _translated),
     "ansi_c_string": _ansi_c_string,
-    "arithmetic_expansion": _arithmetic,
+    "arithmetic_expansion": arithmetic,
     "command_substitution": _substitution,
     "heredoc_redirect": heredoc_end,
     "heredoc_body": _heredoc_body,
@@ -303,7 +222,7 @@ DOUBTS: dict[str, Callable[[bytes, Node], str | None]] = {
     "compound_statement": _compound,
     "subshell": _subshell,
     "function_definition": _function,
-    "c_style_for_statement": _counting_loop,
+    "c_style_for_statement": counting_loop,
     "comment": _comment,
     "negated_command": _negated,
     **dict.fromkeys(words("command variable_assignments"), _parts),
@@ -367,13 +286,3 @@ def not_posix(source: bytes, node: Node) -> str | None:
     if follows_dollar or (is_word and _BASH_QUOTES.search(text_of(source, node))):
         return "a construct of bash, which sh reads differently: quotes behind $"
     return None
-
-
-def descendants(node: Node) -> list[Node]:
-    """A node and all below it."""
-    seen, pending = [], [node]
-    while pending:
-        one = pending.pop()
-        seen.append(one)
-        pending.extend(one.children)
-    return seen

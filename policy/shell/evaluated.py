@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from policy.names import words
-from policy.shell.doubts import names_evaluated
+from policy.shell.numbers import names_evaluated
 
 if TYPE_CHECKING:
     from tree_sitter import Node

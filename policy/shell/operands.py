@@ -73,8 +73,9 @@ _OPTIONS: dict[str, _Options] = {
     ),
 }
 _SPECIAL = re.compile(r"[*?\[{]")
-_BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
-_MAX_SPELLED = 64
+_BRACES = re.compile(r"\{([^{},]*+(?:,[^{},]*+)++)\}")
+_SEQUENCE = re.compile(r"\{[A-Za-z0-9]++\.\.[A-Za-z0-9]++\}")
+_MAX_SPELLED, _LONGEST = 64, 256
 _STARTS_OF_FIND = re.compile(r"-|\(|!|\Z")
 _FIND_LEADING = words("-H -L -P")
 _FIND_WRITES = words("-fprint -fprint0 -fprintf -fls")
@@ -95,14 +96,18 @@ def _without_braces(word: Word) -> list[Word]:
     """What `{a,b}` in a word makes of it, where nothing else in it is quoted or expands."""
     from policy.shell.words import read_word
 
-    texts = [word.pattern or ""]
-    if word.text is not None or "{" not in texts[0]:
+    if word.text is not None or word.pattern is None or "{" not in word.pattern:
         return [word]
-    while len(texts) <= _MAX_SPELLED and (found := _BRACES.search(texts[0])):
+    texts = [_SEQUENCE.sub("*", word.pattern)]
+    while (
+        len(texts) * len(texts[0]) <= _MAX_SPELLED * _LONGEST
+        and len(texts) <= _MAX_SPELLED
+        and _BRACES.search(texts[0])
+    ):
         texts = [one[: at.start()] + part + one[at.end() :] for one in texts
-                 if (at := _BRACES.search(one)) for part in found[1].split(",")]  # fmt: skip
+                 if (at := _BRACES.search(one)) for part in at[1].split(",")]  # fmt: skip
     if len(texts) > _MAX_SPELLED or any(set("{}") & set(one) for one in texts):
-        return [word]
+        return [word._replace(pattern=None, globs=False)]
     return [read_word(one) for one in texts]
 
 

@@ -15,16 +15,16 @@ from policy.names import words
 from policy.shell.doubts import (
     DELIMITER,
     DOUBTS,
-    compares_numbers,
     ends_early,
     is_swollen,
     not_posix,
     spaces,
-    text_of,
 )
 from policy.shell.evaluated import Evaluated
 from policy.shell.findings import Findings, check_assignment
 from policy.shell.limits import NotText, TooMuch
+from policy.shell.nodes import text_of
+from policy.shell.numbers import compares_numbers
 from policy.shell.tables import BUILTINS_THAT_MATTER
 from policy.shell.variables import Here, Variables, assigned_in_numbers
 from policy.shell.words import Word, plain, read_word

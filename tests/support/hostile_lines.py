@@ -97,6 +97,21 @@ def _awkward() -> dict[str, str]:
         "one word of many quotes": "echo " + "'a'" * (SIZE // 3),
         "one word of many escapes": "echo " + "\\a" * (SIZE // 2),
         "a program's name of 100 KB": "a" * SIZE,
+        "arithmetic of one long name": "((" + "a" * SIZE + "))",
+        "arithmetic of long names": "echo $((" + "$aaaaaaaa" * (SIZE // 9) + "'))",
+        "arithmetic of names and operators": "((" + "a-" * (SIZE // 2) + "a))",
+        "braces of commas": "rm {" + "," * SIZE,
+        "braces of braces": "rm " + "{a,b}" * 20 + "{" + "a," * (SIZE // 2) + "b}",
+        "many variables": "".join(f"v{n}=a;" for n in range(1_000)) + "".join(f"echo $v{n};" for n in range(1_000)),
+        "many assignments of one": "v=a;" * (SIZE // 8) + "echo $v;" * 1_000,
+        "variables of variables": "".join(f"v{n}=$v{n + 1}$v{n + 1};" for n in range(1_000)),
+        "values that grow": "v0=aaaaaaaa;" + "".join(f"v{n + 1}=$v{n}$v{n}$v{n}$v{n};" for n in range(1_000)),
+        "many functions": "".join(f"f{n}() {{ ls; }};" for n in range(500)) + "f0;" * 1_000,
+        "lists in lists": "a=b" + " && x=$a" * 1_000 + "; echo > $x",
+        "many loops": "for x in *; do rm $x; done;" * 400,
+        "operands of rm": "rm -rf " + "a* " * (SIZE // 3),
+        "operands of cp": "cp -r " + "a* " * (SIZE // 3) + "b",
+        "operands of find": "find " + "a " * (SIZE // 2) + "-delete",
     }
 
 
