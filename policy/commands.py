@@ -31,6 +31,11 @@ class SimpleCommand:
         return spellings(self.program.rpartition("/")[0] or "/", self.directories, cwd, home)
 
     @property
+    def is_relative(self) -> bool:
+        """Whether the program is a path that depends on the directory."""
+        return self.program is not None and "/" in self.program and not self.program.startswith(("/", "~"))
+
+    @property
     def name(self) -> str | None:
         """The program without its directory."""
         return None if self.program is None else self.program.rsplit("/", 1)[-1]

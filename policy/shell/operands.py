@@ -72,6 +72,7 @@ _OPTIONS: dict[str, _Options] = {
         "kStTo", words("--key --buffer-size --field-separator --temporary-directory --output --parallel --batch-size")
     ),
 }
+_MODE = re.compile(r"[0-7]{1,5}|[ugoa]*[-+=].*")
 _SPECIAL = re.compile(r"[*?\[{]")
 _BRACES = re.compile(r"\{([^{},]*+(?:,[^{},]*+)++)\}")
 _SEQUENCE = re.compile(r"\{[A-Za-z0-9]++\.\.[A-Za-z0-9]++\}")
@@ -191,6 +192,8 @@ def _cluster(text: str, options: _Options, following: list[Word], values: dict[s
 
 
 def _use(mode: Use, word: Word, *, tree: bool = False) -> FileUse:
+    if word.text is None and word.prefix == "/dev/fd/":
+        return FileUse("", mode, "/dev/null")  # a program of the line reads it, or writes it
     if word.text is not None:
         return FileUse("", mode, word.text, word.tilde, tree)
     if word.pattern is None:
@@ -222,6 +225,8 @@ def _moving(base: str, args: list[Word]) -> list[FileUse]:
     uses = [_use("read", word, tree=given.tree or base == "mv") for word in sources]
     if base == "mv":
         uses += [_use("delete", word, tree=True) for word in sources]
+    if target is None and base == "ln" and len(sources) == 1 and sources[0].text is not None:
+        target = sources[0]._replace(text=".", prefix=".", tilde=False)
     if target is None:
         return uses
     uses.append(_use("write", target))
@@ -229,9 +234,12 @@ def _moving(base: str, args: list[Word]) -> list[FileUse]:
     for word in sources:
         spelled = word.pattern if word.text is None else word.text
         name = "**" if spelled is None else spelled.rstrip("/").rpartition("/")[2]
-        if target.text and word.text is not None and name not in {"", ".", ".."}:
+        is_named = word.text is not None and name not in {"", ".", ".."}
+        if target.text and is_named:
             uses.append(FileUse("", "write", f"{target.text.rstrip('/')}/{name}", target.tilde))
-        elif target.text and (word.text is None or given.tree):
+        # To some, `from/` is what is in it.
+        brings_more = word.text is None or (given.tree and (not is_named or word.text.endswith("/")))
+        if target.text and brings_more:
             pattern = name if word.text is None else "**"
             uses.append(FileUse("", "write", target.text, target.tilde, given.tree, pattern))
     return uses
@@ -249,6 +257,8 @@ def _seen_from(link: Word, target: Word) -> Word:
 def _writing(base: str, args: list[Word]) -> list[FileUse]:
     given = _taken_apart(base, args)
     skips = _OPTIONS[base].skips if "--reference" not in given.values else 0
+    if base == "chmod" and given.operands and not _MODE.fullmatch(given.operands[0].text or ""):
+        skips = 0  # a mode that begins with a dash is no operand
     return [_use("write", word, tree=given.tree) for word in given.operands[skips:]]
 
 

@@ -62,6 +62,8 @@ class Reader:
             found.give_up(f"the line has more than {MAX_COMMANDS} commands")
         if not self.commands:
             self.commands = [SimpleCommand(name, arguments) for name, arguments in found.commands]
+        if self.lost_from == (0, 0):
+            self.commands = [replace(one, directories=()) if one.is_relative else one for one in self.commands]
         commands = tuple(self.commands)
         return ParsedCommand(
             commands, redirections, operands, tuple(found.dynamic), tuple(found.opaque), found.unparsed, found.unread
@@ -130,7 +132,9 @@ class Reader:
                     found.grammar = grammar
 
     def _seen_from(self, program: str | None) -> tuple[str, ...]:
-        return self.directories if program is not None and "/" in program and program[0] not in "/~" else ("",)
+        if program is None or "/" not in program or program[0] in "/~":
+            return ("",)
+        return self.directories if self.lost_from is None else ()
 
     def _note_operands(self) -> None:
         uses, self.found.uses = self.found.uses, {}

@@ -28,7 +28,7 @@ _ASSIGNED_IN_NUMBERS = re.compile(
 _ASSIGNED_BY_DEFAULT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*):?=")
 _NUMBER = re.compile(r"-?[0-9]+|\$\(\([^$`'\"]*\)\)|\$\{#[A-Za-z0-9_@*\[\]]+\}|\$[#?]|\{[0-9]+\.\.[0-9]+\}")
 _SETS_ANY = words("eval source . trap let")
-_PASSES_ON = words("command builtin")
+_PASSES_ON = words("command builtin time")
 _FOUND_FILES = re.compile(r"(?!-)[A-Za-z0-9_./-]*\*[A-Za-z0-9_./*-]*")
 """A pattern of file names, as a loop may go over."""
 _RUNS_TEXT = words("eval trap")
@@ -59,7 +59,7 @@ class Here(NamedTuple):
 
     def pattern(self, name: str) -> str | None:
         """The pattern of the files whose names a loop gives a variable."""
-        return self.variables.pattern(name)
+        return self.variables.pattern(name, self.place)
 
 
 class _Known(NamedTuple):
@@ -92,9 +92,9 @@ class Variables:
         self._no_numbers: set[str] = set()
         self._known: dict[str, _Known] = {}
         self._functions: dict[str, list[_Known]] = {}
-        self._found: dict[str, str] = {}
+        self._found: dict[str, _Known] = {}
         self._unset: set[str] = set()
-        self._anything = False
+        self._anything = self._clears = False
         self.defines_functions = False
         if b"$" in source or b"(" in source or b"function" in source:
             self._gather(root)
@@ -117,10 +117,11 @@ class Variables:
             return False
         return name in self._found or (self._is_whole and name not in self._sites)
 
-    def pattern(self, name: str) -> str | None:
-        """The pattern of the files whose names a loop gives a variable; None where it is not certain, or there are
-        several."""
-        return None if self._anything else self._found.get(name) or None
+    def pattern(self, name: str, place: int) -> str | None:
+        """The pattern of the files whose names a loop gives a variable in its body; None where it is not certain, or
+        there are several."""
+        found = None if self._anything else self._found.get(name)
+        return found.value or None if found is not None and found.begin <= place < found.end else None
 
     def is_function(self, name: str | None, place: int) -> bool:
         """Whether a word in the place of a program calls a function that the line has certainly defined before."""
@@ -143,7 +144,7 @@ class Variables:
             "variable_assignment": lambda node: self._assignment(node, candidates),
             "command": self._command,
             "declaration_command": lambda node: self._named(node.children[1:]),
-            "unset_command": self._forgets,
+            "unset_command": lambda node: self._forgets(node.children[1:]),
             "for_statement": self._loop,
             "function_definition": self._function,
             "expansion": self._default,
@@ -157,7 +158,7 @@ class Variables:
         for node, name, value in candidates:
             if self._sites[name] == 1:
                 self._learn(node, name, value)
-        for name in self._unset:
+        for name in set(self._functions) if self._clears else self._unset:
             self._functions.pop(name, None)
 
     def _numbers(self, node: Node) -> None:
@@ -174,11 +175,11 @@ class Variables:
         if node.start_byte and self._source[node.start_byte - 1] == ord("}"):
             self._anything = True
 
-    def _forgets(self, node: Node) -> None:
-        self._named(node.children[1:])
-        self._unset.update(map(self._text, node.children[1:]))
+    def _forgets(self, nodes: list[Node]) -> None:
+        self._named(nodes)
+        self._unset.update(read_word(self._text(one)).text or "" for one in nodes)
         if self._anything:
-            self._unset.update(self._functions)
+            self._clears = True
 
     def _text(self, node: Node) -> str:
         return self._source[node.start_byte : node.end_byte].decode()
@@ -233,10 +234,16 @@ class Variables:
         rest = [one for one in node.children if one != name_node and one.type != "variable_assignment"]
         while name in _PASSES_ON and rest:
             name = read_word(self._text(rest.pop(0))).text
-        if name in _SETS_ANY:
+            name = "command" if name is not None and name.startswith("-") else name
+        if name is None:
+            self._anything = True  # a builtin that is only known when it runs
+            self._clears = True
+        elif name == "unset":
+            self._forgets(rest)
+        elif name in _SETS_ANY:
             self._anything = True
             if name in _RUNS_TEXT and b"unset" in self._source:
-                self._unset.update(self._functions)
+                self._clears = True
         elif name in _SETS_BEHIND:
             first = read_word(self._text(rest[0])).prefix if rest else ""
             if first.startswith(_SETS_BEHIND[name]):
@@ -264,7 +271,8 @@ class Variables:
                 self._set(name, is_number=all(_NUMBER.fullmatch(text) for text in texts))
                 self._sites[name] += 1
                 if is_found:
-                    self._found[name] = texts[0] if len(texts) == 1 else ""
+                    value = texts[0] if len(texts) == 1 else ""
+                    self._found[name] = _Known(value, child.end_byte, node.end_byte)
 
     def _function(self, node: Node) -> None:
         self.defines_functions = True

@@ -48,6 +48,8 @@ ALLOWED = [
     "ln -s a b; ln a b; ln -sf ../w/a sub/b",
     "chmod +x a; chmod -R 755 src; chmod --reference=a b",
     "cat a | tee b -a c",
+    "ls | tee >(grep a)",
+    "chmod -x a; chmod u=rw,go-w a",
     "dd if=/read/a of=b bs=1",
     "touch a -d yesterday; mkdir -p a/{b,c} -m 700; truncate -s 0 a",
     "sed -i s/a/b/ a; sed -i -e p -e q a; sed -n p /etc/x",
@@ -105,6 +107,10 @@ DENIED = [
     ("ln -s /etc/passwd a", "ln (File.Read)"),
     ("ln a /etc/x", "ln (File.Write)"),
     ("chmod +x /etc/x", "chmod (File.Write)"),
+    ("chmod -x /etc/x", "chmod (File.Write)"),
+    ("chmod 755 /etc/x", "chmod (File.Write)"),
+    ("cp -r x/ .", "holds /w/.git"),
+    ("cd /etc; ln -s /w/a", "ln (File.Write)"),
     ("chmod -R 777 .", "holds /w/.git"),
     ("echo x | tee a /etc/x", "tee (File.Write)"),
     ("dd if=a of=/etc/x", "dd (File.Write)"),
@@ -195,3 +201,36 @@ def test_what_the_line_names_is_kept_as_it_is_spelled() -> None:
         Operand("cp", "d", "write", tree=True, pattern="*.c"),
     )
     assert parse("rm '~/a' '*'").operands == (Operand("rm", "./~/a", "delete"), Operand("rm", "*", "delete"))
+
+
+PLACES: dict[str, Any] = {"name": "Shell.Exec", "allowedCommands": ["/w/**", "/opt/x/*", "cd", "ls", "eval"]}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("./gradlew build", "ALLOWED"),
+        ("scripts/a/b.sh", "ALLOWED"),
+        ("/w/x", "ALLOWED"),
+        ("/opt/x/y", "ALLOWED"),
+        ("cd sub; ./x", "ALLOWED"),
+        ("x=/w/y; $x", "ALLOWED"),
+        ("/opt/x/y/z", "DENIED"),
+        ("/opt/x/../evil", "DENIED"),
+        ("../evil", "DENIED"),
+        ("~/evil", "DENIED"),
+        ("cd /etc; ./x", "DENIED"),
+        ("cd $X; ./x", "DENIED"),
+        ("while ls; do ./x; cd ..; done", "DENIED"),
+        ("f() { ./x; }; cd /etc; f", "DENIED"),
+        ("x", "DENIED"),
+        ("./..", "DENIED"),
+    ],
+)
+def test_an_entry_for_a_place_admits_the_programs_that_really_are_there(line: str, expected: str) -> None:
+    assert judged(line, PLACES, links={"/opt/x/..": "/opt"}).decision == expected
+
+
+def test_a_link_to_another_directory_takes_a_program_out_of_the_place() -> None:
+    assert judged("sub/x", PLACES).allowed
+    assert judged("sub/x", PLACES, links={"/w/sub": "/etc"}).decision == "DENIED"

@@ -13,7 +13,7 @@ from .helpers import NOW, bundle, shell
 
 LISTED = [
     "ls", "cat", "echo", "cd", "rg", "read", "declare", "local", "export", "unset", "printf", "set", "shopt", "eval",
-    "trap", "bash", "sh", "[", "seq", "env", "true", "sort", "mapfile", "wait", "git", "while",
+    "trap", "bash", "command", "time", "sh", "[", "seq", "env", "true", "sort", "mapfile", "wait", "git", "while",
 ]  # fmt: skip
 
 ORDINARY = [
@@ -107,6 +107,12 @@ HIDING = [
     "declare -u x; x=ls; $x",
     "IFS=v; x=lsvil; $x",
     "r=read; x=ls; $r x <<< evil; $x",
+    "r=read; x=ls; command $r x <<< evil; $x",
+    "x=ls; command read x <<< evil; $x",
+    "x=ls; time read x <<< evil; $x",
+    "x=ls; command -p read x <<< evil; $x",
+    "evil() { ls; }; command unset -f evil; evil",
+    "evil() { ls; }; f=evil; unset $f; evil",
     "for x in --pre=evil; do rg $x a; done",
     "x=--pre=evil; rg $x a",
     "export x=--pre=evil; bash -c 'rg $x a'",
