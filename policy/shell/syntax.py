@@ -158,6 +158,11 @@ class _Walk:
         while stack:
             node, repeats, around = stack.pop()
             kind = node.type
+            if not node.is_named:  # a token
+                if is_swollen(self.source, node):
+                    self.found.doubt(f"{kind} with something in front of it")
+                stack.extend([(child, repeats, around) for child in reversed(node.children)])
+                continue
             self._doubt(node, kind)
             if kind in _OF_TESTS and around not in _HOLD_TESTS:
                 self.found.doubt(f"part of a test outside of one: {kind}")
@@ -203,9 +208,7 @@ class _Walk:
         return text_of(self.source, node)
 
     def _plain(self, node: Node, kind: str) -> list[Node]:
-        if not node.is_named and is_swollen(self.source, node):
-            self.found.doubt(f"{kind} with something in front of it")
-        if kind in _LEAVES or not node.is_named:
+        if kind in _LEAVES:
             if kind == "file_descriptor" and not self._is_descriptor(node):
                 self.found.doubt("a file descriptor that belongs to a word")
             return node.children  # `1#$(x)` is a number with a substitution in it
