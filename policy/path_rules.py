@@ -19,7 +19,7 @@ from policy.paths import (
     roots,
 )
 from policy.repository_paths import repository_place
-from policy.session_paths import session_place
+from policy.session_paths import may_be_of_session, session_place
 
 if TYPE_CHECKING:
     from policy.case import Case
@@ -112,9 +112,12 @@ def session_places(case: Case) -> Decision | str | None:
     facts, entry = case.facts, case.entry
     if not isinstance(facts, PathFacts) or entry.allowed_paths is None:
         return None
+    real = normalize(facts.real_path, case.os)
+    if not may_be_of_session(real, case.os):
+        return None
     real_places = case.bundle.real_places.get("allowed", {})
     allowed = [*entry.allowed_paths, *(real_places[one] for one in entry.allowed_paths if one in real_places)]
-    place = session_place(normalize(facts.real_path, case.os), allowed, case.os)
+    place = session_place(real, allowed, case.os)
     if place is None:
         return None
     reason = f"{place} is the temporary directory of another session, and no allowed path names it"

@@ -24,9 +24,6 @@ def session_place(path: str, allowed: Iterable[str], os: OsFamily) -> str | None
     """The temporary directory of a session that a normalised absolute path is in, unless an entry of `allowed` that
     covers the path names that directory itself. None for any other path. Such a directory lies directly below a
     directory for temporary files: a usual one, or the one that a session's directory in `allowed` lies in."""
-    plain = key(path, os, "wide")
-    if _OF_SESSIONS not in plain:
-        return None
     entries = [normalize(one, os) for one in allowed if is_absolute(one, os)]
     folders = _TEMPORARY_FOLDERS | {key(_above(one, os), os, "wide") for one in entries if _is_of_session(one, os)}
     for at in ancestors(path, os, len(path)):
@@ -34,6 +31,11 @@ def session_place(path: str, allowed: Iterable[str], os: OsFamily) -> str | None
             named = any(is_under(one, at, os) and is_under(path, one, os) for one in entries)
             return None if named else at
     return None
+
+
+def may_be_of_session(path: str, os: OsFamily) -> bool:
+    """Whether a name on the path is like that of a session's temporary directory."""
+    return _OF_SESSIONS in key(path, os, "wide")
 
 
 def session_samples(allowed: Iterable[str], os: OsFamily) -> list[str]:
