@@ -18,7 +18,7 @@ _MAX_COMPARED = 64
 _ADVICE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"name is an expansion|expansion where a program|not named plainly"),
      "write the program's name out"),
-    (re.compile(r"runs text|arithmetic on|may hold a substitution|script that may|program that"),
+    (re.compile(r"runs text|arithmetic on|may hold a substitution|list in quotes|script that may|program that"),
      "write it to a file, such as script.sh or script.py, and run that"),
     (re.compile(r"steers programs"), "leave the variable out, or write the path of the program out"),
     (re.compile(r"change of directory|redirection"), "write the path of the file out, without cd"),

@@ -10,7 +10,7 @@ from policy.advice import permitted, undecidable
 from policy.case import denied, where
 from policy.commands import ParsedCommand, SimpleCommand, parsed_line
 from policy.facts import CommandFacts, OsFamily, ShellName
-from policy.line_files import line_files
+from policy.line_files import behind_link, line_files, links_made
 from policy.names import without_g
 from policy.paths import is_absolute, is_under, normalize
 
@@ -104,16 +104,17 @@ def _allowed(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision
     if not entry.allowed_commands:
         return denied(entry.name, where(entry, "allowedCommands"), "the list of allowed commands is empty")
     table = _name_table(case, "allowed", facts.shell)
+    links = links_made(parsed, facts, case.os)
     for one in parsed.commands:
         if one.program is None or _narrow_name(one.program, facts.shell) not in table:
-            if one.program is not None and _is_in_allowed_place(case, one, facts):
+            if one.program is not None and _is_in_allowed_place(case, one, facts, links):
                 continue
             reason = f"command not in allowed commands: {one.program}; {permitted(entry, one.name)}"
             return denied(entry.name, where(entry, "allowedCommands"), reason)
     return None
 
 
-def _is_in_allowed_place(case: Case, one: SimpleCommand, facts: CommandFacts) -> bool:
+def _is_in_allowed_place(case: Case, one: SimpleCommand, facts: CommandFacts, links: tuple[str, ...]) -> bool:
     """Whether an entry that ends in `/*` or `/**` admits a program that is a path: by where its directory really is,
     from wherever the line may start it."""
     patterns = [entry for entry in case.entry.allowed_commands or () if entry.endswith(("/*", "/**"))]
@@ -123,6 +124,8 @@ def _is_in_allowed_place(case: Case, one: SimpleCommand, facts: CommandFacts) ->
     real_places = [facts.real_paths.get(place) for place in places]
     name = one.name
     if not places or name in {"", ".", ".."} or None in real_places:
+        return False
+    if any(behind_link(f"{place}/{name}", links, case.os) for place in places):
         return False
     return all(any(_admits(entry, place or "", case.os) for entry in patterns) for place in real_places)
 

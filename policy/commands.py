@@ -60,7 +60,8 @@ class Redirection:
 @dataclass(frozen=True, slots=True)
 class Operand:
     """A file that a program of the line is given to change, or to copy. `path` and `directories` are as in
-    `Redirection`. `pattern` is what a glob names below that path; `tree`: all that is below goes with it."""
+    `Redirection`. `pattern` is what a glob names below that path; `tree`: all that is below goes with it; `is_link`
+    where a symbolic link is made."""
 
     program: str
     path: str | None
@@ -68,6 +69,7 @@ class Operand:
     directories: tuple[str, ...] = ("",)
     tree: bool = False
     pattern: str | None = None
+    is_link: bool = False
 
     def spellings(self, cwd: str, home: str | None) -> tuple[str, ...]:
         """Every absolute path it may mean, as for a redirection."""

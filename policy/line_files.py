@@ -6,20 +6,21 @@ judged where the bundle has an entry for it; without one the listed program suff
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from policy.case import PROCESS_RULE, approval_needed, denied, where
 from policy.commands import Operand, ParsedCommand, Redirection, real_path_of
 from policy.facts import CommandFacts, PathFacts
+from policy.globs import reaches
 from policy.names import CapabilityName as Name
-from policy.paths import is_absolute, key, normalize, process_place
+from policy.paths import is_absolute, is_under, key, normalize, process_place
 from policy.session_paths import session_samples
 
 if TYPE_CHECKING:
     from policy.bundle import Capability
     from policy.case import Case
     from policy.decision import Decision
+    from policy.facts import OsFamily
 
 _CAPABILITY = {"read": Name.FILE_READ.value, "write": Name.FILE_WRITE.value, "delete": Name.FILE_DELETE.value}
 _WRITE_IT_OUT = "write the path out, one command for each file if need be, or use a file tool"
@@ -28,9 +29,13 @@ _WRITE_IT_OUT = "write the path out, one command for each file if need be, or us
 def line_files(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Decision | None:
     """A denial of one of them denies the line; an approval that one of them needs is needed for the line."""
     approval: Decision | None = None
+    links = links_made(parsed, facts, case.os)
     anywhere = [Redirection(None, "write"), Redirection(None, "read")] if parsed.unparsed else []
     files: tuple[Redirection | Operand, ...] = (*parsed.redirections, *anywhere, *parsed.operands)
     for one in files:
+        if links and _goes_through(case, facts, one, links):
+            reason = f"{one.path} is behind a link that the line makes; make the link in a command of its own"
+            return denied(case.entry.name, where(case.entry), reason)
         answer = _operand(case, facts, one) if isinstance(one, Operand) else _redirection(case, facts, one)
         if answer is not None and answer.decision == "DENIED":
             return answer
@@ -140,14 +145,29 @@ def _finds(one: Operand, rest: str) -> bool:
     """Whether an operand reaches a place `rest` below its path."""
     if one.pattern is None:
         return one.tree
-    patterns, names = one.pattern.strip("/").casefold().split("/"), rest.split("/")
-    if patterns[0] == "**":
-        return len(patterns) == 1 or any(fnmatchcase(name, patterns[-1]) for name in names)
-    if not one.tree and len(patterns) != len(names):
-        return False
-    return len(patterns) <= len(names) and all(map(_fits, names, patterns))
+    return reaches(one.pattern, rest, tree=one.tree, writes=one.mode == "write")
 
 
-def _fits(name: str, pattern: str) -> bool:
-    """As the shell finds names: a dot in front has to be spelled."""
-    return fnmatchcase(name, pattern) and (not name.startswith(".") or pattern.startswith((".", "[")))
+# Links
+
+
+def _goes_through(case: Case, facts: CommandFacts, one: Redirection | Operand, links: tuple[str, ...]) -> bool:
+    """A link itself may be made and deleted."""
+    is_of_link = isinstance(one, Operand) and (
+        one.is_link or (one.mode == "delete" and not (one.path or "").endswith("/"))
+    )
+    paths = one.spellings(facts.cwd, facts.home)
+    if is_of_link:
+        paths = tuple(path for path in paths if normalize(path, case.os) not in links)
+    return any(behind_link(path, links, case.os) for path in paths)
+
+
+def links_made(parsed: ParsedCommand, facts: CommandFacts, os: OsFamily) -> tuple[str, ...]:
+    """The symbolic links that the line makes, as absolute paths: where they lead nobody could look up."""
+    made = (one for one in parsed.operands if one.is_link)
+    return tuple(normalize(path, os) for one in made for path in one.spellings(facts.cwd, facts.home))
+
+
+def behind_link(path: str, links: tuple[str, ...], os: OsFamily) -> bool:
+    """Whether an absolute path is one of these links, or goes through one."""
+    return any(is_under(path, link, os, "wide") for link in links)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from policy.names import without_g
 from policy.shell import tables as tables
 from policy.shell.code import judge_interpreter, started_module
-from policy.shell.findings import Findings, check_assignment
+from policy.shell.findings import Findings, check_assignment, note_declared
 from policy.shell.long_options import may_mean
 from policy.shell.starters import STARTERS, judge_starter
 from policy.shell.words import Word
@@ -143,10 +143,16 @@ def _naming(base: str, args: list[Word], found: Findings) -> None:
     """Builtins that take a variable's name: a subscript in it is evaluated, and evaluation runs substitutions."""
     if base == "wait" and not any(word.prefix.startswith("-") for word in args):
         return
+    if base in {"mapfile", "readarray"}:
+        found.evaluated.has_arrays = True
     flags = tables.NAMING_FLAGS.get(base, tables.DECLARING_FLAGS)
     for word in args:
         text = word.prefix if word.text is None else word.text
-        name, assigns, _ = text.partition("=")
+        name, assigns, value = text.partition("=")
+        if assigns and name:
+            note_declared(None if word.text is None else value, value, found)
+        if text.startswith("-"):
+            found.evaluated.has_arrays = found.evaluated.has_arrays or not {"a", "A"}.isdisjoint(text)
         if word.text is None and not assigns and not text[:1].isdigit():
             found.doubt(f"{base} is given an expansion as a name")
         if "[" in name:

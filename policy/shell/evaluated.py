@@ -1,55 +1,68 @@
-"""What a line has evaluated as arithmetic: the text of a variable, in which a subscript runs substitutions.
+"""What a line has evaluated: as arithmetic, in which a subscript runs substitutions, or as the list of an array.
 
-It is harmless where the variable can only hold numbers, and where nothing in the line could be, or be made to, a
-substitution that is not yet run.
+It is harmless where what is evaluated can only be a number, and where nothing in the line could be, or be made to, a
+substitution that is not yet run. A line and the texts that it hands to shells are looked at together.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from policy.names import words
-from policy.shell.numbers import names_evaluated
-
-if TYPE_CHECKING:
-    from tree_sitter import Node
-
-    from policy.shell.variables import Variables
 
 _DATA = words("string_content raw_string ansi_c_string heredoc_body")
-_CODE_IN_DATA = re.compile(rb"\$\(|`|\\[x0-9uU]")
-_CODE_ANYWHERE = re.compile(rb"\\[$`]")
+_CODE = re.compile(rb"`|\\[x0-9uU]")
+"""Backquotes, and escapes that a program may make any character of."""
+_PLAIN_DOLLAR = re.compile(rb"\\\$|\$(?![\w({@*#?$!-])")
+"""A dollar that a shell takes for itself."""
+_ESCAPED_BACKQUOTE = b"\\`"
+
+
+EVERYWHERE = 1 << 62
+"""A place behind all text."""
+_AT_ONCE = re.compile(rb"(?<![&>|<])&(?![&>0-9-])|[<>]\(|\bcoproc\b")
+"""What runs beside what follows it."""
 
 
 class Evaluated:
-    """The names of one line, and the text that its quotes keep from being expanded."""
+    """Whether anything that is evaluated may be code, and the text that quotes keep from being expanded."""
 
-    def __init__(self, source: bytes) -> None:
-        self._source = source
-        self._names: set[str] = set()
-        self._data: list[bytes] = []
+    def __init__(self) -> None:
+        self.has_arrays = False
+        self._until = self._lists_until = -1
+        self._sources: list[bytes] = []
+        self._data: list[tuple[int, bytes]] = []
 
-    def note(self, node: Node) -> None:
-        """Notes the names in a node of arithmetic, or of a comparison of numbers."""
-        self._names |= names_evaluated(self._source, node)
+    def note_source(self, source: bytes) -> None:
+        """Notes the text of a line, of the outermost one first."""
+        self._sources.append(source)
 
-    def note_subscript(self, node: Node) -> None:
-        """Notes the names in the subscript of an element that is assigned to."""
-        self._names |= names_evaluated(self._source, node.children[2])
-
-    def note_data(self, node: Node, kind: str) -> None:
+    def note_data(self, source: bytes, begin: int, end: int, kind: str) -> None:
         """Notes the text of a node that is not expanded."""
         if kind in _DATA:
-            self._data.append(self._source[node.start_byte : node.end_byte].strip(b"'\""))
+            self._data.append((begin if len(self._sources) == 1 else -1, source[begin:end]))
 
-    def may_run_code(self, variables: Variables) -> bool:
-        """Whether a variable that is evaluated may hold a substitution."""
-        return not all(map(variables.is_number, self._names)) and self._has_code()
+    def note_text(self, until: int) -> None:
+        """Notes arithmetic on what is not known to be a number; nothing behind byte `until` of the outermost line can
+        have made it. Of a line in a line that is EVERYWHERE."""
+        self._until = max(self._until, until if len(self._sources) == 1 else EVERYWHERE)
 
-    def _has_code(self) -> bool:
-        if _CODE_ANYWHERE.search(self._source) or any(_CODE_IN_DATA.search(one) for one in self._data):
+    def note_list(self) -> None:
+        """Notes that a builtin assigns what is not known, which it evaluates if the variable is an array."""
+        self._lists_until = EVERYWHERE
+
+    def may_run_code(self) -> bool:
+        """Whether what is evaluated may hold a substitution."""
+        until = max(self._until, self._lists_until if self.has_arrays else -1)
+        if until >= 0 and _AT_ONCE.search(self._sources[0]):
+            until = EVERYWHERE
+        return until >= 0 and self._has_code(until)
+
+    def _has_code(self, until: int) -> bool:
+        data = b"\n".join(text for begin, text in self._data if begin < until)
+        sources = [self._sources[0][:until], *self._sources[1:]]
+        if _CODE.search(data) or any(_ESCAPED_BACKQUOTE in source for source in sources):
             return True
-        # A dollar in one piece and a bracket in another can be put together.
-        is_opened = b"\\(" in self._source or any(one.startswith(b"(") for one in self._data)
-        return is_opened and any(one.endswith(b"$") for one in self._data)
+        # However a dollar and a bracket come together: there are too many ways to follow.
+        has_dollar = b"$" in data or any(map(_PLAIN_DOLLAR.search, sources))
+        return has_dollar and (b"(" in data or any(b"\\(" in source for source in sources))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from policy.shell.evaluated import Evaluated
 from policy.shell.limits import Effort
 from policy.shell.tables import NUMBER_VARIABLE, STEERING_VARIABLE, Grammar
 
@@ -28,17 +29,19 @@ class Opaque(NamedTuple):
 
 
 class Script(NamedTuple):
-    """Shell text that a command of the line runs; `is_postponed` where the shell of the line itself runs it later, and
-    `knows_functions` where it has the line's functions then."""
+    """Shell text that a command of the line runs; `is_own` where the shell of the line itself does, `is_postponed`
+    where it does later, and `knows_functions` where it has the line's functions then."""
 
     grammar: Grammar
     text: str
+    is_own: bool = False
     is_postponed: bool = False
     knows_functions: bool = False
 
 
 class Findings:
-    """What is found in one line, in order: commands (words), reasons, and shell text that a command would run."""
+    """What is found in one line, in order: commands (words), reasons, and shell text that a command would run.
+    `elsewhere`: a command runs in a directory that the line does not name."""
 
     def __init__(self) -> None:
         self.commands: list[tuple[str | None, tuple[str | None, ...]]] = []
@@ -48,6 +51,8 @@ class Findings:
         self.uses: dict[FileUse, None] = {}
         self.grammar: Grammar = "bash"
         self.functions: frozenset[str] = frozenset()
+        self.evaluated = Evaluated()
+        self.elsewhere = False
         self.effort = Effort()
         self.unread = self.unparsed = False
 
@@ -78,3 +83,11 @@ def check_assignment(name: str, found: Findings, value: str | None = None) -> No
         found.doubt(f"sets {name}, which steers programs")
     elif NUMBER_VARIABLE.fullmatch(name) and not (value or "").isdecimal():
         found.doubt(f"sets {name}, whose text the shell evaluates")
+
+
+def note_declared(text: str | None, prefix: str, found: Findings) -> None:
+    """Notes a value that `declare` or its like is given: one in brackets is evaluated once more for an array."""
+    if prefix.startswith("("):
+        found.doubt("a list in quotes, which is evaluated where it is assigned to an array")
+    elif text is None:
+        found.evaluated.note_list()

@@ -51,8 +51,9 @@ def comparison(source: bytes, node: Node) -> str | None:
         return "[[ -v ]] evaluates a name"
     if compares_numbers(source, node):
         operands = [child for child in node.children if text_of(source, child) not in _COMPARES_NUMBERS]
+        operands = [one for one in operands if one.type not in _SUBSTITUTED_NUMBERS]
         texts = [without_parts(source, one, _SUBSTITUTED_NUMBERS).strip('"') for one in operands]
-        if not all(_NUMBERS.fullmatch(text) for text in texts):
+        if not all(map(_NUMBERS.fullmatch, texts)):
             return _EVALUATED
     return None
 

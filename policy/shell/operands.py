@@ -10,12 +10,14 @@ import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from policy.names import words
+from policy.shell.find import WRITES as FIND_WRITES
+from policy.shell.find import found_below
+from policy.shell.words import Word, plain, read_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from policy.shell.findings import Findings
-    from policy.shell.words import Word
 
 Use = Literal["read", "write", "delete"]
 
@@ -31,6 +33,8 @@ class FileUse(NamedTuple):
     tilde: bool = False
     tree: bool = False
     pattern: str | None = None
+    is_link: bool = False
+    """Where a symbolic link is made: what is below it then is somewhere else."""
 
 
 class _Options(NamedTuple):
@@ -45,11 +49,18 @@ class _Options(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """A program's arguments, taken apart."""
+    """A program's arguments, taken apart: operands, values by option, letters and long names without one."""
 
     operands: list[Word]
     values: dict[str, Word]
-    tree: bool
+    flags: frozenset[str]
+
+    def has(self, letters: str, *names: str) -> bool:
+        """Whether it has one of these letters, or any beginning of one of the long names."""
+        long = [flag for flag in self.flags if flag.startswith("--")]
+        return any(letter in self.flags for letter in letters) or any(
+            name.startswith(flag) for flag in long for name in names
+        )
 
 
 _COPY = _Options("tS", words("--target-directory --suffix"), "rRa", words("--recursive --archive"))
@@ -72,15 +83,12 @@ _OPTIONS: dict[str, _Options] = {
         "kStTo", words("--key --buffer-size --field-separator --temporary-directory --output --parallel --batch-size")
     ),
 }
-_MODE = re.compile(r"[0-7]{1,5}|[ugoa]*[-+=].*")
+_CHANGE = r"[ugoa]*(?:[-+=](?:[rwxXst]+|[ugo])?)+"
+_MODE = re.compile(rf"[0-7]{{1,5}}|{_CHANGE}(?:,{_CHANGE})*")
 _SPECIAL = re.compile(r"[*?\[{]")
 _BRACES = re.compile(r"\{([^{},]*+(?:,[^{},]*+)++)\}")
 _SEQUENCE = re.compile(r"\{[A-Za-z0-9]++\.\.[A-Za-z0-9]++\}")
 _MAX_SPELLED, _LONGEST = 64, 256
-_STARTS_OF_FIND = re.compile(r"-|\(|!|\Z")
-_FIND_LEADING = words("-H -L -P")
-_FIND_WRITES = words("-fprint -fprint0 -fprintf -fls")
-_SYMBOLIC = re.compile(r"-[A-Za-z]*s[A-Za-z]*|--sy.*")
 _SED_IN_PLACE = re.compile(r"-[nErsuz]*i.*|--in-place.*")
 
 
@@ -95,9 +103,11 @@ def note_operands(program: str, base: str, args: list[Word], found: Findings) ->
 
 def _without_braces(word: Word) -> list[Word]:
     """What `{a,b}` in a word makes of it, where nothing else in it is quoted or expands."""
-    from policy.shell.words import read_word
-
-    if word.text is not None or word.pattern is None or "{" not in word.pattern:
+    if word.text is not None or word.pattern is None:
+        return [word]
+    if not _SPECIAL.search(word.pattern):
+        return [read_word(word.pattern)]
+    if "{" not in word.pattern:
         return [word]
     texts = [_SEQUENCE.sub("*", word.pattern)]
     while (
@@ -112,46 +122,12 @@ def _without_braces(word: Word) -> list[Word]:
     return [read_word(one) for one in texts]
 
 
-def start_points(args: list[Word]) -> list[Word]:
-    """Where find begins; none stands for the working directory."""
-    starts: list[Word] = []
-    for word in args:
-        if word.text is not None and _STARTS_OF_FIND.match(word.text):
-            if word.text in _FIND_LEADING and not starts:
-                continue
-            break
-        starts.append(word)
-    return starts
-
-
-def found_below(args: list[Word]) -> list[Word]:
-    """What stands for `{}`: one word for each place where find begins, as the glob of what it may find there."""
-    from policy.shell.words import Word
-
-    starts = start_points(args)
-    name = _filter(args)
-    paths = [word.text for word in starts] or ["."]
-    return [
-        Word(None, "" if path is None else path.rstrip("/") + "/", globs=path is not None, splits=path is None,
-             tilde=bool(starts) and starts[place].tilde, pattern=f"{path}/**/{name}")
-        for place, path in enumerate(paths)
-    ]  # fmt: skip
-
-
-def _filter(args: list[Word]) -> str:
-    """The one pattern of names that all that find finds has to fit; `*` where there is none."""
-    texts = [word.text for word in args]
-    if any(text in {"-o", "-or", ",", "!", "-not"} for text in texts):
-        return "*"
-    names = [texts[place + 1] for place, text in enumerate(texts[:-1]) if text in {"-name", "-iname"}]
-    return next((name for name in names if name and "/" not in name), "*")
-
-
 def _taken_apart(base: str, args: list[Word]) -> _Given:
     options = _OPTIONS[base]
     operands: list[Word] = []
     values: dict[str, Word] = {}
-    tree, place = False, 0
+    flags: set[str] = set()
+    place = 0
     while place < len(args):
         word = args[place]
         text = word.text
@@ -163,32 +139,35 @@ def _taken_apart(base: str, args: list[Word]) -> _Given:
             break
         elif text.startswith("--"):
             name, joined, value = text.partition("=")
+            flags.add(name)
             full = next((one for one in sorted(options.long_valued) if one.startswith(name)), None)
-            tree = tree or any(one.startswith(name) for one in options.long_tree)
             if full is not None and joined:
                 values[full] = word._replace(text=value, prefix=value)
             elif full is not None and place < len(args):
                 values[full] = args[place]
                 place += 1
         else:
-            place += _cluster(text, options, args[place : place + 1], values)
-            tree = tree or any(letter in options.tree for letter in text[1:])
-    return _Given(operands, values, tree)
+            place += _cluster(text, options, args[place : place + 1], values, flags)
+    return _Given(operands, values, frozenset(flags))
 
 
-def _cluster(text: str, options: _Options, following: list[Word], values: dict[str, Word]) -> int:
+def _cluster(text: str, options: _Options, following: list[Word], values: dict[str, Word], flags: set[str]) -> int:
     """Reads letters up to one that takes a value, joined or the next word. How many words more that took."""
-    from policy.shell.words import plain
-
     for at, letter in enumerate(text[1:], 1):
-        if letter in options.valued:
-            if text[at + 1 :]:
-                values["-" + letter] = plain(text[at + 1 :])
-                return 0
-            if following:
-                values["-" + letter] = following[0]
+        if letter not in options.valued:
+            flags.add(letter)
+        elif text[at + 1 :]:
+            values["-" + letter] = plain(text[at + 1 :])
+            return 0
+        else:
+            values.update(zip(["-" + letter], following, strict=False))
             return 1
     return 0
+
+
+def _goes_down(base: str, given: _Given) -> bool:
+    options = _OPTIONS[base]
+    return given.has(options.tree, *options.long_tree)
 
 
 def _use(mode: Use, word: Word, *, tree: bool = False) -> FileUse:
@@ -199,50 +178,60 @@ def _use(mode: Use, word: Word, *, tree: bool = False) -> FileUse:
     if word.pattern is None:
         directory = "".join(word.prefix.rpartition("/")[:2]) or "."
         return FileUse("", mode, directory if word.globs else None, word.tilde, tree, "**" if word.globs else None)
-    directory, pattern = split_pattern(word.pattern)
-    return FileUse("", mode, directory, word.tilde, tree, pattern)
+    directory_of, pattern = split_pattern(word.pattern)
+    return FileUse("", mode, directory_of, word.tilde, tree, pattern)
 
 
-def split_pattern(pattern: str) -> tuple[str, str]:
-    """The directory in front of the first special character, and what follows."""
+def split_pattern(pattern: str) -> tuple[str | None, str]:
+    """The directory in front of the first special character, and what follows; None where that goes up again."""
     special = _SPECIAL.search(pattern)
     directory = "".join(pattern[: special.start() if special else None].rpartition("/")[:2])
-    return directory or ".", pattern[len(directory) :]
+    rest = pattern[len(directory) :]
+    goes_up = not {".", ".."}.isdisjoint(rest.split("/"))
+    return None if goes_up else directory or ".", rest
 
 
 def _deleting(base: str, args: list[Word]) -> list[FileUse]:
     given = _taken_apart(base, args)
-    return [_use("delete", word, tree=given.tree) for word in given.operands]
+    return [_use("delete", word, tree=_goes_down(base, given)) for word in given.operands]
 
 
 def _moving(base: str, args: list[Word]) -> list[FileUse]:
     given = _taken_apart(base, args)
+    tree = _goes_down(base, given)
+    is_link = given.has("s", "--symbolic", "--symbolic-link") and base in {"ln", "cp"}
     sources, target = given.operands, given.values.get("-t") or given.values.get("--target-directory")
     if target is None and (base != "ln" or len(sources) > 1):
         sources, target = sources[:-1], sources[-1] if sources else None
-    if base == "ln" and target is not None and any(_SYMBOLIC.fullmatch(word.text or "") for word in args):
+    if base == "ln" and target is not None and is_link:
         sources = [_seen_from(target, word) for word in sources]
-    uses = [_use("read", word, tree=given.tree or base == "mv") for word in sources]
+    uses = [_use("read", word, tree=tree or base == "mv") for word in sources]
     if base == "mv":
         uses += [_use("delete", word, tree=True) for word in sources]
-    if target is None and base == "ln" and len(sources) == 1 and sources[0].text is not None:
-        target = sources[0]._replace(text=".", prefix=".", tilde=False)
+    if target is None and base == "ln" and sources:
+        target = plain(".")
     if target is None:
         return uses
-    uses.append(_use("write", target))
-    # Into a directory each goes by its own name; what a glob finds, and what is in `from/.`, by names unknown.
-    for word in sources:
-        spelled = word.pattern if word.text is None else word.text
-        name = "**" if spelled is None else spelled.rstrip("/").rpartition("/")[2]
-        is_named = word.text is not None and name not in {"", ".", ".."}
-        if target.text and is_named:
-            uses.append(FileUse("", "write", f"{target.text.rstrip('/')}/{name}", target.tilde))
-        # To some, `from/` is what is in it.
-        brings_more = word.text is None or (given.tree and (not is_named or word.text.endswith("/")))
-        if target.text and brings_more:
-            pattern = name if word.text is None else "**"
-            uses.append(FileUse("", "write", target.text, target.tilde, given.tree, pattern))
+    uses.append(_use("write", target)._replace(is_link=is_link and len(sources) < 2))
+    if target.text:
+        into = FileUse("", "write", target.text, target.tilde)
+        is_target = given.has("T", "--no-target-directory")
+        uses += [made._replace(is_link=is_link) for word in sources for made in _made(into, word, tree, is_target)]
     return uses
+
+
+def _made(into: FileUse, source: Word, tree: bool, is_target: bool) -> list[FileUse]:
+    """What comes into a directory: the source by its own name, what a glob finds, and of `from/.` names unknown. To
+    some programs `from/` is what is in it, as it is where the target is said to be no directory (`is_target`)."""
+    spelled = source.pattern if source.text is None else source.text
+    name = "**" if spelled is None else spelled.rstrip("/").rpartition("/")[2]
+    if source.text is None:
+        return [into._replace(tree=tree, pattern=name)]
+    is_named = name not in {"", ".", ".."}
+    made = [into._replace(path=f"{(into.path or '').rstrip('/')}/{name}")] if is_named else []
+    if tree and (is_target or not is_named or source.text.endswith("/")):
+        made.append(into._replace(tree=True, pattern="**"))
+    return made
 
 
 def _seen_from(link: Word, target: Word) -> Word:
@@ -256,16 +245,16 @@ def _seen_from(link: Word, target: Word) -> Word:
 
 def _writing(base: str, args: list[Word]) -> list[FileUse]:
     given = _taken_apart(base, args)
-    skips = _OPTIONS[base].skips if "--reference" not in given.values else 0
-    if base == "chmod" and given.operands and not _MODE.fullmatch(given.operands[0].text or ""):
+    skips = 0 if "--reference" in given.values else _OPTIONS[base].skips
+    is_mode = bool(given.operands) and _MODE.fullmatch(given.operands[0].text or "") is not None
+    if base == "chmod" and (given.has("rwxXst") or not is_mode):
         skips = 0  # a mode that begins with a dash is no operand
-    return [_use("write", word, tree=given.tree) for word in given.operands[skips:]]
+    return [_use("write", word, tree=_goes_down(base, given)) for word in given.operands[skips:]]
 
 
 def _making(base: str, args: list[Word]) -> list[FileUse]:
-    if any(word.text in {"-d", "--directory"} for word in args):
-        return _writing(base, args)
-    return _moving(base, args)
+    is_directory = _taken_apart(base, args).has("d", "--directory")
+    return _writing(base, args) if is_directory else _moving(base, args)
 
 
 def _sort(base: str, args: list[Word]) -> list[FileUse]:
@@ -278,9 +267,11 @@ def _dd(_base: str, args: list[Word]) -> list[FileUse]:
     uses = []
     for word in args:
         name, assigns, value = (word.text if word.text is not None else word.prefix).partition("=")
+        path = None if word.text is None else value
         if assigns and name in {"of", "if"}:
-            path = None if word.text is None else value
             uses.append(FileUse("", "write" if name == "of" else "read", path))
+        elif word.text is None and not assigns:
+            uses.append(FileUse("", "write", None))
     return uses
 
 
@@ -308,7 +299,7 @@ def _find(_base: str, args: list[Word]) -> list[FileUse]:
     if "-delete" in texts:
         uses += [_use("delete", word, tree=True) for word in found_below(args)]
     for place, text in enumerate(texts):
-        if text in _FIND_WRITES and place + 1 < len(args):
+        if text in FIND_WRITES and place + 1 < len(args):
             uses.append(_use("write", args[place + 1]))
     return uses
 

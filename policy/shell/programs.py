@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from policy.shell import tables as tables
 from policy.shell.arguments import base_name, family_of, judge_arguments
 from policy.shell.code import started_module
+from policy.shell.find import found_below
 from policy.shell.findings import Script, check_assignment
-from policy.shell.operands import found_below, note_operands
+from policy.shell.operands import note_operands
 from policy.shell.words import UNKNOWN, Word, plain
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _own_text(base: str, args: list[Word], found: Findings) -> None:
         found.doubt(f"{base} runs text that only the run knows")
     else:
         found.scripts.append(
-            Script(found.grammar, " ".join(text or "" for text in texts), base == "trap", knows_functions)
+            Script(found.grammar, " ".join(text or "" for text in texts), True, base == "trap", knows_functions)
         )
 
 
@@ -203,6 +204,7 @@ def _find_exec(args: list[Word], found: Findings) -> list[list[Word]]:
                 found.doubt("find -exec without an end")
                 return inner
             words = args[place + 1 : end]
+            found.elsewhere = found.elsewhere or text.endswith("dir")
             if len(inner) > _MAX_WRAPPERS:
                 return inner  # which is too many for `unravel`
             inner.append([one for word in words for one in _found_or(word, args)])

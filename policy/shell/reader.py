@@ -58,6 +58,8 @@ class Reader:
         redirections = (*redirections[:lost], *map(_unless_fixed, redirections[lost:]))
         operands = (*operands[:lost_operands], *map(_unless_fixed, operands[lost_operands:]))
         found = self.found
+        if found.evaluated.may_run_code():
+            found.doubt("text that is evaluated and may hold a substitution, which is then run")
         if len(found.commands) > MAX_COMMANDS:
             found.give_up(f"the line has more than {MAX_COMMANDS} commands")
         if not self.commands:
@@ -91,16 +93,18 @@ class Reader:
         depth: int,
         functions: frozenset[str] = frozenset(),
         *,
+        is_own: bool = False,
         repeats: bool = False,
     ) -> None:
-        """Reads the line (`depth` 0), or one that it hands to a shell; `functions` are those of a text around it that
-        the same shell runs; `repeats` for a text in a loop."""
+        """Reads the line (`depth` 0), or one that it hands to a shell; `is_own` for a text that the shell around it
+        runs itself, and `functions` are those of it that are certain to be there; `repeats` for a text in a loop."""
         from policy.shell.zsh import note_zsh_arguments, note_zsh_differences
 
         found = self.found
         found.grammar = grammar
         environment = None if depth or grammar == "zsh" else self.environment
-        events = scan(text, found, posix=grammar == "posix", environment=environment, functions=functions)
+        posix, learns = grammar == "posix", not is_own and grammar != "zsh"
+        events = scan(text, found, posix=posix, environment=environment, learns=learns, functions=functions)
         if grammar == "zsh" and not found.unread:
             note_zsh_differences(text, found)
         for event in events:
@@ -115,6 +119,9 @@ class Reader:
                 continue
             first = len(found.commands)
             unravel(event.words, found)
+            if found.elsewhere:
+                found.elsewhere = False
+                self._lose((len(self.redirections), len(self.operands)))
             self._note_operands()
             for name, arguments in found.commands[first:]:
                 self.commands.append(SimpleCommand(name, arguments, self._seen_from(name)))
@@ -126,10 +133,15 @@ class Reader:
                 if depth >= _MAX_INNER_SHELLS:
                     found.give_up("shells inside shells")
                 else:
-                    own = found.functions | functions if script.knows_functions else frozenset()
+                    own = event.functions if script.knows_functions else frozenset()
                     self.postponed = self.postponed or script.is_postponed
-                    self.read(script.text, script.grammar, depth + 1, own, repeats=repeats or event.repeats)
+                    in_loop = repeats or event.repeats
+                    self.read(script.text, script.grammar, depth + 1, own, is_own=script.is_own, repeats=in_loop)
                     found.grammar = grammar
+
+    def _lose(self, here: tuple[int, int]) -> None:
+        """From these redirections and operands on nobody knows the directory."""
+        self.lost_from = min(self.lost_from or here, here)
 
     def _seen_from(self, program: str | None) -> tuple[str, ...]:
         if program is None or "/" not in program or program[0] in "/~":
@@ -147,7 +159,8 @@ class Reader:
             if path in _HARMLESS_FILES or path == "":
                 continue
             self._count(path)
-            self.operands.append(Operand(use.program, path, use.mode, self.directories, use.tree, use.pattern))
+            operand = Operand(use.program, path, use.mode, self.directories, use.tree, use.pattern, use.is_link)
+            self.operands.append(operand)
 
     def _count(self, path: str | None) -> bool:
         """Counts the characters of a path in all its directories; False when they are too many to go on."""
@@ -189,8 +202,7 @@ class Reader:
         target = "~" if not words else words[0]
         moved = None if repeats or name not in {"cd", "chdir"} or len(words) > 1 else self._moved(target)
         if moved is None or len(moved) > _MAX_DIRECTORIES:
-            here = (0, 0) if repeats else (len(self.redirections), len(self.operands))
-            self.lost_from = min(self.lost_from or here, here)
+            self._lose((0, 0) if repeats else (len(self.redirections), len(self.operands)))
             return
         self.directories = moved
 

@@ -20,11 +20,11 @@ from policy.shell.doubts import (
     not_posix,
     spaces,
 )
-from policy.shell.evaluated import Evaluated
-from policy.shell.findings import Findings, check_assignment
+from policy.shell.evaluated import EVERYWHERE
+from policy.shell.findings import Findings, check_assignment, note_declared
 from policy.shell.limits import NotText, TooMuch
 from policy.shell.nodes import text_of
-from policy.shell.numbers import compares_numbers
+from policy.shell.numbers import compares_numbers, names_evaluated
 from policy.shell.tables import BUILTINS_THAT_MATTER
 from policy.shell.variables import Here, Variables, assigned_in_numbers
 from policy.shell.words import Word, plain, read_word
@@ -37,11 +37,12 @@ if TYPE_CHECKING:
 
 class Command(NamedTuple):
     """A simple command's words in order; `repeats` inside a loop or a function; `is_own` where a function of the line
-    is called, whose body is looked at where it stands."""
+    is called, whose body is looked at where it stands. `functions` are those that a trap may rely upon."""
 
     words: list[Word]
     repeats: bool
     is_own: bool = False
+    functions: frozenset[str] = frozenset()
 
 
 class Redirect(NamedTuple):
@@ -81,6 +82,7 @@ _HOLD_TESTS = words(
 _REPEATED = words("while_statement for_statement c_style_for_statement function_definition")
 _QUOTES = words("string raw_string ansi_c_string heredoc_body comment")
 _SINGLE_QUOTES = frozenset({"raw_string", "ansi_c_string"})
+_MAX_IN_FRONT = 4  # `command -p -- trap`
 _NEW_LINE = re.compile(rb"(?<!\\)(?:\\\\)*\n")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[\$?\{?[A-Za-z0-9_]+\}?\]")
@@ -100,11 +102,13 @@ def scan(
     *,
     posix: bool,
     environment: Mapping[str, str] | None,
+    learns: bool,
     functions: frozenset[str] = frozenset(),
 ) -> list[Command | Redirect]:
     """Commands and redirections in the order of the text; what can't be decided is noted in `found`. `posix` for a
     shell that may not know what bash has beyond POSIX. `environment` is what is known of the shell's variables, None
-    where it is nothing; `functions` are those that stand around the text."""
+    where it is nothing; what the text itself sets is only known where it `learns`. `functions` are those that stand
+    around the text."""
     from tree_sitter import Parser
 
     try:
@@ -117,7 +121,7 @@ def scan(
         return []
     if root.has_error:
         found.misread("the line cannot be parsed")
-    return _Walk(source, found, posix, Variables(source, root, environment), functions).run(root)
+    return _Walk(source, found, posix, Variables(source, root, environment, learns=learns), functions).run(root)
 
 
 class _Walk:
@@ -131,7 +135,8 @@ class _Walk:
         self.posix = posix
         self.variables = variables
         self.functions = functions
-        self.evaluated = Evaluated(source)
+        self.evaluated: dict[str, int] = {}
+        found.evaluated.note_source(source)
         self.expansion = (0, 0)  # the outermost one that was met last
         self.events: list[Command | Redirect] = []
         self.quoted: list[tuple[int, int]] = []
@@ -175,8 +180,9 @@ class _Walk:
                 stack.extend([(child, repeats, kind) for child in reversed(children)])
         for reason in spaces(self.source, self.quoted, self.literal):
             self.found.doubt(reason)
-        if self.evaluated.may_run_code(self.variables):
-            self.found.doubt("arithmetic on text that may hold a substitution, which is then run")
+        for name, until in self.evaluated.items():
+            if not self.variables.is_number(name):
+                self.found.evaluated.note_text(until)
         self.found.functions |= self.variables.functions
         return self.events
 
@@ -189,7 +195,7 @@ class _Walk:
             reason = not_posix(self.source, node)
             if reason is not None:
                 self.found.doubt(reason)
-        self.evaluated.note_data(node, kind)
+        self.found.evaluated.note_data(self.source, node.start_byte, node.end_byte, kind)
         if kind in _QUOTES:
             self.quoted.append((node.start_byte, node.end_byte))
         if kind == "raw_string":
@@ -271,14 +277,15 @@ class _Walk:
             is_own = name is not None and self._is_function(name, nodes[0])
             if name in BUILTINS_THAT_MATTER and b"$" in self.source[nodes[0].start_byte : nodes[0].end_byte]:
                 self.found.doubt("a builtin whose name is an expansion")
-            self.events.append(Command(words, repeats, is_own))
+            is_trap = any(word.text == "trap" for word in words[:_MAX_IN_FRONT])
+            functions = self.variables.functions_at(node.start_byte) if is_trap else frozenset()
+            self.events.append(Command(words, repeats, is_own, functions))
         return children
 
     def _is_function(self, name: str, node: Node) -> bool:
         """Whether a word is the plain name of a function that is certainly defined there."""
-        if name not in self.functions and not self.variables.is_function(name, node.start_byte):
-            return False
-        return self._text(node) == name
+        is_around = name in self.functions and not self.variables.forgets(name)
+        return (is_around or self.variables.is_function(name, node.start_byte)) and self._text(node) == name
 
     def _is_mark(self, node: Node) -> bool:
         return node.type in _MARKS and self.source[node.start_byte : node.end_byte + 1] != b'$"'
@@ -319,20 +326,29 @@ class _Walk:
             if child.type == "variable_assignment":
                 words.append(Word(None, "="))  # what its name is matters where the assignment is looked at
                 value = child.child_by_field_name("value")
-                if self.posix and value is not None and read_word(self._text(value)).splits:
-                    self.found.doubt("a value that sh may split into further assignments")
+                if value is not None and value.type != "array":
+                    self._declared(value)
         self.events.append(Command(words, repeats))
         return [child for child in node.children if child.is_named]
 
-    def _assignment(self, node: Node, _repeats: bool) -> list[Node]:
+    def _declared(self, value: Node) -> None:
+        word = self._read(self._text(value), value)
+        if self.posix and word.splits:
+            self.found.doubt("a value that sh may split into further assignments")
+        note_declared(word.text, word.prefix, self.found)
+
+    def _assignment(self, node: Node, repeats: bool) -> list[Node]:
         target, value = node.children[0], node.child_by_field_name("value")
         text = self._text(target)
         if target.type == "subscript" and _ELEMENT.fullmatch(text):
-            self.evaluated.note_subscript(target)
+            self._evaluate(target.children[2], repeats)
+            self.found.evaluated.has_arrays = True
             text = text.partition("[")[0]
         elif not _NAME.fullmatch(text):
             self.found.doubt("an assignment to something else than a plain name")
-        if value is not None and value.type == "array" and any(self._text(one)[:1] == "[" for one in value.children):
+        is_array = value is not None and value.type == "array"
+        self.found.evaluated.has_arrays = self.found.evaluated.has_arrays or is_array
+        if value is not None and is_array and any(self._text(one)[:1] == "[" for one in value.children):
             self.found.doubt("an array whose subscripts are written out")
         check_assignment(text, self.found, None if value is None else self._text(value))
         return node.children
@@ -372,34 +388,48 @@ class _Walk:
                 check_assignment(self._text(child), self.found)
         return node.children
 
-    def _arithmetic(self, node: Node, _repeats: bool) -> list[Node]:
-        self.evaluated.note(node)
+    def _evaluate(self, node: Node, repeats: bool) -> None:
+        """Notes the names whose text is evaluated, and up to where the line can have made it."""
+        until = EVERYWHERE if repeats or _is_in_pipeline(node) else node.end_byte
+        for name in names_evaluated(self.source, node):
+            self.evaluated[name] = max(self.evaluated.get(name, 0), until)
+
+    def _arithmetic(self, node: Node, repeats: bool) -> list[Node]:
+        self._evaluate(node, repeats)
         return node.named_children
 
     def _compound(self, node: Node, repeats: bool) -> list[Node]:
         return self._arithmetic(node, repeats) if node.children and node.children[0].type == "((" else node.children
 
-    def _counting_loop(self, node: Node, _repeats: bool) -> list[Node]:
+    def _counting_loop(self, node: Node, repeats: bool) -> list[Node]:
         for child in node.children:
             if child.type not in {"do_group", "compound_statement"}:
-                self.evaluated.note(child)
+                self._evaluate(child, repeats)
                 for name in assigned_in_numbers(self._text(child)):
                     check_assignment(name, self.found)
         return node.named_children
 
-    def _expansion(self, node: Node, _repeats: bool) -> list[Node]:
+    def _expansion(self, node: Node, repeats: bool) -> list[Node]:
         """Subscripts and offsets are arithmetic; `${name:=word}` assigns."""
         text = self._text(node)
         if "[" in text or ":" in text:
-            self.evaluated.note(node)
+            self._evaluate(node, repeats)
         if "=" in text:
             check_assignment(text[2:].partition("=")[0].rstrip(":"), self.found)
         return node.children
 
-    def _comparison(self, node: Node, _repeats: bool) -> list[Node]:
+    def _comparison(self, node: Node, repeats: bool) -> list[Node]:
         if compares_numbers(self.source, node):
-            self.evaluated.note(node)
+            self._evaluate(node, repeats)
         return node.children
+
+
+def _is_in_pipeline(node: Node) -> bool:
+    """Whether what stands beside a node may run at the same time."""
+    parent = node.parent
+    while parent is not None and parent.type != "pipeline":
+        parent = parent.parent
+    return parent is not None
 
 
 def _is_alone(statement: Node | None) -> bool:

@@ -29,14 +29,15 @@ _ASSIGNED_BY_DEFAULT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*):?=")
 _NUMBER = re.compile(r"-?[0-9]+|\$\(\([^$`'\"]*\)\)|\$\{#[A-Za-z0-9_@*\[\]]+\}|\$[#?]|\{[0-9]+\.\.[0-9]+\}")
 _SETS_ANY = words("eval source . trap let")
 _PASSES_ON = words("command builtin time")
-_FOUND_FILES = re.compile(r"(?!-)[A-Za-z0-9_./-]*\*[A-Za-z0-9_./*-]*")
-"""A pattern of file names, as a loop may go over."""
-_RUNS_TEXT = words("eval trap")
+_FOUND_OR_PLAIN = re.compile(r"(?!-)[A-Za-z0-9_./*-]+|\{[0-9]+\.\.[0-9]+\}")
+"""A pattern of file names, or a plain one, or a range of numbers, as a loop may go over."""
+_PLAIN_TRAP = re.compile(r"-|[A-Za-z0-9_ ./;]*")
+_AT_END = words("EXIT 0")
 _SETS_BEHIND = {"printf": "-v", "wait": "-p"}
 """Builtins that set a variable only behind an option."""
 _OWN_OF_SHELLS = re.compile(
     r"BASH.*|RANDOM|SRANDOM|SECONDS|LINENO|EPOCH.*|_|PWD|OLDPWD|PPID|UID|EUID|GROUPS|DIRSTACK|FUNCNAME|HISTCMD|OPT.*"
-    r"|REPLY|MAPFILE|COPROC|PIPESTATUS|SHLVL|IFS|HOST.*|OSTYPE|MACHTYPE|PS[0-9]|COLUMNS|LINES"
+    r"|REPLY|MAPFILE|COPROC|PIPESTATUS|SHLVL|IFS|HOST.*|USERNAME|histchars|OSTYPE|MACHTYPE|PS[0-9]|COLUMNS|LINES"
 )
 """Variables that the shell sets itself, whatever its environment says."""
 _SEQUENCES = words("program compound_statement do_group subshell command_substitution case_item")
@@ -83,39 +84,44 @@ def assigned_in_numbers(text: str) -> list[str]:
 class Variables:
     """Of one line: `value` and `is_function` at a place of its text, and what arithmetic may trust."""
 
-    def __init__(self, source: bytes, root: Node, environment: Mapping[str, str] | None) -> None:
-        """`environment` is what is known of it, None where what stands around the text may have set any variable."""
+    def __init__(self, source: bytes, root: Node, environment: Mapping[str, str] | None, *, learns: bool) -> None:
+        """`environment` is what is known of it, None where what stands around the text may have set any variable, and
+        `learns` False where that may change what an assignment of the text itself means."""
         self._source = source
         self._environment = environment or {}
         self._is_whole = environment is not None
+        self._learns = learns
         self._sites: dict[str, int] = {}
         self._no_numbers: set[str] = set()
         self._known: dict[str, _Known] = {}
         self._functions: dict[str, list[_Known]] = {}
         self._found: dict[str, _Known] = {}
+        self._from_disk: set[str] = set()
         self._unset: set[str] = set()
         self._anything = self._clears = False
         self.defines_functions = False
-        if b"$" in source or b"(" in source or b"function" in source:
+        if not learns or b"$" in source or b"(" in source or b"function" in source:
             self._gather(root)
 
     def value(self, name: str, place: int) -> str | None:
         """What a variable holds at a byte of the text; None where that is not certain."""
-        if self._anything:
+        if self._anything or _OWN_OF_SHELLS.fullmatch(name):
             return None
         known = self._known.get(name)
         if known is not None:
             return known.value if self._sites.get(name) == 1 and known.begin <= place < known.end else None
-        if name in self._sites or _OWN_OF_SHELLS.fullmatch(name):
+        if name in self._sites:
             return None
         return self._environment.get(name)
 
     def is_outside(self, name: str) -> bool:
         """Whether the line has no part in what a variable holds: it comes from the environment, or is the name of a
-        file that a loop's pattern finds."""
+        file that a loop's pattern finds, or is a number."""
         if self._anything or _OWN_OF_SHELLS.fullmatch(name):
             return False
-        return name in self._found or (self._is_whole and name not in self._sites)
+        if name in self._sites:
+            return name in self._from_disk or self.is_number(name)
+        return self._is_whole
 
     def pattern(self, name: str, place: int) -> str | None:
         """The pattern of the files whose names a loop gives a variable in its body; None where it is not certain, or
@@ -133,8 +139,18 @@ class Variables:
         return frozenset(self._functions)
 
     def is_number(self, name: str) -> bool:
-        """Whether the line itself gives a variable nothing but numbers."""
-        return not self._anything and name not in self._no_numbers
+        """Whether the line gives a variable nothing but numbers; not what has no name (`*`)."""
+        if self._anything or name == "*" or name in self._no_numbers:
+            return False
+        return name in self._sites or self._is_whole
+
+    def functions_at(self, place: int) -> frozenset[str]:
+        """The functions that are certainly defined at a byte of the text."""
+        return frozenset(name for name in self._functions if self.is_function(name, place))
+
+    def forgets(self, name: str) -> bool:
+        """Whether a function from around the text may be one no more."""
+        return self._clears or name in self._unset
 
     # What sets them
 
@@ -156,7 +172,7 @@ class Variables:
             if handler is not None:
                 handler(node)
         for node, name, value in candidates:
-            if self._sites[name] == 1:
+            if self._learns and self._sites[name] == 1:
                 self._learn(node, name, value)
         for name in set(self._functions) if self._clears else self._unset:
             self._functions.pop(name, None)
@@ -189,6 +205,7 @@ class Variables:
             self._anything = True  # what is known of a variable is known of it in one piece
         if name in self._sites:
             self._found.pop(name, None)
+            self._from_disk.discard(name)
         self._sites[name] = self._sites.get(name, 0) + 1
         if not is_number:
             self._no_numbers.add(name)
@@ -242,14 +259,22 @@ class Variables:
             self._forgets(rest)
         elif name in _SETS_ANY:
             self._anything = True
-            if name in _RUNS_TEXT and b"unset" in self._source:
-                self._clears = True
+            # The text may unset a function in any spelling; at the shell's end that matters no more.
+            self._clears = self._clears or name == "eval" or (name == "trap" and not self._is_at_end(rest))
         elif name in _SETS_BEHIND:
             first = read_word(self._text(rest[0])).prefix if rest else ""
             if first.startswith(_SETS_BEHIND[name]):
                 self._named(rest, first.removeprefix(_SETS_BEHIND[name]))
         elif name in NAMING_BUILTINS:
             self._named(rest)
+
+    def _is_at_end(self, nodes: list[Node]) -> bool:
+        """Whether a trap runs when the shell ends, or runs nothing but programs and functions by their plain names."""
+        texts = [text for text in (read_word(self._text(one)).text for one in nodes) if text != "--"]
+        if not texts or texts[0] is None:
+            return False
+        is_plain = _PLAIN_TRAP.fullmatch(texts[0]) is not None and "unset" not in texts[0].split()
+        return is_plain or all(text in _AT_END for text in texts[1:])
 
     def _named(self, nodes: list[Node], joined: str = "") -> None:
         """Each word that may be the name of a variable: what it becomes is not known."""
@@ -267,12 +292,14 @@ class Variables:
             if child.type == "variable_name":
                 values = node.children_by_field_name("value")
                 name, texts = self._text(child), [self._text(one) for one in values]
-                is_found = name not in self._sites and bool(texts) and all(map(_FOUND_FILES.fullmatch, texts))
-                self._set(name, is_number=all(_NUMBER.fullmatch(text) for text in texts))
+                is_new = name not in self._sites and bool(texts)
+                self._set(name, is_number=is_new and all(map(_NUMBER.fullmatch, texts)))
                 self._sites[name] += 1
-                if is_found:
-                    value = texts[0] if len(texts) == 1 else ""
-                    self._found[name] = _Known(value, child.end_byte, node.end_byte)
+                if is_new and all(map(_FOUND_OR_PLAIN.fullmatch, texts)):
+                    pattern = texts[0] if len(texts) == 1 else "{" + ",".join(texts) + "}"
+                    self._found[name] = _Known(pattern, child.end_byte, node.end_byte)
+                    if all("*" in text for text in texts):
+                        self._from_disk.add(name)
 
     def _function(self, node: Node) -> None:
         self.defines_functions = True

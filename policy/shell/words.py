@@ -63,6 +63,7 @@ _ORDINARY = re.compile(r"""(?:[^ \t\n;|&<>()'"\\$`{*?\[]+|\\[^\n])+""")
 _TILDE_BEHIND = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=(?:[^'\"\\`$]*:)?~")
 """bash expands a tilde behind `NAME=` too, and behind a colon there, wherever such a word stands."""
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
+_PATTERN_OF_LOOP = re.compile(r"[A-Za-z0-9_./,:=+@%^*{}-]*")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 _QUOTES = re.compile(r"[\\'\"$`]")
 _EXPANDING = re.compile(r"[$`*?\[{]")
@@ -192,7 +193,7 @@ def _pattern(source: str, values: Values | None) -> str | None:
     def spelled(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         value = values.value(name) or values.pattern(name) or ""
-        return value if value and _PLAIN.fullmatch(value.replace("*", "")) else "$"
+        return value if value and _PATTERN_OF_LOOP.fullmatch(value) else "$"
 
     text = _VARIABLE.sub(spelled, source.replace('"', ""))
     return None if _QUOTES.search(text) else text

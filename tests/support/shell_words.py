@@ -65,6 +65,17 @@ _STATEFUL = (
     "{ x=ls; } > out/a; $x a", "x=ls > out/a; $x", "x=ls; case a in a) x=evil;; esac; $x a", "x=ls; ! x=evil; $x a",
     "x=$(echo evil); $x a", "x=evil; y=$x; $y a", "x=evil y=$x; $y a", "x=ls; x+=evil; $x a", "y=x; x=ls; ${!y} a",
     "bash -c {w}", "bash -ec {w}", "bash -lc 'evil {w}'", "bash {w} evil", "xargs bash -c {w}", "bash -c -- {w}",
+    "declare -a 'y=([$(evil)]=1)'", "declare -a y='({w} $(evil))'", "local 'y=($(evil))'", "export y='($(evil))'; $y",
+    "typeset -A y='([a]=$(evil))'", "set -- 'a[$(evil)]'; echo $(($1))", "set -- 'a[$(evil)]'; [[ $1 -gt {w} ]]",
+    "set -- 'a[$(evil)]'; echo ${y:$1}", "eval 'x=a[$(evil)]'; echo $((x))", "eval x='a[\\$(evil)]'; (( x > 1 ))",
+    "read <<< 'a[$(evil)]'; echo $((REPLY))", "mapfile -t <<< 'a[$(evil)]'; echo $((MAPFILE))",
+    "read -a y <<< 'a[$(evil)]'; echo $((y))", "for x in 'a[$(evil)]'; do echo $((x)); done",
+    "f() { ls; }; trap f EXIT; f() { evil; }", "trap f EXIT; f() { evil; }", "trap 'f {w}' DEBUG; f() { evil; }; ls",
+    "eval 'f() { evil; }'; f", "f() { ls; }; eval 'f() { evil; }'; f", "trap 'x=evil' DEBUG; x=ls; $x a",
+    "while ls; do echo $((x)); x='a[$(evil)]'; break; done; echo $((x))", "x='a[$(evil)]' | echo $((x))",
+    "y='a[$(evil)]'; x=y; echo $((x))", "y='$(evil)'; [[ -v a[$y] ]]", "y='a[$(evil)]'; test -v $y",
+    "y='a[$(evil)]'; unset $y", "y='a[$(evil)]'; printf -v $y 1", "y='a[$(evil)]'; read $y <<< 1",
+    "y='a[$(evil)]'; echo ${!y}", "y='a[$(evil)]'; z[$y]=1", "y='a[$(evil)]'; let z=$y", "let 'y=a[$(evil)]' {w}",
 )  # fmt: skip
 """Lines whose later commands depend on what earlier ones have set: variables, functions, directories, numbers."""
 _SHARE_OF_STATE = 0.4

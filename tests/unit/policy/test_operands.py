@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LISTED: dict[str, Any] = {"name": "Shell.Exec", "allowedCommands": [
     "rm", "rmdir", "mv", "cp", "ln", "chmod", "tee", "dd", "touch", "mkdir", "sed", "sort", "find", "cat", "sudo",
-    "xargs", "env", "cd", "ls", "bash", "install", "grep", "truncate", "unlink", "for", "echo",
+    "xargs", "env", "cd", "ls", "bash", "eval", "trap", "read", "install", "grep", "truncate", "unlink", "for", "echo",
 ]}  # fmt: skip
 READ: dict[str, Any] = {"name": "File.Read", "allowedPaths": ["/w", "/read"]}
 WRITE: dict[str, Any] = {"name": "File.Write", "allowedPaths": ["/w", "/write"], "blockedPaths": ["/w/.git", "/w/.x/y"]}
@@ -38,6 +38,13 @@ ALLOWED = [
     "rm -- -f",
     "rm -rf *.pyc build/*",
     "rm b{1..3}.txt {c,d}/*.o",
+    "rm -rf b*/kept/x c?/config",
+    "for d in b c; do mkdir -p $d/src; done",
+    'for i in 1 2 3; do touch "f$i.txt"; done',
+    "find . -name '*.py' -exec sed -i s/a/b/ {} +",
+    "find b -name x -not -path b/c -exec rm {} +",
+    "install -m 755 -D a sub/b; cp -T b c",
+    "ln -s b g; rm h; ls > i",
     "rm -rf */keptx",
     "rm .gitignore",
     "rm -f 'a b' \"c\"",
@@ -45,7 +52,7 @@ ALLOWED = [
     "mv b c; mv b c d sub; mv -t sub b c; mv --target-directory=sub b",
     "cp /read/a b; cp -r src dst; cp -at sub /read/a; cp a /write/b; cp -S .bak a b",
     "cp -r public/* .",
-    "ln -s a b; ln a b; ln -sf ../w/a sub/b",
+    "ln -s a b; ln c d; ln -sf ../w/a sub/b",
     "chmod +x a; chmod -R 755 src; chmod --reference=a b",
     "cat a | tee b -a c",
     "ls | tee >(grep a)",
@@ -110,7 +117,7 @@ DENIED = [
     ("chmod -x /etc/x", "chmod (File.Write)"),
     ("chmod 755 /etc/x", "chmod (File.Write)"),
     ("cp -r x/ .", "holds /w/.git"),
-    ("cd /etc; ln -s /w/a", "ln (File.Write)"),
+    ("cd /etc; ln -s /read/a", "ln (File.Write)"),
     ("chmod -R 777 .", "holds /w/.git"),
     ("echo x | tee a /etc/x", "tee (File.Write)"),
     ("dd if=a of=/etc/x", "dd (File.Write)"),
@@ -134,6 +141,60 @@ DENIED = [
     ("find . -exec rm -rf {} +", "holds /w/.git"),
     ("find . -name a -exec cp {} /etc \\;", "cp (File.Write)"),
     ("find . -fprint /etc/x", "find (File.Write)"),
+    ("rm .gi?/config", "holds /w/.git"),
+    ("rm -rf .gi*/hooks", "holds /w/.git"),
+    ("rm -rf a/k*/x", "holds /w/a/kept"),
+    ("touch .x/[y]/f", "holds /w/.x/y"),
+    ("cp f .gi*/config", "holds /w/.git"),
+    ("tee .gi*/config < f", "holds /w/.git"),
+    ("sed -i s/o/p/ .x/*/f", "holds /w/.x/y"),
+    ('for d in .x*; do sort -o "$d/y/f" f; done', "holds /w/.x/y"),
+    ("for f in .gi*; do echo x > $f/config; done", "holds /w/.git"),
+    ("rm */../../outside/p", "only known when it runs"),
+    ("rm {a..c}/../../outside/p", "only known when it runs"),
+    ("rm -rf */../.git", "only known when it runs"),
+    ("rm -rf */./k*", "only known when it runs"),
+    ("for f in *; do rm -rf $f/../.git; done", "only known when it runs"),
+    ('for f in *; do echo x > "$f"/../../outside/p; done', "a redirection to an expansion"),
+    ("rm -rf .[^.]*", "holds /w/.git"),
+    ("rm -rf a/[^b]ept", "holds /w/a/kept"),
+    ("rm -rf a/[[:alpha:]]ept", "holds /w/a/kept"),
+    ("cp -r sub/.[^.]* .", "holds /w/.git"),
+    ("find . -name 'kep\\t' -exec rm -rf {} +", "holds /w"),
+    ("find . -name '[^b]ept' -delete", "holds /w/a/kept"),
+    ("find . -name '[[:alpha:]]ept' -delete", "holds /w"),
+    ("find a -delete -name zzz", "holds /w/a/kept"),
+    ("find a -exec rm -rf {} + -name zzz", "holds /w/a/kept"),
+    ("find a -exec echo -name zzz \\; -delete", "holds /w/a/kept"),
+    ("find a -newer -name -name k* -delete", "holds /w/a/kept"),
+    ("find a -newer -name -delete", "holds /w/a/kept"),
+    ("find . -name config -exec cp f {} \\;", "holds /w/.git"),
+    ("find . -name config -exec tee {} +", "holds /w/.git"),
+    ("find /outside -name p -execdir rm p \\;", "only known when it runs"),
+    ("find a -execdir rm -rf kept \\;", "only known when it runs"),
+    ("find /outside -execdir bash -c 'rm p' \\;", "only known when it runs"),
+    ('for d in ../outsid*; do find "$d" -name p -delete; done', "path not in allowed paths"),
+    ("for d in a*; do find $d -mindepth 1 -delete; done", "holds /w/a/kept"),
+    ("find $X -delete", "only known when it runs"),
+    ("for v in of=/outside/p; do dd if=f $v; done", "only known when it runs"),
+    ("echo of=/outside/p | xargs dd if=f", "only known when it runs"),
+    ("install -dv .x/y/n b", "path is blocked"),
+    ("install -vd .git/n b", "path is blocked"),
+    ("install -dm 700 .git/n b", "path is blocked"),
+    ("install --dir .git/n b", "path is blocked"),
+    ("cp -rT sub .", "holds /w/.git"),
+    ("cp -a --no-target-directory sub .", "holds /w/.git"),
+    ("cp -r s*/. .", "only known when it runs"),
+    ("chmod -r g-dir/../../outside/p", "path not in allowed paths"),
+    ("chmod g-dir/../../outside/p", "path not in allowed paths"),
+    ("ln -s b g; rm g/f", "behind a link"),
+    ("ln -s .y g; touch g/y/f", "behind a link"),
+    ("ln -s b g; echo > g/new", "behind a link"),
+    ("ln -sf b /w/g; cd g; rm f", "behind a link"),
+    ("cp -rs sub g; rm g/f", "behind a link"),
+    ("REPLY=q; read < f; rm $REPLY", "only known when it runs"),
+    ("IFS=:; eval 'x=q:/outside/p; rm $x'", "only known when it runs"),
+    ("trap 'x=q:/outside/p; rm $x' EXIT; IFS=:", "only known when it runs"),
     ('for f in .*; do rm -r "$f"; done', "holds /w/.git"),
 ]
 
@@ -203,7 +264,10 @@ def test_what_the_line_names_is_kept_as_it_is_spelled() -> None:
     assert parse("rm '~/a' '*'").operands == (Operand("rm", "./~/a", "delete"), Operand("rm", "*", "delete"))
 
 
-PLACES: dict[str, Any] = {"name": "Shell.Exec", "allowedCommands": ["/w/**", "/opt/x/*", "cd", "ls", "eval"]}
+PLACES: dict[str, Any] = {
+    "name": "Shell.Exec",
+    "allowedCommands": ["/w/**", "/opt/x/*", "cd", "ls", "eval", "ln", "find"],
+}
 
 
 @pytest.mark.parametrize(
@@ -225,6 +289,11 @@ PLACES: dict[str, Any] = {"name": "Shell.Exec", "allowedCommands": ["/w/**", "/o
         ("f() { ./x; }; cd /etc; f", "DENIED"),
         ("x", "DENIED"),
         ("./..", "DENIED"),
+        ("find . -execdir ./x \\;", "DENIED"),
+        ("ln -s ../evil bin/evil; bin/evil", "DENIED"),
+        ("ln -s /etc bin/e; bin/e/evil", "DENIED"),
+        ("ln -s /etc bin/e; /w/bin/e/evil", "DENIED"),
+        ("ln -s a b; bin/x", "ALLOWED"),
     ],
 )
 def test_an_entry_for_a_place_admits_the_programs_that_really_are_there(line: str, expected: str) -> None:

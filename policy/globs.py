@@ -1,0 +1,50 @@
+"""What a pattern of file names may reach, as far as a blocked place is concerned: in doubt it reaches it."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+
+ANY_DEPTH = "**"
+_UNCLEAR = ("[:", "[=", "[.", "\\")
+"""What a shell reads in another way than `fnmatch` does."""
+_EXTENSION = re.compile(r".*\.[a-z0-9_]+")
+_STEERS_GIT = "config.worktree"
+
+
+def reaches(pattern: str, place: str, *, tree: bool, writes: bool) -> bool:
+    """Whether what a pattern finds is a place below its directory, or in it, or holds it where a `tree` goes along.
+    `place` is relative and in the spelling that block lists are compared in.
+
+    Behind `**` only the last name of a pattern counts. What is deleted by its name inside of a blocked place is not
+    seen; what is written there is, unless its name has an extension, which nothing has that git is steered by.
+    """
+    patterns, names = pattern.strip("/").casefold().split("/"), place.split("/")
+    head = patterns[: patterns.index(ANY_DEPTH)] if ANY_DEPTH in patterns else patterns
+    if not all(map(_fits, names, head)):
+        return False
+    if head is patterns:
+        return len(head) >= len(names) or tree
+    wanted = patterns[-1]
+    below = names[len(head) :]
+    if wanted in {ANY_DEPTH, "*"} or not below:
+        return True
+    if writes and (not _EXTENSION.fullmatch(wanted) or _is_called(_STEERS_GIT, wanted)):
+        return True
+    return any(_is_called(name, wanted) for name in below)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """As the shell finds names: a dot in front has to be spelled."""
+    return _is_called(name, pattern) and (
+        not name.startswith(".") or pattern.startswith((".", "[")) or _unclear(pattern)
+    )
+
+
+def _is_called(name: str, pattern: str) -> bool:
+    """As `find` compares names."""
+    return _unclear(pattern) or fnmatchcase(name, pattern.replace("[^", "[!"))
+
+
+def _unclear(pattern: str) -> bool:
+    return any(mark in pattern for mark in _UNCLEAR)
