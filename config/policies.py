@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from typing import Any
@@ -32,6 +33,11 @@ def template(name: str) -> dict[str, Any]:
 def template_as_written(name: str) -> dict[str, Any]:
     """The same with its groups still in it."""
     return _read(name)
+
+
+def digest(name: str) -> str:
+    """sha256, in hex, of the template of the built-in bundle `name` as it is shipped."""
+    return hashlib.sha256(_bytes(name)).hexdigest()
 
 
 def is_built_in(version: str) -> bool:

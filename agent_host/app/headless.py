@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.app.opener import SessionOpener
 from agent_host.approval.gate import UnattendedGate
-from agent_host.errors import CheckpointWriteFailed, UsageError
+from agent_host.errors import UsageError
 from agent_host.routing.capabilities import CAPABILITIES
 from agent_host.services.session import NewSession
+from agent_host.session.new_task import NewTask, max_steps_of
 from agent_host.session.opening import LOCAL
 from agent_host.stamps import new_id
 from agent_host.version import __version__
@@ -77,7 +78,8 @@ async def run_headless(
             raise UsageError("a resume needs the id of its session")
         opened = await opener.resume(launch.session_id, cursor=None)
     else:
-        opened = await opener.create(_new(launch, environment))
+        task = NewTask(new_id("task"), prompt, max_steps_of(launch.settings, max_steps), options)
+        opened = await opener.create(_new(launch, environment), task)
     session = opened.session
     if prompt is not None:
         session.announce(environment)
@@ -87,7 +89,7 @@ async def run_headless(
         if prompt is None:
             session.go_on(max_steps=max_steps, replay_ids=launch.replays)
         else:
-            _start(session, prompt, max_steps, options, launch)
+            session.start_recorded_task()
         end = await session.task_ended()
         finished = Finished(end, session.result(end), session.patch(), session.records)
         on_end(finished)
@@ -99,10 +101,3 @@ async def run_headless(
 def _new(launch: Launch, environment: str) -> NewSession:
     client = {"name": "agent-host", "version": __version__}
     return NewSession(LOCAL, LOCAL, environment, (launch.workspace,), client, CAPABILITIES)
-
-
-def _start(session: Session, prompt: str, max_steps: int | None, options: TaskOptions, launch: Launch) -> None:
-    try:
-        session.start_task(new_id("task"), prompt, max_steps=max_steps, options=options)
-    except CheckpointWriteFailed as error:  # then there is nothing to resume
-        raise UsageError(f"the state directory {launch.state_dir} cannot be used: {error}") from error

@@ -29,12 +29,14 @@ from agent_host.http_basics import TlsContext
 from agent_host.llm.urls import checked_url
 from agent_host.services.session import say_goodbye
 from agent_host.session.approval_reports import ApprovalReports
-from agent_host.session.handshake import load_bundle, unknown_approvals
+from agent_host.session.handshake import load_bundle, policy_source, unknown_approvals
 from agent_host.session.host import Opened
 from agent_host.session.lifecycle import Session
+from agent_host.session.new_task import record_of_task
 from agent_host.session.opening import (
     LOCAL,
     MOCK_PREFIX,
+    Beginning,
     create_store,
     open_store,
     state_errors_translated,
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Sink
     from agent_host.services.approval import ApprovalReporter
     from agent_host.services.session import NewSession, SessionGrant, SessionService
+    from agent_host.session.new_task import NewTask
     from agent_host.session.opening import Launch
     from policy.bundle import PolicyBundle
     from state.file_session import FileSession
@@ -92,8 +95,9 @@ class SessionOpener:
         self._backends: Backends | None = None
         self._launch: Launch | None = None
 
-    async def create(self, new: NewSession) -> Opened:
-        """A new session. Raises UsageError, PolicyError, Incompatible, ServiceError, SessionHeld."""
+    async def create(self, new: NewSession, task: NewTask | None = None) -> Opened:
+        """A new session; its first record holds `task`, where that is known. Raises UsageError, PolicyError,
+        Incompatible, ServiceError, SessionHeld."""
         launch = self._launches.new(new.local_paths[0] if new.local_paths else None)
         async with AsyncExitStack() as resources:
             backends = await self._open_backends(launch, resources)
@@ -115,13 +119,15 @@ class SessionOpener:
                 _refuse_unknown_approvals(launch, bundle)
                 parts = Parts.of(launch, place, bundle)
                 url = await resources.enter_async_context(_gateway(launch))
+                secrets = self._secrets(launch, bundle, url)
+                beginning = _beginning(launch, parts, grant, secrets, task)
                 with contextlib.ExitStack() as begun:
-                    store = create_store(launch, bundle, place.where, parts.count, grant, new, place.temporary)
+                    store = create_store(launch, beginning, grant, new)
                     begun.callback(_unbegin, store)
                     _make_temporary(place.temporary)
                     begun.callback(temporary.remove, place.temporary)
                     backends.know(store.state.identity)
-                    session = self._session(launch, parts, backends, store, url, resources)
+                    session = self._session(launch, parts, backends, store, url, secrets, resources)
                     begun.pop_all()
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
@@ -140,7 +146,8 @@ class SessionOpener:
                 _make_temporary(place.temporary)
                 parts = Parts.of(launch, place, _bundle(launch, place, grant))
                 url = await resources.enter_async_context(_gateway(launch))
-                session = self._session(launch, parts, backends, store, url, resources)
+                secrets = self._secrets(launch, parts.bundle, url)
+                session = self._session(launch, parts, backends, store, url, secrets, resources)
                 opened.pop_all()
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
@@ -188,13 +195,22 @@ class SessionOpener:
         _refuse_incompatible(grant)
         return grant
 
+    def _secrets(self, launch: Launch, bundle: PolicyBundle, url: str) -> Secrets:
+        return Secrets.of(self._tokens, url, redaction_of(launch, bundle))
+
     def _session(
-        self, launch: Launch, parts: Parts, backends: Backends, store: FileSession, url: str, resources: AsyncExitStack
+        self,
+        launch: Launch,
+        parts: Parts,
+        backends: Backends,
+        store: FileSession,
+        url: str,
+        secrets: Secrets,
+        resources: AsyncExitStack,
     ) -> Session:
         """Put it all together. What is to be let go at its end is in `resources` on return."""
         identity = store.state.identity
         paths = SessionPaths(launch.state_dir, identity.session_id)
-        secrets = Secrets.of(self._tokens, url, redaction_of(launch, parts.bundle))
         first_id = next_event_id(paths.events)
         emitter = Emitter(
             session_id=identity.session_id,
@@ -224,6 +240,22 @@ class SessionOpener:
             settings=launch.settings,
             undelivered=backends.undelivered,
         )
+
+
+def _beginning(launch: Launch, parts: Parts, grant: SessionGrant, secrets: Secrets, task: NewTask | None) -> Beginning:
+    """What the first record of a new session holds."""
+    policy = policy_source(launch.settings, grant.policy_bundle)
+    started = {
+        "model": parts.model,
+        "policy": policy.name,
+        "policyHash": policy.digest,
+        "toolset": list(launch.settings.names("host.toolset")),
+    }
+    first = None
+    if task is not None:
+        first = record_of_task(task, session_id=grant.session_id, scrubber=secrets.scrubber, count=parts.count)
+    where, own = parts.place.where, parts.place.temporary
+    return Beginning(parts.bundle, where, parts.count, own, started, first)
 
 
 def _kept_result(paths: SessionPaths) -> str:

@@ -58,8 +58,8 @@ class Launcher:
             workspace=self._workspace or options["workspace"],
             named_by="--workspace" if self._workspace else "the session's workspace",
             session_id=session_id,
-            approvals=[*options["approvals"], *self._approvals],
-            approve_all=self._approve_all or options["approveAll"],
+            approvals=self._approvals,
+            approve_all=self._approve_all,
             replays=self._replays,
         )
         self._moved = None if launch.workspace == options["workspace"] else launch.workspace

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import on_this_disk
 from config.load import read_regular_file, user_files
-from config.policies import BUILT_IN, place_groups, template, template_as_written
+from config.policies import BUILT_IN, digest, place_groups, template, template_as_written
 from policy.builtin import instantiate
 from policy.grants import Narrowing, narrow
 from policy.names import ANY_SESSION
@@ -52,6 +53,29 @@ def load_bundle(
             _read_file(settings, places, now), settings.text("host.policy"), session_id, now, any_session=True
         )
     return on_this_disk(narrow(bundle, _narrowing(settings, where.workspace)), where)
+
+
+class PolicySource(NamedTuple):
+    """Where a session's policy comes from: a built-in's name or a file, and the sha256, in hex, of what stands there;
+    the name is None for a bundle of the Session Service."""
+
+    name: str | None
+    digest: str
+
+    def is_same(self, other: PolicySource) -> bool:
+        """Whether both mean one policy: a built-in by its name, in whichever version of this program, anything else by
+        its content."""
+        return self.digest == other.digest or (self.name == other.name and self.name in BUILT_IN)
+
+
+def policy_source(settings: Settings, granted: bytes | None = None) -> PolicySource:
+    """Where the bundle of `load_bundle` comes from. Raises UsageError when there is no such file."""
+    name = settings.text("host.policy")
+    if granted is not None:
+        return PolicySource(None, sha256(granted).hexdigest())
+    if name in BUILT_IN:
+        return PolicySource(name, digest(name))
+    return PolicySource(name, sha256(_content(name)).hexdigest())
 
 
 def unknown_approvals(bundle: PolicyBundle, names: Iterable[str]) -> list[str]:
@@ -144,14 +168,18 @@ def _read_granted(raw: bytes) -> Callable[[], PolicyBundle]:
 
 def _read_file(settings: Settings, places: Places, now: datetime) -> Callable[[], PolicyBundle]:
     """What reads the file that `host.policy` names. Raises UsageError when there is none."""
-    path = settings.text("host.policy")
+    raw = _content(settings.text("host.policy"))
+    return lambda: _file_bundle(raw, _models(settings), places, now)
+
+
+def _content(path: str) -> bytes:
+    """The content of a bundle file. Raises UsageError when there is none."""
     try:
-        raw = read_regular_file(path)
+        return read_regular_file(path)
     except OSError as error:
         raise UsageError(
             f"policy {path!r}: {error.strerror}; give a bundle file or one of {', '.join(BUILT_IN)}"
         ) from error
-    return lambda: _file_bundle(raw, _models(settings), places, now)
 
 
 def _file_bundle(raw: bytes, models: tuple[str, ...], places: Places, now: datetime) -> PolicyBundle:

@@ -10,6 +10,7 @@ from agent_host.errors import ErrorCode, OutOfOrder, SessionNotReady, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.session.ending import Ending
 from agent_host.session.handshake import unknown_approvals
+from agent_host.session.new_task import NewTask, max_steps_of
 from agent_host.session.opening import temporary_of
 from agent_host.session.reports import session_state
 from agent_host.session.work import Work
@@ -214,9 +215,11 @@ class Session:
         case. Raises SessionNotReady while the session is paused."""
         if self._life.state is SessionStatus.PAUSED:
             raise SessionNotReady("the session is paused; ResumeSession comes first")
-        limit = self._settings.integer("host.max_steps")
-        wanted = limit if max_steps is None else self._settings.within("host.max_steps", max_steps)
-        self._work.start(task_id, prompt, max_steps=wanted, options=options)
+        self._work.start(NewTask(task_id, prompt, max_steps_of(self._settings, max_steps), options))
+
+    def start_recorded_task(self) -> None:
+        """Begin the task that the session was created with."""
+        self._work.start_recorded()
 
     def go_on(self, *, max_steps: int | None = None, replay_ids: Collection[str] = ()) -> None:
         """Go on with the task on record; see `Work.go_on`."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.errors import CheckpointUnreadable, CheckpointWriteFailed, SessionHeld, SessionNotFound, UsageError
 from agent_host.http_basics import shown_url
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from agent_host.routing.facts import Surroundings
     from agent_host.services.session import NewSession, SessionGrant
+    from agent_host.session.new_task import TaskRecord
     from config.settings import Settings
     from policy.bundle import PolicyBundle
     from state.file_session import FileSession
@@ -82,7 +84,7 @@ def _of_damage(error: state_errors.Damaged) -> str:
 
 
 def recorded_options(state_dir: str, session_id: str) -> dict[str, Any]:
-    """What the session was started with: `flags`, `workspace`, `approvals`, `approveAll`.
+    """What the session was started with: `flags`, `workspace`, `temporary`, `started`.
 
     Raises SessionNotFound, CheckpointUnreadable (then the files were moved aside); changes nothing else on disk.
     """
@@ -109,28 +111,35 @@ def open_store(launch: Launch, session_id: str) -> FileSession:
         return _sessions(launch).open(session_id)
 
 
-def create_store(
-    launch: Launch,
-    bundle: PolicyBundle,
-    where: Surroundings,
-    count: Callable[[str], int],
-    grant: SessionGrant,
-    new: NewSession,
-    temporary: str,
-) -> FileSession:
-    """The store of the session that `grant` allows; `temporary` is its temporary directory. Raises SessionHeld,
-    UsageError, CheckpointUnreadable."""
+class Beginning(NamedTuple):
+    """What a session begins with. `temporary` is its temporary directory; `started` what it was started with, in
+    addition to the command line; `task` its first task, where it is there already: then the session is on record with
+    it, or not at all."""
+
+    bundle: PolicyBundle
+    where: Surroundings
+    count: Callable[[str], int]
+    temporary: str
+    started: Mapping[str, Any] = MappingProxyType({})
+    task: TaskRecord | None = None
+
+
+def create_store(launch: Launch, beginning: Beginning, grant: SessionGrant, new: NewSession) -> FileSession:
+    """The store of the session that `grant` allows. What was approved on the command line is not kept: it holds for
+    this process. Raises SessionHeld, UsageError, CheckpointUnreadable."""
     options = {
         "flags": _kept_flags(launch.flags),
         "workspace": launch.workspace,
-        "approvals": sorted(launch.approvals),
-        "approveAll": launch.approve_all,
-        "temporary": temporary,
+        "temporary": beginning.temporary,
+        "started": dict(beginning.started),
     }
     identity = SessionIdentity(grant.session_id, grant.workspace_id, new.tenant_id, new.user_id, options)
+    where, bundle = beginning.where, beginning.bundle
     text = system_prompt(workspace=where.workspace, os_family=where.os_family, shell=where.shell, bundle=bundle)
-    first = encode(Message("system", text, message_tokens(count, text)), session_id=grant.session_id)
+    first = encode(Message("system", text, message_tokens(beginning.count, text)), session_id=grant.session_id)
     state = Checkpoint(identity, policy_bundle_version=bundle.policy_bundle_version, thread=[first])
+    if beginning.task is not None:
+        state.apply("task_started", beginning.task.fields, beginning.task.encoded)
     sessions = _sessions(launch)
     with state_errors_translated():
         try:

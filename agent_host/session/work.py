@@ -13,16 +13,17 @@ from agent_host.loop.context import TaskEnd
 from agent_host.services.workspace import UploadFailed
 from agent_host.session.denials import calls_to_replay
 from agent_host.session.moves import news_of_move
+from agent_host.session.new_task import record_of_task
 from agent_host.session.reports import result_object
-from agent_host.thread.messages import Message, decode, encodable, encode, last_answer
-from agent_host.thread.tokens import message_tokens
-from policy.options import AS_THE_BUNDLE_SAYS, TaskOptions
+from agent_host.thread.messages import decode, last_answer
+from policy.options import TaskOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 
     from agent_host.loop.context import EndStatus, LoopContext
     from agent_host.loop.replay import Replay
+    from agent_host.session.new_task import NewTask
     from agent_host.states import Machine, SessionStatus
     from state.checkpoint import Checkpoint, TaskStatus
 
@@ -95,33 +96,30 @@ class Work:
         """How the last task ended, in this process or before; None for a session without any."""
         return self.last_end or (None if self._ctx.state.task is None else self._told_again())
 
-    def start(self, task_id: str, prompt: str, *, max_steps: int, options: TaskOptions) -> None:
+    def start(self, task: NewTask) -> None:
         """Begin a task; on return it is on record and under way.
 
         Raises TaskAlreadyRunning, PolicyExpired, UsageError for an id that the session has had, CheckpointWriteFailed.
         """
         ctx = self._ctx
-        prompt = ctx.scrubber.text(encodable(prompt))
-        self._make_room(task_id)
+        record = record_of_task(task, session_id=ctx.session_id, scrubber=ctx.scrubber, count=ctx.count)
+        self._make_room(task.task_id)
         if ctx.bundle.expires_at <= ctx.clock():
             raise PolicyExpired(f"the policy expired at {ctx.bundle.expires_at.isoformat()}; resume with a new one")
-        message = Message("user", prompt, message_tokens(ctx.count, prompt))
-        encoded = encode(message, session_id=ctx.session_id, task_id=task_id)
-        fields: dict[str, Any] = {"taskId": task_id, "prompt": prompt, "maxSteps": max_steps}
-        if options != AS_THE_BUNDLE_SAYS:
-            fields["options"] = options._asdict()
-        ctx.narrow_task(options)
+        ctx.narrow_task(task.options)
         try:
-            ctx.record("task_started", fields, encoded)
+            ctx.record("task_started", record.fields, record.encoded)
         except CheckpointWriteFailed:
-            ctx.thread.add_task(message)
+            ctx.thread.add_task(record.message)
             ctx.checkpoint(None, "task_ended", {"status": "failed", "reason": CheckpointWriteFailed.code})
             raise
-        ctx.thread.add_task(message)
-        ctx.phase.fire("start")
-        ctx.emit(EventType.TASK_STARTED, None, maxSteps=max_steps)
-        self._resumed_from_step = None
-        self._run(self._drive())
+        ctx.thread.add_task(record.message)
+        self._begin()
+
+    def start_recorded(self) -> None:
+        """Begin the task that the session's first record holds; see `opening.create_store`."""
+        self._ctx.narrow_task(TaskOptions(**self._ctx.task.options))
+        self._begin()
 
     def go_on(self, *, max_steps: int | None = None, replay_ids: Collection[str] = (), more_steps: int = 0) -> None:
         """Go on with the task that is open on record; of one that had ended only its end is told again.
@@ -230,6 +228,13 @@ class Work:
             self._uploaded_messages = count
         finally:
             self._upload_limit = None
+
+    def _begin(self) -> None:
+        ctx = self._ctx
+        ctx.phase.fire("start")
+        ctx.emit(EventType.TASK_STARTED, None, maxSteps=ctx.task.max_steps)
+        self._resumed_from_step = None
+        self._run(self._drive())
 
     def _make_room(self, task_id: str) -> None:
         """See to it that no other task is open."""

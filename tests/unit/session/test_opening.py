@@ -15,17 +15,28 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.routing.facts import Surroundings
+from agent_host.scrub import Scrubber
 from agent_host.services.session import NewSession, SessionGrant
-from agent_host.session.opening import Launch, create_store, open_store, recorded_options, state_errors_translated
+from agent_host.session.new_task import NewTask, record_of_task
+from agent_host.session.opening import (
+    Beginning,
+    Launch,
+    create_store,
+    open_store,
+    recorded_options,
+    state_errors_translated,
+)
 from agent_host.thread.messages import decode
 from agent_host.thread.tokens import estimate
 from config.load import load
+from policy.options import TaskOptions
 from state import errors as state_errors
 from tests.support.loop_parts import SESSION, bundle
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agent_host.session.new_task import TaskRecord
     from state.file_session import FileSession
 
 NEW = NewSession("jo", "acme", "ci")
@@ -38,10 +49,11 @@ def launched(folder: Path, *, state: str = "state", **flags: Any) -> Launch:
     return Launch(settings, flags, "/ws", str(folder / state), None, frozenset({"b", "a"}), approve_all=True)
 
 
-def created(folder: Path, session_id: str = SESSION, **more: Any) -> FileSession:
+def created(folder: Path, session_id: str = SESSION, first: TaskRecord | None = None, **more: Any) -> FileSession:
     where = Surroundings("/ws", None, "posix", "bash")
     launch = launched(folder, **more)
-    return create_store(launch, bundle(folder), where, estimate, SessionGrant(session_id, "w1"), NEW, "/tmp/own")
+    beginning = Beginning(bundle(folder), where, estimate, "/tmp/own", {"model": "m"}, first)
+    return create_store(launch, beginning, SessionGrant(session_id, "w1"), NEW)
 
 
 def with_task(store: FileSession) -> FileSession:
@@ -50,14 +62,13 @@ def with_task(store: FileSession) -> FileSession:
 
 
 def test_a_new_session_knows_who_it_is_and_what_it_was_started_with(tmp_path: Path) -> None:
-    flags = {"llm.model": "m", "host.output": "json"}
+    flags: dict[str, Any] = {"llm.model": "m", "host.output": "json"}
     with_task(created(tmp_path, **flags)).close()
     store = open_store(launched(tmp_path), SESSION)
     who = store.state.identity
     assert (who.session_id, who.workspace_id, who.tenant_id, who.user_id) == (SESSION, "w1", "acme", "jo")
     assert who.options == {
-        "flags": {"llm.model": "m"}, "workspace": "/ws", "approvals": ["a", "b"], "approveAll": True,
-        "temporary": "/tmp/own",
+        "flags": {"llm.model": "m"}, "workspace": "/ws", "temporary": "/tmp/own", "started": {"model": "m"},
     }  # fmt: skip
     assert store.state.policy_bundle_version == "v1"
     first = decode(store.state.thread[0])
@@ -79,7 +90,8 @@ def test_a_new_session_knows_who_it_is_and_what_it_was_started_with(tmp_path: Pa
     ],
 )
 def test_a_url_with_a_password_is_not_kept(tmp_path: Path, url: str, *, is_kept: bool) -> None:
-    store = created(tmp_path, **{"llm.gateway": url})
+    flags: dict[str, Any] = {"llm.gateway": url}
+    store = created(tmp_path, **flags)
     assert store.state.identity.options["flags"] == ({"llm.gateway": url} if is_kept else {})
     store.close()
 
@@ -91,6 +103,19 @@ def test_a_session_that_never_began_gives_its_id_back(tmp_path: Path) -> None:
         created(tmp_path)
     store = open_store(launched(tmp_path), SESSION)
     assert store.state.task is not None
+    store.close()
+
+
+def test_a_session_is_on_record_with_its_first_task(tmp_path: Path) -> None:
+    task = NewTask("t1", "Use sk-hunter-2222222.", 7, TaskOptions(allow_network=False))
+    record = record_of_task(task, session_id=SESSION, scrubber=Scrubber(["sk-hunter-2222222"]), count=estimate)
+    created(tmp_path, first=record).close()
+    store = open_store(launched(tmp_path), SESSION)
+    assert store.state.task is not None
+    assert (store.state.task.task_id, store.state.task.max_steps) == ("t1", 7)
+    assert store.state.task.options == TaskOptions(allow_network=False)._asdict()
+    assert [decode(message).role for message in store.state.thread] == ["system", "user"]
+    assert "hunter" not in store.state.task.prompt + decode(store.state.thread[1]).content
     store.close()
 
 

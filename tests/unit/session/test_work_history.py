@@ -11,9 +11,9 @@ import pytest
 from agent_host.errors import GatewayUnavailable
 from agent_host.events.kinds import EventType
 from agent_host.session import work as work_module
+from agent_host.session.new_task import NewTask
 from agent_host.session.work import Work
 from agent_host.states import SessionStatus, session_machine
-from policy.options import AS_THE_BUNDLE_SAYS
 from tests.support.loop import Loop
 from tests.support.loop_parts import Artifacts, calls, says, settled, shell
 
@@ -29,7 +29,7 @@ def begun(loop: Loop, task_id: str = "t") -> Work:
     life = session_machine()
     life.fire("open")
     work = Work(loop.ctx, life, lambda _: None)
-    work.start(task_id, "Do it.", max_steps=5, options=AS_THE_BUNDLE_SAYS)
+    work.start(NewTask(task_id, "Do it.", 5))
     return work
 
 
@@ -111,7 +111,7 @@ async def test_a_paused_task_pauses_the_session(tmp_path: Path) -> None:
     life = session_machine()
     life.fire("open")
     work = Work(loop.ctx, life, lambda _: None)
-    work.start("t", "Do it.", max_steps=5, options=AS_THE_BUNDLE_SAYS)
+    work.start(NewTask("t", "Do it.", 5))
     await work.ended()
     await settled()
     assert life.state is SessionStatus.PAUSED

@@ -11,6 +11,7 @@ from agent_host.errors import (
     NoActiveTask,
 )
 from agent_host.events.kinds import EventType
+from agent_host.session.new_task import NewTask
 from agent_host.session.work import Work
 from agent_host.states import session_machine
 from policy.options import AS_THE_BUNDLE_SAYS, TaskOptions
@@ -34,7 +35,7 @@ def work_on(loop: Loop) -> Work:
 
 
 def start(work: Work, task_id: str = "t", prompt: str = "Do it.", options: TaskOptions = AS_THE_BUNDLE_SAYS) -> None:
-    work.start(task_id, prompt, max_steps=5, options=options)
+    work.start(NewTask(task_id, prompt, 5, options))
 
 
 async def ended(work: Work) -> TaskEnd:
