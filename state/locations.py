@@ -105,6 +105,11 @@ class SessionPaths:
         return os.path.join(self.records, "result.json")
 
     @property
+    def stub(self) -> str:
+        """What stays of the result when the session is pruned, where its id was chosen."""
+        return os.path.join(self.state_dir, "stubs", f"{self.session_id}.json")
+
+    @property
     def artifacts(self) -> str:
         """Artifacts of the embedded Workspace Service."""
         return os.path.join(self.records, "artifacts")

@@ -4,6 +4,7 @@ A session goes in this order, each step under the session's lock, so that a proc
 session that is whole, one that has ended, or remains that the next run of `Shelf.clear` takes away whatever the limits
 are:
 
+    0. a stub of its result, where its id was chosen (`state.launch_keys`)
     1. snapshot   renamed to `{id}.json.being-pruned`: its journal alone is condemned from here on
     2. journal, then the renamed snapshot: the session has ended from here on
     3. quarantined and temporary files
@@ -22,7 +23,7 @@ import errno
 import os
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
@@ -31,6 +32,7 @@ from state.disk import LOCAL_DISK
 from state.errors import Damaged, InvalidSessionId, NoSuchSession, SessionLocked, UnknownVersion, Untrusted, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.folder import BY_DESCRIPTOR, Folder, is_directory, is_link
+from state.launch_keys import leave_stub
 from state.locations import SessionPaths, checked_session_id
 from state.lock import SessionLock, holder
 from state.retention import Standing, Stored
@@ -116,7 +118,10 @@ class Shelf:
         with self._locked(session_id) as held:
             if not held or self._look(session_id, self._parts(session_id), held=True) != row:
                 return False
-            own = temporary.session_directory(self._state_dir, session_id, os.environ, self._recorded(session_id))
+            options = self._recorded(session_id)
+            recorded = None if options is None else options.get("temporary")
+            own = temporary.session_directory(self._state_dir, session_id, os.environ, recorded)
+            leave_stub(self._state_dir, session_id, options)
             self._remove_checkpoint(session_id)
             if self._folder(session_id) is not None:
                 self._sessions.remove(session_id + _SUFFIX)
@@ -125,10 +130,10 @@ class Shelf:
             temporary.remove(own)
         return True
 
-    def _recorded(self, session_id: str) -> str | None:
-        """The temporary directory that the checkpoint names, where one can be read."""
+    def _recorded(self, session_id: str) -> dict[str, Any] | None:
+        """The options that the checkpoint holds, where one can be read."""
         try:
-            return FileCheckpointStore(self._state_dir).load(session_id).identity.options.get("temporary")
+            return FileCheckpointStore(self._state_dir).load(session_id).identity.options
         except (NoSuchSession, Damaged, *_NOT_OURS):
             return None
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_host.app.assembly import (
     Gateway,
@@ -31,6 +31,7 @@ from agent_host.services.session import say_goodbye
 from agent_host.session.approval_reports import ApprovalReports
 from agent_host.session.handshake import load_bundle, policy_source, unknown_approvals
 from agent_host.session.host import Opened
+from agent_host.session.launched import launch_record
 from agent_host.session.lifecycle import Session
 from agent_host.session.new_task import record_of_task
 from agent_host.session.opening import (
@@ -43,7 +44,7 @@ from agent_host.session.opening import (
     temporary_of,
 )
 from agent_host.version import __version__
-from state import temporary
+from state import launch_keys, temporary
 from state.errors import WriteFailed
 from state.locations import SessionPaths, checked_session_id
 from state.temporary import session_directory
@@ -101,11 +102,13 @@ class SessionOpener:
         launch = self._launches.new(new.local_paths[0] if new.local_paths else None)
         async with AsyncExitStack() as resources:
             backends = await self._open_backends(launch, resources)
-            if backends.has_session_service and launch.session_id is not None:
-                raise UsageError("a session id cannot be chosen: the service of SESSION_SERVICE_URL gives ids")
-            if launch.session_id is not None:
+            key = launch.session_id
+            if key is not None:
                 with state_errors_translated():
-                    checked_session_id(launch.session_id)
+                    checked_session_id(key)
+                    if backends.has_session_service:
+                        resources.callback(launch_keys.hold(launch.state_dir, key).release, remove=False)
+                        _refuse_used_key(launch.state_dir, key)
             grant = await backends.sessions().create(_introduced(new, launch))
             _refuse_incompatible(grant)
             async with _given_back(backends.sessions(), grant.session_id):
@@ -120,6 +123,9 @@ class SessionOpener:
                 parts = Parts.of(launch, place, bundle)
                 url = await resources.enter_async_context(_gateway(launch))
                 secrets = self._secrets(launch, bundle, url)
+                if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
+                    with state_errors_translated():
+                        launch_keys.remember(launch.state_dir, key, grant.session_id)
                 beginning = _beginning(launch, parts, grant, secrets, task)
                 with contextlib.ExitStack() as begun:
                     store = create_store(launch, beginning, grant, new)
@@ -242,16 +248,25 @@ class SessionOpener:
         )
 
 
+def _refuse_used_key(state_dir: str, key: str) -> None:
+    """Raises UsageError where a session was begun under `key`, StateError where that cannot be told."""
+    paths = SessionPaths(state_dir, launch_keys.session_of(state_dir, key))
+    if any(os.path.lexists(path) for path in (paths.snapshot, paths.journal, paths.result)):
+        raise UsageError(f"a session was begun under {key} already: --or-resume goes on with it, or choose another id")
+
+
 def _beginning(launch: Launch, parts: Parts, grant: SessionGrant, secrets: Secrets, task: NewTask | None) -> Beginning:
     """What the first record of a new session holds."""
     policy = policy_source(launch.settings, grant.policy_bundle)
-    started = {
+    started: dict[str, Any] = {
         "model": parts.model,
         "policy": policy.name,
         "policyHash": policy.digest,
         "toolset": list(launch.settings.names("host.toolset")),
     }
     first = None
+    if task is not None and launch.session_id is not None:
+        started |= launch_record(launch.state_dir, launch.session_id, task.prompt)
     if task is not None:
         first = record_of_task(task, session_id=grant.session_id, scrubber=secrets.scrubber, count=parts.count)
     where, own = parts.place.where, parts.place.temporary

@@ -16,6 +16,8 @@ from agent_host.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agent_host.loop.context import EndStatus
 
 COMPLETED = 0
@@ -23,6 +25,7 @@ FAILED = 1
 USAGE = 2
 PAUSED = 3
 NEEDED_APPROVAL = 4
+HELD = 75
 BY_SIGINT = 130
 BY_SIGTERM = 143
 
@@ -40,9 +43,14 @@ _BY_ERROR: dict[type[AgentHostError], int] = {
     Incompatible: USAGE,
     ServiceUnauthorized: USAGE,
     SessionNotFound: USAGE,
-    SessionHeld: FAILED,
+    SessionHeld: HELD,
     CheckpointWriteFailed: PAUSED,
 }
+
+
+def of_end(status: EndStatus, denied: Sequence[object]) -> int:
+    """The exit code for a task that ended so; `denied` are the calls that needed an approval nobody could give."""
+    return NEEDED_APPROVAL if status == "completed" and denied else BY_STATUS[status]
 
 
 def of_error(error: AgentHostError) -> int:

@@ -23,13 +23,20 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.services.endpoints import TOKEN_VARIABLE
+from agent_host.session.handshake import policy_source
+from agent_host.session.launched import Begun, find_launched, refuse_another
+from agent_host.session.opening import state_errors_translated
+from agent_host.session.reports import end_of
 from config.policies import BUILT_IN
+from state.launch_keys import session_of
+from state.locations import SessionPaths
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
     from agent_host.app.headless import Finished
+    from agent_host.session.launched import Over
     from agent_host.session.lifecycle import Session
     from agent_host.session.opening import Launch
     from state.store import LoadReport
@@ -45,6 +52,14 @@ def run(namespace: argparse.Namespace) -> int:
     """`agent-host run PROMPT`."""
     prompt = _prompt(namespace.prompt)
     launcher = Launcher(namespace)
+    if not namespace.or_resume:
+        return _start(launcher, prompt)
+    if namespace.session_id is None:
+        raise UsageError("--or-resume needs --session-id ID: the id says which session is meant")
+    return _start_or_resume(launcher, namespace.session_id, prompt)
+
+
+def _start(launcher: Launcher, prompt: str) -> int:
     try:
         return _drive(launcher, launcher.new(), prompt, None)
     except ServiceError as error:
@@ -52,12 +67,54 @@ def run(namespace: argparse.Namespace) -> int:
         return exit_codes.of_error(error)
 
 
+def _start_or_resume(launcher: Launcher, key: str, prompt: str) -> int:
+    """Once for each id, however often it is asked for. Another process may begin or end the session between a look and
+    what follows from it, so a refusal is followed by another look."""
+    while True:
+        found = find_launched(launcher.state_dir, key)
+        if found is not None:
+            policy = policy_source(launcher.new().settings)
+            refuse_another(launcher.state_dir, key, found.started, prompt=prompt, policy=policy)
+        try:
+            if found is None:
+                return _start(launcher, prompt)
+            if isinstance(found, Begun):
+                return _go_on(launcher, found.session_id)
+        except (UsageError, SessionNotFound):
+            if type(find_launched(launcher.state_dir, key)) is type(found):
+                raise
+        else:
+            return _repeat(launcher, found)
+
+
+def _repeat(launcher: Launcher, found: Over) -> int:
+    """Show the result of a session that ended, as its run did."""
+    from agent_host.app.headless import Finished
+
+    display = Display(launcher.new().settings.text("host.output"))
+    end = end_of(found.result)
+    records = SessionPaths(launcher.state_dir, found.session_id).records
+    finished = Finished(end, found.result, "", records)
+    display.end(finished, launcher.resume_command(found.session_id))
+    display.close()
+    if end.status == "completed" and display.lost is not None:
+        return exit_codes.FAILED
+    return exit_codes.of_end(end.status, found.result["deniedApprovals"])
+
+
 def resume(namespace: argparse.Namespace) -> int:
     """`agent-host resume [SESSION_ID]`: as the session was started, with what is given now over it."""
     launcher = Launcher(namespace)
-    session_id = namespace.session_id or newest_resumable(launcher.state_dir)
+    if namespace.session_id is not None:
+        with state_errors_translated():
+            return _go_on(launcher, session_of(launcher.state_dir, namespace.session_id))
+    session_id = newest_resumable(launcher.state_dir)
     if session_id is None:
         raise SessionNotFound(f"there is no session to resume under {launcher.state_dir}")
+    return _go_on(launcher, session_id)
+
+
+def _go_on(launcher: Launcher, session_id: str) -> int:
     try:
         launch = launcher.again(session_id)
         return _drive(launcher, launch, None, launcher.max_steps(launch))
@@ -94,11 +151,9 @@ def _drive(launcher: Launcher, launch: Launch, prompt: str | None, max_steps: in
         return exit_codes.BY_SIGTERM if stopped_by == [signal.SIGTERM] else exit_codes.BY_SIGINT
     if finished.end.status == "cancelled" and stopped_by == [signal.SIGTERM]:
         return exit_codes.BY_SIGTERM
-    if finished.end.status == "completed" and finished.result["deniedApprovals"]:
-        return exit_codes.NEEDED_APPROVAL
-    if finished.end.status == "completed" and display.lost is not None:
+    if finished.end.status == "completed" and not finished.result["deniedApprovals"] and display.lost is not None:
         return exit_codes.FAILED
-    return exit_codes.BY_STATUS[finished.end.status]
+    return exit_codes.of_end(finished.end.status, finished.result["deniedApprovals"])
 
 
 async def _run(

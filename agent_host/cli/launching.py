@@ -70,9 +70,12 @@ class Launcher:
         return launch.settings.integer("host.max_steps") if "host.max_steps" in self._flags else None
 
     def resume_command(self, session_id: str) -> str:
-        """What to type to go on with the session; its workspace stands in it where it is not the one on record."""
+        """What to type to go on with the session. Its workspace stands in it where it is not the one on record, and
+        what was approved in advance, which is on no record."""
         options = "" if self.state_dir == default_state_dir() else f" --state-dir {shlex.quote(self.state_dir)}"
         options += "" if self._moved is None else f" --workspace {shlex.quote(self._moved)}"
+        options += "".join(f" --approve {shlex.quote(name)}" for name in self._approvals)
+        options += " --approve-all" if self._approve_all else ""
         return f"agent-host resume {session_id}{options}"
 
     def _launch(

@@ -54,6 +54,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     run = _add(commands, "run", "headless:run", "run one task, headless")
     run.add_argument("prompt", metavar="PROMPT", help="what to do; - reads it from standard input")
     run.add_argument("--session-id", metavar="ID", help="choose the id (default: generated)")
+    run.add_argument(
+        "--or-resume",
+        action="store_true",
+        help="with --session-id: start the session, go on with it, or repeat its result",
+    )
     _session_options(run)
     resume = _add(commands, "resume", "headless:resume", "go on with a crashed or paused session, headless")
     resume.add_argument("session_id", metavar="SESSION_ID", nargs="?", help="default: the newest resumable one")

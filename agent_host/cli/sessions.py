@@ -44,13 +44,20 @@ def sessions(namespace: argparse.Namespace) -> int:
 
 def newest_resumable(state_dir: str) -> str | None:
     """The id of the session that was last at work and is not held by a live process; None when there is none."""
-    free = [summary for summary in _resumable(state_dir) if summary.pid is None]
-    for summary in sorted(free, key=lambda summary: summary.updated_at, reverse=True):
-        if summary.state is None:
+    newest = sorted(_resumable(state_dir), key=lambda summary: summary.updated_at, reverse=True)
+    for summary in newest:
+        if summary.state is None and summary.pid is None:
             notice(f"session {summary.session_id} is passed over: {summary.problem}")
-        elif summary.state.task is not None and not summary.state.awaits_approval:
-            return summary.session_id  # without a task it died before it began
-    return None
+    offered = [summary for summary in newest if _can_go_on(summary)]
+    # What only waits for approvals has nothing to do unless they are given, so it comes last.
+    offered.sort(key=lambda summary: summary.state is not None and summary.state.awaits_approval)
+    return offered[0].session_id if offered else None
+
+
+def _can_go_on(summary: Summary) -> bool:
+    """Whether `agent-host resume` has something to go on with, in one place for the list and for the choice. A session
+    without a task is for a client that has one (`ResumeSession`)."""
+    return summary.pid is None and summary.state is not None and summary.state.task is not None
 
 
 def _rows(state_dir: str) -> Iterator[dict[str, Any]]:
@@ -107,7 +114,7 @@ def _resumable_row(summary: Summary) -> dict[str, Any]:
         updated,
         str(state.identity.options.get("workspace", "")),
         pid=summary.pid,
-        resumable=summary.pid is None,
+        resumable=_can_go_on(summary),
     )
 
 

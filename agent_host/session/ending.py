@@ -132,6 +132,9 @@ class Ending:
             "startedAt": self._began_at,
             "endedAt": now_rfc3339(),
         }
+        started = self._ctx.state.identity.options.get("started")
+        if started:
+            kept["started"] = started
         try:
             os.makedirs(self._paths.records, mode=0o700, exist_ok=True)
             replace_atomically(LOCAL_DISK, self._paths.result, [lenient_json.dumps(kept, option=orjson.OPT_INDENT_2)])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from agent_host.loop.context import TaskEnd
 from agent_host.session.denials import denied_approvals
 from agent_host.states import SessionStatus, TaskPhase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent_host.loop.context import EndStatus, LoopContext, TaskEnd
+    from agent_host.loop.context import EndStatus, LoopContext
     from state.checkpoint import TaskStatus
 
 _END_NAMES: dict[EndStatus, str] = {
@@ -25,6 +26,12 @@ _ON_RECORD: dict[TaskStatus, TaskPhase] = {
     "failed": TaskPhase.FAILED,
     "cancelled": TaskPhase.CANCELLED,
 }
+
+
+def end_of(result: dict[str, Any]) -> TaskEnd:
+    """How the task of a result object ended."""
+    status = next(status for status, name in _END_NAMES.items() if name == result["status"])
+    return TaskEnd(status, result["reason"], result["reason"], result["text"])
 
 
 def session_state(ctx: LoopContext, status: SessionStatus, pending: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _COMMAND = "python -m agent_host.testing.faults"
 RANDOM_SEEDS = range(12)
-RECOVERIES = ((3, 1), (3, 2), (4, 3), (12, 2), (13, 1))
+RECOVERIES = ((2, 1), (2, 2), (3, 3), (11, 2), (12, 1))
 RACES = (Race(3), Race(3, 3), Race(4, 7), Race(3, 12), Race(2, 30))
 
 

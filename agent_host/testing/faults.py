@@ -37,7 +37,7 @@ __all__ = [
     "run_trial",
 ]
 
-_HELD = 1
+_HELD = 75
 _UNUSABLE = 2
 
 

@@ -19,7 +19,7 @@ def trial(tmp_path: Path) -> Trial:
 
 def killed_late(trial: Trial) -> Path:
     """A session killed in its second step; its journal."""
-    ended = trial.finish(trial.run(crash=("--after-record", "9")))
+    ended = trial.finish(trial.run(crash=("--after-record", "8")))
     assert ended.code == -9, ended.err
     return Path(trial.paths.journal)
 

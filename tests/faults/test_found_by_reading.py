@@ -85,7 +85,7 @@ def flipped(path: str, at: int) -> None:
 
 def test_an_answer_that_was_cut_is_sent_once_after_a_crash(host: Host) -> None:
     with gateway(say("It is lo", stop_reason="max_tokens"), say("ng."), say("ng.")) as model:
-        killed_after(host, 2, model)
+        killed_after(host, 1, model)
         assert resumed(host, model).code == 0
         roles = [message["role"] for message in model.bodies[-1]["messages"]]
     assert roles == ["user", "assistant", "user"]
@@ -122,7 +122,7 @@ def test_what_is_sent_after_a_crash_is_what_would_have_been_sent(host: Host) -> 
 
     undisturbed = bodies("undisturbed")
     assert "truncated" in str(undisturbed[9])
-    for record in ("29", "30", "31"):
+    for record in ("28", "29", "30"):
         assert bodies(f"killed-{record}", "--after-record", record) == undisturbed
 
 
@@ -171,7 +171,7 @@ def test_a_file_that_is_as_it_was_at_both_ends_of_a_step_tells_nothing(host: Hos
     path = host.workspace / "draft"
     calls = (call("WriteFile", path=str(path), content="x"), call("DeleteFile", path=str(path)))
     with gateway(use(*calls), say("Done.")) as model:
-        killed_after(host, 2, model)
+        killed_after(host, 1, model)
         if done:
             path.write_text("x")
             path.unlink()
@@ -212,7 +212,7 @@ def test_a_call_whose_start_was_refused_by_the_disk_has_not_started(tmp_path: Pa
 def test_deleting_what_was_never_there_ends_as_without_a_crash(host: Host) -> None:
     gone = call("DeleteFile", path=str(host.workspace / "gone"))
     with gateway(use(gone), say("Done.")) as model:
-        killed_after(host, 3, model)
+        killed_after(host, 2, model)
         outcome = resumed(host, model)
     assert [entry["status"] for entry in outcome.result["toolCalls"]] == ["failed"]
 
@@ -221,7 +221,7 @@ def test_writing_what_is_there_already_ends_as_without_a_crash(host: Host) -> No
     (host.workspace / "same").write_text("x")
     same = call("WriteFile", path=str(host.workspace / "same"), content="x")
     with gateway(use(same), say("Done.")) as model:
-        killed_after(host, 3, model)
+        killed_after(host, 2, model)
         outcome = resumed(host, model)
         (answer,) = model.results()
     assert [entry["status"] for entry in outcome.result["toolCalls"]] == ["succeeded"]
@@ -329,7 +329,7 @@ def test_deep_arguments_of_a_denied_call_survive_a_crash(host: Host) -> None:
     path = host.policy(grants=ASKS, approvalRules=RULES)
     with gateway(use(shell("true", more=nested(246))), say("Done.")) as model:
         arguments = ["--gateway", model.url, "--policy", str(path), "--output", "json", "--session-id", SESSION]
-        crash = ["--after-record", "4"]
+        crash = ["--after-record", "3"]
         assert host.start(*crash, "run", "Do it.", *arguments, program=CRASH).finish().code == KILLED
         outcome = resumed(host, model)
     assert "internal error" not in outcome.stderr
@@ -359,11 +359,11 @@ def test_tokens_past_counting_end_no_session(host: Host) -> None:
 
 
 def test_what_is_offered_for_resume_can_be_resumed(host: Host) -> None:
-    """A session is not compacted in its first 256 KiB, so damage to its first record leaves nothing of its task."""
+    """A session is not compacted in its first 256 KiB, so damage to its first record leaves its task alone."""
     with gateway(use(shell("echo ran >> effects")), say("Done.")) as model:
-        killed_after(host, 5, model)
+        killed_after(host, 4, model)
         journal = paths_in(host.state).journal
-        flipped(journal, LocalDisk().read(journal).index(b"task_started"))
+        flipped(journal, LocalDisk().read(journal).index(b'"turn"'))
         first, second = resumed(host, model), resumed(host, model)
     assert "can be resumed" not in first.stderr or "no task" not in second.stderr
 
@@ -371,9 +371,9 @@ def test_what_is_offered_for_resume_can_be_resumed(host: Host) -> None:
 def test_a_new_run_after_damage_tells_the_model_of_it(host: Host) -> None:
     """The id is free again, silently, and the effects of the first run are still there."""
     with gateway(use(shell("echo ran >> effects")), say("Done."), say("Done.")) as model:
-        killed_after(host, 5, model)
+        killed_after(host, 4, model)
         journal = paths_in(host.state).journal
-        flipped(journal, LocalDisk().read(journal).index(b"task_started"))
+        flipped(journal, LocalDisk().read(journal).index(b'"turn"'))
         resumed(host, model)
         again = host.task(model.url, "--session-id", SESSION)
         sent = str(model.bodies[-1]["messages"])

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from agent_host.testing.fault_command import Job, Verdict
 
 # Of an undisturbed session; test_there_is_no_record_after_the_last_one_that_is_tried holds it to that.
-RECORDS = 35
-CUT_ANSWER_RECORDS = 12
+RECORDS = 34
+CUT_ANSWER_RECORDS = 11
 
 
 def test_undisturbed(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_killed_again_while_it_recovers(job: Job, verdict: Verdict) -> None:
     passes(job, verdict)
 
 
-@trials([KillAfterRecord(2), KillAfterRecord(9), KillDuringRecovery(4, 3)], scenario="step-limit")
+@trials([KillAfterRecord(1), KillAfterRecord(8), KillDuringRecovery(4, 3)], scenario="step-limit")
 def test_the_step_limit_is_kept(job: Job, verdict: Verdict) -> None:
     passes(job, verdict)
 

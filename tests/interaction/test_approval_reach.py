@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RULES = [{"approvalRuleId": "ask", "title": "Act", "description": "Does something."}]
 NEEDS = {"requiresApproval": True, "approvalRuleId": "ask"}
 ASKS = {"File.Write": NEEDS, "Shell.Exec": NEEDS, "Workspace.Upload": NEEDS}
-GRANTED_AND_DONE, ANSWERED = 7, 3
+GRANTED_AND_DONE, ANSWERED = 6, 2
 
 
 def ask(host: Host, **changes: Any) -> None:

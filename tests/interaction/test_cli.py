@@ -320,7 +320,7 @@ def test_a_session_that_is_at_work(host: Host) -> None:
         (row,) = json.loads(host.run("sessions", "--output", "json").stdout)
         assert (row["pid"], row["resumable"], row["status"]) == (running.pid, False, "SESSION_RUNNING")
         second = host.resume("s")
-        assert (second.code, second.stdout) == (1, b"")
+        assert (second.code, second.stdout) == (75, b"")
         assert str(running.pid) in second.error
         assert "no session to resume" in host.resume().error
         running.interrupt()

@@ -84,7 +84,7 @@ def writable_for_all(path: Path) -> None:
 @pytest.mark.parametrize("spoil", [as_link, as_directory, as_pipe, writable_for_all])
 def test_something_else_in_a_checkpoints_place(host: Host, spoil: Callable[[Path], None], suffix: str) -> None:
     with gateway(use(EFFECT), say("Done.")) as model:
-        assert killed_after(host, 5, model).code < 0
+        assert killed_after(host, 4, model).code < 0
         spoil(checkpoint(host, suffix))
         assert "UNREADABLE" in host.run("sessions").text
         assert one_line(host.run("resume", "s"))
@@ -134,7 +134,7 @@ def test_a_result_of_another_shape(host: Host) -> None:
 
 def test_a_journal_alone_is_where_the_message_says(host: Host) -> None:
     with gateway(use(EFFECT), say("Done.")) as model:
-        killed_after(host, 5, model)
+        killed_after(host, 4, model)
     checkpoint(host, "json").unlink()
     told = one_line(host.run("resume", "s"))
     assert os.path.exists(told.split("kept as ")[1].split(";")[0]), told
@@ -142,14 +142,14 @@ def test_a_journal_alone_is_where_the_message_says(host: Host) -> None:
 
 def test_a_journal_alone_is_listed(host: Host) -> None:
     with gateway(use(EFFECT), say("Done.")) as model:
-        killed_after(host, 5, model)
+        killed_after(host, 4, model)
     checkpoint(host, "json").unlink()
     assert host.run("sessions").text.startswith("s ")
 
 
 def test_a_promised_resume_goes_on(host: Host) -> None:
     with gateway(use(EFFECT), say("Done.")) as model:
-        killed_after(host, 5, model)
+        killed_after(host, 4, model)
         checkpoint(host, "journal").unlink()
         told = one_line(host.run("resume", "s"))
         again = host.run("resume", "s", "--gateway", model.url)
@@ -158,7 +158,7 @@ def test_a_promised_resume_goes_on(host: Host) -> None:
 
 def test_a_pause_at_the_door_names_the_command(host: Host) -> None:
     with gateway(use(EFFECT), say("Done.")) as model:
-        killed_after(host, 5, model)
+        killed_after(host, 4, model)
     checkpoint(host, "json.tmp").mkdir()
     outcome = host.run("resume", "s")
     assert outcome.code == 3
@@ -167,7 +167,7 @@ def test_a_pause_at_the_door_names_the_command(host: Host) -> None:
 
 def test_a_disk_that_refuses_the_result_is_told(host: Host) -> None:
     with gateway(use(EFFECT), say("Done.")) as model:
-        killed_after(host, 5, model)
+        killed_after(host, 4, model)
         (host.records("s") / "result.json").mkdir()
         outcome = host.resume("s", "--gateway", model.url)
     assert checkpoint(host, "json").exists(), "so it can be resumed, and somebody should know"
@@ -249,7 +249,7 @@ def test_a_moved_workspace_is_no_deletion(host: Host) -> None:
 
 def test_the_answer_is_told_again(host: Host) -> None:
     with gateway(use(EFFECT), say("The answer is 42.")) as model:
-        assert killed_after(host, 6, model).code < 0
+        assert killed_after(host, 5, model).code < 0
         outcome = host.run("resume", "s", "--gateway", model.url)
         assert model.count == 2, "the task had ended"
     assert (outcome.code, outcome.text) == (0, "The answer is 42.\n")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RULES = [{"approvalRuleId": "shell", "title": "Run", "description": "Runs a command."}]
 ASKS = {"Shell.Exec": {"requiresApproval": True, "approvalRuleId": "shell"}}
 CRASH = "agent_host.testing.crash"
-TURN = 2
+TURN = 1
 """The records up to a model's turn with its calls."""
 
 
@@ -69,7 +69,7 @@ def test_the_same_placeholder_before_and_after_a_crash(host: Host) -> None:
     (host.workspace / "a.env").write_text(f"A_TOKEN={IN_FILE}\n")
     read = call("ReadFile", path=str(host.workspace / "a.env"))
     with gateway(use(read), use(read), say("Done.")) as model:
-        started(host, model, kill_after=6)
+        started(host, model, kill_after=5)
         assert gone_on(host, model).code == 0
         texts = [block["content"] for body in model.bodies[1:] for block in blocks(body, "tool_result")]
     found = {re.search(PLACEHOLDER, json.dumps(text))[0] for text in texts}  # type: ignore[index]  # fails with the test
@@ -166,7 +166,7 @@ def test_the_rules_of_a_later_policy_hold_for_all_that_is_sent_from_then_on(host
     (host.workspace / "staff.txt").write_text("Jo Miller\n")
     host.policy()
     with gateway(use(call("ReadFile", path=str(host.workspace / "staff.txt"))), say("Done.")) as model:
-        started(host, model, kill_after=4, prompt="Ask Jo Miller.")
+        started(host, model, kill_after=3, prompt="Ask Jo Miller.")
         host.policy(redactionRules=[{"redactionRuleId": "staff", "pattern": "Jo Mil+er", "replacement": "<staff>"}])
         before = len(model.bodies)
         outcome = gone_on(host, model)

@@ -230,7 +230,7 @@ def test_a_kill_after_any_record_loses_and_doubles_nothing_at_the_services(host:
                 break
             assert ended.code == -9
             assert host.checkpoints()
-            outcome = resume(host, env, "--gateway", served.url)
+            outcome = resume(host, env, "--gateway", served.url, "--approve", "ask")
         (session,) = services.sessions.values()
         if session.cursors:
             assert outcome.code == 0, (killed, outcome.stderr)

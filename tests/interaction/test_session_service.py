@@ -154,13 +154,17 @@ async def test_hostile_ids(host: Host, change: dict[str, str]) -> None:
     assert nothing_kept(host)
 
 
-def test_an_id_cannot_be_wished_for(host: Host) -> None:
+def test_a_chosen_id_stands_for_that_of_the_service(host: Host) -> None:
     services = MockServices()
-    with services.in_thread():
-        outcome = run(host, NOWHERE, services_at(services.url), "--session-id", "mine")
-    assert outcome.code == 2
-    assert "SESSION_SERVICE_URL" in outcome.error
-    assert not services.requests
+    with services.in_thread(), gateway({"status": 500}, say("Done.")) as served:
+        env = services_at(services.url, "SESSION")
+        first = run(host, NOWHERE, env, "--session-id", "mine")
+        assert (first.code, first.result["sessionId"] in services.sessions) == (3, True)
+        second = run(host, served.url, env, "--session-id", "mine")
+        assert second.code == 2
+        assert "begun under mine already" in second.error
+        resumed = resume(host, env, "mine", "--gateway", served.url)
+    assert (resumed.code, resumed.result["sessionId"]) == (0, first.result["sessionId"])
 
 
 # --- a session goes on, or not ----------------------------------------------------------------------------------------
