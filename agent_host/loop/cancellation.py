@@ -7,7 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterable
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class Cancellation:
         self.requested = False
         self.resumable = False
         self._waiting: set[asyncio.Task[Any]] = set()
-        self._tools: set[asyncio.Task[Any]] = set()
+        self._tools: dict[asyncio.Task[Any], asyncio.Future[Any]] = {}
         self._cut_short: set[asyncio.Task[Any]] = set()
         self._forced = False
         self._timer: asyncio.TimerHandle | None = None
@@ -52,6 +52,14 @@ class Cancellation:
         if self._timer is None and not self._forced:
             self._timer = asyncio.get_running_loop().call_later(grace_s, self._end_tools)
 
+    def abandon(self) -> None:
+        """After `force`, for tools that take too long to end: they are killed without further grace, and nobody waits
+        for that. What they had done is on record as not known."""
+        for task, waiting in list(self._tools.items()):
+            self._cut_short.add(task)
+            task.cancel()
+            waiting.cancel()
+
     def over(self) -> None:
         """The task that was to stop has stopped; the next one starts uncancelled."""
         if self._timer is not None:
@@ -63,7 +71,7 @@ class Cancellation:
         self._forced = True
         self._cut(self._tools)
 
-    def _cut(self, tasks: set[asyncio.Task[Any]]) -> None:
+    def _cut(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
         for task in tasks:
             self._cut_short.add(task)
             task.cancel()
@@ -78,30 +86,49 @@ class Cancellation:
         if self.requested:
             work.close()
             raise TaskCancelled
-        return await self._watched(work, self._waiting, TaskCancelled)
-
-    async def unless_forced(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, a running tool, which only force ends. Raises ToolStopped."""
-        if self._forced:
-            work.close()
-            raise ToolStopped
-        return await self._watched(work, self._tools, ToolStopped)
-
-    async def _watched(
-        self, work: Coroutine[Any, Any, T], among: set[asyncio.Task[Any]], stopped: type[Exception]
-    ) -> T:
         task = asyncio.ensure_future(work)
-        among.add(task)
+        self._waiting.add(task)
         try:
             return await task
         except asyncio.CancelledError:
             # Ours to translate only when nobody cancelled the whole task as well.
             if task in self._cut_short and not _being_cancelled():
-                raise stopped from None
+                raise TaskCancelled from None
             raise
         finally:
-            among.discard(task)
+            self._waiting.discard(task)
             self._cut_short.discard(task)
+
+    async def unless_forced(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, a running tool, which only force ends. Raises ToolStopped, with `abandon` before the
+        tool has ended; whoever runs tools ends it then (`ToolRouter.aclose`)."""
+        if self._forced:
+            work.close()
+            raise ToolStopped
+        task = asyncio.ensure_future(work)
+        waiting = asyncio.shield(task)
+        self._tools[task] = waiting
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            if _being_cancelled():
+                await _end(task)
+            elif task in self._cut_short:
+                raise ToolStopped from None
+            raise
+        finally:
+            del self._tools[task]
+            self._cut_short.discard(task)
+
+
+async def _end(task: asyncio.Task[Any]) -> None:
+    """Cancel `task` and wait for its end; each further cancellation of the one who waits goes on to it."""
+    task.cancel()
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            task.cancel()
 
 
 def _being_cancelled() -> bool:

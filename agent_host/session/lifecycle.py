@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from state.locations import SessionPaths
     from state.store import LoadReport
 
-# Shutdown within the desktop's patience of ten seconds (AH 3.4): for the step, then for tools that are ended by force.
+# Shutdown within the desktop's patience of ten seconds (AH 3.4): for the step, then for tools that are ended by force,
+# then for the record of those that did not end.
 _STEP_PATIENCE_S = 4.0
 _FORCE_PATIENCE_S = 2.0
+_RECORD_PATIENCE_S = 1.0
 _FORCE_GRACE_S = 2.0
 
 
@@ -266,8 +268,7 @@ class Session:
         if task is not None and task.status == "running" and not self._is_broken:
             trigger = "cancel"
             self._work.cancel(task.task_id, force=False, grace_s=0)
-        await self._stopped()
-        if self._is_broken:
+        if not await self._stopped() or self._is_broken:
             await self.ending.to_be_resumed()
         else:
             await self.ending.for_good(trigger, self._work.end_on_record(), reason)
@@ -278,10 +279,11 @@ class Session:
         if self._over:  # somebody was faster
             return
         self._over = True
+        stopped = True
         if self._work.busy:
             self._work.stop(resumable=False)
-            await self._stopped()
-        if self._is_broken:
+            stopped = await self._stopped()
+        if not stopped or self._is_broken:
             await self.ending.to_be_resumed()
         else:
             await self.ending.expired(reason)
@@ -308,13 +310,21 @@ class Session:
         else:
             await self.ending.for_good("complete", end, None)
 
-    async def _stopped(self) -> None:
-        """Wait for the task that was asked to stop: for its step, then for tools that are ended by force."""
-        if not await self._work.idle(_STEP_PATIENCE_S):
-            self._ctx.cancellation.force(grace_s=0)
-            self._work.hurry(_FORCE_PATIENCE_S / 2)
-            if not await self._work.idle(_FORCE_PATIENCE_S):
-                await self._work.give_up()
+    async def _stopped(self) -> bool:
+        """Wait for the task that was asked to stop: for its step, then for tools that are ended by force. A tool that
+        does not end is not waited for, but its result and the end of the task are on record. False where they are not:
+        then the session stays to be resumed."""
+        if await self._work.idle(_STEP_PATIENCE_S):
+            return True
+        self._ctx.cancellation.force(grace_s=0)
+        self._work.hurry(_FORCE_PATIENCE_S / 2)
+        if await self._work.idle(_FORCE_PATIENCE_S):
+            return True
+        self._ctx.cancellation.abandon()
+        if await self._work.idle(_RECORD_PATIENCE_S):
+            return True
+        await self._work.give_up()
+        return False
 
     @property
     def _is_broken(self) -> bool:

@@ -24,6 +24,7 @@ RULES = [{"approvalRuleId": "ask", "title": "Act", "description": "Does somethin
 ASKS = {"Shell.Exec": {"requiresApproval": True, "approvalRuleId": "ask"}}
 EFFECT = shell("echo ran >> effects")
 ENDLESS = shell("sleep 600 & echo $! > grandchild; echo $$ > child; wait", timeout=600)
+STUBBORN = shell("trap '' TERM; echo $$ > child; while :; do sleep 0.05; done", timeout=600)
 HELD = shell("touch waits; while [ ! -e go ]; do sleep 0.02; done; echo ran >> effects")
 HANG = {"hang": True, "times": 1}
 
@@ -309,6 +310,26 @@ def test_shutdown_in_the_middle_of_a_tool_that_does_not_end(servers: Servers) ->
         gone(pids)
     assert client.kinds[-1] == "session_cancelled"
     assert "task_cancelled" in client.kinds
+    assert host.checkpoints() == []
+    assert "TOOL_INTERRUPTED" in json.dumps(host.history(client.session_id))
+
+
+@pytest.mark.slow
+def test_shutdown_records_a_tool_that_does_not_obey(servers: Servers) -> None:
+    """The command ignores SIGTERM, and is killed long after the host has stopped waiting for it."""
+    host = servers.host
+    with gateway(use(STUBBORN)) as model:
+        serve, client = servers.session(model.url)
+        client.task()
+        pids = [number_in(host, "child")]
+        client.call("Shutdown", reason="enough")
+        serve.ended_well(within_s=15)
+        gone(pids)
+    ends = [event for event in client.events if event["eventType"] in ("tool_completed", "task_cancelled")]
+    assert [event["eventType"] for event in ends] == ["tool_completed", "task_cancelled"]
+    assert "TOOL_INTERRUPTED" in json.dumps(ends[0])
+    kept = [event["eventType"] for event in host.event_log(client.session_id)]
+    assert kept.index("tool_completed") < kept.index("task_cancelled") < kept.index("session_cancelled")
     assert host.checkpoints() == []
     assert "TOOL_INTERRUPTED" in json.dumps(host.history(client.session_id))
 
