@@ -97,24 +97,18 @@ def _escaped(text: str, *, ascii_only: bool) -> str:
     return json.dumps(text, ensure_ascii=ascii_only)[1:-1]
 
 
-def take_from_environment(variable: str) -> str | None:
-    """The value of `variable`, which is gone from the environment afterwards; None when it is not set or empty."""
-    value = os.environ.get(variable)
-    if not value:
-        return None
-    _overwrite(variable, len(os.fsencode(value)))
-    del os.environ[variable]
-    return value
-
-
-def _overwrite(variable: str, length: int) -> None:
-    """Blank the value where the kernel shows a process's environment: in the block it was started with."""
-    if sys.platform == "win32":
+def hide_in_process_table(variables: Iterable[str]) -> None:
+    """Blank the values of `variables` where the kernel shows a process's environment: in the block that it was started
+    with. `os.environ` keeps them. To be called before anything puts variables into the environment; nothing on Windows,
+    which shows no such block."""
+    present = [(name, os.environ[name]) for name in variables if os.environ.get(name)]
+    if not present or sys.platform == "win32":
         return
     import ctypes
 
     libc = ctypes.CDLL(None)
     libc.getenv.restype = ctypes.c_void_p
-    address = libc.getenv(os.fsencode(variable))
-    if address:
-        ctypes.memset(address, ord("*"), length)
+    for name, value in present:
+        address = libc.getenv(os.fsencode(name))
+        if address:
+            ctypes.memset(address, ord("*"), len(os.fsencode(value)))

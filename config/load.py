@@ -37,7 +37,7 @@ def load(
     environ = os.environ if environ is None else environ
     values = _read(_DEFAULTS)
     user_file, chosen = _user_file(environ)
-    if chosen or os.path.exists(user_file):
+    if user_file is not None and (chosen or os.path.exists(user_file)):
         values |= _read(user_file)
     for variable, key in ENVIRONMENT.items():
         if environ.get(variable):
@@ -56,24 +56,30 @@ def load(
 def user_files(environ: Mapping[str, str]) -> tuple[str, ...]:
     """What steers this program for its user: the folder of its configuration, and the file that `environ` names."""
     path, chosen = _user_file(environ)
-    return (_user_folder(), path) if chosen else (_user_folder(),)
+    folder = _user_folder()
+    named = () if path is None or not chosen else (path,)
+    return named if folder is None else (folder, *named)
 
 
-def _user_file(environ: Mapping[str, str]) -> tuple[str, bool]:
-    """(path, whether it was named on purpose)."""
+def _user_file(environ: Mapping[str, str]) -> tuple[str | None, bool]:
+    """(path, whether it was named on purpose); None for a user without a home directory."""
     chosen = environ.get(_USER_FILE_VARIABLE)
     if chosen:
         return os.path.abspath(os.path.expanduser(chosen)), True
-    return os.path.join(_user_folder(), "config.toml"), False
+    folder = _user_folder()
+    return None if folder is None else os.path.join(folder, "config.toml"), False
 
 
-def _user_folder() -> str:
+def _user_folder() -> str | None:
+    """The folder of the user's configuration; None where there is no home directory."""
     if _LINUX:  # as platformdirs says it; its import is a fortieth of a start
         chosen = os.environ.get("XDG_CONFIG_HOME", "")
-        return os.path.join(chosen if chosen.strip() else os.path.expanduser("~/.config"), "agent-host")
-    import platformdirs
+        folder = os.path.join(chosen if chosen.strip() else os.path.expanduser("~/.config"), "agent-host")
+    else:
+        import platformdirs
 
-    return platformdirs.user_config_dir("agent-host", appauthor=False)
+        folder = platformdirs.user_config_dir("agent-host", appauthor=False)
+    return None if folder.startswith("~") else folder
 
 
 def _read(path: str) -> dict[str, TomlValue]:

@@ -49,6 +49,7 @@ SETTINGS: dict[str, Setting] = {
     "host.max_stored_bytes": Setting(int, _SMALLER, low=0),
     "host.max_run_log_bytes": Setting(int, low=65_536),
     "host.output": Setting(str, choices=("text", "json", "jsonl")),
+    "serve.begin_timeout_s": Setting(float, low=0, high=86_400),
     "llm.gateway": Setting(str),
     "llm.dialect": Setting(str, choices=("anthropic",)),
     "llm.model": Setting(str),

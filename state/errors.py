@@ -13,6 +13,10 @@ class StateError(Exception):
     """Base: something about the kept state of a session."""
 
 
+class NoHomeDirectory(StateError):
+    """A path begins with `~`, and neither HOME nor the password file names a home directory."""
+
+
 class InvalidSessionId(StateError):
     """The id is not `[A-Za-z0-9_-]{1,128}`; it was refused before it touched a path."""
 

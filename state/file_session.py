@@ -230,8 +230,15 @@ class FileSession:
     def _check_lock(self) -> None:
         with as_write_failure("looking at the session's lock"):
             held = self._lock.still_held()
-        if not held:
-            raise WriteFailed("the session's lock was removed or replaced: another process may have the session")
+        if held:
+            return
+        paths = self._place.paths
+        if self._place.disk.status(paths.checkpoints) is None:
+            raise WriteFailed(
+                f"the state directory {paths.state_dir} was removed or moved: put back as it was, the session can be "
+                "resumed; without it the task has to be started again, and what it did to the workspace is there"
+            )
+        raise WriteFailed("the session's lock was removed or replaced: another process may have the session")
 
     def _renew(self) -> None:
         """A new snapshot, and behind it a new journal. A crash between the two is harmless: records up to the number

@@ -9,7 +9,7 @@ import re
 import sys
 from dataclasses import dataclass
 
-from state.errors import InvalidSessionId
+from state.errors import InvalidSessionId, NoHomeDirectory
 
 _LINUX = bool(sys.platform == "linux")
 APP_NAME = "agent-host"
@@ -21,21 +21,33 @@ _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 def default_state_dir() -> str:
-    """`$AGENT_HOST_STATE_DIR`, else the platform's user data directory."""
+    """`$AGENT_HOST_STATE_DIR`, else the platform's user data directory. Raises NoHomeDirectory where that needs a home
+    and there is none."""
     chosen = os.environ.get(STATE_DIR_VARIABLE)
     if chosen:
-        return os.path.abspath(os.path.expanduser(chosen))
+        return os.path.abspath(with_home(chosen))
     if _LINUX:  # as platformdirs says it; its import is a fortieth of a start
         return os.path.join(_xdg("XDG_DATA_HOME", "~/.local/share"), APP_NAME)
     import platformdirs
 
-    return platformdirs.user_data_dir(APP_NAME, appauthor=False)
+    return with_home(platformdirs.user_data_dir(APP_NAME, appauthor=False))
+
+
+def with_home(path: str) -> str:
+    """`path` with the home directory in place of a `~` in front. Raises NoHomeDirectory where nobody says which one
+    that is: without a check the directory would be one of the name `~`."""
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~") and not os.path.isabs(expanded):
+        raise NoHomeDirectory(
+            f"{path}: there is no home directory: set HOME, or {STATE_DIR_VARIABLE} to an absolute path for the state"
+        )
+    return expanded
 
 
 def _xdg(variable: str, default: str) -> str:
     """A base directory of the XDG specification."""
     chosen = os.environ.get(variable, "")
-    return chosen if chosen.strip() else os.path.expanduser(default)
+    return chosen if chosen.strip() else with_home(default)
 
 
 def checked_session_id(session_id: str) -> str:

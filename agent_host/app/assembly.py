@@ -20,7 +20,7 @@ from agent_host.loop.secrets import clean_message
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import Surroundings
 from agent_host.routing.host_tools import HostTools
-from agent_host.scrub import Scrubber, take_from_environment
+from agent_host.scrub import Scrubber, hide_in_process_table
 from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from agent_host.states import task_machine
 from agent_host.thread.messages import decode
@@ -108,9 +108,17 @@ class Tokens(NamedTuple):
     services: str | None
 
     @classmethod
+    def read(cls) -> Tokens:
+        """From the environment, which stays as it is: it is the embedding program's."""
+        return cls(*(os.environ.get(name) or None for name in (TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE)))
+
+    @classmethod
     def taken(cls) -> Tokens:
-        """Out of the environment, where they are no more afterwards."""
-        return cls(take_from_environment(TOKEN_VARIABLE), take_from_environment(SERVICES_TOKEN_VARIABLE))
+        """Out of the environment of a process of our own, where they are no more afterwards. The values of all that
+        commands are not given are blanked where a command could read them in the process table; this process keeps
+        what it may need itself."""
+        hide_in_process_table(name for name in os.environ if name in _SECRET_VARIABLES or looks_secret(name))
+        return cls(*(os.environ.pop(name, None) or None for name in (TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE)))
 
 
 class Secrets(NamedTuple):

@@ -19,6 +19,7 @@ from policy.options import AS_THE_BUNDLE_SAYS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from agent_host.app.assembly import Tokens
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Sink
     from agent_host.loop.context import TaskEnd
@@ -63,16 +64,18 @@ async def run_headless(
     gate: ApprovalGate | None = None,
     environment: str = "desktop",
     options: TaskOptions = AS_THE_BUNDLE_SAYS,
+    tokens: Tokens | None = None,
 ) -> Finished:
     """One task: `prompt` starts a session, None resumes the one of the launch. `gate` answers what needs an approval;
     without one nobody is there, and what was approved in advance is all that is. `options` narrow a task that starts.
+    `tokens` are the environment's, by default read there.
 
     `on_end` tells the result while the checkpoint is still there: a process that dies in between leaves a session
     whose resume tells it again. Raises AgentHostError for what keeps the session from starting; everything later is in
     the result.
     """
     unattended = UnattendedGate(launch.approvals, approve_all=launch.approve_all)
-    opener = SessionOpener(OneLaunch(launch), gate=lambda _: gate or unattended, watch=lambda _: sinks)
+    opener = SessionOpener(OneLaunch(launch), gate=lambda _: gate or unattended, watch=lambda _: sinks, tokens=tokens)
     if prompt is None:
         if launch.session_id is None:
             raise UsageError("a resume needs the id of its session")

@@ -80,7 +80,7 @@ class Launches(Protocol):
 
 class SessionOpener:
     """Makes the process's session. `gate` gives who answers approvals; `watch` who watches, by the first event's
-    number."""
+    number; `tokens` are those of the environment, by default read there."""
 
     def __init__(
         self,
@@ -88,11 +88,12 @@ class SessionOpener:
         *,
         gate: Callable[[Launch], ApprovalGate],
         watch: Callable[[int], Sequence[Sink]],
+        tokens: Tokens | None = None,
     ) -> None:
         self._launches = launches
         self._gate = gate
         self._watch = watch
-        self._tokens = Tokens.taken()
+        self._tokens = Tokens.read() if tokens is None else tokens
         self._backends: Backends | None = None
         self._launch: Launch | None = None
 

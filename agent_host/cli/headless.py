@@ -165,6 +165,7 @@ async def _run(
     stopped_by: list[int],
 ) -> Finished | None:
     """None when a second signal ended it by force; the session is then as after a crash."""
+    from agent_host.app.assembly import Tokens
     from agent_host.app.headless import run_headless
 
     main_task = asyncio.current_task()
@@ -198,6 +199,7 @@ async def _run(
             prompt,
             max_steps=max_steps,
             sinks=display.sinks,
+            tokens=Tokens.taken(),
             on_open=on_open,
             on_end=lambda finished: display.end(finished, _how_to_resume(launcher, launch, finished)),
         )

@@ -7,16 +7,17 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.request import REPLAY_PREFIX
-from agent_host.cli.shared import SETTING_OPTIONS, anchored, given_settings, state_dir_of
+from agent_host.cli.shared import SETTING_OPTIONS, anchored, given_settings, is_default_state_dir, state_dir_of
 from agent_host.cli.streams import notice
 from agent_host.errors import UsageError
 from agent_host.session.opening import Launch, recorded_options
 from config.load import ConfigError, load
-from state.locations import default_state_dir
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
+
+    from config.settings import Settings
 
 _MOCK_PREFIX = "mock:"
 
@@ -65,6 +66,13 @@ class Launcher:
         self._moved = None if launch.workspace == options["workspace"] else launch.workspace
         return launch
 
+    def own_settings(self) -> Settings:
+        """The settings of the process itself, whichever workspace its session will have. Raises UsageError."""
+        try:
+            return load(self._flags, workspace=None)
+        except ConfigError as error:
+            raise UsageError(str(error)) from error
+
     def max_steps(self, launch: Launch) -> int | None:
         """The limit of steps where the command line gave one, as the workspace may have tightened it."""
         return launch.settings.integer("host.max_steps") if "host.max_steps" in self._flags else None
@@ -72,7 +80,7 @@ class Launcher:
     def resume_command(self, session_id: str) -> str:
         """What to type to go on with the session. Its workspace stands in it where it is not the one on record, and
         what was approved in advance, which is on no record."""
-        options = "" if self.state_dir == default_state_dir() else f" --state-dir {shlex.quote(self.state_dir)}"
+        options = "" if is_default_state_dir(self.state_dir) else f" --state-dir {shlex.quote(self.state_dir)}"
         options += "" if self._moved is None else f" --workspace {shlex.quote(self._moved)}"
         options += "".join(f" --approve {shlex.quote(name)}" for name in self._approvals)
         options += " --approve-all" if self._approve_all else ""

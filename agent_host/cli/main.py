@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 DEBUG_VARIABLE = "AGENT_HOST_DEBUG"
 _INTERRUPTED = 130
+_ENDED = 143
 _INTERNAL = 1
 
 
@@ -33,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # An exception in the middle of an extension module's initialisation can crash the interpreter, and nothing that is
     # on disk needs an orderly end. A command that runs for longer puts its own handler in place.
     signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: os._exit(_ENDED))
     # What is imported lives as long as the process: collecting among it is a tenth of the start for nothing. The
     # commands that stay for longer switch the collector on again once they are set up.
     gc.disable()

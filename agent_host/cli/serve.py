@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from agent_host.app.assembly import Tokens
 from agent_host.app.opener import SessionOpener
 from agent_host.approval.desk import ApprovalDesk
 from agent_host.approval.gate import InAdvance
@@ -38,18 +39,19 @@ def serve(namespace: argparse.Namespace) -> int:
     launcher = Launcher(namespace)
     if namespace.reconnect_s and namespace.socket is None:
         raise UsageError("--reconnect-s is for --socket: nobody can come back to standard input")
-    return asyncio.run(_serve(launcher, namespace.socket, namespace.reconnect_s))
+    begin_s = launcher.own_settings().number("serve.begin_timeout_s")
+    return asyncio.run(_serve(launcher, namespace.socket, namespace.reconnect_s, begin_s))
 
 
-async def _serve(launcher: Launcher, socket: str | None, reconnect_s: float) -> int:
+async def _serve(launcher: Launcher, socket: str | None, reconnect_s: float, begin_s: float) -> int:
     feed = Feed()
 
     def watch(first_id: int) -> Sequence[Sink]:
         feed.begin(first_id)
         return (feed,)
 
-    host = SessionHost(SessionOpener(launcher, gate=_desk, watch=watch))
-    server = Server(host, feed, reconnect_s=None if socket is None else reconnect_s)
+    host = SessionHost(SessionOpener(launcher, gate=_desk, watch=watch, tokens=Tokens.taken()))
+    server = Server(host, feed, reconnect_s=None if socket is None else reconnect_s, begin_s=begin_s)
     main_task = asyncio.current_task()
     told: list[int] = []
 
@@ -79,6 +81,8 @@ async def _serve(launcher: Launcher, socket: str | None, reconnect_s: float) -> 
         if len(told) < 2:
             raise
         return exit_codes.FAILED
+    if server.gave_up:
+        notice(f"no client began a session within {begin_s:g} s (serve.begin_timeout_s)")
     for line in () if host.session is None else host.session.undelivered:
         notice(line)
     if host.failure is not None:

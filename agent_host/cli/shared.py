@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import UsageError
-from state.locations import default_state_dir
+from state.errors import NoHomeDirectory
+from state.locations import default_state_dir, with_home
 
 if TYPE_CHECKING:
     import argparse
@@ -55,9 +56,11 @@ def _destination(option: str) -> str:
 
 def anchored(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
     """`path` made absolute by `resolve`, `~` included. Raises UsageError where that needs a current directory and there
-    is none any more."""
+    is none any more, or a home and there is none."""
     try:
-        return resolve(os.path.expanduser(path))
+        return resolve(with_home(path))
+    except NoHomeDirectory as error:
+        raise UsageError(str(error)) from error
     except OSError as error:
         raise UsageError(
             f"{path!r} is relative to the current directory, which is no longer there ({error.strerror}): "
@@ -68,4 +71,15 @@ def anchored(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
 def state_dir_of(namespace: argparse.Namespace) -> str:
     """The state directory of `--state-dir`, the environment or the platform, absolute."""
     chosen = namespace.state_dir
-    return anchored(chosen) if chosen else default_state_dir()
+    try:
+        return anchored(chosen) if chosen else default_state_dir()
+    except NoHomeDirectory as error:
+        raise UsageError(str(error)) from error
+
+
+def is_default_state_dir(path: str) -> bool:
+    """Whether `path` is the state directory of a command line that names none."""
+    try:
+        return path == default_state_dir()
+    except NoHomeDirectory:
+        return False

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM on the event loop, on every platform."""
+"""SIGINT, SIGTERM and SIGHUP on the event loop, on every platform."""
 
 from __future__ import annotations
 
@@ -11,10 +11,23 @@ if TYPE_CHECKING:
 
 
 def on_signals(stop: Callable[[int], None]) -> None:
-    """Have `stop(number)` called on the running loop for each."""
+    """Have `stop(number)` called on the running loop for each SIGINT and SIGTERM.
+
+    A terminal that is closed counts as SIGTERM, once: the kernel and the shell may both say so, and nobody is
+    impatient. Not where it was to be ignored from the start, as `nohup` has it.
+    """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         try:
             loop.add_signal_handler(number, stop, number)
         except NotImplementedError:  # Windows
             signal.signal(number, lambda received, _: loop.call_soon_threadsafe(stop, received))
+    hang_up = getattr(signal, "SIGHUP", None)  # none on Windows
+    if hang_up is None or signal.getsignal(hang_up) is signal.SIG_IGN:
+        return
+
+    def hung_up() -> None:
+        loop.add_signal_handler(hang_up, lambda: None)
+        stop(signal.SIGTERM)
+
+    loop.add_signal_handler(hang_up, hung_up)

@@ -28,18 +28,22 @@ class Server:
     """One session host and its clients, one at a time.
 
     `reconnect_s` is how long a session waits for another client when its own has gone; None: no other can come.
+    `begin_s` is how long the process waits, without a client, for one that begins a session (0: for ever).
     """
 
-    def __init__(self, host: SessionHost, feed: Feed, *, reconnect_s: float | None) -> None:
+    def __init__(self, host: SessionHost, feed: Feed, *, reconnect_s: float | None, begin_s: float = 0.0) -> None:
         self._host = host
         self._feed = feed
         self._methods = Methods(host, feed).table()
         self._reconnect_s = reconnect_s
+        self._begin_s = begin_s
         self._client: Connection | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting: asyncio.TimerHandle | None = None
         self._left = asyncio.Event()
         self._answers_s = _ANSWERS_S
+        self.gave_up = False
+        """Whether it ends because nobody began a session."""
 
     def accept(self, channel: Channel) -> Receiver | None:
         """Serve the client, unless there is one already; then it is told so, and None is returned."""
@@ -62,6 +66,8 @@ class Server:
 
     async def run(self) -> None:
         """Until the session is over, or nobody is there any more."""
+        if self._reconnect_s is not None and self._client is None:
+            self._wait_for_a_session()
         over = asyncio.ensure_future(self._host.over.wait())
         left = asyncio.ensure_future(self._left.wait())
         try:
@@ -93,13 +99,25 @@ class Server:
         """What a client asked for before it went is done all the same, a Shutdown above all."""
         await _within(client.finish(), _ANSWERS_S)
         await client.close()
-        if self._client is not None or self._host.session is None:
+        if self._client is not None:
+            return
+        if self._host.session is None:
+            self._wait_for_a_session()
             return
         self._host.suspend()  # the session may have come only now
         if self._reconnect_s:
             self._waiting = asyncio.get_running_loop().call_later(self._reconnect_s, self.leave)
         else:
             self.leave()
+
+    def _wait_for_a_session(self) -> None:
+        """Nobody is connected, and there is no session: a process that nobody comes to is not to stay for ever."""
+        if self._begin_s and self._waiting is None:
+            self._waiting = asyncio.get_running_loop().call_later(self._begin_s, self._give_up)
+
+    def _give_up(self) -> None:
+        self.gave_up = True
+        self.leave()
 
     async def _say_goodbye(self) -> None:
         client, self._client = self._client, None

@@ -526,6 +526,21 @@ def test_the_token_is_not_in_the_host_s_own_environment_either(host: Host) -> No
     assert TOKEN not in echoed.text
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+def test_what_commands_are_not_given_is_not_in_the_host_s_own_environment(host: Host) -> None:
+    """Whatever looks like a secret, also where the host's own commands are given it on purpose."""
+    secrets = {"MY_API_KEY": "very-own-1", "DB_PASSWORD": "very-own-2", "GITHUB_TOKEN": "very-own-3"}
+    (host.root / "user.toml").write_text('[tools]\nenv_passthrough = ["GITHUB_TOKEN"]\n')
+    look = shell("cat /proc/$PPID/environ | tr '\\0' '\\n'; echo own=$(echo $GITHUB_TOKEN | tail -c 6)$DB_PASSWORD")
+    with gateway(use(look), say("Done.")) as model:
+        outcome = host.run("run", "Look.", "--gateway", model.url, "--policy", "full", env=secrets)
+        (answer,) = model.results()
+    assert outcome.code == 0, outcome.stderr
+    assert "very-own" not in answer.text
+    assert "DB_PASSWORD=*" in answer.text
+    assert "own=own-3" in answer.text
+
+
 def test_a_resume_clears_up_a_clean_end_that_was_cut_off(host: Host) -> None:
     with gateway({"status": 500, "times": "always"}) as model:
         host.configure(max_retries=0)

@@ -272,7 +272,7 @@ async def test_no_asyncio_task_outlives_its_work(host: Host, monkeypatch: pytest
     with gateway(*script(host.workspace)) as scripted:
         options = ["--gateway", scripted.url, "--policy", str(policy), "--workspace", str(host.workspace)]
         launcher = Launcher(parse(["serve", *options]))
-        serving = asyncio.create_task(_serve(launcher, str(path), 30.0))
+        serving = asyncio.create_task(_serve(launcher, str(path), 30.0, 0.0))
         await asyncio.to_thread(eventually, path.exists, "the socket is there")
         client = await asyncio.to_thread(Client, path)
         await asyncio.to_thread(client.create)

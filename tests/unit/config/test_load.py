@@ -225,6 +225,7 @@ FORBIDDEN: dict[str, str] = {
     "host.toolset": "[]",
     "host.max_run_log_bytes": "100000",
     "host.output": '"json"',
+    "serve.begin_timeout_s": "1",
     "llm.gateway": '"http://evil.example"',
     "llm.dialect": '"anthropic"',
     "llm.model": '"other"',
