@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from agent_host.loop.cancellation import Cancellation, TaskCancelled
+from agent_host.loop.cancellation import Cancellation, TaskCancelled, ToolStopped
 
 
 async def forever(begun: asyncio.Event) -> None:
@@ -63,3 +63,64 @@ async def test_errors_of_the_work_come_through() -> None:
 
     with pytest.raises(ValueError, match="broken"):
         await Cancellation().interruptible(fail())
+
+
+class Stubborn:
+    """A tool that takes two cancellations, and ends only when it is let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.let_go = asyncio.Event(), asyncio.Event()
+        self._cancelled = asyncio.Semaphore(0)
+        self._seen = 0
+
+    async def was_cancelled(self, times: int) -> None:
+        while self._seen < times:
+            await self._cancelled.acquire()
+            self._seen += 1
+
+    async def run(self) -> str:
+        self.begun.set()
+        while not self.let_go.is_set():
+            try:
+                await self.let_go.wait()
+            except asyncio.CancelledError:
+                self._cancelled.release()
+        return "ended"
+
+
+async def test_an_abandoned_tool_is_not_waited_for() -> None:
+    cancellation, tool = Cancellation(), Stubborn()
+    waiting = asyncio.ensure_future(cancellation.unless_forced(tool.run()))
+    await tool.begun.wait()
+    cancellation.request(resumable=False)
+    cancellation.force(grace_s=0)
+    await tool.was_cancelled(1)
+    assert not waiting.done(), "only abandon gives it up"
+    cancellation.abandon()
+    with pytest.raises(ToolStopped):
+        await waiting
+    await tool.was_cancelled(2)  # which is to skip its grace
+    tool.let_go.set()
+
+
+async def test_a_cancelled_task_waits_for_its_tool_and_hands_every_cancellation_on() -> None:
+    cancellation, tool = Cancellation(), Stubborn()
+    waiting = asyncio.ensure_future(cancellation.unless_forced(tool.run()))
+    await tool.begun.wait()
+    for number in (1, 2):
+        waiting.cancel()
+        await tool.was_cancelled(number)
+        assert not waiting.done()
+    tool.let_go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_a_tool_that_ends_while_it_is_forced_keeps_its_result() -> None:
+    cancellation, tool = Cancellation(), Stubborn()
+    waiting = asyncio.ensure_future(cancellation.unless_forced(tool.run()))
+    await tool.begun.wait()
+    cancellation.request(resumable=False)
+    cancellation.force(grace_s=0)
+    tool.let_go.set()
+    assert await waiting == "ended"

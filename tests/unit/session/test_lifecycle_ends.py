@@ -10,6 +10,8 @@ import pytest
 
 from agent_host.errors import GatewayUnavailable
 from agent_host.events.kinds import EventType
+from agent_host.session import lifecycle
+from agent_host.session.work import Work
 from tests.support.loop_parts import Person, Tools, bundle, calls, says, settled, shell, succeeded
 from tests.support.sessions import Opened
 
@@ -169,3 +171,22 @@ async def test_calls_that_nobody_approved_keep_a_session(tmp_path: Path) -> None
     (told,) = opened.loop.told(EventType.SESSION_PAUSED)
     assert (told["reason"], told["stepCount"]) == ("APPROVAL_REQUIRED", 2)
     assert opened.session.ending.kept_at == opened.paths.result
+
+
+async def test_a_task_whose_end_cannot_be_recorded_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is taken away that a resume would need."""
+    monkeypatch.setattr(lifecycle, "_STEP_PATIENCE_S", 0.01)
+    monkeypatch.setattr(lifecycle, "_FORCE_PATIENCE_S", 0.01)
+    monkeypatch.setattr(lifecycle, "_RECORD_PATIENCE_S", 0.01)
+
+    async def stuck(*_: object) -> bool:
+        return False
+
+    tools, _ = hanging()
+    opened = Opened(tmp_path, calls(shell("one")), tools=tools)
+    opened.session.start_task("t", "Do it.")
+    await settled()
+    monkeypatch.setattr(Work, "idle", stuck)
+    await opened.session.shut_down("bye")
+    assert opened.is_kept
+    assert not (tmp_path / "state/sessions/s/result.json").exists()
