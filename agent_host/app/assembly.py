@@ -324,7 +324,16 @@ def _counter(settings: Settings) -> Callable[[str], int]:
 
 
 def _client(settings: Settings, gateway: Gateway, token: str | None, dialect: Dialect, session_id: str) -> LlmClient:
-    from agent_host.llm.client import GatewayTimeouts, LlmClient
+    from agent_host.llm.client import LlmClient
+    from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
 
-    timeouts = GatewayTimeouts(settings.number("llm.connect_timeout_s"), settings.number("llm.read_timeout_s"))
-    return LlmClient(gateway.url, token, dialect, session_id=session_id, timeouts=timeouts, tls=gateway.tls)
+    timeouts = GatewayTimeouts(
+        connect_s=settings.number("llm.connect_timeout_s"),
+        read_s=settings.number("llm.read_timeout_s"),
+        progress_s=settings.number("llm.progress_timeout_s"),
+        answer_s=settings.number("llm.answer_timeout_s"),
+    )
+    limits = AnswerLimits(**{name: settings.integer(f"llm.{name}") for name in AnswerLimits._fields})
+    return LlmClient(
+        gateway.url, token, dialect, session_id=session_id, timeouts=timeouts, limits=limits, tls=gateway.tls
+    )

@@ -105,6 +105,7 @@ class TextOutput:
         EventType.TEXT_CHUNK: _text,
         EventType.STEP_STARTED: _step_started,
         EventType.LLM_REQUEST_COMPLETED: _model_answered,
+        EventType.LLM_ANSWER_REPAIRED: _warning,
         EventType.LLM_RETRY: _retry,
         EventType.TOOL_REQUESTED: _tool_requested,
         EventType.TOOL_COMPLETED: _tool_completed,

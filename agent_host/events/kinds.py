@@ -28,6 +28,7 @@ class EventType(StrEnum):
     TOOL_OUTPUT_CHUNK = "tool_output_chunk"
     LLM_REQUEST_STARTED = "llm_request_started"
     LLM_REQUEST_COMPLETED = "llm_request_completed"
+    LLM_ANSWER_REPAIRED = "llm_answer_repaired"
     LLM_RETRY = "llm_retry"
     TOOL_REQUESTED = "tool_requested"
     TOOL_COMPLETED = "tool_completed"
@@ -54,6 +55,7 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.TEXT_CHUNK: ("llm", "info"),
     EventType.LLM_REQUEST_STARTED: ("llm", "info"),
     EventType.LLM_REQUEST_COMPLETED: ("llm", "info"),
+    EventType.LLM_ANSWER_REPAIRED: ("llm", "warning"),
     EventType.LLM_RETRY: ("llm", "warning"),
     EventType.TOOL_OUTPUT_CHUNK: ("routing", "info"),
     EventType.TOOL_REQUESTED: ("routing", "info"),

@@ -115,6 +115,10 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("latencyMs", "integer", "from the request to the answer's end, retries included", telemetry=True),
         ),
     ),
+    EventType.LLM_ANSWER_REPAIRED: Shape(
+        "the answer held halves of characters (lone surrogates), told once an answer",
+        (Field("count", "integer", "how many; U+FFFD stands in their place", telemetry=True), _MESSAGE),
+    ),
     EventType.LLM_RETRY: Shape(
         "the gateway failed in a way that may pass",
         (

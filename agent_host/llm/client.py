@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+import asyncio
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -17,7 +16,10 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.http_basics import LOOPBACK, TlsContext, first_line, retry_after_s, shown_url
-from agent_host.llm.lean_httpx import EventSource, httpx
+from agent_host.lean_httpx import httpx
+from agent_host.llm.content_coding import ACCEPTED, UnknownCoding, decoder
+from agent_host.llm.event_stream import EventReader
+from agent_host.llm.limits import AnswerTooLarge, Patience
 from agent_host.llm.stream import StreamFault, StreamProtocolError
 from agent_host.llm.urls import checked_token, checked_url, password_of
 from agent_host.scrub import Scrubber
@@ -25,19 +27,12 @@ from agent_host.scrub import Scrubber
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
     from agent_host.llm.stream import Dialect, ModelTurn
 
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_SHOWN = 300
 _ONE_PIECE_BYTES = 512 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayTimeouts:
-    """Seconds. `read_s` is the longest silence between two bytes of an answer, not its whole length."""
-
-    connect_s: float = 10.0
-    read_s: float = 300.0
 
 
 class LlmClient:
@@ -54,6 +49,7 @@ class LlmClient:
         *,
         session_id: str,
         timeouts: GatewayTimeouts,
+        limits: AnswerLimits,
         tls: TlsContext | None = None,
     ) -> None:
         url = checked_url(base_url)
@@ -64,11 +60,13 @@ class LlmClient:
         token = checked_token(token)
         self.dialect = dialect
         self._scrubber = Scrubber([token, password_of(base_url)])  # a gateway may quote what it refuses
+        self._timeouts = timeouts
+        self._limits = limits
         base_url = base_url.rstrip("/").removesuffix(dialect.path)
         self._url = base_url + dialect.path
         self._shown = shown_url(base_url) + dialect.path
         self._http = httpx.AsyncClient(
-            headers={**dialect.headers(token), "x-session-id": session_id},
+            headers={**dialect.headers(token), "x-session-id": session_id, "accept-encoding": ACCEPTED},
             timeout=httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s),
             verify=(tls or TlsContext(base_url)).get(),
             follow_redirects=False,
@@ -83,41 +81,61 @@ class LlmClient:
         """
         parts = _parts(head, messages, self.dialect.tail)
         length = {"content-length": str(sum(map(len, parts)))}
+        patience = Patience(self._timeouts)
         try:
-            async with self._http.stream("POST", self._url, content=_send(parts), headers=length) as response:
+            async with (
+                patience.timeout,
+                self._http.stream("POST", self._url, content=_send(parts), headers=length) as response,
+            ):
                 if response.status_code != httpx.codes.OK:
                     raise await self._http_error(response)
-                return await self._read(response, on_text)
+                return await self._read(response, on_text, patience)
+        except TimeoutError as error:
+            raise GatewayUnavailable(f"the gateway at {self._shown} {patience.what_was_missed()}") from error
         except httpx.TimeoutException as error:
             raise GatewayUnavailable(f"the gateway at {self._shown} did not answer in time") from error
         except httpx.RequestError as error:
-            raise GatewayUnavailable(f"the gateway at {self._shown} failed: {first_line(error)}") from error
+            said = first_line(error)[:_MAX_SHOWN]
+            raise GatewayUnavailable(f"the gateway at {self._shown} failed: {said}") from error
 
     async def aclose(self) -> None:
         """Close the connection."""
         await self._http.aclose()
 
-    async def _read(self, response: httpx.Response, on_text: Callable[[str], None]) -> ModelTurn:
+    async def _read(self, response: httpx.Response, on_text: Callable[[str], None], patience: Patience) -> ModelTurn:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "text/event-stream":
             raise GatewayRejected(
-                f"the gateway at {self._shown} answered with {kind or 'no content type'} instead of an event stream: "
-                "check the URL and --dialect"
+                f"the gateway at {self._shown} answered with {kind[:_MAX_SHOWN] or 'no content type'} instead of an "
+                "event stream: check the URL and --dialect"
             )
-        assembler = self.dialect.assembler()
+        assembler = self.dialect.assembler(self._limits.max_call_arguments_bytes)
+        reader = EventReader(self._limits)  # an event stream is UTF-8 whatever its header says
+        content = 0
         try:
-            async for event in EventSource(cast("httpx.Response", _EventStream(response))).aiter_sse():
-                text = assembler.feed(event.event, event.data)
-                if text:
-                    on_text(text)
+            async for piece in _pieces(response):
+                for name, data in reader.feed(piece):
+                    text = assembler.feed(name, data)
+                    if text:
+                        on_text(text)
+                if assembler.content > content:
+                    content = assembler.content
+                    patience.renew()
             return assembler.finish()
+        except AnswerTooLarge as error:
+            raise GatewayRejected(f"the gateway at {self._shown} sent {error}") from error
+        except UnknownCoding as error:
+            raise GatewayRejected(
+                f"the gateway at {self._shown} answered with the content encoding {str(error)[:_MAX_SHOWN]}, for which "
+                "nobody asked"
+            ) from error
         except StreamProtocolError as error:
             raise GatewayUnavailable(f"the gateway's answer broke off: {error}") from error
         except UnicodeDecodeError as error:
             raise GatewayUnavailable("the gateway's answer is not UTF-8") from error
         except StreamFault as error:
             kind_of_error = GatewayUnavailable if error.retryable else GatewayRejected
-            said = self._scrubber.text(str(error))
+            said = self._short(str(error))
             raise kind_of_error(f"the gateway reported an error in the middle of its answer: {said}") from error
 
     async def _http_error(self, response: httpx.Response) -> GatewayError | GuardrailBlocked:
@@ -148,7 +166,11 @@ class LlmClient:
         except orjson.JSONDecodeError:
             said = None
         text = said if said is not None else body.decode("utf-8", "replace")
-        return " ".join(self._scrubber.text(text).split())[:_MAX_SHOWN] or "no details"
+        return self._short(text) or "no details"
+
+    def _short(self, text: str) -> str:
+        """What a gateway said, in one line of a length to be shown."""
+        return " ".join(self._scrubber.text(text).split())[:_MAX_SHOWN]
 
 
 def _parts(head: bytes, messages: Sequence[bytes], tail: bytes) -> list[bytes]:
@@ -165,27 +187,26 @@ async def _send(parts: list[bytes]) -> AsyncIterator[bytes]:
         yield parts.pop()
 
 
-class _EventStream:
-    """What httpx-sse reads of a response: an event stream is UTF-8 whatever its header says, and bytes that are not
-    are an error here and not a replacement character in a tool's arguments."""
-
-    headers = {"content-type": "text/event-stream"}  # noqa: RUF012  read and never changed
-
-    def __init__(self, response: httpx.Response) -> None:
-        self._response = response
-
-    async def aiter_text(self) -> AsyncIterator[str]:
-        """The text as it arrives. Raises UnicodeDecodeError."""
-        decoder = codecs.getincrementaldecoder("utf-8")()
-        async for chunk in self._response.aiter_bytes():
-            yield decoder.decode(chunk)
-        decoder.decode(b"", final=True)
+async def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The body, decompressed in small pieces. Raises UnknownCoding, StreamProtocolError."""
+    pieces_of = decoder(response.headers.get("content-encoding", ""))
+    async for chunk in response.aiter_raw():
+        later = False
+        for piece in pieces_of(chunk):
+            if later:  # one chunk may hold megabytes: time-outs and cancellations come between them
+                await asyncio.sleep(0)
+            yield piece
+            later = True
 
 
 async def _read_bounded(response: httpx.Response) -> bytes:
+    """The start of an error's body; nothing where it cannot be decompressed: the status says enough."""
     body = bytearray()
-    async for chunk in response.aiter_bytes():
-        body += chunk
-        if len(body) >= _MAX_ERROR_BYTES:
-            break
+    try:
+        async for piece in _pieces(response):
+            body += piece
+            if len(body) >= _MAX_ERROR_BYTES:
+                break
+    except (UnknownCoding, StreamProtocolError):
+        return b""
     return bytes(body[:_MAX_ERROR_BYTES])

@@ -43,12 +43,13 @@ class TokenUsage(NamedTuple):
 
 
 class ModelTurn(NamedTuple):
-    """One whole response."""
+    """One whole response. `replaced` counts halves of characters in it that became U+FFFD."""
 
     text: str
     tool_calls: tuple[ToolCall, ...]
     stop_reason: str
     usage: TokenUsage
+    replaced: int = 0
 
 
 class StreamProtocolError(Exception):
@@ -66,12 +67,16 @@ class StreamFault(Exception):
 class Assembler(Protocol):
     """Takes the events of one stream and puts the turn together."""
 
+    content: int
+    """Grows with each event that brings something of the answer, and with no other: pings bring nothing."""
+
     def feed(self, event: str, data: str) -> str | None:
-        """Take one server-sent event; returns text to show at once. Raises StreamProtocolError, StreamFault."""
+        """Take one server-sent event; returns text to show at once. Raises StreamProtocolError, StreamFault,
+        AnswerTooLarge."""
         ...
 
     def finish(self) -> ModelTurn:
-        """The turn. Raises StreamProtocolError when the stream was cut."""
+        """The turn. Raises StreamProtocolError when the stream was cut, AnswerTooLarge."""
         ...
 
 
@@ -101,8 +106,8 @@ class Dialect(Protocol):
         """What closes the request's JSON behind the last message."""
         ...
 
-    def assembler(self) -> Assembler:
-        """A fresh assembler for one response."""
+    def assembler(self, max_call_arguments_bytes: int | None = None) -> Assembler:
+        """A fresh assembler for one response; None: the arguments of a call have no limit."""
         ...
 
     def error_message(self, body: Any) -> str | None:

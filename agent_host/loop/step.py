@@ -180,6 +180,9 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:
         stopReason=turn.stop_reason,
         latencyMs=int((time.monotonic() - started) * 1000),
     )
+    if turn.replaced:
+        message = f"the model's answer held halves of characters: U+FFFD stands in {turn.replaced} place(s)"
+        ctx.emit(EventType.LLM_ANSWER_REPAIRED, step_id, count=turn.replaced, message=message)
     return turn
 
 
@@ -191,4 +194,4 @@ def _with_counted_usage(ctx: LoopContext, turn: ModelTurn, needed: int) -> Model
     calls = tuple(call.arguments_json.decode() for call in turn.tool_calls)
     said = usage.output_tokens or message_tokens(ctx.count, turn.text, calls)
     counted = TokenUsage(usage.input_tokens or needed, said, usage.cached_input_tokens)
-    return type(turn)(turn.text, turn.tool_calls, turn.stop_reason, counted)
+    return turn._replace(usage=counted)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.llm.anthropic import AnthropicDialect
-from agent_host.llm.client import GatewayTimeouts, LlmClient
+from agent_host.llm.client import LlmClient
+from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
 from agent_host.testing.anthropic_wire import Anthropic
 from agent_host.testing.dialect import RequestView
 from agent_host.testing.gateway import Script
@@ -111,10 +112,26 @@ async def raw_server(answer: bytes) -> AsyncIterator[RawServer]:
         await server.wait_closed()
 
 
+LIMITS = AnswerLimits(
+    max_line_bytes=1_000_000,
+    max_event_bytes=1_000_000,
+    max_call_arguments_bytes=1_000_000,
+    max_answer_bytes=10_000_000,
+)
+TIMEOUTS = GatewayTimeouts(connect_s=5, read_s=10, progress_s=60, answer_s=60)
+
+
 @asynccontextmanager
-async def client(url: str, token: str | None = None, *, read_s: float = 10.0) -> AsyncIterator[LlmClient]:
+async def client(
+    url: str, token: str | None = None, *, limits: AnswerLimits = LIMITS, **timeouts: float
+) -> AsyncIterator[LlmClient]:
     made = LlmClient(
-        url, token, AnthropicDialect(), session_id="sess_1", timeouts=GatewayTimeouts(connect_s=5, read_s=read_s)
+        url,
+        token,
+        AnthropicDialect(),
+        session_id="sess_1",
+        timeouts=TIMEOUTS._replace(**timeouts),
+        limits=limits,
     )
     try:
         yield made

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.llm.anthropic import AnthropicAssembler
+from agent_host.llm.anthropic_answer import AnthropicAssembler
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError, TokenUsage
 from agent_host.thread.messages import Message, ToolCall, encode
 from tests.unit.llm.helpers import ended, event, events_of, started, text, tool_use

@@ -1,0 +1,235 @@
+"""Answers of the Anthropic Messages dialect: a turn out of the events of one stream (AH 6.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import orjson
+
+from agent_host.llm.limits import AnswerTooLarge
+from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError, TokenUsage
+from agent_host.llm.surrogates import (
+    REPLACEMENT,
+    loads_with_halves,
+    may_hold_halves,
+    repaired,
+    repaired_json,
+    without_open_end,
+)
+from agent_host.stamps import new_id
+from agent_host.thread.messages import ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+# Errors that come after HTTP 200; all but these are passing troubles of the gateway.
+_PERMANENT_ERRORS = frozenset({"invalid_request_error", "authentication_error", "permission_error", "not_found_error"})
+# Far above what any model takes; the sums of a whole session stay countable in any JSON.
+_MAX_COUNT = 10**9
+
+
+@dataclass(slots=True)
+class _Block:
+    kind: str
+    call_id: str = ""
+    name: str = ""
+    start_input: Any = None
+    parts: list[str] = field(default_factory=list)
+    argument_bytes: int = 0
+    open_end: str = ""  # the first half of a character that the next text may complete
+
+
+class AnthropicAssembler:
+    """Puts a turn together from message_start, content blocks by index, message_delta and message_stop. No limit of the
+    arguments where `max_call_arguments_bytes` is None."""
+
+    def __init__(self, max_call_arguments_bytes: int | None = None) -> None:
+        self.content = 0
+        self._max_call_arguments_bytes = max_call_arguments_bytes
+        self._halves = False
+        self._replaced = 0
+        self._blocks: dict[int, _Block] = {}
+        self._usage: dict[str, int] = {}
+        self._stop_reason: str | None = None
+        self._started = False
+        self._over = False
+
+    def feed(self, event: str, data: str) -> str | None:
+        """Take one event; unknown ones are skipped, as the API asks of its clients."""
+        handler = self._HANDLERS.get(event)
+        if handler is None:
+            return None
+        try:
+            return handler(self, self._loads(event, data))
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
+            raise StreamProtocolError(f"the {event} event is malformed") from error
+
+    def finish(self) -> ModelTurn:
+        """The turn, when the stream said `message_stop`."""
+        if not (self._started and self._over and self._stop_reason is not None):
+            raise StreamProtocolError("the stream ended before the message did")
+        blocks = [self._blocks[index] for index in sorted(self._blocks)]
+        text = "".join(part for block in blocks if block.kind == "text" for part in block.parts)
+        calls = _with_distinct_ids([self._tool_call(block) for block in blocks if block.kind == "tool_use"])
+        cached = self._usage.get("cache_read_input_tokens", 0)
+        uncached = self._usage.get("input_tokens", 0) + self._usage.get("cache_creation_input_tokens", 0)
+        usage = TokenUsage(uncached + cached, self._usage.get("output_tokens", 0), cached)
+        return ModelTurn(text, calls, self._stop_reason, usage, self._replaced)
+
+    def _loads(self, event: str, data: str) -> Any:
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            if not may_hold_halves(data):
+                raise
+        self._halves = True
+        if event == "content_block_delta":  # the second half may come with the next one
+            return loads_with_halves(data)
+        data, count = repaired_json(data)
+        self._replaced += count
+        return orjson.loads(data)
+
+    def _message_start(self, data: dict[str, Any]) -> None:
+        self.content += not self._started
+        self._started = True
+        self._note_usage(data["message"].get("usage") or {})
+
+    def _block_start(self, data: dict[str, Any]) -> str | None:
+        raw = data["content_block"]
+        block = _Block(raw["type"], _string(raw.get("id")), _string(raw.get("name")), raw.get("input"))
+        left = self._close_ends() if self._halves else ""
+        index = int(data["index"])
+        self.content += index not in self._blocks
+        self._blocks[index] = block
+        if block.kind != "text":
+            return left
+        text = _string(raw.get("text"))
+        block.parts.append(text)
+        return left + text
+
+    def _block_delta(self, data: dict[str, Any]) -> str | None:
+        block, delta = self._blocks[data["index"]], data["delta"]
+        kind = delta["type"]
+        if kind == "text_delta":
+            text = _string(delta["text"], required=True)
+            self.content += len(text)
+            if self._halves:
+                text, block.open_end = without_open_end(block.open_end + text)
+                text = self._repaired(text)
+            block.parts.append(text)
+            return text
+        if kind == "input_json_delta":
+            self._add_arguments(block, _string(delta["partial_json"], required=True))
+        elif any(value for name, value in delta.items() if name != "type"):
+            self.content += 1
+        return None
+
+    def _add_arguments(self, block: _Block, part: str) -> None:
+        self.content += len(part)
+        block.parts.append(part)
+        block.argument_bytes += len(part) if part.isascii() else len(part.encode("utf-8", "surrogatepass"))
+        self._check_arguments(block.argument_bytes)
+
+    def _check_arguments(self, size: int) -> None:
+        limit = self._max_call_arguments_bytes
+        if limit is not None and size > limit:
+            raise AnswerTooLarge("arguments of one call", "max_call_arguments_bytes", limit)
+
+    def _message_delta(self, data: dict[str, Any]) -> None:
+        reason = _string(data["delta"].get("stop_reason"))
+        self.content += reason not in ("", self._stop_reason)
+        self._stop_reason = reason or self._stop_reason
+        self._note_usage(data.get("usage") or {})
+
+    def _message_stop(self, _: dict[str, Any]) -> str | None:
+        self._over = True
+        return self._close_ends() if self._halves else None
+
+    def _close_ends(self) -> str:
+        """What is shown for first halves whose second never came."""
+        closed = ""
+        for block in self._blocks.values():
+            if block.open_end:
+                end, block.open_end = self._repaired(block.open_end), ""
+                block.parts.append(end)
+                closed += end
+        return closed
+
+    def _repaired(self, text: str) -> str:
+        text, count = repaired(text)
+        self._replaced += count
+        return text
+
+    def _error(self, data: dict[str, Any]) -> None:
+        error = data["error"]
+        message = f"{error['type']}: {error.get('message', '')}"
+        raise StreamFault(message, retryable=error["type"] not in _PERMANENT_ERRORS)
+
+    def _tool_call(self, block: _Block) -> ToolCall:
+        """The call of a tool_use block, its arguments encoded. Arguments that are no JSON object (an answer cut at
+        max_tokens ends inside them) leave an empty object and the reason: the call is answered with it and never
+        runs."""
+        text = "".join(block.parts)
+        try:
+            arguments = self._arguments(text) if text else block.start_input
+        except orjson.JSONDecodeError:
+            return ToolCall(block.call_id, block.name, {}, "the arguments are not complete JSON")
+        if not isinstance(arguments, dict):
+            problem = "the arguments are not a JSON object" if text else None
+            return ToolCall(block.call_id, block.name, {}, problem)
+        call = ToolCall(block.call_id, block.name, arguments)
+        try:
+            size = len(call.arguments_json)
+        except orjson.JSONEncodeError:  # orjson reads deeper nesting than it writes
+            return ToolCall(block.call_id, block.name, {}, "the arguments are nested too deep")
+        if not text:
+            self._check_arguments(size)
+        return call
+
+    def _arguments(self, text: str) -> Any:
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            if not may_hold_halves(text):
+                raise
+        text, count = repaired_json(text)
+        arguments = orjson.loads(text)
+        self._replaced += count
+        return arguments
+
+    def _note_usage(self, usage: Mapping[str, Any]) -> None:
+        # Counts in message_delta are cumulative and replace those of message_start.
+        counts = {name: min(count, _MAX_COUNT) for name, count in usage.items() if type(count) is int and count >= 0}
+        self._usage.update(counts)
+
+    _HANDLERS: ClassVar[dict[str, Callable[[AnthropicAssembler, Any], str | None]]] = {
+        "message_start": _message_start,
+        "content_block_start": _block_start,
+        "content_block_delta": _block_delta,
+        "message_delta": _message_delta,
+        "message_stop": _message_stop,
+        "error": _error,
+    }
+
+
+def _string(value: object, *, required: bool = False) -> str:
+    """`value` itself, "" for a missing one that may be missing. Raises ValueError for anything else."""
+    if value is None and not required:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a string")
+    return value
+
+
+def _with_distinct_ids(calls: list[ToolCall]) -> tuple[ToolCall, ...]:
+    """The same calls; a missing or repeated id gets a new one, since every result is matched to its call by id. So does
+    one that held half of a character: no gateway would take back what stands in its place."""
+    seen: set[str] = set()
+    distinct: list[ToolCall] = []
+    for call in calls:
+        usable = call.call_id and call.call_id not in seen and REPLACEMENT not in call.call_id
+        unique = call if usable else call.renamed(new_id("call"))
+        seen.add(unique.call_id)
+        distinct.append(unique)
+    return tuple(distinct)
