@@ -46,6 +46,7 @@ class EventReader:
             if self._data is not None:
                 yield self._name, _decoded(self._data)
             self._name, self._data, self._event_bytes = _UNNAMED, None, 0
+        self._check(len(self._line))
 
     def _lines(self, piece: bytes) -> list[bytes | bytearray]:
         """The lines that end in `piece`, without their ends; the start of the next one is kept."""
@@ -59,7 +60,6 @@ class EventReader:
             lines[0] = self._line
             self._line = bytearray()
         self._line += rest
-        self._check(len(self._line))
         return lines
 
     def _take(self, line: bytes | bytearray) -> None:

@@ -202,6 +202,12 @@ def test_a_whole_number_does_for_a_number(layers: Layers) -> None:
 NARROWER: dict[str, tuple[str, Any]] = {
     "host.max_steps": ("5", 5),
     "host.max_stored_bytes": ("1000", 1000),
+    "llm.progress_timeout_s": ("5", 5.0),
+    "llm.answer_timeout_s": ("5", 5.0),
+    "llm.max_line_bytes": ("2048", 2048),
+    "llm.max_event_bytes": ("2048", 2048),
+    "llm.max_call_arguments_bytes": ("2048", 2048),
+    "llm.max_answer_bytes": ("2048", 2048),
     "tools.allowed": ('["ReadFile"]', ["ReadFile"]),
     "tools.disabled": ('["RunCommand"]', ["RunCommand"]),
     "tools.file_timeout_s": ("1", 1.0),

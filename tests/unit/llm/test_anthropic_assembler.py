@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.llm.anthropic_answer import AnthropicAssembler
+from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError, TokenUsage
 from agent_host.thread.messages import Message, ToolCall, encode
 from tests.unit.llm.helpers import ended, event, events_of, started, text, tool_use
@@ -98,7 +100,7 @@ def test_the_stop_reason_is_handed_on(reason: str) -> None:
         (['{"path"', ': "a"'], "not complete JSON"),
         (["nonsense"], "not complete JSON"),
         (['{"a": NaN}'], "not complete JSON"),
-        (['{"a": "\\ud800"}'], "not complete JSON"),
+        (['{"a": "\\ud800'], "not complete JSON"),
         (["[1]"], "not a JSON object"),
         (["null"], "not a JSON object"),
         (['"text"'], "not a JSON object"),
@@ -140,6 +142,128 @@ def test_arguments_that_nest_too_deep_to_be_recorded_are_a_problem_of_the_call(d
     assert call.problem is None or depth > 200
     data = encode(Message("assistant", "", 1, (call,)), session_id="s")
     assert orjson.dumps(orjson.loads(data)) == data  # as a checkpoint gives it back
+
+
+# --- limits and progress ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [['{"a":"', "é" * 20, '"}'], ['{"a":"' + "x" * 40 + '"}']])
+def test_arguments_of_a_call_have_a_limit_in_bytes(parts: list[str]) -> None:
+    first, *rest = [started(), *tool_use(0, "a", *parts), *tool_use(1, "b", *parts)]
+    wide, narrow = AnthropicAssembler(48), AnthropicAssembler(47)
+    for one in [first, *rest, *ended("tool_use")]:
+        wide.feed(*one)
+    assert len(wide.finish().tool_calls) == 2
+    for one in [first, *tool_use(0, "a", *parts[:-1])[:-1]]:
+        narrow.feed(*one)
+    with pytest.raises(AnswerTooLarge, match=r"47 bytes \(llm\.max_call_arguments_bytes\)"):
+        narrow.feed(*tool_use(0, "a", parts[-1])[1])
+
+
+def test_arguments_in_the_start_of_a_block_have_it_too() -> None:
+    assembler = AnthropicAssembler(20)
+    for one in [started(), *tool_use(0, "a", given={"path": "x" * 20}), *ended("tool_use")]:
+        assembler.feed(*one)
+    with pytest.raises(AnswerTooLarge):
+        assembler.finish()
+
+
+def test_content_is_what_brings_something_of_the_answer() -> None:
+    thinking = event("content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": "hm"})
+    empty = [
+        event("content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": ""}),
+        event("content_block_delta", index=0, delta={"type": "text_delta", "text": ""}),
+        event("content_block_delta", index=0, delta={"type": "input_json_delta", "partial_json": ""}),
+    ]
+    assembler = AnthropicAssembler()
+
+    def grows(one: tuple[str, str]) -> bool:
+        before = assembler.content
+        assembler.feed(*one)
+        return assembler.content > before
+
+    for one in [started(), text(0)[0], text(0, "x")[1], tool_use(1, "c", "{}")[0], tool_use(1, "c", "{}")[1], thinking]:
+        assert grows(one), one
+    for one in [event("ping"), event("tomorrow"), ("", ""), started(), text(0)[0], *empty]:
+        assert not grows(one), one
+    assert [grows(one) for one in [ended()[0], ended()[0]]] == [True, False]
+
+
+# --- halves of characters ---------------------------------------------------------------------------------------------
+
+HIGH, LOW = r"\ud83d", r"\ude00"
+
+
+def raw_text(*encoded: str, index: int = 0) -> Events:
+    """Deltas of JSON strings as they go over the wire."""
+    return [
+        text(index)[0],
+        *(
+            ("content_block_delta", f'{{"index":{index},"delta":{{"type":"text_delta","text":"{part}"}}}}')
+            for part in encoded
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parts", "shown", "replaced"),
+    [
+        (["a" + HIGH, LOW + "b"], ["a", "😀b"], 0),
+        (["a" + HIGH, "b"], ["a", "\ufffdb"], 1),
+        ([HIGH, HIGH, LOW], ["\ufffd", "😀"], 1),
+        ([HIGH, "", LOW], ["😀"], 0),
+        ([LOW + HIGH], ["\ufffd", "\ufffd"], 2),
+        (["x", "y" + HIGH], ["x", "y", "\ufffd"], 1),
+        ([HIGH + LOW, "plain"], ["😀", "plain"], 0),
+        (["\ud83d", LOW], ["😀"], 0),
+    ],
+)
+def test_halves_in_text_are_joined_or_replaced(parts: list[str], shown: list[str], replaced: int) -> None:
+    seen: list[str] = []
+    turn = assemble([started(), *raw_text(*parts), *ended()], seen)
+    assert (turn.text, seen, turn.replaced) == ("".join(shown), shown, replaced)
+
+
+def test_a_half_at_the_end_of_a_block_waits_for_no_other_block() -> None:
+    seen: list[str] = []
+    turn = assemble([started(), *raw_text("a" + HIGH), *raw_text(LOW + "b", index=1), *ended()], seen)
+    assert turn.text == "".join(seen) == "a\ufffd\ufffdb"
+    assert turn.replaced == 2
+
+
+@pytest.mark.parametrize(
+    ("parts", "value", "replaced"),
+    [
+        ([r'{"a": "\ud800"}'], "\ufffd", 1),
+        (['{"a": "\ud800"}'], "\ufffd", 1),
+        ([r'{"a": "\ud83d', r'\ude00"}'], "😀", 0),
+        (['{"a": "\ud83d', '\ude00"}'], "😀", 0),
+        ([r'{"a": "\\ud800"}'], r"\ud800", 0),
+    ],
+)
+def test_halves_in_arguments(parts: list[str], value: str, replaced: int) -> None:
+    deltas = [
+        ("content_block_delta", json.dumps({"index": 0, "delta": {"type": "input_json_delta", "partial_json": part}}))
+        for part in parts
+    ]
+    turn = assemble([started(), tool_use(0, "c")[0], *deltas, *ended("tool_use")])
+    (call,) = turn.tool_calls
+    assert (call.arguments, call.problem, turn.replaced) == ({"a": value}, None, replaced)
+
+
+def test_halves_in_the_start_of_a_block_and_in_its_end() -> None:
+    block = r'{"index":0,"content_block":{"type":"tool_use","id":"c\ud800","name":"R\ud800","input":{"\ud800":[1]}}}'
+    end = ("message_delta", r'{"delta":{"stop_reason":"tool\udc00"}}')
+    turn = assemble([started(), ("content_block_start", block), end, ended()[1]])
+    (call,) = turn.tool_calls
+    assert (call.name, call.arguments, turn.stop_reason) == ("R\ufffd", {"\ufffd": [1]}, "tool\ufffd")
+    assert call.call_id.isascii()
+    assert turn.replaced == 4
+
+
+def test_halves_in_an_error_are_no_second_error() -> None:
+    with pytest.raises(StreamFault, match="overloaded_error: \ufffd"):
+        assemble([("error", r'{"error":{"type":"overloaded_error","message":"\ud800"}}')])
 
 
 # --- streams that are no answer ---------------------------------------------------------------------------------------

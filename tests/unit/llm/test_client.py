@@ -14,8 +14,22 @@ import pytest
 
 from agent_host.errors import AgentHostError, ErrorCode, GatewayRejected, GatewayUnavailable, GuardrailBlocked
 from agent_host.http_basics import retry_after_s
+from agent_host.llm.limits import Patience
 from agent_host.testing.gateway import MockGateway, Script
-from tests.unit.llm.helpers import client, ended, event, events_of, ok, prompt, raw_server, sse, started, text
+from tests.unit.llm.helpers import (
+    LIMITS,
+    TIMEOUTS,
+    client,
+    ended,
+    event,
+    events_of,
+    ok,
+    prompt,
+    raw_server,
+    sse,
+    started,
+    text,
+)
 
 if TYPE_CHECKING:
     from agent_host.llm.client import LlmClient
@@ -304,6 +318,82 @@ async def test_a_compressed_answer_is_read() -> None:
     body = gzip.compress(sse(*events_of({"text": "Hello"})))
     async with raw_server(ok(body, "content-encoding: gzip")) as server, client(server.url) as made:
         assert (await call(made)).text == "Hello"
+
+
+async def test_what_is_accepted_is_what_can_be_read_in_small_pieces() -> None:
+    expect = {"headers": {"accept-encoding": "gzip, deflate"}}
+    assert (await answered({"text": "ok", "expect": expect})).text == "ok"
+
+
+async def test_a_content_encoding_that_was_not_offered_is_refused() -> None:
+    error = await raw_fault(ok(b"whatever", "content-encoding: br"))
+    assert type(error) is GatewayRejected
+    assert "content encoding br" in str(error)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, GatewayRejected), (503, GatewayUnavailable)])
+@pytest.mark.parametrize(
+    ("body", "coding"), [(b"nope", "gzip"), (b"nope", "br"), (gzip.compress(bytes(50_000_000)), "gzip")]
+)
+async def test_the_status_counts_whatever_the_body_of_an_error_is(
+    body: bytes, coding: str, status: int, kind: type[AgentHostError]
+) -> None:
+    head = f"HTTP/1.1 {status} No\r\ncontent-encoding: {coding}\r\ncontent-length: {len(body)}\r\n\r\n"
+    error = await raw_fault(head.encode() + body)
+    assert type(error) is kind
+    assert str(status) in str(error)
+    assert len(str(error)) < 500
+
+
+async def test_an_error_in_an_answer_is_shown_in_short() -> None:
+    error = await fault({"text": "x", "stream_error": {"type": "api_error", "message": "boom\n" * 10_000}})
+    assert "api_error: boom boom" in str(error)
+    assert len(str(error)) < 500
+
+
+TIGHT = LIMITS._replace(max_line_bytes=5000, max_event_bytes=4000, max_call_arguments_bytes=1000)
+
+
+@pytest.mark.parametrize(
+    ("turn", "setting"),
+    [
+        ({"text": "x" * 5000, "chunk_chars": 5000}, "max_line_bytes"),
+        ({"text": "x" * 4000, "chunk_chars": 5000}, "max_event_bytes"),
+        ({"tool_calls": [{"name": "X", "arguments": {"a": "x" * 1000}}]}, "max_call_arguments_bytes"),
+        ({"text": "x" * 90_000}, "max_answer_bytes"),
+    ],
+)
+async def test_what_is_over_a_limit_is_not_worth_a_retry(turn: dict[str, Any], setting: str) -> None:
+    limits = TIGHT._replace(max_answer_bytes=50_000)
+    async with (
+        MockGateway(Script.from_turns([turn, {"text": "fine"}])) as gateway,
+        client(gateway.url, limits=limits) as made,
+    ):
+        with pytest.raises(GatewayRejected, match=rf"of more than {getattr(limits, setting)} bytes \(llm\.{setting}\)"):
+            await call(made)
+        assert (await call(made)).text == "fine"
+
+
+async def test_content_gives_a_gateway_more_time() -> None:
+    patience = Patience(TIMEOUTS._replace(progress_s=60, answer_s=100))
+    first = patience.timeout.when()
+    async with patience.timeout:
+        await asyncio.sleep(0)
+        patience.renew()
+        second = patience.timeout.when()
+    assert first is not None
+    assert second is not None
+    assert first < second < first + 30
+
+
+async def test_content_gives_no_time_beyond_the_end_of_the_answer() -> None:
+    patience = Patience(TIMEOUTS._replace(progress_s=60, answer_s=50))
+    first = patience.timeout.when()
+    async with patience.timeout:
+        await asyncio.sleep(0)
+        patience.renew()
+        assert patience.timeout.when() == first
+    assert patience.what_was_missed() == "was not done after 50 s (llm.answer_timeout_s)"
 
 
 @pytest.mark.parametrize("turn", [{"hang": True}, {"text": "Hello", "chunk_delay_ms": 5000}])
