@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,18 @@ def test_settings_named_in_the_readme_exist() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "config/defaults.toml" in text
     assert SETTINGS.keys() >= {"host.policy", "llm.gateway"}
+
+
+def test_the_limits_in_the_page_are_the_defaults() -> None:
+    page = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    defaults = tomllib.loads((ROOT / "config" / "defaults.toml").read_text(encoding="utf-8"))
+    rows = re.findall(r"^\| `(\w+)\.(\w+)` \| ([\d.]+) \| .* \| `(\w+)`", page, re.MULTILINE)
+    assert {f"{section}.{name}" for section, name, *_ in rows} >= {
+        key for key in SETTINGS if re.fullmatch(r"llm\.(max_\w+_bytes|\w+_timeout_s)", key)
+    }
+    for section, name, default, code in rows:
+        assert defaults[section][name] == float(default), name
+        assert code in ErrorCode.__members__, name
 
 
 def test_the_error_codes_are_the_interface_s() -> None:

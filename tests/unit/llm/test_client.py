@@ -365,13 +365,9 @@ TIGHT = LIMITS._replace(max_line_bytes=5000, max_event_bytes=4000, max_call_argu
 )
 async def test_what_is_over_a_limit_is_not_worth_a_retry(turn: dict[str, Any], setting: str) -> None:
     limits = TIGHT._replace(max_answer_bytes=50_000)
-    async with (
-        MockGateway(Script.from_turns([turn, {"text": "fine"}])) as gateway,
-        client(gateway.url, limits=limits) as made,
-    ):
+    async with MockGateway(Script.from_turns([turn])) as gateway, client(gateway.url, limits=limits) as made:
         with pytest.raises(GatewayRejected, match=rf"of more than {getattr(limits, setting)} bytes \(llm\.{setting}\)"):
             await call(made)
-        assert (await call(made)).text == "fine"
 
 
 async def test_content_gives_a_gateway_more_time() -> None:
