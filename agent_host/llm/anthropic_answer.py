@@ -63,7 +63,8 @@ class AnthropicAssembler:
         try:
             return handler(self, self._loads(event, data))
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
-            raise StreamProtocolError(f"the {event} event is malformed") from error
+            # Its frames hold what was read of the event, and a retry holds the error while it reads the next answer.
+            raise StreamProtocolError(f"the {event} event is malformed") from error.with_traceback(None)
 
     def finish(self) -> ModelTurn:
         """The turn, when the stream said `message_stop`."""

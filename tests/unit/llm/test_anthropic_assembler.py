@@ -334,8 +334,10 @@ def test_a_malformed_event_breaks_the_stream_off(bad: tuple[str, str]) -> None:
     assembler = AnthropicAssembler()
     for name, data in [started(), text(0, "x")[0]]:
         assembler.feed(name, data)
-    with pytest.raises(StreamProtocolError, match=bad[0]):
+    with pytest.raises(StreamProtocolError, match=bad[0]) as caught:
         assembler.feed(*bad)
+    assert caught.value.__cause__ is not None
+    assert caught.value.__cause__.__traceback__ is None, "its frames would keep what was read of the event"
 
 
 @pytest.mark.parametrize(
