@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import orjson
 
@@ -16,9 +16,9 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.http_basics import LOOPBACK, TlsContext, first_line, retry_after_s, shown_url
-from agent_host.lean_httpx import httpx
 from agent_host.llm.content_coding import ACCEPTED, UnknownCoding, decoder
-from agent_host.llm.event_stream import EventReader
+from agent_host.llm.event_stream import BoundedStream
+from agent_host.llm.lean_httpx import EventSource, httpx
 from agent_host.llm.limits import AnswerTooLarge, Patience
 from agent_host.llm.stream import StreamFault, StreamProtocolError
 from agent_host.llm.urls import checked_token, checked_url, password_of
@@ -110,14 +110,13 @@ class LlmClient:
                 "event stream: check the URL and --dialect"
             )
         assembler = self.dialect.assembler(self._limits.max_call_arguments_bytes)
-        reader = EventReader(self._limits)  # an event stream is UTF-8 whatever its header says
+        stream = BoundedStream(_pieces(response), self._limits)
         content = 0
         try:
-            async for piece in _pieces(response):
-                for name, data in reader.feed(piece):
-                    text = assembler.feed(name, data)
-                    if text:
-                        on_text(text)
+            async for event in EventSource(cast("httpx.Response", stream)).aiter_sse():
+                text = assembler.feed(event.event, event.data)
+                if text:
+                    on_text(text)
                 if assembler.content > content:
                     content = assembler.content
                     patience.renew()

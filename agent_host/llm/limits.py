@@ -42,11 +42,14 @@ class Patience:
         self._timeouts = timeouts
         self._now = asyncio.get_running_loop().time
         self._end = self._now() + timeouts.answer_s
+        self._renewed = self._now()
         self.timeout = asyncio.timeout_at(self._next())
 
     def renew(self) -> None:
-        """Content has come."""
-        self.timeout.reschedule(self._next())
+        """Content has come. Asked with each event, so the deadline is moved only when it is a hundredth late."""
+        if self._now() - self._renewed > self._timeouts.progress_s / 100:
+            self._renewed = self._now()
+            self.timeout.reschedule(self._next())
 
     def what_was_missed(self) -> str:
         """What the gateway has not done in time, behind its name."""

@@ -376,12 +376,17 @@ def test_approved_in_advance(host: Host, asking: Path, options: list[str], allow
 
 
 @pytest.mark.slow
-def test_a_resume_keeps_what_was_approved(host: Host, asking: Path) -> None:
+def test_a_resume_is_given_what_was_approved_once_more(host: Host, asking: Path) -> None:
     with gateway({"status": 500, "times": "always"}) as model:
         outcome = host.task(model.url, "--approve", "shell", policy=asking)
     paused(outcome, "LLM_GATEWAY_ERROR")
     with gateway(use(EFFECT), say("Done.")) as model:
         again = host.resume("--gateway", model.url)
+        assert (again.code, effects(host)) == (4, 0), "it held for the process that was told"
+    with gateway({"status": 500, "times": "always"}) as model:
+        outcome = host.task(model.url, "--approve", "shell", "--session-id", "s", policy=asking)
+    with gateway(use(EFFECT), say("Done.")) as model:
+        again = host.resume("s", "--gateway", model.url, "--approve", "shell")
     assert (again.code, effects(host)) == (0, 1)
 
 

@@ -89,10 +89,15 @@ def test_until_then_a_resume_tells_the_end_again(host: Host) -> None:
     assert [(row["sessionId"], row["resumable"], row["status"]) for row in rows] == [("s", True, "SESSION_PAUSED")]
 
 
-def test_without_an_id_it_is_passed_over(host: Host) -> None:
-    with gateway(use(MADE), say("Could not.")) as model:
-        run(host, model.url)
-    assert "there is no session to resume" in host.run("resume").error
+def test_without_an_id_it_comes_behind_what_has_work_to_do(host: Host) -> None:
+    with gateway(use(MADE), say("Could not.")) as model, gateway({"status": 500, "times": "always"}) as away:
+        host.configure(max_retries=0)
+        (known,) = replay_ids(run(host, model.url).result)
+        told = host.run("resume", "--output", "json")
+        host.task(away.url, "--session-id", "paused")
+        host.run("resume", "s")  # which makes it the newest
+        assert host.run("resume", "--output", "json").result["sessionId"] == "paused"
+    assert (told.code, told.result["sessionId"], replay_ids(told.result)) == (4, "s", [known])
 
 
 @pytest.mark.slow
