@@ -23,7 +23,8 @@ class RuntimeSettings(NamedTuple):
     like a secret; `env_passthrough` names the exceptions. `address_allowed` says whether HttpRequest may connect to an
     IP address; None means `policy.urls.address_is_public`. `temporary` is where child processes are told to put
     temporary files, None for the host's own place. `on_output` is called on the event loop with every chunk a
-    command prints and must not block.
+    command prints and must not block. `guard_processes`: what commands start ends with this process, also where it is
+    killed; it adopts orphans then, and has a small watcher process (see `core.guard`).
     """
 
     workspace: str
@@ -46,3 +47,4 @@ class RuntimeSettings(NamedTuple):
     temporary: str | None = None
     address_allowed: Callable[[str], bool] | None = None
     on_output: OnOutput | None = None
+    guard_processes: bool = False

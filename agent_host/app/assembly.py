@@ -183,12 +183,18 @@ def make_context(
     gate: ApprovalGate,
     emitter: Emitter,
     workspace: WorkspaceService,
+    *,
+    owns_process: bool,
 ) -> LoopContext:
-    """The loop's context for the session in `store`."""
+    """The loop's context for the session in `store`. `owns_process`: this process is the program's own, and what
+    commands start may be tied to its life."""
     settings, session_id = launch.settings, store.state.identity.session_id
     live_output = LiveOutput(emitter)
+    place = parts.place
     runtime = LocalToolRouter(
-        runtime_settings(settings, launch.workspace, parts.place.shell, live_output, parts.place.temporary)
+        runtime_settings(
+            settings, launch.workspace, place.shell, live_output, place.temporary, guard_processes=owns_process
+        )
     )
     router = HostTools(runtime, workspace, runtime.read_bytes, secrets.scrubber)
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
@@ -231,7 +237,13 @@ def put_under(ctx: LoopContext, launch: Launch, parts: Parts) -> None:
 
 
 def runtime_settings(
-    settings: Settings, workspace: str, shell: str, live_output: LiveOutput, temporary: str
+    settings: Settings,
+    workspace: str,
+    shell: str,
+    live_output: LiveOutput,
+    temporary: str,
+    *,
+    guard_processes: bool,
 ) -> RuntimeSettings:
     """What the runtime is told of the settings. `temporary` is the session's own temporary directory."""
     return RuntimeSettings(
@@ -246,6 +258,7 @@ def runtime_settings(
         env_passthrough=frozenset(settings.names("tools.env_passthrough")),
         temporary=temporary,
         on_output=live_output.take,
+        guard_processes=guard_processes,
     )
 
 

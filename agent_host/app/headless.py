@@ -65,17 +65,24 @@ async def run_headless(
     environment: str = "desktop",
     options: TaskOptions = AS_THE_BUNDLE_SAYS,
     tokens: Tokens | None = None,
+    owns_process: bool = False,
 ) -> Finished:
     """One task: `prompt` starts a session, None resumes the one of the launch. `gate` answers what needs an approval;
     without one nobody is there, and what was approved in advance is all that is. `options` narrow a task that starts.
-    `tokens` are the environment's, by default read there.
+    `tokens` are the environment's, by default read there; `owns_process` as SessionOpener has it.
 
     `on_end` tells the result while the checkpoint is still there: a process that dies in between leaves a session
     whose resume tells it again. Raises AgentHostError for what keeps the session from starting; everything later is in
     the result.
     """
     unattended = UnattendedGate(launch.approvals, approve_all=launch.approve_all)
-    opener = SessionOpener(OneLaunch(launch), gate=lambda _: gate or unattended, watch=lambda _: sinks, tokens=tokens)
+    opener = SessionOpener(
+        OneLaunch(launch),
+        gate=lambda _: gate or unattended,
+        watch=lambda _: sinks,
+        tokens=tokens,
+        owns_process=owns_process,
+    )
     if prompt is None:
         if launch.session_id is None:
             raise UsageError("a resume needs the id of its session")

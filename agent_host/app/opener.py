@@ -80,7 +80,8 @@ class Launches(Protocol):
 
 class SessionOpener:
     """Makes the process's session. `gate` gives who answers approvals; `watch` who watches, by the first event's
-    number; `tokens` are those of the environment, by default read there."""
+    number; `tokens` are those of the environment, by default read there. `owns_process`: this process is the program's
+    own, and not one that embeds it."""
 
     def __init__(
         self,
@@ -89,11 +90,13 @@ class SessionOpener:
         gate: Callable[[Launch], ApprovalGate],
         watch: Callable[[int], Sequence[Sink]],
         tokens: Tokens | None = None,
+        owns_process: bool = False,
     ) -> None:
         self._launches = launches
         self._gate = gate
         self._watch = watch
         self._tokens = Tokens.read() if tokens is None else tokens
+        self._owns_process = owns_process
         self._backends: Backends | None = None
         self._launch: Launch | None = None
 
@@ -233,7 +236,10 @@ class SessionOpener:
         emitter.attach([log, *backends.observers(), reports, *self._watch(first_id)])
         gate = self._gate(launch)
         workspace = backends.workspace(identity, paths, store.blobs)
-        ctx = make_context(launch, parts, store, Gateway(url, TlsContext(url)), secrets, gate, emitter, workspace)
+        where = Gateway(url, TlsContext(url))
+        ctx = make_context(
+            launch, parts, store, where, secrets, gate, emitter, workspace, owns_process=self._owns_process
+        )
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.llm.aclose)

@@ -200,6 +200,7 @@ async def _run(
             max_steps=max_steps,
             sinks=display.sinks,
             tokens=Tokens.taken(),
+            owns_process=True,
             on_open=on_open,
             on_end=lambda finished: display.end(finished, _how_to_resume(launcher, launch, finished)),
         )

@@ -50,7 +50,7 @@ async def _serve(launcher: Launcher, socket: str | None, reconnect_s: float, beg
         feed.begin(first_id)
         return (feed,)
 
-    host = SessionHost(SessionOpener(launcher, gate=_desk, watch=watch, tokens=Tokens.taken()))
+    host = SessionHost(SessionOpener(launcher, gate=_desk, watch=watch, tokens=Tokens.taken(), owns_process=True))
     server = Server(host, feed, reconnect_s=None if socket is None else reconnect_s, begin_s=begin_s)
     main_task = asyncio.current_task()
     told: list[int] = []

@@ -14,8 +14,8 @@ from agent_host.cli.main import main
 _made = assembly.runtime_settings
 
 
-def _near(*arguments: Any) -> Any:
-    return _made(*arguments)._replace(address_allowed=lambda address: address == "127.0.0.1")
+def _near(*arguments: Any, **named: Any) -> Any:
+    return _made(*arguments, **named)._replace(address_allowed=lambda address: address == "127.0.0.1")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from tool_runtime.core.hunt import NOBODY, Hunted, kill_until_quiet
 from tool_runtime.core.pumps import Watch, feed_pipe, read_pipe, watch_exit
 from tool_runtime.faults import fault_of
 from tool_runtime.output.truncate import HeadTail, Spill
@@ -22,6 +23,7 @@ from tool_runtime.platform import WINDOWS, current, windows
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from tool_runtime.core.guard import ProcessGuard
     from tool_runtime.threads import DaemonPool
 
 StreamName = Literal["stdout", "stderr"]
@@ -29,7 +31,6 @@ MARK_NAME: Final = "AGENT_HOST_CALL_MARK"
 """Environment variable that every process of a command inherits; how strays are found when the tree is ended."""
 _LOOK_AGAIN_S: Final = 0.005
 _LOOK_AGAIN_MAX_S: Final = 0.1
-_KILL_ROUNDS: Final = 10
 
 
 class CommandParams(NamedTuple):
@@ -68,22 +69,26 @@ class Captured:
 
 
 class CommandOutcome(NamedTuple):
-    """`exit_code` is 128 plus the signal's number for a shell that a signal ended."""
+    """`exit_code` is 128 plus the signal's number for a shell that a signal ended. `left` is what became of the tree
+    where it was ended."""
 
     exit_code: int
     timed_out: bool
     stdout: Captured
     stderr: Captured
+    left: Hunted = NOBODY
 
 
-async def run_command(params: CommandParams, pool: DaemonPool) -> CommandOutcome:
-    """Run to the end or the time-out; raises ToolFault when the shell cannot be started.
+async def run_command(params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None = None) -> CommandOutcome:
+    """Run to the end or the time-out; raises ToolFault when the shell cannot be started. `guard`, where there is one,
+    sees to what the command leaves behind.
 
     Cancelling ends the process tree first; cancelling once more skips the grace. A background child that holds the
     pipes when the shell is done is left running, and what it prints more than `drain_s` later is not waited for.
     """
-    command = _Command(params, pool)
+    command = _Command(params, pool, guard)
     timed_out = False
+    left = NOBODY
     try:
         command.connect()
         try:
@@ -91,14 +96,16 @@ async def run_command(params: CommandParams, pool: DaemonPool) -> CommandOutcome
                 await command.exited()
         except TimeoutError:
             timed_out = True
-            await command.end()
+            left = await command.end()
         await command.drained()
     except asyncio.CancelledError:
-        await command.end()
+        left = await command.end()
+        if left.running and params.on_output is not None:  # the result will say no more than that it was ended
+            params.on_output("stderr", f"[{left.note()}]\n".encode())
         raise
     finally:
         command.close()
-    return CommandOutcome(command.exit_code(), timed_out, command.stdout, command.stderr)
+    return CommandOutcome(command.exit_code(), timed_out, command.stdout, command.stderr, left)
 
 
 async def end_leftovers(mark: str, pool: DaemonPool) -> int:
@@ -109,23 +116,18 @@ async def end_leftovers(mark: str, pool: DaemonPool) -> int:
     """
     if WINDOWS:
         return 0
-    found: set[int] = set()
-    for _ in range(_KILL_ROUNDS):
-        members = await pool.run(lambda: current.tree_members(0, f"{MARK_NAME}={mark}#", {}))
-        if not members:
-            break
-        found |= members.keys()
-        for pid in members:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        await asyncio.sleep(_LOOK_AGAIN_S)
-    return len(found)
+    whole = f"{MARK_NAME}={mark}#"
+    if not await pool.run(lambda: current.tree_members(0, whole, {})):  # hardly ever is there anything
+        return 0
+    hunted = await pool.run(lambda: kill_until_quiet(lambda on_sight: current.tree_members(0, whole, {}, on_sight)))
+    return hunted.ended
 
 
 class _Command:
-    def __init__(self, params: CommandParams, pool: DaemonPool) -> None:
+    def __init__(self, params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None) -> None:
         self._params = params
         self._pool = pool
+        self._guard = guard
         # What this process started is told apart from what another one did for a call of the same name.
         value = f"{params.mark}#{os.urandom(8).hex()}"
         self._mark = f"{MARK_NAME}={value}"
@@ -136,19 +138,23 @@ class _Command:
         self.stdout = Captured(params, "stdout")
         self.stderr = Captured(params, "stderr")
         try:
-            self._process = subprocess.Popen(
-                params.argv,
-                cwd=params.cwd,
-                env={**params.environment, MARK_NAME: value},
-                stdin=subprocess.DEVNULL if params.stdin is None else subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,
-                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-            )
+            self._process = self._start(value) if guard is None else guard.start(lambda: self._start(value), self._mark)
         except OSError as error:
             raise fault_of(error, str(error.filename or params.cwd)) from error
+
+    def _start(self, mark: str) -> subprocess.Popen[bytes]:
+        params = self._params
+        return subprocess.Popen(
+            params.argv,
+            cwd=params.cwd,
+            env={**params.environment, MARK_NAME: mark},
+            stdin=subprocess.DEVNULL if params.stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )
 
     def connect(self) -> None:
         """Watch the child and its pipes on the running loop."""
@@ -170,19 +176,25 @@ class _Command:
         if any(not output.done.done() for output in self._outputs):
             await asyncio.wait([output.done for output in self._outputs], timeout=self._params.drain_s)
 
-    async def end(self) -> None:
-        """Ask the tree to end, then make it."""
+    async def end(self) -> Hunted:
+        """Ask the tree to end, then make it. A cancellation skips the rest of the grace, and the next one the wait for
+        the kill, which goes on in its thread."""
         try:
             await self._ask()
-        finally:
-            self._kill()
+        except asyncio.CancelledError:
+            await self._kill()
+            raise
+        return await self._kill()
 
     def close(self) -> None:
         """Release pipes and watches and reap the shell."""
         for watch in (*self._outputs, self._input, self._exit):
             if watch is not None:
                 watch.close()
-        self._process.poll()
+        if self._guard is None:
+            self._process.poll()
+        else:
+            self._guard.ended(self._process)
 
     def exit_code(self) -> int:
         """As a shell would report it."""
@@ -199,29 +211,27 @@ class _Command:
             return
         deadline = time.monotonic() + self._params.kill_grace_s
         members = await self._pool.run(self._members)
-        self._signal(members, signal.SIGTERM)
+        if members:
+            self._signal(members, signal.SIGTERM)
         pause_s = _LOOK_AGAIN_S
         while members and time.monotonic() < deadline:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LOOK_AGAIN_MAX_S)
             members = await self._pool.run(self._members)
 
-    def _kill(self) -> None:
-        """SIGKILL until nobody is left. On the loop: it also runs when the one who cancels has lost patience."""
+    async def _kill(self) -> Hunted:
         if WINDOWS:
             self._process.kill()
-            return
-        for _ in range(_KILL_ROUNDS):
-            members = self._members()
-            if not members:
-                return
-            self._signal(members, signal.SIGKILL)
-            time.sleep(0.001)  # a process forked since the scan is found in the next round
+            return NOBODY
+        return await self._pool.run(lambda: kill_until_quiet(self._find, [self._process.pid]))
 
     def _members(self) -> Collection[int]:
-        members = current.tree_members(self._process.pid, self._mark, self._known)
+        return self._find(lambda _: None).keys()
+
+    def _find(self, on_sight: Callable[[int], None]) -> Mapping[int, int]:
+        members = current.tree_members(self._process.pid, self._mark, self._known, on_sight)
         self._known |= members
-        return members.keys()
+        return members
 
     def _signal(self, members: Collection[int], number: signal.Signals) -> None:
         """Once to each: the group in one go, because it may be forking, then those that have left it."""

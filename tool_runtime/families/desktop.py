@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from policy.paths import normalize
 from tool_runtime.core import files
+from tool_runtime.core.guard import ProcessGuard
 from tool_runtime.core.paths import Scope, home_directory, resolve
 from tool_runtime.core.process import CommandParams, end_leftovers, run_command
 from tool_runtime.families.desktop_definitions import (
@@ -51,6 +52,7 @@ class DesktopProvider:
         self._pool = pool
         self._http: HttpClient | None = None
         self._http_lock = asyncio.Lock()
+        self._guard = ProcessGuard() if settings.guard_processes else None
         self.counters = {definition.tool_name: Counter() for definition in DEFINITIONS}
 
     def tools(self) -> Sequence[Tool]:
@@ -89,9 +91,11 @@ class DesktopProvider:
             return 0
 
     async def aclose(self) -> None:
-        """Close pooled connections."""
+        """Close pooled connections, and end what commands have left running."""
         if self._http is not None:
             await self._http.aclose()
+        if self._guard is not None:
+            await self._pool.run(self._guard.close)
 
     @functools.cached_property
     def _shell(self) -> str:
@@ -150,11 +154,12 @@ class DesktopProvider:
         return ToolOutput(f"Deleted {path}")
 
     async def _run_command(self, call: CallContext) -> ToolOutput:
-        outcome = await run_command(self._command(call), self._pool)
+        outcome = await run_command(self._command(call), self._pool, self._guard)
         output = command_output(call, outcome)
         if outcome.timed_out:
             timeout_s = call.request.arguments.get("timeout", self._settings.command_timeout_s)
-            raise ToolFault(FaultKind.TIMED_OUT, f"Command timed out after {timeout_s:g} seconds", partial=output)
+            said = "; ".join(filter(None, (f"Command timed out after {timeout_s:g} seconds", outcome.left.note())))
+            raise ToolFault(FaultKind.TIMED_OUT, said, partial=output)
         return output
 
     def _command(self, call: CallContext) -> CommandParams:

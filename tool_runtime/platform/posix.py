@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 CRLF: Final = False
+_LINUX = bool(sys.platform == "linux")
+_PR_SET_CHILD_SUBREAPER: Final = 36
 _NO_STARTUP_FILES: Final = {"bash": ("--noprofile", "--norc"), "zsh": ("-f",)}
 
 
@@ -38,20 +42,39 @@ class ProcessEntry(NamedTuple):
     started: int = 0
 
 
-def tree_members(leader: int, mark: str, known: Mapping[int, int]) -> dict[int, int]:
+def tree_members(
+    leader: int, mark: str, known: Mapping[int, int], on_sight: Callable[[int], None] = lambda _: None
+) -> dict[int, int]:
     """Live processes that belong to the command whose shell is `leader` (0: not known), each with its start time.
 
     They are its process group, its descendants, those of `known` (an earlier answer), and whatever carries `mark`
     (`NAME=value`, or the start of it) in its environment. The mark also finds a daemon that left the group and whose
-    parents are gone, and needs no subreaper, which would make this process inherit everybody's orphans.
+    parents are gone. `on_sight` gets each that is not found as a descendant the moment it is read, the youngest first:
+    in a chain of processes that fork and end each lives for milliseconds.
     """
-    table = {entry.pid: entry for entry in _processes()}
+    table: dict[int, ProcessEntry] = {}
+    members: set[int] = set()
     wanted = mark.encode()
-    members = {
-        pid
-        for pid, entry in table.items()
-        if (leader and leader in (pid, entry.group)) or known.get(pid) == entry.started or _carries(pid, wanted)
-    }
+    for entry in _processes():
+        pid = entry.pid
+        table[pid] = entry
+        if (leader and leader in (pid, entry.group)) or known.get(pid) == entry.started or _carries(pid, wanted):
+            members.add(pid)
+            if entry.alive:
+                on_sight(pid)
+    _add_descendants(members, table)
+    return {pid: table[pid].started for pid in members if table[pid].alive}
+
+
+def descendants(pid: int) -> dict[int, ProcessEntry]:
+    """The children of `pid`, theirs, and so on, zombies included."""
+    table = {entry.pid: entry for entry in _processes()}
+    members = {pid}
+    _add_descendants(members, table)
+    return {one: table[one] for one in members - {pid}}
+
+
+def _add_descendants(members: set[int], table: Mapping[int, ProcessEntry]) -> None:
     children: dict[int, list[int]] = {}
     for entry in table.values():
         children.setdefault(entry.parent, []).append(entry.pid)
@@ -60,7 +83,22 @@ def tree_members(leader: int, mark: str, known: Mapping[int, int]) -> dict[int, 
         new = [child for child in children.get(queue.pop(), ()) if child not in members]
         members.update(new)
         queue += new
-    return {pid: table[pid].started for pid in members if table[pid].alive}
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of descendants whose own parent ends, from now on: what leaves its session and its group stays
+    a descendant. Linux only; False where the system has no such thing."""
+    if not _LINUX:
+        return False
+    import ctypes
+
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+
+
+def reap(pid: int) -> None:
+    """Let go of a child that has ended, if it has, and nobody did so before."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
 
 
 def parse_ps(text: str) -> list[ProcessEntry]:
@@ -71,24 +109,28 @@ def parse_ps(text: str) -> list[ProcessEntry]:
     ]
 
 
-def _processes() -> list[ProcessEntry]:
+def _processes() -> Iterator[ProcessEntry]:
+    """The process table, the youngest first as far as numbers tell."""
     try:
         names = os.listdir("/proc")
     except OSError:
         import subprocess
 
         listing = subprocess.run(["ps", "-axo", "pid=,ppid=,pgid=,state="], capture_output=True, text=True, check=False)
-        return parse_ps(listing.stdout)
-    entries = (_entry(name) for name in names if name.isdigit())
-    return [entry for entry in entries if entry is not None]
+        yield from parse_ps(listing.stdout)
+        return
+    for pid in sorted((int(name) for name in names if name.isdigit()), reverse=True):
+        entry = _entry(pid)
+        if entry is not None:
+            yield entry
 
 
-def _entry(pid: str) -> ProcessEntry | None:
+def _entry(pid: int) -> ProcessEntry | None:
     stat = _read(f"/proc/{pid}/stat")
     if not stat:
         return None
     fields = stat[stat.rindex(b")") + 2 :].split()  # the name before it may hold anything
-    return ProcessEntry(int(pid), int(fields[1]), int(fields[2]), fields[0] not in (b"Z", b"X"), int(fields[19]))
+    return ProcessEntry(pid, int(fields[1]), int(fields[2]), fields[0] not in (b"Z", b"X"), int(fields[19]))
 
 
 def _carries(pid: int, mark: bytes) -> bool:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import subprocess
+    from collections.abc import Callable, Mapping
+
+    from tool_runtime.platform.posix import ProcessEntry
 
 CRLF: Final = True
+_EXTENDED_LIMITS: Final = 9
+_KILL_ON_JOB_CLOSE: Final = 0x2000
 
 
 def default_shell(environ: Mapping[str, str]) -> str:
@@ -25,6 +30,64 @@ def kill_argv(pid: int) -> list[str]:
     return ["taskkill", "/T", "/F", "/PID", str(pid)]
 
 
-def tree_members(leader: int, mark: str, known: Mapping[int, int]) -> dict[int, int]:  # noqa: ARG001 - as on POSIX
+def descendants(pid: int) -> dict[int, ProcessEntry]:  # noqa: ARG001  as on POSIX
+    """Nothing: a Job holds them."""
+    return {}
+
+
+def adopt_orphans() -> bool:
+    """There are none: a Job holds every process."""
+    return False
+
+
+def reap(pid: int) -> None:
+    """Nothing to do: an ended process has no place in the table."""
+
+
+class Job:
+    """A Job Object that ends its processes when its last handle is closed, as the end of this process does."""
+
+    def __init__(self) -> None:
+        import ctypes
+
+        self._kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]  # Windows alone has it
+        self._kernel.CreateJobObjectW.restype = ctypes.c_void_p
+        self._handle = self._kernel.CreateJobObjectW(None, None)
+        limits = job_limits()
+        self._kernel.SetInformationJobObject(
+            ctypes.c_void_p(self._handle), _EXTENDED_LIMITS, limits, ctypes.c_ulong(len(limits))
+        )
+
+    def add(self, process: subprocess.Popen[bytes]) -> None:
+        """Put a process that was just started into it; what it starts is in it, too."""
+        import ctypes
+
+        handle = int(process._handle)  # type: ignore[attr-defined]  # noqa: SLF001  the only place that has it
+        self._kernel.AssignProcessToJobObject(ctypes.c_void_p(self._handle), ctypes.c_void_p(handle))
+
+    def close(self) -> None:
+        """End every process in it."""
+        import ctypes
+
+        self._kernel.CloseHandle(ctypes.c_void_p(self._handle))
+
+
+def job_limits(pointer_bytes: int = 8) -> bytes:
+    """A JOBOBJECT_EXTENDED_LIMIT_INFORMATION whose one limit is KILL_ON_JOB_CLOSE: basic limits with their flags behind
+    two 64-bit times, six IO counters, four sizes."""
+    import struct
+
+    word = "Q" if pointer_bytes == 8 else "I"
+    pad = "4x" if pointer_bytes == 8 else ""
+    basic = struct.pack(f"<qqI{pad}{word}{word}I{pad}{word}II", 0, 0, _KILL_ON_JOB_CLOSE, 0, 0, 0, 0, 0, 0)
+    return basic + struct.pack("<6Q", *[0] * 6) + struct.pack(f"<4{word}", *[0] * 4)
+
+
+def tree_members(
+    leader: int,  # noqa: ARG001  as on POSIX
+    mark: str,  # noqa: ARG001
+    known: Mapping[int, int],  # noqa: ARG001
+    on_sight: Callable[[int], None] = lambda _: None,  # noqa: ARG001
+) -> dict[int, int]:
     """Nothing: taskkill finds the tree itself."""
     return {}

@@ -1,0 +1,168 @@
+"""What commands start ends with this process, however it ends.
+
+While a command runs this process adopts orphans, so that what leaves its session, its group and its environment behind
+is a descendant all the same. A thread tells a watcher, a small process of its own, which processes that are. When the
+host is killed the pipe between them ends, and the watcher kills them. At an orderly end the host does so itself.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from tool_runtime.core.hunt import NOBODY, Hunted, kill_until_quiet
+from tool_runtime.platform import WINDOWS, current, windows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tool_runtime.platform.posix import ProcessEntry
+
+TICK_S: Final = 0.25
+"""How old what the watcher knows may be; a process that lived for a second is known."""
+_MAX_MARKS: Final = 64
+_SCRIPT: Final = os.path.join(os.path.dirname(__file__), "watcher.py")
+
+
+class ProcessGuard:
+    """For one host process; made with it, at work from the first command on. Safe to use from its event loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._leaders: set[int] = set()
+        self._marks: list[str] = []
+        self._awake = threading.Event()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self._told = b""
+        self._job: windows.Job | None = None
+
+    def start(self, start: Callable[[], subprocess.Popen[bytes]], mark: str) -> subprocess.Popen[bytes]:
+        """The process that `start` starts, under guard. `mark` (`NAME=value`) is in its environment. Raises what
+        `start` raises."""
+        if WINDOWS:
+            self._job = self._job or windows.Job()
+            process = start()
+            self._job.add(process)
+            return process
+        if self._thread is None:
+            current.adopt_orphans()
+            self._thread = threading.Thread(target=self._run, name="process-guard", daemon=True)
+            self._thread.start()
+        with self._lock:  # between the two nobody may reap it
+            process = start()
+            self._leaders.add(process.pid)
+            self._marks = [*self._marks[-_MAX_MARKS + 1 :], mark]
+        self._awake.set()
+        return process
+
+    def ended(self, process: subprocess.Popen[bytes]) -> None:
+        """The shell has ended, or is no longer waited for; what it left goes on under guard."""
+        with self._lock:
+            process.poll()
+            self._leaders.discard(process.pid)
+
+    def close(self) -> Hunted:
+        """End everything that commands have left running. Blocks, 0.2 s where there is anything."""
+        if self._job is not None:
+            self._job.close()
+        if self._thread is None:
+            return NOBODY
+        self._closing = True
+        self._awake.set()
+        self._thread.join()
+        left = kill_until_quiet(self._found) if self._found(lambda _: None) else NOBODY
+        self._reap()
+        self._say(b"bye\n")
+        self._let_go()
+        return left
+
+    # In the thread
+
+    def _run(self) -> None:
+        self._start_watcher()
+        while not self._closing:
+            rows = self._rows()
+            self._reap(rows)
+            live = {pid: row for pid, row in rows.items() if row.alive}
+            self._tell(live)
+            self._awake.clear()
+            busy = bool(live) or bool(self._leaders)
+            if not self._closing:
+                self._awake.wait(TICK_S if busy else None)
+
+    def _rows(self) -> dict[int, ProcessEntry]:
+        """All descendants of this process but the watcher."""
+        rows = current.descendants(os.getpid())
+        if self._watcher is not None:
+            rows.pop(self._watcher.pid, None)
+        return rows
+
+    def _found(self, on_sight: Callable[[int], None]) -> Mapping[int, int]:
+        rows = self._rows()
+        self._reap(rows)
+        live = {pid: row.started for pid, row in rows.items() if row.alive}
+        for pid in live:
+            on_sight(pid)
+        return live
+
+    def _reap(self, rows: Mapping[int, ProcessEntry] | None = None) -> None:
+        """Adopted children that have ended. Those that somebody started and waits for are not touched."""
+        rows = self._rows() if rows is None else rows
+        with self._lock:
+            for pid, row in rows.items():
+                if not row.alive and row.parent == os.getpid() and pid not in self._leaders:
+                    current.reap(pid)
+
+    def _tell(self, live: Mapping[int, ProcessEntry]) -> None:
+        members = " ".join(f"{pid}:{row.started}:{row.group}" for pid, row in sorted(live.items()))
+        marks = " ".join(mark for mark in self._marks if " " not in mark and "\n" not in mark)
+        told = f"marks {marks}\nmembers {members}\n" if members else f"marks {marks}\nmembers\n"
+        line = told.encode()
+        if line == self._told and self._watcher is not None and self._watcher.poll() is None:
+            return
+        self._told = line
+        if not self._say(line):  # somebody ended it
+            self._let_go()
+            self._start_watcher()
+            self._say(line)
+
+    def _say(self, line: bytes) -> bool:
+        watcher = self._watcher
+        if watcher is None or watcher.stdin is None:
+            return False
+        try:
+            watcher.stdin.write(line)
+            watcher.stdin.flush()
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def _start_watcher(self) -> None:
+        """Without one, as in a program that is no Python interpreter, only a resume looks for what was left."""
+        with suppress(OSError):
+            self._watcher = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-E", _SCRIPT],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={},
+                bufsize=0,
+                start_new_session=True,
+            )
+
+    def _let_go(self) -> None:
+        watcher, self._watcher = self._watcher, None
+        if watcher is None:
+            return
+        if watcher.stdin is not None:
+            with suppress(OSError):
+                watcher.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            watcher.wait(1.0)
