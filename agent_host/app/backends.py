@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+import sys
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from agent_host.errors import SessionNotFound
 from agent_host.http_basics import TlsContext, shown_url
 from agent_host.services.approval import ApprovalReporter, EmbeddedApprovalService, HttpApprovalService
 from agent_host.services.endpoints import endpoints
 from agent_host.services.session import EmbeddedSessionService, HttpSessionService
+from agent_host.services.uploads import UploadLimits, UploadQueue
 from agent_host.services.workspace import EmbeddedWorkspaceService, HttpWorkspaceService
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from agent_host.events.otel import OtelSink
     from agent_host.services.http import ServiceClient
     from agent_host.services.session import SessionService
-    from agent_host.services.workspace import WorkspaceService
+    from agent_host.services.workspace import ArtifactHome
     from config.settings import Settings
     from state.blobs import BlobFolder
     from state.checkpoint import SessionIdentity
@@ -30,6 +32,15 @@ class _Counting(Protocol):
     """An observer that counts what it could not deliver."""
 
     dropped: int
+
+
+class Stores(NamedTuple):
+    """Where a session's artifacts are kept on this disk, and what takes them to the Workspace Service where that is
+    another place (`uploads_elsewhere`)."""
+
+    artifacts: ArtifactHome
+    uploads: UploadQueue
+    uploads_elsewhere: bool
 
 
 class Backends:
@@ -60,12 +71,20 @@ class Backends:
         url = self._urls.session
         return EmbeddedSessionService(self._workspace_of) if url is None else HttpSessionService(self._client(url))
 
-    def workspace(self, identity: SessionIdentity, paths: SessionPaths, blobs: BlobFolder) -> WorkspaceService:
+    def stores(self, identity: SessionIdentity, paths: SessionPaths, blobs: BlobFolder) -> Stores:
         """Where the session's artifacts go."""
-        url = self._urls.workspace
+        url, settings = self._urls.workspace, self._settings
+        limits = UploadLimits(
+            settings.integer("services.upload_max_pending_bytes"),
+            settings.number("services.upload_max_behind_s"),
+            settings.number("services.upload_end_s"),
+        )
+        here = EmbeddedWorkspaceService(paths.artifacts, blobs, workspace_id=identity.workspace_id)
         if url is None:
-            return EmbeddedWorkspaceService(paths.artifacts, blobs, workspace_id=identity.workspace_id)
-        return HttpWorkspaceService(self._client(url), identity.workspace_id, identity.session_id)
+            only_histories = limits._replace(max_pending_bytes=sys.maxsize)
+            return Stores(here, UploadQueue(here, only_histories), uploads_elsewhere=False)
+        service = HttpWorkspaceService(self._client(url), identity.workspace_id, identity.session_id)
+        return Stores(here, UploadQueue(service, limits), uploads_elsewhere=True)
 
     def approvals(self, paths: SessionPaths) -> ApprovalReporter:
         """Who is told of decisions."""

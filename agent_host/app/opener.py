@@ -232,13 +232,13 @@ class SessionOpener:
         reports = ApprovalReports(reporter, identity, secrets.scrubber.text)
         emitter.attach([log, *backends.observers(), reports, *self._watch(first_id)])
         gate = self._gate(launch)
-        workspace = backends.workspace(identity, paths, store.blobs)
-        ctx = make_context(launch, parts, store, Gateway(url, TlsContext(url)), secrets, gate, emitter, workspace)
+        stores = backends.stores(identity, paths, store.blobs)
+        ctx = make_context(launch, parts, store, Gateway(url, TlsContext(url)), secrets, gate, emitter, stores)
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.llm.aclose)
         reports.again(store.state)
-        return Session(
+        session = Session(
             ctx,
             paths,
             desk=gate if isinstance(gate, ApprovalDesk) else None,
@@ -247,6 +247,8 @@ class SessionOpener:
             settings=launch.settings,
             undelivered=backends.undelivered,
         )
+        session.take_up_uploads()
+        return session
 
 
 def _refuse_used_key(state_dir: str, key: str) -> None:

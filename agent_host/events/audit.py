@@ -31,7 +31,8 @@ _AS_THEY_ARE = frozenset(
         EventType.POLICY_EXPIRED,
     }
 )
-AUDIT_EVENTS = _AS_THEY_ARE | {EventType.TOOL_REQUESTED, EventType.TOOL_COMPLETED}
+_OF_CALLS = frozenset({EventType.ARTIFACT_UPLOADED, EventType.ARTIFACT_UPLOAD_FAILED})
+AUDIT_EVENTS = _AS_THEY_ARE | _OF_CALLS | {EventType.TOOL_REQUESTED, EventType.TOOL_COMPLETED}
 """What an audit record is made from, or is."""
 
 # Calls that are under way, and answers that later calls may refer to. A host has far fewer of both.
@@ -61,6 +62,8 @@ class AuditRecords:
             return None
         if event.event_type is EventType.TOOL_COMPLETED:
             return event.encode(event.envelope_of(self._record(event)))
+        if event.event_type in _OF_CALLS and "toolCallId" not in payload:  # a history, which is about no action
+            return None
         if event.event_type is EventType.APPROVAL_RESOLVED:
             policy = _policy(payload["decision"] == "approved", payload["scope"], payload["approvalId"])
             _remember(self._answers, payload["approvalId"], policy)

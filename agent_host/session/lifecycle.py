@@ -37,6 +37,7 @@ _STEP_PATIENCE_S = 4.0
 _FORCE_PATIENCE_S = 2.0
 _RECORD_PATIENCE_S = 1.0
 _FORCE_GRACE_S = 2.0
+_UPLOADS_S = 1.0
 
 
 class Session:
@@ -257,7 +258,18 @@ class Session:
         """The end of the task at work; see `Work.ended`."""
         return await self._work.ended()
 
+    def take_up_uploads(self) -> None:
+        """Go on with what former processes of the session had not uploaded."""
+        self._work.take_up_uploads()
+
     # Its end
+
+    async def end_uploads(self, end: TaskEnd) -> None:
+        """Give the last uploads a moment, so that the result can say what was not stored: after a clean end the time
+        of `services.upload_end_s`, else hardly any. What a resume can go on with stays on record."""
+        resumable = end.resumable or bool(self.result(end)["deniedApprovals"])
+        within_s = self._ctx.uploads.limits.end_s if end.status == "completed" else _UPLOADS_S
+        await self._work.end_uploads(within_s, resumable=resumable)
 
     async def shut_down(self, reason: str) -> None:
         """The clean end, whatever is at work (AH 3.4): within the patience of a desktop that waits for it."""
@@ -317,7 +329,6 @@ class Session:
         if await self._work.idle(_STEP_PATIENCE_S):
             return True
         self._ctx.cancellation.force(grace_s=0)
-        self._work.hurry(_FORCE_PATIENCE_S / 2)
         if await self._work.idle(_FORCE_PATIENCE_S):
             return True
         self._ctx.cancellation.abandon()

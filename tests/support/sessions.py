@@ -74,7 +74,12 @@ class Opened:
     def again(self, *turns: Turn, **more: Any) -> Opened:
         """The next process."""
         self.loop.ctx.store.close()
-        kept = {"policy": self.loop.ctx.bundle, "artifacts": self.loop.artifacts, "sessions": self.loop.sessions}
+        kept = {
+            "policy": self.loop.ctx.bundle,
+            "artifacts": self.loop.artifacts,
+            "home": self.loop.home,
+            "sessions": self.loop.sessions,
+        }
         return Opened(self.folder, *turns, **{**kept, **more})
 
     @property
