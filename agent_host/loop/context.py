@@ -54,7 +54,8 @@ class LoopContext:
     `tools` are the names that the router knows, `limits` what takes some of them away. `make_head` gives the encoded
     front of a model request, `head` is that of the task at work, `head_tokens` its estimated size. `max_stored_bytes`
     is the limit at which the store is full. `artifacts` keeps what calls leave on this disk, and `uploads` takes it to
-    the Workspace Service where that is another place (`uploads_elsewhere`). `phase` is where the task at work stands, `task_options` narrow it.
+    the Workspace Service where that is another place (`uploads_elsewhere`). `phase` is where the task at work stands,
+    `task_options` narrow it.
     """
 
     store: OpenSession

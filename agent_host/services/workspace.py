@@ -188,9 +188,8 @@ class HttpWorkspaceService:
             return checked_uri(answer.get("artifactUri"), "artifactUri")
         except ServiceError as error:
             passing = isinstance(error, ServiceUnavailable)
-            raise UploadFailed(
-                f"storing artifact {shown_name(artifact.name)} failed: {error}", passing=passing
-            ) from error
+            message = f"storing artifact {shown_name(artifact.name)} failed: {error}"
+            raise UploadFailed(message, passing=passing) from error
 
     def _encoded(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> tuple[bytes, str]:
         """(body, Idempotency-Key)."""
@@ -223,7 +222,8 @@ def _refuse_large(artifact: Artifact) -> None:
     size = len(artifact.data)
     if size > MAX_ARTIFACT_BYTES:
         raise UploadFailed(
-            f"artifact {shown_name(artifact.name)} has {size} bytes, and the limit is {MAX_ARTIFACT_BYTES}; it was not sent"
+            f"artifact {shown_name(artifact.name)} has {size} bytes, and the limit is {MAX_ARTIFACT_BYTES}; "
+            "it was not sent"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 NAME = "session_history.json"
 _KIND: Final = "session_history"
 _CONTENT_TYPE = "application/json"
-_AGAIN_AFTER_S = 1.0
 _CALL_ID = b',"toolCallId":'
 # `encode` writes the role behind two ids of at most 128 characters.
 _ROLE, _ROLE_WITHIN = b'"role":"tool"', 400
@@ -33,15 +31,13 @@ class History:
     def __init__(self, ctx: LoopContext) -> None:
         self._ctx = ctx
         self._queued = 0  # messages of the last one that was stored, or is on its way
-        self._missed_at = 0.0
         self.missed: dict[str, Any] | None = None
 
     def queue(self) -> None:
-        """Have the thread as it is now uploaded behind the artifacts that wait, unless that is done, is under way, or
-        was missed a moment ago. Never waits."""
+        """Have the thread as it is now uploaded behind the artifacts that wait, unless that is done or under way. Never
+        waits."""
         ctx, count = self._ctx, len(self._ctx.state.thread)
-        just_missed = self.missed is not None and time.monotonic() - self._missed_at < _AGAIN_AFTER_S
-        if count == self._queued and (self.missed is None or just_missed):
+        if count == self._queued and self.missed is None:
             return
         self._queued, self.missed = count, None
         task_id = None if ctx.state.task is None else ctx.state.task.task_id
@@ -57,7 +53,6 @@ class History:
             payload: dict[str, Any] = {"artifactName": NAME, "message": message}
             if not again:  # else the checkpoint stays, and has all of it
                 payload |= self._kept_here(data(), task_id)
-            self._missed_at = time.monotonic()
             if self._queued == count:
                 self.missed = {"artifactType": _KIND, **payload}
             ctx.emitter.emit(EventType.ARTIFACT_UPLOAD_FAILED, payload, task_id=task_id)
