@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.errors import SessionNotFound
+from agent_host.events.losses import Losses
 from agent_host.http_basics import TlsContext, shown_url
 from agent_host.services.approval import ApprovalReporter, EmbeddedApprovalService, HttpApprovalService
 from agent_host.services.endpoints import endpoints
@@ -26,12 +27,6 @@ if TYPE_CHECKING:
     from state.blobs import BlobFolder
     from state.checkpoint import SessionIdentity
     from state.locations import SessionPaths
-
-
-class _Counting(Protocol):
-    """An observer that counts what it could not deliver."""
-
-    dropped: int
 
 
 class Stores(NamedTuple):
@@ -55,7 +50,7 @@ class Backends:
         self._environ = environ
         self._settings = settings
         self._token = token
-        self._observers: list[tuple[str, _Counting]] = []
+        self.losses = Losses()
         self._clients: dict[str, ServiceClient] = {}
         self._tls: TlsContext | None = None
         self._workspaces: dict[str, str] = {}
@@ -92,7 +87,7 @@ class Backends:
         home = EmbeddedApprovalService(paths.approvals) if url is None else HttpApprovalService(self._client(url))
         reporter = ApprovalReporter(home)
         where = paths.approvals if url is None else f"the approval service ({shown_url(url)})"
-        self._observers.append((where, reporter))
+        self.losses.watch(where, reporter)
         return reporter
 
     def observers(self) -> list[Sink]:
@@ -110,12 +105,12 @@ class Backends:
         if traces is None:
             return found
         self._traces = traces
+        self.losses.watch("OpenTelemetry", traces)
         return [*found, traces]
 
     def undelivered(self) -> list[str]:
         """One line for each observer that did not get all there was; complete once they are closed."""
-        missed = [(observer.dropped, where) for where, observer in self._observers if observer.dropped]
-        lines = [f"{number} records did not reach {where}" for number, where in missed]
+        lines = [str(loss) for loss in self.losses.so_far()]
         if self._traces is not None and self._traces.unusable is not None:
             lines.append(self._traces.unusable)
         return lines
@@ -135,7 +130,7 @@ class Backends:
 
         post = HttpEventService(self._client(url), "/audit/events").post
         sink = BatchedSink(post, AUDIT_EVENTS, shape=AuditRecords())
-        self._observers.append((f"the audit service ({shown_url(url)})", sink))
+        self.losses.watch(f"the audit service ({shown_url(url)})", sink)
         return sink
 
     def _telemetry(self, url: str) -> Sink:
@@ -145,7 +140,7 @@ class Backends:
 
         post = HttpEventService(self._client(url), "/telemetry/events").post
         sink = BatchedSink(post, TELEMETRY_EVENTS, shape=telemetry_line)
-        self._observers.append((f"the telemetry service ({shown_url(url)})", sink))
+        self.losses.watch(f"the telemetry service ({shown_url(url)})", sink)
         return sink
 
     def _client(self, url: str) -> ServiceClient:

@@ -226,9 +226,11 @@ class SessionOpener:
             user_id=identity.user_id,
             first_id=first_id,
             scrub=secrets.scrubber.event,
+            losses=backends.losses,
         )
         reporter = backends.approvals(paths)
         log = RunLog(paths.events, max_bytes=launch.settings.integer("host.max_run_log_bytes"))
+        backends.losses.watch(paths.events, log)
         reports = ApprovalReports(reporter, identity, secrets.scrubber.text)
         emitter.attach([log, *backends.observers(), reports, *self._watch(first_id)])
         gate = self._gate(launch)
@@ -246,6 +248,7 @@ class SessionOpener:
             resources=resources.pop_all(),
             settings=launch.settings,
             undelivered=backends.undelivered,
+            losses=backends.losses,
         )
         session.take_up_uploads()
         return session

@@ -1,4 +1,4 @@
-"""The history of a session: its whole thread as one artifact, uploaded after each task (AH 5.5, interface section 2)."""
+"""The history of a session: its whole thread as one artifact, uploaded after each task (AH 5.5, interface 2)."""
 
 from __future__ import annotations
 

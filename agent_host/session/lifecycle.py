@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from agent_host.approval.desk import ApprovalDesk
+    from agent_host.events.losses import Losses
     from agent_host.loop.context import LoopContext, TaskEnd
     from agent_host.services.session import SessionService
     from agent_host.session.patches import FilePatch
@@ -44,8 +45,9 @@ class Session:
     """A session around its loop context. One task at a time; each may follow another on the same thread.
 
     `desk` is where approvals wait for a client, None where there is none; `service` is told of the end, `resources`
-    are let go with the session, `undelivered` says what observers did not get. `ending` knows what the end could keep.
-    `on_broken` is told when a task died of a fault of the program; whoever waits for the task gets it as well.
+    are let go with the session, `undelivered` says what observers did not get, and `losses` counts it. `ending` knows
+    what the end could keep. `on_broken` is told when a task died of a fault of the program; whoever waits for the task
+    gets it as well.
     """
 
     def __init__(
@@ -58,11 +60,13 @@ class Session:
         resources: AsyncExitStack,
         settings: Settings,
         undelivered: Callable[[], Sequence[str]],
+        losses: Losses,
     ) -> None:
         self._ctx = ctx
         self._paths = paths
         self._settings = settings
         self._undelivered = undelivered
+        self.losses = losses
         self._life = session_machine()
         self._life.fire("open")
         self._work = Work(ctx, self._life, self._broken)
@@ -184,8 +188,9 @@ class Session:
         )
 
     def result(self, end: TaskEnd) -> dict[str, Any]:
-        """The result object of the last task (interface section 1)."""
-        return self._work.result(end)
+        """The result object of the last task (interface section 1), with what observers have not got so far."""
+        result, losses = self._work.result(end), self.losses.so_far()
+        return {**result, "undelivered": [loss.to_wire() for loss in losses]} if losses else result
 
     @property
     def undelivered(self) -> Sequence[str]:
