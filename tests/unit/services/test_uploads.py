@@ -55,8 +55,12 @@ class Line:
     def put(
         self, name: str, size: int = 1, kind: ArtifactType = "tool_output", data: Callable[[], bytes] | None = None
     ) -> None:
+        def say(word: str) -> None:
+            self.said.append(word)
+            self._more.set()
+
         def missed(message: str, again: bool) -> None:
-            self.said.append(f"{message}; again: {again}")
+            say(f"{message}; again: {again}")
 
         content = data or (lambda: b"x" * size)
         self.queue.put(Upload(kind, name, "text/plain", size, content, say, missed, "t", "p"))
