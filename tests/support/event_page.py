@@ -23,8 +23,8 @@ are shown live and not kept in the run log, `sessions/{id}/events.jsonl`; a log 
 beginning in this process; each observer at most once in 30 seconds.
 
 A field with `?` may be missing. Those marked T are what the Telemetry Service is told of an event, strings cut.
-The Audit Service gets events of sessions, tasks, approvals, policy and uploads of artifacts as they are, and for each
-tool call a `tool_completed` whose payload is {toolCallId, tool, capability?, risk?, ts_start, ts_end, params {summary?, sha256?},
+The Audit Service gets events of sessions, tasks, approvals and policy as they are, of an artifact's
+`artifact_uploaded` {toolCallId, artifactUri, storageRef?}, and for each tool call a `tool_completed` whose payload is {toolCallId, tool, capability?, risk?, ts_start, ts_end, params {summary?, sha256?},
 result {ok, status, code?, bytes, artifactUris?}, policy {decision?, rule?, approved?, approvalScope?, approvalId?},
 hashes {outputSha256}}.
 
