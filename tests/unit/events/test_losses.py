@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 import orjson
 
 from agent_host.events.kinds import EventType
 from agent_host.events.losses import INTERVAL_S, Losses
+from agent_host.events.otel import OtelSink
 from tests.support.events import Watcher, emitter
+
+if TYPE_CHECKING:
+    import pytest
 
 
 class Observer:
@@ -48,3 +55,15 @@ def test_the_next_whole_event_tells_it() -> None:
     told = [orjson.loads(event.line()).get("undelivered") for event in watcher.events]
     message = "3 records did not reach the audit service"
     assert told == [None, None, [{"observer": "the audit service", "records": 3, "message": message}], None]
+
+
+async def test_all_is_lost_on_an_opentelemetry_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "agent_host.events.otel_export", None)
+    sink = OtelSink(frozenset({"traces"}), provider="anthropic")
+    events = emitter(sink)
+    events.emit(EventType.POLICY_EXPIRED, {})
+    events.emit(EventType.TEXT_CHUNK, {"text": "a piece"})
+    await sink.aclose(20)
+    assert (sink.dropped, sink.unusable is None) == (1, False)
+    events.emit(EventType.POLICY_EXPIRED, {})
+    assert sink.dropped == 2
