@@ -44,7 +44,7 @@ def test_a_session_with_a_bit_of_everything(host: Host, asking: Path) -> None:
     assert told == {
         "session_started", "session_paused", "task_started", "task_completed", "step_started", "step_completed",
         "step_limit_approaching", "text_chunk", "llm_request_started", "llm_request_completed", "llm_retry",
-        "tool_requested", "tool_completed", "approval_requested", "approval_resolved", "artifact_uploaded",
+        "tool_requested", "tool_completed", "approval_requested", "approval_resolved",
     }  # fmt: skip
     logged = host.event_log("s")
     assert {event["eventType"] for event in logged} == told - LIVE_ONLY
