@@ -63,7 +63,8 @@ class Usage:
 class Task:
     """The task at work, with what its result object will need. `finished_calls` rows: name, status, code or None.
     `baselines` maps a path to the blob of its content before the task's first write to it (None: it did not exist);
-    `options` narrow what it may do, in the application's words."""
+    `options` narrow what it may do, in the application's words; `not_uploaded` are artifacts whose upload was given up,
+    as rows of `artifact_given_up`."""
 
     task_id: str
     prompt: str
@@ -76,6 +77,7 @@ class Task:
     denied: list[dict[str, Any]] = field(default_factory=list)
     baselines: dict[str, str | None] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    not_uploaded: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ class Checkpoint:
     content before the session's first write to it (None: it did not exist); `earlier_tasks` are those before `task`,
     oldest first; `grants` are approvals given. `salvaged` says what was lost when the session was saved from damage,
     until the model has been told. `dropped_messages` of the conversation were left out of the last request;
-    `tokens_known` are its input tokens as the gateway counted them and as they had been estimated."""
+    `tokens_known` are its input tokens as the gateway counted them and as they had been estimated. `uploads` are the
+    artifacts that are still to be uploaded, by id and in order; `artifact_uris` has what was uploaded, by the call."""
 
     identity: SessionIdentity
     session_status: str = "SESSION_RUNNING"
@@ -113,6 +116,8 @@ class Checkpoint:
     salvaged: str | None = None
     dropped_messages: int = 0
     tokens_known: tuple[int, int] | None = None
+    uploads: dict[str, dict[str, Any]] = field(default_factory=dict)
+    artifact_uris: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def session_tokens_used(self) -> int:
@@ -242,6 +247,31 @@ def _call_finished(state: Checkpoint, fields: dict[str, Any], message: bytes | N
     call.status = fields["status"]
     call.code = fields.get("code")
     call.replay = fields.get("replay")
+    for row in fields.get("artifacts", ()):
+        _add_artifact(state, {**row, "callId": fields["callId"]})
+
+
+def _add_artifact(state: Checkpoint, row: dict[str, Any]) -> None:
+    """An artifact of a call of the open step: stored (`uri`), not to be stored (`why`), or still to be uploaded."""
+    task, step = _task(state), state.open_step
+    if "uri" in row:
+        state.artifact_uris.setdefault(row["callId"], []).append(row["uri"])
+    elif "why" in row:
+        task.not_uploaded.append(row)
+    else:
+        state.uploads[row["id"]] = {**row, "taskId": task.task_id, "stepId": None if step is None else step.step_id}
+
+
+def _artifact_uploaded(state: Checkpoint, fields: dict[str, Any], _: bytes | None) -> None:
+    row = state.uploads.pop(fields["id"])
+    state.artifact_uris.setdefault(row["callId"], []).append(fields["uri"])
+
+
+def _artifact_given_up(state: Checkpoint, fields: dict[str, Any], _: bytes | None) -> None:
+    row = state.uploads.pop(fields["id"])
+    task = _task(state)
+    if task.task_id == row["taskId"]:  # the result of an earlier task has been told
+        task.not_uploaded.append({**row, "why": fields["why"]})
 
 
 def _step_committed(state: Checkpoint, fields: dict[str, Any], message: bytes | None) -> None:
@@ -292,6 +322,8 @@ _APPLY: dict[str, Callable[[Checkpoint, dict[str, Any], bytes | None], None]] = 
     "approval": _approval,
     "call_started": _call_started,
     "call_finished": _call_finished,
+    "artifact_uploaded": _artifact_uploaded,
+    "artifact_given_up": _artifact_given_up,
     "step_committed": _step_committed,
     "note": _note,
     "task_ended": _task_ended,

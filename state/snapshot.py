@@ -80,6 +80,8 @@ def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, b
         salvaged=resume.get("salvaged"),
         dropped_messages=resume.get("droppedMessages", 0),
         tokens_known=_pair(resume.get("tokensKnown")),
+        uploads=resume.get("uploads", {}),
+        artifact_uris=resume.get("artifactUris", {}),
     )
 
 
@@ -150,6 +152,8 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
             "salvaged": state.salvaged,
             "droppedMessages": state.dropped_messages,
             "tokensKnown": state.tokens_known,
+            **({"uploads": state.uploads} if state.uploads else {}),
+            **({"artifactUris": state.artifact_uris} if state.artifact_uris else {}),
         },
     }
 
@@ -182,6 +186,7 @@ def _task_to_json(task: Task, of_session: dict[str, str | None]) -> dict[str, An
         "finishedCalls": task.finished_calls,
         "denied": task.denied,
         **({"options": task.options} if task.options else {}),
+        **({"notUploaded": task.not_uploaded} if task.not_uploaded else {}),
         **own,
     }
 
@@ -199,6 +204,7 @@ def _task_from_json(raw: dict[str, Any], of_session: dict[str, str | None]) -> T
         raw["denied"],
         dict(raw.get("baselines", of_session)),
         raw.get("options", {}),
+        raw.get("notUploaded", []),
     )
 
 

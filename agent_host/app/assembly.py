@@ -38,13 +38,13 @@ from tool_runtime.settings import RuntimeSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from agent_host.app.backends import Stores
     from agent_host.approval.gate import ApprovalGate
     from agent_host.contracts import ToolDefinition
     from agent_host.events.emitter import Emitter
     from agent_host.http_basics import TlsContext
     from agent_host.llm.client import LlmClient
     from agent_host.llm.stream import Dialect
-    from agent_host.services.workspace import WorkspaceService
     from agent_host.session.opening import Launch
     from agent_host.thread.messages import Message
     from config.settings import Settings
@@ -182,7 +182,7 @@ def make_context(
     secrets: Secrets,
     gate: ApprovalGate,
     emitter: Emitter,
-    workspace: WorkspaceService,
+    stores: Stores,
     *,
     owns_process: bool,
 ) -> LoopContext:
@@ -196,7 +196,7 @@ def make_context(
             settings, launch.workspace, place.shell, live_output, place.temporary, guard_processes=owns_process
         )
     )
-    router = HostTools(runtime, workspace, runtime.read_bytes, secrets.scrubber)
+    router = HostTools(runtime, runtime.read_bytes)
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     definitions = router.get_available_tools()
     make_head = _head_maker(parts, definitions)
@@ -208,7 +208,9 @@ def make_context(
         router=router,
         gate=WatchedGate(gate, phase),
         emitter=emitter,
-        workspace=workspace,
+        artifacts=stores.artifacts,
+        uploads=stores.uploads,
+        uploads_elsewhere=stores.uploads_elsewhere,
         bundle=parts.bundle,
         where=parts.place.where,
         tools=frozenset(tool.tool_name for tool in definitions),

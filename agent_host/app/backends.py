@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+import sys
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.errors import SessionNotFound
+from agent_host.events.losses import Losses
 from agent_host.http_basics import TlsContext, shown_url
 from agent_host.services.approval import ApprovalReporter, EmbeddedApprovalService, HttpApprovalService
 from agent_host.services.endpoints import endpoints
 from agent_host.services.session import EmbeddedSessionService, HttpSessionService
+from agent_host.services.uploads import UploadLimits, UploadQueue
 from agent_host.services.workspace import EmbeddedWorkspaceService, HttpWorkspaceService
 
 if TYPE_CHECKING:
@@ -19,17 +22,20 @@ if TYPE_CHECKING:
     from agent_host.events.otel import OtelSink
     from agent_host.services.http import ServiceClient
     from agent_host.services.session import SessionService
-    from agent_host.services.workspace import WorkspaceService
+    from agent_host.services.workspace import ArtifactHome
     from config.settings import Settings
     from state.blobs import BlobFolder
     from state.checkpoint import SessionIdentity
     from state.locations import SessionPaths
 
 
-class _Counting(Protocol):
-    """An observer that counts what it could not deliver."""
+class Stores(NamedTuple):
+    """Where a session's artifacts are kept on this disk, and what takes them to the Workspace Service where that is
+    another place (`uploads_elsewhere`)."""
 
-    dropped: int
+    artifacts: ArtifactHome
+    uploads: UploadQueue
+    uploads_elsewhere: bool
 
 
 class Backends:
@@ -44,7 +50,7 @@ class Backends:
         self._environ = environ
         self._settings = settings
         self._token = token
-        self._observers: list[tuple[str, _Counting]] = []
+        self.losses = Losses()
         self._clients: dict[str, ServiceClient] = {}
         self._tls: TlsContext | None = None
         self._workspaces: dict[str, str] = {}
@@ -60,12 +66,20 @@ class Backends:
         url = self._urls.session
         return EmbeddedSessionService(self._workspace_of) if url is None else HttpSessionService(self._client(url))
 
-    def workspace(self, identity: SessionIdentity, paths: SessionPaths, blobs: BlobFolder) -> WorkspaceService:
+    def stores(self, identity: SessionIdentity, paths: SessionPaths, blobs: BlobFolder) -> Stores:
         """Where the session's artifacts go."""
-        url = self._urls.workspace
+        url, settings = self._urls.workspace, self._settings
+        limits = UploadLimits(
+            settings.integer("services.upload_max_pending_bytes"),
+            settings.number("services.upload_max_behind_s"),
+            settings.number("services.upload_end_s"),
+        )
+        here = EmbeddedWorkspaceService(paths.artifacts, blobs, workspace_id=identity.workspace_id)
         if url is None:
-            return EmbeddedWorkspaceService(paths.artifacts, blobs, workspace_id=identity.workspace_id)
-        return HttpWorkspaceService(self._client(url), identity.workspace_id, identity.session_id)
+            only_histories = limits._replace(max_pending_bytes=sys.maxsize)
+            return Stores(here, UploadQueue(here, only_histories), uploads_elsewhere=False)
+        service = HttpWorkspaceService(self._client(url), identity.workspace_id, identity.session_id)
+        return Stores(here, UploadQueue(service, limits), uploads_elsewhere=True)
 
     def approvals(self, paths: SessionPaths) -> ApprovalReporter:
         """Who is told of decisions."""
@@ -73,7 +87,7 @@ class Backends:
         home = EmbeddedApprovalService(paths.approvals) if url is None else HttpApprovalService(self._client(url))
         reporter = ApprovalReporter(home)
         where = paths.approvals if url is None else f"the approval service ({shown_url(url)})"
-        self._observers.append((where, reporter))
+        self.losses.watch(where, reporter)
         return reporter
 
     def observers(self) -> list[Sink]:
@@ -91,12 +105,12 @@ class Backends:
         if traces is None:
             return found
         self._traces = traces
+        self.losses.watch("OpenTelemetry", traces)
         return [*found, traces]
 
     def undelivered(self) -> list[str]:
         """One line for each observer that did not get all there was; complete once they are closed."""
-        missed = [(observer.dropped, where) for where, observer in self._observers if observer.dropped]
-        lines = [f"{number} records did not reach {where}" for number, where in missed]
+        lines = [str(loss) for loss in self.losses.so_far()]
         if self._traces is not None and self._traces.unusable is not None:
             lines.append(self._traces.unusable)
         return lines
@@ -116,7 +130,7 @@ class Backends:
 
         post = HttpEventService(self._client(url), "/audit/events").post
         sink = BatchedSink(post, AUDIT_EVENTS, shape=AuditRecords())
-        self._observers.append((f"the audit service ({shown_url(url)})", sink))
+        self.losses.watch(f"the audit service ({shown_url(url)})", sink)
         return sink
 
     def _telemetry(self, url: str) -> Sink:
@@ -126,7 +140,7 @@ class Backends:
 
         post = HttpEventService(self._client(url), "/telemetry/events").post
         sink = BatchedSink(post, TELEMETRY_EVENTS, shape=telemetry_line)
-        self._observers.append((f"the telemetry service ({shown_url(url)})", sink))
+        self.losses.watch(f"the telemetry service ({shown_url(url)})", sink)
         return sink
 
     def _client(self, url: str) -> ServiceClient:

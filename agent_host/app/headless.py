@@ -101,6 +101,7 @@ async def run_headless(
         else:
             session.start_recorded_task()
         end = await session.task_ended()
+        await session.end_uploads(end)
         finished = Finished(end, session.result(end), session.patch(), session.records)
         on_end(finished)
         return finished

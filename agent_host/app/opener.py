@@ -229,22 +229,22 @@ class SessionOpener:
             user_id=identity.user_id,
             first_id=first_id,
             scrub=secrets.scrubber.event,
+            losses=backends.losses,
         )
         reporter = backends.approvals(paths)
         log = RunLog(paths.events, max_bytes=launch.settings.integer("host.max_run_log_bytes"))
+        backends.losses.watch(paths.events, log)
         reports = ApprovalReports(reporter, identity, secrets.scrubber.text)
         emitter.attach([log, *backends.observers(), reports, *self._watch(first_id)])
         gate = self._gate(launch)
-        workspace = backends.workspace(identity, paths, store.blobs)
+        stores = backends.stores(identity, paths, store.blobs)
         where = Gateway(url, TlsContext(url))
-        ctx = make_context(
-            launch, parts, store, where, secrets, gate, emitter, workspace, owns_process=self._owns_process
-        )
+        ctx = make_context(launch, parts, store, where, secrets, gate, emitter, stores, owns_process=self._owns_process)
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.llm.aclose)
         reports.again(store.state)
-        return Session(
+        session = Session(
             ctx,
             paths,
             desk=gate if isinstance(gate, ApprovalDesk) else None,
@@ -252,7 +252,10 @@ class SessionOpener:
             resources=resources.pop_all(),
             settings=launch.settings,
             undelivered=backends.undelivered,
+            losses=backends.losses,
         )
+        session.take_up_uploads()
+        return session
 
 
 def _refuse_used_key(state_dir: str, key: str) -> None:

@@ -31,7 +31,7 @@ _AS_THEY_ARE = frozenset(
         EventType.POLICY_EXPIRED,
     }
 )
-AUDIT_EVENTS = _AS_THEY_ARE | {EventType.TOOL_REQUESTED, EventType.TOOL_COMPLETED}
+AUDIT_EVENTS = _AS_THEY_ARE | {EventType.TOOL_REQUESTED, EventType.TOOL_COMPLETED, EventType.ARTIFACT_UPLOADED}
 """What an audit record is made from, or is."""
 
 # Calls that are under way, and answers that later calls may refer to. A host has far fewer of both.
@@ -46,7 +46,8 @@ class AuditRecords:
         bytes, artifactUris?}, policy {decision?, rule?, approved?, approvalScope?, approvalId?}, hashes {outputSha256}}
 
     `ts_start` is when the call began to run; for one that did not, when it was requested. A call that another process
-    requested has what its end says.
+    requested has what its end says. An artifact of a call that is uploaded later is told of by its
+    `artifact_uploaded`, {toolCallId, artifactUri, storageRef?}; the history of a session is about no action.
     """
 
     def __init__(self) -> None:
@@ -61,6 +62,8 @@ class AuditRecords:
             return None
         if event.event_type is EventType.TOOL_COMPLETED:
             return event.encode(event.envelope_of(self._record(event)))
+        if event.event_type is EventType.ARTIFACT_UPLOADED:
+            return event.encode(event.envelope_of(_uploaded(payload))) if "toolCallId" in payload else None
         if event.event_type is EventType.APPROVAL_RESOLVED:
             policy = _policy(payload["decision"] == "approved", payload["scope"], payload["approvalId"])
             _remember(self._answers, payload["approvalId"], policy)
@@ -93,6 +96,10 @@ class AuditRecords:
             "policy": {**_some(decision=asked.get("decision"), rule=asked.get("rule")), **(answer or {})},
             "hashes": {"outputSha256": done["outputSha256"]},
         }
+
+
+def _uploaded(payload: dict[str, Any]) -> dict[str, Any]:
+    return {name: payload[name] for name in ("toolCallId", "artifactUri", "storageRef") if name in payload}
 
 
 def _policy(approved: bool, scope: str | None, approval_id: str) -> dict[str, Any]:

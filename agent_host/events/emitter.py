@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import orjson
 
 from agent_host import lenient_json
-from agent_host.events.kinds import EventType, source_of
+from agent_host.events.kinds import LIVE_ONLY, EventType, source_of
 from agent_host.stamps import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from agent_host.events.losses import Loss, Losses
 
 _CANCELLING_S = 0.5  # what a sink gets to obey, once its time to close is over
 
@@ -27,10 +29,22 @@ class Event:
     """One event. Its envelope (interface section 2) is put together, and encoded at most once, only if a sink asks.
 
     `chain` holds the ids that all events of a session share, `at` is in seconds since the epoch, and `scrub` takes
-    secrets out of what is encoded; `payload` may still hold them.
+    secrets out of what is encoded; `payload` may still hold them. `undelivered` is what observers are known not to have
+    got, where there is news of that.
     """
 
-    __slots__ = ("_line", "_scrub", "at", "chain", "event_id", "event_type", "payload", "step_id", "task_id")
+    __slots__ = (
+        "_line",
+        "_scrub",
+        "at",
+        "chain",
+        "event_id",
+        "event_type",
+        "payload",
+        "step_id",
+        "task_id",
+        "undelivered",
+    )
 
     def __init__(
         self,
@@ -43,8 +57,10 @@ class Event:
         task_id: str | None = None,
         step_id: str | None = None,
         scrub: Callable[[bytes], bytes] | None = None,
+        undelivered: Sequence[Loss] = (),
     ) -> None:
         self.event_id = event_id
+        self.undelivered = undelivered
         self.event_type = event_type
         self.payload = payload
         self.chain = chain
@@ -57,7 +73,10 @@ class Event:
     @property
     def envelope(self) -> dict[str, Any]:
         """The event as it stands on the wire, in a new dict."""
-        return self.envelope_of(self.payload)
+        envelope = self.envelope_of(self.payload)
+        if self.undelivered:
+            envelope["undelivered"] = [loss.to_wire() for loss in self.undelivered]
+        return envelope
 
     def envelope_of(self, payload: dict[str, Any]) -> dict[str, Any]:
         """The envelope around another payload: what is told of this event to somebody who may not know all of it."""
@@ -137,7 +156,8 @@ class ClosingSink(Protocol):
 class Emitter:
     """Numbers events and hands them on. Cheap when nobody listens.
 
-    `scrub` takes one encoded event and gives it without secrets; it is called once for each that is encoded.
+    `scrub` takes one encoded event and gives it without secrets; it is called once for each that is encoded. `losses`
+    are told with the next event that is no piece of a stream.
     """
 
     def __init__(
@@ -149,7 +169,9 @@ class Emitter:
         user_id: str,
         first_id: int = 1,
         scrub: Callable[[bytes], bytes] | None = None,
+        losses: Losses | None = None,
     ) -> None:
+        self._losses = losses
         self._chain = {
             "tenantId": tenant_id,
             "userId": user_id,
@@ -168,6 +190,7 @@ class Emitter:
         self, event_type: EventType, payload: dict[str, Any], *, task_id: str | None = None, step_id: str | None = None
     ) -> None:
         """Hand one event to every sink. `payload` is not to be changed afterwards."""
+        news = () if self._losses is None or event_type in LIVE_ONLY else self._losses.news()
         event = Event(
             self._next_id,
             event_type,
@@ -177,6 +200,7 @@ class Emitter:
             task_id=task_id,
             step_id=step_id,
             scrub=self._scrub,
+            undelivered=news,
         )
         self._next_id += 1
         for sink in self._sinks:

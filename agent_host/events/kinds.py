@@ -36,6 +36,7 @@ class EventType(StrEnum):
     APPROVAL_RESOLVED = "approval_resolved"
     APPROVAL_TIMEOUT = "approval_timeout"
     POLICY_EXPIRED = "policy_expired"
+    ARTIFACT_UPLOADED = "artifact_uploaded"
     ARTIFACT_UPLOAD_FAILED = "artifact_upload_failed"
     CHECKPOINT_FAILED = "checkpoint_failed"
     STORAGE_LIMIT_REACHED = "storage_limit_reached"
@@ -64,6 +65,7 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.APPROVAL_RESOLVED: ("approval", "info"),
     EventType.APPROVAL_TIMEOUT: ("approval", "warning"),
     EventType.POLICY_EXPIRED: ("policy", "warning"),
+    EventType.ARTIFACT_UPLOADED: ("routing", "info"),
     EventType.ARTIFACT_UPLOAD_FAILED: ("routing", "warning"),
     EventType.CHECKPOINT_FAILED: ("state", "warning"),
     EventType.STORAGE_LIMIT_REACHED: ("state", "warning"),

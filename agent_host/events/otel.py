@@ -52,7 +52,7 @@ def _wanted(environ: Mapping[str, str], signal: str) -> bool:
 
 class OtelSink:
     """Hands events to a thread that makes spans and metrics of them. `dropped` counts events that came while 20,000
-    waited; `unusable` says why nothing is sent, None as long as it is."""
+    waited, and all where nothing can be sent; `unusable` says why nothing is sent, None as long as it is."""
 
     def __init__(self, signals: frozenset[str], *, provider: str) -> None:
         self._signals = signals
@@ -66,9 +66,9 @@ class OtelSink:
 
     def take(self, event: Event) -> None:
         """Queue the event. The thread starts with the first one."""
-        if event.event_type in LIVE_ONLY or self.unusable is not None:
+        if event.event_type in LIVE_ONLY:
             return
-        if self._events.qsize() >= _MAX_WAITING:
+        if self.unusable is not None or self._events.qsize() >= _MAX_WAITING:
             self.dropped += 1
             return
         self._events.put(event)
@@ -96,6 +96,8 @@ class OtelSink:
             from agent_host.events.otel_export import Export
         except ImportError as error:  # a part of the extra is missing, or too old
             self.unusable = f"OpenTelemetry cannot be used: {error}"
+            while not self._events.empty():
+                self.dropped += self._events.get() is not None
             return
         export = Export(self._signals, provider=self._provider)
         while (event := self._events.get()) is not None:

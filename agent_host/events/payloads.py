@@ -46,6 +46,9 @@ _APPROVAL = Field("approvalId", "string", "the request", telemetry=True)
 _RISK = Field("riskLevel", "string", "`low`, `medium` or `high`", telemetry=True)
 _CODE = Field("code", "string", "name of the error", telemetry=True)
 
+_ARTIFACT = Field("artifactName", "string", "its name")
+_REF = Field("storageRef", "string", "where it is kept on this machine, below the session's folder")
+
 
 def _optional(field: Field) -> Field:
     return field._replace(optional=True)
@@ -155,7 +158,8 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("status", "string", "`succeeded`, `failed` or `denied`", telemetry=True),
             _optional(_CODE),
             Field("startedAt", "string", "when it began to run, RFC 3339; missing if it did not", True, telemetry=True),
-            Field("artifactUris", "list of strings", "what was stored of it", optional=True),
+            Field("artifactUris", "list of strings", "what was stored of it by then", optional=True),
+            Field("storageRefs", "list of strings", "what is kept of it below the session's folder", optional=True),
             Field("outputBytes", "integer", "size of what the model reads", telemetry=True),
             Field("outputSha256", "string", "of what the model reads"),
             Field("latencyMs", "integer", "from the request, waits included", telemetry=True),
@@ -192,8 +196,13 @@ PAYLOADS: dict[EventType, Shape] = {
         (_APPROVAL, Field("waitedMs", "integer", "the wait", telemetry=True)),
     ),
     EventType.POLICY_EXPIRED: Shape("the bundle's time is over", (_optional(_CALL),)),
+    EventType.ARTIFACT_UPLOADED: Shape(
+        "the Workspace Service has an artifact, or the history of the session",
+        (_ARTIFACT, Field("artifactUri", "string", "where it is"), _optional(_REF), _optional(_CALL)),
+    ),
     EventType.ARTIFACT_UPLOAD_FAILED: Shape(
-        "an artifact could not be stored", (Field("artifactName", "string", "its name"), _MESSAGE)
+        "an artifact was not stored, or its upload was given up",
+        (_ARTIFACT, _MESSAGE, _optional(_REF), _optional(_CALL)),
     ),
     EventType.CHECKPOINT_FAILED: Shape("the disk did not take a record", (_MESSAGE, _CODE)),
     EventType.STORAGE_LIMIT_REACHED: Shape("the session may keep no more", (_MESSAGE,)),

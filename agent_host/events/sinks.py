@@ -68,7 +68,7 @@ class RunLog:
 
     The first line goes out at once: the process that goes on after a crash takes its numbers from above it. The others
     wait in memory until the step ends or 64 KiB are together, and go out in one write. A disk that does not take
-    them costs the lines, not the session: `lost` counts them. A log that has come to `max_bytes` is put aside as
+    them costs the lines, not the session: `dropped` counts them. A log that has come to `max_bytes` is put aside as
     `events.jsonl.1`, the ones before it move up, and only `keep` of them stay.
     """
 
@@ -81,7 +81,7 @@ class RunLog:
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._begun = False
-        self.lost = 0
+        self.dropped = 0
 
     def take(self, event: Event) -> None:
         """Keep the event, unless it is a piece of a stream."""
@@ -130,7 +130,7 @@ class RunLog:
             if written >= len(line):
                 written -= len(line)
                 continue
-            self.lost += 1
+            self.dropped += 1
             written = 0
         self._let_go()  # opening it anew ends a line that is cut
 

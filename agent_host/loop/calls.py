@@ -13,19 +13,20 @@ from agent_host.approval.grants import place_of
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.approvals import granted_by, not_started, settle
+from agent_host.loop.artifacts import hand_over, keep_artifacts, reference_note
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
 from agent_host.loop.edits import note_of_edit
 from agent_host.loop.order import PathOrder
 from agent_host.loop.prepare import judged_anew, record_start, request_for
 from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import finish, text_of
-from agent_host.routing.artifacts import store_artifacts
+from agent_host.routing.host_tools import unless_lost
 from agent_host.stamps import now_rfc3339
 from policy.risk import DEFAULT_RISK
 from state.blobs import sha256_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
     from agent_host.contracts import ToolResult
     from agent_host.loop.context import LoopContext
@@ -130,30 +131,27 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
         why = ErrorCode.TOOL_INTERRUPTED
         return finish(ctx, step_id, call, "failed", why, f"{why}: {_STOPPED}", None, started, started_at)
 
-    def upload_failed(name: str, message: str) -> None:
-        ctx.emit(EventType.ARTIFACT_UPLOAD_FAILED, step_id, artifactName=name, message=message)
-
-    if result.artifacts:
-        try:
-            result = await ctx.cancellation.unless_forced(_stored(ctx, result, upload_failed))
-        except ToolStopped:  # the call is done; only what it left is not stored
-            for artifact in result.artifacts:
-                upload_failed(artifact.name, "given up: the task was ended by force")
+    left = await keep_artifacts(ctx, step_id, result.artifacts)
+    result = unless_lost(result, [one.row.get("why") for one in left])
     code = None if result.error is None else result.error.code
-    text = text_of(result)
+    text = text_of(result) + reference_note(left)
     if prepared.edited:
         text = note_of_edit(ctx, call) + text
-    return finish(ctx, step_id, call, result.status, code, text, None, started, started_at, result.artifact_uris)
-
-
-async def _stored(ctx: LoopContext, result: ToolResult, failed: Callable[[str, str], None]) -> ToolResult:
-    """The result with its artifacts in the workspace, without secrets. A large text that looks like secrets all over
-    takes seconds to be read, and others have to be answered meanwhile."""
-    clean = [
-        artifact._replace(data=await asyncio.to_thread(ctx.scrubber.data, artifact.data))
-        for artifact in result.artifacts
-    ]
-    return await store_artifacts(result._replace(artifacts=tuple(clean)), ctx.workspace, failed)
+    message = finish(
+        ctx,
+        step_id,
+        call,
+        result.status,
+        code,
+        text,
+        None,
+        started,
+        started_at,
+        result.artifact_uris,
+        artifacts=[one.row for one in left],
+    )
+    hand_over(ctx, step_id, call.call_id, left)
+    return message
 
 
 def _request_payload(ctx: LoopContext, prepared: PreparedCall, grant: str | None) -> dict[str, Any]:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from agent_host.loop.cancellation import Cancellation
     from agent_host.routing.facts import Surroundings
     from agent_host.scrub import Scrubber
-    from agent_host.services.workspace import WorkspaceService
+    from agent_host.services.uploads import UploadQueue
+    from agent_host.services.workspace import ArtifactHome
     from agent_host.states import Machine, TaskPhase
     from agent_host.thread.thread import Thread
     from policy.bundle import PolicyBundle
@@ -52,7 +53,9 @@ class LoopContext:
 
     `tools` are the names that the router knows, `limits` what takes some of them away. `make_head` gives the encoded
     front of a model request, `head` is that of the task at work, `head_tokens` its estimated size. `max_stored_bytes`
-    is the limit at which the store is full. `phase` is where the task at work stands, `task_options` narrow it.
+    is the limit at which the store is full. `artifacts` keeps what calls leave on this disk, and `uploads` takes it to
+    the Workspace Service where that is another place (`uploads_elsewhere`). `phase` is where the task at work stands,
+    `task_options` narrow it.
     """
 
     store: OpenSession
@@ -61,7 +64,9 @@ class LoopContext:
     router: ToolRouter
     gate: ApprovalGate
     emitter: Emitter
-    workspace: WorkspaceService
+    artifacts: ArtifactHome
+    uploads: UploadQueue
+    uploads_elsewhere: bool
     bundle: PolicyBundle
     where: Surroundings
     tools: frozenset[str]

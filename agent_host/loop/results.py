@@ -11,7 +11,7 @@ from agent_host.thread.tokens import message_tokens
 from state.blobs import sha256_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import ToolResult
     from agent_host.loop.context import LoopContext
@@ -29,13 +29,14 @@ def finish(
     started_at: str | None = None,
     artifact_uris: Sequence[str] = (),
     place: str | None = None,
+    artifacts: Sequence[Mapping[str, Any]] = (),
 ) -> Message:
     """Put the call's result on record and tell the observers; returns it as it enters the thread.
 
     `text` may hold secrets and what cannot be encoded; here every result passes, whoever worded it. `approve` marks a
     call that was denied since nobody was there, and `place` is where it would have acted; the rest of how to replay it
     stands in the thread. `started` is when the call was requested, on the monotonic clock, `started_at` when it began
-    to run, in RFC 3339.
+    to run, in RFC 3339. `artifacts` are rows of what the call left (`loop.artifacts`).
     """
     text = ctx.scrubber.text(encodable(text))
     message = Message(
@@ -48,6 +49,8 @@ def finish(
         fields["replay"] = {"callId": call.call_id, "approve": approve}
         if place is not None:
             fields["replay"]["place"] = place
+    if artifacts:
+        fields["artifacts"] = artifacts
     encoded = encode(message, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id)
     ctx.checkpoint(step_id, "call_finished", fields, encoded, sync=False)
     payload: dict[str, Any] = {"toolCallId": call.call_id, "toolName": call.name, "status": status}
@@ -55,8 +58,12 @@ def finish(
         payload["code"] = code
     if started_at is not None:
         payload["startedAt"] = started_at
-    if artifact_uris:
-        payload["artifactUris"] = list(artifact_uris)
+    uris = [*artifact_uris, *(row["uri"] for row in artifacts if "uri" in row)]
+    refs = [row["ref"] for row in artifacts if "ref" in row]
+    if uris:
+        payload["artifactUris"] = uris
+    if refs:
+        payload["storageRefs"] = refs
     # What was observed can be told apart and found again: the whole text stands in the history (SK 7).
     content = text.encode()
     payload |= {"outputBytes": len(content), "outputSha256": sha256_hex(content)}

@@ -1,22 +1,23 @@
-"""UploadArtifact: the one tool that the host runs itself, in front of the router that runs all others (AH 7.2)."""
+"""UploadArtifact: the one tool that the host runs itself, in front of the router that runs all others (AH 7.2).
+
+What the model uploads is an artifact like any other: it is kept on this disk, the result names its local reference, and
+its upload follows in the background (interface section 2).
+"""
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.contracts import Artifact, ToolDefinition, ToolError, ToolResult
 from agent_host.errors import ErrorCode
 from agent_host.routing.capabilities import UPLOAD_ARTIFACT
-from agent_host.services.workspace import MAX_ARTIFACT_BYTES, UploadFailed
+from agent_host.services.workspace import MAX_ARTIFACT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from agent_host.contracts import ToolRequest, ToolRouter
-    from agent_host.scrub import Scrubber
-    from agent_host.services.workspace import WorkspaceService
 
     ReadFile = Callable[[ToolRequest, str, int], Awaitable[bytes | ToolError]]
     """(request, path, most bytes) → the file's content within the scope of the request, or why there is none."""
@@ -32,7 +33,8 @@ def _text(description: str, **rules: int) -> Mapping[str, Any]:
 
 UPLOAD_DEFINITION = ToolDefinition(
     UPLOAD_ARTIFACT,
-    "Store a file or a text as an artifact of the session, and return its URI. Give either path or content",
+    "Store a file or a text as an artifact of the session, and return its reference (storage_ref). The upload to the "
+    "workspace follows by itself. Give either path or content",
     {
         "type": "object",
         "required": [],
@@ -50,14 +52,13 @@ UPLOAD_DEFINITION = ToolDefinition(
 class HostTools:
     """The router that the host uses: it answers UploadArtifact and hands on the rest.
 
-    `read` reads a file under the same protection as the runtime's tools; secrets that `scrubber` knows do not leave.
+    `read` reads a file under the same protection as the runtime's tools. Whoever keeps the artifacts of results takes
+    secrets out of them.
     """
 
-    def __init__(self, router: ToolRouter, workspace: WorkspaceService, read: ReadFile, scrubber: Scrubber) -> None:
+    def __init__(self, router: ToolRouter, read: ReadFile) -> None:
         self._router = router
-        self._workspace = workspace
         self._read = read
-        self._scrubber = scrubber
 
     def get_available_tools(self) -> Sequence[ToolDefinition]:
         """See ToolRouter."""
@@ -73,16 +74,14 @@ class HostTools:
         data = await self._data(request, wanted)
         if isinstance(data, ToolError):
             return ToolResult.failure(request, data.code, data.message)
-        # A large text that looks like secrets all over takes seconds, and others have to be answered meanwhile.
-        clean = await asyncio.to_thread(self._scrubber.data, data)
-        return await self._upload(request, wanted, clean)
+        return _left(request, wanted, data)
 
     async def end_leftovers(self, request: ToolRequest) -> int:
         """See ToolRouter. An upload leaves nothing on this machine."""
         return 0 if request.tool_name == UPLOAD_ARTIFACT else await self._router.end_leftovers(request)
 
     async def aclose(self) -> None:
-        """See ToolRouter; the workspace service is its maker's to close."""
+        """See ToolRouter."""
         await self._router.aclose()
 
     async def _data(self, request: ToolRequest, wanted: _Wanted) -> bytes | ToolError:
@@ -98,23 +97,6 @@ class HostTools:
             return ToolError(ErrorCode.FILE_TOO_LARGE, f"{len(data)} bytes exceed the limit of {limit} bytes")
         return data
 
-    async def _upload(self, request: ToolRequest, wanted: _Wanted, data: bytes) -> ToolResult:
-        content_type = wanted.content_type or (_TEXT if _looks_like_text(data) else _BYTES)
-        artifact = Artifact("tool_output", wanted.name, content_type, data)
-        try:
-            uri = await self._workspace.upload(artifact, task_id=request.task_id, step_id=request.step_id)
-        except UploadFailed as error:
-            return ToolResult.failure(request, ErrorCode.WORKSPACE_UPLOAD_FAILED, str(error))
-        return ToolResult(
-            request.tool_name,
-            request.session_id,
-            request.task_id,
-            request.step_id,
-            "succeeded",
-            output_text=f"Uploaded {wanted.name} ({len(data)} bytes, {content_type}): {uri}",
-            artifact_uris=(uri,),
-        )
-
 
 class _Wanted(NamedTuple):
     """Arguments that fit together: `content` counts where `path` is None."""
@@ -123,6 +105,28 @@ class _Wanted(NamedTuple):
     content: str
     name: str
     content_type: str | None
+
+
+def _left(request: ToolRequest, wanted: _Wanted, data: bytes) -> ToolResult:
+    content_type = wanted.content_type or (_TEXT if _looks_like_text(data) else _BYTES)
+    return ToolResult(
+        request.tool_name,
+        request.session_id,
+        request.task_id,
+        request.step_id,
+        "succeeded",
+        output_text=f"Stored {wanted.name} ({len(data)} bytes, {content_type})",
+        artifacts=(Artifact("tool_output", wanted.name, content_type, data),),
+    )
+
+
+def unless_lost(result: ToolResult, lost: Sequence[str | None]) -> ToolResult:
+    """`result`, which is a failure where it was for an artifact and that was `lost`: for each artifact why, or None."""
+    why = next((message for message in lost if message is not None), None)
+    if result.tool_name != UPLOAD_ARTIFACT or why is None:
+        return result
+    error = ToolError(ErrorCode.WORKSPACE_UPLOAD_FAILED, why)
+    return result._replace(status="failed", output_text=None, error=error, artifacts=())
 
 
 def upload_problem(arguments: Mapping[str, Any]) -> str | None:

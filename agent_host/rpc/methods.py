@@ -191,7 +191,9 @@ class Methods:
 
     async def _shutdown(self, params: Mapping[str, Any]) -> dict[str, Any]:
         session_id = await self._host.shutdown(params.get("reason") or DEFAULT_REASON)
-        return {"status": "shutdown", "sessionId": session_id}
+        told: dict[str, Any] = {"status": "shutdown", "sessionId": session_id}
+        losses = [] if self._host.session is None else self._host.session.losses.so_far()
+        return {**told, "undelivered": [loss.to_wire() for loss in losses]} if losses else told
 
 
 def _as_many_as_fit(events: Iterable[bytes]) -> Iterator[bytes]:

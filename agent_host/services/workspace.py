@@ -1,12 +1,12 @@
-"""The Workspace Service keeps artifacts and the session's history (AH 7.5): on this disk, or over HTTP."""
+"""The Workspace Service keeps artifacts and the session's history (AH 7.5): on this disk, or over HTTP. With a service
+over HTTP every artifact is kept on this disk as well, under its local reference."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import os
-import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import orjson
 
@@ -21,21 +21,61 @@ from state.errors import StorageLimit
 from state.files import TEMPORARY, write_new
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from agent_host.contracts import Artifact
     from agent_host.services.http import ServiceClient
     from state.blobs import BlobFolder
 
 MAX_ARTIFACT_BYTES = 50 * 1024 * 1024
 """What the Workspace Service takes in one piece."""
-_INLINE_BYTES = 1024 * 1024
-_COOL_DOWN_S = 30.0
+INLINE_BYTES = 1024 * 1024
+"""What is larger is read, written and encoded beside the event loop."""
+_REFERENCES = "artifacts/"
 
 
 class UploadFailed(AgentHostError):
-    """The artifact was not stored."""
+    """The artifact was not stored. `passing`: the service was away, and may take it later."""
 
     code = ErrorCode.WORKSPACE_UPLOAD_FAILED
     retryable = True
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
+
+
+class Kept(NamedTuple):
+    """An artifact on this disk. `ref` is its local reference (SK 6, `storage_ref`): a path below the session's folder.
+    `uri` is its address where no other service is asked."""
+
+    artifact_id: str
+    ref: str
+    uri: str
+    sha256: str
+
+
+class ArtifactHome(Protocol):
+    """Where a session's artifacts lie on this machine."""
+
+    async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> Kept:
+        """Keep one artifact of at most MAX_ARTIFACT_BYTES. It survives the death of this process. Raises
+        UploadFailed."""
+        ...
+
+    def keep_history(self, artifact: Artifact, *, task_id: str | None) -> Kept:
+        """Keep the session's history, of any size, in place of the one before. Raises UploadFailed."""
+        ...
+
+    def kept(self, row: Mapping[str, Any]) -> bytes:
+        """The content of what was kept under `ref` with this `sha256`. Raises UploadFailed where it is gone or
+        damaged."""
+        ...
+
+    def uri_of(self, ref: str) -> str:
+        """The address of what was kept under `ref`, where no other service is asked."""
+        ...
 
 
 class WorkspaceService(Protocol):
@@ -61,17 +101,42 @@ class EmbeddedWorkspaceService:
 
     async def upload(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> str:
         """See WorkspaceService. Large artifacts are written beside the event loop; a history has no limit here."""
+        return (await self.keep(artifact, task_id=task_id, step_id=step_id)).uri
+
+    async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> Kept:
+        """See ArtifactHome."""
         if artifact.artifact_type != "session_history":
             _refuse_large(artifact)
-        if len(artifact.data) <= _INLINE_BYTES:
+        if len(artifact.data) <= INLINE_BYTES:
             return self._store(artifact, task_id, step_id)
         return await asyncio.to_thread(self._store, artifact, task_id, step_id)
 
-    def _store(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> str:
+    def keep_history(self, artifact: Artifact, *, task_id: str | None) -> Kept:
+        """See ArtifactHome."""
+        return self._store(artifact, task_id, None)
+
+    def kept(self, row: Mapping[str, Any]) -> bytes:
+        """See ArtifactHome."""
+        path = os.path.join(self._directory, row["ref"].removeprefix(_REFERENCES))
+        try:
+            with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as handle:
+                data = handle.read()
+        except OSError as error:
+            raise UploadFailed(f"{row['ref']} cannot be read: {error.strerror}") from error
+        if hashlib.sha256(data).hexdigest() != row["sha256"]:
+            raise UploadFailed(f"{row['ref']} was damaged on disk")
+        return data
+
+    def uri_of(self, ref: str) -> str:
+        """See ArtifactHome."""
+        return f"workspaces/{self._workspace_id}/{ref}"
+
+    def _store(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> Kept:
         is_history = artifact.artifact_type == "session_history"
         artifact_id = "session_history" if is_history else new_id("art")
         path = os.path.join(self._directory, artifact_id)
-        uri = f"workspaces/{self._workspace_id}/artifacts/{artifact_id}"
+        ref = _REFERENCES + artifact_id
+        uri, sha256 = self.uri_of(ref), ""
         entry = {
             "artifactId": artifact_id,
             "artifactUri": uri,
@@ -89,12 +154,12 @@ class EmbeddedWorkspaceService:
                 write_new(LOCAL_DISK, path + TEMPORARY, [artifact.data], durable=False)
                 LOCAL_DISK.replace(path + TEMPORARY, path)
             else:
-                entry["sha256"] = self._blobs.share(artifact.data, path)
+                entry["sha256"] = sha256 = self._blobs.share(artifact.data, path)
             _append(os.path.join(self._directory, "index.jsonl"), orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
         except (OSError, StorageLimit) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            raise UploadFailed(f"storing artifact {_shown(artifact)} failed: {reason}") from error
-        return uri
+            raise UploadFailed(f"storing artifact {shown_name(artifact.name)} failed: {reason}") from error
+        return Kept(artifact_id, ref, uri, sha256)
 
 
 def _append(path: str, line: bytes) -> None:
@@ -110,15 +175,11 @@ class HttpWorkspaceService:
         self._client = client
         self._path = f"/workspaces/{checked_id(workspace_id, 'workspaceId')}/artifacts"
         self._session_id = session_id
-        self._away_until = 0.0
 
     async def upload(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> str:
-        """See WorkspaceService. What is over the limit is not sent; nor, for half a minute after the service was away
-        in spite of all retries, is anything but the history: a call would wait for it."""
+        """See WorkspaceService. What is over the limit is not sent."""
         _refuse_large(artifact)
-        if artifact.artifact_type != "session_history" and time.monotonic() < self._away_until:
-            raise UploadFailed(f"artifact {_shown(artifact)} was not sent: the service was away a moment ago")
-        if len(artifact.data) <= _INLINE_BYTES:
+        if len(artifact.data) <= INLINE_BYTES:
             body, key = self._encoded(artifact, task_id, step_id)
         else:
             body, key = await asyncio.to_thread(self._encoded, artifact, task_id, step_id)
@@ -126,9 +187,9 @@ class HttpWorkspaceService:
             answer = as_object(await self._client.post(self._path, body, idempotency_key=key), "the answer")
             return checked_uri(answer.get("artifactUri"), "artifactUri")
         except ServiceError as error:
-            if isinstance(error, ServiceUnavailable):
-                self._away_until = time.monotonic() + _COOL_DOWN_S
-            raise UploadFailed(f"storing artifact {_shown(artifact)} failed: {error}") from error
+            passing = isinstance(error, ServiceUnavailable)
+            message = f"storing artifact {shown_name(artifact.name)} failed: {error}"
+            raise UploadFailed(message, passing=passing) from error
 
     def _encoded(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> tuple[bytes, str]:
         """(body, Idempotency-Key)."""
@@ -161,10 +222,11 @@ def _refuse_large(artifact: Artifact) -> None:
     size = len(artifact.data)
     if size > MAX_ARTIFACT_BYTES:
         raise UploadFailed(
-            f"artifact {_shown(artifact)} has {size} bytes, and the limit is {MAX_ARTIFACT_BYTES}; it was not sent"
+            f"artifact {shown_name(artifact.name)} has {size} bytes, and the limit is {MAX_ARTIFACT_BYTES}; "
+            "it was not sent"
         )
 
 
-def _shown(artifact: Artifact) -> str:
-    """The name as one line may hold it."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in artifact.name)
+def shown_name(name: str) -> str:
+    """The name of an artifact as one line may hold it."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name)

@@ -64,7 +64,7 @@ class Ending:
         """Over by `trigger` of the session's machine, with the last task's `end`. Never raises for a disk that is full:
         what could not be kept is told by an event and in `unkept`."""
         ctx = self._ctx
-        await self._work.upload_history(_OBSERVERS_S)
+        await self._work.end_uploads(_OBSERVERS_S, resumable=False)
         if end is not None and not self._keep_result(end):
             # A disk that did not take the result keeps the checkpoint instead: a resume tells the end again.
             self.stays = True
@@ -89,12 +89,13 @@ class Ending:
         self._life.fire("fail")
         payload = {"reason": ErrorCode.SESSION_EXPIRED, "message": reason}
         self._ctx.emitter.emit(EventType.SESSION_FAILED, payload)
-        await self._work.upload_history(_OBSERVERS_S)
+        await self._work.end_uploads(_OBSERVERS_S, resumable=False)
         await self._delete()
 
     async def until_approved(self, end: TaskEnd) -> None:
         """The task is over, and calls that nobody could approve can still be: by a resume, until it is pruned."""
         ctx = self._ctx
+        await self._work.end_uploads(_OBSERVERS_S, resumable=True)
         self._keep_result(end)
         self._life.fire("pause")
         ctx.checkpoint(None, "session_status", {"status": SessionStatus.PAUSED, "reason": ErrorCode.APPROVAL_REQUIRED})
@@ -105,6 +106,7 @@ class Ending:
 
     async def to_be_resumed(self) -> None:
         """Leave everything as it is on record."""
+        await self._work.end_uploads(_OBSERVERS_S, resumable=True)
         self._ctx.emitter.flush()
         await self._resources.aclose()
         self._ctx.store.close()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from agent_host.approval.desk import ApprovalDesk
+    from agent_host.events.losses import Losses
     from agent_host.loop.context import LoopContext, TaskEnd
     from agent_host.services.session import SessionService
     from agent_host.session.patches import FilePatch
@@ -37,14 +38,16 @@ _STEP_PATIENCE_S = 4.0
 _FORCE_PATIENCE_S = 2.0
 _RECORD_PATIENCE_S = 1.0
 _FORCE_GRACE_S = 2.0
+_UPLOADS_S = 1.0
 
 
 class Session:
     """A session around its loop context. One task at a time; each may follow another on the same thread.
 
     `desk` is where approvals wait for a client, None where there is none; `service` is told of the end, `resources`
-    are let go with the session, `undelivered` says what observers did not get. `ending` knows what the end could keep.
-    `on_broken` is told when a task died of a fault of the program; whoever waits for the task gets it as well.
+    are let go with the session, `undelivered` says what observers did not get, and `losses` counts it. `ending` knows
+    what the end could keep. `on_broken` is told when a task died of a fault of the program; whoever waits for the task
+    gets it as well.
     """
 
     def __init__(
@@ -57,11 +60,13 @@ class Session:
         resources: AsyncExitStack,
         settings: Settings,
         undelivered: Callable[[], Sequence[str]],
+        losses: Losses,
     ) -> None:
         self._ctx = ctx
         self._paths = paths
         self._settings = settings
         self._undelivered = undelivered
+        self.losses = losses
         self._life = session_machine()
         self._life.fire("open")
         self._work = Work(ctx, self._life, self._broken)
@@ -183,8 +188,9 @@ class Session:
         )
 
     def result(self, end: TaskEnd) -> dict[str, Any]:
-        """The result object of the last task (interface section 1)."""
-        return self._work.result(end)
+        """The result object of the last task (interface section 1), with what observers have not got so far."""
+        result, losses = self._work.result(end), self.losses.so_far()
+        return {**result, "undelivered": [loss.to_wire() for loss in losses]} if losses else result
 
     @property
     def undelivered(self) -> Sequence[str]:
@@ -257,7 +263,18 @@ class Session:
         """The end of the task at work; see `Work.ended`."""
         return await self._work.ended()
 
+    def take_up_uploads(self) -> None:
+        """Go on with what former processes of the session had not uploaded."""
+        self._work.take_up_uploads()
+
     # Its end
+
+    async def end_uploads(self, end: TaskEnd) -> None:
+        """Give the last uploads a moment, so that the result can say what was not stored: after a clean end the time
+        of `services.upload_end_s`, else hardly any. What a resume can go on with stays on record."""
+        resumable = end.resumable or bool(self.result(end)["deniedApprovals"])
+        within_s = self._ctx.uploads.limits.end_s if end.status == "completed" else _UPLOADS_S
+        await self._work.end_uploads(within_s, resumable=resumable)
 
     async def shut_down(self, reason: str) -> None:
         """The clean end, whatever is at work (AH 3.4): within the patience of a desktop that waits for it."""
@@ -317,7 +334,6 @@ class Session:
         if await self._work.idle(_STEP_PATIENCE_S):
             return True
         self._ctx.cancellation.force(grace_s=0)
-        self._work.hurry(_FORCE_PATIENCE_S / 2)
         if await self._work.idle(_FORCE_PATIENCE_S):
             return True
         self._ctx.cancellation.abandon()

@@ -27,6 +27,8 @@ _ON_RECORD: dict[TaskStatus, TaskPhase] = {
     "cancelled": TaskPhase.CANCELLED,
 }
 
+_WAITS = "not uploaded yet: this process goes on with it, else a resume of the session"
+
 
 def end_of(result: dict[str, Any]) -> TaskEnd:
     """How the task of a result object ended."""
@@ -55,6 +57,20 @@ def session_state(ctx: LoopContext, status: SessionStatus, pending: Sequence[dic
     }
     told["pendingApprovals"] = list(pending)
     return told
+
+
+def not_uploaded(ctx: LoopContext, history: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """What of the task at work, or of the last one, the Workspace Service has not stored: {artifactName, artifactType,
+    message, storageRef?, toolCallId?}. `history` is such a row for the history, None where there is nothing to say."""
+    task = ctx.task
+    waiting = [row for row in ctx.state.uploads.values() if row["taskId"] == task.task_id]
+    rows = [_missing(row, row["why"]) for row in task.not_uploaded] + [_missing(row, _WAITS) for row in waiting]
+    return rows if history is None else [*rows, history]
+
+
+def _missing(row: dict[str, Any], message: str) -> dict[str, Any]:
+    told = {"artifactName": row["name"], "artifactType": row["type"], "toolCallId": row["callId"], "message": message}
+    return {**told, "storageRef": row["ref"]} if "ref" in row else told
 
 
 def result_object(ctx: LoopContext, end: TaskEnd, *, resumed_from_step: int | None, duration_ms: int) -> dict[str, Any]:

@@ -6,20 +6,20 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from agent_host.contracts import Artifact
 from agent_host.errors import CheckpointWriteFailed, NoActiveTask, PolicyExpired, TaskAlreadyRunning, UsageError
 from agent_host.events.kinds import EventType
+from agent_host.loop.artifacts import take_up_uploads
 from agent_host.loop.context import TaskEnd
-from agent_host.services.workspace import UploadFailed
 from agent_host.session.denials import calls_to_replay
+from agent_host.session.history import History
 from agent_host.session.moves import news_of_move
 from agent_host.session.new_task import record_of_task
-from agent_host.session.reports import result_object
+from agent_host.session.reports import not_uploaded, result_object
 from agent_host.thread.messages import decode, last_answer
 from policy.options import TaskOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Sequence
 
     from agent_host.loop.context import EndStatus, LoopContext
     from agent_host.loop.replay import Replay
@@ -33,11 +33,8 @@ _END_EVENTS: dict[EndStatus, EventType] = {
     "cancelled": EventType.TASK_CANCELLED,
     "paused": EventType.SESSION_PAUSED,
 }
-HISTORY_S = 15.0
-"""The time that the upload of a history gets, all its tries together."""
 INTERRUPTED = "interrupted"
 """The reason of a `session_paused` because the client or the process went away."""
-_AGAIN_AFTER_S = 1.0
 # A task that is still running on record when its session is ended was cancelled by that.
 _ENDED_AS: dict[TaskStatus, EndStatus] = {
     "running": "cancelled",
@@ -63,9 +60,7 @@ class Work:
         self._began = time.monotonic()
         self._resumed_from_step: int | None = None
         self._result: dict[str, Any] | None = None
-        self._uploaded_messages = 0
-        self._upload_failed = (0, 0.0)  # of how many messages, and when
-        self._upload_limit: asyncio.Timeout | None = None
+        self._history = History(ctx)
         self.leaving = False
 
     @property
@@ -135,7 +130,7 @@ class Work:
         self._resumed_from_step = task.step_count
         if task.status != "running":
             if not replays:
-                self._run(self._wind_up(self._told_again()))
+                self._run(self._tell_again())
                 return
             ctx.record("task_reopened", {"maxSteps": max_steps or task.step_count + more_steps})
         fields: dict[str, Any] = {
@@ -190,7 +185,8 @@ class Work:
             await asyncio.wait([self._running])
 
     def result(self, end: TaskEnd) -> dict[str, Any]:
-        """The result object of the last task (interface section 1); the same one whenever it is asked for."""
+        """The result object of the last task (interface section 1); the same one whenever it is asked for, but for what
+        of it was not uploaded, which may come later."""
         if self._result is None:
             self._result = result_object(
                 self._ctx,
@@ -198,36 +194,19 @@ class Work:
                 resumed_from_step=self._resumed_from_step,
                 duration_ms=int((time.monotonic() - self._began) * 1000),
             )
-        return self._result
+        missed = not_uploaded(self._ctx, self._history.missed)
+        return {**self._result, "notUploaded": missed} if missed else self._result
 
-    def hurry(self, within_s: float) -> None:
-        """Give the upload of a history that is under way so much time and no more."""
-        if self._upload_limit is not None and not self._upload_limit.expired():
-            self._upload_limit.reschedule(asyncio.get_running_loop().time() + within_s)
+    def take_up_uploads(self) -> None:
+        """Go on with the uploads of former processes."""
+        take_up_uploads(self._ctx)
 
-    async def upload_history(self, within_s: float = HISTORY_S) -> None:
-        """The whole thread as the session's `session_history` artifact (AH 5.5), unless that is done, or has failed a
-        moment ago."""
-        ctx, messages = self._ctx, self._ctx.state.thread
-        failed_messages, failed_at = self._upload_failed
-        just_failed = len(messages) == failed_messages and time.monotonic() - failed_at < _AGAIN_AFTER_S
-        if len(messages) == self._uploaded_messages or just_failed:
-            return
-        data = b"".join((b"[", *_separated(messages), b"]"))
-        artifact = Artifact("session_history", "session_history.json", "application/json", data)
-        count, task = len(messages), ctx.state.task
-        task_id = None if task is None else task.task_id
-        try:
-            async with asyncio.timeout(within_s) as self._upload_limit:
-                await ctx.workspace.upload(artifact, task_id=task_id, step_id=None)
-        except (UploadFailed, TimeoutError) as error:
-            self._upload_failed = (count, time.monotonic())
-            payload = {"artifactName": artifact.name, "message": str(error) or "it took too long"}
-            ctx.emitter.emit(EventType.ARTIFACT_UPLOAD_FAILED, payload, task_id=task_id)
-        else:
-            self._uploaded_messages = count
-        finally:
-            self._upload_limit = None
+    async def end_uploads(self, within_s: float, *, resumable: bool) -> None:
+        """The last uploads, the history among them; see `UploadQueue.close`."""
+        if not self._ctx.uploads.closed:
+            if not resumable:  # a task that stays open has sent its history when it stopped
+                self._history.queue()
+            await self._ctx.uploads.close(within_s, resumable=resumable)
 
     def _begin(self) -> None:
         ctx = self._ctx
@@ -268,17 +247,21 @@ class Work:
 
         ctx = self._ctx
         end = await run_task(ctx, news=news, replays=replays)
-        await self.upload_history()
-        if end.resumable and ctx.cancellation.for_good:  # asked for by the time that the history was out
+        if end.resumable and ctx.cancellation.for_good:  # asked for while the step was finished that a stop left open
             self._settle()
             ctx.phase.fire("resume")
             end = await run_task(ctx)
-        return await self._wind_up(end)
+        return self._wind_up(end)
 
-    async def _wind_up(self, end: TaskEnd) -> TaskEnd:
-        """What follows the end of a task; a resume does it again when the process died before it was through."""
+    async def _tell_again(self) -> TaskEnd:
+        return self._wind_up(self._told_again())
+
+    def _wind_up(self, end: TaskEnd) -> TaskEnd:
+        """What follows the end of a task; a resume does it again when the process died before it was through.
+
+        It waits for nothing: the event, the state and whether another task may start say the same at every moment. The
+        history follows (interface section 2)."""
         ctx = self._ctx
-        await self.upload_history()
         self._settle()
         if end.status == "paused" and self._life.may("pause"):  # a task that is cancelled in a pause may find the next
             self._life.fire("pause")
@@ -292,6 +275,7 @@ class Work:
             payload |= {"reason": INTERRUPTED, "message": "the process ends; a resume goes on with the task"}
         ctx.emit(kind, None, **payload)
         ctx.emitter.flush()
+        self._history.queue()
         return end
 
     def _settle(self) -> None:
@@ -310,12 +294,3 @@ def _ends_with_an_answer(state: Checkpoint) -> bool:
     run. It cannot be asked like that (invariant 4)."""
     last = None if state.open_step is not None else decode(state.thread[-1])
     return last is not None and last.role == "assistant" and not last.tool_calls
-
-
-def _separated(messages: Iterable[bytes]) -> Iterator[bytes]:
-    """`messages` with commas between them."""
-    separator = b""
-    for message in messages:
-        yield separator
-        yield message
-        separator = b","

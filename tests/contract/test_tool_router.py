@@ -11,10 +11,6 @@ import pytest
 from agent_host.contracts import ToolConstraints, ToolRequest, ToolRouter
 from agent_host.errors import ErrorCode
 from agent_host.routing.host_tools import UPLOAD_DEFINITION, HostTools
-from agent_host.scrub import Scrubber
-from agent_host.services.workspace import EmbeddedWorkspaceService
-from state.blobs import BlobFolder
-from state.disk import LOCAL_DISK
 from tests.unit.tool_runtime.conftest import until
 from tool_runtime.families.desktop_definitions import DEFINITIONS
 from tool_runtime.router import LocalToolRouter
@@ -31,9 +27,7 @@ def local(workspace: Path) -> ToolRouter:
 
 def with_host_tools(workspace: Path) -> ToolRouter:
     inner = LocalToolRouter(RuntimeSettings(workspace=str(workspace)))
-    blobs = BlobFolder(LOCAL_DISK, str(workspace.parent / "blobs"), 1_000_000)
-    service = EmbeddedWorkspaceService(str(workspace.parent / "artifacts"), blobs, workspace_id="ws")
-    return HostTools(inner, service, inner.read_bytes, Scrubber([]))
+    return HostTools(inner, inner.read_bytes)
 
 
 @pytest.fixture(params=[local, with_host_tools])

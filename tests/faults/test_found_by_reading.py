@@ -550,4 +550,4 @@ def test_a_log_that_cannot_even_be_closed_ends_no_session(tmp_path: Path, monkey
         patched.setattr(os, "close", refuse)
         log.take(event)
         log.flush()
-    assert log.lost == 1
+    assert log.dropped == 1

@@ -143,10 +143,11 @@ def test_a_session_of_two_tasks_over_rpc(host: Host) -> None:
         (decision,) = services.approvals
         assert decision["approvalId"] == asked["approvalId"]
         assert (decision["decision"], decision["reason"], decision["userId"]) == ("approved", "go on", "jo")
+        eventually(lambda: services.histories, "the history")
         assert services.histories[session.session_id].fields["taskId"] == "t1"
         client.result("StartTask", sessionId=session.session_id, taskId="t2", prompt="More.")
         client.event("task_completed", 2)
-        assert services.histories[session.session_id].fields["taskId"] == "t2"
+        eventually(lambda: services.histories[session.session_id].fields["taskId"] == "t2", "the next history")
         assert session.status == "active"
         client.result("Shutdown", reason="the window was closed")
         assert client.end() == 0
@@ -217,6 +218,7 @@ def test_a_task_that_is_cancelled_leaves_the_session_active(host: Host) -> None:
         client.event("llm_request_started")
         client.result("CancelTask", sessionId=session_id, taskId="t")
         client.event("task_cancelled")
+        eventually(lambda: services.histories, "the history")
         assert services.histories[session_id].fields["taskId"] == "t"
         assert services.sessions[session_id].status == "active"
         assert client.hang_up() == 0

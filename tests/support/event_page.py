@@ -15,15 +15,18 @@ _HEAD = """\
 Made from `agent_host/events/kinds.py` and `agent_host/events/payloads.py` by `python -m tests.support.event_page`.
 
 An event is one JSON object: {eventId, eventType, timestamp, tenantId, userId, workspaceId, sessionId, taskId?, stepId?,
-component, severity, payload}. `eventId` rises, and jumps when another process resumes the session. Pieces of streams
-are shown live and not kept in the run log, `sessions/{id}/events.jsonl`; a log that has come to
+component, severity, undelivered?, payload}. `eventId` rises, and jumps when another process resumes the session. Pieces
+of streams are shown live and not kept in the run log, `sessions/{id}/events.jsonl`; a log that has come to
 `host.max_run_log_bytes` is put aside as `events.jsonl.1`, and three such are kept.
 
+`undelivered` is news of what an observer did not get: [{observer, records, message}], `records` since the session's
+beginning in this process; each observer at most once in 30 seconds.
+
 A field with `?` may be missing. Those marked T are what the Telemetry Service is told of an event, strings cut.
-The Audit Service gets events of sessions, tasks, approvals and policy as they are, and for each tool call a
-`tool_completed` whose payload is {toolCallId, tool, capability?, risk?, ts_start, ts_end, params {summary?, sha256?},
-result {ok, status, code?, bytes, artifactUris?}, policy {decision?, rule?, approved?, approvalScope?, approvalId?},
-hashes {outputSha256}}.
+The Audit Service gets events of sessions, tasks, approvals and policy as they are, of an artifact's
+`artifact_uploaded` {toolCallId, artifactUri, storageRef?}, and for each tool call a `tool_completed` whose payload is
+{toolCallId, tool, capability?, risk?, ts_start, ts_end, params {summary?, sha256?}, result {ok, status, code?, bytes,
+artifactUris?}, policy {decision?, rule?, approved?, approvalScope?, approvalId?}, hashes {outputSha256}}.
 
 With the extra `otel` and the variables that OpenTelemetry defines (OTEL_EXPORTER_OTLP_ENDPOINT and its kin; protocol
 http/protobuf) events also become spans and metrics: `agent_host.session`, `invoke_agent agent-host` for a task,

@@ -27,6 +27,7 @@ from agent_host.loop.task import run_task
 from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import Surroundings
 from agent_host.scrub import Scrubber
+from agent_host.services.uploads import UploadLimits, UploadQueue
 from agent_host.states import task_machine
 from agent_host.thread.messages import Message, decode, encode
 from agent_host.thread.thread import Thread
@@ -38,7 +39,7 @@ from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from state.memory_store import MemoryCheckpointStore
 from tests.support.events import Watcher, emitter, problems
-from tests.support.loop_parts import MODEL, NOW, SESSION, TASK, Artifacts, Script, Tools, bundle
+from tests.support.loop_parts import MODEL, NOW, SESSION, TASK, Artifacts, Home, Script, Tools, bundle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,6 +84,7 @@ class Loop:
         disk: SimulatedDisk | None = None,
         sessions: CheckpointStore | None = None,
         artifacts: Artifacts | None = None,
+        home: Home | None = None,
         options: TaskOptions = AS_THE_BUNDLE_SAYS,
         limits: Limits = NO_LIMITS,
         secrets: tuple[str, ...] = (),
@@ -98,6 +100,7 @@ class Loop:
         self.tools = tools or Tools()
         self.watcher = Watcher()
         self.artifacts = artifacts or Artifacts()
+        self.home = home or Home()
         self.now = NOW
         out, phase = emitter(self.watcher), task_machine()
         self.ctx = LoopContext(
@@ -107,7 +110,9 @@ class Loop:
             router=self.tools,
             gate=WatchedGate(gate or UnattendedGate(frozenset()), phase),
             emitter=out,
-            workspace=self.artifacts,
+            artifacts=self.home,
+            uploads=UploadQueue(self.artifacts, UploadLimits()),
+            uploads_elsewhere=True,
             bundle=policy or bundle(folder),
             where=Surroundings(self.folder, None, "posix", "bash"),
             tools=frozenset(TOOLS),
@@ -151,7 +156,8 @@ class Loop:
         """The next process: after a clean end of this one, or with what another store holds."""
         if sessions is None:
             self.ctx.store.close()
-        kept = {"tools": Tools(self.tools.run), "policy": self.ctx.bundle, "artifacts": self.artifacts}
+        kept = {"tools": Tools(self.tools.run), "policy": self.ctx.bundle}
+        kept |= {"artifacts": self.artifacts, "home": self.home}
         return Loop(self.folder, *turns, sessions=sessions or self.sessions, **{**kept, **more})
 
     def watch_records(self) -> list[tuple[str, dict[str, Any]]]:

@@ -16,13 +16,13 @@ from agent_host.contracts import ToolResult
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.stream import ModelTurn, TokenUsage
 from agent_host.routing.capabilities import TOOLS
-from agent_host.services.workspace import UploadFailed
+from agent_host.services.workspace import Kept, UploadFailed
 from agent_host.testing.anthropic_request import read_request
 from agent_host.thread.messages import ToolCall
 from policy.bundle import ApprovalRule, Capability, LlmPolicy, PolicyBundle
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
@@ -173,6 +173,37 @@ class Artifacts:
         self.stored.append(artifact)
         self.of.append((task_id, step_id))
         return f"workspaces/w/artifacts/{artifact.name}"
+
+
+class Home:
+    """An `ArtifactHome` in memory; `held` has what was kept, by reference. It takes nothing while it is `full`."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, bytes] = {}
+        self.full = False
+
+    async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> Kept:
+        """See ArtifactHome."""
+        return self._keep(f"art_{len(self.held)}", artifact)
+
+    def keep_history(self, artifact: Artifact, *, task_id: str | None) -> Kept:
+        """See ArtifactHome."""
+        return self._keep("session_history", artifact)
+
+    def kept(self, row: Mapping[str, Any]) -> bytes:
+        """See ArtifactHome."""
+        return self.held[row["ref"]]
+
+    def uri_of(self, ref: str) -> str:
+        """See ArtifactHome."""
+        return f"workspaces/w/{ref}"
+
+    def _keep(self, artifact_id: str, artifact: Artifact) -> Kept:
+        if self.full:
+            raise UploadFailed(f"no room for {artifact.name}")
+        ref = f"artifacts/{artifact_id}"
+        self.held[ref] = artifact.data
+        return Kept(artifact_id, ref, self.uri_of(ref), "")
 
 
 # Who approves

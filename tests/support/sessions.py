@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
+from agent_host.events.losses import Losses
 from agent_host.services.session import NewSession, SessionGrant
 from agent_host.session.lifecycle import Session
 from config.load import load
@@ -65,6 +66,7 @@ class Opened:
             resources=resources,
             settings=load(flags or {}, workspace=str(self.workspace), environ={"AGENT_HOST_CONFIG": str(config)}),
             undelivered=lambda: ["an observer"],
+            losses=Losses(),
         )
         self.session.on_broken = self.broken.append
 
@@ -74,7 +76,12 @@ class Opened:
     def again(self, *turns: Turn, **more: Any) -> Opened:
         """The next process."""
         self.loop.ctx.store.close()
-        kept = {"policy": self.loop.ctx.bundle, "artifacts": self.loop.artifacts, "sessions": self.loop.sessions}
+        kept = {
+            "policy": self.loop.ctx.bundle,
+            "artifacts": self.loop.artifacts,
+            "home": self.loop.home,
+            "sessions": self.loop.sessions,
+        }
         return Opened(self.folder, *turns, **{**kept, **more})
 
     @property

@@ -111,7 +111,7 @@ def test_lines_after_the_first_wait_for_the_end_of_the_step(tmp_path: Path) -> N
     log.close()
     assert [line["eventId"] for line in lines(path)] == [1, 2, 3, 4]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert log.lost == 0
+    assert log.dropped == 0
 
 
 def test_pieces_of_a_stream_are_not_kept(tmp_path: Path) -> None:
@@ -191,11 +191,11 @@ def test_a_disk_that_refuses_costs_lines_and_nothing_else(tmp_path: Path) -> Non
     for _ in range(3):
         made.emit(EventType.STEP_STARTED, {})
     made.flush()
-    assert log.lost == 3
+    assert log.dropped == 3
     (tmp_path / "missing").mkdir()
     made.emit(EventType.STEP_COMPLETED, {})
     log.close()
-    assert log.lost == 3
+    assert log.dropped == 3
     assert [line["eventId"] for line in lines(tmp_path / "missing" / "events.jsonl")] == [4]
 
 
@@ -204,7 +204,7 @@ def test_a_link_in_place_of_the_log_is_not_followed(tmp_path: Path) -> None:
     log = RunLog(str(tmp_path / "events.jsonl"))
     emitter(log).emit(EventType.STEP_STARTED, {})
     log.close()
-    assert log.lost == 1
+    assert log.dropped == 1
     assert not (tmp_path / "target").exists()
 
 
@@ -234,7 +234,7 @@ def test_a_write_that_was_cut_short_counts_what_is_lost(tmp_path: Path) -> None:
     log.close()
     whole = [line for line in path.read_bytes().splitlines() if line.endswith(b"}}")]
     assert len(whole) == 2
-    assert log.lost == 2
+    assert log.dropped == 2
     assert orjson.loads(whole[-1])["eventType"] == "step_completed"
 
 
@@ -293,4 +293,4 @@ def test_a_log_that_is_a_pipe_costs_the_lines(tmp_path: Path) -> None:
         made.emit(EventType.SESSION_PAUSED, {"message": "x" * 100_000})  # more than a pipe takes unread
     made.flush()
     log.close()
-    assert log.lost == 3
+    assert log.dropped == 3

@@ -50,7 +50,7 @@ def test_a_log_that_was_long_already_is_put_aside_with_the_next_line(tmp_path: P
     write(path, range(1, 6))
     log = write(path, range(6, 7), max_bytes=600)
     assert ids(aside(path, 1)) == [1, 2, 3, 4, 5, 6]
-    assert log.lost == 0
+    assert log.dropped == 0
 
 
 def test_numbers_go_on_behind_a_log_that_was_put_aside(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_disk_that_refuses_the_move_costs_no_line(tmp_path: Path, monkeypatch:
     path = tmp_path / "events.jsonl"
     log = write(path, range(1, 8), max_bytes=600)
     assert ids(path) == [1, 2, 3, 4, 5, 6, 7]
-    assert log.lost == 0
+    assert log.dropped == 0
 
 
 async def test_closing_an_emitter_closes_the_log(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What calls leave besides their result: artifacts, which are stored as well as that goes (AH 7.5)."""
+"""What calls leave besides their result: kept at once, uploaded later, and told (AH 7.5, interface section 2)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from agent_host.contracts import Artifact
 from agent_host.events.kinds import EventType
+from agent_host.loop.artifacts import take_up_uploads
 from tests.support.loop import Loop
-from tests.support.loop_parts import Artifacts, Tools, calls, says, shell, succeeded
+from tests.support.loop_parts import Artifacts, Home, Tools, call, calls, says, settled, shell, succeeded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,34 +22,128 @@ def leaves(*names: str) -> Tools:
     )))  # fmt: skip
 
 
-async def test_artifacts_are_stored_without_secrets_and_their_addresses_told(tmp_path: Path) -> None:
-    loop = Loop(tmp_path, calls(shell("make")), says(), tools=leaves("a", "b"), secrets=("s3cret-value",))
+class Never(Artifacts):
+    """A service that never answers."""
+
+    async def upload(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+
+async def test_artifacts_are_kept_without_secrets_and_their_references_told(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, calls(shell("make", "c1")), says(), tools=leaves("a", "b"), secrets=("s3cret-value",))
     await loop.run()
-    assert [one.name for one in loop.artifacts.stored] == ["a", "b"]
-    assert {one.data for one in loop.artifacts.stored} == {b"token [redacted]"}
+    refs = ["artifacts/art_0", "artifacts/art_1"]
+    assert loop.texts() == [f"all\n[storage_ref: {refs[0]} (a), {refs[1]} (b)]"]
+    assert loop.home.held == dict.fromkeys(refs, b"token [redacted]")
     (told,) = loop.told(EventType.TOOL_COMPLETED)
-    assert told["artifactUris"] == ["workspaces/w/artifacts/a", "workspaces/w/artifacts/b"]
+    assert told["storageRefs"] == refs
+    assert "artifactUris" not in told
+    await settled()
+    assert [(one.name, one.data) for one in loop.artifacts.stored] == [(name, b"token [redacted]") for name in "ab"]
+    assert [task for task, _ in loop.artifacts.of] == ["t", "t"]
+    uris = [f"workspaces/w/artifacts/{name}" for name in "ab"]
+    assert loop.told(EventType.ARTIFACT_UPLOADED) == [
+        {"artifactName": name, "artifactUri": uri, "toolCallId": "c1", "storageRef": ref}
+        for name, uri, ref in zip("ab", uris, refs, strict=True)
+    ]
+    assert (loop.kept().uploads, loop.kept().artifact_uris) == ({}, {"c1": uris})
 
 
-async def test_an_artifact_that_is_not_taken_costs_its_address_only(tmp_path: Path) -> None:
-    loop = Loop(tmp_path, calls(shell("make")), says(), tools=leaves("a", "b"), artifacts=Artifacts("a"))
+async def test_the_model_does_not_wait_for_the_service(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, calls(shell("make")), says("Done."), tools=leaves("a"), artifacts=Never())
+    assert (await loop.run()).text == "Done."
+    assert loop.texts() == ["all\n[storage_ref: artifacts/art_0]"]
+    assert [row["name"] for row in loop.kept().uploads.values()] == ["a"]
+    await loop.ctx.uploads.close(0, resumable=True)
+    (failed,) = loop.told(EventType.ARTIFACT_UPLOAD_FAILED)
+    assert "a resume of the session uploads it" in failed["message"]
+    assert list(loop.kept().uploads) == ["art_0"]
+
+
+async def test_the_next_process_uploads_what_the_last_one_had_not(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, calls(shell("make", "c1")), says(), tools=leaves("a"), artifacts=Never())
     await loop.run()
-    assert loop.told(EventType.ARTIFACT_UPLOAD_FAILED) == [{"artifactName": "a", "message": "no room for a"}]
-    (told,) = loop.told(EventType.TOOL_COMPLETED)
-    assert (told["status"], told["artifactUris"]) == ("succeeded", ["workspaces/w/artifacts/b"])
-    assert [answer.text for answer in loop.answers()] == ["all"]
+    await loop.ctx.uploads.close(0, resumable=True)
+    again = loop.again(artifacts=Artifacts())
+    take_up_uploads(again.ctx)
+    await settled()
+    assert [one.name for one in again.artifacts.stored] == ["a"]
+    steps = [event.step_id for event in loop.watcher.events if event.event_type is EventType.TOOL_COMPLETED]
+    assert again.artifacts.of == [("t", steps[0])]
+    assert (again.kept().uploads, list(again.kept().artifact_uris)) == ({}, ["c1"])
 
 
-async def test_a_call_is_done_although_its_upload_was_ended_by_force(tmp_path: Path) -> None:
-    class Slow(Artifacts):
-        async def upload(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> str:
+async def test_without_another_place_what_is_kept_needs_no_upload(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, calls(shell("make", "c1")), says(), tools=leaves("a"), artifacts=Never())
+    await loop.run()
+    await loop.ctx.uploads.close(0, resumable=True)
+    again = loop.again(artifacts=Never())
+    again.ctx.uploads_elsewhere = False
+    take_up_uploads(again.ctx)
+    assert again.kept().artifact_uris == {"c1": ["workspaces/w/artifacts/art_0"]}
+
+
+async def test_an_artifact_that_is_not_taken_is_told_and_on_record(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, calls(shell("make", "c1")), says(), tools=leaves("a", "b"), artifacts=Artifacts("a"))
+    await loop.run()
+    await settled()
+    (failed,) = loop.told(EventType.ARTIFACT_UPLOAD_FAILED)
+    assert failed == {
+        "artifactName": "a", "message": "no room for a", "toolCallId": "c1", "storageRef": "artifacts/art_0",
+    }  # fmt: skip
+    task = loop.kept().task
+    assert task is not None
+    assert [(row["name"], row["why"]) for row in task.not_uploaded] == [("a", "no room for a")]
+    assert [one.name for one in loop.artifacts.stored] == ["b"]
+
+
+async def test_what_this_disk_refuses_is_uploaded_all_the_same(tmp_path: Path) -> None:
+    home = Home()
+    home.full = True
+    loop = Loop(tmp_path, calls(shell("make")), says(), tools=leaves("a"), home=home)
+    await loop.run()
+    await settled()
+    assert loop.texts() == ["all"]
+    assert [one.name for one in loop.artifacts.stored] == ["a"]
+
+
+async def test_what_only_a_dead_process_had_is_told(tmp_path: Path) -> None:
+    home = Home()
+    home.full = True
+    loop = Loop(tmp_path, calls(shell("make")), says(), tools=leaves("a"), home=home, artifacts=Never())
+    await loop.run()
+    await loop.ctx.uploads.close(0, resumable=True)
+    again = loop.again(artifacts=Artifacts())
+    take_up_uploads(again.ctx)
+    await settled()
+    (failed,) = again.told(EventType.ARTIFACT_UPLOAD_FAILED)
+    assert "the process that had it is gone" in failed["message"]
+    assert again.kept().uploads == {}
+
+
+async def test_an_upload_of_the_model_s_that_is_kept_nowhere_fails(tmp_path: Path) -> None:
+    home = Home()
+    home.full = True
+    wanted = call("UploadArtifact", content="x")
+    loop = Loop(tmp_path, calls(wanted), says(), tools=leaves("a"), home=home)
+    loop.ctx.uploads_elsewhere = False
+    await loop.run()
+    assert loop.answers()[0].code == "WORKSPACE_UPLOAD_FAILED"
+    assert loop.told(EventType.ARTIFACT_UPLOAD_FAILED)[0]["message"] == "no room for a"
+
+
+async def test_a_call_is_done_although_keeping_what_it_left_was_ended_by_force(tmp_path: Path) -> None:
+    class Slow(Home):
+        async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> None:  # type: ignore[override]
             loop.ctx.cancellation.request(resumable=False)
             loop.ctx.cancellation.force(grace_s=0)
             await asyncio.Event().wait()
-            return ""
 
-    loop = Loop(tmp_path, calls(shell("make")), tools=leaves("a"), artifacts=Slow())
+    loop = Loop(tmp_path, calls(shell("make", "c1")), tools=leaves("a"), home=Slow())
     await loop.run()
     assert loop.finished() == [("RunCommand", "succeeded", None)]
     (failed,) = loop.told(EventType.ARTIFACT_UPLOAD_FAILED)
-    assert failed == {"artifactName": "a", "message": "given up: the task was ended by force"}
+    assert failed == {
+        "artifactName": "a", "message": "given up: the task was ended by force", "toolCallId": "c1",
+    }  # fmt: skip

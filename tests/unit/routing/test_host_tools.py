@@ -1,25 +1,20 @@
-"""UploadArtifact: the host's own tool, in front of a real router and over a real service."""
+"""UploadArtifact: the host's own tool, in front of a real router."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.contracts import ToolConstraints, ToolRequest, ToolResult
+from agent_host.contracts import Artifact, ToolConstraints, ToolError, ToolRequest, ToolResult
 from agent_host.errors import ErrorCode
 from agent_host.routing.capabilities import TOOLS, UPLOAD_ARTIFACT
 from agent_host.routing.facts import Surroundings, UnusableArguments, gather
-from agent_host.routing.host_tools import UPLOAD_DEFINITION, HostTools
-from agent_host.scrub import Scrubber
-from agent_host.services.workspace import MAX_ARTIFACT_BYTES, HttpWorkspaceService
-from agent_host.testing.services import MockServices
+from agent_host.routing.host_tools import UPLOAD_DEFINITION, HostTools, unless_lost
+from agent_host.services.workspace import MAX_ARTIFACT_BYTES
 from policy.facts import NamedToolFacts, PathFacts
-from tests.unit.services.helpers import client
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
@@ -27,27 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-SECRET = "gateway-secret-1234"
-
-
-class Waiting(Scrubber):
-    """One that has much to read: until somebody else had his turn."""
-
-    def __init__(self) -> None:
-        super().__init__([SECRET])
-        self.others_ran = threading.Event()
-
-    def data(self, data: bytes) -> bytes:
-        assert self.others_ran.wait(20), "nothing else runs meanwhile"
-        return super().data(data)
-
 
 class Tools:
-    """The host's tools on a folder, and the services behind them."""
+    """The host's tools on a folder."""
 
-    def __init__(self, tools: HostTools, services: MockServices) -> None:
+    def __init__(self, tools: HostTools) -> None:
         self.tools = tools
-        self.services = services
 
     async def upload(self, constraints: ToolConstraints | None = None, **arguments: Any) -> ToolResult:
         request = ToolRequest(
@@ -55,24 +35,30 @@ class Tools:
         )
         return await self.tools.execute(request)
 
+    async def left(self, **arguments: Any) -> Artifact:
+        """The artifact of a call that succeeded."""
+        result = await self.upload(**arguments)
+        assert (result.status, result.artifact_uris) == ("succeeded", ())
+        (artifact,) = result.artifacts
+        assert artifact.artifact_type == "tool_output"
+        assert result.output_text == f"Stored {artifact.name} ({len(artifact.data)} bytes, {artifact.content_type})"
+        return artifact
+
     async def refused(self, constraints: ToolConstraints | None = None, **arguments: Any) -> str:
-        """The code of a call that stored nothing."""
+        """The code of a call that left nothing."""
         result = await self.upload(constraints, **arguments)
-        assert result.status == "failed"
+        assert (result.status, result.artifacts) == ("failed", ())
         assert result.error is not None
         assert result.error.message.isprintable()
-        assert not self.services.artifacts
         return result.error.code
 
 
 @asynccontextmanager
-async def hosted(folder: Path, scrubber: Scrubber | None = None, **settings: Any) -> AsyncIterator[Tools]:
-    async with MockServices() as services, client(services.url, retries=0) as made:
-        router = LocalToolRouter(RuntimeSettings(workspace=str(folder), **settings))
-        workspace = HttpWorkspaceService(made, "ws_1", "s")
-        tools = HostTools(router, workspace, router.read_bytes, scrubber or Scrubber([SECRET]))
-        yield Tools(tools, services)
-        await tools.aclose()
+async def hosted(folder: Path, **settings: Any) -> AsyncIterator[Tools]:
+    router = LocalToolRouter(RuntimeSettings(workspace=str(folder), **settings))
+    tools = HostTools(router, router.read_bytes)
+    yield Tools(tools)
+    await tools.aclose()
 
 
 @pytest.fixture
@@ -84,25 +70,13 @@ async def here(tmp_path: Path) -> AsyncIterator[Tools]:
 async def test_a_file_goes_as_it_is(here: Tools, tmp_path: Path) -> None:
     data = bytes(range(256)) * 5000
     (tmp_path / "report.bin").write_bytes(data)
-    result = await here.upload(path=f"{tmp_path}/report.bin")
-    (stored,) = here.services.artifacts
-    assert stored.data == data
-    assert (stored.fields["artifactName"], stored.fields["contentType"]) == ("report.bin", "application/octet-stream")
-    assert (stored.fields["taskId"], stored.fields["stepId"], stored.fields["artifactType"]) == (
-        "t",
-        "p",
-        "tool_output",
-    )
-    assert result.status == "succeeded"
-    assert result.artifact_uris == (stored.artifact_uri,)
-    assert stored.artifact_uri in (result.output_text or "")
+    artifact = await here.left(path=f"{tmp_path}/report.bin")
+    assert artifact == Artifact("tool_output", "report.bin", "application/octet-stream", data)
 
 
 async def test_text_goes_under_the_name_and_type_given(here: Tools) -> None:
-    await here.upload(content="a,ä\n", name="table.csv", contentType="text/csv; charset=utf-8")
-    (stored,) = here.services.artifacts
-    assert stored.data == "a,ä\n".encode()
-    assert (stored.fields["artifactName"], stored.fields["contentType"]) == ("table.csv", "text/csv; charset=utf-8")
+    artifact = await here.left(content="a,ä\n", name="table.csv", contentType="text/csv; charset=utf-8")
+    assert artifact == Artifact("tool_output", "table.csv", "text/csv; charset=utf-8", "a,ä\n".encode())
 
 
 @pytest.mark.parametrize(
@@ -116,32 +90,22 @@ async def test_text_goes_under_the_name_and_type_given(here: Tools) -> None:
 )
 async def test_the_type_is_guessed_from_the_content(here: Tools, tmp_path: Path, data: bytes, kind: str) -> None:
     (tmp_path / "f").write_bytes(data)
-    await here.upload(path=f"{tmp_path}/f")
-    assert here.services.artifacts[0].fields["contentType"] == kind
+    assert (await here.left(path=f"{tmp_path}/f")).content_type == kind
 
 
-async def test_others_have_their_turn_while_secrets_are_looked_for(tmp_path: Path) -> None:
-    scrubber = Waiting()
-    async with hosted(tmp_path, scrubber) as here:
-        asyncio.get_running_loop().call_soon(scrubber.others_ran.set)
-        await here.upload(content=f"a {SECRET}", name="a")
-        assert here.services.artifacts[0].data == b"a [redacted]"
-
-
-async def test_running_it_again_stores_nothing_new(here: Tools, tmp_path: Path) -> None:
-    """Why the capability table calls it free of side effects: a resume runs an unfinished call again."""
+def test_running_it_again_stores_nothing_new() -> None:
+    """A resume runs an unfinished call again; the service knows the artifact by its key."""
     assert not TOOLS[UPLOAD_ARTIFACT].side_effects
-    (tmp_path / "f").write_text("text")
-    results = [await here.upload(path=f"{tmp_path}/f") for _ in range(3)]
-    assert len({result.artifact_uris for result in results}) == 1
-    assert len(here.services.artifacts) == 1
 
 
-async def test_secrets_stay_here(here: Tools, tmp_path: Path) -> None:
-    (tmp_path / "env").write_text(f"TOKEN={SECRET}\n")
-    await here.upload(path=f"{tmp_path}/env")
-    await here.upload(content=SECRET)
-    assert [stored.data for stored in here.services.artifacts] == [b"TOKEN=[redacted]\n", b"[redacted]"]
+async def test_what_was_not_kept_anywhere_fails_the_call(here: Tools) -> None:
+    result = await here.upload(content="x")
+    failed = unless_lost(result, ["no room"])
+    assert (failed.status, failed.output_text, failed.artifacts) == ("failed", None, ())
+    assert failed.error == ToolError(ErrorCode.WORKSPACE_UPLOAD_FAILED, "no room")
+    assert unless_lost(result, [None]) is result
+    other = result._replace(tool_name="RunCommand")
+    assert unless_lost(other, ["no room"]) is other
 
 
 @pytest.mark.parametrize(
@@ -193,19 +157,13 @@ async def test_the_runtime_s_own_limit_counts_too(tmp_path: Path) -> None:
         assert await tools.refused(path=f"{tmp_path}/f") == ErrorCode.FILE_TOO_LARGE
 
 
-async def test_a_service_that_fails_fails_the_call(here: Tools) -> None:
-    here.services.fail("/workspaces", 503)
-    assert await here.refused(content="x") == ErrorCode.WORKSPACE_UPLOAD_FAILED
-
-
 @pytest.mark.parametrize(
     ("name", "shown"),
     [("a\nb\udcff", "a_b_"), ("x" * 255, "x" * 255), ("ä" * 127, "ä" * 127), ("  ", "  ")],
 )
 async def test_a_file_of_any_name_can_go(here: Tools, tmp_path: Path, name: str, shown: str) -> None:
     (tmp_path / name).write_bytes(b"x")
-    assert (await here.upload(path=f"{tmp_path}/{name}")).status == "succeeded"
-    assert here.services.artifacts[0].fields["artifactName"] == shown
+    assert (await here.left(path=f"{tmp_path}/{name}")).name == shown
 
 
 # --- what policy is told ----------------------------------------------------------------------------------------------

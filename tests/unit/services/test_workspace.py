@@ -105,3 +105,20 @@ def test_a_disk_that_knows_no_second_names_gets_a_copy(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "link", refuse)
     workspace = Workspace(tmp_path)
     assert workspace.content(workspace.upload(b"copied")) == b"copied"
+
+
+async def test_what_is_kept_is_found_under_its_reference(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    artifact = Artifact("tool_output", "out.txt", "text/plain", b"output")
+    kept = await workspace.service.keep(artifact, task_id="t", step_id="s")
+    row = {"ref": kept.ref, "sha256": kept.sha256}
+    assert kept.ref == f"artifacts/{kept.artifact_id}"
+    assert (tmp_path / kept.ref).read_bytes() == b"output"
+    assert workspace.service.kept(row) == b"output"
+    assert workspace.service.uri_of(kept.ref) == kept.uri
+    (tmp_path / kept.ref).write_bytes(b"other")
+    with pytest.raises(UploadFailed, match="was damaged"):
+        workspace.service.kept(row)
+    (tmp_path / kept.ref).unlink()
+    with pytest.raises(UploadFailed, match="cannot be read"):
+        workspace.service.kept(row)

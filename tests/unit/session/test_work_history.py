@@ -6,14 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import orjson
-import pytest
 
 from agent_host.errors import GatewayUnavailable
 from agent_host.events.kinds import EventType
-from agent_host.session import work as work_module
+from agent_host.session.history import with_uris
 from agent_host.session.new_task import NewTask
+from agent_host.session.reports import session_state
 from agent_host.session.work import Work
 from agent_host.states import SessionStatus, session_machine
+from agent_host.thread.messages import Message, ToolCall, encode
 from tests.support.loop import Loop
 from tests.support.loop_parts import Artifacts, calls, says, settled, shell
 
@@ -37,7 +38,7 @@ async def test_the_whole_thread_goes_up_once(tmp_path: Path) -> None:
     loop = Loop(tmp_path, calls(shell("one")), says("Done."))
     work = begun(loop)
     await work.ended()
-    await work.upload_history()
+    await work.end_uploads(1, resumable=False)
     (artifact,) = loop.artifacts.stored
     assert artifact[:3] == ("session_history", NAME, "application/json")
     assert loop.artifacts.of == [("t", None)]
@@ -48,27 +49,53 @@ async def test_the_whole_thread_goes_up_once(tmp_path: Path) -> None:
         "tool",
         "assistant",
     ]
-    loop.ctx.state.thread.append(b"{}")
-    await work.upload_history()
-    assert len(loop.artifacts.stored) == 2
+    (told,) = loop.told(EventType.ARTIFACT_UPLOADED)
+    assert told == {"artifactName": NAME, "artifactUri": f"workspaces/w/artifacts/{NAME}"}
 
 
-@pytest.mark.parametrize("soon", [True, False])
-async def test_a_history_that_is_not_taken_is_told_and_not_sent_again_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, soon: bool
-) -> None:
-    monkeypatch.setattr(work_module, "_AGAIN_AFTER_S", 3600.0 if soon else 0.0)
+async def test_the_task_is_over_for_everybody_before_its_history_goes_up(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, says("One."), says("Two."), artifacts=(slow := Slow()))
+    work = begun(loop)
+    await work.ended()
+    assert loop.told(EventType.TASK_COMPLETED)
+    assert session_state(loop.ctx, SessionStatus.RUNNING, [])["task"]["status"] == "TASK_COMPLETED"
+    work.start(NewTask("t2", "More.", 5))
+    await slow.asked.wait()
+    slow.answers.set()
+    await work.ended()
+    await work.end_uploads(1, resumable=False)
+    assert [len(orjson.loads(one.data)) for one in slow.stored] == [3, 5]
+    assert [task for task, _ in slow.of] == ["t", "t2"]
+
+
+async def test_a_history_that_waits_gives_way_to_a_newer_one(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, *(says(str(number)) for number in range(3)), artifacts=(slow := Slow()))
+    work = begun(loop)
+    await work.ended()
+    await slow.asked.wait()
+    for number in range(2):
+        work.start(NewTask(f"next{number}", "More.", 5))
+        await work.ended()
+    slow.answers.set()
+    await work.end_uploads(1, resumable=False)
+    assert [task for task, _ in slow.of] == ["t", "next1"]
+
+
+async def test_a_history_that_is_not_taken_is_told_kept_here_and_tried_once_more_at_the_end(tmp_path: Path) -> None:
     loop = Loop(tmp_path, says("Done."), artifacts=Artifacts(NAME))
     work = begun(loop)
-    assert (await work.ended()).status == "completed"
-    told = loop.told(EventType.ARTIFACT_UPLOAD_FAILED)
-    assert told == [{"artifactName": NAME, "message": f"no room for {NAME}"}] * (1 if soon else 2)
+    end = await work.ended()
+    await settled()
+    (told,) = loop.told(EventType.ARTIFACT_UPLOAD_FAILED)
+    assert told == {
+        "artifactName": NAME, "message": f"no room for {NAME}", "storageRef": "artifacts/session_history",
+    }  # fmt: skip
+    assert work.result(end)["notUploaded"] == [{"artifactType": "session_history", **told}]
+    assert orjson.loads(loop.home.held[told["storageRef"]])[-1]["content"] == "Done."
     loop.artifacts.refuses.clear()
-    await work.upload_history()
-    assert len(loop.artifacts.stored) == (0 if soon else 1)
-    loop.ctx.state.thread.append(b"{}")  # what is new is worth a try
-    await work.upload_history()
-    assert len(loop.artifacts.stored) == (1 if soon else 2)
+    await work.end_uploads(1, resumable=False)
+    assert len(loop.artifacts.stored) == 1
+    assert "notUploaded" not in work.result(end)
 
 
 class Slow(Artifacts):
@@ -84,26 +111,35 @@ class Slow(Artifacts):
         return await super().upload(artifact, task_id=task_id, step_id=step_id)
 
 
-async def test_an_upload_is_given_up_when_its_time_is_over(tmp_path: Path) -> None:
-    loop = Loop(tmp_path, says("Done."), artifacts=(slow := Slow()))
+async def test_a_session_that_stays_has_its_history_and_sends_it_when_it_goes_on(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, says("Done."), artifacts=Slow())
     work = begun(loop)
-    work.hurry(0)  # none is under way yet
-    await slow.asked.wait()
-    work.hurry(0)
-    assert (await work.ended()).status == "completed"
-    assert loop.told(EventType.ARTIFACT_UPLOAD_FAILED) == [{"artifactName": NAME, "message": "it took too long"}]
+    await work.ended()
+    await work.end_uploads(0, resumable=True)
+    (told,) = loop.told(EventType.ARTIFACT_UPLOAD_FAILED)
+    assert "a resume of the session uploads it" in told["message"]
+    assert loop.home.held == {}
+    await work.end_uploads(0, resumable=False)  # it has ended
+    assert len(loop.told(EventType.ARTIFACT_UPLOAD_FAILED)) == 1
 
 
-async def test_a_task_that_is_cancelled_while_its_history_goes_up_is_over(tmp_path: Path) -> None:
-    """It was paused, and could have been resumed."""
-    loop = Loop(tmp_path, GatewayUnavailable("down"), artifacts=(slow := Slow()))
-    work = begun(loop)
-    await slow.asked.wait()
-    work.cancel("t", force=False, grace_s=0)
-    slow.answers.set()
-    end = await work.ended()
-    assert (end.status, end.resumable, loop.on_record()[0]) == ("cancelled", False, "cancelled")
-    assert loop.told(EventType.SESSION_PAUSED) == []
+def test_addresses_stand_in_the_results_that_left_something() -> None:
+    def result(call_id: str, content: str) -> bytes:
+        message = Message("tool", content, 1, tool_call_id=call_id)
+        return encode(message, session_id="s", task_id="t", step_id="p")
+
+    hostile = '","toolCallId":"c1","isError":false,"role":"tool"'
+    asked = ToolCall("c1", "X", {"toolCallId": "c1", "isError": 1, "role": "tool"})
+    thread = [
+        encode(Message("assistant", hostile, 1, (asked,)), session_id="s"),
+        result("c1", hostile),
+        result("c2", hostile),
+        result('c"3', ""),
+    ]
+    found = [orjson.loads(message) for message in with_uris(thread, {"c1": ["a", "b"], 'c"3': ["c"]})]
+    assert [message.get("artifactUris") for message in found] == [None, ["a", "b"], None, ["c"]]
+    assert [message["content"] for message in found] == [hostile, hostile, hostile, ""]
+    assert with_uris(thread, {}) is thread
 
 
 async def test_a_paused_task_pauses_the_session(tmp_path: Path) -> None:

@@ -257,3 +257,30 @@ def test_what_cannot_follow_is_damage(session: OpenSession, before: str, kind: s
 def test_a_kind_that_is_not_known_is_no_damage(session: OpenSession) -> None:
     with pytest.raises(UnknownVersion, match="'segment'"):
         session.append("segment", {})
+
+
+def test_artifacts_of_a_call_wait_until_their_upload_is_over(session: OpenSession) -> None:
+    start_task(session)
+    turn(session, "step_1", "c1")
+    rows = [
+        {"id": "a", "name": "here", "uri": "uri of here"},
+        {"id": "b", "name": "lost", "why": "no room"},
+        *({"id": one, "name": f"waits {one}"} for one in "cde"),
+    ]
+    session.append("call_finished", {"callId": "c1", "status": "succeeded", "artifacts": rows}, message("tool", "ok"))
+    of_call = {"callId": "c1", "taskId": "t1", "stepId": "step_1"}
+    assert session.state.uploads == {one: {"id": one, "name": f"waits {one}", **of_call} for one in "cde"}
+    commit(session, 1)
+    session.append("artifact_uploaded", {"id": "c", "uri": "uri of c"})
+    session.append("artifact_given_up", {"id": "d", "why": "too late"})
+    assert list(session.state.uploads) == ["e"]
+    assert session.state.artifact_uris == {"c1": ["uri of here", "uri of c"]}
+    task = task_of(session)
+    assert [(row["name"], row["why"]) for row in task.not_uploaded] == [("lost", "no room"), ("waits d", "too late")]
+    session.append("task_ended", {"status": "completed"})
+    session.append("task_started", {"taskId": "t2", "prompt": "p", "maxSteps": 3})
+    session.append("artifact_given_up", {"id": "e", "why": "too late"})
+    assert (session.state.uploads, task_of(session).not_uploaded) == ({}, [])
+    for kind in ("artifact_uploaded", "artifact_given_up"):
+        with pytest.raises(Damaged):
+            session.append(kind, {"id": "e", "uri": "", "why": ""})

@@ -178,13 +178,14 @@ def full() -> Checkpoint:
         Call("c2", "T2", {"n": 2}, side_effects=False, problem="cut"),
     ]  # fmt: skip
     task = Task("t3", "third", 33, "failed", "why", 4, Usage(5, 6, 7), [("T", "failed", "X"), ("U", "succeeded", None)],
-                [{"toolName": "T", "replay": REPLAY}], {"/t": "b1"}, {"allowNetwork": True})  # fmt: skip
+                [{"toolName": "T", "replay": REPLAY}], {"/t": "b1"}, {"allowNetwork": True},
+                [{"id": "art_0", "why": "late"}])  # fmt: skip
     return Checkpoint(
         IDENTITY, "SESSION_PAUSED", "v8", [message("system", "be"), turn_message], task, "step_9",
         OpenStep("step_10", "tool_use", "boot", 1, "words", calls), Usage(11, 12, 13), {"/s": None},
         [EarlierTask("t1", "first", "completed", None, 14, {"/e": "b2"}),
          EarlierTask("t2", "second", "cancelled", "stop", 15, {})],
-        [{"scope": "session"}], 16, "a record", 17, (18, 19),
+        [{"scope": "session"}], 16, "a record", 17, (18, 19), {"art_1": {"id": "art_1"}}, {"c9": ["uri"]},
     )  # fmt: skip
 
 
@@ -223,6 +224,7 @@ def test_a_snapshot_to_the_letter() -> None:
         "finishedCalls": [["T", "failed", "X"], ["U", "succeeded", None]],
         "denied": [{"toolName": "T", "replay": REPLAY}],
         "options": {"allowNetwork": True},
+        "notUploaded": [{"id": "art_0", "why": "late"}],
         "baselines": {"/t": "b1"},
     }
     step = raw["resume"].pop("openStep")
@@ -242,6 +244,8 @@ def test_a_snapshot_to_the_letter() -> None:
         "salvaged": "a record",
         "droppedMessages": 17,
         "tokensKnown": [18, 19],
+        "uploads": {"art_1": {"id": "art_1"}},
+        "artifactUris": {"c9": ["uri"]},
     }  # fmt: skip
     assert {key: step[key] for key in step if key != "calls"} == {
         "stepId": "step_10", "stopReason": "tool_use", "boot": "boot", "position": 1

@@ -1,0 +1,149 @@
+"""What calls leave besides their result (AH 7.5, decided by interface section 2): it is kept on this disk before the
+result is recorded, and its upload follows in the background. A result enters the thread with the local reference."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agent_host.events.kinds import EventType
+from agent_host.loop.cancellation import ToolStopped
+from agent_host.services.uploads import Upload
+from agent_host.services.workspace import UploadFailed
+from agent_host.stamps import new_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from agent_host.contracts import Artifact
+    from agent_host.loop.context import LoopContext
+
+_BY_FORCE = "given up: the task was ended by force"
+_NOT_KEPT = "it was not kept on this disk, and the process that had it is gone"
+
+
+class Left(NamedTuple):
+    """One artifact of a call. `row` is what goes on record: {id, type, name, contentType, bytes, ref?, sha256?}, with
+    `uri` where it is stored already and with `why` where it never will be. `data` is held only where no disk has
+    it."""
+
+    row: dict[str, Any]
+    data: bytes | None = None
+
+    @property
+    def ref(self) -> str | None:
+        """The local reference, None where the disk did not take it."""
+        return self.row.get("ref")
+
+
+async def keep_artifacts(ctx: LoopContext, step_id: str, artifacts: Sequence[Artifact]) -> list[Left]:
+    """Keep the artifacts of a call on this disk, without secrets. By force the task may end before that is done; then
+    the artifacts are lost, and their rows say so."""
+    if not artifacts:
+        return []
+    try:
+        return await ctx.cancellation.unless_forced(_all_kept(ctx, step_id, artifacts))
+    except ToolStopped:  # the call is done; only what it left is not kept
+        return [Left({**_row(artifact), "why": _BY_FORCE}) for artifact in artifacts]
+
+
+async def _all_kept(ctx: LoopContext, step_id: str, artifacts: Iterable[Artifact]) -> list[Left]:
+    # A large text that looks like secrets all over takes seconds to be read, and others have to be answered meanwhile.
+    return [
+        await _kept(ctx, step_id, artifact._replace(data=await asyncio.to_thread(ctx.scrubber.data, artifact.data)))
+        for artifact in artifacts
+    ]
+
+
+async def _kept(ctx: LoopContext, step_id: str, artifact: Artifact) -> Left:
+    row = _row(artifact)
+    try:
+        kept = await ctx.artifacts.keep(artifact, task_id=ctx.task.task_id, step_id=step_id)
+    except UploadFailed as error:
+        return Left(row, artifact.data) if ctx.uploads_elsewhere else Left({**row, "why": str(error)})
+    row |= {"id": kept.artifact_id, "ref": kept.ref, "sha256": kept.sha256}
+    return Left(row if ctx.uploads_elsewhere else {**row, "uri": kept.uri})
+
+
+def _row(artifact: Artifact) -> dict[str, Any]:
+    return {
+        "id": new_id("art"),
+        "type": artifact.artifact_type,
+        "name": artifact.name,
+        "contentType": artifact.content_type,
+        "bytes": len(artifact.data),
+    }
+
+
+def reference_note(left: Sequence[Left]) -> str:
+    """The line behind a result that names its artifacts on this disk, empty where there are none."""
+    refs = [one for one in left if one.ref is not None]
+    if not refs:
+        return ""
+    if len(refs) == 1:
+        return f"\n[storage_ref: {refs[0].ref}]"
+    named = ", ".join(f"{one.ref} ({one.row['name']})" for one in refs)
+    return f"\n[storage_ref: {named}]"
+
+
+def hand_over(ctx: LoopContext, step_id: str, call_id: str, left: Iterable[Left]) -> None:
+    """Have the artifacts of a recorded result uploaded, and tell of those that need no upload or get none."""
+    for one in left:
+        row = {**one.row, "callId": call_id, "taskId": ctx.task.task_id, "stepId": step_id}
+        if "uri" in row:
+            _tell(ctx, EventType.ARTIFACT_UPLOADED, row, artifactUri=row["uri"])
+        elif "why" in row:
+            _tell(ctx, EventType.ARTIFACT_UPLOAD_FAILED, row, message=row["why"])
+        else:
+            ctx.uploads.put(_upload_of(ctx, row, one.data))
+
+
+def take_up_uploads(ctx: LoopContext) -> None:
+    """What former processes had not uploaded (AH 9.5). The service knows what it has already by its key."""
+    for row in list(ctx.state.uploads.values()):
+        if not ctx.uploads_elsewhere and "ref" in row:
+            _stored(ctx, row, ctx.artifacts.uri_of(row["ref"]))
+        else:
+            ctx.uploads.put(_upload_of(ctx, row, None))
+
+
+def _upload_of(ctx: LoopContext, row: Mapping[str, Any], data: bytes | None) -> Upload:
+    return Upload(
+        artifact_type=row["type"],
+        name=row["name"],
+        content_type=row["contentType"],
+        size=row["bytes"],
+        data=_content(ctx, row) if data is None else lambda: data,
+        on_stored=functools.partial(_stored, ctx, row),
+        on_missed=functools.partial(_missed, ctx, row),
+        task_id=row["taskId"],
+        step_id=row["stepId"],
+    )
+
+
+def _content(ctx: LoopContext, row: Mapping[str, Any]) -> Callable[[], bytes]:
+    def read() -> bytes:
+        if "ref" not in row:
+            raise UploadFailed(_NOT_KEPT)
+        return ctx.artifacts.kept(row)
+
+    return read
+
+
+def _stored(ctx: LoopContext, row: Mapping[str, Any], uri: str) -> None:
+    ctx.checkpoint(row["stepId"], "artifact_uploaded", {"id": row["id"], "uri": uri}, sync=False)
+    _tell(ctx, EventType.ARTIFACT_UPLOADED, row, artifactUri=uri)
+
+
+def _missed(ctx: LoopContext, row: Mapping[str, Any], message: str, again: bool) -> None:
+    if not again:
+        ctx.checkpoint(row["stepId"], "artifact_given_up", {"id": row["id"], "why": message}, sync=False)
+    _tell(ctx, EventType.ARTIFACT_UPLOAD_FAILED, row, message=message)
+
+
+def _tell(ctx: LoopContext, kind: EventType, row: Mapping[str, Any], **more: str) -> None:
+    payload: dict[str, Any] = {"artifactName": row["name"], **more, "toolCallId": row["callId"]}
+    if "ref" in row:
+        payload["storageRef"] = row["ref"]
+    ctx.emitter.emit(kind, payload, task_id=row["taskId"], step_id=row["stepId"])
