@@ -77,9 +77,8 @@ def job_limits(pointer_bytes: int = 8) -> bytes:
     two 64-bit times, six IO counters, four sizes."""
     import struct
 
-    word = "Q" if pointer_bytes == 8 else "I"
-    pad = "4x" if pointer_bytes == 8 else ""
-    basic = struct.pack(f"<qqI{pad}{word}{word}I{pad}{word}II", 0, 0, _KILL_ON_JOB_CLOSE, 0, 0, 0, 0, 0, 0)
+    word, pad, end = ("Q", "4x", "") if pointer_bytes == 8 else ("I", "", "4x")
+    basic = struct.pack(f"<qqI{pad}{word}{word}I{pad}{word}II{end}", 0, 0, _KILL_ON_JOB_CLOSE, 0, 0, 0, 0, 0, 0)
     return basic + struct.pack("<6Q", *[0] * 6) + struct.pack(f"<4{word}", *[0] * 4)
 
 

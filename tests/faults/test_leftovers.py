@@ -1,0 +1,97 @@
+"""Nothing that a command started outlives the host: a session that goes on elsewhere would have two writers."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.process import Host, eventually, gateway, say, shell, use
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WAYS = """
+import os, time
+def stay(name):
+    with open(name, "w") as file:
+        file.write(f"{os.getpid()}\\n")
+    time.sleep(600)
+def alone(name):
+    os.setsid()
+    stay(name)
+def daemon(name):
+    os.setsid()
+    if os.fork() == 0:
+        stay(name)
+def stranger(name):
+    os.setsid()
+    if os.fork() == 0:
+        os.execve("/bin/sh", ["sh", "-c", f"echo $$ > {name}; exec sleep 600"], {})
+for way in (stay, alone, daemon, stranger):
+    if os.fork() == 0:
+        way(way.__name__)
+        os._exit(0)
+"""
+NAMES = ("stay", "alone", "daemon", "stranger")
+SEEN_S = 1.0
+"""What has lived for so long has to end with the host."""
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and subreapers")
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    machine = Host(tmp_path)
+    yield machine
+    machine.close()
+
+
+def left_by(host: Host) -> list[int]:
+    """The four processes of WAYS, once they are there."""
+    paths = [host.workspace / name for name in NAMES]
+    eventually(lambda: all(path.exists() and path.read_text().endswith("\n") for path in paths), "all four")
+    return [int(path.read_text()) for path in paths]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def lived(pids: list[int]) -> bool:
+    """Whether the youngest has lived for SEEN_S."""
+    up_s = float(Path("/proc/uptime").read_text().split()[0])
+    starts = [int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]) / 100 for pid in pids]
+    return up_s - max(starts) > SEEN_S
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("then", ["sleep 600", "true"])
+def test_a_killed_host_leaves_nothing(host: Host, then: str) -> None:
+    """While the command runs, and when it is over and only what it left behind runs."""
+    (host.workspace / "ways.py").write_text(WAYS)
+    with gateway(use(shell(f"{sys.executable} ways.py > /dev/null 2>&1; {then}")), {"hang": True}) as served:
+        process = host.start_task(served.url, "--session-id", "s")
+        pids = left_by(host)
+        if then == "true":
+            eventually(lambda: served.count == 2, "the next request")
+        eventually(lambda: lived(pids), "a second")
+        process.kill()
+        began = time.monotonic()
+        eventually(lambda: all(map(is_gone, pids)), "the end of all four", within_s=5)
+        assert time.monotonic() - began < 5
+
+
+def test_a_host_that_ends_leaves_nothing(host: Host) -> None:
+    (host.workspace / "ways.py").write_text(WAYS)
+    with gateway(use(shell(f"{sys.executable} ways.py > /dev/null 2>&1")), say("Done.")) as served:
+        outcome = host.task(served.url)
+        pids = left_by(host)
+    assert outcome.code == 0
+    assert all(map(is_gone, pids))
