@@ -3,10 +3,14 @@ service that the environment names."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
+import time
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
@@ -49,6 +53,7 @@ def doctor(namespace: argparse.Namespace) -> int:
         _state_dir(state_dir_of(namespace)),
         _tokenizer(settings),
         _shell(),
+        _leftovers(),
         _sandbox(),
     )
     marks = {True: "ok  ", False: "FAIL", None: "-   "}
@@ -126,6 +131,41 @@ def _shell() -> Check:
     shell = current.default_shell(os.environ)
     found = shutil.which(shell)
     return Check("shell", found is not None, found or f"{shell} is not there")
+
+
+def _leftovers() -> Check:
+    """Whether what a command starts ends with a host that is killed: tried with a process that has left everything by
+    which it could be known."""
+    if sys.platform == "win32":
+        return Check("leftovers", None, "a Job Object ends what commands started")
+    probe = subprocess.run(
+        [sys.executable, "-m", "tool_runtime.core.guard_probe"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+        timeout=_PROBE_TIMEOUT_S * 4,
+    )
+    if not probe.stdout.strip().isdigit():
+        return Check("leftovers", None, "not tried: `setsid` and `env` are needed for it")
+    left, deadline = int(probe.stdout), time.monotonic() + _PROBE_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if not _runs(left):
+            return Check("leftovers", True, "what a command started ends with the host, killed or not")
+        time.sleep(0.01)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(left, signal.SIGKILL)
+    return Check(
+        "leftovers", None, "what hides may outlive a killed host; a resume ends what carries its mark"
+    )
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _sandbox() -> Check:

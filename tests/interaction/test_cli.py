@@ -340,6 +340,12 @@ def test_doctor(host: Host) -> None:
     assert host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}").code == 0
 
 
+def test_doctor_tries_what_becomes_of_a_killed_host_s_processes(host: Host) -> None:
+    report = host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}").text
+    (line,) = [line for line in report.splitlines() if "leftovers" in line]
+    assert line.startswith("ok" if sys.platform == "linux" else "-")
+
+
 def test_doctor_asks_the_services_that_are_named(host: Host) -> None:
     mock = f"mock:{host.script(say('x'))}"
     with gateway(say("x")) as there:

@@ -1,0 +1,31 @@
+"""Tries the guard on this machine, for `agent-host doctor`: started as a module, it leaves a process behind that has a
+session of its own, no parent and no environment, prints its id, and is killed as a host would be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from tool_runtime.core.guard import TICK_S, ProcessGuard
+
+_LEFT = "(setsid env -i sh -c 'echo $$; exec sleep 60' &) ; sleep 60"
+
+
+def main() -> None:
+    """Print the id, and die."""
+    guard = ProcessGuard()
+    command = guard.start(
+        lambda: subprocess.Popen(["/bin/sh", "-c", _LEFT], stdout=subprocess.PIPE, start_new_session=True), "NONE=1"
+    )
+    if command.stdout is not None:
+        sys.stdout.write(command.stdout.readline().decode())
+        sys.stdout.flush()
+    time.sleep(4 * TICK_S)  # the watcher is told within one
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
