@@ -155,9 +155,7 @@ def _leftovers() -> Check:
         time.sleep(0.01)
     with contextlib.suppress(ProcessLookupError):
         os.kill(left, signal.SIGKILL)
-    return Check(
-        "leftovers", None, "what hides may outlive a killed host; a resume ends what carries its mark"
-    )
+    return Check("leftovers", None, "what hides may outlive a killed host; a resume ends what carries its mark")
 
 
 def _runs(pid: int) -> bool:

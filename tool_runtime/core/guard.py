@@ -1,8 +1,9 @@
 """What commands start ends with this process, however it ends.
 
 While a command runs this process adopts orphans, so that what leaves its session, its group and its environment behind
-is a descendant all the same. A thread tells a watcher, a small process of its own, which processes that are. When the
-host is killed the pipe between them ends, and the watcher kills them. At an orderly end the host does so itself.
+is a descendant all the same; where the machine delegates a control group, commands have one of their own. A thread
+tells a watcher, a small process of its own, which processes that are. When the host is killed the pipe between them
+ends, and the watcher kills them. At an orderly end the host does so itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from tool_runtime.core.hunt import NOBODY, Hunted, kill_until_quiet
-from tool_runtime.platform import WINDOWS, current, windows
+from tool_runtime.platform import WINDOWS, cgroups, current, windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,6 +41,7 @@ class ProcessGuard:
         self._thread: threading.Thread | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
         self._told = b""
+        self._cgroup: str | None = None
         self._job: windows.Job | None = None
 
     def start(self, start: Callable[[], subprocess.Popen[bytes]], mark: str) -> subprocess.Popen[bytes]:
@@ -52,10 +54,13 @@ class ProcessGuard:
             return process
         if self._thread is None:
             current.adopt_orphans()
+            self._cgroup = cgroups.make(f"agent-host-{os.getpid()}")
             self._thread = threading.Thread(target=self._run, name="process-guard", daemon=True)
             self._thread.start()
         with self._lock:  # between the two nobody may reap it
             process = start()
+            if self._cgroup is not None:
+                cgroups.add(self._cgroup, process.pid)
             self._leaders.add(process.pid)
             self._marks = [*self._marks[-_MAX_MARKS + 1 :], mark]
         self._awake.set()
@@ -78,6 +83,8 @@ class ProcessGuard:
         self._thread.join()
         left = kill_until_quiet(self._found) if self._found(lambda _: None) else NOBODY
         self._reap()
+        if self._cgroup is not None:
+            cgroups.end(self._cgroup)
         self._say(b"bye\n")
         self._let_go()
         return left
@@ -122,8 +129,9 @@ class ProcessGuard:
     def _tell(self, live: Mapping[int, ProcessEntry]) -> None:
         members = " ".join(f"{pid}:{row.started}:{row.group}" for pid, row in sorted(live.items()))
         marks = " ".join(mark for mark in self._marks if " " not in mark and "\n" not in mark)
+        group = "" if self._cgroup is None else f"cgroup {self._cgroup}\n"
         told = f"marks {marks}\nmembers {members}\n" if members else f"marks {marks}\nmembers\n"
-        line = told.encode()
+        line = (group + told).encode()
         if line == self._told and self._watcher is not None and self._watcher.poll() is None:
             return
         self._told = line

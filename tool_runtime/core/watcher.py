@@ -1,8 +1,9 @@
 """Ends what a killed host left running: a small process of its own, started as a script (see `guard.py`).
 
-Reads lines from standard input: `members PID:START ...` replaces what belongs to the host's commands, `marks NAME=VALUE
-...` what their environments begin with, `bye` ends without a trace. At the end of the input without a `bye` the host is
-dead: everything that belonged to it is killed, until 0.2 s pass without a new process, for 5 s at most.
+Reads lines from standard input: `members PID:START:GROUP ...` replaces what belongs to the host's commands, `marks
+NAME=VALUE ...` what their environments hold, `cgroup PATH` is where they are, `bye` ends without a trace. At the end of
+the input without a `bye` the host is dead: everything that belonged to it is killed, until 0.2 s pass without a new
+process, for 5 s at most.
 
 Nothing of the package is imported, and nothing large of the standard library: it has to stay below 10 MB.
 """
@@ -97,23 +98,40 @@ def end(known: dict[int, int], groups: set[int], marks: list[bytes]) -> None:
         time.sleep(0.002)
 
 
+def kill_cgroup(path: bytes) -> None:
+    """End all that is in a control group, and take it away where it is empty."""
+    if not path:
+        return
+    try:
+        fd = os.open(path + b"/cgroup.kill", os.O_WRONLY)
+        os.write(fd, b"1")
+        os.close(fd)
+        os.rmdir(path)
+    except OSError:
+        return
+
+
 def watch(fd: int) -> None:
     """Until the host says goodbye, or is dead."""
     known: dict[int, int] = {}
     groups: set[int] = set()
     marks: list[bytes] = []
-    rest = b""
+    rest = cgroup = b""
     while True:
         chunk = os.read(fd, 65536)
         if not chunk:
+            kill_cgroup(cgroup)
             end(known, groups, marks)
+            kill_cgroup(cgroup)  # which takes the empty one away
             return
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             word, *entries = line.split(b" ")
             if word == b"bye":
                 return
-            if word == b"marks":
+            if word == b"cgroup":
+                cgroup = b" ".join(entries)
+            elif word == b"marks":
                 marks = entries
             elif word == b"members":
                 rows = [entry.split(b":") for entry in entries]

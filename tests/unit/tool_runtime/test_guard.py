@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tool_runtime.core import hunt
-from tool_runtime.platform import windows
+from tool_runtime.platform import cgroups, windows
 
 if TYPE_CHECKING:
     from tests.unit.tool_runtime.conftest import MakeRouter
@@ -141,6 +142,56 @@ async def test_a_watcher_that_was_ended_is_replaced(make_router: MakeRouter, wor
         await call
     await router.aclose()
     assert ours() == []
+
+
+def group_at(folder: Path) -> Path:
+    """What the kernel shows of a group, as plain files."""
+    folder.mkdir(parents=True)
+    for name in ("cgroup.procs", "cgroup.kill"):
+        (folder / name).write_text("")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("own", "found"),
+    [
+        ("0::/user/app\n", True),
+        ("8:pids:/\n0::/user/app\n", True),
+        ("0::/\n", False),
+        ("8:pids:/user/app\n", False),
+        ("0::/elsewhere\n", False),
+        ("", False),
+    ],
+)
+def test_a_control_group_is_made_where_it_may_be(tmp_path: Path, own: str, *, found: bool) -> None:
+    group_at(tmp_path / "fs/user/app")
+    (tmp_path / "own").write_text(own)
+    made = cgroups.make("agent-host-1", root=str(tmp_path / "fs"), own=str(tmp_path / "own"))
+    assert made == (str(tmp_path / "fs/user/app/agent-host-1") if found else None)
+    assert (tmp_path / "fs/user/app/agent-host-1").is_dir() == found
+    assert cgroups.make("agent-host-1", root=str(tmp_path / "fs"), own=str(tmp_path / "none")) is None
+
+
+async def test_commands_are_put_into_the_control_group_and_it_is_ended(
+    make_router: MakeRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = group_at(tmp_path / "group")
+    monkeypatch.setattr(cgroups, "make", lambda _: str(group))
+    router = make_router(guard_processes=True)
+    result = await router.execute(request("RunCommand", command="echo $$"))
+    assert result.output_text is not None
+    assert (group / "cgroup.procs").read_text() in result.output_text
+    assert (group / "cgroup.kill").read_text() == ""
+    await router.aclose()
+    assert (group / "cgroup.kill").read_text() == "1"
+
+
+def test_the_watcher_ends_the_control_group(tmp_path: Path) -> None:
+    group = group_at(tmp_path / "a group")
+    watcher = Path(hunt.__file__).with_name("watcher.py")
+    lines = f"cgroup {group}\nmarks\nmembers\n".encode()
+    subprocess.run([sys.executable, "-I", "-S", "-E", watcher], input=lines, timeout=30, check=True)
+    assert (group / "cgroup.kill").read_text() == "1"
 
 
 def test_what_does_not_die_is_reported() -> None:
