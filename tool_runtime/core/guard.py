@@ -37,7 +37,7 @@ class ProcessGuard:
         self._leaders: set[int] = set()
         self._marks: list[str] = []
         self._awake = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
         self._told = b""
@@ -78,7 +78,7 @@ class ProcessGuard:
             self._job.close()
         if self._thread is None:
             return NOBODY
-        self._closing = True
+        self._closing.set()
         self._awake.set()
         self._thread.join()
         left = kill_until_quiet(self._found) if self._found(lambda _: None) else NOBODY
@@ -92,16 +92,21 @@ class ProcessGuard:
     # In the thread
 
     def _run(self) -> None:
-        self._start_watcher()
-        while not self._closing:
+        """A look costs milliseconds, so there is one a tick, whatever is started meanwhile. What ends within a tick
+        costs nothing, the watcher's start included."""
+        busy = False
+        while True:
+            if not busy:
+                self._awake.wait()
+            self._awake.clear()
+            if self._closing.wait(TICK_S):
+                return
             rows = self._rows()
             self._reap(rows)
             live = {pid: row for pid, row in rows.items() if row.alive}
-            self._tell(live)
-            self._awake.clear()
+            if live or self._watcher is not None:
+                self._tell(live)
             busy = bool(live) or bool(self._leaders)
-            if not self._closing:
-                self._awake.wait(TICK_S if busy else None)
 
     def _rows(self) -> dict[int, ProcessEntry]:
         """All descendants of this process but the watcher."""
