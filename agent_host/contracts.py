@@ -111,6 +111,14 @@ class ToolResult(NamedTuple):
         return wire
 
 
+class Leftovers(NamedTuple):
+    """What was left of a call: how many processes and files were ended and removed, and the ids of processes that are
+    still there after SIGKILL."""
+
+    ended: int = 0
+    running: tuple[int, ...] = ()
+
+
 class ToolRouter(Protocol):
     """The sole way to a tool (AH 7.1)."""
 
@@ -122,10 +130,9 @@ class ToolRouter(Protocol):
         """All tools that this router can run, before policy narrows them."""
         ...
 
-    async def end_leftovers(self, request: ToolRequest) -> int:
+    async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """Do away with what is left of a call whose host process died, so that it has no effect after it has been
-        reported: end its processes, remove its temporary files. Returns how many those were; what cannot be reached
-        stays and raises nothing."""
+        reported: end its processes, remove its temporary files. What cannot be reached stays and raises nothing."""
         ...
 
     async def aclose(self) -> None:

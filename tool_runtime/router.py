@@ -6,7 +6,7 @@ import asyncio
 import functools
 from typing import TYPE_CHECKING, Any
 
-from agent_host.contracts import ToolDefinition, ToolError, ToolRequest, ToolResult
+from agent_host.contracts import Leftovers, ToolDefinition, ToolError, ToolRequest, ToolResult
 from tool_runtime.families.desktop_definitions import DEFINITIONS
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.faults import FaultKind, ToolFault
@@ -78,9 +78,8 @@ class LocalToolRouter:
         except ToolFault as fault:
             return ToolError(str(DESKTOP[fault.kind]), str(fault))
 
-    async def end_leftovers(self, request: ToolRequest) -> int:
-        """End what a host that died left running of the call `request`, and take away its temporary file; says how many
-        processes and files that were."""
+    async def end_leftovers(self, request: ToolRequest) -> Leftovers:
+        """End what a host that died left running of the call `request`, and take away its temporary file."""
         return await self._desktop.end_leftovers(request)
 
     async def aclose(self) -> None:

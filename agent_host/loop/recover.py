@@ -38,14 +38,13 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, .
     same_boot = step.boot is not None and step.boot == boot_id()
     verdicts = {call.call_id: judge(call, same_boot=same_boot) for call in step.calls}
     cut_off = [call for call in step.calls if verdicts[call.call_id] in _LEFT_OPEN]
-    for call in cut_off:
-        await _end_leftovers(ctx, step_id, call)
+    running = {call.call_id: await _end_leftovers(ctx, step_id, call) for call in cut_off}
     paths = {call.intent["path"] for call in cut_off if call.intent is not None}
     outcomes = compare(step.calls, {path: hash_on_disk(path) for path in paths}, same_boot=same_boot)
     repeated = {call_id for call_id, outcome in outcomes.items() if outcome is Outcome.REPEAT}
     for call in cut_off:
         if call.call_id not in repeated:
-            _report(ctx, step_id, call, outcomes.get(call.call_id, Outcome.UNKNOWN))
+            _report(ctx, step_id, call, outcomes.get(call.call_id, Outcome.UNKNOWN), running[call.call_id])
     to_run = {
         call.call_id: call for call in step.calls if verdicts[call.call_id] is Verdict.RUN or call.call_id in repeated
     }
@@ -57,14 +56,16 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, .
     return prepared
 
 
-async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> None:
-    """What is left of the call could otherwise take effect after the model has been told of it and has looked."""
+async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> tuple[int, ...]:
+    """What is left of the call could otherwise take effect after the model has been told of it and has looked. Returns
+    the ids of processes that could not be ended."""
     row = TOOLS.get(call.tool_name)
-    if row is not None:
-        await ctx.router.end_leftovers(request_for(ctx, step_id, call_on_record(call), row))
+    if row is None:
+        return ()
+    return (await ctx.router.end_leftovers(request_for(ctx, step_id, call_on_record(call), row))).running
 
 
-def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome) -> None:
+def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, running: tuple[int, ...]) -> None:
     """Tell the model what became of a call that was cut off."""
     tool_call = call_on_record(call)
     note = note_of_edit(ctx, tool_call) if call.edited_arguments is not None else ""
@@ -72,5 +73,7 @@ def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome) -> Non
         finish(ctx, step_id, tool_call, "succeeded", None, note + _DONE)
         return
     said = _NOT_DONE if outcome is Outcome.NOT_DONE else _UNKNOWN
+    if running:
+        said += f"; still running after SIGKILL: {', '.join(map(str, running))}"
     code = ErrorCode.TOOL_INTERRUPTED
     finish(ctx, step_id, tool_call, "failed", code, f"{note}{code}: {said}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.contracts import Artifact, ToolDefinition, ToolError, ToolResult
+from agent_host.contracts import Artifact, Leftovers, ToolDefinition, ToolError, ToolResult
 from agent_host.errors import ErrorCode
 from agent_host.routing.capabilities import UPLOAD_ARTIFACT
 from agent_host.services.workspace import MAX_ARTIFACT_BYTES
@@ -76,9 +76,9 @@ class HostTools:
             return ToolResult.failure(request, data.code, data.message)
         return _left(request, wanted, data)
 
-    async def end_leftovers(self, request: ToolRequest) -> int:
+    async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter. An upload leaves nothing on this machine."""
-        return 0 if request.tool_name == UPLOAD_ARTIFACT else await self._router.end_leftovers(request)
+        return Leftovers() if request.tool_name == UPLOAD_ARTIFACT else await self._router.end_leftovers(request)
 
     async def aclose(self) -> None:
         """See ToolRouter."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.contracts import ToolConstraints, ToolRequest, ToolRouter
+from agent_host.contracts import Leftovers, ToolConstraints, ToolRequest, ToolRouter
 from agent_host.errors import ErrorCode
 from agent_host.routing.host_tools import UPLOAD_DEFINITION, HostTools
 from tests.unit.tool_runtime.conftest import until
@@ -123,12 +123,12 @@ async def test_what_is_left_of_a_write_is_taken_away_and_nothing_else(
 ) -> None:
     write = ask("WriteFile", path=f"{tmp_path}/f", content="new")
     of_another = write._replace(step_id="another")
-    assert await router.end_leftovers(write) == 0
+    assert await router.end_leftovers(write) == Leftovers(0)
     (tmp_path / "f").write_text("old")
     names = [await cut_off(router, tmp_path, request, monkeypatch) for request in (write, of_another)]
-    assert await router.end_leftovers(write) == 1
+    assert await router.end_leftovers(write) == Leftovers(1)
     assert sorted(os.listdir(tmp_path)) == sorted([names[1], "f"])
-    assert await router.end_leftovers(write) == 0
+    assert await router.end_leftovers(write) == Leftovers(0)
     assert (tmp_path / "f").read_text() == "old"
 
 
@@ -164,7 +164,7 @@ async def test_ending_leftovers_keeps_to_the_paths_of_the_request(
     write = ask("WriteFile", path=f"{tmp_path}/f", content="new")
     left = await cut_off(router, tmp_path, write, monkeypatch)
     outside = write._replace(constraints=ToolConstraints(allowed_paths=("/nowhere",)))
-    assert await router.end_leftovers(outside) == 0
+    assert await router.end_leftovers(outside) == Leftovers(0)
     assert os.listdir(tmp_path) == [left]
 
 
@@ -181,7 +181,7 @@ async def test_ending_leftovers_of_what_never_ran_is_harmless(router: ToolRouter
         ask("UploadArtifact", content="x"),
         ask("RunCommand", command="true"),
     ):
-        assert await router.end_leftovers(request) == 0
+        assert await router.end_leftovers(request) == Leftovers(0)
     assert os.listdir(tmp_path) == []
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.approval.desk import ApprovalDesk
-from agent_host.contracts import ToolResult
+from agent_host.contracts import Leftovers, ToolResult
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.stream import ModelTurn, TokenUsage
 from agent_host.routing.capabilities import TOOLS
@@ -132,6 +132,7 @@ class Tools:
         self.run = run
         self.requests: list[ToolRequest] = []
         self.leftovers: list[ToolRequest] = []
+        self.running: tuple[int, ...] = ()
 
     @property
     def ran(self) -> list[str]:
@@ -148,10 +149,10 @@ class Tools:
         """See ToolRouter."""
         return ()
 
-    async def end_leftovers(self, request: ToolRequest) -> int:
+    async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter."""
         self.leftovers.append(request)
-        return 0
+        return Leftovers(running=self.running)
 
     async def aclose(self) -> None:
         """See ToolRouter."""

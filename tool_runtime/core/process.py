@@ -108,19 +108,18 @@ async def run_command(params: CommandParams, pool: DaemonPool, guard: ProcessGua
     return CommandOutcome(command.exit_code(), timed_out, command.stdout, command.stderr, left)
 
 
-async def end_leftovers(mark: str, pool: DaemonPool) -> int:
-    """Kill what is still running of a command whose host died, and say how many processes that were.
+async def end_leftovers(mark: str, pool: DaemonPool) -> Hunted:
+    """Kill what is still running of a command whose host died.
 
     They would go on having effects after the call has been reported as interrupted. Found by the mark in their
-    environment, which Linux shows; elsewhere the answer is 0.
+    environment, which Linux shows; elsewhere nobody is found.
     """
     if WINDOWS:
-        return 0
+        return NOBODY
     whole = f"{MARK_NAME}={mark}#"
     if not await pool.run(lambda: current.tree_members(0, whole, {})):  # hardly ever is there anything
-        return 0
-    hunted = await pool.run(lambda: kill_until_quiet(lambda on_sight: current.tree_members(0, whole, {}, on_sight)))
-    return hunted.ended
+        return NOBODY
+    return await pool.run(lambda: kill_until_quiet(lambda on_sight: current.tree_members(0, whole, {}, on_sight)))
 
 
 class _Command:

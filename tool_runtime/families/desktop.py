@@ -12,6 +12,7 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
+from agent_host.contracts import Leftovers
 from policy.paths import normalize
 from tool_runtime.core import files
 from tool_runtime.core.guard import ProcessGuard
@@ -78,17 +79,18 @@ class DesktopProvider:
         finally:
             call.abandoned.flag = True
 
-    async def end_leftovers(self, request: ToolRequest) -> int:
+    async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter. Commands leave processes behind, writes their temporary file."""
         if request.tool_name == RUN_COMMAND.tool_name:
-            return await end_leftovers(mark_of(request), self._pool)
+            return Leftovers(*await end_leftovers(mark_of(request), self._pool))
         path = request.arguments.get("path")
         if request.tool_name != WRITE_FILE.tool_name or not isinstance(path, str):
-            return 0
+            return Leftovers()
         try:
-            return await self._pool.run(lambda: files.remove_leftover(path, _scope(request), mark_of(request)))
+            removed = await self._pool.run(lambda: files.remove_leftover(path, _scope(request), mark_of(request)))
         except ToolFault:  # where the call may not write by now, nothing is touched
-            return 0
+            return Leftovers()
+        return Leftovers(removed)
 
     async def aclose(self) -> None:
         """Close pooled connections, and end what commands have left running."""

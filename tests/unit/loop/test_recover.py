@@ -124,3 +124,10 @@ async def test_what_a_write_finds_after_all_is_on_record_before_it_starts(tmp_pa
     following = Loop(tmp_path, says(), sessions=sessions, tools=Tools(look))
     await following.run()
     assert seen == [{"path": str(path), "before": sha256_hex(b"by somebody else"), "after": sha256_hex(b"new")}]
+
+
+async def test_what_could_not_be_ended_is_named(tmp_path: Path) -> None:
+    tools = Tools()
+    tools.running = (17, 19)
+    following = await resumed(await died(tmp_path, shell("one")), tools=tools)
+    assert following.texts() == [f"{UNKNOWN}; still running after SIGKILL: 17, 19"]
