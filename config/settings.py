@@ -71,6 +71,7 @@ SETTINGS: dict[str, Setting] = {
     "tools.command_timeout_s": Setting(float, _SMALLER, low=1, high=600),
     "tools.http_timeout_s": Setting(float, _SMALLER, low=0.1, high=60),
     "tools.max_output_bytes": Setting(int, _SMALLER, low=1024, high=100 * 1024 * 1024),
+    "tools.max_artifact_bytes": Setting(int, _SMALLER, low=65_536, high=48 * 1024 * 1024),
     "tools.output_buffer_bytes": Setting(int, _SMALLER, low=1024, high=16 * 1024 * 1024),
     "tools.max_parallel_commands": Setting(int, _SMALLER, low=1, high=64),
     "tools.max_parallel_files": Setting(int, _SMALLER, low=1, high=64),

@@ -261,6 +261,7 @@ def runtime_settings(
         command_timeout_s=settings.number("tools.command_timeout_s"),
         http_timeout_s=settings.number("tools.http_timeout_s"),
         max_output_bytes=settings.integer("tools.max_output_bytes"),
+        artifact_max_bytes=settings.integer("tools.max_artifact_bytes"),
         output_buffer_bytes=settings.integer("tools.output_buffer_bytes"),
         max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
         secret_env=_SECRET_VARIABLES,

@@ -214,6 +214,7 @@ NARROWER: dict[str, tuple[str, Any]] = {
     "tools.command_timeout_s": ("2.5", 2.5),
     "tools.http_timeout_s": ("1", 1.0),
     "tools.max_output_bytes": ("2048", 2048),
+    "tools.max_artifact_bytes": ("65536", 65_536),
     "tools.output_buffer_bytes": ("2048", 2048),
     "tools.max_parallel_commands": ("1", 1),
     "tools.max_parallel_files": ("1", 1),
