@@ -51,13 +51,46 @@ class ToolRequest(NamedTuple):
     constraints: ToolConstraints = ToolConstraints()
 
 
+class Spooled(Protocol):
+    """Bytes that wait in a file without a name, which goes when it is closed and with the process."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes `read` gives."""
+        ...
+
+    def read(self) -> bytes:
+        """All of them. Raises OSError."""
+        ...
+
+    def close(self) -> None:
+        """Let them go; harmless when they are gone."""
+        ...
+
+
 class Artifact(NamedTuple):
-    """Bytes too large or too precious for the thread, to be stored by the host (AH 7.5, TR 7.2)."""
+    """Bytes too large or too precious for the thread, to be stored by the host (AH 7.5, TR 7.2). A tool may leave them
+    in a file; whoever gets its result closes it."""
 
     artifact_type: ArtifactType
     name: str
     content_type: str
-    data: bytes
+    content: bytes | Spooled
+
+    @property
+    def size(self) -> int:
+        """Bytes of its content, which is not read for it."""
+        return len(self.content) if isinstance(self.content, bytes) else self.content.size
+
+    @property
+    def data(self) -> bytes:
+        """The whole content, read anew each time where it lies in a file. Raises OSError."""
+        return self.content if isinstance(self.content, bytes) else self.content.read()
+
+    def close(self) -> None:
+        """Let go of the content's file, where it has one."""
+        if not isinstance(self.content, bytes):
+            self.content.close()
 
 
 class ToolError(NamedTuple):

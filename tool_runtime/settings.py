@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from tool_runtime.output.spill import BUFFER_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -22,9 +24,10 @@ class RuntimeSettings(NamedTuple):
     platform's choice (TR 6.2). `secret_env` names variables that no child process gets, beside those whose name looks
     like a secret; `env_passthrough` names the exceptions. `address_allowed` says whether HttpRequest may connect to an
     IP address; None means `policy.urls.address_is_public`. `temporary` is where child processes are told to put
-    temporary files, None for the host's own place. `on_output` is called on the event loop with every chunk a
-    command prints and must not block. `guard_processes`: what commands start ends with this process, also where it is
-    killed; it adopts orphans then, and has a small watcher process (see `core.guard`).
+    temporary files, None for the host's own place; a stream of a command's output that is longer than
+    `output_buffer_bytes` is spooled there. `on_output` is called on the event loop with every chunk a command prints
+    and must not block. `guard_processes`: what commands start ends with this process, also where it is killed; it
+    adopts orphans then, and has a small watcher process (see `core.guard`).
     """
 
     workspace: str
@@ -42,6 +45,7 @@ class RuntimeSettings(NamedTuple):
     max_file_size_bytes: int | None = None
     artifact_threshold_bytes: int = 10_240
     artifact_max_bytes: int = 16 * MIB
+    output_buffer_bytes: int = BUFFER_BYTES
     secret_env: frozenset[str] = frozenset()
     env_passthrough: frozenset[str] = frozenset()
     temporary: str | None = None

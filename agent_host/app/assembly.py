@@ -225,6 +225,12 @@ def make_context(
         max_stored_bytes=settings.integer("host.max_stored_bytes"),
         phase=phase,
         live_output=live_output,
+        at_once={
+            "commands": settings.integer("tools.max_parallel_commands"),
+            "files": settings.integer("tools.max_parallel_files"),
+            "requests": settings.integer("tools.max_parallel_requests"),
+            "uploads": settings.integer("tools.max_parallel_uploads"),
+        },
     )
 
 
@@ -255,6 +261,8 @@ def runtime_settings(
         command_timeout_s=settings.number("tools.command_timeout_s"),
         http_timeout_s=settings.number("tools.http_timeout_s"),
         max_output_bytes=settings.integer("tools.max_output_bytes"),
+        artifact_max_bytes=settings.integer("tools.max_artifact_bytes"),
+        output_buffer_bytes=settings.integer("tools.output_buffer_bytes"),
         max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
         secret_env=_SECRET_VARIABLES,
         env_passthrough=frozenset(settings.names("tools.env_passthrough")),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agent_host.loop.context import LoopContext
     from agent_host.loop.order import Place
     from agent_host.loop.prepare import PreparedCall
+    from agent_host.loop.slots import Slot
 
 _MAX_AUDITED_BYTES = 16 * 1024
 _NOT_STARTED = "not started: the task was cancelled first"
@@ -61,12 +62,13 @@ def not_started(ctx: LoopContext, prepared: PreparedCall, why: str = _NOT_STARTE
 
 
 async def settle(
-    ctx: LoopContext, step_id: str, prepared: PreparedCall, place: Place, *, granted: bool
+    ctx: LoopContext, step_id: str, prepared: PreparedCall, place: Place, slot: Slot, *, granted: bool
 ) -> PreparedCall:
     """The call with its start on record, synced, or refused. Policy has the last word, after the wait.
 
-    `place` is its place on its path; `granted`: it need not be asked for. Raises CheckpointWriteFailed when it is
-    approved and that or its start cannot be recorded, TaskCancelled when it is left open for a resume.
+    `place` is its place on its path, `slot` what it needs to run; `granted`: it need not be asked for. Raises
+    CheckpointWriteFailed when it is approved and that or its start cannot be recorded, TaskCancelled when it is left
+    open for a resume.
     """
     if not granted:
         answer = await _answer(ctx, step_id, prepared)
@@ -80,7 +82,9 @@ async def settle(
                 return prepared
             await place.move(prepared.path)
     await place.turn()  # what it will find, and what its record says of it, is what the call before it leaves
-    if ctx.cancellation.requested:
+    try:
+        await slot.take(ctx.cancellation)
+    except TaskCancelled:
         return not_started(ctx, prepared)
     asked = place_of(prepared.facts)
     prepared = judged_anew(ctx, prepared)

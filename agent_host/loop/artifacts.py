@@ -4,13 +4,14 @@ result is recorded, and its upload follows in the background. A result enters th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.events.kinds import EventType
 from agent_host.loop.cancellation import ToolStopped
 from agent_host.services.uploads import Upload
-from agent_host.services.workspace import UploadFailed
+from agent_host.services.workspace import INLINE_BYTES, UploadFailed
 from agent_host.stamps import new_id
 
 if TYPE_CHECKING:
@@ -46,22 +47,34 @@ async def keep_artifacts(ctx: LoopContext, step_id: str, artifacts: Sequence[Art
         return await ctx.cancellation.unless_forced(_all_kept(ctx, step_id, artifacts))
     except ToolStopped:  # the call is done; only what it left is not kept
         return [Left({**_row(artifact), "why": _BY_FORCE}) for artifact in artifacts]
+    finally:
+        for artifact in artifacts:
+            artifact.close()
 
 
 async def _all_kept(ctx: LoopContext, step_id: str, artifacts: Iterable[Artifact]) -> list[Left]:
-    # A large text that looks like secrets all over takes seconds to be read, and others have to be answered meanwhile.
-    return [
-        await _kept(ctx, step_id, artifact._replace(data=await asyncio.to_thread(ctx.scrubber.data, artifact.data)))
-        for artifact in artifacts
-    ]
+    left: list[Left] = []
+    for artifact in artifacts:
+        # All calls of a turn may leave as much as one can; of that, one at a time is in memory.
+        async with ctx.large_artifact if artifact.size > INLINE_BYTES else contextlib.nullcontext():
+            left.append(await _kept(ctx, step_id, artifact))
+    return left
 
 
 async def _kept(ctx: LoopContext, step_id: str, artifact: Artifact) -> Left:
+    try:
+        # A large text that looks like secrets all over takes seconds to be read, and others have to be answered
+        # meanwhile.
+        clean = await asyncio.to_thread(lambda: ctx.scrubber.data(artifact.data))
+    except OSError as error:
+        why = f"what the call left cannot be read: {error.strerror or error}"
+        return Left({**_row(artifact), "why": why})
+    artifact = artifact._replace(content=clean)
     row = _row(artifact)
     try:
         kept = await ctx.artifacts.keep(artifact, task_id=ctx.task.task_id, step_id=step_id)
     except UploadFailed as error:
-        return Left(row, artifact.data) if ctx.uploads_elsewhere else Left({**row, "why": str(error)})
+        return Left(row, clean) if ctx.uploads_elsewhere else Left({**row, "why": str(error)})
     row |= {"id": kept.artifact_id, "ref": kept.ref, "sha256": kept.sha256}
     return Left(row if ctx.uploads_elsewhere else {**row, "uri": kept.uri})
 
@@ -72,7 +85,7 @@ def _row(artifact: Artifact) -> dict[str, Any]:
         "type": artifact.artifact_type,
         "name": artifact.name,
         "contentType": artifact.content_type,
-        "bytes": len(artifact.data),
+        "bytes": artifact.size,
     }
 
 

@@ -1,6 +1,7 @@
 """The tool calls of one step (AH 4.2, 7.3): approvals and execution at once, results in call order.
 
-Each call goes in a straight line: approval where policy asks for one, start record, execution, result record.
+Each call goes in a straight line: approval where policy asks for one, its turn on its path, a slot, start record,
+execution, result record.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from agent_host.loop.order import PathOrder
 from agent_host.loop.prepare import judged_anew, record_start, request_for
 from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import finish, text_of
+from agent_host.loop.slots import Slots
 from agent_host.routing.host_tools import unless_lost
 from agent_host.stamps import now_rfc3339
 from policy.risk import DEFAULT_RISK
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from agent_host.loop.context import LoopContext
     from agent_host.loop.order import Place
     from agent_host.loop.prepare import PreparedCall, Refusal
+    from agent_host.loop.slots import Slot
     from agent_host.loop.step import Step
     from agent_host.thread.messages import Message
 
@@ -43,16 +46,18 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     """Answer every call of the open step that has no answer yet; on return each has its result on record. Returns the
     results of the calls that were run or refused here, in call order.
 
-    Calls run at once, except that calls on one path run in call order. What fails is the call, not its siblings.
+    Calls run at once, as far as their category has slots, except that calls on one path run in call order. What fails
+    is the call, not its siblings.
     Raises CheckpointWriteFailed when a call could not be put on record before its start, TaskCancelled when a stop that
     keeps the task open has left calls open too.
     """
     prepared = step.prepared if step.prepared is not None else await recover_calls(ctx, step.step_id)
     if ctx.phase.may("execute") and not any(_is_asked(ctx, call) for call in prepared):
         ctx.phase.fire("execute")
-    order = PathOrder()
+    order, slots = PathOrder(), Slots(ctx.at_once)
     running: list[Coroutine[Any, Any, Message]] = [
-        _run_one(ctx, step.step_id, call, order.place(call.path)) for call in prepared
+        _run_one(ctx, step.step_id, call, order.place(call.path), slots.slot(call.category, number))
+        for number, call in enumerate(prepared)
     ]
     if len(running) == 1:
         return [await running[0]]
@@ -76,7 +81,7 @@ def _is_asked(ctx: LoopContext, call: PreparedCall) -> bool:
     return call.gated and call.answer is None and granted_by(ctx, call) is None
 
 
-async def _run_one(ctx: LoopContext, step_id: str, prepared: PreparedCall, place: Place) -> Message:
+async def _run_one(ctx: LoopContext, step_id: str, prepared: PreparedCall, place: Place, slot: Slot) -> Message:
     """One call from policy's word to its result on record."""
     still_open = False
     try:
@@ -85,13 +90,11 @@ async def _run_one(ctx: LoopContext, step_id: str, prepared: PreparedCall, place
         ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, prepared, grant))
         if prepared.gated:
             was_edited = prepared.edited
-            prepared = await settle(ctx, step_id, prepared, place, granted=grant is not None)
+            prepared = await settle(ctx, step_id, prepared, place, slot, granted=grant is not None)
             if prepared.edited and not was_edited:  # what is requested is another call by now
                 ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, prepared, None))
-        elif not place.is_first and prepared.refusal is None:
-            await place.turn()
-            if prepared.may_act and not ctx.cancellation.requested:
-                prepared = judged_anew(ctx, prepared)
+        elif prepared.refusal is None:
+            prepared = await _ready(ctx, prepared, place, slot)
         if prepared.refusal is None and ctx.cancellation.requested:
             prepared = not_started(ctx, prepared)
         if prepared.refusal is None:
@@ -101,9 +104,22 @@ async def _run_one(ctx: LoopContext, step_id: str, prepared: PreparedCall, place
         still_open = True
         raise
     finally:
+        slot.give_back()
         await place.leave(
             still_open=still_open
         )  # a refused call waits for none, and who waits for it means those before it too
+
+
+async def _ready(ctx: LoopContext, prepared: PreparedCall, place: Place, slot: Slot) -> PreparedCall:
+    """The call when it may start. After a wait, policy has the last word, and what it finds may be something else.
+    Raises CheckpointWriteFailed as `Place.turn` does, TaskCancelled when it is left open for a resume."""
+    waited = not place.is_first
+    await place.turn()
+    try:
+        waited = await slot.take(ctx.cancellation) or waited
+    except TaskCancelled:
+        return not_started(ctx, prepared)
+    return judged_anew(ctx, prepared) if waited and prepared.may_act else prepared
 
 
 def _refuse(ctx: LoopContext, step_id: str, prepared: PreparedCall, refusal: Refusal, started: float) -> Message:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
@@ -11,7 +12,7 @@ from policy.options import AS_THE_BUNDLE_SAYS
 from state.errors import WriteFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from agent_host.approval.gate import ApprovalGate
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from agent_host.llm.deferred import Model
     from agent_host.llm.retry import RetryPolicy
     from agent_host.loop.cancellation import Cancellation
+    from agent_host.routing.capabilities import Category
     from agent_host.routing.facts import Surroundings
     from agent_host.scrub import Scrubber
     from agent_host.services.uploads import UploadQueue
@@ -55,7 +57,8 @@ class LoopContext:
     front of a model request, `head` is that of the task at work, `head_tokens` its estimated size. `max_stored_bytes`
     is the limit at which the store is full. `artifacts` keeps what calls leave on this disk, and `uploads` takes it to
     the Workspace Service where that is another place (`uploads_elsewhere`). `phase` is where the task at work stands,
-    `task_options` narrow it.
+    `task_options` narrow it. `at_once` is how many calls of one turn may run at the same time; whoever keeps a large
+    artifact holds `large_artifact`.
     """
 
     store: OpenSession
@@ -81,6 +84,8 @@ class LoopContext:
     max_stored_bytes: int
     phase: Machine[TaskPhase]
     live_output: LiveOutput
+    at_once: Mapping[Category, int]
+    large_artifact: asyncio.Lock = field(default_factory=asyncio.Lock)
     policy_expired: bool = False
     storage_limit_told: bool = False
     task_options: TaskOptions = AS_THE_BUNDLE_SAYS

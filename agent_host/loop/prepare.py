@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host.loop.context import LoopContext
-    from agent_host.routing.capabilities import ToolRow
+    from agent_host.routing.capabilities import Category, ToolRow
     from agent_host.thread.messages import ToolCall
     from policy.decision import Decision
     from policy.facts import ActionFacts
@@ -93,6 +93,11 @@ class PreparedCall:
     def refused(self, status: str, code: str, message: str, approve: str | None = None) -> PreparedCall:
         """The same call, come to its end."""
         return dataclasses.replace(self, refusal=Refusal(status, code, message, approve))
+
+    @property
+    def category(self) -> Category | None:
+        """Which calls it shares slots with, None for a name that is no tool's."""
+        return None if self.row is None else self.row.category
 
     @property
     def path(self) -> str | None:

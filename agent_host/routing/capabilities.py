@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple
 from policy.names import CapabilityName
 
 SubjectKind = Literal["path", "command", "url", "upload"]
+Category = Literal["commands", "files", "requests", "uploads"]
+"""What a call takes of the machine: so many of each run at once (`tools.max_parallel_*` in the settings)."""
 UPLOAD_ARTIFACT = "UploadArtifact"
 """The one tool that the host runs itself (AH 7.2)."""
 
@@ -26,10 +28,22 @@ class ToolRow(NamedTuple):
     content_argument: str | None = None
 
     @property
+    def category(self) -> Category:
+        """Which calls it shares slots with."""
+        return _CATEGORIES[self.subject]
+
+    @property
     def changes_file(self) -> bool:
         """True when the call's whole effect is on one file, so that the disk can tell whether it happened."""
         return self.capability in ("File.Write", "File.Delete")
 
+
+_CATEGORIES: dict[SubjectKind, Category] = {
+    "path": "files",
+    "command": "commands",
+    "url": "requests",
+    "upload": "uploads",
+}
 
 TOOLS: dict[str, ToolRow] = {
     "ReadFile": ToolRow("File.Read", "path", "path", side_effects=False),

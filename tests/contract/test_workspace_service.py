@@ -68,7 +68,7 @@ async def home(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 @pytest.mark.parametrize("size", [0, 11, 3_000_000])
 async def test_an_artifact_is_stored_under_its_uri(home: Home, size: int) -> None:
     data = bytes(range(256)) * (size // 256 + 1)
-    uri = await home.upload(OUTPUT._replace(data=data[:size]))
+    uri = await home.upload(OUTPUT._replace(content=data[:size]))
     assert uri.startswith("workspaces/ws_1/artifacts/")
     assert home.contents() == {uri: data[:size]}
 
@@ -76,7 +76,7 @@ async def test_an_artifact_is_stored_under_its_uri(home: Home, size: int) -> Non
 async def test_different_artifacts_have_different_uris(home: Home) -> None:
     uris = {
         await home.upload(OUTPUT),
-        await home.upload(OUTPUT._replace(data=b"other")),
+        await home.upload(OUTPUT._replace(content=b"other")),
         await home.upload(OUTPUT._replace(name="other.txt")),
         await home.upload(OUTPUT, step_id="q"),
         await home.upload(OUTPUT._replace(artifact_type="file_diff")),
@@ -93,7 +93,7 @@ async def test_the_same_artifact_of_the_same_step_takes_no_second_place(home: Ho
 
 async def test_a_session_has_one_history(home: Home) -> None:
     history = Artifact("session_history", "session_history.json", "application/json", b"[1]")
-    uris = [await home.upload(history, "t1", None), await home.upload(history._replace(data=b"[1,2]"), "t2", None)]
+    uris = [await home.upload(history, "t1", None), await home.upload(history._replace(content=b"[1,2]"), "t2", None)]
     assert uris[0] == uris[1]
     assert home.contents() == {uris[0]: b"[1,2]"}
 
@@ -101,7 +101,7 @@ async def test_a_session_has_one_history(home: Home) -> None:
 async def test_what_is_over_the_limit_is_refused_whole(home: Home) -> None:
     await home.upload(OUTPUT)
     with pytest.raises(UploadFailed, match=rf"{MAX_ARTIFACT_BYTES + 1} bytes, and the limit is {MAX_ARTIFACT_BYTES}"):
-        await home.upload(OUTPUT._replace(data=bytes(MAX_ARTIFACT_BYTES + 1)))
+        await home.upload(OUTPUT._replace(content=bytes(MAX_ARTIFACT_BYTES + 1)))
     assert list(home.contents().values()) == [OUTPUT.data]
 
 
@@ -131,7 +131,7 @@ async def test_the_wire_is_the_interface_s() -> None:
 async def test_the_largest_artifact_arrives_whole() -> None:
     data = b"0123456789abcdef" * (MAX_ARTIFACT_BYTES // 16)
     async with MockServices() as services, client(services.url, timeout_s=60) as made:
-        await HttpWorkspaceService(made, "ws_1", "s").upload(OUTPUT._replace(data=data), task_id="t", step_id="p")
+        await HttpWorkspaceService(made, "ws_1", "s").upload(OUTPUT._replace(content=data), task_id="t", step_id="p")
     assert services.artifacts[0].data == data
 
 
@@ -140,7 +140,7 @@ async def test_keys_are_the_same_in_another_process_and_differ_otherwise() -> No
     async with MockServices() as services, client(services.url) as made:
         for session_id in ("s", "s", "s2"):
             service = HttpWorkspaceService(made, "ws_1", session_id)
-            for artifact in (OUTPUT, OUTPUT._replace(name="x"), OUTPUT._replace(data=b"x"), history):
+            for artifact in (OUTPUT, OUTPUT._replace(name="x"), OUTPUT._replace(content=b"x"), history):
                 await service.upload(artifact, task_id="t", step_id="p")
             await service.upload(OUTPUT, task_id="t", step_id="p2")
             await service.upload(history, task_id="t2", step_id=None)

@@ -42,11 +42,13 @@ from tests.support.events import Watcher, emitter, problems
 from tests.support.loop_parts import MODEL, NOW, SESSION, TASK, Artifacts, Home, Script, Tools, bundle
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.kinds import EventType
     from agent_host.loop.context import TaskEnd
+    from agent_host.routing.capabilities import Category
     from agent_host.testing.disk import SimulatedDisk
     from policy.bundle import PolicyBundle
     from policy.options import TaskOptions
@@ -91,6 +93,7 @@ class Loop:
         redaction: bool = False,
         retry: RetryPolicy = RetryPolicy(0),  # noqa: B008  a value
         max_stored: int = 10**9,
+        at_once: Mapping[Category, int] | None = None,
     ) -> None:
         self.folder = os.path.realpath(folder)
         resumed = sessions is not None
@@ -127,6 +130,7 @@ class Loop:
             max_stored_bytes=max_stored,
             phase=phase,
             live_output=LiveOutput(out),
+            at_once={"commands": 8, "files": 8, "requests": 8, "uploads": 2, **(at_once or {})},
             task_options=options,
         )
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from tool_runtime.core.hunt import NOBODY, Hunted, kill_until_quiet
 from tool_runtime.core.pumps import Watch, feed_pipe, read_pipe, watch_exit
 from tool_runtime.faults import fault_of
-from tool_runtime.output.truncate import HeadTail, Spill
+from tool_runtime.output.spill import BUFFER_BYTES, Spill
+from tool_runtime.output.truncate import HeadTail
 from tool_runtime.platform import WINDOWS, current, windows
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ _LOOK_AGAIN_MAX_S: Final = 0.1
 
 class CommandParams(NamedTuple):
     """`argv` as the platform's `shell_argv` gives it; `cwd` is an existing directory; sizes are bytes. `mark` is
-    unique to the call, and the same for whoever asks after a crash what is left of it."""
+    unique to the call, and the same for whoever asks after a crash what is left of it. Of each stream
+    `buffer_bytes` are held in memory, and what is longer in a file in `spool_directory` (see `Spill`)."""
 
     argv: list[str] | str
     cwd: str
@@ -47,6 +49,8 @@ class CommandParams(NamedTuple):
     stdin: bytes | None = None
     kill_grace_s: float = 5.0
     drain_s: float = 0.2
+    buffer_bytes: int = BUFFER_BYTES
+    spool_directory: str | None = None
     on_output: Callable[[StreamName, bytes], None] | None = None
     threaded: bool = WINDOWS
 
@@ -56,7 +60,7 @@ class Captured:
 
     def __init__(self, params: CommandParams, name: StreamName) -> None:
         self.ends = HeadTail(params.max_output_bytes)
-        self.spill = Spill(params.artifact_max_bytes)
+        self.spill = Spill(params.artifact_max_bytes, params.buffer_bytes, params.spool_directory)
         self._name = name
         self._on_output = params.on_output
 
@@ -99,9 +103,12 @@ async def run_command(params: CommandParams, pool: DaemonPool, guard: ProcessGua
             left = await command.end()
         await command.drained()
     except asyncio.CancelledError:
-        left = await command.end()
-        if left.running and params.on_output is not None:  # the result will say no more than that it was ended
-            params.on_output("stderr", f"[{left.note()}]\n".encode())
+        try:
+            left = await command.end()
+            if left.running and params.on_output is not None:  # the result will say no more than that it was ended
+                params.on_output("stderr", f"[{left.note()}]\n".encode())
+        finally:
+            command.discard()
         raise
     finally:
         command.close()
@@ -194,6 +201,11 @@ class _Command:
             self._process.poll()
         else:
             self._guard.ended(self._process)
+
+    def discard(self) -> None:
+        """Let go of what was printed."""
+        self.stdout.spill.close()
+        self.stderr.spill.close()
 
     def exit_code(self) -> int:
         """As a shell would report it."""

@@ -184,6 +184,8 @@ class DesktopProvider:
             timeout_s=timeout_s,
             max_output_bytes=call.max_output_bytes,
             artifact_max_bytes=settings.artifact_max_bytes,
+            buffer_bytes=settings.output_buffer_bytes,
+            spool_directory=settings.temporary,
             stdin=_encoded(arguments["stdin"], "stdin") if "stdin" in arguments else None,
             kill_grace_s=settings.kill_grace_s,
             drain_s=settings.drain_s,

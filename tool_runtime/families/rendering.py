@@ -25,11 +25,15 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
         f"--- stdout ---\n{_printed(out, limit - err_limit)}"
         f"--- stderr ---\n{_printed(err, err_limit)}"
     )
-    kept = [
-        artifacts.tool_output(call.request, captured.spill.data(captured.ends), part=name)
-        for name, captured in (("stdout", outcome.stdout), ("stderr", outcome.stderr))
-        if captured.ends.total > call.settings.artifact_threshold_bytes
-    ]
+    kept: list[Artifact] = []
+    for name, captured in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
+        if captured.spill.problem is not None:
+            text += f"[Of {name} only a part is kept, for the rest could not be written: {captured.spill.problem}]\n"
+        if captured.ends.total > call.settings.artifact_threshold_bytes:
+            content = captured.spill.content(captured.ends)
+            kept.append(artifacts.tool_output(call.request, content, part=name))
+        else:
+            captured.spill.close()
     return ToolOutput(text, tuple(kept), capped=True)
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from agent_host.contracts import Artifact, ToolRequest
+
+if TYPE_CHECKING:
+    from agent_host.contracts import Spooled
 
 PLAIN: Final = "text/plain; charset=utf-8"
 DIFF: Final = "text/x-diff; charset=utf-8"
 
 
-def tool_output(request: ToolRequest, data: bytes, *, part: str, content_type: str = PLAIN) -> Artifact:
+def tool_output(request: ToolRequest, content: bytes | Spooled, *, part: str, content_type: str = PLAIN) -> Artifact:
     """The full output of a call; `part` says which output, as `stdout` or `body`."""
-    return Artifact("tool_output", f"{request.tool_name}-{request.tool_call_id}-{part}.txt", content_type, data)
+    return Artifact("tool_output", f"{request.tool_name}-{request.tool_call_id}-{part}.txt", content_type, content)
 
 
 def file_diff(request: ToolRequest, data: bytes) -> Artifact:

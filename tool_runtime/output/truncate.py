@@ -5,7 +5,6 @@ The marker is one for all tools: it says how many bytes are missing and of how m
 
 from __future__ import annotations
 
-from io import BytesIO
 from typing import Final
 
 HEAD_PERCENT: Final = 80
@@ -26,7 +25,7 @@ def truncate(data: bytes, limit: int) -> bytes:
     if len(data) <= limit:
         return data
     head = head_size(limit)
-    return _join(data[:head], data[len(data) - (limit - head) :], len(data))
+    return join_ends(data[:head], data[len(data) - (limit - head) :], len(data))
 
 
 def truncate_text(text: str, limit: int) -> str:
@@ -37,12 +36,19 @@ def truncate_text(text: str, limit: int) -> str:
     return text if len(data) <= limit else truncate(data, limit).decode("utf-8", "replace")
 
 
-def _join(head: bytes, tail: bytes, total: int) -> bytes:
-    head, tail = _whole_end(head), _whole_start(tail)
-    return head + marker(total - len(head) - len(tail), total) + tail
+def join_ends(head: bytes, tail: bytes, total: int) -> bytes:
+    """`head` and `tail` of a stream of `total` bytes around a marker, without a character that is cut."""
+    head = whole_end(head)
+    return head + marked_tail(len(head), tail, total)
 
 
-def _whole_end(data: bytes) -> bytes:
+def marked_tail(head_bytes: int, tail: bytes, total: int) -> bytes:
+    """What follows the first `head_bytes` of a stream of `total` bytes: a marker and its tail."""
+    tail = _whole_start(tail)
+    return marker(total - head_bytes - len(tail), total) + tail
+
+
+def whole_end(data: bytes) -> bytes:
     """`data` without a character that is cut at its end."""
     for back in range(1, min(4, len(data) + 1)):
         byte = data[-back]
@@ -92,28 +98,8 @@ class HeadTail:
         if self.total <= self._limit:
             return truncate(bytes(self._head + self._tail), min(limit, self._limit))
         head = head_size(limit)
-        return _join(bytes(self._head[:head]), self.tail(limit - head), self.total)
+        return join_ends(bytes(self._head[:head]), self.tail(limit - head), self.total)
 
     def tail(self, size: int) -> bytes:
         """The last `size` bytes, as far as they are still here."""
         return bytes(self._tail[max(0, len(self._tail) - min(size, self._tail_size)) :])
-
-
-class Spill:
-    """The whole of a stream for an artifact: the first `limit` bytes and, when there was more, the end of it."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._kept = BytesIO()
-
-    def add(self, chunk: bytes) -> None:
-        """Take the next bytes of the stream, as far as they fit."""
-        room = self._limit - self._kept.tell()
-        if room > 0:
-            self._kept.write(chunk[:room])
-
-    def data(self, ends: HeadTail) -> bytes:
-        """Everything, or what was kept, a marker and the tail that `ends` has of the same stream."""
-        kept = self._kept.getvalue()
-        missing = ends.total - len(kept)
-        return _join(kept, ends.tail(missing), ends.total) if missing > 0 else kept

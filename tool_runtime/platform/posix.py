@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -14,6 +15,25 @@ CRLF: Final = False
 _LINUX = bool(sys.platform == "linux")
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _NO_STARTUP_FILES: Final = {"bash": ("--noprofile", "--norc"), "zsh": ("-f",)}
+_M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
+_LARGE_BYTES: Final = 1024 * 1024
+
+
+@functools.cache
+def give_back_large_memory() -> None:
+    """Have what is larger than 1 MiB go back to the system as soon as it is freed.
+
+    glibc learns from the first such piece that is freed to keep the next ones, up to 32 MiB for each thread that had
+    one: a process that had large outputs in hand, one at a time, stays as large as if it held several. Elsewhere the
+    allocator does it anyway, or cannot be told.
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes  # a tenth of a start, and most sessions have nothing large
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # musl has none
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def default_shell(environ: Mapping[str, str]) -> str:

@@ -15,6 +15,10 @@ _EXTENDED_LIMITS: Final = 9
 _KILL_ON_JOB_CLOSE: Final = 0x2000
 
 
+def give_back_large_memory() -> None:
+    """Nothing: the allocator does it itself."""
+
+
 def default_shell(environ: Mapping[str, str]) -> str:
     """cmd.exe (TR 6.2)."""
     return environ.get("COMSPEC", "cmd.exe")

@@ -14,6 +14,9 @@ from tests.support.loop_parts import Artifacts, Home, Tools, call, calls, says, 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agent_host.contracts import ToolRequest, ToolResult
+    from agent_host.services.workspace import Kept
+
 
 def leaves(*names: str) -> Tools:
     """Tools whose every call leaves artifacts of these names."""
@@ -147,3 +150,73 @@ async def test_a_call_is_done_although_keeping_what_it_left_was_ended_by_force(t
     assert failed == {
         "artifactName": "a", "message": "given up: the task was ended by force", "toolCallId": "c1",
     }  # fmt: skip
+
+
+class InFile:
+    """Content that lies in a file, which may be one that cannot be read."""
+
+    def __init__(self, size: int, *, broken: bool = False) -> None:
+        self.size = size
+        self.broken = broken
+        self.closed = False
+
+    def read(self) -> bytes:
+        if self.broken:
+            raise OSError(5, "Input/output error")
+        return b"x" * self.size
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def leaves_files(*files: InFile) -> Tools:
+    """Tools whose calls leave one of these each, in order."""
+    waiting = list(files)
+
+    def run(request: ToolRequest) -> ToolResult:
+        return succeeded(request, "all", (Artifact("tool_output", "out", "text/plain", waiting.pop(0)),))
+
+    return Tools(run)
+
+
+async def test_one_large_artifact_at_a_time_is_in_memory(tmp_path: Path) -> None:
+    class Watched(Home):
+        at_once = most = 0
+
+        async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> Kept:
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+            await settled()
+            self.at_once -= 1
+            return await super().keep(artifact, task_id=task_id, step_id=step_id)
+
+    large = [InFile(2 * 1024 * 1024) for _ in range(4)]
+    home = Watched()
+    loop = Loop(tmp_path, calls(*map(shell, "abcd")), says(), tools=leaves_files(*large), home=home)
+    await loop.run()
+    assert (home.most, len(home.held)) == (1, 4)
+    assert all(one.closed for one in large)
+
+
+async def test_what_cannot_be_read_any_more_is_told(tmp_path: Path) -> None:
+    left = InFile(10, broken=True)
+    loop = Loop(tmp_path, calls(shell("make")), says(), tools=leaves_files(left))
+    await loop.run()
+    (failed,) = loop.told(EventType.ARTIFACT_UPLOAD_FAILED)
+    assert failed["message"] == "what the call left cannot be read: Input/output error"
+    assert (loop.texts(), left.closed) == (["all"], True)
+
+
+async def test_what_was_not_kept_by_force_is_let_go(tmp_path: Path) -> None:
+    class Slow(Home):
+        async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> Kept:
+            loop.ctx.cancellation.request(resumable=False)
+            loop.ctx.cancellation.force(grace_s=0)
+            return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    left = InFile(10)
+    loop = Loop(tmp_path, calls(shell("make")), tools=leaves_files(left), home=Slow())
+    await loop.run()
+    assert left.closed
+    (failed,) = loop.told(EventType.ARTIFACT_UPLOAD_FAILED)
+    assert failed["message"] == "given up: the task was ended by force"

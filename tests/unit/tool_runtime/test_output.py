@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tool_runtime.output import diff
 from tool_runtime.output.text import decode_body, decode_output
-from tool_runtime.output.truncate import HeadTail, Spill, marker, truncate, truncate_text
+from tool_runtime.output.truncate import HeadTail, marker, truncate, truncate_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,17 +50,6 @@ def test_a_stream_is_kept_in_bounded_memory() -> None:
     for _ in range(1000):
         collected.add(b"x" * 150)
     assert len(collected._head) + len(collected._tail) < 2000
-
-
-def test_spill_keeps_all_up_to_its_limit_and_then_the_end() -> None:
-    ends, spill = HeadTail(10), Spill(20)
-    for _ in range(4):
-        for part in (ends, spill):
-            part.add(b"12345")
-    assert spill.data(ends) == b"12345" * 4
-    for part in (ends, spill):
-        part.add(b"6789ABC")
-    assert spill.data(ends) == b"12345" * 4 + marker(5, 27) + b"BC"
 
 
 def test_decoding() -> None:

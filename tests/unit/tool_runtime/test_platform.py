@@ -202,3 +202,31 @@ def test_importing_the_router_stays_cheap() -> None:
         env={**os.environ, "PYTHONPATH": str(root)},
     )
     assert done.stdout.split() == []
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the kernel what the process holds")
+def test_large_memory_goes_back_to_the_system() -> None:
+    """In a process of its own: it changes how all of one allocates. Each thread has a part of memory of its own."""
+    program = """
+import threading
+from tool_runtime.platform import posix
+
+def resident_mib():
+    with open("/proc/self/status") as status:
+        (size,) = [line.split()[1] for line in status if line.startswith("VmRSS")]
+    return int(size) // 1024
+
+def use_it():
+    for _ in range(3):
+        bytearray(b"x") * (16 * 1024 * 1024)
+
+posix.give_back_large_memory()
+before = resident_mib()
+for _ in range(4):
+    worker = threading.Thread(target=use_it)
+    worker.start()
+    worker.join()
+print(resident_mib() - before)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(run.stdout) < 8

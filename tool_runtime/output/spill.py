@@ -1,0 +1,152 @@
+"""The whole of a stream for an artifact (TR 7.2): a little of it in memory, and all of it in a file when it is longer.
+
+The file has no name, is readable by nobody else (0600), and goes when it is closed and with the process.
+"""
+
+from __future__ import annotations
+
+import threading
+from io import BytesIO
+from typing import IO, TYPE_CHECKING, Final
+
+from tool_runtime.output.truncate import HeadTail, join_ends, marked_tail, whole_end
+from tool_runtime.platform import current
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent_host.contracts import Spooled
+
+BUFFER_BYTES: Final = 256 * 1024
+"""What is held of a stream in memory, unless the settings say otherwise."""
+_PIECE_BYTES: Final = 1024 * 1024
+_LONGEST_CHARACTER: Final = 4
+
+
+class Spill:
+    """The first `limit` bytes of a stream and, when there was more, the end of it.
+
+    `buffer_bytes` of it are held in memory. What is longer lies in a file in `directory`, None for the host's own
+    place for temporary files. `problem` says why that file could not be written: what there was until then is kept.
+    """
+
+    def __init__(self, limit: int, buffer_bytes: int, directory: str | None) -> None:
+        self.problem: str | None = None
+        self._limit = limit
+        self._buffer_bytes = buffer_bytes
+        self._directory = directory
+        self._kept = 0
+        self._buffer = BytesIO()
+        self._file: IO[bytes] | None = None
+
+    def add(self, chunk: bytes) -> None:
+        """Take the next bytes of the stream, as far as they fit. A file is written at once, on the event loop: a chunk
+        is short, and a file that nobody syncs takes it as fast as memory does."""
+        room = self._limit - self._kept
+        if room <= 0 or self.problem is not None:
+            return
+        piece = chunk[:room]
+        if self._file is None and self._kept + len(piece) <= self._buffer_bytes:
+            self._buffer.write(piece)
+            self._kept += len(piece)
+            return
+        try:
+            file = self._file or self._spooled()
+            for written in _written(file, piece):
+                self._kept += written
+        except OSError as error:
+            self.problem = error.strerror or str(error)
+
+    def content(self, ends: HeadTail) -> bytes | Spooled:
+        """Everything, or what was kept, a marker and the tail that `ends` has of the same stream. A file is its
+        owner's to close from here on."""
+        missing = ends.total - self._kept
+        if self._file is None:
+            kept = self._buffer.getvalue()
+            return join_ends(kept, ends.tail(missing), ends.total) if missing > 0 else kept
+        file, self._file = self._file, None
+        if missing <= 0:
+            return SpooledFile(file, self._kept)
+        whole = self._kept - _cut_at_end(file, self._kept)
+        return SpooledFile(file, whole, marked_tail(whole, ends.tail(missing), ends.total))
+
+    def close(self) -> None:
+        """Let go of what nobody asked for."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _spooled(self) -> IO[bytes]:
+        """A file with what the buffer held. Raises OSError; then the buffer is as it was."""
+        from tempfile import TemporaryFile  # a tenth of a start, and most commands print little
+
+        current.give_back_large_memory()  # whoever stores it has all of it in hand
+
+        file: IO[bytes] = TemporaryFile(buffering=0, dir=self._directory)  # noqa: SIM115  its owner closes it
+        try:
+            for _ in _written(file, self._buffer.getvalue()):
+                pass
+        except OSError:
+            file.close()
+            raise
+        self._file, self._buffer = file, BytesIO()
+        return file
+
+
+class SpooledFile:
+    """The first `size` bytes of a file, and an `ending` behind them. It owns the file."""
+
+    def __init__(self, file: IO[bytes], size: int, ending: bytes = b"") -> None:
+        self._file = file
+        self._bytes = size
+        self._ending = ending
+        # A reader in a thread may go on after its caller was cancelled and has closed this: its number may be another
+        # file's by then.
+        self._guard = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """See Spooled."""
+        return self._bytes + len(self._ending)
+
+    def read(self) -> bytes:
+        """See Spooled."""
+        whole = BytesIO()  # which gives its content away without a copy of it
+        while whole.tell() < self._bytes:
+            with self._guard:
+                if self._file.closed:
+                    raise OSError("the file was closed")
+                self._file.seek(whole.tell())
+                piece = self._file.read(min(_PIECE_BYTES, self._bytes - whole.tell()))
+            if not piece:
+                raise OSError("the file is shorter than what was written to it")
+            whole.write(piece)
+        whole.write(self._ending)
+        return whole.getvalue()
+
+    def close(self) -> None:
+        """See Spooled."""
+        with self._guard:
+            self._file.close()
+
+    def __del__(self) -> None:
+        self._file.close()  # a cancellation may lose a result on its way to whoever would close it
+
+
+def _written(file: IO[bytes], data: bytes) -> Iterator[int]:
+    """Writes `data`; yields how many bytes went at a time. Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        count = file.write(rest)
+        yield count
+        rest = rest[count:]
+
+
+def _cut_at_end(file: IO[bytes], size: int) -> int:
+    """How many of the first `size` bytes are the beginning of a character whose end is not among them."""
+    try:
+        file.seek(max(0, size - _LONGEST_CHARACTER))
+        last = file.read(min(size, _LONGEST_CHARACTER))
+    except OSError:  # whoever reads it all will be told
+        return 0
+    return len(last) - len(whole_end(last))
