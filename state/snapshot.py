@@ -16,7 +16,7 @@ from state.errors import Damaged, UnknownVersion
 from state.open_step import OpenStep, call_to_json, open_step_from
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 CHECKPOINT_VERSION = "1.0"
 # Version 1, which had no number, held the whole file on one line and every message in full; version 2 had one task a
@@ -26,15 +26,27 @@ _READABLE_VERSIONS = (1, 2, RESUME_VERSION)
 
 _THREAD_KEY = b',"thread":['
 _CHECKSUM_KEY = b',"checksum":"crc32:'
+# So many that checksum and write of a chunk let other threads run, and so few that joining it does not hold them up.
+_MESSAGES_A_CHUNK = 64
 _TRAILER_BYTES = len(_CHECKSUM_KEY) + 8 + len(b'"}\n')
 
 
 def encode_snapshot(state: Checkpoint, thread: Iterable[bytes], checkpointed_at: str) -> list[bytes]:
     """The snapshot file in chunks. `thread` holds the messages as they are to stand in it."""
-    body = [orjson.dumps(_head(state, checkpointed_at))[:-1] + _THREAD_KEY]
+    return with_thread(encode_head(state, checkpointed_at), list(thread))
+
+
+def encode_head(state: Checkpoint, checkpointed_at: str) -> bytes:
+    """All of the snapshot but its messages, for `with_thread`: the part that must be taken while nothing changes."""
+    return orjson.dumps(_head(state, checkpointed_at))
+
+
+def with_thread(head: bytes, thread: Sequence[bytes]) -> list[bytes]:
+    """The snapshot file in chunks, from what `encode_head` gave and the messages as they are to stand in it."""
+    body = [head[:-1] + _THREAD_KEY]
     separator = b"\n"
-    for message in thread:
-        body += (separator, message)
+    for start in range(0, len(thread), _MESSAGES_A_CHUNK):
+        body.append(separator + b",\n".join(thread[start : start + _MESSAGES_A_CHUNK]))
         separator = b",\n"
     body.append(b"\n]")
     checksum = 0
