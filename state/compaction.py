@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from state.errors import WriteFailed
 from state.files import TEMPORARY, second_temporary, write_new
-from state.snapshot import with_thread
+from state.snapshot import EncodedSnapshot
 from state.store import SNAPSHOT
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class Compaction:
 
     def _write(self) -> None:
         disk, paths = self._place.disk, self._place.paths
-        snapshot = with_thread(self.content.head, self.content.thread.write())
-        size = write_new(disk, paths.snapshot + TEMPORARY, snapshot)
+        snapshot = EncodedSnapshot(self.content.head, self.content.thread.write())
+        size = write_new(disk, paths.snapshot + TEMPORARY, snapshot.chunks())
         if not self._lock.still_held():
             raise WriteFailed("the session's lock was removed or replaced")
         before = second_temporary(disk, paths.snapshot, paths.previous_snapshot)
@@ -69,9 +69,9 @@ class Compaction:
         self.size = size
 
 
-def in_opening(snapshot: list[bytes]) -> dict[str, str]:
+def in_opening(snapshot: EncodedSnapshot) -> dict[str, str]:
     """What of a snapshot stands in the first record of its journal: all of a small one, so that the journal can do
     without its file."""
-    if sum(map(len, snapshot)) > _SMALL_SNAPSHOT_BYTES:
+    if snapshot.size > _SMALL_SNAPSHOT_BYTES:
         return {}
-    return {SNAPSHOT: b"".join(snapshot).decode()}
+    return {SNAPSHOT: b"".join(snapshot.chunks()).decode()}

@@ -21,7 +21,7 @@ from state.journal import Journal
 from state.kept import Kept
 from state.loading import find
 from state.quarantine import copy_aside, is_quarantined, move_aside
-from state.snapshot import encode_head, with_thread
+from state.snapshot import EncodedSnapshot, encode_head
 from state.store import ENDED, KIND, OPENED, LoadReport, encoded_fields
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ class FileSession:
         with contextlib.suppress(OSError):  # what is left of an older pair is passed over
             self._remove_previous(but_snapshot=is_copied)
 
-    def _put_snapshot(self, snapshot: list[bytes]) -> bool:
+    def _put_snapshot(self, snapshot: EncodedSnapshot) -> bool:
         """Put a snapshot in place of the one that is there; whether there is a second copy. Raises OSError.
 
         The journal can do without a small snapshot. A copy of a large one takes the place of the one before, which may
@@ -317,10 +317,10 @@ class FileSession:
         is_copied = False
         if not in_opening(snapshot):
             with contextlib.suppress(OSError):  # the session can go on without
-                write_new(disk, paths.previous_snapshot + TEMPORARY, snapshot)
+                write_new(disk, paths.previous_snapshot + TEMPORARY, snapshot.chunks())
                 disk.replace(paths.previous_snapshot + TEMPORARY, paths.previous_snapshot)
                 is_copied = True
-        self._snapshot_bytes = replace_atomically(disk, paths.snapshot, snapshot)
+        self._snapshot_bytes = replace_atomically(disk, paths.snapshot, snapshot.chunks())
         return is_copied
 
     def _remove_previous(self, *, but_snapshot: bool = False) -> None:
@@ -329,17 +329,17 @@ class FileSession:
         if not but_snapshot:
             disk.remove(paths.previous_snapshot)
 
-    def _encoded(self) -> list[bytes]:
-        """The snapshot of the state in chunks, what is large in it put into blobs first. Raises OSError."""
+    def _encoded(self) -> EncodedSnapshot:
+        """The snapshot of the state, what is large in it put into blobs first. Raises OSError."""
         thread = self._kept.for_snapshot(self.state.thread)
-        snapshot = with_thread(self._head(), thread.write())
+        snapshot = EncodedSnapshot(self._head(), thread.write())
         self._kept.moved(thread)
         return snapshot
 
     def _head(self) -> bytes:
         return encode_head(self.state, datetime.now(UTC).isoformat(timespec="milliseconds"))
 
-    def _start_journal(self, snapshot: list[bytes]) -> None:
+    def _start_journal(self, snapshot: EncodedSnapshot) -> None:
         """A journal with nothing but its opening in place of the old one."""
         self._close_journal()
         opening = self._opening() | in_opening(snapshot)
