@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from state.disk import Disk
 
 # Small pieces are gathered to writes of about this size: a snapshot consists of one piece a message.
-_WRITE_BYTES = 1024 * 1024
+_WRITE_BYTES = 256 * 1024
 TEMPORARY = ".tmp"
 
 
