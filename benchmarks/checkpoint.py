@@ -159,10 +159,9 @@ def build_long(folder: str, messages: int, compact_after: int) -> bool:
         if number == compact_after:
             store.compact()
             files = files_in(folder)
-    undisturbed = files == files_in(folder)
-    store.close()
+    store.close()  # waits for a compaction that is under way
     Disk.off = False
-    return undisturbed
+    return files == files_in(folder)
 
 
 def longest_journal(folder: str, messages: int) -> str:

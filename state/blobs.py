@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from state.errors import StorageLimit
-from state.files import TEMPORARY, make_durable_dir, write_new
+from state.files import TEMPORARY, make_durable_dir, second_name, write_new
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -81,13 +81,7 @@ class BlobFolder:
             if self.get(name) is None:
                 self._disk.make_private_dir(self._directory)
                 self._write(name, data, durable=False)
-        temporary = path + TEMPORARY
-        self._disk.remove(temporary)
-        try:
-            self._disk.link(self._path(name), temporary)
-        except OSError:
-            write_new(self._disk, temporary, [data], durable=False)
-        self._disk.replace(temporary, path)
+        second_name(self._disk, self._path(name), path)
         return name
 
     def get(self, name: str) -> bytes | None:

@@ -1,8 +1,9 @@
 """One open session on the local disk: a snapshot, a journal and a folder of blobs (AH 9, design section 6).
 
-The snapshot is rewritten when the journal has outgrown it, so that bytes written follow bytes changed. Until then all
-that is new stands in the journal, blobs included, and shares its two syncs a step. A journal whose descriptor failed is
-never written again: the next write puts everything into a fresh snapshot and a fresh journal.
+The snapshot is made anew when the journal has outgrown it, so that bytes written follow bytes changed; that runs beside
+the loop (`state.compaction`). Until then all that is new stands in the journal, blobs included, and shares its two
+syncs a step. A journal whose descriptor failed is never written again: the next write puts everything into a fresh
+snapshot and a fresh journal.
 """
 
 from __future__ import annotations
@@ -13,34 +14,34 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import orjson
 
+from state.compaction import Compaction, Content, in_opening
 from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed, as_write_failure
-from state.files import TEMPORARY, make_durable_dir, replace_atomically
+from state.files import TEMPORARY, make_durable_dir, replace_atomically, second_name, write_new
 from state.journal import Journal
 from state.kept import Kept
 from state.loading import find
 from state.quarantine import copy_aside, is_quarantined, move_aside
-from state.snapshot import encode_snapshot
-from state.store import ENDED, SNAPSHOT, LoadReport, encoded_fields
+from state.snapshot import EncodedSnapshot, encode_head
+from state.store import ENDED, KIND, OPENED, LoadReport, encoded_fields
 
 if TYPE_CHECKING:
+    from state.beside import Beside
     from state.blobs import BlobFolder
     from state.checkpoint import Checkpoint
     from state.disk import Disk, Lock
     from state.loading import Found
     from state.locations import SessionPaths
 
-# A snapshot of this size stands in the journal as well.
-_SMALL_SNAPSHOT_BYTES = 16 * 1024
-
 
 class Place(NamedTuple):
-    """Where a session lies, and its limits. Below `min_compact_bytes` of journal a new snapshot would cost more in
-    syncs than it saves in replay."""
+    """Where a session lies, its limits, and what starts a compaction. Below `min_compact_bytes` of journal a new
+    snapshot would cost more in syncs than it saves in replay."""
 
     disk: Disk
     paths: SessionPaths
     blobs: BlobFolder
     min_compact_bytes: int
+    beside: Beside
 
 
 class FileSession:
@@ -51,6 +52,8 @@ class FileSession:
         self._lock = lock
         self._journal: Journal | None = None
         self._snapshot_bytes = 0
+        self._compaction: Compaction | None = None
+        self._retry_bytes = 0  # of journal: what it takes to try again after a compaction that failed
         self._kept = Kept(place.blobs)
         self.state = state
         self.report = report
@@ -79,8 +82,9 @@ class FileSession:
             session = cls(place, lock, state, LoadReport())
             # The journal first: so a checkpoint without one is never the trace of a crash, and always damage.
             with as_write_failure("writing the journal"):
+                session._remove_previous()
                 session._start_journal(session._encoded())
-                session._replace_snapshot(session._encoded())
+                session._put_snapshot(session._encoded())
         except WriteFailed:
             lock.release(remove=True)
             raise
@@ -101,7 +105,8 @@ class FileSession:
             session._take_over(found)
         except NoSuchSession:
             with contextlib.suppress(OSError):
-                place.disk.remove(place.paths.journal)
+                for path in reversed(place.paths.checkpoint_files):  # the journal says that the session is over: last
+                    place.disk.remove(path)
             lock.release(remove=True)
             raise
         except Damaged as error:
@@ -125,14 +130,20 @@ class FileSession:
 
     def sync(self) -> None:
         """See OpenSession. A journal that failed gives way to a new snapshot."""
+        compaction = self._compaction
+        if compaction is not None and compaction.done():
+            self._check_lock()
+            if self._take_next_journal(compaction):
+                return
+        self._sync_journal()
+        self._compact_when_due()
+
+    def _sync_journal(self) -> None:
         self._check_lock()
-        journal = self._journal
-        if journal is None or journal.broken:
+        if self._journal is None or self._journal.broken:
             self._write_snapshot()
-        elif journal.grown_bytes > max(self._place.min_compact_bytes, self._snapshot_bytes):
-            self._compact_or_sync(journal)
         else:
-            journal.sync()
+            self._journal.sync()
 
     def commit(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
         """See OpenSession."""
@@ -152,9 +163,12 @@ class FileSession:
         self._write_snapshot()
 
     def close(self) -> None:
-        """See OpenSession."""
-        self._close_journal()
-        self._lock.release(remove=False)
+        """See OpenSession. Waits for a compaction that is under way."""
+        try:
+            self._end_compaction()
+        finally:
+            self._close_journal()
+            self._lock.release(remove=False)
 
     def delete(self) -> None:
         """See OpenSession.
@@ -165,11 +179,13 @@ class FileSession:
         disk, paths = self._place.disk, self._place.paths
         gone = False
         try:
+            self._end_compaction()
             self._record_end()
             self._close_journal()
             with as_write_failure("removing the checkpoint"):
                 disk.remove(paths.snapshot)
                 disk.sync_directory(paths.checkpoints)
+                self._remove_previous()
                 disk.remove(paths.journal)
                 gone = True
                 self._remove_leftovers(named=frozenset())
@@ -179,9 +195,10 @@ class FileSession:
 
     def _record_end(self) -> None:
         try:
-            self.commit("session_status", {"status": ENDED})
+            self.append("session_status", {"status": ENDED})
+            self._sync_journal()
         except WriteFailed:  # of the journal, perhaps; the state has it, and new files may carry it
-            self.sync()
+            self._sync_journal()
 
     def _take_over(self, found: Found) -> None:
         """Put what the last process left into files of our own: it may have died of a disk that failed to sync it, and
@@ -192,7 +209,7 @@ class FileSession:
         self._kept.take_over(found, self.state.first_version_blobs())
         aside = None
         with as_write_failure("taking the session over"):
-            if found.damage is not None or found.suspect:
+            if found.damage is not None or found.suspect or found.restored:
                 aside = copy_aside(self._place.disk, self._place.paths)
             self._renew()
             if found.damage is None:
@@ -203,24 +220,64 @@ class FileSession:
             error.quarantined, error.salvaged = aside, True
             raise error
         torn = found.journal.torn_bytes
-        self.report = LoadReport(torn, tuple(found.lost), made_private=found.readable, kept_aside=aside)
+        self.report = LoadReport(
+            torn, tuple(found.lost), made_private=found.readable, kept_aside=aside, restored=found.restored
+        )
 
     def _remove_leftovers(self, named: frozenset[str]) -> None:
         """Take away what a crash left half written, and blobs that no record names; what was put aside may name any."""
         disk, paths = self._place.disk, self._place.paths
-        for path in (paths.snapshot, paths.journal):
+        for path in paths.checkpoint_files:
             disk.remove(path + TEMPORARY)
         if not is_quarantined(disk, paths):
             self._place.blobs.sweep(named)
 
-    def _compact_or_sync(self, journal: Journal) -> None:
-        """A new snapshot in place of a sync; on a disk too full for it the journal that is there goes on."""
+    def _compact_when_due(self) -> None:
+        """Start a compaction where the journal has outgrown the snapshot: all that it is made of is taken now."""
+        journal = self._journal
+        if journal is None or journal.broken or self._compaction is not None:
+            return
+        if journal.grown_bytes <= max(self._place.min_compact_bytes, self._snapshot_bytes, self._retry_bytes):
+            return
+        thread, head, opening = self._kept.for_snapshot(self.state.thread), self._head(), self._opening()
         try:
-            self._write_snapshot()
-        except WriteFailed:
-            if self._journal is not journal or journal.broken:
-                raise
-            journal.sync()
+            seq = journal.mark()
+        except WriteFailed:  # what was to be synced is; the next write puts all into new files
+            return
+        self.state.seq = seq
+        self._compaction = Compaction(self._place, self._lock, Content(head, thread), seq, opening)
+        if self._compaction.done():
+            self._take_next_journal(self._compaction)
+
+    def _take_next_journal(self, compaction: Compaction) -> bool:
+        """Go on with the journal that follows the new snapshot, which holds all that is to be durable; False where the
+        one that is there has to go on: a disk that is full is no failure yet. Raises WriteFailed."""
+        self._compaction = None
+        journal = self._journal
+        if journal is None or journal.broken:
+            return False
+        disk, paths = self._place.disk, self._place.paths
+        try:
+            compaction.wait()
+            self._kept.moved(compaction.content.thread)
+            self._snapshot_bytes = compaction.size
+            journal.write_next(compaction.seq, compaction.opening)
+            second_name(disk, paths.journal, paths.previous_journal)
+        except (OSError, WriteFailed):
+            journal.forget_mark()
+            self._retry_bytes = journal.grown_bytes * 2
+            return False
+        self._journal, self._retry_bytes = None, 0
+        with as_write_failure("putting the new journal in place"):
+            self._journal = journal.give_way()
+        return True
+
+    def _end_compaction(self) -> None:
+        """Wait for a compaction that is under way. What it has made is whole with the journal that is there."""
+        compaction, self._compaction = self._compaction, None
+        if compaction is not None:
+            with contextlib.suppress(OSError, WriteFailed):
+                compaction.wait()
 
     def _write_snapshot(self) -> None:
         self._check_lock()
@@ -243,33 +300,61 @@ class FileSession:
     def _renew(self) -> None:
         """A new snapshot, and behind it a new journal. A crash between the two is harmless: records up to the number
         that the snapshot names are skipped on load."""
+        self._end_compaction()
         snapshot = self._encoded()
-        self._replace_snapshot(snapshot)
+        is_copied = self._put_snapshot(snapshot)
         self._start_journal(snapshot)
+        with contextlib.suppress(OSError):  # what is left of an older pair is passed over
+            self._remove_previous(but_snapshot=is_copied)
 
-    def _encoded(self) -> list[bytes]:
-        """The snapshot of the state in chunks, what is large in it put into blobs first."""
-        thread = self._kept.in_snapshot(self.state.thread)
-        return encode_snapshot(self.state, thread, datetime.now(UTC).isoformat(timespec="milliseconds"))
+    def _put_snapshot(self, snapshot: EncodedSnapshot) -> bool:
+        """Put a snapshot in place of the one that is there; whether there is a second copy. Raises OSError.
 
-    def _replace_snapshot(self, snapshot: list[bytes]) -> None:
-        self._snapshot_bytes = replace_atomically(self._place.disk, self._place.paths.snapshot, snapshot)
+        The journal can do without a small snapshot. A copy of a large one takes the place of the one before, which may
+        be what the state was read from: so it comes first.
+        """
+        disk, paths = self._place.disk, self._place.paths
+        is_copied = False
+        if not in_opening(snapshot):
+            with contextlib.suppress(OSError):  # the session can go on without
+                write_new(disk, paths.previous_snapshot + TEMPORARY, snapshot.chunks())
+                disk.replace(paths.previous_snapshot + TEMPORARY, paths.previous_snapshot)
+                is_copied = True
+        self._snapshot_bytes = replace_atomically(disk, paths.snapshot, snapshot.chunks())
+        return is_copied
 
-    def _start_journal(self, snapshot: list[bytes]) -> None:
-        """A journal with nothing but its opening in place of the old one. A small snapshot stands in it as well: should
-        its file be damaged, the journal can do without."""
+    def _remove_previous(self, *, but_snapshot: bool = False) -> None:
+        disk, paths = self._place.disk, self._place.paths
+        disk.remove(paths.previous_journal)
+        if not but_snapshot:
+            disk.remove(paths.previous_snapshot)
+
+    def _encoded(self) -> EncodedSnapshot:
+        """The snapshot of the state, what is large in it put into blobs first. Raises OSError."""
+        thread = self._kept.for_snapshot(self.state.thread)
+        snapshot = EncodedSnapshot(self._head(), thread.write())
+        self._kept.moved(thread)
+        return snapshot
+
+    def _head(self) -> bytes:
+        return encode_head(self.state, datetime.now(UTC).isoformat(timespec="milliseconds"))
+
+    def _start_journal(self, snapshot: EncodedSnapshot) -> None:
+        """A journal with nothing but its opening in place of the old one."""
         self._close_journal()
+        opening = self._opening() | in_opening(snapshot)
+        self.state.seq += 1
+        self._retry_bytes = 0
         paths = self._place.paths
-        opening = {
-            "kind": "opened",
-            "sessionId": paths.session_id,
+        self._journal = Journal.create(self._place.disk, paths.journal, self.state.seq, orjson.dumps(opening))
+
+    def _opening(self) -> dict[str, Any]:
+        return {
+            KIND: OPENED,
+            "sessionId": self._place.paths.session_id,
             "status": self.state.session_status,
             "boot": self._place.disk.boot_id(),
         }
-        if sum(map(len, snapshot)) <= _SMALL_SNAPSHOT_BYTES:
-            opening[SNAPSHOT] = b"".join(snapshot).decode()
-        self.state.seq += 1
-        self._journal = Journal.create(self._place.disk, paths.journal, self.state.seq, orjson.dumps(opening))
 
     def _close_journal(self) -> None:
         if self._journal is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from state.beside import Thread
 from state.blobs import BlobFolder
 from state.disk import LOCAL_DISK
 from state.errors import Damaged, InvalidSessionId, NoSuchSession, StateError, as_write_failure
@@ -14,6 +15,7 @@ from state.locations import SessionPaths
 from state.store import Summary
 
 if TYPE_CHECKING:
+    from state.beside import Beside
     from state.checkpoint import Checkpoint
     from state.disk import Disk
 
@@ -24,7 +26,8 @@ _READ_TRIES = 3
 
 
 class FileCheckpointStore:
-    """See `state.store.CheckpointStore`. `blob_limit_bytes` holds for each session, `min_compact_bytes` is Place's."""
+    """See `state.store.CheckpointStore`. `blob_limit_bytes` holds for each session; `min_compact_bytes` and `beside`
+    are Place's."""
 
     def __init__(
         self,
@@ -33,11 +36,13 @@ class FileCheckpointStore:
         *,
         min_compact_bytes: int = MIN_COMPACT_BYTES,
         blob_limit_bytes: int = BLOB_LIMIT_BYTES,
+        beside: Beside = Thread,
     ) -> None:
         self._state_dir = state_dir
         self._disk = disk
         self._min_compact_bytes = min_compact_bytes
         self._blob_limit_bytes = blob_limit_bytes
+        self._beside = beside
 
     def create(self, session_id: str, state: Checkpoint) -> FileSession:
         """See CheckpointStore."""
@@ -88,4 +93,4 @@ class FileCheckpointStore:
     def _place(self, session_id: str) -> Place:
         paths = SessionPaths(self._state_dir, session_id)
         blobs = BlobFolder(self._disk, paths.blobs, self._blob_limit_bytes)
-        return Place(self._disk, paths, blobs, self._min_compact_bytes)
+        return Place(self._disk, paths, blobs, self._min_compact_bytes, self._beside)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from state.disk import Disk
 
 # Small pieces are gathered to writes of about this size: a snapshot consists of one piece a message.
-_WRITE_BYTES = 1024 * 1024
+_WRITE_BYTES = 256 * 1024
 TEMPORARY = ".tmp"
 
 
@@ -61,6 +61,25 @@ def replace_atomically(disk: Disk, path: str, chunks: Iterable[bytes]) -> int:
     disk.replace(path + TEMPORARY, path)
     disk.sync_directory(os.path.dirname(path))
     return size
+
+
+def second_name(disk: Disk, path: str, second: str) -> None:
+    """Have `second` lead to the file at `path`, atomically in place of what was there; a copy where the file system
+    knows no second names. Not durable. Raises OSError."""
+    temporary = second_temporary(disk, path, second)
+    disk.replace(temporary, second)
+    disk.remove(temporary)  # it stays where both lead to one file already: POSIX then renames nothing
+
+
+def second_temporary(disk: Disk, path: str, second: str) -> str:
+    """The file at `path` under a temporary name that is to be put in place of `second`. Raises OSError."""
+    temporary = second + TEMPORARY
+    disk.remove(temporary)
+    try:
+        disk.link(path, temporary)
+    except OSError:
+        write_new(disk, temporary, [disk.read(path)], durable=False)
+    return temporary
 
 
 def _gathered(chunks: Iterable[bytes]) -> Iterable[bytes]:

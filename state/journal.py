@@ -14,12 +14,16 @@ read and no longer written.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import zlib
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import orjson
 
 from state.errors import UnknownVersion, WriteFailed
-from state.files import replace_atomically
+from state.files import TEMPORARY, write_new
+from state.store import DURABLE, KIND, OPENED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 _VERSION = b"J2"
 _OLD_VERSION = b"J1"
 _FORMAT = re.compile(rb"J\d+(?=[ \n])")
+_MARK = orjson.dumps({KIND: OPENED})
 _ANY_RECORD = re.compile(rb"^J[12] ", re.MULTILINE)  # no line ends within a record
 _HEADER = re.compile(rb"(?:J2 (\d{1,19}) (\d{1,19}) (\d{1,19}) (\d{1,19})|J1 (\d{1,19}) (\d{1,19})) ([0-9a-f]{8}) ")
 _BEGUN_HEADER = re.compile(rb"J?|J[12](?: (?:\d{1,19} ){0,4}(?:\d{0,19}|[0-9a-f]{0,8})?)?")
@@ -153,13 +158,46 @@ class Journal:
         self.grown_bytes = 0  # since its opening
         self.broken = False
         self._synced = next_seq - 1
+        self._behind_mark: list[bytes] = []
+        self._marked = False
 
     @classmethod
     def create(cls, disk: Disk, path: str, seq: int, opening: bytes) -> Self:
         """A new journal in place of whatever is at `path`, atomically, with the fields `opening` as its durable first
         record. Raises OSError."""
-        replace_atomically(disk, path, [frame(seq, seq - 1, opening)])
-        return cls(disk, path, disk.open_append(path), seq + 1)
+        write_new(disk, path + TEMPORARY, [frame(seq, seq - 1, opening)])
+        return cls._put_in_place(disk, path, seq + 1)
+
+    def mark(self) -> int:
+        """Append a record that changes nothing and return its number: a journal that is to follow this one begins with
+        a record of that number, and takes those behind it along. Raises WriteFailed."""
+        seq = self.append(_MARK)
+        self._behind_mark, self._marked = [], True
+        return seq
+
+    def forget_mark(self) -> None:
+        """No journal follows at the last `mark`."""
+        self._behind_mark, self._marked = [], False
+
+    def write_next(self, seq: int, opening: dict[str, Any]) -> None:
+        """Write the journal that is to follow this one under a temporary name, durably: the fields `opening` with the
+        number `seq` that `mark` gave, and the records behind it. Raises OSError."""
+        # The records are copied as they are, and what they say of syncs is about this journal.
+        fields = orjson.dumps({**opening, DURABLE: self.next_seq - 1})
+        write_new(self._disk, self._path + TEMPORARY, [frame(seq, seq - 1, fields), *self._behind_mark])
+
+    def give_way(self) -> Self:
+        """Put what `write_next` wrote in place of this journal, which is closed. Raises OSError."""
+        self.close()  # Windows replaces no open file
+        following = self._put_in_place(self._disk, self._path, self.next_seq)
+        following.grown_bytes = sum(map(len, self._behind_mark))
+        return following
+
+    @classmethod
+    def _put_in_place(cls, disk: Disk, path: str, next_seq: int) -> Self:
+        disk.replace(path + TEMPORARY, path)
+        disk.sync_directory(os.path.dirname(path))
+        return cls(disk, path, disk.open_append(path), next_seq)
 
     def append(self, fields: bytes, message: bytes | None = None) -> int:
         """Write one record; it survives the death of the process, and of the machine after `sync`. Returns its
@@ -171,6 +209,8 @@ class Journal:
         except OSError as error:
             self.broken = True
             raise WriteFailed(f"writing the journal failed: {error.strerror}") from error
+        if self._marked:
+            self._behind_mark.append(record)
         self.grown_bytes += len(record)
         self.next_seq += 1
         return self.next_seq - 1

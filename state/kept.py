@@ -23,6 +23,41 @@ if TYPE_CHECKING:
 _MAX_INLINE_BYTES = 64 * 1024
 
 
+class SnapshotThread:
+    """The messages of one snapshot and what they name; another thread may write it while the session goes on.
+
+    `thread` are the whole messages, `inline` what stands in the journal alone, `short` the messages that stand
+    shortened in the snapshot, by their place; those before `examined` are known.
+    """
+
+    def __init__(
+        self,
+        blobs: BlobFolder,
+        thread: list[bytes],
+        inline: dict[str, bytes],
+        short: dict[int, bytes],
+        examined: int,
+    ) -> None:
+        self._blobs = blobs
+        self._examined = examined
+        self.thread = thread
+        self.inline = inline
+        self.short = short
+
+    def write(self) -> list[bytes]:
+        """The messages as they are to stand in the snapshot; what they name has a file, durable on return. Raises
+        OSError."""
+        self._blobs.put(*self.inline.values(), limited=False)  # there was room when they were taken
+        new = {place: shortened(self.thread[place]) for place in range(self._examined, len(self.thread))}
+        large = {place: (short, parts) for place, (short, parts) in new.items() if parts}
+        with contextlib.suppress(StorageLimit):  # then they stay where they are
+            self._blobs.put(*(part for _, parts in large.values() for part in parts))
+            self.short |= {place: short for place, (short, _) in large.items()}
+        if not self.short:
+            return self.thread
+        return [self.short.get(place, message) for place, message in enumerate(self.thread)]
+
+
 class Kept:
     """The large things of one session, in `blobs` or on their way there."""
 
@@ -84,15 +119,13 @@ class Kept:
         in_thread = {name for message in self._short.values() for name in named_in(message)}
         return frozenset(in_thread.union(first_versions))
 
-    def in_snapshot(self, thread: Sequence[bytes]) -> Sequence[bytes]:
-        """The messages of `thread` as they are to stand in a snapshot; what they name has a file, durable on return.
-        Raises OSError."""
-        self.blobs.put(*self._inline.values(), limited=False)  # there was room when they were taken
-        self._inline, self._to_record = {}, {}
-        new = {place: shortened(thread[place]) for place in range(self._examined, len(thread))}
-        large = {place: (short, parts) for place, (short, parts) in new.items() if parts}
-        with contextlib.suppress(StorageLimit):  # then they stay where they are
-            self.blobs.put(*(part for _, parts in large.values() for part in parts))
-            self._short |= {place: short for place, (short, _) in large.items()}
-        self._examined = len(thread)
-        return [self._short.get(place, message) for place, message in enumerate(thread)] if self._short else thread
+    def for_snapshot(self, thread: Sequence[bytes]) -> SnapshotThread:
+        """What a snapshot of now needs, for `SnapshotThread.write`; `moved` takes over what that did."""
+        return SnapshotThread(self.blobs, list(thread), dict(self._inline), dict(self._short), self._examined)
+
+    def moved(self, written: SnapshotThread) -> None:
+        """The snapshot that was made with `written` is in place: go on from it."""
+        for name in written.inline:
+            self._inline.pop(name, None)
+            self._to_record.pop(name, None)
+        self._short, self._examined = written.short, len(written.thread)

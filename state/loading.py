@@ -6,15 +6,16 @@ import base64
 import errno
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from state.errors import Damaged, NoSuchSession, Untrusted, WriteFailed, as_write_failure
 from state.journal import JournalContent, Record, parse
 from state.large import restored
+from state.mending import mended
 from state.snapshot import decode_snapshot
-from state.store import BLOBS, ENDED, KIND, MESSAGE, SNAPSHOT
+from state.store import BLOBS, DURABLE, ENDED, KIND, MESSAGE, OPENED, SNAPSHOT
 
 if TYPE_CHECKING:
     from state.blobs import BlobFolder
@@ -30,7 +31,8 @@ class Found:
     """What lies on disk. `damage` says what is wrong where no crash can have done it; `state` is then what was whole
     before that, None when nothing was. `inline` are blobs that stand in the journal alone, `short` the messages of the
     snapshot that name blobs, by their place in the thread, and `in_snapshot` how many messages it has; `lost` are the
-    blobs that are damaged. `suspect`: what was dropped from the journal's end had been whole once."""
+    blobs that are damaged. `suspect`: what was dropped from the journal's end had been whole once. `restored`: the
+    snapshot or what the journal began with is damaged, and `state` is the same without it."""
 
     state: Checkpoint | None
     damage: str | None = None
@@ -41,6 +43,7 @@ class Found:
     lost: list[str] = field(default_factory=list)
     suspect: bool = False
     readable: bool = False
+    restored: bool = False
 
 
 def find(disk: Disk, paths: SessionPaths, blobs: BlobFolder) -> Found:
@@ -57,14 +60,20 @@ def _find(disk: Disk, paths: SessionPaths, blobs: BlobFolder) -> Found:
     content = parse(journal_data or b"")
     if data is None and problem is None and (journal_data is None or _never_begun(content) or _says_ended(content)):
         raise no_such(disk, paths)
-    found = _folded(data, content.records, paths.session_id, blobs)
+    beside = _Beside(disk, paths, blobs)
+    whole = mended(content, beside.older(), paths.session_id) if content.torn_bytes else None
+    if whole is not None:
+        content = whole
+    found = _folded(data, content.records, beside)
     found.journal, found.readable = content, readable
+    found.restored = found.restored or whole is not None
     found.damage = problem or found.damage
     if found.state is None:
         return found
     if found.damage is None:
         _judge_end(disk, found)
     if found.damage is not None:
+        found.restored = False
         found.state.salvaged = found.damage
         found.suspect = True
         if found.state.task is None:  # nothing that could be gone on with
@@ -81,20 +90,54 @@ def no_such(disk: Disk, paths: SessionPaths) -> NoSuchSession:
     return NoSuchSession(f"there is no session {paths.session_id} to resume under {paths.state_dir}")
 
 
-def _folded(data: bytes | None, records: list[Record], session_id: str, blobs: BlobFolder) -> Found:
-    """The snapshot's state with the records over it, as far as they fit. A journal that began with a small snapshot
-    holds it too."""
+class _Beside(NamedTuple):
+    """What stands beside the newest pair of files, and is read only where that is damaged."""
+
+    disk: Disk
+    paths: SessionPaths
+    blobs: BlobFolder
+
+    def older(self) -> list[Record]:
+        """The whole records of the journal before."""
+        return parse(_read(self.disk, self.paths.previous_journal)[0] or b"").records
+
+    def folded(self, found: Found, records: list[Record]) -> Checkpoint | None:
+        """The state that the journal with `records` goes on from, from the snapshot before the newest; None where that
+        pair is damaged as well, or ends before the journal begins."""
+        data, _ = _read(self.disk, self.paths.previous_snapshot)
+        if data is None or not records:
+            return None
+        older = self.older()
+        try:
+            state = _decoded(data, found, self.blobs)
+            if older and orjson.loads(older[0].fields).get("sessionId") == self.paths.session_id:
+                for record in older:
+                    if record.seq < records[0].seq:  # what is behind it there was dropped, or stands here too
+                        _fold(state, record, found.inline)
+        except Damaged:
+            return None
+        return state if state.seq + 1 >= records[0].seq else None
+
+
+def _folded(data: bytes | None, records: list[Record], beside: _Beside) -> Found:
+    """The snapshot's state with the records over it, as far as they fit. Where the snapshot is damaged, what the
+    journal began with takes its place: a small one stands there too, and a large one can be folded anew."""
     found = Found(None)
     opening = orjson.loads(records[0].fields) if records else {}
+    session_id = beside.paths.session_id
     try:
         if data is None:
             raise Damaged("the journal is there and its checkpoint is missing")
-        state = _decoded(data, found, blobs)
+        state = _decoded(data, found, beside.blobs)
     except Damaged as error:
-        found.damage = str(error)
-        if SNAPSHOT not in opening:
+        # No flipped bit takes a file away. Who did may have meant it, so that is damage and told before it is gone on.
+        found.restored = data is not None
+        instead = _instead(found, opening, records, beside)
+        if instead is None or not found.restored:
+            found.damage = str(error)
+        if instead is None:
             return found
-        state = _decoded(opening[SNAPSHOT].encode(), found, blobs)
+        state = instead
     if state.identity.session_id != session_id:
         return Found(None, f"the checkpoint belongs to session {state.identity.session_id!r}")
     found.state = state
@@ -107,10 +150,16 @@ def _folded(data: bytes | None, records: list[Record], session_id: str, blobs: B
             try:
                 _fold(state, record, found.inline)
             except Damaged as error:  # what does not fit may have changed a part of the state already
-                found = _folded(data, records[:fitting], session_id, blobs)
+                found = _folded(data, records[:fitting], beside)
                 found.damage = str(error)
                 break
     return found
+
+
+def _instead(found: Found, opening: dict[str, Any], records: list[Record], beside: _Beside) -> Checkpoint | None:
+    if SNAPSHOT in opening:
+        return _decoded(opening[SNAPSHOT].encode(), found, beside.blobs)
+    return beside.folded(found, records)
 
 
 def _decoded(data: bytes, found: Found, blobs: BlobFolder) -> Checkpoint:
@@ -136,7 +185,7 @@ def _fold(state: Checkpoint, record: Record, inline: dict[str, bytes]) -> None:
         raise Damaged(f"records {state.seq + 1} to {record.seq - 1} are missing between checkpoint and journal")
     fields = orjson.loads(record.fields)
     kind = fields.pop(KIND)
-    if kind != "opened":
+    if kind != OPENED:
         for name, encoded in fields.pop(BLOBS, {}).items():
             inline[name] = base64.b64decode(encoded)
         message = record.message
@@ -149,7 +198,11 @@ def _fold(state: Checkpoint, record: Record, inline: dict[str, bytes]) -> None:
 def _judge_end(disk: Disk, found: Found) -> None:
     """What is behind the journal's whole records: nothing, what a crash can have left, or damage."""
     content, state = found.journal, found.state
-    if state is not None and content.damaged and not _lost_with_power(disk, state, content):
+    if state is None:
+        return
+    # What a journal took along from the one before was durable when it began, whatever is behind the break.
+    lost = state.seq < orjson.loads(content.records[0].fields).get(DURABLE, 0)
+    if lost or (content.damaged and not _lost_with_power(disk, state, content)):
         found.damage = f"the journal is damaged {content.valid_bytes} bytes in, before its end"
     # A dying process leaves the beginning of a record. What was whole once may have said that a call of the open step
     # started.
@@ -175,13 +228,13 @@ def _never_begun(content: JournalContent) -> bool:
 
 def _says_ended(content: JournalContent) -> bool:
     last = orjson.loads(content.records[-1].fields) if content.records else {}
-    return last.get(KIND) in ("session_status", "opened") and last.get("status") == ENDED
+    return last.get(KIND) in ("session_status", OPENED) and last.get("status") == ENDED
 
 
 def _check_owner(disk: Disk, paths: SessionPaths) -> bool:
     """Refuse what others can have written; True when others can read it."""
     readable = False
-    for path in (paths.snapshot, paths.journal):
+    for path in paths.checkpoint_files:
         status = disk.status(path)
         if status is None or status.kind != "file":
             continue

@@ -16,6 +16,7 @@ APP_NAME = "agent-host"
 STATE_DIR_VARIABLE = "AGENT_HOST_STATE_DIR"
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
+PREVIOUS = ".previous"
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
@@ -95,6 +96,21 @@ class SessionPaths:
     def journal(self) -> str:
         """Records since the snapshot."""
         return os.path.join(self.checkpoints, f"{self.session_id}.journal")
+
+    @property
+    def previous_snapshot(self) -> str:
+        """The snapshot before the last one; with `previous_journal` it stands in where the last one is damaged."""
+        return f"{self.snapshot}{PREVIOUS}"
+
+    @property
+    def previous_journal(self) -> str:
+        """Records from the snapshot before the last one to where `journal` begins."""
+        return f"{self.journal}{PREVIOUS}"
+
+    @property
+    def checkpoint_files(self) -> tuple[str, str, str, str]:
+        """Every file that a session may be read from, the newest pair first."""
+        return self.snapshot, self.journal, self.previous_snapshot, self.previous_journal
 
     @property
     def lock(self) -> str:

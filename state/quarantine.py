@@ -16,9 +16,10 @@ _MARK = ".corrupt-"
 
 
 def move_aside(disk: Disk, paths: SessionPaths) -> str:
-    """Move snapshot and journal aside, whatever lies in their places, and return the first one's new path."""
+    """Move snapshot and journal aside, and the pair before them, whatever lies in their places, and return the first
+    one's new path."""
     suffix = _free_suffix(disk, paths)
-    there = [path for path in (paths.snapshot, paths.journal) if disk.status(path) is not None]
+    there = [path for path in paths.checkpoint_files if disk.status(path) is not None]
     for path in there:
         disk.replace(path, path + suffix)
     disk.sync_directory(paths.checkpoints)
@@ -52,12 +53,12 @@ def copy_aside(disk: Disk, paths: SessionPaths) -> str:
 
 def is_quarantined(disk: Disk, paths: SessionPaths) -> bool:
     """True when something of this session was put aside."""
-    starts = tuple(os.path.basename(path) + _MARK for path in (paths.snapshot, paths.journal))
+    starts = tuple(os.path.basename(path) + _MARK for path in paths.checkpoint_files)
     return any(name.startswith(starts) for name in disk.names(paths.checkpoints))
 
 
 def _free_suffix(disk: Disk, paths: SessionPaths) -> str:
     number = 1
-    while any(disk.status(f"{path}{_MARK}{number}") is not None for path in (paths.snapshot, paths.journal)):
+    while any(disk.status(f"{path}{_MARK}{number}") is not None for path in paths.checkpoint_files):
         number += 1
     return f"{_MARK}{number}"

@@ -4,7 +4,7 @@ A session goes in this order, each step under the session's lock, so that a proc
 session that is whole, one that has ended, or remains that the next run of `Shelf.clear` takes away whatever the limits
 are:
 
-    0. a stub of its result, where its id was chosen (`state.launch_keys`)
+    0. a stub of its result, where its id was chosen (`state.launch_keys`); the pair of files before the newest
     1. snapshot   renamed to `{id}.json.being-pruned`: its journal alone is condemned from here on
     2. journal, then the renamed snapshot: the session has ended from here on
     3. quarantined and temporary files
@@ -33,7 +33,7 @@ from state.errors import Damaged, InvalidSessionId, NoSuchSession, SessionLocked
 from state.file_store import FileCheckpointStore
 from state.folder import BY_DESCRIPTOR, Folder, is_directory, is_link
 from state.launch_keys import leave_stub
-from state.locations import SessionPaths, checked_session_id
+from state.locations import PREVIOUS, SessionPaths, checked_session_id
 from state.lock import SessionLock, holder
 from state.retention import Standing, Stored
 
@@ -46,8 +46,11 @@ _SNAPSHOT, _JOURNAL, _BLOBS, _LOCK = "json", "journal", "blobs", "lock"
 _MARKER = _SNAPSHOT + _SUFFIX
 _CHECKPOINT = frozenset({_SNAPSHOT, _JOURNAL, _BLOBS})
 _NOTHING: frozenset[str] = frozenset()
-_QUARANTINED = re.compile(r"(?:json|journal|blobs)\.corrupt-[0-9]+")
-_PASSING = re.compile(r"(?:json|journal|blobs)\.tmp|lock|" + re.escape(_MARKER))
+_BEFORE = frozenset({_SNAPSHOT + PREVIOUS, _JOURNAL + PREVIOUS})  # of use beside the newest pair only
+_QUARANTINED = re.compile(r"(?:json|journal|blobs)(?:\.previous)?\.corrupt-[0-9]+")
+_PASSING = re.compile(
+    r"(?:json|journal|blobs)(?:\.previous)?\.tmp|(?:json|journal)\.previous|lock|" + re.escape(_MARKER)
+)
 
 # A session makes its folder before it takes its lock. What is younger and holds no result may be one that starts.
 _STARTING_S = 60.0
@@ -139,10 +142,12 @@ class Shelf:
 
     def _remove_checkpoint(self, session_id: str) -> None:
         parts = self._parts(session_id)
+        for part in sorted(_BEFORE & parts):
+            self._checkpoints.remove(f"{session_id}.{part}")
         if _SNAPSHOT in parts:
             self._checkpoints.remove(f"{session_id}.{_MARKER}")
             self._checkpoints.rename(f"{session_id}.{_SNAPSHOT}", f"{session_id}.{_MARKER}")
-        for part in (_JOURNAL, _BLOBS, _MARKER, *sorted(parts - _CHECKPOINT - {_MARKER, _LOCK})):
+        for part in (_JOURNAL, _BLOBS, _MARKER, *sorted(parts - _CHECKPOINT - _BEFORE - {_MARKER, _LOCK})):
             self._checkpoints.remove(f"{session_id}.{part}")
 
     def _going(self, session_id: str, parts: AbstractSet[str], *, held: bool = False) -> AbstractSet[str]:

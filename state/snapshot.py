@@ -16,7 +16,7 @@ from state.errors import Damaged, UnknownVersion
 from state.open_step import OpenStep, call_to_json, open_step_from
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 CHECKPOINT_VERSION = "1.0"
 # Version 1, which had no number, held the whole file on one line and every message in full; version 2 had one task a
@@ -25,22 +25,52 @@ RESUME_VERSION = 3
 _READABLE_VERSIONS = (1, 2, RESUME_VERSION)
 
 _THREAD_KEY = b',"thread":['
+_THREAD_END = b"\n]"
 _CHECKSUM_KEY = b',"checksum":"crc32:'
+# So many that checksum and write of a chunk let other threads run, and so few that joining it does not hold them up.
+_MESSAGES_A_CHUNK = 64
 _TRAILER_BYTES = len(_CHECKSUM_KEY) + 8 + len(b'"}\n')
 
 
 def encode_snapshot(state: Checkpoint, thread: Iterable[bytes], checkpointed_at: str) -> list[bytes]:
     """The snapshot file in chunks. `thread` holds the messages as they are to stand in it."""
-    body = [orjson.dumps(_head(state, checkpointed_at))[:-1] + _THREAD_KEY]
-    separator = b"\n"
-    for message in thread:
-        body += (separator, message)
-        separator = b",\n"
-    body.append(b"\n]")
-    checksum = 0
-    for chunk in body:
-        checksum = zlib.crc32(chunk, checksum)
-    return [*body, _CHECKSUM_KEY + b'%08x"}\n' % checksum]
+    return list(EncodedSnapshot(encode_head(state, checkpointed_at), list(thread)).chunks())
+
+
+def encode_head(state: Checkpoint, checkpointed_at: str) -> bytes:
+    """All of the snapshot but its messages: the part that must be taken while nothing changes."""
+    return orjson.dumps(_head(state, checkpointed_at))
+
+
+class EncodedSnapshot:
+    """A snapshot file that is not put together yet: what `encode_head` gave, and the messages as they are to stand in
+    it. It is never in memory as a whole."""
+
+    def __init__(self, head: bytes, thread: Sequence[bytes]) -> None:
+        self._start = head[:-1] + _THREAD_KEY
+        self._thread = thread
+
+    @property
+    def size(self) -> int:
+        """Of the file, in bytes."""
+        separators = 2 * len(self._thread) - 1 if self._thread else 0
+        return len(self._start) + separators + sum(map(len, self._thread)) + len(_THREAD_END) + _TRAILER_BYTES
+
+    def chunks(self) -> Iterator[bytes]:
+        """The file from its beginning to its end."""
+        checksum = 0
+        for chunk in self._without_checksum():
+            checksum = zlib.crc32(chunk, checksum)
+            yield chunk
+        yield _CHECKSUM_KEY + b'%08x"}\n' % checksum
+
+    def _without_checksum(self) -> Iterator[bytes]:
+        yield self._start
+        separator = b"\n"
+        for start in range(0, len(self._thread), _MESSAGES_A_CHUNK):
+            yield separator + b",\n".join(self._thread[start : start + _MESSAGES_A_CHUNK])
+            separator = b",\n"
+        yield _THREAD_END
 
 
 def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkpoint:

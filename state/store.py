@@ -21,18 +21,22 @@ if TYPE_CHECKING:
 
 ENDED = "SESSION_COMPLETED"
 # Fields of a record that are the store's own.
-KIND, MESSAGE, BLOBS, SNAPSHOT = "kind", "message", "blobs", "snapshot"
+KIND, MESSAGE, BLOBS, SNAPSHOT, DURABLE = "kind", "message", "blobs", "snapshot", "durable"
+# The kind of a journal's first record, which changes nothing.
+OPENED = "opened"
 
 
 class LoadReport(NamedTuple):
     """What was found besides the state itself. `torn_bytes` of an unfinished last record were dropped; `lost_blobs` are
     the names of large texts that are damaged; `made_private`: others could read the files, and no longer can;
-    `kept_aside` is where the files were copied to before something was dropped that had been whole once."""
+    `kept_aside` is where the files were copied to before something was dropped that had been whole once; `restored`:
+    the newest checkpoint was damaged, and what stands beside it gave the same state."""
 
     torn_bytes: int = 0
     lost_blobs: tuple[str, ...] = ()
     made_private: bool = False
     kept_aside: str | None = None
+    restored: bool = False
 
 
 class Summary(NamedTuple):
@@ -67,7 +71,7 @@ class OpenSession(Protocol):
         ...
 
     def sync(self) -> None:
-        """Make everything appended so far durable: one sync, unless it is time to compact. Raises WriteFailed."""
+        """Make everything appended so far durable: one sync, but for what a compaction adds. Raises WriteFailed."""
         ...
 
     def commit(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:

@@ -237,6 +237,9 @@ def _found_on_disk(report: LoadReport) -> Iterator[str]:
     if report.torn_bytes:
         kept = f"; the files are kept as {report.kept_aside}" if report.kept_aside else ""
         yield f"{report.torn_bytes} bytes of a record that was not whole were dropped{kept}"
+    if report.restored:
+        kept = f"; it is kept as {report.kept_aside}" if report.kept_aside else ""
+        yield f"the newest checkpoint was damaged on disk, and what stands beside it has replaced it{kept}"
     if report.lost_blobs:
         yield f"{len(report.lost_blobs)} large texts of this session are damaged on disk; the model is told where"
     if report.made_private:

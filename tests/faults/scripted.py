@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from state.checkpoint import Checkpoint, SessionIdentity
 from state.errors import NoSuchSession, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.recovery import Verdict, judge
+from tests.support.beside import Later
 
 if TYPE_CHECKING:
     from agent_host.testing.disk import SimulatedDisk
@@ -80,6 +82,9 @@ class World:
     started: dict[str, int] = field(default_factory=dict)  # by call: the state behind its start record
     rebooted: bool = False
     power_lost: bool = False
+    compaction_lasts: int = (
+        0  # how often a compaction is asked for before it is done; 0: the sync that begins it ends it
+    )
     ending: bool = False
     done: bool = False
     effects: collections.Counter[str] = field(default_factory=collections.Counter)
@@ -148,7 +153,12 @@ class Host:
     def __init__(self, disk: SimulatedDisk, world: World) -> None:
         self.disk = disk
         self.world = world
-        self.store = FileCheckpointStore(STATE_DIR, disk=disk, min_compact_bytes=MIN_COMPACT_BYTES)
+        self.store = FileCheckpointStore(
+            STATE_DIR,
+            disk=disk,
+            min_compact_bytes=MIN_COMPACT_BYTES,
+            beside=functools.partial(Later, times=world.compaction_lasts),
+        )
 
     def run(self) -> None:
         """Begin or resume, and go on to the end, or until the disk or the machine gives way."""
@@ -341,7 +351,7 @@ class Host:
             return
         self.world.done = True
         # A lock's file that could not be taken away stays and holds nobody up; what was put aside stays anyway.
-        left = [path for path in self.disk.contents() if path.endswith((".json", ".journal", ".tmp"))]
+        left = [path for path in self.disk.contents() if path.endswith((".json", ".journal", ".tmp", ".previous"))]
         assert left == [], "something is left"
 
     def _accounted(self, call: Planned) -> bool:

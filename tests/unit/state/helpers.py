@@ -14,6 +14,7 @@ from state.disk import LOCAL_DISK
 from state.file_store import FileCheckpointStore
 from state.loading import Found, find
 from state.locations import SessionPaths
+from tests.support.beside import Later
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,11 +41,15 @@ def paths_in(directory: Path | str, session_id: str = SESSION) -> SessionPaths:
 
 
 def create(directory: Path | str, session_id: str = SESSION, **options: Any) -> FileSession:
-    return FileCheckpointStore(str(directory), **options).create(session_id, fresh_state(session_id))
+    return _store(directory, options).create(session_id, fresh_state(session_id))
 
 
 def reopen(directory: Path | str, session_id: str = SESSION, **options: Any) -> FileSession:
-    return FileCheckpointStore(str(directory), **options).open(session_id)
+    return _store(directory, options).open(session_id)
+
+
+def _store(directory: Path | str, options: dict[str, Any]) -> FileCheckpointStore:
+    return FileCheckpointStore(str(directory), **{"beside": Later, **options})
 
 
 def load(directory: Path | str, session_id: str = SESSION) -> Checkpoint:

@@ -303,7 +303,7 @@ def test_all_folders_up_to_the_root_may_be_new() -> None:
     assert called(disk)[2:] == ["make_private_dir(/a)"]
 
 
-MIB = 1024 * 1024
+PIECE = 256 * 1024
 
 
 @pytest.mark.parametrize(
@@ -312,11 +312,11 @@ MIB = 1024 * 1024
         ([], []),
         ([5], [5]),
         ([1, 2, 3], [6]),
-        ([MIB - 1, 1, 1], [MIB, 1]),
-        ([MIB - 1, 2, 1], [MIB + 1, 1]),
-        ([MIB, 4], [MIB, 4]),
-        ([MIB, MIB - 1, 1], [MIB, MIB]),
-        ([3, 3 * MIB, 2 * MIB, 7], [3 * MIB + 3, 2 * MIB, 7]),
+        ([PIECE - 1, 1, 1], [PIECE, 1]),
+        ([PIECE - 1, 2, 1], [PIECE + 1, 1]),
+        ([PIECE, 4], [PIECE, 4]),
+        ([PIECE, PIECE - 1, 1], [PIECE, PIECE]),
+        ([3, 3 * PIECE, 2 * PIECE, 7], [3 * PIECE + 3, 2 * PIECE, 7]),
     ],
 )
 def test_small_pieces_are_gathered(sizes: list[int], written: list[int]) -> None:

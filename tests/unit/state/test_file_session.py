@@ -17,6 +17,7 @@ from state.disk import LOCAL_DISK, FileStatus, LocalDisk
 from state.errors import Damaged, NoSuchSession, SessionExists, UnknownVersion, Untrusted, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.journal import frame
+from tests.support.beside import Later
 from tests.unit.state.helpers import (
     SESSION,
     commit,
@@ -41,11 +42,13 @@ if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
     from state.file_session import FileSession
 
+SNAPSHOT, JOURNAL = f"/home/state/checkpoints/{SESSION}.json", f"/home/state/checkpoints/{SESSION}.journal"
 each_outcome = pytest.mark.parametrize("outcome", EXTREMES.values(), ids=EXTREMES)
 
 
-def begun(disk: SimulatedDisk, **options: int) -> FileSession:
-    return FileCheckpointStore("/home/state", disk, **options).create(SESSION, fresh_state())
+def begun(disk: SimulatedDisk, *, min_compact_bytes: int = 1 << 20) -> FileSession:
+    store = FileCheckpointStore("/home/state", disk, min_compact_bytes=min_compact_bytes, beside=Later)
+    return store.create(SESSION, fresh_state())
 
 
 def after(disk: SimulatedDisk, outcome: Outcome) -> Checkpoint:
@@ -315,20 +318,48 @@ def test_both_problems_and_the_first_of_them_is_told(tmp_path: Path) -> None:
     assert caught.value.quarantined == f"{paths_in(tmp_path).journal}.corrupt-1"
 
 
-def test_a_compaction_that_cannot_be_is_a_sync_all_the_same() -> None:
-    """A disk too full for a new snapshot: the journal goes on."""
+def compaction_calls() -> tuple[int, int, int]:
+    """The numbers of a compaction's first call, of that which puts the new journal in its place, and of its last."""
     whole = SimulatedDisk()
-    start_task(begun(whole, min_compact_bytes=0), "p" * 5000)
-    disk = SimulatedDisk(Faults(fail_call=whole.calls.count + 1))
+    start_task(session := begun(whole, min_compact_bytes=0), "p" * 5000)
+    before = whole.calls.count
+    session.sync()
+    named = [number for number, line in enumerate(whole.calls.log, 1) if f"journal.tmp, {JOURNAL})" in line]
+    first = next(n for n, line in enumerate(whole.calls.log, 1) if n > before and f"open_new({SNAPSHOT}.tmp)" in line)
+    return first, named[-1], whole.calls.count
+
+
+FIRST, NAMED, LAST = compaction_calls()
+
+
+@pytest.mark.parametrize("call", range(FIRST, NAMED - 1))  # the last of them closes a file, which cannot fail
+def test_a_compaction_that_cannot_be_is_a_sync_all_the_same(call: int) -> None:
+    """A disk too full for a new snapshot: the journal goes on."""
+    disk = SimulatedDisk(Faults(fail_call=call))
     session = begun(disk, min_compact_bytes=0)
     start_task(session, "p" * 5000)
     session.sync()
-    assert f"sync(/home/state/checkpoints/{SESSION}.journal)" in disk.calls.log[-1]
     for outcome in EXTREMES.values():
         assert after(disk, outcome) == unnumbered(session.state)
-    session.append("note", {}, message("system", "n"))
+    for _ in range(3):
+        session.commit("note", {}, message("system", "n" * 5000))
+        for outcome in EXTREMES.values():
+            assert after(disk, outcome) == unnumbered(session.state)
+    assert disk.misuses == []
+    assert [path for path in disk.contents() if path.endswith(".tmp")] == []
+
+
+@pytest.mark.parametrize("call", range(NAMED, LAST + 1))
+def test_a_journal_that_could_not_take_its_place_is_told(call: int) -> None:
+    disk = SimulatedDisk(Faults(fail_call=call))
+    session = begun(disk, min_compact_bytes=0)
+    start_task(session, "p" * 5000)
+    with pytest.raises(WriteFailed, match="putting the new journal in place"):
+        session.sync()
     session.sync()
-    assert session.state.seq == FileCheckpointStore("/home/state", disk.kill()).load(SESSION).seq
+    assert FileCheckpointStore("/home/state", disk.kill()).load(SESSION) == session.state
+    for outcome in EXTREMES.values():
+        assert after(disk, outcome) == unnumbered(session.state)
 
 
 def test_a_new_journal_that_cannot_be_made_is_made_by_the_next_write() -> None:
@@ -352,24 +383,6 @@ def test_a_new_journal_that_cannot_be_made_is_made_by_the_next_write() -> None:
         found = FileCheckpointStore("/home/state", disk.kill()).load(SESSION)
         assert found == session.state
         assert disk.misuses == []
-
-
-def test_a_compaction_that_broke_off_between_its_two_files_is_told() -> None:
-    whole = SimulatedDisk()
-    session = begun(whole, min_compact_bytes=0)
-    start_task(session, "p" * 5000)
-    session.sync()
-    renamed = [
-        number for number, line in enumerate(whole.calls.log, 1) if "replace(" in line and f"{SESSION}.journal)" in line
-    ]
-    assert len(renamed) == 2
-    disk = SimulatedDisk(Faults(fail_call=renamed[-1]))
-    session = begun(disk, min_compact_bytes=0)
-    start_task(session, "p" * 5000)
-    with pytest.raises(WriteFailed, match="writing the checkpoint"):
-        session.sync()
-    session.sync()
-    assert FileCheckpointStore("/home/state", disk.kill()).load(SESSION) == session.state
 
 
 def test_a_session_that_was_let_go_takes_no_records(tmp_path: Path) -> None:

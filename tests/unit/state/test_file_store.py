@@ -15,6 +15,7 @@ from agent_host.testing.disk_faults import FailingDisk, Faults
 from state.disk import FileStatus, LocalDisk
 from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed
 from state.file_store import FileCheckpointStore
+from state.journal import frame
 from state.store import LoadReport
 from tests.unit.state.helpers import (
     SESSION,
@@ -35,17 +36,17 @@ if TYPE_CHECKING:
 
 
 class FlakyDisk(LocalDisk):
-    """A disk on which the first `bad` reads of a snapshot find another file in its place."""
+    """A disk on which the first `bad` reads of a journal find one that is new since the snapshot was read."""
 
     def __init__(self, bad: int) -> None:
         self.bad = bad
         self.tried = 0
 
     def read(self, path: str) -> bytes:
-        if path.endswith(".json"):
+        if path.endswith(".journal"):
             self.tried += 1
             if self.tried <= self.bad:
-                return b"{}"
+                return frame(90, 89, b'{"kind":"opened","sessionId":"%s"}' % SESSION.encode())
         return super().read(path)
 
 

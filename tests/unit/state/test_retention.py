@@ -266,8 +266,9 @@ def test_quarantined_files_belong_to_their_session(tmp_path: Path, with_folder: 
 
 def test_a_damaged_checkpoint(tmp_path: Path) -> None:
     resumable(tmp_path)
-    snapshot = tmp_path / "checkpoints" / f"{SESSION}.json"
-    snapshot.write_bytes(b"x" + snapshot.read_bytes())
+    for name in (f"{SESSION}.json", f"{SESSION}.journal"):
+        path = tmp_path / "checkpoints" / name
+        path.write_bytes(b"x" + path.read_bytes())
     aged(tmp_path)
     assert standing_of(tmp_path) is Standing.DAMAGED
     assert prune(tmp_path) == []

@@ -87,11 +87,14 @@ def resumable(directory: Path, name: str = "s", *, over: bool = False) -> None:
         ("json.tmp", "ended", None),
         ("journal.tmp lock", "ended", None),
         ("blobs.tmp", "ended", None),
+        ("json.previous journal.previous", "ended", None),
+        ("json.previous.tmp journal.previous.tmp lock", "ended", None),
         ("blobs", "ended", None),
         ("json.being-pruned", "ended", None),
         ("json.being-pruned journal blobs", "ended", None),
         ("json.corrupt-1", "damaged", "damaged"),
         ("journal.corrupt-12", "damaged", "damaged"),
+        ("json.previous.corrupt-1", "damaged", "damaged"),
         ("blobs.corrupt-3 lock", "damaged", "damaged"),
         ("json", "damaged", "damaged"),
         ("journal", "damaged", "damaged"),
@@ -107,6 +110,8 @@ def resumable(directory: Path, name: str = "s", *, over: bool = False) -> None:
         ("json.tmpx", "foreign", "foreign"),
         ("xjournal.tmp", "foreign", "foreign"),
         ("lock.tmp", "foreign", "foreign"),
+        ("blobs.previous", "foreign", "foreign"),
+        ("json.previousx", "foreign", "foreign"),
         ("xlock", "foreign", "foreign"),
         ("journal.being-pruned", "foreign", "foreign"),
     ],
@@ -192,7 +197,7 @@ def age(directory: Path, name: str, when: float) -> None:
 
 
 def test_the_newest_file_that_counts_tells_the_age(tmp_path: Path) -> None:
-    names = ("json.corrupt-1", "journal.corrupt-1", "lock", "json.tmp", "json.being-pruned")
+    names = ("json.corrupt-1", "journal.corrupt-1", "lock", "json.tmp", "json.being-pruned", "json.previous")
     put(tmp_path, {f"checkpoints/s.{name}": 1 for name in names} | {"sessions/s/events.jsonl": 1})
     for later, name in enumerate(names[2:], 20):
         age(tmp_path, f"checkpoints/s.{name}", OLD + later)

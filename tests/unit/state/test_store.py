@@ -15,7 +15,7 @@ from state.errors import Damaged, NoSuchSession, SessionExists, SessionLocked, S
 from state.journal import frame, parse
 from state.lock import holder
 from state.snapshot import encode_snapshot
-from state.store import ENDED
+from state.store import ENDED, LoadReport
 from tests.unit.state.helpers import (
     SESSION,
     USAGE,
@@ -416,7 +416,8 @@ def test_no_changed_byte_of_either_file_gives_another_state(tmp_path: Path) -> N
     live = worked(tmp_path)
     live.close()
     paths = paths_in(tmp_path)
-    dropped_tail = 0
+    dropped_tail = restored = 0
+    opening_bytes = LOCAL_DISK.read(paths.journal).index(b"\n") + 1
     for path in (paths.snapshot, paths.journal):
         data = LOCAL_DISK.read(path)
         for at in range(len(data)):
@@ -429,6 +430,11 @@ def test_no_changed_byte_of_either_file_gives_another_state(tmp_path: Path) -> N
                     continue
                 if found.damage is not None:
                     continue
+                if found.restored:
+                    assert path == paths.snapshot or at < opening_bytes, f"journal byte {at}"
+                    assert found.state == live.state
+                    restored += 1
+                    continue
                 assert path == paths.journal, f"snapshot byte {at}"
                 assert found.journal.torn_bytes, f"journal byte {at}"
                 dropped_tail += 1
@@ -436,6 +442,9 @@ def test_no_changed_byte_of_either_file_gives_another_state(tmp_path: Path) -> N
             handle.write(data)
     assert load(tmp_path) == live.state
     assert dropped_tail
+    assert restored >= 2 * (
+        os.path.getsize(paths.snapshot) + opening_bytes - 2
+    )  # another first digit is another format
 
 
 def test_a_damaged_last_record_does_not_make_a_started_call_unstarted(tmp_path: Path) -> None:
@@ -464,30 +473,28 @@ def test_damage_is_moved_aside_and_never_deleted(tmp_path: Path) -> None:
     large(tmp_path).close()
     whole = snapshot.read_bytes(), journal.read_bytes()
     damaged = whole[0].replace(b"be careful", b"be careless"[:10])
+    before = checkpoints / f"{SESSION}.json.previous"
     for number in (1, 2):
         snapshot.write_bytes(damaged)
         journal.write_bytes(whole[1])
-        for path in (snapshot, journal):
+        before.write_bytes(damaged)
+        for path in (snapshot, journal, before):
             path.chmod(0o600)
         with pytest.raises(Damaged, match="checksum") as caught:
             reopen(tmp_path)
         assert (caught.value.quarantined, caught.value.salvaged) == (f"{snapshot}.corrupt-{number}", False)
         assert (checkpoints / f"{SESSION}.json.corrupt-{number}").read_bytes() == damaged
         assert (checkpoints / f"{SESSION}.journal.corrupt-{number}").read_bytes() == whole[1]
-    assert len(list(checkpoints.iterdir())) == 4
+        assert (checkpoints / f"{SESSION}.json.previous.corrupt-{number}").read_bytes() == damaged
+    assert len(list(checkpoints.iterdir())) == 6
     with pytest.raises(SessionExists, match="damaged files of an earlier session"):
         create(tmp_path)
 
 
-@pytest.mark.parametrize("damaged", [None, b"", b'{"checkpointVersion":"1.0"'])
-def test_a_small_snapshot_stands_in_the_journal_too(tmp_path: Path, damaged: bytes | None) -> None:
+def test_a_small_snapshot_that_is_missing_stands_in_the_journal_too(tmp_path: Path) -> None:
     live = worked(tmp_path)
     live.close()
-    snapshot = tmp_path / "checkpoints" / f"{SESSION}.json"
-    if damaged is None:
-        snapshot.unlink()
-    else:
-        snapshot.write_bytes(damaged)
+    (tmp_path / "checkpoints" / f"{SESSION}.json").unlink()
     with pytest.raises(Damaged) as caught:
         reopen(tmp_path)
     assert caught.value.salvaged
@@ -601,11 +608,16 @@ def test_a_newer_journal_is_left_untouched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'"text"', b'{"a":1}', b"\xff\xfe", b"[" * 5000])
-def test_what_is_no_checkpoint_is_damage(tmp_path: Path, data: bytes) -> None:
-    worked(tmp_path).close()
+@pytest.mark.parametrize("small", [True, False])
+def test_what_is_no_checkpoint_is_kept_and_costs_nothing(tmp_path: Path, data: bytes, *, small: bool) -> None:
+    live = worked(tmp_path) if small else large(tmp_path)
+    live.close()
     (tmp_path / "checkpoints" / f"{SESSION}.json").write_bytes(data)
-    with pytest.raises(Damaged):
-        reopen(tmp_path)
+    again = reopen(tmp_path)
+    assert again.report == LoadReport(kept_aside=f"{paths_in(tmp_path).snapshot}.corrupt-1", restored=True)
+    assert unnumbered(again.state) == unnumbered(live.state)
+    again.close()
+    assert reopen(tmp_path).report == LoadReport()
     assert (tmp_path / "checkpoints" / f"{SESSION}.json.corrupt-1").read_bytes() == data
 
 
@@ -720,7 +732,7 @@ def test_the_snapshot_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(os, "unlink", watch)
     made.delete()
-    assert gone == [f"{SESSION}.json", f"{SESSION}.journal"]
+    assert [gone[0], gone[-1]] == [f"{SESSION}.json", f"{SESSION}.journal"]
 
 
 def test_an_id_whose_clean_end_was_cut_off_can_be_used_again(tmp_path: Path) -> None:
