@@ -20,7 +20,7 @@ from state.kept import Kept
 from state.loading import find
 from state.quarantine import copy_aside, is_quarantined, move_aside
 from state.snapshot import encode_snapshot
-from state.store import ENDED, SNAPSHOT, LoadReport, encoded_fields
+from state.store import ENDED, SNAPSHOT, SNAPSHOT_LIMIT_BYTES, LoadReport, encoded_fields
 
 if TYPE_CHECKING:
     from state.blobs import BlobFolder
@@ -35,12 +35,18 @@ _SMALL_SNAPSHOT_BYTES = 16 * 1024
 
 class Place(NamedTuple):
     """Where a session lies, and its limits. Below `min_compact_bytes` of journal a new snapshot would cost more in
-    syncs than it saves in replay."""
+    syncs than it saves in replay. A snapshot above `snapshot_limit_bytes` is neither written nor read."""
 
     disk: Disk
     paths: SessionPaths
     blobs: BlobFolder
     min_compact_bytes: int
+    snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES
+
+    @property
+    def full_at_bytes(self) -> int:
+        """Where a snapshot is full. The rest is room for the step at work, and for the session to be opened again."""
+        return self.snapshot_limit_bytes - self.snapshot_limit_bytes // 16
 
 
 class FileSession:
@@ -51,6 +57,7 @@ class FileSession:
         self._lock = lock
         self._journal: Journal | None = None
         self._snapshot_bytes = 0
+        self._snapshot_full = False
         self._kept = Kept(place.blobs)
         self.state = state
         self.report = report
@@ -59,6 +66,11 @@ class FileSession:
     def storage_full(self) -> bool:
         """See OpenSession."""
         return self._kept.full
+
+    @property
+    def snapshot_full(self) -> bool:
+        """See OpenSession."""
+        return self._snapshot_full
 
     @property
     def blobs(self) -> BlobFolder:
@@ -79,7 +91,9 @@ class FileSession:
             session = cls(place, lock, state, LoadReport())
             # The journal first: so a checkpoint without one is never the trace of a crash, and always damage.
             with as_write_failure("writing the journal"):
-                session._start_journal(session._encoded())
+                first = session._encoded()
+                session._refuse_large(first)
+                session._start_journal(first)
                 session._replace_snapshot(session._encoded())
         except WriteFailed:
             lock.release(remove=True)
@@ -94,7 +108,7 @@ class FileSession:
         """An existing session. Raises what `CheckpointStore.open` does."""
         lock = place.disk.lock(place.paths.lock, place.paths.session_id)
         try:
-            found = find(place.disk, place.paths, place.blobs)
+            found = find(place.disk, place.paths, place.blobs, place.snapshot_limit_bytes)
             if found.state is None:
                 raise _moved_aside(place, found)
             session = cls(place, lock, found.state, LoadReport())
@@ -129,7 +143,7 @@ class FileSession:
         journal = self._journal
         if journal is None or journal.broken:
             self._write_snapshot()
-        elif journal.grown_bytes > max(self._place.min_compact_bytes, self._snapshot_bytes):
+        elif self._is_due(journal):
             self._compact_or_sync(journal)
         else:
             journal.sync()
@@ -213,6 +227,16 @@ class FileSession:
         if not is_quarantined(disk, paths):
             self._place.blobs.sweep(named)
 
+    def _is_due(self, journal: Journal) -> bool:
+        """Whether a new snapshot is worth its cost, or has to show whether there is room for more. Near the limit that
+        is a snapshot for each sixteenth of it at most, until it is full."""
+        if self._snapshot_full:
+            return False
+        grown = journal.grown_bytes
+        return grown > min(
+            max(self._place.min_compact_bytes, self._snapshot_bytes), self._place.full_at_bytes - self._snapshot_bytes
+        )
+
     def _compact_or_sync(self, journal: Journal) -> None:
         """A new snapshot in place of a sync; on a disk too full for it the journal that is there goes on."""
         try:
@@ -244,8 +268,18 @@ class FileSession:
         """A new snapshot, and behind it a new journal. A crash between the two is harmless: records up to the number
         that the snapshot names are skipped on load."""
         snapshot = self._encoded()
+        self._refuse_large(snapshot)
         self._replace_snapshot(snapshot)
         self._start_journal(snapshot)
+
+    def _refuse_large(self, snapshot: list[bytes]) -> None:
+        """Nobody could open the session again with a snapshot that is not read. Raises WriteFailed.
+
+        Results of an open step stand in it whole, and large ones no longer when the step is over: then it counts."""
+        size, limit = sum(map(len, snapshot)), self._place.snapshot_limit_bytes
+        self._snapshot_full = size > self._place.full_at_bytes and self.state.open_step is None
+        if size > limit:
+            raise WriteFailed(f"the snapshot would have {size} bytes, and host.max_snapshot_bytes is {limit}")
 
     def _encoded(self) -> list[bytes]:
         """The snapshot of the state in chunks, what is large in it put into blobs first."""
@@ -290,7 +324,7 @@ def _refuse_existing(place: Place) -> None:
     taken = SessionExists(f"session {paths.session_id} exists already: resume it, or choose another id")
     if disk.status(paths.snapshot) is not None or disk.status(paths.journal) is not None:
         with contextlib.suppress(NoSuchSession):  # the journal of a cut-off end or start, which a new one replaces
-            find(disk, paths, place.blobs)
+            find(disk, paths, place.blobs, place.snapshot_limit_bytes)
             raise taken
     if is_quarantined(disk, paths):
         raise SessionExists(f"damaged files of an earlier session {paths.session_id} are kept: choose another id")

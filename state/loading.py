@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import errno
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import orjson
-
-from state.errors import Damaged, NoSuchSession, Untrusted, WriteFailed, as_write_failure
+from state.errors import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, as_write_failure
 from state.journal import JournalContent, Record, parse
 from state.large import restored
+from state.records import change_of, fields_of
 from state.snapshot import decode_snapshot
-from state.store import BLOBS, ENDED, KIND, MESSAGE, SNAPSHOT
+from state.store import ENDED, KIND, SNAPSHOT, SNAPSHOT_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from state.blobs import BlobFolder
@@ -43,14 +41,16 @@ class Found:
     readable: bool = False
 
 
-def find(disk: Disk, paths: SessionPaths, blobs: BlobFolder) -> Found:
-    """Read a session without changing anything. Raises NoSuchSession, UnknownVersion, Untrusted, WriteFailed."""
+def find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES) -> Found:
+    """Read a session without changing anything; a snapshot above the limit is not read. Raises NoSuchSession,
+    UnknownVersion, TooLarge, Untrusted, WriteFailed."""
     with as_write_failure("reading the checkpoint"):
-        return _find(disk, paths, blobs)
+        return _find(disk, paths, blobs, snapshot_limit_bytes)
 
 
-def _find(disk: Disk, paths: SessionPaths, blobs: BlobFolder) -> Found:
+def _find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int) -> Found:
     readable = _check_owner(disk, paths)
+    _refuse_large(disk, paths.snapshot, snapshot_limit_bytes)
     data, snapshot_problem = _read(disk, paths.snapshot)
     journal_data, journal_problem = _read(disk, paths.journal)
     problem = snapshot_problem or journal_problem
@@ -85,16 +85,20 @@ def _folded(data: bytes | None, records: list[Record], session_id: str, blobs: B
     """The snapshot's state with the records over it, as far as they fit. A journal that began with a small snapshot
     holds it too."""
     found = Found(None)
-    opening = orjson.loads(records[0].fields) if records else {}
+    opening = fields_of(records[0]) if records else {}
     try:
         if data is None:
             raise Damaged("the journal is there and its checkpoint is missing")
         state = _decoded(data, found, blobs)
     except Damaged as error:
         found.damage = str(error)
-        if SNAPSHOT not in opening:
+        small = opening.get(SNAPSHOT)
+        if not isinstance(small, str):
             return found
-        state = _decoded(opening[SNAPSHOT].encode(), found, blobs)
+        try:
+            state = _decoded(small.encode(), found, blobs)
+        except Damaged:
+            return found
     if state.identity.session_id != session_id:
         return Found(None, f"the checkpoint belongs to session {state.identity.session_id!r}")
     found.state = state
@@ -134,15 +138,10 @@ def _fold(state: Checkpoint, record: Record, inline: dict[str, bytes]) -> None:
         return
     if record.seq != state.seq + 1:
         raise Damaged(f"records {state.seq + 1} to {record.seq - 1} are missing between checkpoint and journal")
-    fields = orjson.loads(record.fields)
-    kind = fields.pop(KIND)
-    if kind != "opened":
-        for name, encoded in fields.pop(BLOBS, {}).items():
-            inline[name] = base64.b64decode(encoded)
-        message = record.message
-        if MESSAGE in fields:  # format J1
-            message = orjson.dumps(fields.pop(MESSAGE))
-        state.apply(kind, fields, message)
+    change = change_of(record)
+    if change.kind != "opened":
+        inline |= change.blobs
+        state.apply(change.kind, change.fields, change.message)
     state.seq = record.seq
 
 
@@ -162,7 +161,7 @@ def _lost_with_power(disk: Disk, state: Checkpoint, content: JournalContent) -> 
     They may reach the disk in any order. It takes another boot than that of the process that began the journal, and no
     record behind the break that was written when what is broken had been synced already.
     """
-    boot = orjson.loads(content.records[0].fields).get("boot")
+    boot = fields_of(content.records[0]).get("boot")
     if boot is not None and boot == disk.boot_id():
         return False
     return bool(content.behind) and all(record.synced <= state.seq for record in content.behind)
@@ -174,7 +173,7 @@ def _never_begun(content: JournalContent) -> bool:
 
 
 def _says_ended(content: JournalContent) -> bool:
-    last = orjson.loads(content.records[-1].fields) if content.records else {}
+    last = fields_of(content.records[-1]) if content.records else {}
     return last.get(KIND) in ("session_status", "opened") and last.get("status") == ENDED
 
 
@@ -191,6 +190,14 @@ def _check_owner(disk: Disk, paths: SessionPaths) -> bool:
             raise Untrusted(f"others can write to {path}: look at what is in it, then close it to them (chmod 600)")
         readable = readable or status.readable
     return readable
+
+
+def _refuse_large(disk: Disk, path: str, limit_bytes: int) -> None:
+    """Raise TooLarge for a file that would fill the memory: whoever wrote it had a higher limit, or was no host."""
+    status = disk.status(path)
+    if status is not None and status.kind == "file" and status.size > limit_bytes:
+        name = os.path.basename(path)
+        raise TooLarge(f"{name} has {status.size} bytes, and host.max_snapshot_bytes is {limit_bytes}")
 
 
 def _read(disk: Disk, path: str) -> tuple[bytes | None, str | None]:
