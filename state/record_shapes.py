@@ -132,12 +132,10 @@ _OF_EVERY_MESSAGE: dict[str, Shape] = {
 }
 _MAY_BE: dict[str, Shape] = {"taskId": TEXT, "stepId": TEXT, "contentBlob": _BLOB}
 _MESSAGES = {
-    "system": Record({"role": one_of("system"), **_OF_EVERY_MESSAGE}, _MAY_BE),
-    "user": Record({"role": one_of("user"), **_OF_EVERY_MESSAGE}, _MAY_BE),
-    "assistant": Record(
-        {"role": one_of("assistant"), **_OF_EVERY_MESSAGE}, {**_MAY_BE, "toolCalls": ListOf(_NAMED_CALL)}
-    ),
-    "tool": Record({"role": one_of("tool"), **_OF_EVERY_MESSAGE, "toolCallId": TEXT}, {**_MAY_BE, "isError": FLAG}),
+    "system": Record(_OF_EVERY_MESSAGE, _MAY_BE),
+    "user": Record(_OF_EVERY_MESSAGE, _MAY_BE),
+    "assistant": Record(_OF_EVERY_MESSAGE, {**_MAY_BE, "toolCalls": ListOf(_NAMED_CALL)}),
+    "tool": Record({**_OF_EVERY_MESSAGE, "toolCallId": TEXT}, {**_MAY_BE, "isError": FLAG}),
 }
 _ANY_ROLE = Record({"role": one_of(*ROLES), **_OF_EVERY_MESSAGE}, _MAY_BE)
 

@@ -143,19 +143,33 @@ class Record:
         self._required = dict(required)
         self._optional = dict(optional or {})
         self._closed = closed
-        self._needed = [(name, shape.fits) for name, shape in self._required.items()]
-        self._known = {name: shape.fits for name, shape in self._optional.items()}
+        # Most fields of most records are strings, and a session may have a hundred thousand of them: no call for these.
+        self._texts = [name for name, shape in self._required.items() if shape is TEXT]
+        self._needed = [(name, shape.fits) for name, shape in self._required.items() if shape is not TEXT]
+        self._may_be_texts = [name for name, shape in self._optional.items() if shape is TEXT]
+        self._known = [(name, shape.fits) for name, shape in self._optional.items() if shape is not TEXT]
 
     def fits(self, value: Any) -> bool:
         """See Shape."""
         if type(value) is not dict:
             return False
+        get = value.get
+        for name in self._texts:
+            if type(get(name)) is not str:
+                return False
         for name, fits in self._needed:
             if name not in value or not fits(value[name]):
                 return False
         if self._closed and not value.keys() <= self._required.keys() | self._optional.keys():
             return False
-        return all(fits(value[name]) for name, fits in self._known.items() if name in value)
+        if len(value) > len(self._required):
+            for name in self._may_be_texts:
+                if type(get(name, "")) is not str:
+                    return False
+            for name, fits in self._known:
+                if name in value and not fits(value[name]):
+                    return False
+        return True
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         """See Shape."""
