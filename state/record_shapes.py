@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from state.shapes import COUNT, FLAG, TEXT, Leaf, ListOf, MapOf, Nullable, Record, Row, one_of
+from state.shapes import COUNT, FLAG, OBJECT, TEXT, Leaf, ListOf, MapOf, Nullable, Record, Row, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,12 +35,8 @@ APPROVAL_MODES = ("always", "on_risky_actions", "never")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def _writable(value: Any, depth: int) -> bool:
-    """Whether `value` is an object that can be written again where it stands so deep: it nests 254 deep at most."""
-    if type(value) is not dict:
-        return False
-    for _ in range(depth):
-        value = [value]
+def _writable(value: Any) -> bool:
+    """Whether `value` does not nest too deep to be written again: orjson reads deeper than it writes."""
     try:
         orjson.dumps(value)
     except orjson.JSONEncodeError:
@@ -48,10 +44,10 @@ def _writable(value: Any, depth: int) -> bool:
     return True
 
 
-_NESTING = "an object that does not nest too deep"
-# In messages, and elsewhere at most (`resume.openStep.calls[0].editedArguments`).
-_ARGUMENTS = Leaf(_NESTING, lambda value: _writable(value, 3))
-_OBJECT = Leaf(_NESTING, lambda value: _writable(value, 5))
+# In a record; in a snapshot it stands deeper (`resume.openStep.calls[0].editedArguments`).
+_OBJECT = Leaf(
+    "an object that does not nest too deep", lambda value: type(value) is dict and _writable([[[[[value]]]]])
+)
 
 _TEXT_OR_NULL = Nullable(TEXT)
 _TASK_STATUS, _SESSION_STATUS = one_of(*TASK_STATUSES), one_of(*SESSION_STATUSES)
@@ -122,7 +118,7 @@ _OPTIONS = Record(
 # In place of a large part; `state.large` takes it out and puts it back.
 _BLOB = Record({"sha256": Leaf("a SHA-256", lambda value: type(value) is str and bool(_SHA256.fullmatch(value))),
                 "bytes": COUNT})  # fmt: skip
-_NAMED_CALL = Record({"id": TEXT, "name": TEXT, "arguments": _ARGUMENTS}, {"problem": TEXT, "argumentsBlob": _BLOB})
+_NAMED_CALL = Record({"id": TEXT, "name": TEXT, "arguments": OBJECT}, {"problem": TEXT, "argumentsBlob": _BLOB})
 _OF_EVERY_MESSAGE: dict[str, Shape] = {
     "messageId": TEXT,
     "sessionId": TEXT,
@@ -159,8 +155,30 @@ class _Message:
         yield from (_MESSAGES[str(role)] if known else _ANY_ROLE).problems(value, path)
 
 
-MESSAGE = _Message(*ROLES)
+_MESSAGE = _Message(*ROLES)
 _RESULT = _Message("tool")
+
+
+def message_of(data: bytes, spoken: _Message = _MESSAGE) -> dict[str, Any] | None:
+    """The message that `data` encodes; None where something is wrong with it, which `message_problems` tells."""
+    try:
+        wire: dict[str, Any] = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    if not spoken.fits(wire):
+        return None
+    # Others are sent as they are.
+    return None if ("toolCalls" in wire or "contentBlob" in wire) and not _writable(wire) else wire
+
+
+def message_problems(data: bytes, path: str, spoken: _Message = _MESSAGE) -> list[str]:
+    """What is wrong with a message that `message_of` does not give."""
+    try:
+        wire = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return [f"{path}: expected an object, found what is no JSON"]
+    return list(spoken.problems(wire, path)) or [f"{path}: nests too deep to be written again"]
+
 
 # --- the open step ----------------------------------------------------------------------------------------------------
 
@@ -323,12 +341,9 @@ def record_problems(kind: str, fields: dict[str, Any], message: bytes | None) ->
         return found
     if message is None:
         return found if kind in _MAY_BE_SILENT else [*found, "message: is missing"]
-    try:
-        wire = orjson.loads(message)
-    except orjson.JSONDecodeError:
-        return [*found, "message: expected an object, found what is no JSON"]
-    if not spoken.fits(wire):
-        found += spoken.problems(wire, "message")
+    wire = message_of(message, spoken)
+    if wire is None:
+        found += message_problems(message, "message", spoken)
     elif kind == "call_finished" and not found and wire["toolCallId"] != fields["callId"]:
         found.append("message.toolCallId: expected the record's callId, found another")
     return found

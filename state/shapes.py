@@ -7,7 +7,8 @@ of pydantic would say as much, and its import would take longer than most resume
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,11 +30,13 @@ class Shape(Protocol):
 
 
 class Leaf:
-    """A value that is looked at as a whole; `expected` says which values fit."""
+    """A value that is looked at as a whole; `expected` says which values fit. `kind`: all of this type do, and no
+    other."""
 
-    def __init__(self, expected: str, fits: Callable[[Any], bool]) -> None:
+    def __init__(self, expected: str, fits: Callable[[Any], bool], *, kind: type | None = None) -> None:
         self._expected = expected
         self.fits = fits
+        self.kind = kind
 
     def problems(self, value: Any, path: str) -> Iterator[str]:
         """See Shape."""
@@ -42,8 +45,11 @@ class Leaf:
 
 
 _SCALARS = frozenset((str, int))
+_MISSING = object()
+"""What no shape fits."""
 
-TEXT = Leaf("a string", lambda value: type(value) is str)
+TEXT = Leaf("a string", lambda value: type(value) is str, kind=str)
+OBJECT = Leaf("an object", lambda value: type(value) is dict, kind=dict)
 COUNT = Leaf("a whole number of at least 0", lambda value: type(value) is int and value >= 0)
 FLAG = Leaf("true or false", lambda value: value is True or value is False)
 
@@ -143,28 +149,31 @@ class Record:
         self._required = dict(required)
         self._optional = dict(optional or {})
         self._closed = closed
-        # Most fields of most records are strings, and a session may have a hundred thousand of them: no call for these.
-        self._texts = [name for name, shape in self._required.items() if shape is TEXT]
-        self._needed = [(name, shape.fits) for name, shape in self._required.items() if shape is not TEXT]
-        self._may_be_texts = [name for name, shape in self._optional.items() if shape is TEXT]
-        self._known = [(name, shape.fits) for name, shape in self._optional.items() if shape is not TEXT]
+        # Most fields of a message are strings, and a session may have a hundred thousand messages: no call for these.
+        plain = {name: shape.kind for name, shape in self._required.items() if _is_plain(shape)}
+        self._kinds = tuple(plain.values())
+        self._plain = itemgetter(*plain) if len(plain) > 1 else lambda value: tuple(value[name] for name in plain)
+        self._needed = [(name, shape.fits) for name, shape in self._required.items() if not _is_plain(shape)]
+        self._may_be_plain = [(name, shape.kind) for name, shape in self._optional.items() if _is_plain(shape)]
+        self._known = [(name, shape.fits) for name, shape in self._optional.items() if not _is_plain(shape)]
 
     def fits(self, value: Any) -> bool:
         """See Shape."""
         if type(value) is not dict:
             return False
-        get = value.get
-        for name in self._texts:
-            if type(get(name)) is not str:
+        try:
+            if tuple(map(type, self._plain(value))) != self._kinds:
                 return False
+        except KeyError:
+            return False
         for name, fits in self._needed:
-            if name not in value or not fits(value[name]):
+            if not fits(value.get(name, _MISSING)):
                 return False
         if self._closed and not value.keys() <= self._required.keys() | self._optional.keys():
             return False
         if len(value) > len(self._required):
-            for name in self._may_be_texts:
-                if type(get(name, "")) is not str:
+            for name, kind in self._may_be_plain:
+                if name in value and type(value[name]) is not kind:
                     return False
             for name, fits in self._known:
                 if name in value and not fits(value[name]):
@@ -188,6 +197,10 @@ class Record:
         if self._closed:
             for name in sorted(value.keys() - self._required.keys() - self._optional.keys()):
                 yield f"{inside}{name}: is not known"
+
+
+def _is_plain(shape: Shape) -> TypeGuard[Leaf]:
+    return isinstance(shape, Leaf) and shape.kind is not None
 
 
 def listed(problems: Sequence[str]) -> str:

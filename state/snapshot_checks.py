@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from state.record_shapes import MESSAGE, snapshot_shape
+from state.record_shapes import message_of, message_problems, snapshot_shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,17 +44,13 @@ def _thread_problems(thread: Sequence[bytes]) -> tuple[list[str], dict[str, int]
     found: list[str] = []
     unpaired: list[str] = []
     waiting: dict[str, int] = {}
-    fits = MESSAGE.fits
     for place, data in enumerate(thread):
-        try:
-            wire = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            found.append(f"thread[{place}]: expected an object, found what is no JSON")
-            continue
-        if not fits(wire):
-            found += MESSAGE.problems(wire, f"thread[{place}]")
+        wire = message_of(data)
+        if wire is None:
+            found += message_problems(data, f"thread[{place}]")
         elif "toolCalls" in wire:
-            waiting.update((call["id"], place) for call in wire["toolCalls"])
+            for call in wire["toolCalls"]:
+                waiting[call["id"]] = place
         elif "toolCallId" in wire and waiting.pop(wire["toolCallId"], None) is None:
             unpaired.append(f"thread[{place}].toolCallId: expected a call before it that has no result yet")
     if not thread:
