@@ -130,7 +130,9 @@ def steps_of(messages: int) -> int:
 
 def new_session(folder: str) -> Store:
     system = encode(Message("system", "Be careful.", 3), session_id=SESSION)
-    state = Checkpoint(SessionIdentity(SESSION, "ws", "tenant", "user", {"policy": "ci"}), thread=[system])
+    state = Checkpoint(
+        SessionIdentity(SESSION, "ws", "tenant", "user", {"flags": {}, "workspace": folder}), thread=[system]
+    )
     store = Store(folder, state)
     prompt = encode(Message("user", "Read on.", 3), session_id=SESSION, task_id="task_1")
     store.append("task_started", {"taskId": "task_1", "prompt": "Read on.", "maxSteps": 10**6}, prompt)

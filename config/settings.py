@@ -47,6 +47,7 @@ SETTINGS: dict[str, Setting] = {
     "host.toolset": Setting(list, choices=("desktop",)),
     "host.max_steps": Setting(int, _SMALLER, low=1, high=10_000),
     "host.max_stored_bytes": Setting(int, _SMALLER, low=0),
+    "host.max_snapshot_bytes": Setting(int, low=65_536, high=8 * 1024**3),
     "host.max_run_log_bytes": Setting(int, low=65_536),
     "host.output": Setting(str, choices=("text", "json", "jsonl")),
     "serve.begin_timeout_s": Setting(float, low=0, high=86_400),

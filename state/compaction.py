@@ -28,15 +28,17 @@ _SMALL_SNAPSHOT_BYTES = 16 * 1024
 
 
 class Content(NamedTuple):
-    """What a snapshot is made of: all but its messages as `encode_head` gave it, and these."""
+    """What a snapshot is made of: all but its messages as `encode_head` gave it, and these. `between_steps`: no step
+    was open."""
 
     head: bytes
     thread: SnapshotThread
+    between_steps: bool
 
 
 class Compaction:
     """One compaction, from the moment that its snapshot is of. `seq` and `opening` are of the next journal's first
-    record; `size` is the snapshot's in bytes once it is written."""
+    record; `size` is the snapshot's in bytes once that is known."""
 
     def __init__(self, place: Place, lock: Lock, content: Content, seq: int, opening: dict[str, Any]) -> None:
         self._place = place
@@ -58,7 +60,9 @@ class Compaction:
     def _write(self) -> None:
         disk, paths = self._place.disk, self._place.paths
         snapshot = EncodedSnapshot(self.content.head, self.content.thread.write())
-        size = write_new(disk, paths.snapshot + TEMPORARY, snapshot.chunks())
+        self.size = snapshot.size
+        self._place.refuse_large(snapshot.size)
+        write_new(disk, paths.snapshot + TEMPORARY, snapshot.chunks())
         if not self._lock.still_held():
             raise WriteFailed("the session's lock was removed or replaced")
         before = second_temporary(disk, paths.snapshot, paths.previous_snapshot)
@@ -66,7 +70,6 @@ class Compaction:
         disk.replace(before, paths.previous_snapshot)  # last: never are the two the same file
         disk.sync_directory(paths.checkpoints)
         self.opening |= in_opening(snapshot)
-        self.size = size
 
 
 def in_opening(snapshot: EncodedSnapshot) -> dict[str, str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from state.shapes import listed
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 class StateError(Exception):
@@ -40,6 +42,19 @@ class SessionLocked(StateError):
 
 class UnknownVersion(StateError):
     """Written by a newer version of the program; left untouched."""
+
+
+class OtherShape(UnknownVersion):
+    """Whole, and not of the shape that this program writes: another program wrote it; left untouched. `problems` are
+    all that is wrong, each with its path; the message lists the first of them."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(f"the checkpoint is whole and of another shape: {listed(problems)}")
+        self.problems = tuple(problems)
+
+
+class TooLarge(StateError):
+    """A snapshot has more bytes than may be read; it was not read, and left untouched."""
 
 
 class Damaged(StateError):

@@ -22,7 +22,7 @@ from state.kept import Kept
 from state.loading import find
 from state.quarantine import copy_aside, is_quarantined, move_aside
 from state.snapshot import EncodedSnapshot, encode_head
-from state.store import ENDED, KIND, OPENED, LoadReport, encoded_fields
+from state.store import ENDED, KIND, OPENED, SNAPSHOT_LIMIT_BYTES, LoadReport, encoded_fields
 
 if TYPE_CHECKING:
     from state.beside import Beside
@@ -35,13 +35,26 @@ if TYPE_CHECKING:
 
 class Place(NamedTuple):
     """Where a session lies, its limits, and what starts a compaction. Below `min_compact_bytes` of journal a new
-    snapshot would cost more in syncs than it saves in replay."""
+    snapshot would cost more in syncs than it saves in replay. A snapshot above `snapshot_limit_bytes` is neither
+    written nor read."""
 
     disk: Disk
     paths: SessionPaths
     blobs: BlobFolder
     min_compact_bytes: int
     beside: Beside
+    snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES
+
+    @property
+    def full_at_bytes(self) -> int:
+        """Where a snapshot is full. The rest is room for the step at work, and for the session to be opened again."""
+        return self.snapshot_limit_bytes - self.snapshot_limit_bytes // 16
+
+    def refuse_large(self, snapshot_bytes: int) -> None:
+        """Nobody could open the session again with a snapshot that is not read. Raises WriteFailed."""
+        limit = self.snapshot_limit_bytes
+        if snapshot_bytes > limit:
+            raise WriteFailed(f"the snapshot would have {snapshot_bytes} bytes, and host.max_snapshot_bytes is {limit}")
 
 
 class FileSession:
@@ -53,6 +66,7 @@ class FileSession:
         self._journal: Journal | None = None
         self._snapshot_bytes = 0
         self._compaction: Compaction | None = None
+        self._snapshot_full = False
         self._retry_bytes = 0  # of journal: what it takes to try again after a compaction that failed
         self._kept = Kept(place.blobs)
         self.state = state
@@ -62,6 +76,11 @@ class FileSession:
     def storage_full(self) -> bool:
         """See OpenSession."""
         return self._kept.full
+
+    @property
+    def snapshot_full(self) -> bool:
+        """See OpenSession."""
+        return self._snapshot_full
 
     @property
     def blobs(self) -> BlobFolder:
@@ -83,7 +102,9 @@ class FileSession:
             # The journal first: so a checkpoint without one is never the trace of a crash, and always damage.
             with as_write_failure("writing the journal"):
                 session._remove_previous()
-                session._start_journal(session._encoded())
+                first = session._encoded()
+                place.refuse_large(first.size)
+                session._start_journal(first)
                 session._put_snapshot(session._encoded())
         except WriteFailed:
             lock.release(remove=True)
@@ -98,7 +119,7 @@ class FileSession:
         """An existing session. Raises what `CheckpointStore.open` does."""
         lock = place.disk.lock(place.paths.lock, place.paths.session_id)
         try:
-            found = find(place.disk, place.paths, place.blobs)
+            found = find(place.disk, place.paths, place.blobs, place.snapshot_limit_bytes)
             if found.state is None:
                 raise _moved_aside(place, found)
             session = cls(place, lock, found.state, LoadReport())
@@ -237,7 +258,7 @@ class FileSession:
         journal = self._journal
         if journal is None or journal.broken or self._compaction is not None:
             return
-        if journal.grown_bytes <= max(self._place.min_compact_bytes, self._snapshot_bytes, self._retry_bytes):
+        if not self._is_due(journal):
             return
         thread, head, opening = self._kept.for_snapshot(self.state.thread), self._head(), self._opening()
         try:
@@ -245,7 +266,8 @@ class FileSession:
         except WriteFailed:  # what was to be synced is; the next write puts all into new files
             return
         self.state.seq = seq
-        self._compaction = Compaction(self._place, self._lock, Content(head, thread), seq, opening)
+        content = Content(head, thread, between_steps=self.state.open_step is None)
+        self._compaction = Compaction(self._place, self._lock, content, seq, opening)
         if self._compaction.done():
             self._take_next_journal(self._compaction)
 
@@ -258,7 +280,10 @@ class FileSession:
             return False
         disk, paths = self._place.disk, self._place.paths
         try:
-            compaction.wait()
+            try:
+                compaction.wait()
+            finally:
+                self._note_size(compaction.size, between_steps=compaction.content.between_steps)
             self._kept.moved(compaction.content.thread)
             self._snapshot_bytes = compaction.size
             journal.write_next(compaction.seq, compaction.opening)
@@ -271,6 +296,21 @@ class FileSession:
         with as_write_failure("putting the new journal in place"):
             self._journal = journal.give_way()
         return True
+
+    def _is_due(self, journal: Journal) -> bool:
+        """Whether a new snapshot is worth its cost, or has to show whether there is room for more. Near the limit that
+        is a snapshot for each sixteenth of it at most, until it is full."""
+        if self._snapshot_full:
+            return False
+        worth = max(self._place.min_compact_bytes, self._snapshot_bytes)
+        return journal.grown_bytes > max(
+            min(worth, self._place.full_at_bytes - self._snapshot_bytes), self._retry_bytes
+        )
+
+    def _note_size(self, snapshot_bytes: int, *, between_steps: bool) -> None:
+        """Results of an open step stand in a snapshot whole, and large ones no longer when the step is over: then its
+        size counts."""
+        self._snapshot_full = between_steps and snapshot_bytes > self._place.full_at_bytes
 
     def _end_compaction(self) -> None:
         """Wait for a compaction that is under way. What it has made is whole with the journal that is there."""
@@ -302,6 +342,8 @@ class FileSession:
         that the snapshot names are skipped on load."""
         self._end_compaction()
         snapshot = self._encoded()
+        self._note_size(snapshot.size, between_steps=self.state.open_step is None)
+        self._place.refuse_large(snapshot.size)
         is_copied = self._put_snapshot(snapshot)
         self._start_journal(snapshot)
         with contextlib.suppress(OSError):  # what is left of an older pair is passed over
@@ -375,7 +417,7 @@ def _refuse_existing(place: Place) -> None:
     taken = SessionExists(f"session {paths.session_id} exists already: resume it, or choose another id")
     if disk.status(paths.snapshot) is not None or disk.status(paths.journal) is not None:
         with contextlib.suppress(NoSuchSession):  # the journal of a cut-off end or start, which a new one replaces
-            find(disk, paths, place.blobs)
+            find(disk, paths, place.blobs, place.snapshot_limit_bytes)
             raise taken
     if is_quarantined(disk, paths):
         raise SessionExists(f"damaged files of an earlier session {paths.session_id} are kept: choose another id")

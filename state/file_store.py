@@ -12,7 +12,7 @@ from state.errors import Damaged, InvalidSessionId, NoSuchSession, StateError, a
 from state.file_session import FileSession, Place
 from state.loading import find, no_such
 from state.locations import SessionPaths
-from state.store import Summary
+from state.store import SNAPSHOT_LIMIT_BYTES, Summary
 
 if TYPE_CHECKING:
     from state.beside import Beside
@@ -26,8 +26,7 @@ _READ_TRIES = 3
 
 
 class FileCheckpointStore:
-    """See `state.store.CheckpointStore`. `blob_limit_bytes` holds for each session; `min_compact_bytes` and `beside`
-    are Place's."""
+    """See `state.store.CheckpointStore`. `blob_limit_bytes` holds for each session, the others are Place's."""
 
     def __init__(
         self,
@@ -37,12 +36,14 @@ class FileCheckpointStore:
         min_compact_bytes: int = MIN_COMPACT_BYTES,
         blob_limit_bytes: int = BLOB_LIMIT_BYTES,
         beside: Beside = Thread,
+        snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES,
     ) -> None:
         self._state_dir = state_dir
         self._disk = disk
         self._min_compact_bytes = min_compact_bytes
         self._blob_limit_bytes = blob_limit_bytes
         self._beside = beside
+        self._snapshot_limit_bytes = snapshot_limit_bytes
 
     def create(self, session_id: str, state: Checkpoint) -> FileSession:
         """See CheckpointStore."""
@@ -60,7 +61,7 @@ class FileCheckpointStore:
     def load(self, session_id: str) -> Checkpoint:
         """See CheckpointStore."""
         place = self._place(session_id)
-        found = find(self._disk, place.paths, place.blobs)
+        found = find(self._disk, place.paths, place.blobs, place.snapshot_limit_bytes)
         if found.damage is not None or found.state is None:
             raise Damaged(found.damage or "the checkpoint holds nothing")
         return found.state
@@ -93,4 +94,4 @@ class FileCheckpointStore:
     def _place(self, session_id: str) -> Place:
         paths = SessionPaths(self._state_dir, session_id)
         blobs = BlobFolder(self._disk, paths.blobs, self._blob_limit_bytes)
-        return Place(self._disk, paths, blobs, self._min_compact_bytes, self._beside)
+        return Place(self._disk, paths, blobs, self._min_compact_bytes, self._beside, self._snapshot_limit_bytes)

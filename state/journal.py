@@ -81,6 +81,8 @@ def parse(data: bytes) -> JournalContent:
     while at < len(data):
         found = _record_at(data, at)
         if found is None:
+            if data[at:].isspace():  # as an editor leaves it: no record begins with any
+                break
             behind = tuple(_whole_records_after(data, at))
             return JournalContent(records, at, len(data) - at, bool(behind), behind, _is_cut_off(data, at))
         if records and found.seq != records[-1].seq + 1:  # a whole record, and not the one that belongs here

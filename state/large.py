@@ -49,8 +49,8 @@ def restored(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes,
     lost: list[str] = []
     for holder, key in _holders(wire):
         reference = holder.pop(f"{key}Blob")
-        data = get(reference["sha256"])
-        if data is None:
+        part = _part(key, get(reference["sha256"]))
+        if part is None:
             lost.append(reference["sha256"])
             said = f"{reference['bytes']} bytes that stood here were damaged on disk and are lost"
             if key == "content":
@@ -58,9 +58,20 @@ def restored(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes,
             else:  # a call that cannot be made any more
                 holder["problem"] = said
         else:
-            holder[key] = data.decode() if key == "content" else orjson.loads(data)
+            holder[key] = part
     # In a buffer of its own size: orjson's can be ten times as large, and the message is kept for the session's life.
     return bytes(memoryview(orjson.dumps(wire))), lost
+
+
+def _part(key: str, data: bytes | None) -> str | dict[str, Any] | None:
+    """What a blob holds for `key`; None when it is gone, or is the blob of something else."""
+    try:
+        if data is None or key == "content":
+            return None if data is None else data.decode()
+        arguments = orjson.loads(data)
+    except ValueError:
+        return None
+    return arguments if isinstance(arguments, dict) else None
 
 
 def named_in(message: bytes) -> list[str]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import errno
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
-
-from state.errors import Damaged, NoSuchSession, Untrusted, WriteFailed, as_write_failure
+from state.errors import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, as_write_failure
 from state.journal import JournalContent, Record, parse
 from state.large import restored
 from state.mending import mended
+from state.records import change_of, durable_of, fields_of
 from state.snapshot import decode_snapshot
-from state.store import BLOBS, DURABLE, ENDED, KIND, MESSAGE, OPENED, SNAPSHOT
+from state.store import ENDED, KIND, OPENED, SNAPSHOT, SNAPSHOT_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from state.blobs import BlobFolder
@@ -46,14 +44,16 @@ class Found:
     restored: bool = False
 
 
-def find(disk: Disk, paths: SessionPaths, blobs: BlobFolder) -> Found:
-    """Read a session without changing anything. Raises NoSuchSession, UnknownVersion, Untrusted, WriteFailed."""
+def find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES) -> Found:
+    """Read a session without changing anything; a snapshot above the limit is not read. Raises NoSuchSession,
+    UnknownVersion, TooLarge, Untrusted, WriteFailed."""
     with as_write_failure("reading the checkpoint"):
-        return _find(disk, paths, blobs)
+        return _find(disk, paths, blobs, snapshot_limit_bytes)
 
 
-def _find(disk: Disk, paths: SessionPaths, blobs: BlobFolder) -> Found:
+def _find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int) -> Found:
     readable = _check_owner(disk, paths)
+    _refuse_large(disk, paths.snapshot, snapshot_limit_bytes)
     data, snapshot_problem = _read(disk, paths.snapshot)
     journal_data, journal_problem = _read(disk, paths.journal)
     problem = snapshot_problem or journal_problem
@@ -110,7 +110,7 @@ class _Beside(NamedTuple):
         older = self.older()
         try:
             state = _decoded(data, found, self.blobs)
-            if older and orjson.loads(older[0].fields).get("sessionId") == self.paths.session_id:
+            if older and fields_of(older[0]).get("sessionId") == self.paths.session_id:
                 for record in older:
                     if record.seq < records[0].seq:  # what is behind it there was dropped, or stands here too
                         _fold(state, record, found.inline)
@@ -123,7 +123,7 @@ def _folded(data: bytes | None, records: list[Record], beside: _Beside) -> Found
     """The snapshot's state with the records over it, as far as they fit. Where the snapshot is damaged, what the
     journal began with takes its place: a small one stands there too, and a large one can be folded anew."""
     found = Found(None)
-    opening = orjson.loads(records[0].fields) if records else {}
+    opening = fields_of(records[0]) if records else {}
     session_id = beside.paths.session_id
     try:
         if data is None:
@@ -157,9 +157,13 @@ def _folded(data: bytes | None, records: list[Record], beside: _Beside) -> Found
 
 
 def _instead(found: Found, opening: dict[str, Any], records: list[Record], beside: _Beside) -> Checkpoint | None:
-    if SNAPSHOT in opening:
-        return _decoded(opening[SNAPSHOT].encode(), found, beside.blobs)
-    return beside.folded(found, records)
+    small = opening.get(SNAPSHOT)
+    if not isinstance(small, str):
+        return beside.folded(found, records)
+    try:
+        return _decoded(small.encode(), found, beside.blobs)
+    except Damaged:
+        return None
 
 
 def _decoded(data: bytes, found: Found, blobs: BlobFolder) -> Checkpoint:
@@ -183,15 +187,10 @@ def _fold(state: Checkpoint, record: Record, inline: dict[str, bytes]) -> None:
         return
     if record.seq != state.seq + 1:
         raise Damaged(f"records {state.seq + 1} to {record.seq - 1} are missing between checkpoint and journal")
-    fields = orjson.loads(record.fields)
-    kind = fields.pop(KIND)
-    if kind != OPENED:
-        for name, encoded in fields.pop(BLOBS, {}).items():
-            inline[name] = base64.b64decode(encoded)
-        message = record.message
-        if MESSAGE in fields:  # format J1
-            message = orjson.dumps(fields.pop(MESSAGE))
-        state.apply(kind, fields, message)
+    change = change_of(record)
+    if change.kind != OPENED:
+        inline |= change.blobs
+        state.apply(change.kind, change.fields, change.message)
     state.seq = record.seq
 
 
@@ -201,7 +200,7 @@ def _judge_end(disk: Disk, found: Found) -> None:
     if state is None:
         return
     # What a journal took along from the one before was durable when it began, whatever is behind the break.
-    lost = state.seq < orjson.loads(content.records[0].fields).get(DURABLE, 0)
+    lost = state.seq < durable_of(content.records[0])
     if lost or (content.damaged and not _lost_with_power(disk, state, content)):
         found.damage = f"the journal is damaged {content.valid_bytes} bytes in, before its end"
     # A dying process leaves the beginning of a record. What was whole once may have said that a call of the open step
@@ -215,7 +214,7 @@ def _lost_with_power(disk: Disk, state: Checkpoint, content: JournalContent) -> 
     They may reach the disk in any order. It takes another boot than that of the process that began the journal, and no
     record behind the break that was written when what is broken had been synced already.
     """
-    boot = orjson.loads(content.records[0].fields).get("boot")
+    boot = fields_of(content.records[0]).get("boot")
     if boot is not None and boot == disk.boot_id():
         return False
     return bool(content.behind) and all(record.synced <= state.seq for record in content.behind)
@@ -227,7 +226,7 @@ def _never_begun(content: JournalContent) -> bool:
 
 
 def _says_ended(content: JournalContent) -> bool:
-    last = orjson.loads(content.records[-1].fields) if content.records else {}
+    last = fields_of(content.records[-1]) if content.records else {}
     return last.get(KIND) in ("session_status", OPENED) and last.get("status") == ENDED
 
 
@@ -244,6 +243,14 @@ def _check_owner(disk: Disk, paths: SessionPaths) -> bool:
             raise Untrusted(f"others can write to {path}: look at what is in it, then close it to them (chmod 600)")
         readable = readable or status.readable
     return readable
+
+
+def _refuse_large(disk: Disk, path: str, limit_bytes: int) -> None:
+    """Raise TooLarge for a file that would fill the memory: whoever wrote it had a higher limit, or was no host."""
+    status = disk.status(path)
+    if status is not None and status.kind == "file" and status.size > limit_bytes:
+        name = os.path.basename(path)
+        raise TooLarge(f"{name} has {status.size} bytes, and host.max_snapshot_bytes is {limit_bytes}")
 
 
 def _read(disk: Disk, path: str) -> tuple[bytes | None, str | None]:

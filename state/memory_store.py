@@ -95,6 +95,7 @@ class MemorySession:
         self.state = state
         self.report = LoadReport()
         self.storage_full = False
+        self.snapshot_full = False  # it is in memory as it is
 
     def append(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
         """See OpenSession."""

@@ -8,7 +8,8 @@ import itertools
 import orjson
 
 from state.journal import JournalContent, Record
-from state.store import DURABLE, KIND, OPENED
+from state.records import durable_of
+from state.store import KIND, OPENED
 
 
 def mended(content: JournalContent, older: list[Record], session_id: str) -> JournalContent | None:
@@ -33,7 +34,7 @@ def _opening(behind: list[Record], session_id: str) -> list[Record]:
 
 def _taken_along(content: JournalContent, older: list[Record]) -> list[Record]:
     last = content.records[-1].seq
-    durable = orjson.loads(content.records[0].fields).get(DURABLE, 0)
+    durable = durable_of(content.records[0])
     end = content.behind[0].seq - 1 if content.behind else durable
     if not last < end <= durable:
         return []

@@ -49,9 +49,12 @@ class OpenStep:
 
 
 def open_step_from(fields: dict[str, Any], message: bytes) -> OpenStep:
-    """The open step: names and arguments of the calls stand in the assistant's message, the rest in `fields`."""
+    """The open step: names and arguments of the calls stand in the assistant's message, the rest in `fields`. Raises
+    KeyError unless the calls of both are the same."""
     turn = orjson.loads(message)
     named = {call["id"]: call for call in turn.get("toolCalls", [])}
+    if len(named) != len(fields["calls"]):
+        raise KeyError("each call of the message has a row")
     calls = [_call_from(raw, named[raw["callId"]]) for raw in fields["calls"]]
     return OpenStep(fields["stepId"], fields["stopReason"], fields["boot"], fields["position"], turn["content"], calls)
 

@@ -29,13 +29,23 @@ import orjson
 
 from state import temporary
 from state.disk import LOCAL_DISK
-from state.errors import Damaged, InvalidSessionId, NoSuchSession, SessionLocked, UnknownVersion, Untrusted, WriteFailed
+from state.errors import (
+    Damaged,
+    InvalidSessionId,
+    NoSuchSession,
+    SessionLocked,
+    TooLarge,
+    UnknownVersion,
+    Untrusted,
+    WriteFailed,
+)
 from state.file_store import FileCheckpointStore
 from state.folder import BY_DESCRIPTOR, Folder, is_directory, is_link
 from state.launch_keys import leave_stub
 from state.locations import PREVIOUS, SessionPaths, checked_session_id
 from state.lock import SessionLock, holder
 from state.retention import Standing, Stored
+from state.store import SNAPSHOT_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -54,20 +64,22 @@ _PASSING = re.compile(
 
 # A session makes its folder before it takes its lock. What is younger and holds no result may be one that starts.
 _STARTING_S = 60.0
-_NOT_OURS = (UnknownVersion, Untrusted, WriteFailed, LookupError, TypeError, ValueError, AttributeError)
+_NOT_OURS = (UnknownVersion, TooLarge, Untrusted, WriteFailed)
 _MAX_RESULT_BYTES = 64 * 1024 * 1024
 
 
 class Shelf:
-    """The sessions under one state directory, as pruning sees them. `now` in seconds since the epoch.
+    """The sessions under one state directory, as pruning sees them. `now` in seconds since the epoch; a snapshot above
+    `snapshot_limit_bytes` is not looked into.
 
     A context manager that holds `sessions/` and `checkpoints/` open, so that a link put in their place later leads
     nowhere. A missing folder is an empty one. Opening raises OSError when one is a link or cannot be read.
     """
 
-    def __init__(self, state_dir: str, *, now: float) -> None:
+    def __init__(self, state_dir: str, *, now: float, snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES) -> None:
         self._state_dir = state_dir
         self._now = now
+        self._store = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit_bytes)
         with contextlib.ExitStack() as opened:
             root = opened.enter_context(Folder(state_dir))
             self._sessions = opened.enter_context(Folder(os.path.join(state_dir, "sessions"), root))
@@ -136,7 +148,7 @@ class Shelf:
     def _recorded(self, session_id: str) -> dict[str, Any] | None:
         """The options that the checkpoint holds, where one can be read."""
         try:
-            return FileCheckpointStore(self._state_dir).load(session_id).identity.options
+            return self._store.load(session_id).identity.options
         except (NoSuchSession, Damaged, *_NOT_OURS):
             return None
 
@@ -162,7 +174,7 @@ class Shelf:
         if not held and _LOCK in parts and holder(paths.lock) is not None:
             standing: Standing | None = Standing.HELD
         else:
-            standing = _standing(paths, parts, has_folder=folder is not None)
+            standing = _standing(self._store, session_id, parts, has_folder=folder is not None)
         if standing is None:
             return None
         real = folder is not None and is_directory(folder)
@@ -243,7 +255,9 @@ class Shelf:
             lock.release(remove=alone and not BY_DESCRIPTOR)
 
 
-def _standing(paths: SessionPaths, parts: AbstractSet[str], *, has_folder: bool) -> Standing | None:
+def _standing(
+    store: FileCheckpointStore, session_id: str, parts: AbstractSet[str], *, has_folder: bool
+) -> Standing | None:
     """What a session that nobody holds is; None when what is left of it makes none."""
     parts = parts - _condemned(parts)
     if any(
@@ -252,13 +266,13 @@ def _standing(paths: SessionPaths, parts: AbstractSet[str], *, has_folder: bool)
         return Standing.FOREIGN
     if parts & _CHECKPOINT:
         try:
-            state = FileCheckpointStore(paths.state_dir).load(paths.session_id)
+            state = store.load(session_id)
         except NoSuchSession:  # a journal that never began, or whose last record says that all is over
             pass
         except Damaged:
             return Standing.DAMAGED
         except _NOT_OURS:
-            return Standing.FOREIGN  # newer, not ours to read, or whole and of another shape: no damage of ours
+            return Standing.FOREIGN  # newer, too large, not ours to read, or of another shape: no damage of ours
         else:
             return Standing.ENDED if state.awaits_approval else Standing.RESUMABLE
     if any(_QUARANTINED.fullmatch(part) for part in parts):

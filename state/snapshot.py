@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity, Task, Usage
-from state.errors import Damaged, UnknownVersion
+from state.errors import Damaged, OtherShape, UnknownVersion
 from state.open_step import OpenStep, call_to_json, open_step_from
+from state.snapshot_checks import snapshot_problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +30,8 @@ _THREAD_END = b"\n]"
 _CHECKSUM_KEY = b',"checksum":"crc32:'
 # So many that checksum and write of a chunk let other threads run, and so few that joining it does not hold them up.
 _MESSAGES_A_CHUNK = 64
-_TRAILER_BYTES = len(_CHECKSUM_KEY) + 8 + len(b'"}\n')
+_TRAILER_BYTES = len(_CHECKSUM_KEY) + 8 + len(b'"}')
+_WHITE_SPACE = frozenset(b" \t\r\n")
 
 
 def encode_snapshot(state: Checkpoint, thread: Iterable[bytes], checkpointed_at: str) -> list[bytes]:
@@ -54,7 +56,9 @@ class EncodedSnapshot:
     def size(self) -> int:
         """Of the file, in bytes."""
         separators = 2 * len(self._thread) - 1 if self._thread else 0
-        return len(self._start) + separators + sum(map(len, self._thread)) + len(_THREAD_END) + _TRAILER_BYTES
+        return (
+            len(self._start) + separators + sum(map(len, self._thread)) + len(_THREAD_END) + _TRAILER_BYTES + len(b"\n")
+        )
 
     def chunks(self) -> Iterator[bytes]:
         """The file from its beginning to its end."""
@@ -75,19 +79,29 @@ class EncodedSnapshot:
 
 def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkpoint:
     """The state that `data` holds. `whole` gets the place and the form of each message as it stands there, and gives
-    the whole message. Raises Damaged or UnknownVersion."""
-    trailer = data[-_TRAILER_BYTES:]
-    whole_file = trailer == _CHECKSUM_KEY + b'%08x"}\n' % zlib.crc32(memoryview(data)[:-_TRAILER_BYTES])
+    the whole message. White space behind the checksum, as an editor leaves it, is no damage. Raises Damaged,
+    UnknownVersion, and OtherShape with every problem of a file whose checksum is right."""
+    body = _end(data) - _TRAILER_BYTES
+    trailer = data[max(body, 0) : body + _TRAILER_BYTES]
+    whole_file = trailer == _CHECKSUM_KEY + b'%08x"}' % zlib.crc32(memoryview(data)[: max(body, 0)])
     if not whole_file and trailer.startswith(_CHECKSUM_KEY):  # also where it is the version that was changed
         raise Damaged("the checkpoint's checksum does not match its content")
     raw, short = _taken_apart(data)
     _refuse_unknown(raw)
     if not whole_file:
         raise Damaged("the checkpoint has no checksum")
-    try:
-        return _state_from(raw, short, whole)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UnknownVersion("the checkpoint is whole and of another shape: another program wrote it") from error
+    problems = snapshot_problems(raw, _resume_version(raw), short)
+    if problems:
+        raise OtherShape(problems)
+    return _state_from(raw, short or [], whole)
+
+
+def _end(data: bytes) -> int:
+    """Where the white space at the end of `data` begins."""
+    end = len(data)
+    while end and data[end - 1] in _WHITE_SPACE:
+        end -= 1
+    return end
 
 
 def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, bytes], bytes]) -> Checkpoint:
@@ -115,8 +129,8 @@ def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, b
     )
 
 
-def _taken_apart(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """The object without its messages, and the messages."""
+def _taken_apart(data: bytes) -> tuple[dict[str, Any], list[bytes] | None]:
+    """The object without its messages, and the messages; None where it has no list of them. Raises Damaged."""
     first = data.find(b"\n")
     last = data.rfind(b"\n]", first)
     try:
@@ -126,7 +140,8 @@ def _taken_apart(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
         raw = orjson.loads(data)
         if not isinstance(raw, dict):
             raise Damaged("the checkpoint is no JSON object")
-        return raw, [orjson.dumps(message) for message in raw.get("thread", ())]
+        thread = raw.pop("thread", None)
+        return raw, [orjson.dumps(message) for message in thread] if isinstance(thread, list) else None
     except (orjson.JSONDecodeError, TypeError) as error:
         raise Damaged("the checkpoint is not readable as JSON") from error
 
@@ -146,14 +161,20 @@ def _lines(data: bytes, start: int, end: int) -> list[bytes]:
 def _refuse_unknown(raw: dict[str, Any]) -> None:
     if "checkpointVersion" not in raw:
         raise Damaged("the checkpoint says no version")
-    version, resume = raw["checkpointVersion"], raw.get("resume", {})
+    version = raw["checkpointVersion"]
     if version != CHECKPOINT_VERSION:
         raise UnknownVersion(f"checkpoint version {version!r} is not known to this program ({CHECKPOINT_VERSION})")
-    if isinstance(resume, dict) and resume.get("version", 1) not in _READABLE_VERSIONS:
+    if _resume_version(raw) not in _READABLE_VERSIONS:
         raise UnknownVersion(
-            f"checkpoint version {version!r} with resume version {resume['version']!r} is not known to this program "
+            f"checkpoint version {version!r} with resume version {_resume_version(raw)!r} is not known to this program "
             f"({RESUME_VERSION})"
         )
+
+
+def _resume_version(raw: dict[str, Any]) -> Any:
+    """The number of the form that `resume` has; the first one where nothing says it."""
+    resume = raw.get("resume")
+    return resume.get("version", 1) if isinstance(resume, dict) else 1
 
 
 def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:

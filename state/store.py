@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
 
 ENDED = "SESSION_COMPLETED"
+SNAPSHOT_LIMIT_BYTES = 256 * 1024 * 1024
+"""What a snapshot may have where nothing else is said; the messages above 16 KiB lie in blobs and do not count."""
 # Fields of a record that are the store's own.
 KIND, MESSAGE, BLOBS, SNAPSHOT, DURABLE = "kind", "message", "blobs", "snapshot", "durable"
 # The kind of a journal's first record, which changes nothing.
@@ -62,6 +64,11 @@ class OpenSession(Protocol):
     @property
     def storage_full(self) -> bool:
         """Whether something large could not be kept apart, since the session has reached its limit."""
+        ...
+
+    @property
+    def snapshot_full(self) -> bool:
+        """Whether the next snapshot could be larger than what is read again: the session is to go no further."""
         ...
 
     def append(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
@@ -110,13 +117,13 @@ class CheckpointStore(Protocol):
         ...
 
     def open(self, session_id: str) -> OpenSession:
-        """The session as the last process left it. Raises NoSuchSession, SessionLocked, UnknownVersion and Untrusted
-        (both leave it untouched), WriteFailed, and Damaged, which says what became of it."""
+        """The session as the last process left it. Raises NoSuchSession, SessionLocked, UnknownVersion, TooLarge and
+        Untrusted (all three leave it untouched), WriteFailed, and Damaged, which says what became of it."""
         ...
 
     def load(self, session_id: str) -> Checkpoint:
-        """The state of a session, changing nothing, whoever holds it. Raises NoSuchSession, UnknownVersion, Untrusted,
-        Damaged, WriteFailed."""
+        """The state of a session, changing nothing, whoever holds it. Raises NoSuchSession, UnknownVersion, TooLarge,
+        Untrusted, Damaged, WriteFailed."""
         ...
 
     def list(self) -> list[Summary]:

@@ -40,6 +40,7 @@ from agent_host.session.opening import (
     Beginning,
     create_store,
     open_store,
+    refuse_other_owner,
     state_errors_translated,
     temporary_of,
 )
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from agent_host.session.new_task import NewTask
     from agent_host.session.opening import Launch
     from policy.bundle import PolicyBundle
+    from state.checkpoint import SessionIdentity
     from state.file_session import FileSession
 
 _OBSERVERS_S = 1.0
@@ -154,7 +156,7 @@ class SessionOpener:
                 grant = await self._granted_again(launch, backends, store, cursor)
                 place = place_of(launch, temporary_of(launch.state_dir, store.state.identity))
                 _make_temporary(place.temporary)
-                parts = Parts.of(launch, place, _bundle(launch, place, grant))
+                parts = Parts.of(launch, place, _bundle_again(launch, place, grant, store.state.identity))
                 url = await resources.enter_async_context(_gateway(launch))
                 secrets = self._secrets(launch, parts.bundle, url)
                 session = self._session(launch, parts, backends, store, url, secrets, resources)
@@ -176,7 +178,7 @@ class SessionOpener:
             raise SessionExpired(f"{error}; {_DELETED}") from error
         _refuse_incompatible(grant)
         place = place_of(launch, session.temporary)
-        parts = Parts.of(launch, place, _bundle(launch, place, grant))
+        parts = Parts.of(launch, place, _bundle_again(launch, place, grant, session.identity))
         session.renew(lambda ctx: put_under(ctx, launch, parts))
         return Opened(session, grant.compatibility_status, grant.feature_flags)
 
@@ -343,6 +345,13 @@ def _bundle(launch: Launch, place: Place, grant: SessionGrant) -> PolicyBundle:
         granted=grant.policy_bundle,
         temporary=place.temporary,
     )
+
+
+def _bundle_again(launch: Launch, place: Place, grant: SessionGrant, identity: SessionIdentity) -> PolicyBundle:
+    """The bundle under which a session that there is goes on."""
+    bundle = _bundle(launch, place, grant)
+    refuse_other_owner(identity, bundle)
+    return bundle
 
 
 def _refuse_incompatible(grant: SessionGrant) -> None:

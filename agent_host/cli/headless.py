@@ -12,6 +12,7 @@ from agent_host.cli import exit_codes
 from agent_host.cli.display import Display
 from agent_host.cli.launching import Launcher
 from agent_host.cli.sessions import newest_resumable
+from agent_host.cli.shared import snapshot_limit
 from agent_host.cli.signals import on_signals
 from agent_host.cli.streams import notice
 from agent_host.errors import (
@@ -70,8 +71,9 @@ def _start(launcher: Launcher, prompt: str) -> int:
 def _start_or_resume(launcher: Launcher, key: str, prompt: str) -> int:
     """Once for each id, however often it is asked for. Another process may begin or end the session between a look and
     what follows from it, so a refusal is followed by another look."""
+    limit = snapshot_limit()
     while True:
-        found = find_launched(launcher.state_dir, key)
+        found = find_launched(launcher.state_dir, key, snapshot_limit_bytes=limit)
         if found is not None:
             policy = policy_source(launcher.new().settings)
             refuse_another(launcher.state_dir, key, found.started, prompt=prompt, policy=policy)
@@ -81,7 +83,7 @@ def _start_or_resume(launcher: Launcher, key: str, prompt: str) -> int:
             if isinstance(found, Begun):
                 return _go_on(launcher, found.session_id)
         except (UsageError, SessionNotFound):
-            if type(find_launched(launcher.state_dir, key)) is type(found):
+            if type(find_launched(launcher.state_dir, key, snapshot_limit_bytes=limit)) is type(found):
                 raise
         else:
             return _repeat(launcher, found)

@@ -7,7 +7,14 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.request import REPLAY_PREFIX
-from agent_host.cli.shared import SETTING_OPTIONS, anchored, given_settings, is_default_state_dir, state_dir_of
+from agent_host.cli.shared import (
+    SETTING_OPTIONS,
+    anchored,
+    given_settings,
+    is_default_state_dir,
+    snapshot_limit,
+    state_dir_of,
+)
 from agent_host.cli.streams import notice
 from agent_host.errors import UsageError
 from agent_host.session.opening import Launch, recorded_options
@@ -53,7 +60,7 @@ class Launcher:
         """For a session that is resumed: as it was started, with what the command line says over it. Raises
         SessionNotFound, CheckpointUnreadable."""
         self._moved = self._workspace
-        options = recorded_options(self.state_dir, session_id)
+        options = recorded_options(self.state_dir, session_id, snapshot_limit_bytes=snapshot_limit())
         launch = self._launch(
             {**options["flags"], **self._flags},
             workspace=self._workspace or options["workspace"],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.cli import exit_codes
-from agent_host.cli.shared import PRUNE_OPTIONS, state_dir_of
+from agent_host.cli.shared import PRUNE_OPTIONS, snapshot_limit, state_dir_of
 from agent_host.cli.streams import answer, notice
 from agent_host.errors import UsageError
 from config.load import ConfigError, load
@@ -40,7 +40,7 @@ def prune(namespace: argparse.Namespace) -> int:
     now = time.time()
     report = _Report(dry_run=bool(namespace.dry_run), now=now)
     try:
-        with Shelf(state_dir_of(namespace), now=now) as shelf:
+        with Shelf(state_dir_of(namespace), now=now, snapshot_limit_bytes=snapshot_limit()) as shelf:
             for session_id, size in shelf.remains().items():
                 report.clear(session_id, size, shelf)
             rows = shelf.survey()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from agent_host.cli.shared import snapshot_limit
 from agent_host.errors import SessionNotFound
 from agent_host.events.kinds import EventType
 from agent_host.events.sinks import run_logs
@@ -18,7 +19,7 @@ from agent_host.loop.edits import arguments_in_note
 from agent_host.loop.secrets import NOT_KEPT
 from agent_host.thread.messages import decode
 from state.blobs import sha256_hex
-from state.errors import Damaged, NoSuchSession, UnknownVersion, Untrusted, WriteFailed
+from state.errors import Damaged, NoSuchSession, TooLarge, UnknownVersion, Untrusted, WriteFailed
 from state.file_store import FileCheckpointStore
 
 if TYPE_CHECKING:
@@ -52,10 +53,11 @@ class Decided(NamedTuple):
 
 
 def recorded(paths: SessionPaths) -> Recorded:
-    """Of the checkpoint, else of what stayed of a session that has ended. Raises SessionNotFound."""
+    """Of the checkpoint, else of what stayed of a session that has ended. Raises SessionNotFound, UsageError."""
+    store = FileCheckpointStore(paths.state_dir, snapshot_limit_bytes=snapshot_limit())
     try:
-        state = FileCheckpointStore(paths.state_dir).load(paths.session_id)
-    except (NoSuchSession, Damaged, UnknownVersion, Untrusted, WriteFailed):
+        state = store.load(paths.session_id)
+    except (NoSuchSession, Damaged, UnknownVersion, TooLarge, Untrusted, WriteFailed):
         return _of_ended(paths)
     calls = [] if state.open_step is None else state.open_step.calls
     results = [call.result for call in calls if call.result is not None]

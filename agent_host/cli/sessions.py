@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.cli.shared import prunes, state_dir_of
+from agent_host.cli.shared import prunes, snapshot_limit, state_dir_of
 from agent_host.cli.streams import answer, notice
 from agent_host.errors import UsageError
 from state.disk import LOCAL_DISK
@@ -80,7 +80,7 @@ def _rows(state_dir: str) -> Iterator[dict[str, Any]]:
 
 def _resumable(state_dir: str) -> list[Summary]:
     try:
-        return FileCheckpointStore(state_dir).list()
+        return FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit()).list()
     except WriteFailed as error:
         raise UsageError(f"the state directory {state_dir} cannot be used: {error}") from error
 

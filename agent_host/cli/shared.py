@@ -68,6 +68,17 @@ def anchored(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
         ) from error
 
 
+def snapshot_limit() -> int:
+    """The bytes that a snapshot may have (`host.max_snapshot_bytes`), for what reads sessions before it knows their
+    workspaces, which have no say in it. Raises UsageError for a configuration that cannot be used."""
+    from config.load import ConfigError, load
+
+    try:
+        return load({}, workspace=None).integer("host.max_snapshot_bytes")
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
+
+
 def state_dir_of(namespace: argparse.Namespace) -> str:
     """The state directory of `--state-dir`, the environment or the platform, absolute."""
     chosen = namespace.state_dir

@@ -1,10 +1,11 @@
-"""What is checked before a model call: policy, then the token budget (AH 6.5, 8.7); and the step warning (AH 4.3)."""
+"""What is checked before a model call: room on record, policy, then the token budget (AH 6.5, 8.7, decision 0026); and
+the step warning (AH 4.3)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent_host.errors import BudgetExceeded, PolicyDenied, PolicyExpired
+from agent_host.errors import BudgetExceeded, CheckpointWriteFailed, PolicyDenied, PolicyExpired
 from agent_host.events.kinds import EventType
 from policy.check import check_llm
 
@@ -17,8 +18,13 @@ _WARN_AT = 0.8
 def check_before_call(ctx: LoopContext, step_id: str) -> int:
     """Make the request fit and check that it may be sent; returns its estimated input tokens.
 
-    Raises PolicyExpired, PolicyDenied, BudgetExceeded.
+    Raises CheckpointWriteFailed, PolicyExpired, PolicyDenied, BudgetExceeded.
     """
+    if ctx.store.snapshot_full:
+        raise CheckpointWriteFailed(
+            "the session's checkpoint has no room for another step (host.max_snapshot_bytes); all so far is on record: "
+            "set it higher in your configuration, then resume"
+        )
     decision = check_llm(ctx.bundle, model=ctx.model, now=ctx.clock())
     if decision.expired:
         ctx.emit(EventType.POLICY_EXPIRED, step_id)

@@ -35,8 +35,8 @@ class Over(NamedTuple):
     result: dict[str, Any]
 
 
-def find_launched(state_dir: str, key: str) -> Begun | Over | None:
-    """What lies under `key`; None where nothing was begun. Changes nothing.
+def find_launched(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> Begun | Over | None:
+    """What lies under `key`; None where nothing was begun. A snapshot above the limit is not read. Changes nothing.
 
     Raises UsageError for a key that is none and for a session that was removed before its end, CheckpointUnreadable for
     one that is damaged: what it did is not known well enough to go on with it unasked.
@@ -44,7 +44,7 @@ def find_launched(state_dir: str, key: str) -> Begun | Over | None:
     with state_errors_translated():
         session_id = session_of(state_dir, key)
         try:
-            state = FileCheckpointStore(state_dir).load(session_id)
+            state = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit_bytes).load(session_id)
         except Damaged as error:
             raise CheckpointUnreadable(_damaged(session_id, str(error))) from error
         except NoSuchSession:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from agent_host.session.patches import FilePatch
     from config.settings import Settings
     from policy.options import TaskOptions
+    from state.checkpoint import SessionIdentity
     from state.locations import SessionPaths
     from state.store import LoadReport
 
@@ -81,6 +82,11 @@ class Session:
     def session_id(self) -> str:
         """The session's id."""
         return self._ctx.session_id
+
+    @property
+    def identity(self) -> SessionIdentity:
+        """Who and where it is."""
+        return self._ctx.state.identity
 
     @property
     def workspace_id(self) -> str:

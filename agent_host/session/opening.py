@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.errors import CheckpointUnreadable, CheckpointWriteFailed, SessionHeld, SessionNotFound, UsageError
+from agent_host.errors import (
+    CheckpointUnreadable,
+    CheckpointWriteFailed,
+    PolicyBundleInvalid,
+    SessionHeld,
+    SessionNotFound,
+    UsageError,
+)
 from agent_host.http_basics import shown_url
 from agent_host.thread.messages import Message, encode
 from agent_host.thread.prompt import system_prompt
@@ -65,6 +72,8 @@ def state_errors_translated() -> Iterator[None]:
         raise UsageError(str(error)) from error
     except state_errors.Damaged as error:
         raise CheckpointUnreadable(_of_damage(error)) from error
+    except state_errors.TooLarge as error:
+        raise CheckpointUnreadable(f"{error}: set it higher in your configuration to open the session") from error
     except state_errors.Untrusted as error:
         raise CheckpointUnreadable(str(error)) from error
     except state_errors.UnknownVersion as error:
@@ -83,18 +92,33 @@ def _of_damage(error: state_errors.Damaged) -> str:
     return f"the session cannot be recovered: {error}{kept}"
 
 
-def recorded_options(state_dir: str, session_id: str) -> dict[str, Any]:
-    """What the session was started with: `flags`, `workspace`, `temporary`, `started`.
+def recorded_options(state_dir: str, session_id: str, *, snapshot_limit_bytes: int) -> dict[str, Any]:
+    """What the session was started with: `flags`, `workspace`, `temporary`, `started`. The limit is that of the user's
+    configuration, for the session's own settings stand on record.
 
     Raises SessionNotFound, CheckpointUnreadable (then the files were moved aside); changes nothing else on disk.
     """
-    store = FileCheckpointStore(state_dir)
+    store = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit_bytes)
     with state_errors_translated():
         try:
             return store.load(session_id).identity.options
         except (Damaged, NoSuchSession):
             store.open(session_id).close()  # moves damaged files aside, and clears up a clean end that was cut off
             raise
+
+
+def refuse_other_owner(identity: SessionIdentity, bundle: PolicyBundle) -> None:
+    """Raises PolicyBundleInvalid for a bundle of another tenant or user than the session's: what one of them may do is
+    not for the other's session. `local`, on either side, stands for whoever uses this machine (AH 3.2, decision
+    0026)."""
+    pairs = {"tenantId": (bundle.tenant_id, identity.tenant_id), "userId": (bundle.user_id, identity.user_id)}
+    problems = [
+        f"{name} is {given!r}, and that of session {identity.session_id} is {own!r}"
+        for name, (given, own) in pairs.items()
+        if given != own and LOCAL not in (given, own)
+    ]
+    if problems:
+        raise PolicyBundleInvalid(f"the policy belongs to somebody else: {'; '.join(problems)}")
 
 
 def temporary_of(state_dir: str, identity: SessionIdentity) -> str:
@@ -150,7 +174,12 @@ def create_store(launch: Launch, beginning: Beginning, grant: SessionGrant, new:
 
 
 def _sessions(launch: Launch) -> FileCheckpointStore:
-    return FileCheckpointStore(launch.state_dir, blob_limit_bytes=launch.settings.integer("host.max_stored_bytes"))
+    settings = launch.settings
+    return FileCheckpointStore(
+        launch.state_dir,
+        blob_limit_bytes=settings.integer("host.max_stored_bytes"),
+        snapshot_limit_bytes=settings.integer("host.max_snapshot_bytes"),
+    )
 
 
 def _clear_unbegun(sessions: FileCheckpointStore, session_id: str) -> None:

@@ -14,7 +14,17 @@ from state.blobs import UNAVAILABLE, sha256_hex
 from state.errors import InvalidSessionId, NoSuchSession, SessionExists, SessionLocked
 from state.file_store import FileCheckpointStore
 from state.memory_store import MemoryCheckpointStore
-from tests.unit.state.helpers import commit, finish, fresh_state, message, start_task, turn, unnumbered, whole_step
+from tests.unit.state.helpers import (
+    USAGE,
+    commit,
+    finish,
+    fresh_state,
+    message,
+    start_task,
+    turn,
+    unnumbered,
+    whole_step,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,8 +82,9 @@ def worked(session: OpenSession) -> OpenSession:
     whole_step(session, 1)
     turn(session, "step_2", "c2", "c3", gated=True, text="two at once")
     session.sync()
-    session.append("approval", {"callId": "c2", "approvalId": "appr_c2", "approved": True, "scope": "once"})
-    session.append("grant", {"scope": "session", "toolName": "RunCommand"})
+    answer = {"approved": True, "scope": "once", "reason": ""}
+    session.append("approval", {"callId": "c2", "approvalId": "appr_c2", **answer})
+    session.append("grant", {"scope": "session", "approvalId": "appr_1", "toolName": "RunCommand"})
     session.append("call_started", {"callId": "c2"})
     finish(session, "c2", "done")
     return session
@@ -209,7 +220,7 @@ def test_large_texts_come_back_whole(home: Home, new: Callable[[str], OpenSessio
     whole_step(session, 1, "\u2028ü" * 20_000)
     call = {"id": "c2", "name": "WriteFile", "arguments": {"content": "z" * 30_000, "path": "/a"}}
     row = {"callId": "c2", "sideEffects": True}
-    fields = {"stepId": "step_2", "stopReason": "tool_use", "boot": "b", "usage": {}, "calls": [row]}
+    fields = {"stepId": "step_2", "stopReason": "tool_use", "boot": "b", "usage": USAGE, "calls": [row]}
     session.append("turn", fields, message("assistant", "", toolCalls=[call]))
     for _ in range(2):
         session.compact()

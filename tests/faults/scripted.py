@@ -24,6 +24,7 @@ from state.errors import NoSuchSession, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.recovery import Verdict, judge
 from tests.support.beside import Later
+from tests.unit.state.helpers import OPTIONS, message
 
 if TYPE_CHECKING:
     from agent_host.testing.disk import SimulatedDisk
@@ -143,10 +144,6 @@ def fingerprint(state: Checkpoint) -> bytes:
     return hashlib.sha256(orjson.dumps(plain, default=bytes.decode)).digest()
 
 
-def message(role: str, content: str, **more: Any) -> bytes:
-    return orjson.dumps({"role": role, "content": content, **more})
-
-
 class Host:
     """One process that has the session."""
 
@@ -184,7 +181,7 @@ class Host:
             self._end()
 
     def _create(self) -> None:
-        identity = SessionIdentity(SESSION, "ws", "tenant", "user", {})
+        identity = SessionIdentity(SESSION, "ws", "tenant", "user", OPTIONS)
         start = Checkpoint(identity, policy_bundle_version="v1", thread=[message("system", "be careful")])
         self.world.states = [fingerprint(start)]
         self.session = self.store.create(SESSION, start)

@@ -14,6 +14,7 @@ from agent_host.testing.faults import KillAfterRecord, KillAtInstant, KillDuring
 from agent_host.testing.scenarios import Brief, CutAnswer, Effects, Ending, Scenario, command
 from agent_host.testing.script import Script
 from agent_host.testing.trials import Trial
+from agent_host.thread.messages import Message, encode
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from tests.faults.jobs import passes, trials
@@ -81,8 +82,12 @@ def test_one_of_several_processes_gets_the_session(job: Job, verdict: Verdict) -
 
 def test_a_session_that_was_killed_before_its_task_was_on_record_is_started_again(tmp_path: Path) -> None:
     trial = Trial(tmp_path, Brief())
-    identity = SessionIdentity(trial.paths.session_id, "ws", "local", "local", {"workspace": str(trial.workspace)})
-    FileCheckpointStore(trial.paths.state_dir).create(trial.paths.session_id, Checkpoint(identity)).close()
+    options = {"flags": {}, "workspace": str(trial.workspace)}
+    identity = SessionIdentity(trial.paths.session_id, "ws", "local", "local", options)
+    state = Checkpoint(
+        identity, thread=[encode(Message("system", "Be careful.", 1), session_id=trial.paths.session_id)]
+    )
+    FileCheckpointStore(trial.paths.state_dir).create(trial.paths.session_id, state).close()
     with trial.serving():
         ended = trial.finish(trial.run())
         assert ended.code == 0, ended.err

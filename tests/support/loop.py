@@ -211,7 +211,7 @@ class Loop:
 
     @staticmethod
     def _first_state() -> Checkpoint:
-        identity = SessionIdentity(SESSION, "w", "tenant", "user")
+        identity = SessionIdentity(SESSION, "w", "tenant", "user", {"flags": {}, "workspace": "/w"})
         system = encode(Message("system", "Be careful.", 5), session_id=SESSION)
         return Checkpoint(identity, policy_bundle_version="v1", thread=[system])
 

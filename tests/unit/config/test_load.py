@@ -236,6 +236,7 @@ FORBIDDEN: dict[str, str] = {
     "host.policy": '"full"',
     "host.toolset": "[]",
     "host.max_run_log_bytes": "100000",
+    "host.max_snapshot_bytes": "100000",
     "host.output": '"json"',
     "serve.begin_timeout_s": "1",
     "llm.gateway": '"http://evil.example"',

@@ -26,7 +26,7 @@ from agent_host.session.opening import (
     recorded_options,
     state_errors_translated,
 )
-from agent_host.thread.messages import decode
+from agent_host.thread.messages import Message, decode, encode
 from agent_host.thread.tokens import estimate
 from config.load import load
 from policy.options import TaskOptions
@@ -57,7 +57,8 @@ def created(folder: Path, session_id: str = SESSION, first: TaskRecord | None = 
 
 
 def with_task(store: FileSession) -> FileSession:
-    store.commit("task_started", {"taskId": "t", "prompt": "Do it.", "maxSteps": 5}, b'{"role":"user"}')
+    prompt = encode(Message("user", "Do it.", 2), session_id=SESSION)
+    store.commit("task_started", {"taskId": "t", "prompt": "Do it.", "maxSteps": 5}, prompt)
     return store
 
 
@@ -76,7 +77,7 @@ def test_a_new_session_knows_who_it_is_and_what_it_was_started_with(tmp_path: Pa
     assert "/ws" in first.content
     assert first.tokens > estimate(first.content)
     store.close()
-    assert recorded_options(str(tmp_path / "state"), SESSION) == who.options
+    assert recorded_options(str(tmp_path / "state"), SESSION, snapshot_limit_bytes=1 << 28) == who.options
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_a_session_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(SessionNotFound, match="agent-host sessions"):
         open_store(launched(tmp_path), SESSION)
     with pytest.raises(SessionNotFound):
-        recorded_options(str(tmp_path / "state"), SESSION)
+        recorded_options(str(tmp_path / "state"), SESSION, snapshot_limit_bytes=1 << 28)
 
 
 def test_a_state_directory_that_cannot_be_one(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_damage_is_moved_aside_and_what_was_whole_can_be_had(tmp_path: Path) -> 
     snapshot.write_bytes(snapshot.read_bytes()[:-9] + b"00000000\n")
     journal.unlink()
     with pytest.raises(CheckpointUnreadable):
-        recorded_options(str(tmp_path / "state"), SESSION)
+        recorded_options(str(tmp_path / "state"), SESSION, snapshot_limit_bytes=1 << 28)
     assert list((tmp_path / "state/checkpoints").glob("*.corrupt-*"))
 
 

@@ -27,12 +27,17 @@ SESSION = "sess_1"
 USAGE = {"inputTokens": 10, "outputTokens": 3, "cachedInputTokens": 1}
 
 
+OPTIONS: dict[str, Any] = {"flags": {}, "workspace": "/w"}
+"""What a session on record was started with, at the least."""
+_OF_EVERY_MESSAGE = {"messageId": "m", "sessionId": "s", "timestamp": "2026-01-01T00:00:00Z", "tokenCount": 1}
+
+
 def message(role: str, content: str, **more: Any) -> bytes:
-    return orjson.dumps({"role": role, "content": content, **more})
+    return orjson.dumps({**_OF_EVERY_MESSAGE, "role": role, "content": content, **more})
 
 
 def fresh_state(session_id: str = SESSION, **options: Any) -> Checkpoint:
-    identity = SessionIdentity(session_id, "ws_1", "tenant", "user", options)
+    identity = SessionIdentity(session_id, "ws_1", "tenant", "user", {**OPTIONS, **options})
     return Checkpoint(identity, policy_bundle_version="v1", thread=[message("system", "be careful")])
 
 

@@ -259,7 +259,7 @@ def test_a_session_that_has_ended_is_told_from_one_that_never_was(tmp_path: Path
             use(SESSION)
 
 
-@pytest.mark.parametrize("byte", [b"\n", b"K", b"\0"])
+@pytest.mark.parametrize("byte", [b"K", b"\0"])
 def test_one_byte_that_no_record_begins_with_is_kept_aside(tmp_path: Path, byte: bytes) -> None:
     session = create(tmp_path)
     start_task(session)
@@ -271,6 +271,24 @@ def test_one_byte_that_no_record_begins_with_is_kept_aside(tmp_path: Path, byte:
     assert (again.report.torn_bytes, again.report.kept_aside is None) == (1, False)
     assert again.state.open_step is not None
     assert again.state.open_step.calls[0].started
+    again.close()
+
+
+@pytest.mark.parametrize("behind", [b"\n", b"\r\n", b" \n\t\n\n"])
+def test_white_space_at_the_end_of_both_files_is_no_damage(tmp_path: Path, behind: bytes) -> None:
+    """As an editor leaves it in which somebody looked at them."""
+    session = create(tmp_path)
+    start_task(session)
+    turn(session, "step_1", "c1")
+    session.close()
+    paths = paths_in(tmp_path)
+    for path in (paths.snapshot, paths.journal):
+        with open(path, "ab") as handle:
+            handle.write(behind)
+    assert unnumbered(load(tmp_path)) == unnumbered(session.state)
+    again = reopen(tmp_path)
+    assert (again.report.torn_bytes, again.report.kept_aside) == (0, None)
+    assert unnumbered(again.state) == unnumbered(session.state)
     again.close()
 
 

@@ -108,3 +108,21 @@ def test_what_no_record_names_is_swept(tmp_path: Path, size: int) -> None:
     reopen(tmp_path).close()
     assert os.listdir(folder) == []
     assert unnumbered(load(tmp_path)) == unnumbered(session.state)
+
+
+@pytest.mark.parametrize("blob", [b"\xff", b"no JSON", b"[]"])
+def test_the_blob_of_something_else_is_as_good_as_lost(blob: bytes) -> None:
+    """Its name is right for what it holds, and a checkpoint names it in the wrong place."""
+    reference = {"sha256": sha256_hex(blob), "bytes": len(blob)}
+    call = {"id": "c", "name": "T", "arguments": {}, "argumentsBlob": reference}
+    whole, lost = restored(message("assistant", "", toolCalls=[call]), lambda _: blob)
+    assert lost == [reference["sha256"]]
+    (named,) = orjson.loads(whole)["toolCalls"]
+    assert (named["arguments"], "are lost" in named["problem"]) == ({}, True)
+
+
+def test_a_text_that_is_none_is_told_in_its_place() -> None:
+    reference = {"sha256": sha256_hex(b"\xff"), "bytes": 1}
+    whole, lost = restored(message("tool", "", toolCallId="c", contentBlob=reference), lambda _: b"\xff")
+    assert lost == [reference["sha256"]]
+    assert "are lost" in orjson.loads(whole)["content"]

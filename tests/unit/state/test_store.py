@@ -114,7 +114,7 @@ def test_large_messages_make_a_new_snapshot_and_small_ones_do_not(store: FileSes
     paths = paths_in(tmp_path)
     start_task(store)
     before = os.stat(paths.snapshot).st_ino
-    for number in range(1, 20):
+    for number in range(1, 10):
         whole_step(store, number)
     assert os.stat(paths.snapshot).st_ino == before
     whole_step(store, 20, "x" * 300_000)
@@ -194,7 +194,8 @@ def test_a_snapshot_holds_all_of_an_open_step(store: FileSession, tmp_path: Path
     )
     answer = {"callId": "c1", "status": "denied", "code": "APPROVAL_REQUIRED", "replay": {"approve": "RunCommand"}}
     store.append("call_finished", answer, message("tool", "no", toolCallId="c1", isError=True))
-    store.append("grant", {"scope": "task", "toolName": "RunCommand"})
+    grant = {"scope": "task", "approvalId": "appr_0", "taskId": "t1"}
+    store.append("grant", grant)
     refused = {"approved": False, "scope": "once", "reason": "nobody is there", "unattended": True}
     store.append("approval", {"callId": "c1", "approvalId": "appr_c1", **refused})
     store.append("session_status", {"status": "SESSION_PAUSED", "policyBundleVersion": "v2", "maxSteps": 9})
@@ -208,7 +209,7 @@ def test_a_snapshot_holds_all_of_an_open_step(store: FileSession, tmp_path: Path
     assert (first.approval_id, first.decision) == ("appr_c1", refused)
     assert (second.gated, second.started, second.replay) == (True, False, None)
     assert (second.approval_id, second.decision) == ("appr_c2", None)
-    assert (found.baselines, found.grants) == ({"/f": "h", "/g": None}, [{"scope": "task", "toolName": "RunCommand"}])
+    assert (found.baselines, found.grants) == ({"/f": "h", "/g": None}, [grant])
     assert (found.session_status, found.policy_bundle_version) == ("SESSION_PAUSED", "v2")
 
 

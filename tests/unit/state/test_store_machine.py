@@ -37,6 +37,13 @@ arguments = st.dictionaries(words, json_values, max_size=3)
 counts = st.integers(0, 10_000)
 paths = st.sampled_from(["/w/a", "/w/b", "/w/ü"])
 hashes = st.none() | st.sampled_from(["h1", "h2", "unavailable"])
+replays = st.fixed_dictionaries(
+    {"approve": words}, optional={"callId": words, "place": st.none() | words, "request": arguments}
+)
+grants = st.fixed_dictionaries(
+    {"scope": st.sampled_from(["task", "session"]), "approvalId": words, "taskId": words},
+    optional={"actionHash": words},
+)
 baselines = st.dictionaries(paths, hashes, max_size=2)
 
 
@@ -140,8 +147,8 @@ class History(RuleBasedStateMachine):
     ) -> None:
         call = data.draw(st.sampled_from(self.calls(answered=False)))
         fields = {"callId": call.call_id, "approvalId": f"appr_{call.call_id}"}
-        given = {} if answer is None else {"approved": answer, "scope": scope, "reason": reason}
-        given |= {} if edited is None else {"arguments": edited}
+        given: dict[str, Any] = {} if answer is None else {"approved": answer, "scope": scope, "reason": reason}
+        given |= {} if answer is None or edited is None else {"arguments": edited}
         self.append("approval", {**fields, **given})
 
     @precondition(lambda self: self.calls(answered=False))
@@ -152,7 +159,7 @@ class History(RuleBasedStateMachine):
         self.append("call_started", {"callId": call.call_id, **more})
 
     @precondition(lambda self: self.calls(answered=False))
-    @rule(data=st.data(), text=words, code=st.none() | st.just("DENIED"), replay=st.none() | arguments)
+    @rule(data=st.data(), text=words, code=st.none() | st.just("DENIED"), replay=st.none() | replays)
     def call_finished(self, data: st.DataObject, text: str, code: str | None, replay: dict[str, Any] | None) -> None:
         call = data.draw(st.sampled_from(self.calls(answered=False)))
         fields: dict[str, Any] = {"callId": call.call_id, "status": "succeeded" if code is None else "denied"}
@@ -193,7 +200,7 @@ class History(RuleBasedStateMachine):
         fields |= {"maxSteps": steps} if steps is not None else {}
         self.append("session_status", fields)
 
-    @rule(grant=arguments.filter(lambda fields: fields.keys().isdisjoint(("kind", "message", "blobs"))))
+    @rule(grant=grants)
     def grant(self, grant: dict[str, Any]) -> None:
         self.append("grant", grant)
 

@@ -1,0 +1,95 @@
+"""What each field of a message on record may hold: the ConversationMessage of interface section 3 (decision 0026)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from state.shapes import COUNT, FLAG, OBJECT, TEXT, Leaf, ListOf, Record, one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from state.shapes import Shape
+
+ROLES = ("system", "user", "assistant", "tool")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def writable(value: Any) -> bool:
+    """Whether `value` does not nest too deep to be written again: orjson reads deeper than it writes."""
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return False
+    return True
+
+
+# In place of a large part; `state.large` takes it out and puts it back.
+_BLOB = Record({"sha256": Leaf("a SHA-256", lambda value: type(value) is str and bool(_SHA256.fullmatch(value))),
+                "bytes": COUNT})  # fmt: skip
+_NAMED_CALL = Record({"id": TEXT, "name": TEXT, "arguments": OBJECT}, {"problem": TEXT, "argumentsBlob": _BLOB})
+_OF_EVERY_MESSAGE: dict[str, Shape] = {
+    "messageId": TEXT,
+    "sessionId": TEXT,
+    "content": TEXT,
+    "timestamp": TEXT,
+    "tokenCount": COUNT,
+}
+_MAY_BE: dict[str, Shape] = {"taskId": TEXT, "stepId": TEXT, "contentBlob": _BLOB}
+_BY_ROLE = {
+    "system": Record(_OF_EVERY_MESSAGE, _MAY_BE),
+    "user": Record(_OF_EVERY_MESSAGE, _MAY_BE),
+    "assistant": Record(_OF_EVERY_MESSAGE, {**_MAY_BE, "toolCalls": ListOf(_NAMED_CALL)}),
+    "tool": Record({**_OF_EVERY_MESSAGE, "toolCallId": TEXT}, {**_MAY_BE, "isError": FLAG}),
+}
+_ANY_ROLE = Record({"role": one_of(*ROLES), **_OF_EVERY_MESSAGE}, _MAY_BE)
+
+
+class Message:
+    """The shape of a ConversationMessage of one of these `roles`: what it holds goes by its role."""
+
+    def __init__(self, *roles: str) -> None:
+        self._roles = frozenset(roles)
+        self._said = Leaf(f"a message of {' or '.join(roles)}", lambda _: False)
+
+    def fits(self, value: Any) -> bool:
+        """See Shape."""
+        role = value.get("role") if type(value) is dict else None
+        return type(role) is str and role in self._roles and _BY_ROLE[role].fits(value)
+
+    def problems(self, value: Any, path: str) -> Iterator[str]:
+        """See Shape."""
+        role = value.get("role") if type(value) is dict else None
+        known = type(role) is str and role in _BY_ROLE
+        if known and role not in self._roles:
+            yield from self._said.problems(role, f"{path}.role")
+        yield from (_BY_ROLE[str(role)] if known else _ANY_ROLE).problems(value, path)
+
+
+_ANY = Message(*ROLES)
+RESULT = Message("tool")
+"""What a call came to."""
+
+
+def message_of(data: bytes, spoken: Message = _ANY) -> dict[str, Any] | None:
+    """The message that `data` encodes; None where something is wrong with it, which `message_problems` tells."""
+    try:
+        wire: dict[str, Any] = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    if not spoken.fits(wire):
+        return None
+    # Others are sent as they are.
+    return None if ("toolCalls" in wire or "contentBlob" in wire) and not writable(wire) else wire
+
+
+def message_problems(data: bytes, path: str, spoken: Message = _ANY) -> list[str]:
+    """What is wrong with a message that `message_of` does not give."""
+    try:
+        wire = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return [f"{path}: expected an object, found what is no JSON"]
+    return list(spoken.problems(wire, path)) or [f"{path}: nests too deep to be written again"]

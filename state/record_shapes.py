@@ -1,0 +1,288 @@
+"""What each field of a snapshot and of a record may hold (AH 9.2, decision 0026). One table for each.
+
+Names and values here are those of the files. Where one is a word of the application (the options of a task, an answer),
+`tests/unit/state/test_record_shapes.py` holds that both know the same words.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from state.message_shapes import RESULT, Message, message_of, message_problems, writable
+from state.shapes import COUNT, FLAG, TEXT, Either, Leaf, ListOf, MapOf, Nullable, Record, Row, one_of
+
+if TYPE_CHECKING:
+    from state.shapes import Shape
+
+SESSION_STATUSES = (
+    "SESSION_CREATED",
+    "SESSION_RUNNING",
+    "SESSION_PAUSED",
+    "SESSION_COMPLETED",
+    "SESSION_FAILED",
+    "SESSION_CANCELLED",
+)
+TASK_STATUSES = ("running", "completed", "failed", "cancelled")
+CALL_STATUSES = ("succeeded", "failed", "denied")
+SCOPES = ("once", "task", "session")
+APPROVAL_MODES = ("always", "on_risky_actions", "never")
+
+ARTIFACT_TYPES = ("tool_output", "file_diff", "session_history")
+
+_REF = re.compile(r"artifacts/[A-Za-z0-9_-]+")
+
+# In a record; in a snapshot it stands deeper (`resume.openStep.calls[0].editedArguments`).
+_OBJECT = Leaf("an object that does not nest too deep", lambda value: type(value) is dict and writable([[[[[value]]]]]))
+
+_TEXT_OR_NULL = Nullable(TEXT)
+_TASK_STATUS, _SESSION_STATUS = one_of(*TASK_STATUSES), one_of(*SESSION_STATUSES)
+# Blobs of first versions, by path. A blob is a hash, or a word for content that was not kept.
+_BASELINES = MapOf(_TEXT_OR_NULL)
+_USAGE = Record({"inputTokens": COUNT, "outputTokens": COUNT, "cachedInputTokens": COUNT})
+_INTENT = Record({"path": TEXT, "before": _TEXT_OR_NULL, "after": _TEXT_OR_NULL})
+# Rows of earlier versions have all of the call (`id`, `command`, `request`) in place of its id.
+_REPLAY = Record(
+    {"approve": TEXT},
+    {"callId": TEXT, "place": _TEXT_OR_NULL, "id": TEXT, "command": TEXT, "request": _OBJECT},
+)
+_TASK_OPTIONS = Record(
+    {}, {"approval_mode": Nullable(one_of(*APPROVAL_MODES)), "allow_network": Nullable(FLAG)}, closed=True
+)
+_GRANT_OPTIONAL: dict[str, Shape] = dict.fromkeys(
+    ("toolName", "capability", "action", "actionHash", "policyBundleVersion", "taskId", "grantedAt"), TEXT
+)
+# An approval for a task names its task.
+_GRANT = Either(
+    lambda value: value.get("scope") == "task",
+    Record({"scope": one_of("task"), "approvalId": TEXT, "taskId": TEXT}, _GRANT_OPTIONAL),
+    Record({"scope": one_of("task", "session"), "approvalId": TEXT}, _GRANT_OPTIONAL),
+)
+_DECISION_OPTIONAL: dict[str, Shape] = {"unattended": FLAG, "timedOut": FLAG, "boundTo": TEXT}
+_DECISION = Record({"approved": FLAG, "scope": one_of(*SCOPES), "reason": TEXT}, _DECISION_OPTIONAL)
+
+# What a call left besides its result: here under `ref`, stored elsewhere as `uri`, or not stored, and `why`.
+_ARTIFACT: dict[str, Shape] = {
+    "id": TEXT,
+    "type": one_of(*ARTIFACT_TYPES),
+    "name": TEXT,
+    "contentType": TEXT,
+    "bytes": COUNT,
+}
+_REFERENCE = Leaf("a reference such as artifacts/ID", lambda value: type(value) is str and bool(_REF.fullmatch(value)))
+
+
+def _artifact(**more: Shape) -> Shape:
+    """The shape of an artifact's row with the fields of `more`. A `ref` comes with the hash of its content."""
+    stored: dict[str, Shape] = {"uri": TEXT, "why": TEXT, "taskId": TEXT, "stepId": _TEXT_OR_NULL, "callId": TEXT}
+    return Either(
+        lambda value: "ref" in value,
+        Record({**_ARTIFACT, "ref": _REFERENCE, "sha256": TEXT, **more}, stored),
+        Record({**_ARTIFACT, **more}, stored),
+    )
+
+
+# What a setting may be; which value each takes is for the configuration to say.
+_SETTING = Leaf(
+    "a string, a number, true or false, or a list of strings",
+    lambda value: (
+        type(value) in (str, int, float, bool) or (type(value) is list and all(type(one) is str for one in value))
+    ),
+)
+_OPTIONS = Record(
+    {"flags": MapOf(_SETTING), "workspace": TEXT},
+    {
+        "temporary": TEXT,
+        "started": Record(
+            {},
+            {
+                "model": TEXT,
+                "policy": _TEXT_OR_NULL,
+                "policyHash": TEXT,
+                "toolset": ListOf(TEXT),
+                "key": TEXT,
+                "promptMark": TEXT,
+            },
+        ),
+    },
+)
+
+# --- the open step ----------------------------------------------------------------------------------------------------
+
+_CALL_BEGUN: dict[str, Shape] = {"intent": Nullable(_INTENT), "gated": FLAG, "approvalId": TEXT}
+_CALL = Record(
+    {"callId": TEXT, "sideEffects": FLAG},
+    {
+        **_CALL_BEGUN,
+        "started": FLAG,
+        "result": RESULT,
+        "status": one_of(*CALL_STATUSES),
+        "code": TEXT,
+        "replay": _REPLAY,
+        "decision": _DECISION,
+        "editedArguments": _OBJECT,
+    },
+)
+_STEP = Record({"stepId": TEXT, "stopReason": TEXT, "boot": _TEXT_OR_NULL, "position": COUNT, "calls": ListOf(_CALL)})
+
+# --- the snapshot -----------------------------------------------------------------------------------------------------
+
+_TASK = Record(
+    {
+        "taskId": TEXT,
+        "prompt": TEXT,
+        "status": _TASK_STATUS,
+        "reason": _TEXT_OR_NULL,
+        "stepCount": COUNT,
+        "maxSteps": COUNT,
+        "usage": _USAGE,
+        "finishedCalls": ListOf(Row(TEXT, one_of(*CALL_STATUSES), _TEXT_OR_NULL)),
+        "denied": ListOf(Record({"toolName": TEXT, "replay": _REPLAY})),
+    },
+    {
+        "options": _TASK_OPTIONS,
+        "baselines": _BASELINES,
+        "notUploaded": ListOf(_artifact(callId=TEXT, why=TEXT)),
+    },
+)
+_EARLIER_TASK = Record(
+    {
+        "taskId": TEXT,
+        "prompt": TEXT,
+        "status": _TASK_STATUS,
+        "reason": _TEXT_OR_NULL,
+        "stepCount": COUNT,
+        "baselines": _BASELINES,
+    }
+)
+_RESUME: dict[str, Shape] = {
+    "journalSeq": COUNT,
+    "options": _OPTIONS,
+    "usage": _USAGE,
+    "baselines": _BASELINES,
+    "grants": ListOf(_GRANT),
+    "openStep": Nullable(_STEP),
+}
+# Fields of `resume` that earlier versions did not have, by the first version that always has them.
+_SINCE: dict[int, dict[str, Shape]] = {
+    2: {"version": one_of(1, 2, 3), "salvaged": _TEXT_OR_NULL},
+    3: {
+        "earlierTasks": ListOf(_EARLIER_TASK),
+        "droppedMessages": COUNT,
+        "tokensKnown": Nullable(Row(COUNT, COUNT)),
+    },
+}
+# Fields of `resume` that are left out where they say nothing.
+_RESUME_OPTIONAL: dict[str, Shape] = {
+    "uploads": MapOf(_artifact(callId=TEXT, taskId=TEXT, stepId=_TEXT_OR_NULL)),
+    "artifactUris": MapOf(ListOf(TEXT)),
+}
+_HEAD: dict[str, Shape] = {
+    "checkpointVersion": TEXT,
+    "sessionId": TEXT,
+    "workspaceId": TEXT,
+    "tenantId": TEXT,
+    "userId": TEXT,
+    "sessionStatus": _SESSION_STATUS,
+    "task": Nullable(_TASK),
+    "stepCursor": _TEXT_OR_NULL,
+    "sessionTokensUsed": COUNT,
+    "policyBundleVersion": TEXT,
+    "checkpointedAt": TEXT,
+}
+
+
+def snapshot_shape(resume_version: int) -> Record:
+    """The shape of a snapshot but for its thread, in a version of `resume`, from 1 on."""
+    always = {name: shape for since, fields in _SINCE.items() if since <= resume_version for name, shape in
+              fields.items()}  # fmt: skip
+    later = {name: shape for fields in _SINCE.values() for name, shape in fields.items() if name not in always}
+    return Record({**_HEAD, "resume": Record({**_RESUME, **always}, {**_RESUME_OPTIONAL, **later})})
+
+
+# --- records of the journal -------------------------------------------------------------------------------------------
+
+# Without an answer the record says only under which id a call is asked for.
+_APPROVAL = Either(
+    lambda value: value.keys() <= {"callId", "approvalId"},
+    Record({"callId": TEXT, "approvalId": TEXT}),
+    Record(
+        {"callId": TEXT, "approvalId": TEXT, "approved": FLAG, "scope": one_of(*SCOPES), "reason": TEXT},
+        {"arguments": _OBJECT, **_DECISION_OPTIONAL},
+    ),
+)
+_RECORDS: dict[str, Shape] = {
+    # Where a journal begins, and where the one that follows it is to begin: the mark of a compaction says no more.
+    "opened": Record(
+        {},
+        {
+            "sessionId": TEXT,
+            "status": _SESSION_STATUS,
+            "boot": _TEXT_OR_NULL,
+            "snapshot": TEXT,
+            "durable": COUNT,
+        },
+    ),
+    "task_started": Record({"taskId": TEXT, "prompt": TEXT, "maxSteps": COUNT}, {"options": _TASK_OPTIONS}),
+    "task_reopened": Record({"maxSteps": COUNT}),
+    "turn": Record(
+        {
+            "stepId": TEXT,
+            "stopReason": TEXT,
+            "boot": _TEXT_OR_NULL,
+            "usage": _USAGE,
+            "calls": ListOf(Record({"callId": TEXT, "sideEffects": FLAG}, _CALL_BEGUN)),
+        },
+        {
+            "window": Record({"dropped": COUNT, "estimated": COUNT}),
+            "baselines": _BASELINES,
+            "settled": ListOf(TEXT),
+        },
+    ),
+    "approval": _APPROVAL,
+    "call_started": Record({"callId": TEXT}, {"intent": Nullable(_INTENT), "baselines": _BASELINES}),
+    "call_finished": Record(
+        {"callId": TEXT, "status": one_of(*CALL_STATUSES)},
+        {"code": TEXT, "replay": _REPLAY, "artifacts": ListOf(_artifact())},
+    ),
+    "artifact_uploaded": Record({"id": TEXT, "uri": TEXT}),
+    "artifact_given_up": Record({"id": TEXT, "why": TEXT}),
+    "step_committed": Record({"stepCount": COUNT}, {"taskStatus": _TASK_STATUS, "taskReason": _TEXT_OR_NULL}),
+    "note": Record({}, {"ofDamage": FLAG}),
+    "task_ended": Record({"status": _TASK_STATUS}, {"reason": _TEXT_OR_NULL}),
+    "session_status": Record(
+        {"status": _SESSION_STATUS}, {"policyBundleVersion": TEXT, "maxSteps": COUNT, "reason": _TEXT_OR_NULL}
+    ),
+    "grant": _GRANT,
+}
+# Whose message a record has; those of other kinds have none. A step may be committed without one.
+_SPOKEN: dict[str, Message] = {
+    "task_started": Message("user"),
+    "turn": Message("assistant"),
+    "call_finished": RESULT,
+    "step_committed": Message("system"),
+    "note": Message("system"),
+}
+_MAY_BE_SILENT = frozenset({"step_committed"})
+
+
+def record_problems(kind: str, fields: dict[str, Any], message: bytes | None) -> list[str]:
+    """What is wrong with a record of the journal, one line for each thing; nothing for a kind that is not known here.
+
+    `fields` are those without what is the store's own (`state.store.KIND` and its like).
+    """
+    shape = _RECORDS.get(kind)
+    if shape is None:
+        return []
+    found = [] if shape.fits(fields) else list(shape.problems(fields, ""))
+    spoken = _SPOKEN.get(kind)
+    if spoken is None:
+        return found
+    if message is None:
+        return found if kind in _MAY_BE_SILENT else [*found, "message: is missing"]
+    wire = message_of(message, spoken)
+    if wire is None:
+        found += message_problems(message, "message", spoken)
+    elif kind == "call_finished" and not found and wire["toolCallId"] != fields["callId"]:
+        found.append("message.toolCallId: expected the record's callId, found another")
+    return found

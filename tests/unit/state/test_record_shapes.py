@@ -1,0 +1,130 @@
+"""What records and messages may hold: the words of the application, and what has to be there."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from agent_host.approval.request import ApprovalAnswer, Scope
+from agent_host.contracts import ArtifactType, ToolStatus
+from agent_host.states import SessionStatus
+from agent_host.thread.messages import Role
+from policy.options import ApprovalMode, TaskOptions
+from state import message_shapes, record_shapes
+from state.checkpoint import TaskStatus
+from state.errors import Damaged
+from state.journal import frame, parse
+from state.record_shapes import record_problems
+from state.records import change_of, fields_of
+from tests.unit.state.helpers import USAGE, message
+
+
+@pytest.mark.parametrize(
+    ("words", "own"),
+    [
+        (message_shapes.ROLES, get_args(Role)),
+        (record_shapes.SESSION_STATUSES, tuple(SessionStatus)),
+        (record_shapes.TASK_STATUSES, get_args(TaskStatus)),
+        (record_shapes.CALL_STATUSES, get_args(ToolStatus)),
+        (record_shapes.ARTIFACT_TYPES, get_args(ArtifactType)),
+        (record_shapes.SCOPES, get_args(Scope)),
+        (record_shapes.APPROVAL_MODES, get_args(ApprovalMode)),
+    ],
+)
+def test_files_and_program_know_the_same_words(words: tuple[str, ...], own: tuple[str, ...]) -> None:
+    assert words == own
+
+
+@pytest.mark.parametrize("mode", [None, *get_args(ApprovalMode)])
+@pytest.mark.parametrize("network", [None, True, False])
+def test_every_option_of_a_task_can_be_read_again(mode: ApprovalMode | None, network: bool | None) -> None:
+    options = TaskOptions(mode, network)._asdict()
+    fields = {"taskId": "t", "prompt": "p", "maxSteps": 1, "options": options}
+    assert record_problems("task_started", fields, message("user", "p")) == []
+    options["else"] = 1
+    assert record_problems("task_started", fields, message("user", "p")) == ["options.else: is not known"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ApprovalAnswer(approved=True, reason=""),
+        ApprovalAnswer(approved=False, reason="no", unattended=True, timed_out=True),
+        ApprovalAnswer(approved=True, reason="", scope="session", arguments={"command": "ls"}),
+    ],
+)
+def test_every_answer_can_be_read_again(answer: ApprovalAnswer) -> None:
+    fields = {"callId": "c", "approvalId": "a", **answer.to_record(), "boundTo": "x"}
+    assert record_problems("approval", fields, None) == []
+
+
+TURN: dict[str, Any] = {"stepId": "s", "stopReason": "tool_use", "boot": None, "usage": USAGE, "calls": []}
+CALLS = [{"id": "c", "name": "T", "arguments": {}}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "spoken", "said"),
+    [
+        ("turn", TURN, message("assistant", ""), []),
+        ("turn", TURN, None, ["message: is missing"]),
+        ("turn", TURN, b"{", ["message: expected an object, found what is no JSON"]),
+        ("turn", TURN, message("user", ""), ['message.role: expected a message of assistant, found "user"']),
+        ("turn", TURN, message("boss", ""),
+         ['message.role: expected one of "system", "user", "assistant", "tool", found "boss"']),
+        ("turn", TURN, b"[]", ["message: expected an object, found a list of 0"]),
+        ("turn", {**TURN, "usage": {**USAGE, "inputTokens": -1}}, message("assistant", ""),
+         ["usage.inputTokens: expected a whole number of at least 0, found -1"]),
+        ("turn", TURN, message("assistant", "", toolCalls=[{**CALLS[0], "arguments": []}]),
+         ["message.toolCalls[0].arguments: expected an object, found a list of 0"]),
+        ("call_finished", {"callId": "c", "status": "succeeded"}, message("tool", ""),
+         ["message.toolCallId: is missing"]),
+        ("call_finished", {"callId": "c", "status": "succeeded"}, message("tool", "", toolCallId="d"),
+         ["message.toolCallId: expected the record's callId, found another"]),
+        ("call_finished", {"status": "done"}, message("tool", "", toolCallId="d"),
+         ["callId: is missing", 'status: expected one of "succeeded", "failed", "denied", found "done"']),
+        ("step_committed", {"stepCount": 1}, None, []),
+        ("grant", {"scope": "session", "approvalId": "a"}, None, []),
+        ("grant", {"scope": "task", "approvalId": "a"}, None, ["taskId: is missing"]),
+        ("grant", {"scope": "once", "approvalId": "a"}, None,
+         ['scope: expected one of "task", "session", found "once"']),
+        ("approval", {"callId": "c", "approvalId": "a"}, None, []),
+        ("approval", {"callId": "c", "approvalId": "a", "scope": "once", "reason": ""}, None,
+         ["approved: is missing"]),
+        ("of tomorrow", {"x": 1}, None, []),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_record(kind: str, fields: dict[str, Any], spoken: bytes | None, said: list[str]) -> None:
+    assert record_problems(kind, fields, spoken) == said
+
+
+def test_arguments_may_nest_as_deep_as_they_can_be_written() -> None:
+    def nested(depth: int) -> bytes:
+        return message("assistant", "", toolCalls=[CALLS[0]]).replace(
+            b'"arguments":{}', b'"arguments":{"a":' + b"[" * depth + b"]" * depth + b"}"
+        )
+
+    assert record_problems("turn", TURN, nested(240)) == []
+    assert len(record_problems("turn", TURN, nested(300))) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (b"[]", "record 1 says no kind"),
+        (b"{", "record 1 says no kind"),
+        (b'{"kind":5}', "record 1 says no kind"),
+        (b'{"kind":"opened","sessionId":"s","blobs":[]}',
+         "record 1 (opened) is whole and of another shape: blobs: expected base64 by name"),
+        (b'{"kind":"opened","sessionId":"s","blobs":{"n":5}}',
+         "record 1 (opened) is whole and of another shape: blobs: expected base64 by name"),
+        (b'{"kind":"opened","sessionId":"s","blobs":{"n":"!"}}',
+         "record 1 (opened) is whole and of another shape: blobs: expected base64 by name"),
+    ],
+)  # fmt: skip
+def test_records_of_another_shape_are_damage(fields: bytes, said: str) -> None:
+    (record,) = parse(frame(1, 0, fields)).records
+    with pytest.raises(Damaged) as raised:
+        change_of(record)
+    assert str(raised.value) == said
+    assert isinstance(fields_of(record), dict)
