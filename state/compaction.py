@@ -22,23 +22,25 @@ if TYPE_CHECKING:
     from state.disk import Lock
     from state.file_session import Place
     from state.kept import SnapshotThread
+    from state.room import Room
 
 # A snapshot of this size stands in the journal as well.
 _SMALL_SNAPSHOT_BYTES = 16 * 1024
 
 
 class Content(NamedTuple):
-    """What a snapshot is made of: all but its messages as `encode_head` gave it, and these. `between_steps`: no step
-    was open."""
+    """What a snapshot is made of: all but its messages as `encode_head` gave it, and these; `room` is what it may take,
+    and `between_steps` whether it is of a session without an open step."""
 
     head: bytes
     thread: SnapshotThread
+    room: Room
     between_steps: bool
 
 
 class Compaction:
     """One compaction, from the moment that its snapshot is of. `seq` and `opening` are of the next journal's first
-    record; `size` is the snapshot's in bytes once that is known."""
+    record; `size` is the snapshot's in bytes once it is encoded."""
 
     def __init__(self, place: Place, lock: Lock, content: Content, seq: int, opening: dict[str, Any]) -> None:
         self._place = place
@@ -61,7 +63,7 @@ class Compaction:
         disk, paths = self._place.disk, self._place.paths
         snapshot = EncodedSnapshot(self.content.head, self.content.thread.write())
         self.size = snapshot.size
-        self._place.refuse_large(snapshot.size)
+        self.content.room.refuse(self.size)
         write_new(disk, paths.snapshot + TEMPORARY, snapshot.chunks())
         if not self._lock.still_held():
             raise WriteFailed("the session's lock was removed or replaced")

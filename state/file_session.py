@@ -21,6 +21,7 @@ from state.journal import Journal
 from state.kept import Kept
 from state.loading import find
 from state.quarantine import copy_aside, is_quarantined, move_aside
+from state.room import Room
 from state.snapshot import EncodedSnapshot, encode_head
 from state.store import ENDED, KIND, OPENED, SNAPSHOT_LIMIT_BYTES, LoadReport, encoded_fields
 
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 class Place(NamedTuple):
     """Where a session lies, its limits, and what starts a compaction. Below `min_compact_bytes` of journal a new
-    snapshot would cost more in syncs than it saves in replay. A snapshot above `snapshot_limit_bytes` is neither
-    written nor read."""
+    snapshot would cost more in syncs than it saves in replay; one above `snapshot_limit_bytes` is not written, and not
+    read."""
 
     disk: Disk
     paths: SessionPaths
@@ -44,17 +45,6 @@ class Place(NamedTuple):
     min_compact_bytes: int
     beside: Beside
     snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES
-
-    @property
-    def full_at_bytes(self) -> int:
-        """Where a snapshot is full. The rest is room for the step at work, and for the session to be opened again."""
-        return self.snapshot_limit_bytes - self.snapshot_limit_bytes // 16
-
-    def refuse_large(self, snapshot_bytes: int) -> None:
-        """Nobody could open the session again with a snapshot that is not read. Raises WriteFailed."""
-        limit = self.snapshot_limit_bytes
-        if snapshot_bytes > limit:
-            raise WriteFailed(f"the snapshot would have {snapshot_bytes} bytes, and host.max_snapshot_bytes is {limit}")
 
 
 class FileSession:
@@ -65,8 +55,8 @@ class FileSession:
         self._lock = lock
         self._journal: Journal | None = None
         self._snapshot_bytes = 0
+        self._room = Room(place.snapshot_limit_bytes)
         self._compaction: Compaction | None = None
-        self._snapshot_full = False
         self._retry_bytes = 0  # of journal: what it takes to try again after a compaction that failed
         self._kept = Kept(place.blobs)
         self.state = state
@@ -76,11 +66,6 @@ class FileSession:
     def storage_full(self) -> bool:
         """See OpenSession."""
         return self._kept.full
-
-    @property
-    def snapshot_full(self) -> bool:
-        """See OpenSession."""
-        return self._snapshot_full
 
     @property
     def blobs(self) -> BlobFolder:
@@ -103,7 +88,7 @@ class FileSession:
             with as_write_failure("writing the journal"):
                 session._remove_previous()
                 first = session._encoded()
-                place.refuse_large(first.size)
+                session._take_room(first.size)
                 session._start_journal(first)
                 session._put_snapshot(session._encoded())
         except WriteFailed:
@@ -179,6 +164,16 @@ class FileSession:
         """See OpenSession."""
         return self._kept.get(name)
 
+    def has_room(self) -> bool:
+        """See OpenSession. Only a snapshot says for certain, so near the limit the one that is under way is waited for;
+        at the last sync one was begun."""
+        journal, compaction = self._journal, self._compaction
+        if journal is not None and compaction is not None and self._is_near_limit(journal):
+            with contextlib.suppress(OSError, WriteFailed):  # the sync looks at what came of it
+                compaction.wait()
+            self.sync()
+        return not self._room.is_full
+
     def compact(self) -> None:
         """See OpenSession."""
         self._write_snapshot()
@@ -253,12 +248,21 @@ class FileSession:
         if not is_quarantined(disk, paths):
             self._place.blobs.sweep(named)
 
+    def _is_due(self, journal: Journal) -> bool:
+        """Whether a new snapshot is worth its cost, or has to show whether there is room for more. Near the limit that
+        is a snapshot for each sixteenth of it, until it is full."""
+        if self._room.is_full or journal.grown_bytes <= self._retry_bytes:
+            return False
+        worth = journal.grown_bytes > max(self._place.min_compact_bytes, self._snapshot_bytes)
+        return worth or self._is_near_limit(journal)
+
+    def _is_near_limit(self, journal: Journal) -> bool:
+        return journal.grown_bytes > self._room.left_bytes(self._snapshot_bytes)
+
     def _compact_when_due(self) -> None:
         """Start a compaction where the journal has outgrown the snapshot: all that it is made of is taken now."""
         journal = self._journal
-        if journal is None or journal.broken or self._compaction is not None:
-            return
-        if not self._is_due(journal):
+        if journal is None or journal.broken or self._compaction is not None or not self._is_due(journal):
             return
         thread, head, opening = self._kept.for_snapshot(self.state.thread), self._head(), self._opening()
         try:
@@ -266,7 +270,7 @@ class FileSession:
         except WriteFailed:  # what was to be synced is; the next write puts all into new files
             return
         self.state.seq = seq
-        content = Content(head, thread, between_steps=self.state.open_step is None)
+        content = Content(head, thread, self._room, between_steps=self.state.open_step is None)
         self._compaction = Compaction(self._place, self._lock, content, seq, opening)
         if self._compaction.done():
             self._take_next_journal(self._compaction)
@@ -280,37 +284,24 @@ class FileSession:
             return False
         disk, paths = self._place.disk, self._place.paths
         try:
-            try:
-                compaction.wait()
-            finally:
-                self._note_size(compaction.size, between_steps=compaction.content.between_steps)
+            compaction.wait()
             self._kept.moved(compaction.content.thread)
             self._snapshot_bytes = compaction.size
             journal.write_next(compaction.seq, compaction.opening)
             second_name(disk, paths.journal, paths.previous_journal)
         except (OSError, WriteFailed):
             journal.forget_mark()
-            self._retry_bytes = journal.grown_bytes * 2
+            # One that was too large is tried again when its step is over; where there was none, it is full.
+            is_too_large = self._room.is_too_large(compaction.size)
+            self._retry_bytes = 0 if is_too_large else journal.grown_bytes * 2
+            if is_too_large:
+                self._room.note(compaction.size, between_steps=compaction.content.between_steps)
             return False
+        self._room.note(compaction.size, between_steps=compaction.content.between_steps)
         self._journal, self._retry_bytes = None, 0
         with as_write_failure("putting the new journal in place"):
             self._journal = journal.give_way()
         return True
-
-    def _is_due(self, journal: Journal) -> bool:
-        """Whether a new snapshot is worth its cost, or has to show whether there is room for more. Near the limit that
-        is a snapshot for each sixteenth of it at most, until it is full."""
-        if self._snapshot_full:
-            return False
-        worth = max(self._place.min_compact_bytes, self._snapshot_bytes)
-        return journal.grown_bytes > max(
-            min(worth, self._place.full_at_bytes - self._snapshot_bytes), self._retry_bytes
-        )
-
-    def _note_size(self, snapshot_bytes: int, *, between_steps: bool) -> None:
-        """Results of an open step stand in a snapshot whole, and large ones no longer when the step is over: then its
-        size counts."""
-        self._snapshot_full = between_steps and snapshot_bytes > self._place.full_at_bytes
 
     def _end_compaction(self) -> None:
         """Wait for a compaction that is under way. What it has made is whole with the journal that is there."""
@@ -342,12 +333,16 @@ class FileSession:
         that the snapshot names are skipped on load."""
         self._end_compaction()
         snapshot = self._encoded()
-        self._note_size(snapshot.size, between_steps=self.state.open_step is None)
-        self._place.refuse_large(snapshot.size)
+        self._take_room(snapshot.size)
         is_copied = self._put_snapshot(snapshot)
         self._start_journal(snapshot)
         with contextlib.suppress(OSError):  # what is left of an older pair is passed over
             self._remove_previous(but_snapshot=is_copied)
+
+    def _take_room(self, size: int) -> None:
+        """Take note of the size of a snapshot of now. Raises WriteFailed for one that nobody would read again."""
+        self._room.note(size, between_steps=self.state.open_step is None)
+        self._room.refuse(size)
 
     def _put_snapshot(self, snapshot: EncodedSnapshot) -> bool:
         """Put a snapshot in place of the one that is there; whether there is a second copy. Raises OSError.

@@ -26,7 +26,7 @@ _READ_TRIES = 3
 
 
 class FileCheckpointStore:
-    """See `state.store.CheckpointStore`. `blob_limit_bytes` holds for each session, the others are Place's."""
+    """See `state.store.CheckpointStore`. `blob_limit_bytes` holds for each session; the others are Place's."""
 
     def __init__(
         self,

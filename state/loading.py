@@ -60,7 +60,7 @@ def _find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_byt
     content = parse(journal_data or b"")
     if data is None and problem is None and (journal_data is None or _never_begun(content) or _says_ended(content)):
         raise no_such(disk, paths)
-    beside = _Beside(disk, paths, blobs)
+    beside = _Beside(disk, paths, blobs, snapshot_limit_bytes)
     whole = mended(content, beside.older(), paths.session_id) if content.torn_bytes else None
     if whole is not None:
         content = whole
@@ -96,6 +96,7 @@ class _Beside(NamedTuple):
     disk: Disk
     paths: SessionPaths
     blobs: BlobFolder
+    snapshot_limit_bytes: int
 
     def older(self) -> list[Record]:
         """The whole records of the journal before."""
@@ -104,6 +105,7 @@ class _Beside(NamedTuple):
     def folded(self, found: Found, records: list[Record]) -> Checkpoint | None:
         """The state that the journal with `records` goes on from, from the snapshot before the newest; None where that
         pair is damaged as well, or ends before the journal begins."""
+        _refuse_large(self.disk, self.paths.previous_snapshot, self.snapshot_limit_bytes)
         data, _ = _read(self.disk, self.paths.previous_snapshot)
         if data is None or not records:
             return None
@@ -158,12 +160,12 @@ def _folded(data: bytes | None, records: list[Record], beside: _Beside) -> Found
 
 def _instead(found: Found, opening: dict[str, Any], records: list[Record], beside: _Beside) -> Checkpoint | None:
     small = opening.get(SNAPSHOT)
-    if not isinstance(small, str):
-        return beside.folded(found, records)
-    try:
-        return _decoded(small.encode(), found, beside.blobs)
-    except Damaged:
-        return None
+    if isinstance(small, str):
+        try:
+            return _decoded(small.encode(), found, beside.blobs)
+        except Damaged:
+            return None
+    return beside.folded(found, records)
 
 
 def _decoded(data: bytes, found: Found, blobs: BlobFolder) -> Checkpoint:

@@ -95,7 +95,6 @@ class MemorySession:
         self.state = state
         self.report = LoadReport()
         self.storage_full = False
-        self.snapshot_full = False  # it is in memory as it is
 
     def append(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
         """See OpenSession."""
@@ -124,6 +123,10 @@ class MemorySession:
     def kept(self, name: str) -> bytes | None:
         """See OpenSession."""
         return self._kept.blobs.get(name)
+
+    def has_room(self) -> bool:
+        """See OpenSession. It is in memory as it is."""
+        return True
 
     def compact(self) -> None:
         """See OpenSession."""

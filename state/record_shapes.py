@@ -212,16 +212,8 @@ _APPROVAL = Either(
     ),
 )
 _RECORDS: dict[str, Shape] = {
-    # Where a journal begins, and where the one that follows it is to begin: the mark of a compaction says no more.
     "opened": Record(
-        {},
-        {
-            "sessionId": TEXT,
-            "status": _SESSION_STATUS,
-            "boot": _TEXT_OR_NULL,
-            "snapshot": TEXT,
-            "durable": COUNT,
-        },
+        {}, {"sessionId": TEXT, "status": _SESSION_STATUS, "boot": _TEXT_OR_NULL, "snapshot": TEXT, "durable": COUNT}
     ),
     "task_started": Record({"taskId": TEXT, "prompt": TEXT, "maxSteps": COUNT}, {"options": _TASK_OPTIONS}),
     "task_reopened": Record({"maxSteps": COUNT}),

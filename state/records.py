@@ -37,10 +37,10 @@ def fields_of(record: Record) -> dict[str, Any]:
 
 
 def durable_of(opening: Record) -> int:
-    """The number up to which records were durable when the journal with this first record began; 0 where it does not
-    say so."""
-    number = fields_of(opening).get(DURABLE)
-    return number if type(number) is int else 0
+    """The last record that a journal took along from the one before and that was durable when it began, as its first
+    record says; 0 where it took none."""
+    durable = fields_of(opening).get(DURABLE, 0)
+    return durable if type(durable) is int else 0
 
 
 def change_of(record: Record) -> Change:

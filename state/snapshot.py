@@ -30,7 +30,7 @@ _THREAD_END = b"\n]"
 _CHECKSUM_KEY = b',"checksum":"crc32:'
 # So many that checksum and write of a chunk let other threads run, and so few that joining it does not hold them up.
 _MESSAGES_A_CHUNK = 64
-_TRAILER_BYTES = len(_CHECKSUM_KEY) + 8 + len(b'"}')
+_TRAILER_BYTES = len(_CHECKSUM_KEY) + 8 + len(b'"}\n')
 _WHITE_SPACE = frozenset(b" \t\r\n")
 
 
@@ -56,9 +56,7 @@ class EncodedSnapshot:
     def size(self) -> int:
         """Of the file, in bytes."""
         separators = 2 * len(self._thread) - 1 if self._thread else 0
-        return (
-            len(self._start) + separators + sum(map(len, self._thread)) + len(_THREAD_END) + _TRAILER_BYTES + len(b"\n")
-        )
+        return len(self._start) + separators + sum(map(len, self._thread)) + len(_THREAD_END) + _TRAILER_BYTES
 
     def chunks(self) -> Iterator[bytes]:
         """The file from its beginning to its end."""
@@ -81,9 +79,10 @@ def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkp
     """The state that `data` holds. `whole` gets the place and the form of each message as it stands there, and gives
     the whole message. White space behind the checksum, as an editor leaves it, is no damage. Raises Damaged,
     UnknownVersion, and OtherShape with every problem of a file whose checksum is right."""
-    body = _end(data) - _TRAILER_BYTES
-    trailer = data[max(body, 0) : body + _TRAILER_BYTES]
-    whole_file = trailer == _CHECKSUM_KEY + b'%08x"}' % zlib.crc32(memoryview(data)[: max(body, 0)])
+    end = _end(data)
+    body = max(0, end + len(b"\n") - _TRAILER_BYTES)
+    trailer = data[body:end]
+    whole_file = trailer == _CHECKSUM_KEY + b'%08x"}' % zlib.crc32(memoryview(data)[:body])
     if not whole_file and trailer.startswith(_CHECKSUM_KEY):  # also where it is the version that was changed
         raise Damaged("the checkpoint's checksum does not match its content")
     raw, short = _taken_apart(data)

@@ -66,9 +66,9 @@ class OpenSession(Protocol):
         """Whether something large could not be kept apart, since the session has reached its limit."""
         ...
 
-    @property
-    def snapshot_full(self) -> bool:
-        """Whether the next snapshot could be larger than what is read again: the session is to go no further."""
+    def has_room(self) -> bool:
+        """Whether a snapshot of the session has room for another step; otherwise it is to go no further, since nobody
+        reads a larger one again. Asked between two steps. Raises WriteFailed."""
         ...
 
     def append(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:

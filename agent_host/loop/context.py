@@ -142,6 +142,13 @@ class LoopContext:
         except WriteFailed as error:
             raise CheckpointWriteFailed(f"{error}; nothing was started") from error
 
+    def has_room(self) -> bool:
+        """Whether another step has room on record; see `OpenSession.has_room`. Raises CheckpointWriteFailed."""
+        try:
+            return self.store.has_room()
+        except WriteFailed as error:
+            raise CheckpointWriteFailed(f"{error}; nothing was started") from error
+
     def write_ahead(self) -> None:
         """Make what is recorded durable before an effect may follow. Raises CheckpointWriteFailed."""
         try:

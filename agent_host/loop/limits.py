@@ -20,7 +20,7 @@ def check_before_call(ctx: LoopContext, step_id: str) -> int:
 
     Raises CheckpointWriteFailed, PolicyExpired, PolicyDenied, BudgetExceeded.
     """
-    if ctx.store.snapshot_full:
+    if not ctx.has_room():
         raise CheckpointWriteFailed(
             "the session's checkpoint has no room for another step (host.max_snapshot_bytes); all so far is on record: "
             "set it higher in your configuration, then resume"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from state.errors import TooLarge, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.shelf import Shelf
 from state.store import SNAPSHOT_LIMIT_BYTES
+from tests.support.beside import Later
 from tests.unit.state.helpers import (
     SESSION,
     commit,
@@ -71,7 +73,7 @@ def test_a_session_is_full_before_its_snapshot_is_too_large(tmp_path: Path) -> N
     start_task(session)
     seen: set[int] = set()
     for number in range(200):
-        if session.snapshot_full:
+        if not session.has_room():
             break
         session.commit("note", {}, message("system", f"{number}" + "x" * 200))
         seen.add(os.stat(paths_in(tmp_path).snapshot).st_ino)
@@ -81,11 +83,11 @@ def test_a_session_is_full_before_its_snapshot_is_too_large(tmp_path: Path) -> N
     session.close()
     assert len(seen) < 20
     again = reopen(tmp_path, snapshot_limit_bytes=LIMIT)
-    assert again.snapshot_full
+    assert not again.has_room()
     assert unnumbered(again.state) == unnumbered(session.state)
     again.close()
     wider = reopen(tmp_path, snapshot_limit_bytes=2 * LIMIT)
-    assert not wider.snapshot_full
+    assert wider.has_room()
     wider.close()
 
 
@@ -95,7 +97,7 @@ def test_what_is_too_large_for_a_snapshot_stays_in_the_journal(tmp_path: Path) -
     for _ in range(3):
         session.append("note", {}, message("system", "x" * 8_000))
     session.sync()
-    assert session.snapshot_full
+    assert not session.has_room()
     assert snapshot_bytes(tmp_path) <= LIMIT
     session.commit("session_status", {"status": "SESSION_PAUSED"})
     with pytest.raises(WriteFailed, match=f"host.max_snapshot_bytes is {LIMIT}"):
@@ -115,10 +117,10 @@ def test_results_of_a_step_at_work_count_when_it_is_over(tmp_path: Path) -> None
     turn(session, "step_1", "c1")
     finish(session, "c1", "x" * 30_000)
     session.sync()
-    assert not session.snapshot_full
+    assert session.has_room()
     commit(session, 1)
     session.sync()
-    assert not session.snapshot_full
+    assert session.has_room()
     assert snapshot_bytes(tmp_path) < 10_000
     session.close()
     assert unnumbered(load(tmp_path)) == unnumbered(session.state)
@@ -128,3 +130,33 @@ def test_a_session_that_begins_too_large_does_not_begin(tmp_path: Path) -> None:
     with pytest.raises(WriteFailed, match="max_snapshot_bytes is 100"):
         create(tmp_path, snapshot_limit_bytes=100)
     create(tmp_path).close()
+
+
+def test_near_the_limit_the_snapshot_that_is_under_way_says_how_much_room_there_is(tmp_path: Path) -> None:
+    """However long it would take to be looked at."""
+    session = create(tmp_path, snapshot_limit_bytes=LIMIT, beside=functools.partial(Later, times=10**9))
+    start_task(session)
+    assert session.has_room()
+    session.commit("note", {}, message("system", "x" * 14_400))
+    before = snapshot_bytes(tmp_path)
+    assert not session.has_room()
+    assert before < FULL_AT < snapshot_bytes(tmp_path) <= LIMIT
+    session.close()
+    assert unnumbered(load(tmp_path)) == unnumbered(session.state)
+
+
+def test_the_snapshot_before_is_not_read_either(tmp_path: Path) -> None:
+    """The newest one is damaged, and what stands beside it is too large to be asked."""
+    session = create(tmp_path, beside=Later)
+    start_task(session)
+    session.append("note", {}, message("system", "x" * 16_000))
+    session.append("note", {}, message("system", "y" * 16_000))
+    session.compact()
+    session.close()
+    paths = paths_in(tmp_path)
+    size = snapshot_bytes(tmp_path)
+    with open(paths.snapshot, "r+b") as handle:
+        handle.write(b"?")
+    os.truncate(paths.previous_snapshot, size + 1)
+    with pytest.raises(TooLarge, match=f"json.previous has {size + 1} bytes"):
+        reopen(tmp_path, snapshot_limit_bytes=size)
