@@ -14,6 +14,7 @@ import pytest
 from tests.support.process import Host, Process, gateway, say, shell, use
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.serve_process import Serve, Servers
@@ -31,6 +32,15 @@ def at_work(host: Host, url: str) -> Process:
     return process
 
 
+@pytest.fixture
+def hang_up_counts() -> Iterator[None]:
+    """Whatever started these tests, `nohup` for example: a child begins with what its parent ignores."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hang_up_counts")
 def test_a_terminal_that_closes_is_a_stop(host: Host) -> None:
     """The kernel and the shell both send the signal; the second one is no impatience."""
     with gateway(SLOW, say("Done.")) as served:
