@@ -186,6 +186,14 @@ class Usage(NamedTuple):
     resident_mib: float
 
 
+def is_watcher(pid: str) -> bool:
+    """Whether it is the host's own watcher, which stays as long as the host."""
+    try:
+        return b"watcher.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
 def usage_of(pid: int, host: Host) -> Usage:
     """What process `pid` holds just now."""
     threads = os.listdir(f"/proc/{pid}/task")
@@ -194,7 +202,7 @@ def usage_of(pid: int, host: Host) -> Usage:
     return Usage(
         descriptors=len(os.listdir(f"/proc/{pid}/fd")),
         threads=len(threads),
-        children=sum(map(len, children)),
+        children=sum(not is_watcher(child) for of_thread in children for child in of_thread),
         files=sum(len(names) for folder in (host.state, host.workspace) for _, _, names in os.walk(folder)),
         resident_mib=int(resident) / 1024,
     )
