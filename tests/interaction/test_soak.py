@@ -256,7 +256,8 @@ def test_two_hundred_tasks_leave_nothing_behind(host: Host) -> None:
     assert (outcome.code, outcome.stdout, outcome.stderr) == (0, b"", "")
     assert end.descriptors <= warm.descriptors
     assert end.threads <= warm.threads + 4  # the event loop's pool has not got all of its threads at once
-    assert end.files <= warm.files + 1  # a first version gets a file when the journal has gone into the snapshot
+    # A first version gets a file when the journal has gone into the snapshot, and the pair before has two.
+    assert end.files <= warm.files + 3
     assert end.resident_mib <= warm.resident_mib + _MAX_GROWTH_MIB
     assert host.checkpoints() == []
     assert not path.exists()
