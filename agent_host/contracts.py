@@ -7,7 +7,7 @@ Wire names are camelCase; `to_wire` of each value gives the closed schema of BT'
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -144,12 +144,23 @@ class ToolResult(NamedTuple):
         return wire
 
 
+_MAX_NAMED: Final = 20
+
+
 class Leftovers(NamedTuple):
     """What was left of a call: how many processes and files were ended and removed, and the ids of processes that are
     still there after SIGKILL."""
 
     ended: int = 0
     running: tuple[int, ...] = ()
+
+    def note(self) -> str:
+        """What a reader of the result has to know; empty where nothing runs. Names 20 processes at most."""
+        if not self.running:
+            return ""
+        more = len(self.running) - _MAX_NAMED
+        named = ", ".join(map(str, self.running[:_MAX_NAMED]))
+        return f"still running after SIGKILL: {named}{f' and {more} more' if more > 0 else ''}"
 
 
 class ToolRouter(Protocol):

@@ -27,7 +27,8 @@ class RuntimeSettings(NamedTuple):
     temporary files, None for the host's own place; a stream of a command's output that is longer than
     `output_buffer_bytes` is spooled there. `on_output` is called on the event loop with every chunk a command prints
     and must not block. `guard_processes`: what commands start ends with this process, also where it is killed; it
-    adopts orphans then, and has a small watcher process (see `core.guard`).
+    adopts orphans then, and has a small watcher process (see `core.guard`). Of the children that the rest of this
+    process starts it leaves alone those in its own process group; others it takes for a command's.
     """
 
     workspace: str

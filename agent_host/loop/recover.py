@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agent_host.contracts import Leftovers
 from agent_host.errors import ErrorCode
 from agent_host.loop.edits import call_on_record, note_of_edit
 from agent_host.loop.intents import hash_on_disk
@@ -38,13 +39,13 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, .
     same_boot = step.boot is not None and step.boot == boot_id()
     verdicts = {call.call_id: judge(call, same_boot=same_boot) for call in step.calls}
     cut_off = [call for call in step.calls if verdicts[call.call_id] in _LEFT_OPEN]
-    running = {call.call_id: await _end_leftovers(ctx, step_id, call) for call in cut_off}
+    left = {call.call_id: await _end_leftovers(ctx, step_id, call) for call in cut_off}
     paths = {call.intent["path"] for call in cut_off if call.intent is not None}
     outcomes = compare(step.calls, {path: hash_on_disk(path) for path in paths}, same_boot=same_boot)
     repeated = {call_id for call_id, outcome in outcomes.items() if outcome is Outcome.REPEAT}
     for call in cut_off:
         if call.call_id not in repeated:
-            _report(ctx, step_id, call, outcomes.get(call.call_id, Outcome.UNKNOWN), running[call.call_id])
+            _report(ctx, step_id, call, outcomes.get(call.call_id, Outcome.UNKNOWN), left[call.call_id])
     to_run = {
         call.call_id: call for call in step.calls if verdicts[call.call_id] is Verdict.RUN or call.call_id in repeated
     }
@@ -56,16 +57,15 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, .
     return prepared
 
 
-async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> tuple[int, ...]:
-    """What is left of the call could otherwise take effect after the model has been told of it and has looked. Returns
-    the ids of processes that could not be ended."""
+async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> Leftovers:
+    """What is left of the call could otherwise take effect after the model has been told of it and has looked."""
     row = TOOLS.get(call.tool_name)
     if row is None:
-        return ()
-    return (await ctx.router.end_leftovers(request_for(ctx, step_id, call_on_record(call), row))).running
+        return Leftovers()
+    return await ctx.router.end_leftovers(request_for(ctx, step_id, call_on_record(call), row))
 
 
-def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, running: tuple[int, ...]) -> None:
+def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, left: Leftovers) -> None:
     """Tell the model what became of a call that was cut off."""
     tool_call = call_on_record(call)
     note = note_of_edit(ctx, tool_call) if call.edited_arguments is not None else ""
@@ -73,7 +73,6 @@ def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, runnin
         finish(ctx, step_id, tool_call, "succeeded", None, note + _DONE)
         return
     said = _NOT_DONE if outcome is Outcome.NOT_DONE else _UNKNOWN
-    if running:
-        said += f"; still running after SIGKILL: {', '.join(map(str, running))}"
+    said = "; ".join(filter(None, (said, left.note())))
     code = ErrorCode.TOOL_INTERRUPTED
     finish(ctx, step_id, tool_call, "failed", code, f"{note}{code}: {said}")

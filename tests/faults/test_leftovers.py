@@ -36,6 +36,16 @@ for way in (stay, alone, daemon, stranger):
         way(way.__name__)
         os._exit(0)
 """
+CHAIN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+file = os.open("chain", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+while True:
+    os.write(file, b".")
+    if os.fork():
+        os._exit(0)
+    time.sleep(float(sys.argv[1]))
+"""
 NAMES = ("stay", "alone", "daemon", "stranger")
 SEEN_S = 1.0
 """What has lived for so long has to end with the host."""
@@ -86,6 +96,27 @@ def test_a_killed_host_leaves_nothing(host: Host, then: str) -> None:
         began = time.monotonic()
         eventually(lambda: all(map(is_gone, pids)), "the end of all four", within_s=5)
         assert time.monotonic() - began < 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pause_s", [0.002, 0.02])
+def test_a_killed_host_leaves_no_chain_that_keeps_forking(host: Host, pause_s: float) -> None:
+    """The command is over, and each process of the chain lives for milliseconds: a look may see none of them alive."""
+    (host.workspace / "chain.py").write_text(CHAIN)
+    chain = f"{sys.executable} chain.py {pause_s} > /dev/null 2>&1"
+    with gateway(use(shell(chain)), {"hang": True}) as served:
+        process = host.start_task(served.url, "--session-id", "s")
+        eventually(lambda: served.count == 2, "the next request")
+        grown = (host.workspace / "chain").stat().st_size
+        generations = int(SEEN_S / pause_s / 4)  # a generation takes longer than its pause
+        eventually(lambda: (host.workspace / "chain").stat().st_size > grown + generations, "a second")
+        process.kill()
+        eventually(lambda: rests(host.workspace / "chain"), "the end of the chain", within_s=5)
+
+
+def rests(path: Path) -> bool:
+    """Whether nobody has written to it for half a second, which is many generations."""
+    return time.time() - path.stat().st_mtime > SEEN_S / 2
 
 
 def test_a_host_that_ends_leaves_nothing(host: Host) -> None:

@@ -15,16 +15,18 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from tool_runtime.core.hunt import NOBODY, Hunted, kill_until_quiet
+from tool_runtime.core.hunt import NOBODY, kill_group, kill_until_quiet
 from tool_runtime.platform import WINDOWS, cgroups, current, windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from agent_host.contracts import Leftovers
     from tool_runtime.platform.posix import ProcessEntry
 
 TICK_S: Final = 0.25
 """How old what the watcher knows may be; a process that lived for a second is known."""
+_PATIENCE_S: Final = 1.0
 _MAX_MARKS: Final = 64
 _SCRIPT: Final = os.path.join(os.path.dirname(__file__), "watcher.py")
 
@@ -41,6 +43,7 @@ class ProcessGuard:
         self._thread: threading.Thread | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
         self._told = b""
+        self._known: dict[int, int] = {}
         self._cgroup: str | None = None
         self._job: windows.Job | None = None
 
@@ -72,17 +75,23 @@ class ProcessGuard:
             process.poll()
             self._leaders.discard(process.pid)
 
-    def close(self) -> Hunted:
+    def close(self) -> Leftovers:
         """End everything that commands have left running. Blocks, 0.2 s where there is anything."""
-        if self._job is not None:
-            self._job.close()
+        job, self._job = self._job, None
+        if job is not None:
+            job.close()
         if self._thread is None:
             return NOBODY
         self._closing.set()
         self._awake.set()
-        self._thread.join()
-        left = kill_until_quiet(self._found) if self._found(lambda _: None) else NOBODY
-        self._reap()
+        self._thread.join(_PATIENCE_S)
+        if self._thread.is_alive() and self._watcher is not None:
+            self._watcher.kill()  # somebody stopped it, and its pipe is full
+            self._thread.join()
+        self._reap(self._rows())
+        # Of a chain that keeps forking a zombie at least is there at any time: nobody else reaps it.
+        left = kill_until_quiet(self._found) if self._rows() else NOBODY
+        self._reap(self._rows())
         if self._cgroup is not None:
             cgroups.end(self._cgroup)
         self._say(b"bye\n")
@@ -102,37 +111,49 @@ class ProcessGuard:
             if self._closing.wait(TICK_S):
                 return
             rows = self._rows()
+            if rows or self._watcher is not None:
+                self._tell(rows)
             self._reap(rows)
-            live = {pid: row for pid, row in rows.items() if row.alive}
-            if live or self._watcher is not None:
-                self._tell(live)
-            busy = bool(live) or bool(self._leaders)
+            busy = bool(rows) or bool(self._leaders)
 
     def _rows(self) -> dict[int, ProcessEntry]:
-        """All descendants of this process but the watcher."""
+        """What commands have become: all descendants of this process but the watcher and those in its own process
+        group. Commands start in sessions of their own, from which nobody comes back; what is in this group was started
+        by somebody else in this process, who waits for it."""
         rows = current.descendants(os.getpid())
         if self._watcher is not None:
             rows.pop(self._watcher.pid, None)
+        own = os.getpgrp()
+        known, self._known = self._known, {}
+        for pid, started in known.items() - {(pid, row.started) for pid, row in rows.items()}:
+            row = current.entry_of(pid)  # one look may miss it
+            if row is not None and row.started == started:
+                rows[pid] = row
+        rows = {pid: row for pid, row in rows.items() if row.group != own}
+        self._known = {pid: row.started for pid, row in rows.items()}
         return rows
 
     def _found(self, on_sight: Callable[[int], None]) -> Mapping[int, int]:
+        """For the hunt at the end."""
         rows = self._rows()
         self._reap(rows)
-        live = {pid: row.started for pid, row in rows.items() if row.alive}
+        live = {pid: row for pid, row in rows.items() if row.alive}
         for pid in live:
             on_sight(pid)
-        return live
+        for group in {row.group for row in live.values()}:
+            kill_group(group)
+        return {pid: row.started for pid, row in live.items()}
 
-    def _reap(self, rows: Mapping[int, ProcessEntry] | None = None) -> None:
+    def _reap(self, rows: Mapping[int, ProcessEntry]) -> None:
         """Adopted children that have ended. Those that somebody started and waits for are not touched."""
-        rows = self._rows() if rows is None else rows
         with self._lock:
             for pid, row in rows.items():
                 if not row.alive and row.parent == os.getpid() and pid not in self._leaders:
                     current.reap(pid)
 
-    def _tell(self, live: Mapping[int, ProcessEntry]) -> None:
-        members = " ".join(f"{pid}:{row.started}:{row.group}" for pid, row in sorted(live.items()))
+    def _tell(self, rows: Mapping[int, ProcessEntry]) -> None:
+        """The dead are told of, too: of what keeps forking a look may see nobody else, and they show the group."""
+        members = " ".join(f"{pid}:{row.started}:{row.group}" for pid, row in sorted(rows.items()))
         marks = " ".join(mark for mark in self._marks if " " not in mark and "\n" not in mark)
         group = "" if self._cgroup is None else f"cgroup {self._cgroup}\n"
         told = f"marks {marks}\nmembers {members}\n" if members else f"marks {marks}\nmembers\n"
@@ -177,5 +198,8 @@ class ProcessGuard:
         if watcher.stdin is not None:
             with suppress(OSError):
                 watcher.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            watcher.wait(1.0)
+        try:
+            watcher.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:  # somebody stopped it
+            watcher.kill()
+            watcher.wait()

@@ -7,7 +7,9 @@ import os
 import signal
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from agent_host.contracts import Leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -18,21 +20,12 @@ _PAUSE_S: Final = 0.002
 _PAUSE_MAX_S: Final = 0.02
 
 
-class Hunted(NamedTuple):
-    """How many processes were found and killed; `running` are the ids of those that were still there at the end."""
-
-    ended: int
-    running: tuple[int, ...]
-
-    def note(self) -> str:
-        """What a reader of the result has to know; empty where all are gone."""
-        return f"still running after SIGKILL: {', '.join(map(str, self.running))}" if self.running else ""
+NOBODY: Final = Leftovers()
 
 
-NOBODY: Final = Hunted(0, ())
-
-
-def kill_until_quiet(find: Callable[[Callable[[int], None]], Mapping[int, int]], groups: Iterable[int] = ()) -> Hunted:
+def kill_until_quiet(
+    find: Callable[[Callable[[int], None]], Mapping[int, int]], groups: Iterable[int] = ()
+) -> Leftovers:
     """SIGKILL to the process groups `groups` and to all that `find` finds, until 0.2 s pass without a new process, for
     5 s at most.
 
@@ -44,8 +37,7 @@ def kill_until_quiet(find: Callable[[Callable[[int], None]], Mapping[int, int]],
     pause_s = _PAUSE_S
     while True:
         for group in groups:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)
+            kill_group(group)
         found = find(kill)
         for pid in found:
             kill(pid)
@@ -55,7 +47,7 @@ def kill_until_quiet(find: Callable[[Callable[[int], None]], Mapping[int, int]],
             ended |= new
             quiet_since, pause_s = now, _PAUSE_S
         if now - quiet_since >= QUIET_S or now - began >= LONGEST_S:
-            return Hunted(len(ended), tuple(sorted(found)))
+            return Leftovers(len(ended), tuple(sorted(found)))
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.5, _PAUSE_MAX_S)
 
@@ -64,3 +56,9 @@ def kill(pid: int) -> None:
     """SIGKILL to one process, which may be gone."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
+
+
+def kill_group(group: int) -> None:
+    """SIGKILL to a process group, all of it at once: none of it can fork meanwhile."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from tool_runtime.core.hunt import NOBODY, Hunted, kill_until_quiet
+from tool_runtime.core.hunt import NOBODY, kill_until_quiet
 from tool_runtime.core.pumps import Watch, feed_pipe, read_pipe, watch_exit
 from tool_runtime.faults import fault_of
 from tool_runtime.output.spill import BUFFER_BYTES, Spill
@@ -24,6 +24,7 @@ from tool_runtime.platform import WINDOWS, current, windows
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from agent_host.contracts import Leftovers
     from tool_runtime.core.guard import ProcessGuard
     from tool_runtime.threads import DaemonPool
 
@@ -80,7 +81,7 @@ class CommandOutcome(NamedTuple):
     timed_out: bool
     stdout: Captured
     stderr: Captured
-    left: Hunted = NOBODY
+    left: Leftovers = NOBODY
 
 
 async def run_command(params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None = None) -> CommandOutcome:
@@ -115,17 +116,16 @@ async def run_command(params: CommandParams, pool: DaemonPool, guard: ProcessGua
     return CommandOutcome(command.exit_code(), timed_out, command.stdout, command.stderr, left)
 
 
-async def end_leftovers(mark: str, pool: DaemonPool) -> Hunted:
+async def end_leftovers(mark: str, pool: DaemonPool) -> Leftovers:
     """Kill what is still running of a command whose host died.
 
     They would go on having effects after the call has been reported as interrupted. Found by the mark in their
-    environment, which Linux shows; elsewhere nobody is found.
+    environment, which Linux shows; elsewhere nobody is found. Takes 0.2 s where there is nothing: one empty look may
+    fall between two generations of what keeps forking.
     """
     if WINDOWS:
         return NOBODY
     whole = f"{MARK_NAME}={mark}#"
-    if not await pool.run(lambda: current.tree_members(0, whole, {})):  # hardly ever is there anything
-        return NOBODY
     return await pool.run(lambda: kill_until_quiet(lambda on_sight: current.tree_members(0, whole, {}, on_sight)))
 
 
@@ -182,7 +182,7 @@ class _Command:
         if any(not output.done.done() for output in self._outputs):
             await asyncio.wait([output.done for output in self._outputs], timeout=self._params.drain_s)
 
-    async def end(self) -> Hunted:
+    async def end(self) -> Leftovers:
         """Ask the tree to end, then make it. A cancellation skips the rest of the grace, and the next one the wait for
         the kill, which goes on in its thread."""
         try:
@@ -230,7 +230,7 @@ class _Command:
             pause_s = min(2 * pause_s, _LOOK_AGAIN_MAX_S)
             members = await self._pool.run(self._members)
 
-    async def _kill(self) -> Hunted:
+    async def _kill(self) -> Leftovers:
         if WINDOWS:
             self._process.kill()
             return NOBODY

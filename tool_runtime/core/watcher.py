@@ -14,7 +14,12 @@ import os
 import sys
 import time
 
+TYPE_CHECKING = False  # the module `typing` would cost a megabyte
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 SIGKILL = 9  # the module `signal` would cost a megabyte
+Row = tuple[int, int, int, int, bool]  # parent, group, session, start time, alive
 QUIET_S = 0.2
 LONGEST_S = 5.0
 
@@ -33,34 +38,52 @@ def read(path: str) -> bytes:
         os.close(fd)
 
 
-def table() -> dict[int, tuple[int, int, int, int, bool]]:
-    """By process id: parent, group, session, start time, alive. Elsewhere than on Linux by `ps`."""
-    found: dict[int, tuple[int, int, int, int, bool]] = {}
+def table() -> Iterator[tuple[int, Row]]:
+    """Each process, the youngest first. Elsewhere than on Linux by `ps`."""
     try:
         names = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
         for line in os.popen("ps -axo pid=,ppid=,pgid=,state="):  # noqa: S605  a constant, for systems without /proc
             row = line.split()
-            found[int(row[0])] = (int(row[1]), int(row[2]), 0, 0, not row[3].startswith("Z"))
-        return found
-    for pid in sorted(names, reverse=True):
+            yield int(row[0]), (int(row[1]), int(row[2]), 0, 0, not row[3].startswith("Z"))
+        return
+    last = int(read("/proc/loadavg").rpartition(b" ")[2] or 0)  # numbers begin anew when they are used up
+    for pid in sorted(names, key=lambda pid: (pid <= last, pid), reverse=True):
         stat = read(f"/proc/{pid}/stat")
         if stat:
             fields = stat[stat.rindex(b")") + 2 :].split()
             alive = fields[0] not in (b"Z", b"X")
-            found[pid] = (int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), alive)
-    return found
+            yield pid, (int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), alive)
+
+
+def kill(pid: int) -> None:
+    """One process, or a group by its negative number."""
+    try:
+        os.kill(pid, SIGKILL)
+    except OSError:
+        return
+
+
+def strangers(known: dict[int, int], groups: set[int]) -> set[int]:
+    """Groups that have ended: somebody else has got the number of their leader, who keeps it as long as they last."""
+    rows = dict(table())
+    return {group for group in groups if group in rows and rows[group][4] and rows[group][3] != known.get(group)}
 
 
 def belonging(known: dict[int, int], groups: set[int], marks: list[bytes]) -> dict[int, int]:
     """Live processes with their start times: those known, whoever is in one of the groups or sessions or carries a
-    mark, and all their descendants."""
-    rows = table()
+    mark, and all their descendants. All but the descendants are killed on sight: in a chain that forks and ends each
+    lives for milliseconds."""
+    rows = {}
     members = set()
-    for pid, (_, group, session, started, _alive) in rows.items():
+    for pid, row in table():
+        rows[pid] = row
+        _, group, session, started, alive = row
         is_near = known.get(pid) == started or group in groups or session in groups
-        if is_near or _carries(pid, marks):
+        if pid != os.getpid() and (is_near or _carries(pid, marks)):
             members.add(pid)
+            if alive:
+                kill(pid)
     queue = list(members)
     while queue:
         parent = queue.pop()
@@ -77,16 +100,16 @@ def _carries(pid: int, marks: list[bytes]) -> bool:
 
 
 def end(known: dict[int, int], groups: set[int], marks: list[bytes]) -> None:
-    """SIGKILL, until it is quiet."""
+    """SIGKILL, until it is quiet. A group is killed at once: none of it can fork meanwhile."""
+    groups -= strangers(known, groups)
     began = quiet_since = time.monotonic()
     seen: set[tuple[int, int]] = set()
     while True:
+        for group in groups:
+            kill(-group)
         found = belonging(known, groups, marks)
         for pid in found:
-            try:
-                os.kill(pid, SIGKILL)
-            except OSError:
-                continue
+            kill(pid)
         known.update(found)
         now = time.monotonic()
         new = set(found.items()) - seen

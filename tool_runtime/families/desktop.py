@@ -82,7 +82,7 @@ class DesktopProvider:
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter. Commands leave processes behind, writes their temporary file."""
         if request.tool_name == RUN_COMMAND.tool_name:
-            return Leftovers(*await end_leftovers(mark_of(request), self._pool))
+            return await end_leftovers(mark_of(request), self._pool)
         path = request.arguments.get("path")
         if request.tool_name != WRITE_FILE.tool_name or not isinstance(path, str):
             return Leftovers()

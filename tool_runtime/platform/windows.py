@@ -39,6 +39,11 @@ def descendants(pid: int) -> dict[int, ProcessEntry]:  # noqa: ARG001  as on POS
     return {}
 
 
+def entry_of(pid: int) -> ProcessEntry | None:  # noqa: ARG001  as on POSIX
+    """Nothing: a Job holds them."""
+    return None
+
+
 def adopt_orphans() -> bool:
     """There are none: a Job holds every process."""
     return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent_host.contracts import Leftovers
 from tool_runtime.core import hunt
-from tool_runtime.platform import cgroups, windows
+from tool_runtime.core.guard import ProcessGuard
+from tool_runtime.platform import cgroups, posix, windows
 
 if TYPE_CHECKING:
     from tests.unit.tool_runtime.conftest import MakeRouter
@@ -33,6 +36,7 @@ while True:
     os.utime("begun")
     time.sleep(pause_s)
 """
+WATCHER = Path(hunt.__file__).with_name("watcher.py")
 DAEMON = """
 import os, time
 if os.fork() == 0:
@@ -67,6 +71,12 @@ def running(script: Path) -> list[int]:
     return found
 
 
+def watchers() -> list[int]:
+    """Those of this process."""
+    mine = str(os.getpid())
+    return [pid for pid in running(WATCHER) if Path(f"/proc/{pid}/stat").read_text().split()[3] == mine]
+
+
 def written(workspace: Path, text: str) -> str:
     """The command line that runs `text` as a script."""
     script = workspace / "script.py"
@@ -94,6 +104,49 @@ async def test_a_chain_that_keeps_forking_is_ended(
         assert result.error is not None
         assert result.error.message == "Command timed out after 1 seconds"
     assert running(workspace / "script.py") == []
+
+
+@pytest.mark.parametrize("leaves", ["stays", "leaves"])
+@pytest.mark.parametrize("pause_s", [0.002, 0.02])
+async def test_a_chain_that_a_command_left_behind_ends_with_the_runtime(
+    make_router: MakeRouter, workspace: Path, pause_s: float, leaves: str
+) -> None:
+    router = make_router(guard_processes=True)
+    chain = written(workspace, CHAIN)
+    await router.execute(request("RunCommand", command=f"env -i {chain} {pause_s} {leaves} > /dev/null 2>&1"))
+    await router.aclose()
+    assert running(workspace / "script.py") == []
+
+
+async def test_a_resume_does_not_rely_on_one_empty_look(
+    make_router: MakeRouter, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look may fall between two generations of a chain."""
+    router = make_router()
+    call = request("RunCommand", command="sleep 600 > /dev/null 2>&1 & echo $! > left")
+    assert (await router.execute(call)).status == "succeeded"
+    left = int((workspace / "left").read_text())
+    looks = [dict[int, int]()]
+    look = posix.tree_members
+    monkeypatch.setattr(posix, "tree_members", lambda *given: looks.pop() if looks else look(*given))
+    assert (await router.end_leftovers(call)).ended == 1
+    assert not is_alive(left)
+
+
+async def test_children_that_no_command_started_are_left_alone(make_router: MakeRouter) -> None:
+    """Those of a program that embeds the host, for example; their exit code is for whoever started them."""
+    router = make_router(guard_processes=True)
+    ended = subprocess.Popen(["sh", "-c", "exit 3"])  # noqa: ASYNC220  nobody waits for it here
+    goes_on = subprocess.Popen(["sleep", "600"])  # noqa: ASYNC220
+    try:
+        await until(lambda: not is_alive(ended.pid))
+        await router.execute(request("RunCommand", command="sleep 0.8"))  # the guard looks meanwhile
+        await router.aclose()
+        assert is_alive(goes_on.pid)
+        assert ended.wait() == 3
+    finally:
+        goes_on.kill()
+        goes_on.wait()
 
 
 async def test_what_outlives_its_command_ends_with_the_runtime(make_router: MakeRouter, workspace: Path) -> None:
@@ -127,21 +180,34 @@ async def test_the_dead_are_not_left_in_the_process_table(make_router: MakeRoute
 async def test_a_watcher_that_was_ended_is_replaced(make_router: MakeRouter, workspace: Path) -> None:
     router = make_router(guard_processes=True)
     call = asyncio.create_task(router.execute(request("RunCommand", command="sleep 600", timeout=60)))
-    watcher = Path(hunt.__file__).with_name("watcher.py")
-    mine = os.getpid()
-
-    def ours() -> list[int]:
-        return [pid for pid in running(watcher) if Path(f"/proc/{pid}/stat").read_text().split()[3] == str(mine)]
-
-    await until(lambda: bool(ours()))
-    (first,) = ours()
+    await until(lambda: bool(watchers()))
+    (first,) = watchers()
     os.kill(first, 9)
-    await until(lambda: bool(ours()) and ours() != [first])
+    await until(lambda: bool(watchers()) and watchers() != [first])
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     await router.aclose()
-    assert ours() == []
+    assert watchers() == []
+
+
+@pytest.mark.parametrize("mark", ["M=1", f"M={'x' * 2**20}"])
+async def test_a_watcher_that_was_stopped_keeps_nobody_waiting(mark: str) -> None:
+    """Nor where its pipe is full, since what there is to tell it is longer than that."""
+    guard = ProcessGuard()
+    first = guard.start(asleep, "M=1")
+    await until(lambda: bool(watchers()))
+    (watcher,) = watchers()
+    os.kill(watcher, signal.SIGSTOP)
+    second = guard.start(asleep, mark)
+    async with asyncio.timeout(30):
+        await asyncio.to_thread(guard.close)
+    assert not any(map(is_alive, (watcher, first.pid, second.pid)))
+    assert [first.wait(), second.wait()] == [-signal.SIGKILL, -signal.SIGKILL]
+
+
+def asleep() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "600"], start_new_session=True)
 
 
 def group_at(folder: Path) -> Path:
@@ -188,10 +254,59 @@ async def test_commands_are_put_into_the_control_group_and_it_is_ended(
 
 def test_the_watcher_ends_the_control_group(tmp_path: Path) -> None:
     group = group_at(tmp_path / "a group")
-    watcher = Path(hunt.__file__).with_name("watcher.py")
     lines = f"cgroup {group}\nmarks\nmembers\n".encode()
-    subprocess.run([sys.executable, "-I", "-S", "-E", watcher], input=lines, timeout=30, check=True)
+    subprocess.run([sys.executable, "-I", "-S", "-E", WATCHER], input=lines, timeout=30, check=True)
     assert (group / "cgroup.kill").read_text() == "1"
+
+
+def watched(*members: tuple[int, int, int]) -> None:
+    """What the watcher does once the host is dead, which had reported `members`: process, start time, group."""
+    said = " ".join(f"{pid}:{started}:{group}" for pid, started, group in members)
+    lines = f"marks\nmembers {said}\n".encode()
+    subprocess.run([sys.executable, "-I", "-S", "-E", WATCHER], input=lines, timeout=30, check=True)
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.002, 0.02])
+async def test_the_watcher_ends_a_chain_of_which_only_the_group_is_known(workspace: Path, pause_s: float) -> None:
+    line = written(workspace, CHAIN)
+    leader = subprocess.Popen(  # noqa: ASYNC220  nobody waits for it here
+        [*line.split(), str(pause_s), "stays"], cwd=workspace, start_new_session=True
+    )
+    leader.wait()
+    await until((workspace / "begun").exists)
+    watched((leader.pid, 1, leader.pid))
+    assert running(workspace / "script.py") == []
+
+
+def test_the_watcher_spares_a_process_that_got_the_number_of_one_that_ended() -> None:
+    stranger = asleep()
+    try:
+        watched((stranger.pid, 1, stranger.pid))
+        assert is_alive(stranger.pid)
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_descendants_are_the_same_however_they_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "sleep 600 & sh -c 'sleep 600 & echo; wait' & wait"
+    tree = subprocess.Popen(["sh", "-c", line], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert tree.stdout is not None
+        tree.stdout.read(1)
+        found = posix.descendants(tree.pid)
+        monkeypatch.setattr(posix, "children_are_listed", lambda: False)
+        assert found == posix.descendants(tree.pid)
+        assert len(found) == 3
+    finally:
+        os.killpg(tree.pid, signal.SIGKILL)
+        tree.communicate()
+
+
+def test_a_note_about_what_does_not_die_is_bounded() -> None:
+    note = Leftovers(0, tuple(range(1000))).note()
+    assert note.startswith("still running after SIGKILL: 0, 1, ")
+    assert note.endswith(" and 980 more")
 
 
 def test_what_does_not_die_is_reported() -> None:

@@ -143,6 +143,18 @@ def test_a_shell_takes_nothing_but_the_line(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == (f"{tmp_path}/sub\n" * 3, "")
 
 
+@pytest.mark.parametrize(
+    ("loadavg", "ordered"),
+    [
+        (b"0.00 0.01 0.05 1/80 900\n", [900, 30, 7, 1]),
+        (b"0.00 0.01 0.05 1/80 31\n", [30, 7, 1, 900]),
+        (b"", [900, 30, 7, 1]),
+    ],
+)
+def test_numbers_of_processes_begin_anew(loadavg: bytes, ordered: list[int]) -> None:
+    assert posix.youngest_first([1, 900, 7, 30], loadavg) == ordered
+
+
 def test_process_table_of_ps() -> None:
     rows = posix.parse_ps("    1     0     1 Ss\n   42     1    40 Z+\n")
     assert rows == [posix.ProcessEntry(1, 0, 1, True), posix.ProcessEntry(42, 1, 40, False)]
