@@ -139,7 +139,7 @@ def _leftovers() -> Check:
     if sys.platform == "win32":
         return Check("leftovers", None, "a Job Object ends what commands started")
     probe = subprocess.run(
-        [sys.executable, "-m", "tool_runtime.core.guard_probe"],
+        [sys.executable, "-P", "-m", "tool_runtime.core.guard_probe"],  # not from the folder that this runs in
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -159,11 +159,13 @@ def _leftovers() -> Check:
 
 
 def _runs(pid: int) -> bool:
+    """A process that has ended and that nobody has waited for does not: in a container nobody may ever."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return True
+    row = current.entry_of(pid)
+    return row is None or row.alive
 
 
 def _sandbox() -> Check:

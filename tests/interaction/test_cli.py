@@ -15,6 +15,7 @@ from agent_host.version import __version__
 from state.file_store import FileCheckpointStore
 from state.store import ENDED
 from tests.support.process import Host, bundle, call, eventually, gateway, process_exists, say, shell, use
+from tool_runtime.platform import posix
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -344,6 +345,15 @@ def test_doctor_tries_what_becomes_of_a_killed_host_s_processes(host: Host) -> N
     report = host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}").text
     (line,) = [line for line in report.splitlines() if "leftovers" in line]
     assert line.startswith("ok" if sys.platform == "linux" else "-")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs subreapers")
+def test_doctor_takes_no_process_that_has_ended_for_one_that_runs(host: Host) -> None:
+    """In a container the first process often reaps nobody; here this one adopts what the probe leaves and does not."""
+    posix.adopt_orphans()
+    report = host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}").text
+    (line,) = [line for line in report.splitlines() if "leftovers" in line]
+    assert line.startswith("ok")
 
 
 def test_doctor_asks_the_services_that_are_named(host: Host) -> None:
