@@ -70,7 +70,7 @@ class Spooled(Protocol):
 
 class Artifact(NamedTuple):
     """Bytes too large or too precious for the thread, to be stored by the host (AH 7.5, TR 7.2). A tool may leave them
-    in a file; whoever gets its result closes it."""
+    in a file. The receiver of the result closes that file."""
 
     artifact_type: ArtifactType
     name: str
@@ -84,7 +84,7 @@ class Artifact(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        """The whole content, read anew each time where it lies in a file. Raises OSError."""
+        """The whole content. A file is read each time that this is asked for. Raises OSError."""
         return self.content if isinstance(self.content, bytes) else self.content.read()
 
     def close(self) -> None:

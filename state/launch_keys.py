@@ -7,6 +7,7 @@ was done once under an id is never done again.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from state.disk import LOCAL_DISK
-from state.errors import as_write_failure
+from state.errors import Damaged, InvalidSessionId, as_write_failure
 from state.files import make_durable_dir, replace_atomically
 from state.locations import SessionPaths, checked_session_id
 from state.redaction_key import redaction_key
@@ -33,12 +34,16 @@ def prompt_mark(state_dir: str, prompt: str) -> str:
 
 def session_of(state_dir: str, key: str) -> str:
     """The id of the session that was begun under `key`; the key itself where no other is on record. Raises
-    InvalidSessionId."""
-    try:
-        named = orjson.loads(LOCAL_DISK.read(_path(state_dir, key)))["sessionId"]
-        return checked_session_id(named)
-    except (OSError, ValueError, LookupError, TypeError):
-        return checked_session_id(key)
+    InvalidSessionId, and Damaged for a record that cannot be read: it may name a session."""
+    path = _path(state_dir, key)
+    kept = _read(path)
+    if kept is None:
+        return key
+    named = kept.get("sessionId")
+    if isinstance(named, str):
+        with contextlib.suppress(InvalidSessionId):
+            return checked_session_id(named)
+    raise Damaged(f"{path} names no session")
 
 
 def remember(state_dir: str, key: str, session_id: str) -> None:
@@ -60,30 +65,46 @@ def hold(state_dir: str, key: str) -> Lock:
 
 
 def kept_result(state_dir: str, session_id: str) -> dict[str, Any] | None:
-    """What `result.json` or, behind a prune, the stub says of a session that ended; None where neither can be read.
-    Raises InvalidSessionId."""
+    """What `result.json` or, behind a prune, the stub says of a session that ended; None where there is neither.
+
+    Raises InvalidSessionId, and Damaged for one that is there and cannot be read: the session was begun.
+    """
     paths = SessionPaths(state_dir, session_id)
-    for path in (paths.result, paths.stub):
-        try:
-            kept = orjson.loads(LOCAL_DISK.read(path))
-        except (OSError, orjson.JSONDecodeError):
-            continue
-        if isinstance(kept, dict):
-            return kept
-    return None
+    kept = _read(paths.result)
+    return _read(paths.stub) if kept is None else kept
 
 
-def leave_stub(state_dir: str, session_id: str, options: dict[str, Any] | None) -> None:
-    """Before a session is pruned: keep its result where its id was chosen. `options` are those of its checkpoint, None
-    where there is none. Raises OSError."""
-    kept = kept_result(state_dir, session_id)
+def leave_stub(state_dir: str, session_id: str, options: dict[str, Any] | None, *, damaged: bool) -> None:
+    """Before a session is pruned: keep its result where its id was chosen, or may have been. `options` are those of its
+    checkpoint, None where there is none, or where it is `damaged`. Raises OSError."""
+    try:
+        kept = kept_result(state_dir, session_id)
+    except Damaged:
+        kept, damaged = None, True
     if kept is None and options is not None:  # it never ended
         kept = {"sessionId": session_id, "started": options.get("started", {})}
+    if kept is None and damaged:  # nothing says whether its id was chosen: the safe answer
+        kept = {"sessionId": session_id, "started": {"key": session_id}}
     if kept is None or not _was_chosen(kept):
         return
     stub = SessionPaths(state_dir, session_id).stub
     make_durable_dir(LOCAL_DISK, os.path.dirname(stub), within=state_dir)
     replace_atomically(LOCAL_DISK, stub, [orjson.dumps(kept, option=orjson.OPT_INDENT_2)])
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    """The object in a file; None where nothing lies there. Raises Damaged."""
+    try:
+        kept = orjson.loads(LOCAL_DISK.read(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read: {error.strerror}") from error
+    except orjson.JSONDecodeError as error:
+        raise Damaged(f"{path} is no JSON: {error}") from error
+    if not isinstance(kept, dict):
+        raise Damaged(f"{path} holds no object")
+    return kept
 
 
 def _was_chosen(kept: dict[str, Any]) -> bool:

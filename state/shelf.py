@@ -4,7 +4,8 @@ A session goes in this order, each step under the session's lock, so that a proc
 session that is whole, one that has ended, or remains that the next run of `Shelf.clear` takes away whatever the limits
 are:
 
-    0. a stub of its result, where its id was chosen (`state.launch_keys`); the pair of files before the newest
+    0. a stub of its result, where its id was chosen or may have been (`state.launch_keys`); the pair of files before
+       the newest
     1. snapshot   renamed to `{id}.json.being-pruned`: its journal alone is condemned from here on
     2. journal, then the renamed snapshot: the session has ended from here on
     3. quarantined and temporary files
@@ -136,7 +137,7 @@ class Shelf:
             options = self._recorded(session_id)
             recorded = None if options is None else options.get("temporary")
             own = temporary.session_directory(self._state_dir, session_id, os.environ, recorded)
-            leave_stub(self._state_dir, session_id, options)
+            leave_stub(self._state_dir, session_id, options, damaged=row.standing is Standing.DAMAGED)
             self._remove_checkpoint(session_id)
             if self._folder(session_id) is not None:
                 self._sessions.remove(session_id + _SUFFIX)

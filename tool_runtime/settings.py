@@ -28,7 +28,8 @@ class RuntimeSettings(NamedTuple):
     `output_buffer_bytes` is spooled there. `on_output` is called on the event loop with every chunk a command prints
     and must not block. `guard_processes`: what commands start ends with this process, also where it is killed; it
     adopts orphans then, and has a small watcher process (see `core.guard`). Of the children that the rest of this
-    process starts it leaves alone those in its own process group; others it takes for a command's.
+    process starts it leaves alone those in its own process group; others it takes for a command's, so one runtime of a
+    process may ask for it.
     """
 
     workspace: str

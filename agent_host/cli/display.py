@@ -43,7 +43,7 @@ class Display:
     def lost(self) -> str | None:
         """What stdout did not take, and why; None when it took all, or when its reader left, who wants no more."""
         sink = self._text or self._lines
-        refused = self._refused if sink is None else sink.refused
+        refused = self._refused or (None if sink is None else sink.refused)
         if refused is None or isinstance(refused, BrokenPipeError):
             return None
         return f"{self._shown} could not be written to stdout: {reason_of(refused)}"
@@ -69,6 +69,12 @@ class Display:
         _tell_denied(finished.result["deniedApprovals"], resume_command)
         if end.resumable:
             notice(f"resume with: {resume_command}")
+
+    def repeat(self, finished: Finished, resume_command: str) -> None:
+        """Show a stored result. No event comes with it, so the result is the one line of the form `jsonl`."""
+        if self._lines is not None:
+            self._refused = put(sys.stdout, lenient_json.dumps(finished.result, option=orjson.OPT_APPEND_NEWLINE))
+        self.end(finished, resume_command)
 
 
 def _tell_denied(denied: list[dict[str, Any]], resume_command: str) -> None:

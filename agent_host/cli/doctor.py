@@ -138,17 +138,20 @@ def _leftovers() -> Check:
     which it could be known."""
     if sys.platform == "win32":
         return Check("leftovers", None, "a Job Object ends what commands started")
-    probe = subprocess.run(
-        [sys.executable, "-P", "-m", "tool_runtime.core.guard_probe"],  # not from the folder that this runs in
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        check=False,
-        timeout=_PROBE_TIMEOUT_S * 4,
-    )
-    if not probe.stdout.strip().isdigit():
+    try:
+        said = subprocess.run(
+            [sys.executable, "-P", "-m", "tool_runtime.core.guard_probe"],  # not from the folder that this runs in
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            timeout=_PROBE_TIMEOUT_S * 4,
+        ).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Check("leftovers", None, f"not tried: {type(error).__name__}")
+    if not said.isdigit():
         return Check("leftovers", None, "not tried: `setsid` and `env` are needed for it")
-    left, deadline = int(probe.stdout), time.monotonic() + _PROBE_TIMEOUT_S
+    left, deadline = int(said), time.monotonic() + _PROBE_TIMEOUT_S
     while time.monotonic() < deadline:
         if not _runs(left):
             return Check("leftovers", True, "what a command started ends with the host, killed or not")

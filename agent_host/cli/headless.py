@@ -97,7 +97,7 @@ def _repeat(launcher: Launcher, found: Over) -> int:
     end = end_of(found.result)
     records = SessionPaths(launcher.state_dir, found.session_id).records
     finished = Finished(end, found.result, "", records)
-    display.end(finished, launcher.resume_command(found.session_id))
+    display.repeat(finished, launcher.resume_command(found.session_id))
     display.close()
     if end.status == "completed" and display.lost is not None:
         return exit_codes.FAILED

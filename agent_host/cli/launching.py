@@ -85,8 +85,8 @@ class Launcher:
         return launch.settings.integer("host.max_steps") if "host.max_steps" in self._flags else None
 
     def resume_command(self, session_id: str) -> str:
-        """What to type to go on with the session. Its workspace stands in it where it is not the one on record, and
-        what was approved in advance, which is on no record."""
+        """The command that resumes the session. It names the workspace where that differs from the recorded one, and
+        the approvals that were given in advance, since none of them is recorded."""
         options = "" if is_default_state_dir(self.state_dir) else f" --state-dir {shlex.quote(self.state_dir)}"
         options += "" if self._moved is None else f" --workspace {shlex.quote(self._moved)}"
         options += "".join(f" --approve {shlex.quote(name)}" for name in self._approvals)

@@ -82,7 +82,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     gateway.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     gateway.add_argument("--port", type=_port, default=0, help="port (any free one)")
     gateway.add_argument("--workspace", metavar="DIR", default=".", help="what ${workspace} in the script stands for")
-    policy = _add(commands, "policy", "", "try a policy, or see what is wrong with a bundle")
+    _policy_verbs(_add(commands, "policy", "", "try a policy, or see what is wrong with a bundle"))
+    doctor = _add(commands, "doctor", "doctor:doctor", "what this machine has; exit 0 or 1")
+    _setting_option(doctor, "llm.gateway")
+    _state_dir(doctor)
+    return parser.parse_args(arguments)
+
+
+def _policy_verbs(policy: argparse.ArgumentParser) -> None:
+    """`policy check`, `tools`, `validate`, `show` and `rejudge`."""
     verbs = policy.add_subparsers(metavar="VERB", required=True, title="verbs", parser_class=_OneLineParser)
     check = _add(verbs, "check", "policy:check", "what the policy says to a call; nothing is executed")
     check.add_argument("tool", metavar="TOOL", nargs="?", help="name of the tool")
@@ -112,10 +120,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     rejudge.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
     _setting_option(rejudge, "host.policy")
     _state_dir(rejudge)
-    doctor = _add(commands, "doctor", "doctor:doctor", "what this machine has; exit 0 or 1")
-    _setting_option(doctor, "llm.gateway")
-    _state_dir(doctor)
-    return parser.parse_args(arguments)
 
 
 def _session_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:

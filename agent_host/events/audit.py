@@ -46,8 +46,8 @@ class AuditRecords:
         bytes, artifactUris?}, policy {decision?, rule?, approved?, approvalScope?, approvalId?}, hashes {outputSha256}}
 
     `ts_start` is when the call began to run; for one that did not, when it was requested. A call that another process
-    requested has what its end says. An artifact of a call that is uploaded later is told of by its
-    `artifact_uploaded`, {toolCallId, artifactUri, storageRef?}; the history of a session is about no action.
+    requested has what its end says. An artifact that is uploaded later has a record of its own: `artifact_uploaded`
+    with {toolCallId, artifactUri, storageRef?}. The session's history has none, since it belongs to no action.
     """
 
     def __init__(self) -> None:

@@ -5,6 +5,7 @@ What was approved is not asked again, and what was denied is not run; a question
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from agent_host.contracts import Leftovers
@@ -39,13 +40,13 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, .
     same_boot = step.boot is not None and step.boot == boot_id()
     verdicts = {call.call_id: judge(call, same_boot=same_boot) for call in step.calls}
     cut_off = [call for call in step.calls if verdicts[call.call_id] in _LEFT_OPEN]
-    left = {call.call_id: await _end_leftovers(ctx, step_id, call) for call in cut_off}
+    left = await asyncio.gather(*(_end_leftovers(ctx, step_id, call) for call in cut_off))  # each looks for a while
     paths = {call.intent["path"] for call in cut_off if call.intent is not None}
     outcomes = compare(step.calls, {path: hash_on_disk(path) for path in paths}, same_boot=same_boot)
     repeated = {call_id for call_id, outcome in outcomes.items() if outcome is Outcome.REPEAT}
-    for call in cut_off:
+    for call, found in zip(cut_off, left, strict=True):
         if call.call_id not in repeated:
-            _report(ctx, step_id, call, outcomes.get(call.call_id, Outcome.UNKNOWN), left[call.call_id])
+            _report(ctx, step_id, call, outcomes.get(call.call_id, Outcome.UNKNOWN), found)
     to_run = {
         call.call_id: call for call in step.calls if verdicts[call.call_id] is Verdict.RUN or call.call_id in repeated
     }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from agent_host.errors import CheckpointUnreadable, UsageError
 from agent_host.session.handshake import PolicySource
 from agent_host.session.opening import state_errors_translated
+from agent_host.session.reports import is_result
 from state.disk import LOCAL_DISK
 from state.errors import Damaged, NoSuchSession
 from state.file_store import FileCheckpointStore
@@ -39,24 +40,32 @@ def find_launched(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> Beg
     """What lies under `key`; None where nothing was begun. A snapshot above the limit is not read. Changes nothing.
 
     Raises UsageError for a key that is none and for a session that was removed before its end, CheckpointUnreadable for
-    one that is damaged: what it did is not known well enough to go on with it unasked.
+    one that is damaged, or whose result is: what it did is not known well enough to go on with it unasked.
     """
     with state_errors_translated():
         session_id = session_of(state_dir, key)
         try:
             state = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit_bytes).load(session_id)
-        except Damaged as error:
-            raise CheckpointUnreadable(_damaged(session_id, str(error))) from error
         except NoSuchSession:
             state = None
+        except Damaged as error:
+            raise CheckpointUnreadable(_damaged(session_id, str(error))) from error
     if state is not None and state.salvaged is not None:
         raise CheckpointUnreadable(_damaged(session_id, state.salvaged))
     if state is not None and state.task is not None:
         return Begun(session_id, state.identity.options.get("started", {}))
-    kept = kept_result(state_dir, session_id)
+    try:
+        kept = kept_result(state_dir, session_id)
+    except Damaged as error:
+        raise CheckpointUnreadable(_damaged_result(session_id, str(error))) from error
     if kept is not None:
         if "status" not in kept:
-            raise UsageError(f"session {key} was removed before it had ended: choose another id")
+            raise UsageError(
+                f"session {key} was removed before it had ended, or with a result that could not be read: choose "
+                "another id"
+            )
+        if not is_result(kept):
+            raise CheckpointUnreadable(_damaged_result(session_id, "its kept result has another shape"))
         result = {name: value for name, value in kept.items() if name not in _NOT_OF_THE_RESULT}
         return Over(session_id, kept.get("started", {}), result)
     if is_quarantined(LOCAL_DISK, SessionPaths(state_dir, session_id)):
@@ -88,3 +97,7 @@ def _damaged(session_id: str, why: str) -> str:
         f"session {session_id} is damaged: {why}; --or-resume does not go on with it: look at what it did, then "
         f"`agent-host resume {session_id}` or choose another id"
     )
+
+
+def _damaged_result(session_id: str, why: str) -> str:
+    return f"session {session_id} is damaged: {why}; it may have had its effects: look at them, then choose another id"

@@ -30,8 +30,23 @@ _ON_RECORD: dict[TaskStatus, TaskPhase] = {
 _WAITS = "not uploaded yet: this process goes on with it, else a resume of the session"
 
 
+def is_result(kept: dict[str, Any]) -> bool:
+    """Whether `kept` has what is shown of a result object, in its types."""
+    usage, rows = kept.get("usage"), (kept.get("toolCalls"), kept.get("deniedApprovals"))
+    return (
+        kept.get("status") in _END_NAMES.values()
+        and isinstance(kept.get("text"), str)
+        and isinstance(kept.get("reason"), str | None)
+        and all(type(kept.get(name)) is int for name in ("stepCount", "durationMs"))
+        and isinstance(usage, dict)
+        and all(type(usage.get(name)) is int for name in ("inputTokens", "outputTokens"))
+        and all(isinstance(row, list) and all(isinstance(one, dict) for one in row) for row in rows)
+        and isinstance(kept.get("started", {}), dict)
+    )
+
+
 def end_of(result: dict[str, Any]) -> TaskEnd:
-    """How the task of a result object ended."""
+    """How the task of a result object ended. For what `is_result` takes."""
     status = next(status for status, name in _END_NAMES.items() if name == result["status"])
     return TaskEnd(status, result["reason"], result["reason"], result["text"])
 

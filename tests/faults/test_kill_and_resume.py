@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,8 +24,6 @@ from tests.faults.jobs import passes, trials
 from tests.support.process import eventually
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from agent_host.testing.fault_command import Job, Verdict
 
 # Of an undisturbed session; test_there_is_no_record_after_the_last_one_that_is_tried holds it to that.
@@ -117,6 +118,26 @@ class Slow(Scenario):
         return []
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_what_a_dead_host_and_its_watcher_left_running_is_ended_by_the_resume(tmp_path: Path) -> None:
+    """The command outlives both; the resume ends it before it tells the model that the call was interrupted."""
+    trial = Trial(tmp_path, Slow())
+    with trial.serving():
+        process = trial.run()
+        eventually((trial.workspace / "begun.txt").exists, "the start of the command")
+        process.send_signal(signal.SIGSTOP)  # a host that runs would start another watcher
+        eventually(lambda: is_stopped(process.pid), "the host's stop")
+        for pid in children(process.pid):
+            if "watcher.py" in Path(f"/proc/{pid}/cmdline").read_text():
+                os.kill(pid, signal.SIGKILL)
+        process.kill()
+        trial.finish(process)
+        assert running("sleep 5", trial.workspace)
+        trial.recover()
+        assert not running("sleep 5", trial.workspace)
+        assert trial.check() == []
+
+
 def test_what_a_dead_host_left_running_has_no_effect_later(tmp_path: Path) -> None:
     """The watcher ends it with the host, and a resume looks again before it tells the model that the call was
     interrupted."""
@@ -127,16 +148,26 @@ def test_what_a_dead_host_left_running_has_no_effect_later(tmp_path: Path) -> No
         process.kill()
         trial.finish(process)
         trial.recover()
-        assert not running("sleep 5")
+        assert not running("sleep 5", trial.workspace)
         assert trial.check() == []
 
 
-def running(words: str) -> bool:
+def children(parent: int) -> list[int]:
+    """Of all its threads."""
+    listed = Path(f"/proc/{parent}/task").glob("*/children")
+    return [int(pid) for file in listed for pid in file.read_text().split()]
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def running(words: str, workspace: Path) -> bool:
     wanted = words.replace(" ", "\0").encode()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as handle:
-                if handle.read().rstrip(b"\0") == wanted:
+                if handle.read().rstrip(b"\0") == wanted and os.path.samefile(f"/proc/{pid}/cwd", workspace):
                     return True
         except OSError:
             continue

@@ -351,7 +351,10 @@ def test_doctor_tries_what_becomes_of_a_killed_host_s_processes(host: Host) -> N
 def test_doctor_takes_no_process_that_has_ended_for_one_that_runs(host: Host) -> None:
     """In a container the first process often reaps nobody; here this one adopts what the probe leaves and does not."""
     posix.adopt_orphans()
-    report = host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}").text
+    try:
+        report = host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}").text
+    finally:
+        posix.adopt_orphans(adopt=False)
     (line,) = [line for line in report.splitlines() if "leftovers" in line]
     assert line.startswith("ok")
 

@@ -86,6 +86,65 @@ def test_a_launch_that_is_repeated_shows_the_result_again(host: Host) -> None:
     assert served.count == 2
 
 
+@pytest.mark.parametrize("form", ["text", "jsonl"])
+def test_a_launch_that_is_repeated_shows_the_result_in_the_form_asked_for(host: Host, form: str) -> None:
+    with gateway(EFFECT, say("Done.")) as served:
+        first = host.task(served.url, *ONCE)
+        second = host.run(
+            "run", "Do it.", "--gateway", served.url, "--policy", "full", *ONCE, "--output", form,
+        )  # fmt: skip
+    assert second.code == 0
+    assert "Done." in second.text
+    if form == "jsonl":
+        assert [json.loads(line) for line in second.text.splitlines()] == [first.result]
+    assert served.count == 2
+
+
+UNREADABLE = [b"", b"{", b"[]", b"null", b"\xff", b'{"status":"TASK_COMPLETED"}', b'{"status":7}']
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("content", UNREADABLE)
+def test_a_session_whose_result_cannot_be_read_is_not_begun_again(host: Host, content: bytes, *, pruned: bool) -> None:
+    with gateway(EFFECT, say("Done."), EFFECT, say("Done.")) as served:
+        host.task(served.url, *ONCE)
+        kept = host.records("s") / "result.json"
+        if pruned:
+            host.run("sessions", "--prune", "--max-size", "1")
+            kept = host.state / "stubs" / "s.json"
+        assert kept.exists()
+        kept.write_bytes(content)
+        outcome = host.task(served.url, *ONCE)
+    assert outcome.code == 1
+    assert "is damaged" in outcome.error
+    assert effects(host) == "done\n"
+
+
+def test_a_damaged_session_that_is_pruned_is_not_begun_again(host: Host) -> None:
+    with gateway(EFFECT, say("Done.")) as served:
+        killed(host, served.url, "--after-record", "5")
+        assert {"s.json", "s.journal"} <= set(host.checkpoints())
+        for name in host.checkpoints():
+            (host.state / "checkpoints" / name).write_bytes(b"damaged")
+        pruned = host.run("sessions", "--prune", "--resumable", "--max-size", "1")
+        assert host.checkpoints() == [], pruned.error
+        requests = served.count
+        outcome = host.task(served.url, *ONCE)
+    assert outcome.code == 2
+    assert served.count == requests
+
+
+def test_a_session_whose_result_could_not_be_read_is_pruned_and_not_begun_again(host: Host) -> None:
+    with gateway(EFFECT, say("Done."), EFFECT, say("Done.")) as served:
+        host.task(served.url, *ONCE)
+        (host.records("s") / "result.json").write_bytes(b"{")
+        host.run("sessions", "--prune", "--max-size", "1")
+        assert not host.records("s").exists()
+        outcome = host.task(served.url, *ONCE)
+    assert outcome.code == 2
+    assert effects(host) == "done\n"
+
+
 def test_a_result_that_needed_an_approval_is_repeated_with_its_exit_code(host: Host) -> None:
     policy = host.policy(grants={"Shell.Exec": {"requiresApproval": True}})
     with gateway(EFFECT, say("Denied.")) as served:
@@ -204,6 +263,21 @@ def test_the_id_stands_for_the_one_that_the_service_gave(host: Host) -> None:
         assert second.result == first.result
         plain = host.start("run", "Do it.", "--gateway", served.url, "--session-id", "s", env=env).finish()
         assert plain.code == 2
+    assert effects(host) == "done\n"
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"{}", b'{"sessionId":"../s"}', b'{"sessionId":7}'])
+def test_a_record_of_the_service_s_id_that_cannot_be_read_begins_nothing(host: Host, content: bytes) -> None:
+    impatient(host)
+    with MockServices().in_thread() as services, gateway(EFFECT, say("Done."), EFFECT, say("Done.")) as served:
+        env = services_at(services, "SESSION")
+        task = ("run", "Do it.", "--gateway", served.url, "--policy", "full", "--output", "json", *ONCE)
+        assert host.start(*task, env=env).finish().code == 0
+        (host.state / "keys" / "s.json").write_bytes(content)
+        for arguments in (task, task[:-1], ("resume", "s")):
+            outcome = host.start(*arguments, env=env).finish()
+            assert outcome.code == 1
+            assert "s.json" in outcome.error
     assert effects(host) == "done\n"
 
 

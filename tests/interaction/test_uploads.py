@@ -3,6 +3,7 @@ the client and the task go on, and what was not stored is told."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -15,7 +16,7 @@ from tests.support.backends import NOWHERE, Serving, impatient, resume, run, ser
 from tests.support.process import Host, bundle, call, eventually, gateway, say, shell, use
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 # The service's own time limit is far above it, so that whatever waits for the service is found out.
 SERVICE_S = 120.0
@@ -207,7 +208,10 @@ def test_an_upload_that_takes_too_long_makes_room_for_the_next(host: Host) -> No
     assert session_id in services.histories
 
 
-def test_what_a_dead_process_had_not_uploaded_is_uploaded_by_the_next(host: Host) -> None:
+@contextlib.contextmanager
+def died_before_its_upload(host: Host) -> Iterator[tuple[MockServices, dict[str, str]]]:
+    """A run that wrote a file and was killed in its second step, with the services and the environment that name them,
+    which take uploads again. The last answer waits for a resume."""
     impatient(host, timeout_s=SERVICE_S)
     services = MockServices(policy_bundle=bundle(host.workspace))
     wait = shell("touch up; while [ ! -e go ]; do sleep 0.02; done")
@@ -219,6 +223,11 @@ def test_what_a_dead_process_had_not_uploaded_is_uploaded_by_the_next(host: Host
         process.kill()
         (host.workspace / "go").touch()
         services.heal()
+        yield services, env
+
+
+def test_what_a_dead_process_had_not_uploaded_is_uploaded_by_the_next(host: Host) -> None:
+    with died_before_its_upload(host) as (services, env):
         outcome = resume(host, env)
     assert outcome.code == 0, outcome.stderr
     (stored,) = services.artifacts
@@ -230,19 +239,9 @@ def test_what_a_dead_process_had_not_uploaded_is_uploaded_by_the_next(host: Host
 
 
 def test_an_artifact_that_the_next_process_does_not_find_is_told(host: Host) -> None:
-    impatient(host, timeout_s=SERVICE_S)
-    services = MockServices(policy_bundle=bundle(host.workspace))
-    wait = shell("touch up; while [ ! -e go ]; do sleep 0.02; done")
-    with services.in_thread(), gateway(use(write(host)), use(wait), say("done")) as served:
-        env = services_at(services.url)
-        services.hang("/workspaces/")
-        process = host.start("run", "Do it.", "--gateway", served.url, "--output", "json", env=env)
-        eventually((host.workspace / "up").exists, "the second step")
-        process.kill()
-        (host.workspace / "go").touch()
+    with died_before_its_upload(host) as (services, env):
         (kept,) = (host.state / "sessions").glob("*/artifacts/art_*")
         kept.write_bytes(b"")  # as after a power loss
-        services.heal()
         outcome = resume(host, env)
     assert outcome.code == 0, outcome.stderr
     assert services.artifacts == ()

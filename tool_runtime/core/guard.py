@@ -32,7 +32,8 @@ _SCRIPT: Final = os.path.join(os.path.dirname(__file__), "watcher.py")
 
 
 class ProcessGuard:
-    """For one host process; made with it, at work from the first command on. Safe to use from its event loop."""
+    """For one host process; made with it, at work from the first command on. Safe to use from its event loop. One at a
+    time in a process: it takes every descendant for its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -94,6 +95,8 @@ class ProcessGuard:
         self._reap(self._rows())
         if self._cgroup is not None:
             cgroups.end(self._cgroup)
+        # Nobody reaps them from here on: what escaped would fill the process table as long as this process lives.
+        current.adopt_orphans(adopt=False)
         self._say(b"bye\n")
         self._let_go()
         return left

@@ -59,6 +59,9 @@ def kill(pid: int) -> None:
 
 
 def kill_group(group: int) -> None:
-    """SIGKILL to a process group, all of it at once: none of it can fork meanwhile."""
+    """SIGKILL to a process group, all of it at once: none of it can fork meanwhile. Not to the numbers 0 and 1, which a
+    process table may show: the kernel takes them for the caller's own group and for every process there is."""
+    if group <= 1:
+        return
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)

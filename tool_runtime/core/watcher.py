@@ -57,11 +57,17 @@ def table() -> Iterator[tuple[int, Row]]:
 
 
 def kill(pid: int) -> None:
-    """One process, or a group by its negative number."""
+    """SIGKILL to one process, which may be gone."""
     try:
         os.kill(pid, SIGKILL)
     except OSError:
         return
+
+
+def kill_group(group: int) -> None:
+    """SIGKILL to a process group. The kernel takes 0 for the caller's own group, and 1 for every process there is."""
+    if group > 1:
+        kill(-group)
 
 
 def strangers(known: dict[int, int], groups: set[int]) -> set[int]:
@@ -106,7 +112,7 @@ def end(known: dict[int, int], groups: set[int], marks: list[bytes]) -> None:
     seen: set[tuple[int, int]] = set()
     while True:
         for group in groups:
-            kill(-group)
+            kill_group(group)
         found = belonging(known, groups, marks)
         for pid in found:
             kill(pid)

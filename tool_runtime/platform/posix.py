@@ -136,14 +136,14 @@ def _add_descendants(members: set[int], table: Mapping[int, ProcessEntry]) -> No
         queue += new
 
 
-def adopt_orphans() -> bool:
-    """Become the parent of descendants whose own parent ends, from now on: what leaves its session and its group stays
-    a descendant. Linux only; False where the system has no such thing."""
+def adopt_orphans(*, adopt: bool = True) -> bool:
+    """Become the parent of descendants whose own parent ends, from now on, or no longer: what leaves its session and
+    its group stays a descendant. Linux only; False where the system has no such thing."""
     if not _LINUX:
         return False
     import ctypes
 
-    return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0) == 0)
 
 
 def reap(pid: int) -> None:

@@ -44,7 +44,7 @@ def entry_of(pid: int) -> ProcessEntry | None:  # noqa: ARG001  as on POSIX
     return None
 
 
-def adopt_orphans() -> bool:
+def adopt_orphans(*, adopt: bool = True) -> bool:  # noqa: ARG001  as on POSIX
     """There are none: a Job holds every process."""
     return False
 

@@ -370,16 +370,19 @@ async def test_what_is_over_a_limit_is_not_worth_a_retry(turn: dict[str, Any], s
             await call(made)
 
 
-async def test_content_gives_a_gateway_more_time() -> None:
-    patience = Patience(TIMEOUTS._replace(progress_s=0.2, answer_s=100))
+async def test_content_gives_a_gateway_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    patience = Patience(TIMEOUTS._replace(progress_s=60, answer_s=100))
     first = patience.timeout.when()
+    assert first == pytest.approx(began + 60, abs=5)
+    moved = []
     async with patience.timeout:
-        await asyncio.sleep(0.01)  # a hundredth of it has to pass
-        patience.renew()
-        second = patience.timeout.when()
-    assert first is not None
-    assert second is not None
-    assert first < second < first + 30
+        for later in (0.5, 20, 30, 90):  # the first is less than a hundredth of the time
+            monkeypatch.setattr(patience, "_now", lambda later=later: began + later)
+            patience.renew()
+            moved.append(patience.timeout.when())
+    assert moved == [first, began + 80, began + 90, pytest.approx(began + 100, abs=5)]
 
 
 async def test_content_gives_no_time_beyond_the_end_of_the_answer() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import struct
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.contracts import Leftovers
-from tool_runtime.core import hunt
+from tool_runtime.core import hunt, watcher
 from tool_runtime.core.guard import ProcessGuard
 from tool_runtime.platform import cgroups, posix, windows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.unit.tool_runtime.conftest import MakeRouter
 
 from tests.unit.tool_runtime.conftest import request, until
@@ -36,6 +39,7 @@ while True:
     os.utime("begun")
     time.sleep(pause_s)
 """
+PR_GET_CHILD_SUBREAPER = 37
 WATCHER = Path(hunt.__file__).with_name("watcher.py")
 DAEMON = """
 import os, time
@@ -197,12 +201,12 @@ async def test_a_watcher_that_was_stopped_keeps_nobody_waiting(mark: str) -> Non
     guard = ProcessGuard()
     first = guard.start(asleep, "M=1")
     await until(lambda: bool(watchers()))
-    (watcher,) = watchers()
-    os.kill(watcher, signal.SIGSTOP)
+    (stopped,) = watchers()
+    os.kill(stopped, signal.SIGSTOP)
     second = guard.start(asleep, mark)
     async with asyncio.timeout(30):
         await asyncio.to_thread(guard.close)
-    assert not any(map(is_alive, (watcher, first.pid, second.pid)))
+    assert not any(map(is_alive, (stopped, first.pid, second.pid)))
     assert [first.wait(), second.wait()] == [-signal.SIGKILL, -signal.SIGKILL]
 
 
@@ -286,6 +290,35 @@ def test_the_watcher_spares_a_process_that_got_the_number_of_one_that_ended() ->
     finally:
         stranger.kill()
         stranger.wait()
+
+
+@pytest.mark.parametrize("kill_group", [hunt.kill_group, watcher.kill_group])
+def test_the_numbers_that_mean_no_group_are_not_killed(
+    monkeypatch: pytest.MonkeyPatch, kill_group: Callable[[int], None]
+) -> None:
+    """A process table shows group 0 for the kernel's own; as numbers to kill, 0 and 1 would take in everybody."""
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, _: killed.append(-pid))
+    monkeypatch.setattr(os, "killpg", lambda group, _: killed.append(group))
+    for group in (-1, 0, 1, 2):
+        kill_group(group)
+    assert killed == [2]
+
+
+def is_subreaper() -> bool:
+    answer = ctypes.c_int()
+    assert ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(answer), 0, 0, 0) == 0
+    return answer.value == 1
+
+
+async def test_orphans_are_adopted_as_long_as_there_is_a_runtime_to_reap_them(make_router: MakeRouter) -> None:
+    """Those of the process that embeds it would fill the process table."""
+    assert not is_subreaper()
+    router = make_router(guard_processes=True)
+    await router.execute(request("RunCommand", command="true"))
+    assert is_subreaper()
+    await router.aclose()
+    assert not is_subreaper()
 
 
 def test_descendants_are_the_same_however_they_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
