@@ -32,6 +32,7 @@ def instantiate(
     now: datetime,
     os: OsFamily,
     tmp: str | None = None,
+    step_files: str | None = None,
     models: tuple[str, ...] = (),
     unchanged: tuple[str, ...] = (),
     programs: tuple[str, ...] = (),
@@ -42,9 +43,9 @@ def instantiate(
 
     `models` are put before the template's own: a built-in is the user's own choice. An entry of a block list whose
     placeholder has no value is dropped (there is nothing to protect); in an allow list it raises ValueError, but for
-    `${tmp}`: without a directory of the session's own there is nothing to allow.
+    those that are OPTIONAL.
     """
-    places = Places(workspace, home, state_dir, os, tmp)
+    places = Places(workspace, home, state_dir, os, tmp, step_files=step_files)
     raw = {name: value for name, value in template.items() if name != "expiresInS"}
     raw["sessionId"] = session_id
     raw["expiresAt"] = expiry(template, now)

@@ -30,7 +30,7 @@ def file_checks(places: Places) -> EntryChecks:
         if value.startswith("@"):
             return f"{value!r} is a group of places to block", "name the paths themselves, or use it in blockedPaths"
         name = value[2:].partition("}")[0]
-        missing = value.startswith("${") and name in PLACEHOLDERS and getattr(places, name) is None
+        missing = value.startswith("${") and name in PLACEHOLDERS and places.of(name) is None and name != "stepFiles"
         return (f"{value!r} has no value on this machine", "name the path") if missing else _path("allowedPaths", value)
 
     return {**ENTRY_CHECKS, "allowedPaths": allowed, "blockedPaths": _blocked, "allowedCommands": program_problem}

@@ -6,6 +6,7 @@ nothing behind this module knows them.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from policy.paths import is_absolute, normalize
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
 
     from policy.facts import OsFamily
 
-PLACEHOLDERS = ("workspace", "home", "tmp")
+PLACEHOLDERS = ("workspace", "home", "tmp", "stepFiles")
 """Those that a file may use; the shipped lists of places know `${stateDir}` as well."""
+OPTIONAL = ("tmp", "stepFiles")
+"""Those that not every session has: an entry of an allow list without its place allows nothing."""
 GROUP_NAMES = ("credentials", "steering")
 """Groups that a file's blockedPaths may name: the lists of config/policies/places.json."""
 PROGRAMS_BELOW = "${workspace}/"
@@ -28,7 +31,8 @@ _LISTS = ("allowedPaths", "blockedPaths")
 
 class Places(NamedTuple):
     """What the placeholders stand for: real, absolute paths; None where there is no such place. `groups` are the lists
-    of places, by name, with placeholders in their entries."""
+    of places, by name, with placeholders in their entries. `step_files` is where GitHub Actions reads what a step
+    leaves for later ones."""
 
     workspace: str
     home: str | None
@@ -36,12 +40,17 @@ class Places(NamedTuple):
     os: OsFamily
     tmp: str | None = None
     groups: Mapping[str, Sequence[str]] = {}
+    step_files: str | None = None
+
+    def of(self, name: str) -> str | None:
+        """The path that the placeholder `name` stands for, None where there is none. Raises KeyError."""
+        place: str | None = getattr(self, _FIELDS[name])
+        return place
 
 
 def filled(entry: Mapping[str, Any], places: Places) -> dict[str, Any]:
     """A capability's JSON shape with absolute paths in it. An entry of a block list whose placeholder has no value is
-    dropped: there is nothing to protect. In an allow list it raises ValueError, but for `${tmp}`: without a directory
-    of the session's own there is nothing to allow."""
+    dropped: there is nothing to protect. In an allow list it raises ValueError, but for those that are OPTIONAL."""
     shape = dict(entry)
     for field in _LISTS:
         if shape.get(field) is not None:
@@ -58,7 +67,7 @@ def _paths(entries: Sequence[str], places: Places, *, allowed: bool) -> list[str
             path = expanded_path(one, places)
             if path is not None:
                 found.append(path)
-            elif allowed and not one.startswith("${tmp}"):
+            elif allowed and one[2:].partition("}")[0] not in OPTIONAL:
                 raise ValueError(f"allowedPaths: no value for {one}")
     return found
 
@@ -68,14 +77,27 @@ def expanded_path(entry: str, places: Places) -> str | None:
     path is one of the workspace; an absolute one stays as it is."""
     if entry.startswith("${"):
         name, _, rest = entry[2:].partition("}")
-        place = getattr(places, _FIELDS[name])
+        place = places.of(name)
         return normalize(place + rest, places.os) if place else None
     if is_absolute(entry, "posix") or is_absolute(entry, "windows"):
         return entry
     return normalize(entry, places.os, places.workspace)
 
 
-_FIELDS = {"workspace": "workspace", "home": "home", "tmp": "tmp", "stateDir": "state_dir"}
+_FIELDS = {
+    "workspace": "workspace", "home": "home", "tmp": "tmp", "stateDir": "state_dir", "stepFiles": "step_files",
+}  # fmt: skip
+_STEP_FILES = re.compile(r"(.*[/\\]_runner_file_commands)[/\\][^/\\]+")
+
+
+def step_files(environ: Mapping[str, str], os: OsFamily) -> str | None:
+    """The directory of the files that a step of GitHub Actions writes its outputs and variables to (`$GITHUB_OUTPUT`,
+    `$GITHUB_ENV` and their like); None outside of such a step.
+
+    Only a directory of the runner's own name counts, so that no other value opens anything.
+    """
+    found = _STEP_FILES.fullmatch(environ.get("GITHUB_OUTPUT", ""))
+    return normalize(found[1], os) if found is not None and is_absolute(found[1], os) else None
 
 
 def expanded_program(entry: str, places: Places) -> str:

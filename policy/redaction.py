@@ -151,6 +151,8 @@ class Redaction:
             return self.text(value, rules=False)
         clean = self.text(value)
         begin = secret_of_field(name, value) if self._detectors else None
+        if begin is None and self._detectors and clean != value and secret_of_field(name, clean) is not None:
+            begin = 0  # what is left beside the placeholder looks like a secret of its own
         if begin is None or re.fullmatch(PLACEHOLDER, clean[begin:]):
             return clean
         secret = value.encode("utf-8", "surrogatepass")[begin:]

@@ -14,7 +14,7 @@ from config.policies import BUILT_IN, digest, place_groups, template, template_a
 from policy.builtin import instantiate
 from policy.grants import Narrowing, narrow
 from policy.names import ANY_SESSION
-from policy.placeholders import Places
+from policy.placeholders import Places, step_files
 from state.temporary import session_directory
 
 if TYPE_CHECKING:
@@ -118,7 +118,12 @@ def _places(where: Surroundings, state_dir: str, session_id: str) -> Places:
         state_dir=os.path.realpath(state_dir),
         os=where.os_family,
         tmp=session_directory(state_dir, name, os.environ),
+        step_files=_real(step_files(os.environ, where.os_family)),
     )
+
+
+def _real(path: str | None) -> str | None:
+    return None if path is None else os.path.realpath(path)
 
 
 def _own_files() -> tuple[str, ...]:
@@ -138,6 +143,7 @@ def _built_in(settings: Settings, places: Places, session_id: str, now: datetime
         home=places.home,
         state_dir=places.state_dir,
         tmp=places.tmp,
+        step_files=places.step_files,
         session_id=session_id,
         now=now,
         os=places.os,

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from policy.names import words
+from policy.shell.downloads import Transfer, curl_files, wget_files
 from policy.shell.find import WRITES as FIND_WRITES
 from policy.shell.find import found_below
 from policy.shell.words import Word, plain, read_word
@@ -304,6 +305,11 @@ def _find(_base: str, args: list[Word]) -> list[FileUse]:
     return uses
 
 
+def _transferring(base: str, args: list[Word]) -> list[FileUse]:
+    found: list[Transfer] = curl_files(args) if base == "curl" else wget_files(args)
+    return [FileUse("", one.mode, one.path, one.tilde, pattern=one.pattern) for one in found]
+
+
 _JUDGES: dict[str, Callable[[str, list[Word]], list[FileUse]]] = {
     **dict.fromkeys(("rm", "rmdir", "unlink"), _deleting),
     **dict.fromkeys(("mv", "cp", "ln"), _moving),
@@ -313,6 +319,7 @@ _JUDGES: dict[str, Callable[[str, list[Word]], list[FileUse]]] = {
     "dd": _dd,
     "sed": _sed,
     "find": _find,
+    **dict.fromkeys(("curl", "wget"), _transferring),
 }
 PROGRAMS = frozenset(_JUDGES)
 """The programs whose operands are judged, by base name."""

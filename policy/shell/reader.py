@@ -3,9 +3,10 @@ other shells, with the directories in which they may be."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from policy.commands import Operand, ParsedCommand, Redirection, SimpleCommand, join
 from policy.shell.findings import Findings
@@ -43,7 +44,8 @@ class Reader:
         self.commands: list[SimpleCommand] = []
         self.directories: tuple[str, ...] = ("",)
         self.lost_from: tuple[int, int] | None = None
-        self.moves = self.postponed = False
+        self.moves = 0
+        self.postponed = False
         self.spelled = 0
 
     def result(self) -> ParsedCommand:
@@ -107,6 +109,7 @@ class Reader:
         events = scan(text, found, posix=posix, environment=environment, learns=learns, functions=functions)
         if grammar == "zsh" and not found.unread:
             note_zsh_differences(text, found)
+        chains: dict[int, _Chain] = {}
         for event in events:
             if len(found.commands) > MAX_COMMANDS:
                 break  # `result` says so
@@ -125,7 +128,7 @@ class Reader:
             self._note_operands()
             for name, arguments in found.commands[first:]:
                 self.commands.append(SimpleCommand(name, arguments, self._seen_from(name)))
-                self._directory(name, arguments, repeats or event.repeats)
+                self._directory(name, arguments, repeats or event.repeats, chains, event.chain)
                 if grammar == "zsh":
                     note_zsh_arguments(name, arguments, found)
             scripts, found.scripts = found.scripts, []
@@ -193,30 +196,55 @@ class Reader:
             return
         self.redirections.append(Redirection(text, "read" if operator == "<" else "write", self.directories, pattern))
 
-    def _directory(self, name: str | None, arguments: tuple[str | None, ...], repeats: bool) -> None:
-        """Follows `cd` as far as every outcome can be listed."""
+    def _directory(
+        self,
+        name: str | None,
+        arguments: tuple[str | None, ...],
+        repeats: bool,
+        chains: dict[int, _Chain],
+        chain: int,
+    ) -> None:
+        """Follows `cd` as far as every outcome can be listed. Behind `cd a &&` it starts in `a`, unless something else
+        has changed the directory since."""
         if name not in DIRECTORY_BUILTINS:
             return
-        self.moves = True
         words = arguments[1:] if arguments[:1] == ("--",) else arguments
         target = "~" if not words else words[0]
-        moved = None if repeats or name not in {"cd", "chdir"} or len(words) > 1 else self._moved(target)
-        if moved is None or len(moved) > _MAX_DIRECTORIES:
+        before = chains.get(chain)
+        start = before.directories if before is not None and before.moves == self.moves else self.directories
+        follows = not repeats and name in {"cd", "chdir"} and len(words) <= 1
+        moved = _moved(start, target) if follows else None
+        self.moves += 1
+        found = tuple(dict.fromkeys((*self.directories, *(moved or ()))))
+        if moved is None or len(found) > _MAX_DIRECTORIES:
             self._lose((0, 0) if repeats else (len(self.redirections), len(self.operands)))
             return
-        self.directories = moved
+        self.directories = found
+        chains[chain] = _Chain(moved, self.moves)
 
-    def _moved(self, target: str | None) -> tuple[str, ...] | None:
-        if not target or target.startswith("-"):
-            return None
-        # `..` behind a name depends on whether that name is a link, and on how the shell follows it.
-        climbs = [place for place, part in enumerate(target.split("/")) if part == ".."]
-        if climbs and (climbs != list(range(len(climbs))) or self.directories != ("",)):
-            return None
-        joined = [join(directory, target) for directory in self.directories]
-        if any(len(path) > _MAX_PATH for path in joined):
-            return None
-        return tuple(dict.fromkeys((*self.directories, *joined)))
+
+class _Chain(NamedTuple):
+    """Where the commands of a chain are if all so far succeeded, and how many changes of directory were seen then."""
+
+    directories: tuple[str, ...]
+    moves: int
+
+
+def _moved(directories: tuple[str, ...], target: str | None) -> tuple[str, ...] | None:
+    """Where `cd` leads from these directories; None where that cannot be said."""
+    if not target or target.startswith("-"):
+        return None
+    joined = [join(directory, target) for directory in directories]
+    if any(len(path) > _MAX_PATH or (path.startswith("~") and ".." in path.split("/")) for path in joined):
+        return None
+    # A shell takes `a/..` for what stands in front, or follows the link that `a` may be: both are possible.
+    as_text = [_as_text(path) for path in joined if ".." in path.split("/")]
+    return tuple(dict.fromkeys((*joined, *as_text)))
+
+
+def _as_text(path: str) -> str:
+    """A path without `name/..`; "" is the directory that it is relative to."""
+    return "" if (found := posixpath.normpath(path)) == "." else found
 
 
 _File = TypeVar("_File", Redirection, Operand)

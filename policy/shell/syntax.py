@@ -37,12 +37,14 @@ if TYPE_CHECKING:
 
 class Command(NamedTuple):
     """A simple command's words in order; `repeats` inside a loop or a function; `is_own` where a function of the line
-    is called, whose body is looked at where it stands. `functions` are those that a trap may rely upon."""
+    is called, whose body is looked at where it stands. `functions` are those that a trap may rely upon. `chain` is the
+    same for commands of which each runs only if all in front of it succeeded (`a && b && c`)."""
 
     words: list[Word]
     repeats: bool
     is_own: bool = False
     functions: frozenset[str] = frozenset()
+    chain: int = -1
 
 
 class Redirect(NamedTuple):
@@ -58,6 +60,8 @@ _WORDS = words(
     "process_substitution ansi_c_string translated_string arithmetic_expansion brace_expression extglob_pattern "
     "regex"
 )
+_OPERATION = 3
+"""Parts of a list of two: left, operator, right."""
 _NAMES_AND_WORDS = _WORDS | {"command_name"}
 _MARKS = frozenset({"==", "=~", "$"})
 """Words of a command that are tokens to the grammar."""
@@ -139,6 +143,7 @@ class _Walk:
         found.evaluated.note_source(source)
         self.expansion = (0, 0)  # the outermost one that was met last
         self.events: list[Command | Redirect] = []
+        self.chains: dict[int, int] = {}
         self.quoted: list[tuple[int, int]] = []
         self.literal: list[tuple[int, int]] = []
         self.handlers = {
@@ -279,8 +284,28 @@ class _Walk:
                 self.found.doubt("a builtin whose name is an expansion")
             is_trap = any(word.text == "trap" for word in words[:_MAX_IN_FRONT])
             functions = self.variables.functions_at(node.start_byte) if is_trap else frozenset()
-            self.events.append(Command(words, repeats, is_own, functions))
+            self.events.append(Command(words, repeats, is_own, functions, self._chain(node)))
         return children
+
+    def _chain(self, node: Node) -> int:
+        """Where the chain of a command begins: the first command of a list that holds commands and `&&` only."""
+        around = node.parent
+        if around is not None and around.type == "redirected_statement":
+            around = around.parent
+        if around is None or around.type != "list" or len(around.children) != _OPERATION:
+            return node.start_byte
+        left, operator, _ = around.children
+        if operator.type != "&&" or left.start_byte == node.start_byte:
+            return node.start_byte
+        return self.chains.setdefault(node.start_byte, self._first_of_chain(left, node))
+
+    def _first_of_chain(self, left: Node, node: Node) -> int:
+        if left.type == "redirected_statement":  # to the grammar a redirection is one of the whole list
+            left = left.children[0]
+        if left.type == "command":
+            return left.start_byte
+        last = left.children[-1] if left.type == "list" else None
+        return self.chains.get(last.start_byte, node.start_byte) if last is not None else node.start_byte
 
     def _is_function(self, name: str, node: Node) -> bool:
         """Whether a word is the plain name of a function that is certainly defined there."""

@@ -37,8 +37,12 @@ async def router(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     await made.aclose()
 
 
+STEP = f"step{os.getpid()}"
+"""Every step has an id of its own: what a call has left running is found by it."""
+
+
 def ask(tool: str, constraints: ToolConstraints | None = None, **arguments: Any) -> ToolRequest:
-    return ToolRequest(tool, arguments, "session", "task", "step", "call", "any", constraints or ToolConstraints())
+    return ToolRequest(tool, arguments, "session", "task", STEP, "call", "any", constraints or ToolConstraints())
 
 
 def test_definitions_are_closed_schemas_of_distinct_tools(router: ToolRouter) -> None:
@@ -61,7 +65,7 @@ async def test_a_result_names_its_request(router: ToolRouter, tmp_path: Path) ->
         "toolName": "ReadFile",
         "sessionId": "session",
         "taskId": "task",
-        "stepId": "step",
+        "stepId": STEP,
         "status": "succeeded",
         "outputText": "text",
     }

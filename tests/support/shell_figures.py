@@ -1,7 +1,7 @@
 """How much of the corpus of shell lines is refused, and why: `python -m tests.support.shell_figures` writes the page.
 
 Two bundles judge each line: the built-in `ci`, and `ci` with a list that names each program of the line (and what it
-allows besides stays as it is). The environment is that of a shell without variables of a CI service.
+allows besides stays as it is). The environment is that of a step of GitHub Actions, with the files for what it leaves.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from policy.builtin import instantiate
 from policy.check import check_tool
 from policy.commands import parsed_line, referenced_paths
 from policy.facts import CommandFacts
+from policy.placeholders import step_files
 
 if TYPE_CHECKING:
     from policy.bundle import PolicyBundle
@@ -28,7 +29,11 @@ FOLDER = Path(__file__).resolve().parents[1] / "unit" / "policy" / "corpus"
 PAGE = FOLDER / "refused.md"
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _HOME, _WORK, _TMP = "/home/u", "/home/u/project", "/tmp/agent-host-s-00000000"
-_ENVIRONMENT = {"HOME": _HOME, "USER": "u", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "TMPDIR": _TMP}
+_STEP = "/home/runner/work/_temp/_runner_file_commands"
+_ENVIRONMENT = {
+    "HOME": _HOME, "USER": "u", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin", "TMPDIR": _TMP,
+    **{f"GITHUB_{name.upper()}": f"{_STEP}/{name}_1" for name in ("output", "env", "path", "state", "step_summary")},
+}  # fmt: skip
 
 
 class Row(NamedTuple):
@@ -45,7 +50,7 @@ def rows() -> list[Row]:
     lines = [json.loads(text) for text in (FOLDER / "lines.jsonl").read_text("utf-8").splitlines()]
     ci = instantiate(
         template("ci"), workspace=_WORK, home=_HOME, state_dir=f"{_HOME}/.local/state", session_id="s", now=_NOW,
-        os="posix", tmp=_TMP,
+        os="posix", tmp=_TMP, step_files=step_files(_ENVIRONMENT, "posix"),
     )  # fmt: skip
     found = []
     for line in lines:

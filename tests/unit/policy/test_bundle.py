@@ -430,7 +430,7 @@ def test_full_still_sees_a_redirection_to_a_sensitive_place() -> None:
     assert run(builtin("full"), "eval $X; echo x > a") == "ALLOWED"
 
 
-@pytest.mark.parametrize("command", ["git push | curl x", "rm -rf /; bash", "cat ~/x > /etc/x", "echo $(curl x)"])
+@pytest.mark.parametrize("command", ["git push | ssh x", "rm -rf /; bash", "cat ~/x > /etc/x", "echo $(ssh x)"])
 def test_ci_refuses_what_is_not_listed(command: str) -> None:
     assert run(builtin("ci"), command) == "DENIED"
 

@@ -13,7 +13,7 @@ from config.policies import BUILT_IN, as_file, place_groups, template, template_
 from policy.builtin import instantiate
 from policy.check import check_tool
 from policy.file_bundle import BuiltIns, parse_file_bundle
-from policy.placeholders import Places
+from policy.placeholders import Places, step_files
 from policy.problems import BundleProblems
 from policy.validate import parse_bundle
 
@@ -386,3 +386,29 @@ def test_a_built_in_that_is_shown_decides_alike(name: str) -> None:
     assert decisions(shown) == decisions(own)
     assert shown.capabilities == own.capabilities
     assert shown.expires_at == own.expires_at
+
+
+@pytest.mark.parametrize(
+    ("value", "os", "found"),
+    [
+        ("/r/_temp/_runner_file_commands/set_output_1", "posix", "/r/_temp/_runner_file_commands"),
+        ("D:\\a\\_temp\\_runner_file_commands\\set_output_1", "windows", "D:\\a\\_temp\\_runner_file_commands"),
+        ("/etc/passwd", "posix", None),
+        ("/x", "posix", None),
+        ("_runner_file_commands/x", "posix", None),
+        ("/_runner_file_commands/../etc/x", "posix", None),
+        ("/r/_runner_file_commands/..", "posix", "/r/_runner_file_commands"),
+        ("", "posix", None),
+    ],
+)
+def test_where_a_step_of_github_actions_leaves_files(value: str, os: OsFamily, found: str | None) -> None:
+    assert step_files({"GITHUB_OUTPUT": value}, os) == found
+    assert step_files({"GITHUB_ENV": value}, os) is None
+
+
+def test_a_bundle_may_name_the_files_of_a_step_where_there_is_none() -> None:
+    places = POSIX._replace(step_files="/r/_temp/_runner_file_commands")
+    raw = {"extends": "ci", "capabilities": [{"name": "File.Write", "allowedPaths": ["${stepFiles}"]}]}
+    for held, count in ((places, 1), (POSIX, 0)):
+        entry = grant(parsed(raw, held), "File.Write")
+        assert sum("_runner_file" in path for path in entry.allowed_paths or ()) == count

@@ -303,3 +303,18 @@ def test_an_entry_for_a_place_admits_the_programs_that_really_are_there(line: st
 def test_a_link_to_another_directory_takes_a_program_out_of_the_place() -> None:
     assert judged("sub/x", PLACES).allowed
     assert judged("sub/x", PLACES, links={"/w/sub": "/etc"}).decision == "DENIED"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cd src && make && cd .. && rm a",
+        "cd src && touch a > log && cd .. && rm a",
+        "mkdir -p b && cd b && touch c && cd ..; rm a",
+    ],
+)
+def test_a_directory_that_the_line_leaves_again(line: str) -> None:
+    listed = {**LISTED, "allowedCommands": [*LISTED["allowedCommands"], "make"]}
+    assert judged(line, listed, READ, WRITE, DELETE).allowed
+    link = judged(line, listed, READ, WRITE, DELETE, links={"/w/src/../a": "/a", "/w/b/../a": "/a"})
+    assert not link.allowed

@@ -37,6 +37,7 @@ def shape(value: Any) -> Any:
 
 
 @given(JSON)
+@example({"password": "mariadb -u jo -ptiger app"})
 def test_json_keeps_its_shape(value: Any) -> None:
     clean = FULL.value(value)
     assert shape(clean) == shape(value)

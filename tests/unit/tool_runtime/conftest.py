@@ -19,8 +19,8 @@ MakeRouter = Callable[..., LocalToolRouter]
 
 
 def request(tool: str, constraints: ToolConstraints | None = None, **arguments: Any) -> ToolRequest:
-    """Of a session of this process: tests of another one that run meanwhile are not to find what its calls started."""
-    return ToolRequest(tool, arguments, f"s{os.getpid()}", "t1", "p1", "call1", "any", constraints or ToolConstraints())
+    """Of a step of this process, as every step has an id of its own: what a call has left running is found by it."""
+    return ToolRequest(tool, arguments, "s1", "t1", f"p{os.getpid()}", "call1", "any", constraints or ToolConstraints())
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
