@@ -99,6 +99,7 @@ SETTINGS: dict[str, Setting] = {
     "retention.max_age_days": Setting(int, low=0, zero_is_unset=True),
     "retention.max_sessions": Setting(int, low=0, zero_is_unset=True),
     "retention.max_bytes": Setting(int, low=0, zero_is_unset=True),
+    "retention.keep_file_versions": Setting(bool),
 }
 
 

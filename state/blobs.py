@@ -33,6 +33,7 @@ class BlobFolder:
         self.limit_bytes = limit_bytes
         self.refused = False  # something, for want of room
         self._sizes: dict[str, int] | None = None
+        self._aside_bytes = 0
         # What an earlier process left may be whole and not durable, so only what this one wrote counts.
         self._durable: set[str] = set()
         self._made = False
@@ -40,8 +41,17 @@ class BlobFolder:
 
     @property
     def used_bytes(self) -> int:
-        """What the folder holds in all."""
-        return sum(self._known().values())
+        """What the folder holds in all, with what was set aside."""
+        return sum(self._known().values()) + self._aside_bytes
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The whole blobs that are there."""
+        return frozenset(name for name in self._known() if not name.endswith(TEMPORARY))
+
+    def set_aside(self, size: int) -> None:
+        """Count `size` bytes that are stored elsewhere and share the limit."""
+        self._aside_bytes += size
 
     def has_room(self, size: int) -> bool:
         """Whether `size` more bytes may be kept."""

@@ -130,6 +130,11 @@ class Checkpoint:
         task = self.task
         return task is not None and task.status != "running" and self.session_status == "SESSION_PAUSED"
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a task is, or ever was, on record."""
+        return self.task is not None or bool(self.earlier_tasks)
+
     def has_task(self, task_id: str) -> bool:
         """Whether a task of this id is or was one of the session's."""
         if self.task is not None and self.task.task_id == task_id:

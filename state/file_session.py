@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import orjson
 
+from state.archive import Archive
 from state.compaction import Compaction, Content, in_opening
 from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed, as_write_failure
 from state.files import TEMPORARY, make_durable_dir, replace_atomically, second_name, write_new
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 class Place(NamedTuple):
     """Where a session lies, its limits, and what starts a compaction. Below `min_compact_bytes` of journal a new
     snapshot would cost more in syncs than it saves in replay; one above `snapshot_limit_bytes` is not written, and not
-    read."""
+    read. `archives`: the records stay when the session has ended."""
 
     disk: Disk
     paths: SessionPaths
@@ -45,6 +46,7 @@ class Place(NamedTuple):
     min_compact_bytes: int
     beside: Beside
     snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES
+    archives: bool = False
 
 
 class FileSession:
@@ -59,6 +61,9 @@ class FileSession:
         self._compaction: Compaction | None = None
         self._retry_bytes = 0  # of journal: what it takes to try again after a compaction that failed
         self._kept = Kept(place.blobs)
+        self._archive = Archive(place.disk, place.paths, place.blobs) if place.archives else None
+        self._first_seq: int | None = None  # of the journal that is there
+        self._is_base_previous = False  # the journal goes on from the snapshot before the newest
         self.state = state
         self.report = report
 
@@ -66,6 +71,11 @@ class FileSession:
     def storage_full(self) -> bool:
         """See OpenSession."""
         return self._kept.full
+
+    @property
+    def unarchived(self) -> str | None:
+        """See OpenSession."""
+        return None if self._archive is None else self._archive.problem
 
     @property
     def blobs(self) -> BlobFolder:
@@ -87,6 +97,8 @@ class FileSession:
             # The journal first: so a checkpoint without one is never the trace of a crash, and always damage.
             with as_write_failure("writing the journal"):
                 session._remove_previous()
+                if session._archive is not None:
+                    session._archive.clear()
                 first = session._encoded()
                 session._take_room(first.size)
                 session._start_journal(first)
@@ -198,16 +210,28 @@ class FileSession:
             self._end_compaction()
             self._record_end()
             self._close_journal()
+            archived = self._archive is not None and self.state.has_begun
+            if archived:
+                self._archive_journal(last=True)
             with as_write_failure("removing the checkpoint"):
                 disk.remove(paths.snapshot)
                 disk.sync_directory(paths.checkpoints)
                 self._remove_previous()
                 disk.remove(paths.journal)
                 gone = True
-                self._remove_leftovers(named=frozenset())
+                self._remove_leftovers(self.blobs.names if archived else frozenset())
         finally:
             self._close_journal()
             self._lock.release(remove=gone)
+
+    def _archive_journal(self, *, last: bool = False) -> None:
+        """Keep the journal that is about to go, where records are archived."""
+        if self._archive is None or self._first_seq is None:
+            return
+        paths = self._place.paths
+        self._archive.add(self._first_seq, paths.previous_snapshot if self._is_base_previous else paths.snapshot)
+        if last:
+            self._archive.seal()
 
     def _record_end(self) -> None:
         try:
@@ -227,9 +251,13 @@ class FileSession:
         with as_write_failure("taking the session over"):
             if found.damage is not None or found.suspect or found.restored:
                 aside = copy_aside(self._place.disk, self._place.paths)
+            if found.journal.records:
+                self._first_seq = found.journal.records[0].seq
             self._renew()
             if found.damage is None:
-                self._remove_leftovers(self._kept.named(self.state.first_version_blobs()))
+                self._remove_leftovers(
+                    self._kept.named(self.state.first_version_blobs()) if self._archive is None else self.blobs.names
+                )
         if found.damage is not None:
             self._close_journal()
             error = Damaged(found.damage)
@@ -285,9 +313,11 @@ class FileSession:
         disk, paths = self._place.disk, self._place.paths
         try:
             compaction.wait()
+            self._is_base_previous = True
             self._kept.moved(compaction.content.thread)
             self._snapshot_bytes = compaction.size
             journal.write_next(compaction.seq, compaction.opening)
+            self._archive_journal()
             second_name(disk, paths.journal, paths.previous_journal)
         except (OSError, WriteFailed):
             journal.forget_mark()
@@ -301,6 +331,7 @@ class FileSession:
         self._journal, self._retry_bytes = None, 0
         with as_write_failure("putting the new journal in place"):
             self._journal = journal.give_way()
+        self._first_seq, self._is_base_previous = compaction.seq, False
         return True
 
     def _end_compaction(self) -> None:
@@ -309,6 +340,7 @@ class FileSession:
         if compaction is not None:
             with contextlib.suppress(OSError, WriteFailed):
                 compaction.wait()
+                self._is_base_previous = True
 
     def _write_snapshot(self) -> None:
         self._check_lock()
@@ -334,6 +366,7 @@ class FileSession:
         self._end_compaction()
         snapshot = self._encoded()
         self._take_room(snapshot.size)
+        self._archive_journal()
         is_copied = self._put_snapshot(snapshot)
         self._start_journal(snapshot)
         with contextlib.suppress(OSError):  # what is left of an older pair is passed over
@@ -384,6 +417,7 @@ class FileSession:
         self._retry_bytes = 0
         paths = self._place.paths
         self._journal = Journal.create(self._place.disk, paths.journal, self.state.seq, orjson.dumps(opening))
+        self._first_seq, self._is_base_previous = self.state.seq, False
 
     def _opening(self) -> dict[str, Any]:
         return {

@@ -37,7 +37,9 @@ class FileCheckpointStore:
         blob_limit_bytes: int = BLOB_LIMIT_BYTES,
         beside: Beside = Thread,
         snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES,
+        archives: bool = False,
     ) -> None:
+        self._archives = archives
         self._state_dir = state_dir
         self._disk = disk
         self._min_compact_bytes = min_compact_bytes
@@ -94,4 +96,6 @@ class FileCheckpointStore:
     def _place(self, session_id: str) -> Place:
         paths = SessionPaths(self._state_dir, session_id)
         blobs = BlobFolder(self._disk, paths.blobs, self._blob_limit_bytes)
-        return Place(self._disk, paths, blobs, self._min_compact_bytes, self._beside, self._snapshot_limit_bytes)
+        return Place(
+            self._disk, paths, blobs, self._min_compact_bytes, self._beside, self._snapshot_limit_bytes, self._archives
+        )

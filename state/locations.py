@@ -148,6 +148,11 @@ class SessionPaths:
         return os.path.join(self.records, "approvals.jsonl")
 
     @property
+    def archive(self) -> str:
+        """The records of a session that has ended (`state.archive`)."""
+        return os.path.join(self.records, "archive")
+
+    @property
     def blobs(self) -> str:
         """Content-addressed files: large texts, first versions of files, artifacts."""
         return os.path.join(self.records, "blobs")

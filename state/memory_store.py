@@ -95,6 +95,7 @@ class MemorySession:
         self.state = state
         self.report = LoadReport()
         self.storage_full = False
+        self.unarchived: str | None = None  # nothing is archived in memory
 
     def append(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
         """See OpenSession."""

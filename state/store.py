@@ -66,6 +66,12 @@ class OpenSession(Protocol):
         """Whether something large could not be kept apart, since the session has reached its limit."""
         ...
 
+    @property
+    def unarchived(self) -> str | None:
+        """Why records of the session will not stay when it has ended, in one line; None where they will, or where
+        nothing is archived."""
+        ...
+
     def has_room(self) -> bool:
         """Whether a snapshot of the session has room for another step; otherwise it is to go no further, since nobody
         reads a larger one again. Asked between two steps. Raises WriteFailed."""

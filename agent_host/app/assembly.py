@@ -223,6 +223,7 @@ def make_context(
         cancellation=Cancellation(),
         scrubber=secrets.scrubber,
         max_stored_bytes=settings.integer("host.max_stored_bytes"),
+        versions={} if settings.flag("retention.keep_file_versions") else None,
         phase=phase,
         live_output=live_output,
         at_once={

@@ -58,7 +58,8 @@ class LoopContext:
     is the limit at which the store is full. `artifacts` keeps what calls leave on this disk, and `uploads` takes it to
     the Workspace Service where that is another place (`uploads_elsewhere`). `phase` is where the task at work stands,
     `task_options` narrow it. `at_once` is how many calls of one turn may run at the same time; whoever keeps a large
-    artifact holds `large_artifact`.
+    artifact holds `large_artifact`. `versions` is what calls left at a path, by SHA-256, None where only first versions
+    of files are kept.
     """
 
     store: OpenSession
@@ -88,6 +89,7 @@ class LoopContext:
     large_artifact: asyncio.Lock = field(default_factory=asyncio.Lock)
     policy_expired: bool = False
     storage_limit_told: bool = False
+    versions: dict[str, str | None] | None = None
     task_options: TaskOptions = AS_THE_BUNDLE_SAYS
     head: bytes = b""
     head_tokens: int = 0
@@ -174,7 +176,7 @@ class LoopContext:
         if self.store.storage_full and not self.storage_limit_told:
             self.storage_limit_told = True
             message = (
-                f"the session has reached host.max_stored_bytes ({self.max_stored_bytes} bytes): artifacts and first "
-                "versions of files are no longer kept"
+                f"the session has reached host.max_stored_bytes ({self.max_stored_bytes} bytes): artifacts, "
+                "versions of files and records are no longer kept"
             )
             self.emit(EventType.STORAGE_LIMIT_REACHED, step_id, message=message)

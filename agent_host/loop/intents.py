@@ -28,12 +28,16 @@ def capture_intent(
     keep: Callable[[bytes], str],
     known: Mapping[str, str | None],
     will_hold: dict[str, str | None],
+    versions: dict[str, str | None] | None = None,
 ) -> tuple[dict[str, Any] | None, dict[str, str | None]]:
     """(intent, baselines) of a call that changes one file; (None, {}) for any other.
 
     The intent is {path, before, after}: sha256 of the content, None for "no file". `keep` puts a first version by and
     gives its name. `known` are the paths whose first version the task has on record; `will_hold` what earlier calls of
     the same turn will leave at a path, kept up to date here.
+
+    `versions` are what calls of this process left at a path, kept up to date here, None where only first versions are
+    kept. What something else left there is kept too, and the intent has its name under `kept`.
     """
     if not (row.changes_file and isinstance(facts, PathFacts)):
         return None, {}
@@ -41,6 +45,7 @@ def capture_intent(
     content = arguments.get(row.content_argument) if row.content_argument else None
     after = sha256_hex(content.encode("utf-8", "replace")) if isinstance(content, str) else None
     baselines: dict[str, str | None] = {}
+    kept: dict[str, str] = {}
     if path in will_hold:
         before = will_hold[path]
     else:
@@ -48,10 +53,14 @@ def capture_intent(
         before = None if data is None else sha256_hex(data) if isinstance(data, bytes) else data
         if path not in known:
             baselines[path] = keep(data) if isinstance(data, bytes) else data
+        elif versions is not None and isinstance(data, bytes) and versions.get(path) != before:
+            kept = {"kept": keep(data)}
     will_hold[path] = after
+    if versions is not None:
+        versions[path] = after
     if before == UNAVAILABLE:
         return None, baselines
-    return {"path": path, "before": before, "after": after}, baselines
+    return {"path": path, "before": before, "after": after, **kept}, baselines
 
 
 def hash_on_disk(path: str) -> str | None:

@@ -21,8 +21,10 @@ from policy.canonical import policy_hash
 from policy.check import check_tool
 from policy.facts import PathFacts
 from policy.grants import scope_of_call
+from policy.names import CapabilityName as Name
 from policy.options import narrowed
 from policy.toolset import under_ceiling, withheld_by
+from state.blobs import UNAVAILABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -263,11 +265,23 @@ def with_intent(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, s
         prepared.row,
         prepared.facts,
         prepared.call.arguments,
-        keep=lambda data: ctx.keep(ctx.scrubber.data(data)),
+        keep=lambda data: _kept(ctx, prepared.facts, data),
         known=ctx.task.baselines,
         will_hold=will_hold,
+        versions=ctx.versions,
     )
     return dataclasses.replace(prepared, intent=intent, baselines=baselines) if intent or baselines else prepared
+
+
+def _kept(ctx: LoopContext, facts: ActionFacts | None, data: bytes) -> str:
+    """Keep what a file holds, without secrets; not of a file that the bundle does not let anybody read."""
+    reading = Name.FILE_READ.value
+    if isinstance(facts, PathFacts) and ctx.bundle.capability(reading) is not None:
+        place = facts._replace(size_bytes=None)  # one that is too large to show is kept all the same
+        verdict = check_tool(ctx.bundle, reading, place, now=ctx.clock(), os=ctx.where.os_family)
+        if verdict.decision == "DENIED":
+            return UNAVAILABLE
+    return ctx.keep(ctx.scrubber.data(data))
 
 
 def request_for(ctx: LoopContext, step_id: str, call: ToolCall, row: ToolRow) -> ToolRequest:

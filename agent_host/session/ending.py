@@ -120,6 +120,9 @@ class Ending:
         except state_errors.WriteFailed as error:
             self._warn_of_disk(str(error))
             self.stays = _is_there(self._paths.snapshot)
+        if ctx.store.unarchived is not None:
+            self._warn_of_disk(ctx.store.unarchived)
+        if self.unkept is not None:
             ctx.emitter.flush()
         if not self.stays:
             temporary.remove(temporary_of(self._paths.state_dir, ctx.state.identity))

@@ -179,6 +179,7 @@ def _sessions(launch: Launch) -> FileCheckpointStore:
         launch.state_dir,
         blob_limit_bytes=settings.integer("host.max_stored_bytes"),
         snapshot_limit_bytes=settings.integer("host.max_snapshot_bytes"),
+        archives=settings.flag("retention.keep_file_versions"),
     )
 
 

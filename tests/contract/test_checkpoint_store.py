@@ -54,6 +54,11 @@ class OnDiskWithSnapshotsAllTheTime(OnDisk):
         return FileCheckpointStore(str(self._folder), min_compact_bytes=0, blob_limit_bytes=BLOB_LIMIT)
 
 
+class OnDiskWithArchive(OnDisk):
+    def store(self) -> CheckpointStore:
+        return FileCheckpointStore(str(self._folder), min_compact_bytes=0, blob_limit_bytes=BLOB_LIMIT, archives=True)
+
+
 class InMemory:
     def __init__(self, _: Path) -> None:
         self._store = MemoryCheckpointStore(blob_limit_bytes=BLOB_LIMIT)
@@ -62,7 +67,7 @@ class InMemory:
         return self._store
 
 
-HOMES: list[Callable[[Path], Home]] = [OnDisk, OnDiskWithSnapshotsAllTheTime, InMemory]
+HOMES: list[Callable[[Path], Home]] = [OnDisk, OnDiskWithSnapshotsAllTheTime, OnDiskWithArchive, InMemory]
 
 
 @pytest.fixture(params=HOMES)

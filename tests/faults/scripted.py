@@ -155,6 +155,7 @@ class Host:
             disk=disk,
             min_compact_bytes=MIN_COMPACT_BYTES,
             beside=functools.partial(Later, times=world.compaction_lasts),
+            archives=True,
         )
 
     def run(self) -> None:
@@ -348,7 +349,8 @@ class Host:
             return
         self.world.done = True
         # A lock's file that could not be taken away stays and holds nobody up; what was put aside stays anyway.
-        left = [path for path in self.disk.contents() if path.endswith((".json", ".journal", ".tmp", ".previous"))]
+        ends = (".json", ".journal", ".tmp", ".previous")
+        left = [path for path in self.disk.contents() if path.endswith(ends) and "/archive/" not in path]
         assert left == [], "something is left"
 
     def _accounted(self, call: Planned) -> bool:

@@ -47,7 +47,7 @@ each_outcome = pytest.mark.parametrize("outcome", EXTREMES.values(), ids=EXTREME
 
 
 def begun(disk: SimulatedDisk, *, min_compact_bytes: int = 1 << 20) -> FileSession:
-    store = FileCheckpointStore("/home/state", disk, min_compact_bytes=min_compact_bytes, beside=Later)
+    store = FileCheckpointStore("/home/state", disk, min_compact_bytes=min_compact_bytes, beside=Later, archives=True)
     return store.create(SESSION, fresh_state())
 
 
@@ -102,7 +102,7 @@ def test_an_end_outlives_a_power_loss(outcome: Outcome) -> None:
     again = disk.crash(outcome)
     with pytest.raises(NoSuchSession):
         FileCheckpointStore("/home/state", again).open(SESSION)
-    assert not any(path.endswith(".json") for path in again.contents())
+    assert SNAPSHOT not in again.contents()
 
 
 def test_a_journal_is_closed_before_it_is_removed() -> None:

@@ -1,0 +1,88 @@
+"""What stays of a session's records once its checkpoint is gone (AH 9.6): every journal that gave way to a next one,
+under the number of its first record, and the snapshot that the first of them goes on from.
+
+    sessions/{id}/archive/000000000001.json      the snapshot
+    sessions/{id}/archive/000000000001.journal   the records behind it
+    sessions/{id}/archive/000000000412.journal   the records behind those; the first few may stand in both
+
+A journal carries the messages whole. First versions of files, and what a file held when something else than a tool had
+changed it, stand in a journal or in the folder of blobs, by SHA-256.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from state.files import make_durable_dir, write_new
+
+if TYPE_CHECKING:
+    from state.blobs import BlobFolder
+    from state.disk import Disk
+    from state.locations import SessionPaths
+
+JOURNAL, SNAPSHOT = ".journal", ".json"
+
+
+class Archive:
+    """The archive of one session. Its bytes count as stored ones, beside the blobs. `problem` says in a line what could
+    not be kept last; None while all is."""
+
+    def __init__(self, disk: Disk, paths: SessionPaths, blobs: BlobFolder) -> None:
+        self._disk = disk
+        self._paths = paths
+        self._blobs = blobs
+        self._is_begun: bool | None = None
+        self.problem: str | None = None
+
+    def add(self, first_seq: int, base: str) -> None:
+        """Keep the journal that is about to go, `first_seq` its first record, by a second name for its file. With the
+        first one goes the snapshot at `base`, which it builds on. Not durable, and never an error: a session goes on
+        without."""
+        try:
+            if self._is_begun is None:
+                self._begin()
+            if not self._is_begun:
+                self._put(base, f"{first_seq:012d}{SNAPSHOT}")
+            self._put(self._paths.journal, f"{first_seq:012d}{JOURNAL}")
+            self._is_begun = True
+        except OSError as error:
+            self.problem = f"the session's records could not be archived: {error.strerror or error}"
+
+    def seal(self) -> None:
+        """Make what was added durable: nothing is added any more. Never an error, as for `add`."""
+        try:
+            if self._is_begun:
+                self._disk.sync_directory(self._paths.archive)
+        except OSError as error:
+            self.problem = f"the session's records could not be archived: {error.strerror or error}"
+
+    def clear(self) -> None:
+        """Take away the archive of an earlier session of this id. Raises OSError."""
+        if self._disk.status(self._paths.archive) is not None:
+            for name in self._disk.names(self._paths.archive):
+                self._disk.remove(os.path.join(self._paths.archive, name))
+
+    def _begin(self) -> None:
+        make_durable_dir(self._disk, self._paths.archive, within=self._paths.records)
+        names = self._disk.names(self._paths.archive)
+        found = (self._disk.status(os.path.join(self._paths.archive, name)) for name in names)
+        self._blobs.set_aside(sum(status.size for status in found if status is not None))
+        self._is_begun = any(name.endswith(JOURNAL) for name in names)
+
+    def _put(self, path: str, name: str) -> None:
+        status = self._disk.status(path)
+        if status is None:
+            return
+        target = os.path.join(self._paths.archive, name)
+        if self._disk.status(target) is not None:  # by a process that died before the journal gave way
+            self._disk.remove(target)
+        elif not self._blobs.has_room(status.size):
+            self._blobs.refused = True
+            return
+        else:
+            self._blobs.set_aside(status.size)
+        try:
+            self._disk.link(path, target)
+        except OSError:  # a file system that knows no second names
+            write_new(self._disk, target, [self._disk.read(path)], durable=False)

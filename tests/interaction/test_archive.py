@@ -1,0 +1,118 @@
+"""What an ended session leaves beside its run log: its records, and what files held before it wrote them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import stat
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from state.blobs import sha256_hex
+from state.journal import parse
+from tests.support.process import call, eventually, gateway, say, shell, use
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.process import Host, Outcome
+
+LARGE = "large\n" * 20_000
+
+
+def worked(host: Host, *options: str, policy: str | Path = "full") -> Outcome:
+    """A task that writes a file twice, between which a command changes it."""
+    (host.workspace / "f").write_text("first")
+    (host.workspace / "g").write_text(LARGE)
+    with gateway(
+        use(call("WriteFile", path=str(host.workspace / "f"), content="second")),
+        use(shell("echo third > f")),
+        use(call("WriteFile", path=str(host.workspace / "f"), content="fourth")),
+        use(call("DeleteFile", path=str(host.workspace / "f"))),
+        use(call("WriteFile", path=str(host.workspace / "g"), content="small")),
+        say("Done."),
+    ) as model:
+        return host.task(model.url, "--session-id", "mine", *options, policy=policy)
+
+
+def records(host: Host) -> list[dict[str, Any]]:
+    """The fields of the archived records, and their messages under `message`."""
+    (journal,) = sorted((host.records("mine") / "archive").glob("*.journal"))
+    found = parse(journal.read_bytes())
+    assert (found.torn_bytes, found.damaged) == (0, False)
+    return [
+        {**json.loads(one.fields), "message": None if one.message is None else json.loads(one.message)}
+        for one in found.records
+    ]
+
+
+def versions(host: Host) -> set[bytes]:
+    """Everything that is kept by its hash, in a record or in a file."""
+    inline = [base64.b64decode(data) for one in records(host) for data in one.get("blobs", {}).values()]
+    files = [path.read_bytes() for path in (host.records("mine") / "blobs").glob("*")]
+    return {*inline, *files}
+
+
+def test_records_and_versions_stay_with_the_run_log(host: Host) -> None:
+    assert worked(host).code == 0
+    assert host.checkpoints() == []
+    kinds = [one["kind"] for one in records(host)]
+    assert (kinds[0], kinds.count("turn"), kinds.count("call_finished"), kinds[-1]) == (
+        "opened",
+        6,
+        5,
+        "session_status",
+    )
+    assert {b"first", b"third\n", LARGE.encode()} <= versions(host)
+    texts = [one["message"]["content"] for one in records(host) if one["message"] is not None]
+    assert "Done." in texts
+    folder = host.records("mine") / "archive"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    assert host.run("sessions", "--prune", "--max-size", "1").code == 0
+    assert not host.records("mine").exists()
+
+
+def test_what_something_else_left_is_named_by_the_intent(host: Host) -> None:
+    assert worked(host).code == 0
+    kept = [
+        row["intent"]["kept"] for one in records(host) for row in [one, *one.get("calls", [])]
+        if (row.get("intent") or {}).get("kept") is not None
+    ]  # fmt: skip
+    assert set(kept) == {sha256_hex(b"third\n")}
+
+
+def test_it_can_be_turned_off(host: Host) -> None:
+    (host.root / "user.toml").write_text("[retention]\nkeep_file_versions = false\n")
+    assert worked(host).code == 0
+    assert not (host.records("mine") / "archive").exists()
+    kept = {path.name for path in (host.records("mine") / "blobs").glob("*")}
+    assert not {sha256_hex(data) for data in (b"first", b"third\n", LARGE.encode())} & kept
+
+
+def test_a_file_that_may_not_be_read_leaves_no_version(host: Host) -> None:
+    policy = host.root / "policy.json"
+    blocked = {"name": "File.Read", "blockedPaths": ["f"]}
+    policy.write_text(json.dumps({"extends": "full", "capabilities": [blocked]}))
+    outcome = worked(host, policy=policy)
+    assert outcome.code == 0
+    assert not {b"first", b"third\n"} & versions(host)
+    assert LARGE.encode() in versions(host)
+
+
+@pytest.mark.slow
+def test_a_killed_session_that_is_resumed_leaves_all_of_it(host: Host) -> None:
+    (host.workspace / "f").write_text("first")
+    with gateway(
+        use(call("WriteFile", path=str(host.workspace / "f"), content="second")),
+        use(shell("touch begun; sleep 60")),
+        say("Done."),
+    ) as model:
+        process = host.start_task(model.url, "--session-id", "mine")
+        eventually((host.workspace / "begun").exists, "the command runs")
+        process.kill()
+        assert host.resume("mine").code == 0
+    journals = sorted((host.records("mine") / "archive").glob("*.journal"))
+    found = [one for path in journals for one in parse(path.read_bytes()).records]
+    assert sorted({one.seq for one in found}) == list(range(1, found[-1].seq + 1))
