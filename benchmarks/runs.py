@@ -89,7 +89,7 @@ class Bench:
     def ours(self, turns: Turns, *, policy: str = "ci", through: str | None = None) -> Run:
         """`through` names a program of `benchmarks.children` that runs the product in its own way."""
         self._runs += 1
-        program, env = [sys.executable, "-m", "agent_host.cli.main"], None
+        program, env = [sys.executable, "-P", "-m", "agent_host"], None
         if through is not None:
             program, env = child(through), child_environment()
         options = ["--gateway", "{url}", "--policy", policy, "--max-steps", "10000", "--output", "json"]

@@ -8,6 +8,7 @@ import os
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agent_host import own_packages
 from agent_host.app.assembly import (
     Gateway,
     Parts,
@@ -183,6 +184,7 @@ class SessionOpener:
         return Opened(session, grant.compatibility_status, grant.feature_flags)
 
     async def _open_backends(self, launch: Launch, resources: AsyncExitStack) -> Backends:
+        own_packages.keep_out(launch.workspace)  # a client names it when much is still to be imported
         self._launch = launch
         self._backends = Backends(os.environ, launch.settings, self._tokens.services)
         resources.push_async_callback(self._backends.aclose)

@@ -95,10 +95,10 @@ class Trial:
         return self._start(["resume", SESSION_ID], crash, prefix)
 
     def _start(self, arguments: Sequence[str], crash: Sequence[str], prefix: Sequence[str]) -> subprocess.Popen[str]:
-        program = ["agent_host.testing.crash", *crash] if crash else ["agent_host.cli.main"]
+        program = ["agent_host.testing.crash", *crash] if crash else ["agent_host"]
         options = ["--gateway", self.url, "--state-dir", self.paths.state_dir, "--output", self._output]
         process = subprocess.Popen(  # what follows is this interpreter and this package
-            [*prefix, sys.executable, "-m", *program, *arguments, *options],
+            [*prefix, sys.executable, "-P", "-m", *program, *arguments, *options],
             env={**os.environ, "HOME": str(self.folder)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -602,7 +602,7 @@ def test_a_reader_that_leaves_does_not_lose_the_task(host: Host, form: str) -> N
     turns = (use(shell(first), text="One.\n"), use(shell("touch done"), text="Two.\n" * 90), say("Three."))
     with gateway(*turns) as model:
         read, write = os.pipe()
-        command = [sys.executable, "-m", "agent_host.cli.main", "run", "Do it.", "--gateway", model.url]
+        command = [sys.executable, "-P", "-m", "agent_host", "run", "Do it.", "--gateway", model.url]
         running = subprocess.Popen(
             [*command, "--policy", "full", "--output", form],
             stdin=subprocess.DEVNULL,
@@ -625,7 +625,7 @@ def test_a_reader_that_leaves_does_not_lose_the_task(host: Host, form: str) -> N
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_without_a_standard_output(host: Host, form: str) -> None:
     with gateway(use(shell("touch done")), say("Done.")) as model:
-        command = [sys.executable, "-m", "agent_host.cli.main", "run", "Do it.", "--gateway", model.url]
+        command = [sys.executable, "-P", "-m", "agent_host", "run", "Do it.", "--gateway", model.url]
         ran = subprocess.run(
             ["sh", "-c", 'exec "$@" >&-', "sh", *command, "--policy", "full", "--output", form],
             stdin=subprocess.DEVNULL,

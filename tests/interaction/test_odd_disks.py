@@ -183,7 +183,7 @@ def test_output_to_a_full_disk(host: Host, form: str, stream: str) -> None:
     command = ["run", "Do it.", "--policy", "full", "--session-id", "s", "--output", form]
     with gateway(use(EFFECT), say("Done.")) as model, open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "agent_host.cli.main", *command, "--gateway", model.url],
+            [sys.executable, "-P", "-m", "agent_host", *command, "--gateway", model.url],
             stdout=full if stream == "stdout" else subprocess.PIPE,
             stderr=full if stream == "stderr" else subprocess.PIPE,
             env=host.environment(),

@@ -28,7 +28,7 @@ def to_a_full_disk(host: Host, *arguments: str, stream: str = "stdout") -> subpr
     """Run `agent-host arguments` with one of its streams on a full disk."""
     with open(FULL, "wb") as full:
         return subprocess.run(
-            [sys.executable, "-m", "agent_host.cli.main", *arguments],
+            [sys.executable, "-P", "-m", "agent_host", *arguments],
             stdout=full if stream == "stdout" else subprocess.PIPE,
             stderr=full if stream == "stderr" else subprocess.PIPE,
             env=host.environment(),
@@ -127,7 +127,7 @@ def test_an_index_that_is_a_pipe_costs_the_row(host: Host) -> None:
 def test_a_current_directory_that_is_gone(host: Host, options: list[str]) -> None:
     gone = host.root / "gone"
     gone.mkdir()
-    command = [sys.executable, "-m", "agent_host.cli.main", "run", "Do it.", "--gateway", NOWHERE, *options]
+    command = [sys.executable, "-P", "-m", "agent_host", "run", "Do it.", "--gateway", NOWHERE, *options]
     done = subprocess.run(
         ["sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', str(gone), *command],
         capture_output=True,
@@ -202,5 +202,5 @@ def test_the_limit_of_what_is_stored_is_named(host: Host) -> None:
     with gateway(use(change), say("Done.")) as model:
         outcome = host.run("run", "Do it.", "--gateway", model.url, "--policy", "full")
     assert outcome.code == 0
-    outcome.names_once("warning", "host.max_stored_bytes (10 bytes)", "artifacts and first versions of files")
+    outcome.names_once("warning", "host.max_stored_bytes (10 bytes)", "artifacts, versions of files and records")
     assert "# note: changed; its first version was not kept" in outcome.stderr

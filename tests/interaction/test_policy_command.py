@@ -64,7 +64,7 @@ def test_in_words(host: Host) -> None:
         ("RunCommand", {"command": "ls", "timeout": -1}, "INVALID_REQUEST: $.timeout: value must be at least 1"),
         ("RunCommand", {"command": "ls", "bogus": 1}, "INVALID_REQUEST: $.bogus: is not an argument of this tool"),
         ("UploadArtifact", {"content": "x", "name": "a/b"}, "INVALID_REQUEST: $.name: must be a file name"),
-        ("RunCommand", {"command": "curl x", "bogus": 1}, "command not in allowed commands: curl"),
+        ("RunCommand", {"command": "ssh x", "bogus": 1}, "command not in allowed commands: ssh"),
     ],
 )
 def test_arguments_that_the_tool_refuses(host: Host, tool: str, arguments: dict[str, Any], says: str) -> None:
@@ -340,7 +340,7 @@ def test_rejudge_lists_what_another_policy_would_have_decided(tmp_path: Path, re
     host = Host(tmp_path)
     read = call("ReadFile", path=str(host.workspace / "a"))
     (host.workspace / "a").write_text("x")
-    turns = [use(read, shell("curl x; true")), use(shell("echo hi")), say("Done.")]
+    turns = [use(read, shell("frobnicate x; true")), use(shell("echo hi")), say("Done.")]
     if resumable:
         turns[2] = {"status": 500, "times": "always"}
     with gateway(*turns) as model:
@@ -352,9 +352,9 @@ def test_rejudge_lists_what_another_policy_would_have_decided(tmp_path: Path, re
         ("RunCommand", "ALLOWED", "DENIED", True),
         ("RunCommand", "ALLOWED", "ALLOWED", False),
     ]
-    assert rows[1]["reason"].startswith("command not in allowed commands: curl; ")
+    assert rows[1]["reason"].startswith("command not in allowed commands: frobnicate; ")
     text = host.run("policy", "rejudge", "s", "--policy", "ci").text
-    assert "ALLOWED → DENIED: command not in allowed commands: curl" in text
+    assert "ALLOWED → DENIED: command not in allowed commands: frobnicate" in text
     assert text.endswith("3 calls, 1 decided differently\n")
     assert host.run("policy", "rejudge", "s", "--policy", "full").text == "3 calls, 0 decided differently\n"
 

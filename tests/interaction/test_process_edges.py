@@ -59,7 +59,7 @@ def test_a_terminal_that_closes_is_a_stop(host: Host) -> None:
 def test_nohup_is_heeded(host: Host) -> None:
     with gateway(SLOW, say("Done.")) as served:
         popen = subprocess.Popen(
-            ["nohup", sys.executable, "-m", "agent_host.cli.main", "run", "Do it.", "--gateway", served.url,
+            ["nohup", sys.executable, "-P", "-m", "agent_host", "run", "Do it.", "--gateway", served.url,
              "--policy", "full", "--output", "jsonl"],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=host.environment(), cwd=host.workspace, start_new_session=True,

@@ -35,7 +35,7 @@ def test_a_session_driven_by_vscode_jsonrpc(host: Host) -> None:
     policy = host.root / "policy.json"
     policy.write_text(json.dumps(bundle(host.workspace, grants={"File.Write": {"requiresApproval": True}})))
     with gateway(*turns) as scripted:
-        serve = ["-m", "agent_host.cli.main", "serve", "--gateway", scripted.url, "--policy", str(policy)]
+        serve = ["-P", "-m", "agent_host", "serve", "--gateway", scripted.url, "--policy", str(policy)]
         done = subprocess.run(
             [NODE, str(CLIENT / "client.js"), sys.executable, *serve],
             cwd=host.workspace,

@@ -228,11 +228,11 @@ class Host:
         *arguments: str | os.PathLike[str],
         stdin: bytes | None = None,
         env: Mapping[str, str] | None = None,
-        program: str = "agent_host.cli.main",
+        program: str = "agent_host",
     ) -> Process:
         """Start `agent-host arguments` in the workspace; or another module that takes them."""
         popen = subprocess.Popen(
-            [sys.executable, "-m", program, *(os.fspath(argument) for argument in arguments)],
+            [sys.executable, "-P", "-m", program, *(os.fspath(argument) for argument in arguments)],
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

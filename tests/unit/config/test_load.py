@@ -259,7 +259,7 @@ FORBIDDEN: dict[str, str] = {
     "retention.max_age_days": "1",
     "retention.max_sessions": "1",
     "retention.max_bytes": "1",
-    "retention.keep_file_versions": "true",
+    "retention.keep_file_versions": "false",
 }
 
 

@@ -1,0 +1,138 @@
+"""Whose modules are imported: this distribution's own, and none of the workspace's.
+
+`config`, `policy`, `state` and `tool_runtime` are top-level packages, and a model may write a `config.py`, or a
+`json.py`, into the workspace. So the program takes the workspace off `sys.path` before it imports anything else, and
+finds these four where it lies itself. In a program that embeds it nothing is changed: one that has another `config` is
+told so.
+
+Imports here come before all others: only what the interpreter has loaded by then, so not even `__future__`. What the interpreter itself imports
+before that (for `-m`, and for a `sitecustomize`) only its options `-P` and `-I` keep from PYTHONPATH.
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False  # importing it from typing would be the first import from a path that is not looked at yet
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from importlib.machinery import ModuleSpec
+
+PACKAGES = ("config", "policy", "state", "tool_runtime")
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_COMMAND = "agent-host"
+_MODULES = ("agent_host", *PACKAGES, "benchmarks")
+_WORKSPACE_OPTION = "--workspace"
+
+
+def settle() -> None:
+    """On the first import of `agent_host`: as the program, keep the workspace out; as part of another one, change
+    nothing. Raises ImportError where that one's own packages are in the way."""
+    if is_program():
+        keep_out(*_named_workspaces(sys.argv))
+        sys.meta_path.insert(0, _OwnPackages)
+    else:
+        refuse_others()
+
+
+def is_program() -> bool:
+    """Whether this process is `agent-host`, or a module of it run with `-m`, and no program that embeds it."""
+    name = os.path.basename(sys.argv[0]) if sys.argv else ""
+    if name.removesuffix(".exe").removesuffix("-script.py") == _COMMAND:
+        return True
+    started = sys.orig_argv
+    for place, word in enumerate(started[1:], 1):
+        if word == "-m":
+            return place + 1 < len(started) and started[place + 1].partition(".")[0] in _MODULES
+        if not word.startswith("-") or word == "-c":
+            return False
+    return False
+
+
+def keep_out(*workspaces: str) -> None:
+    """Take what lies in one of `workspaces`, or in the working directory, off `sys.path`: entries of PYTHONPATH, the
+    working directory itself, the directory of the script. Where this distribution lies there, it comes last.
+
+    Does nothing in a program that embeds this one.
+    """
+    if not is_program():
+        return
+    roots = {os.path.realpath(one) for one in (*workspaces, *_working_directory())}
+    kept, last = [], []
+    for place, entry in enumerate(sys.path):
+        real = os.path.realpath(entry)
+        if not (_is_given(place, entry) and any(_lies_in(real, root) for root in roots)):
+            kept.append(entry)
+        elif real == os.path.realpath(_ROOT):
+            last.append(entry)
+    sys.path[:] = [*kept, *last]
+
+
+def refuse_others() -> None:
+    """Raise ImportError where one of our packages has the name of another module of the program."""
+    for name in PACKAGES:
+        found = _place_of(name)
+        expected = os.path.join(_ROOT, name)
+        if found is not None and os.path.realpath(found) != os.path.realpath(expected):
+            sys.modules.pop(__name__, None)
+            raise ImportError(
+                f"agent_host has a package {name!r} at {expected}, and this program has another one at {found}: they "
+                "cannot be imported together. Start `agent-host serve` as a process of its own and talk JSON-RPC to "
+                "it, or give yours another name",
+                name=name,
+                path=found,
+            )
+
+
+def _working_directory() -> list[str]:
+    try:
+        return [os.getcwd()]
+    except OSError:  # it was removed
+        return []
+
+
+def _named_workspaces(arguments: "Sequence[str]") -> "Iterator[str]":
+    for place, word in enumerate(arguments):
+        if word == _WORKSPACE_OPTION and place + 1 < len(arguments):
+            yield arguments[place + 1]
+        elif word.startswith(_WORKSPACE_OPTION + "="):
+            yield word.partition("=")[2]
+
+
+def _is_given(place: int, entry: str) -> bool:
+    """Whether an entry comes from the environment or the way of starting, and not from the installation."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    is_first = place == 0 and not sys.flags.safe_path
+    return not entry or is_first or entry in given or entry in map(os.path.abspath, filter(None, given))
+
+
+def _lies_in(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
+
+
+def _place_of(name: str) -> str | None:
+    """Where the module `name` is, or would be found: a package's directory, or a file."""
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None) if module is not None else _found(name)
+    if spec is not None and spec.submodule_search_locations:
+        return next(iter(spec.submodule_search_locations))
+    return getattr(module, "__file__", None) if spec is None else spec.origin
+
+
+def _found(name: str) -> "ModuleSpec | None":
+    for finder in sys.meta_path:
+        spec = finder.find_spec(name, None)
+        if spec is not None:
+            return spec
+    return None
+
+
+class _OwnPackages:
+    """Finds our top-level packages where this distribution lies, whatever else `sys.path` has of their names."""
+
+    @staticmethod
+    def find_spec(name: str, _path: object = None, _target: object = None) -> "ModuleSpec | None":
+        """See `importlib.abc.MetaPathFinder`."""
+        if name not in PACKAGES:
+            return None
+        by_path = next(one for one in sys.meta_path if getattr(one, "__name__", "") == "PathFinder")
+        return by_path.find_spec(name, [_ROOT])
