@@ -5,8 +5,9 @@
 finds these four where it lies itself. In a program that embeds it nothing is changed: one that has another `config` is
 told so.
 
-Imports here come before all others: only what the interpreter has loaded by then, so not even `__future__`. What the interpreter itself imports
-before that (for `-m`, and for a `sitecustomize`) only its options `-P` and `-I` keep from PYTHONPATH.
+Imports here come before all others: only what the interpreter has loaded by then, so not even `__future__`. What the
+interpreter itself imports before that (for `-m`, and for a `sitecustomize`) only its options `-P` and `-I` keep from
+PYTHONPATH.
 """
 
 import os
