@@ -10,18 +10,68 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    After = Callable[[Mapping[str, Any], bytes | None], bytes | None]
 
 ToolStatus = Literal["succeeded", "failed", "denied"]
 ArtifactType = Literal["tool_output", "file_diff", "session_history"]
 
 
-class ToolDefinition(NamedTuple):
-    """What the model is told of a tool (TR 5). `input_schema` is a JSON Schema object."""
+Category = Literal["commands", "files", "requests", "uploads"]
+"""What a call takes of the machine: so many of each run at once (`tools.max_parallel_*` in the settings)."""
+Effect = Literal["none", "replace", "edit", "delete", "other"]
+"""What a call does. `none`: running it twice changes nothing (invariant 3). `replace`, `edit` and `delete` are all that
+happens, and happen to one file, so that the disk can tell whether they did; anything else is `other`."""
+SubjectKind = Literal["path", "command", "url", "name"]
+Display = Literal["arguments", "command", "delete", "read", "request", "upload", "write"]
+"""How a call is shown to the person who decides about it: the describers of `agent_host.approval`."""
 
-    tool_name: str
+
+class Subject(NamedTuple):
+    """How the facts of a call are found (AH 8.2): the `argument` that holds a path, a command line or a URL; of kind
+    `name` a call is judged by its tool's name alone. `by_name`: the capability lists tools by name, so the facts of a
+    path carry it, and a call that has content in place of the path is judged by the name."""
+
+    kind: SubjectKind
+    argument: str = ""
+    by_name: bool = False
+
+
+class ToolSpec(NamedTuple):
+    """All that is said of a tool, in one place: what the model is told (TR 5), which capability it needs and by what it
+    is judged (AH 7.2, 8.2), what it does, and how it is shown to a person.
+
+    `input_schema` is a JSON Schema object. `content` names the argument with text that is written or sent. `after`
+    gives what a call of effect `replace` or `edit` will leave in its file, from its arguments and what is there now
+    (None: no file); None where the arguments do not say, and the call then fails. A tool without a specification never
+    runs (invariant 1).
+    """
+
+    name: str
     description: str
     input_schema: Mapping[str, Any]
+    capability: str
+    subject: Subject
+    effect: Effect
+    category: Category
+    display: Display = "arguments"
+    content: str | None = None
+    after: After | None = None
+
+    @property
+    def side_effects(self) -> bool:
+        """False only where running the call twice changes nothing."""
+        return self.effect != "none"
+
+    @property
+    def changes_file(self) -> bool:
+        """Whether the call's whole effect is on one file."""
+        return self.effect in ("replace", "edit", "delete")
+
+    def summary(self, arguments: Mapping[str, Any]) -> str:
+        """On what a call of these arguments acts, as they say it; empty where they do not."""
+        return str(arguments.get(self.subject.argument, "")) if self.subject.argument else ""
 
 
 class ToolConstraints(NamedTuple):
@@ -170,8 +220,8 @@ class ToolRouter(Protocol):
         """Run one call. Tool failures come back as results; only cancellation and broken infrastructure raise."""
         ...
 
-    def get_available_tools(self) -> Sequence[ToolDefinition]:
-        """All tools that this router can run, before policy narrows them."""
+    async def tools(self) -> Sequence[ToolSpec]:
+        """All tools that this router can run by now, before policy narrows them; asked anew for each task."""
         ...
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:

@@ -57,10 +57,10 @@ def keep_out(*workspaces: str) -> None:
     """
     if not is_program():
         return
-    roots = {os.path.realpath(one) for one in (*workspaces, *_working_directory())}
+    roots = {_real(one) for one in (*workspaces, *_working_directory())}
     kept, last = [], []
     for place, entry in enumerate(sys.path):
-        real = os.path.realpath(entry)
+        real = _real(entry)
         if not (_is_given(place, entry) and any(_lies_in(real, root) for root in roots)):
             kept.append(entry)
         elif real == os.path.realpath(_ROOT):
@@ -91,6 +91,13 @@ def _working_directory() -> list[str]:
         return []
 
 
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path)
+    except OSError:  # a relative one, and the working directory was removed
+        return path
+
+
 def _named_workspaces(arguments: "Sequence[str]") -> "Iterator[str]":
     for place, word in enumerate(arguments):
         if word == _WORKSPACE_OPTION and place + 1 < len(arguments):
@@ -103,7 +110,7 @@ def _is_given(place: int, entry: str) -> bool:
     """Whether an entry comes from the environment or the way of starting, and not from the installation."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     is_first = place == 0 and not sys.flags.safe_path
-    return not entry or is_first or entry in given or entry in map(os.path.abspath, filter(None, given))
+    return not entry or is_first or _real(entry) in map(_real, filter(None, given))
 
 
 def _lies_in(path: str, root: str) -> bool:

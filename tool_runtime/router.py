@@ -1,13 +1,12 @@
-"""The `ToolRouter` of this package (TR 3): a table of wrapped tools; here a fault becomes a result."""
+"""The `ToolRouter` of this package (TR 3): tools of several providers; here a fault becomes a result."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 from typing import TYPE_CHECKING, Any
 
-from agent_host.contracts import Leftovers, ToolDefinition, ToolError, ToolRequest, ToolResult
-from tool_runtime.families.desktop_definitions import DEFINITIONS
+from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, ToolSpec
+from tool_runtime.families.desktop_family import DesktopFamily
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.settings import RuntimeSettings
@@ -15,46 +14,35 @@ from tool_runtime.threads import DaemonPool
 from tool_runtime.tool import CallContext
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from tool_runtime.families.desktop import DesktopProvider
-    from tool_runtime.tool import Tool, ToolOutput
-    from tool_runtime.wrappers import Counter
+    from tool_runtime.tool import Provider, Tool, ToolOutput
 
 __all__ = ["LocalToolRouter", "RuntimeSettings"]
 
 
 class LocalToolRouter:
-    """Runs the desktop family's tools on this machine. Make it and use it on one event loop."""
+    """Runs the desktop family's tools on this machine, and those of `others`. Make it and use it on one event loop. Of
+    two tools with one name the first provider's runs."""
 
-    def __init__(self, settings: RuntimeSettings) -> None:
+    def __init__(self, settings: RuntimeSettings, others: Sequence[Provider] = ()) -> None:
         self._settings = settings
         self._pool = DaemonPool()
+        self._desktop = DesktopFamily(settings, self._pool)
+        self._providers: tuple[Provider, ...] = (self._desktop, *others)
         self._running: set[asyncio.Task[Any]] = set()
 
-    @functools.cached_property
-    def _desktop(self) -> DesktopProvider:
-        """Imported with the first call: a session's first request needs only the definitions."""
-        from tool_runtime.families.desktop import DesktopProvider
-
-        return DesktopProvider(self._settings, self._pool)
-
-    @functools.cached_property
-    def _tools(self) -> Mapping[str, Tool]:
-        return {tool.definition.tool_name: tool for tool in self._desktop.tools()}
-
-    @property
-    def counters(self) -> Mapping[str, Counter]:
-        """Calls, failures and seconds by tool name."""
-        return self._desktop.counters
-
-    def get_available_tools(self) -> Sequence[ToolDefinition]:
-        """All tools that this router can run, before policy narrows them."""
-        return DEFINITIONS
+    async def tools(self) -> Sequence[ToolSpec]:
+        """See ToolRouter."""
+        found: dict[str, ToolSpec] = {}
+        for provider in self._providers:
+            for spec in await provider.tools():
+                found.setdefault(spec.name, spec)
+        return tuple(found.values())
 
     async def execute(self, request: ToolRequest) -> ToolResult:
         """Run one call; what goes wrong comes back as a failed result (TR 7.3). Only cancellation raises."""
-        tool = self._tools.get(request.tool_name)
+        _, tool = self._tool(request.tool_name)
         if tool is None:
             code = DESKTOP[FaultKind.UNKNOWN_TOOL]
             return ToolResult.failure(request, code, f"Unknown tool: {request.tool_name}")
@@ -79,8 +67,9 @@ class LocalToolRouter:
             return ToolError(str(DESKTOP[fault.kind]), str(fault))
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
-        """End what a host that died left running of the call `request`, and take away its temporary file."""
-        return await self._desktop.end_leftovers(request)
+        """See ToolRouter."""
+        provider, _ = self._tool(request.tool_name)
+        return Leftovers() if provider is None else await provider.end_leftovers(request)
 
     async def aclose(self) -> None:
         """Cancel calls that are under way, end their processes, close connections."""
@@ -89,9 +78,16 @@ class LocalToolRouter:
             task.cancel()
         if running:
             await asyncio.wait(running)
-        if "_desktop" in self.__dict__:
-            await self._desktop.aclose()
+        for provider in self._providers:
+            await provider.aclose()
         self._pool.close()
+
+    def _tool(self, name: str) -> tuple[Provider, Tool] | tuple[None, None]:
+        for provider in self._providers:
+            tool = provider.get(name)
+            if tool is not None:
+                return provider, tool
+        return None, None
 
 
 def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:

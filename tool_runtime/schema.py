@@ -1,7 +1,7 @@
 """Checks a value against the subset of JSON Schema that our own tool definitions use.
 
-Known keywords: type, required, properties, additionalProperties (false or a schema), enum, minimum, maximum, minLength,
-maxLength, items. Other keywords are taken as annotations.
+Known keywords: type (one or several), required, properties, additionalProperties (false or a schema), enum, const, anyOf,
+minimum, maximum, minLength, maxLength, pattern (RE2's syntax), items. Other keywords are taken as annotations.
 """
 
 from __future__ import annotations
@@ -26,12 +26,19 @@ def problems(schema: Mapping[str, Any], value: object, path: str = "$") -> list[
 
 
 def _problems(schema: Mapping[str, Any], value: object, path: str) -> Iterator[str]:
-    kind = schema.get("type")
-    if kind is not None and not _is_a(kind, value):
-        yield f"{path}: expected {kind}, got {_name(value)}"
+    kinds = schema.get("type", ())
+    kinds = (kinds,) if isinstance(kinds, str) else kinds
+    if kinds and not any(_is_a(kind, value) for kind in kinds):
+        yield f"{path}: expected {' or '.join(kinds)}, got {_name(value)}"
         return
-    if "enum" in schema and value not in schema["enum"]:
+    if "enum" in schema and not any(_is_same(value, one) for one in schema["enum"]):
         yield f"{path}: must be one of {', '.join(map(str, schema['enum']))}"
+    if "const" in schema and not _is_same(value, schema["const"]):
+        yield f"{path}: must be {schema['const']}"
+    if "anyOf" in schema:
+        tried = [problems(one, value, path) for one in schema["anyOf"]]
+        if all(tried):
+            yield f"{path}: fits none of the {len(tried)} forms that it may have ({tried[0][0]})"
     if isinstance(value, Mapping):
         yield from _object_problems(schema, value, path)
     elif isinstance(value, (list, tuple)):
@@ -39,6 +46,8 @@ def _problems(schema: Mapping[str, Any], value: object, path: str) -> Iterator[s
             yield from _problems(schema.get("items", {}), item, f"{path}[{index}]")
     elif isinstance(value, str):
         yield from _range_problems(schema, len(value), ("minLength", "maxLength"), path, "length")
+        if "pattern" in schema and not _fits(schema["pattern"], value):
+            yield f"{path}: must match {schema['pattern']}"
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         yield from _range_problems(schema, value, ("minimum", "maximum"), path, "value")
 
@@ -66,6 +75,17 @@ def _range_problems(
         yield f"{path}: {what} must be at least {low}"
     if high is not None and amount > high:
         yield f"{path}: {what} must be at most {high}"
+
+
+def _is_same(value: object, other: object) -> bool:
+    """Whether they are equal in JSON, where true is no 1."""
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
+
+
+def _fits(pattern: str, text: str) -> bool:
+    import re2  # rarely needed
+
+    return re2.search(pattern, text) is not None
 
 
 def _is_a(kind: str, value: object) -> bool:

@@ -1,4 +1,4 @@
-"""What a tool is to the router: a definition and a coroutine from a call to an output.
+"""What a tool is to the router: a specification and a coroutine from a call to an output.
 
 Frozen values inside this package are NamedTuples: a frozen dataclass costs ten times as much to import.
 """
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from agent_host.contracts import Artifact, ToolDefinition, ToolRequest
+    from agent_host.contracts import Artifact, Leftovers, ToolRequest, ToolSpec
     from tool_runtime.faults import FaultKind
     from tool_runtime.settings import RuntimeSettings
 
@@ -58,16 +58,24 @@ Handler = Callable[[CallContext], Awaitable[ToolOutput]]
 class Tool(NamedTuple):
     """One tool of one provider, wrapped and ready to run; `codes` are its family's words for faults."""
 
-    definition: ToolDefinition
+    spec: ToolSpec
     run: Handler
     codes: Mapping[FaultKind, str]
 
 
 class Provider(Protocol):
-    """A source of tools: a family, an MCP server, the backend service."""
+    """A source of tools: a family of this package, an MCP server, the backend service."""
 
-    def tools(self) -> Sequence[Tool]:
-        """The tools there are now."""
+    async def tools(self) -> Sequence[ToolSpec]:
+        """The tools that there are by now; the list may change while a session lasts."""
+        ...
+
+    def get(self, name: str) -> Tool | None:
+        """What runs the tool of this name; None where it is not this provider's."""
+        ...
+
+    async def end_leftovers(self, request: ToolRequest) -> Leftovers:
+        """See ToolRouter, for a call of one of its tools."""
         ...
 
     async def aclose(self) -> None:

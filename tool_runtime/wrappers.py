@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 from tool_runtime.faults import FaultKind, ToolFault
@@ -51,33 +50,5 @@ def capped(handler: Handler) -> Handler:
         if output.capped:
             return output
         return output._replace(text=truncate_text(output.text, call.max_output_bytes), capped=True)
-
-    return run
-
-
-class Counter:
-    """Calls of one tool so far; `seconds` is their time altogether."""
-
-    __slots__ = ("calls", "failed", "seconds")
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.failed = 0
-        self.seconds = 0.0
-
-
-def counted(handler: Handler, counter: Counter) -> Handler:
-    """Counts calls, what did not succeed, and time."""
-
-    async def run(call: CallContext) -> ToolOutput:
-        began = time.perf_counter()
-        counter.calls += 1
-        counter.failed += 1  # taken back on success: also right for a cancelled call
-        try:
-            output = await handler(call)
-            counter.failed -= 1
-            return output
-        finally:
-            counter.seconds += time.perf_counter() - began
 
     return run

@@ -17,9 +17,9 @@ from agent_host.llm.urls import checked_token, password_of
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import LoopContext
 from agent_host.loop.secrets import clean_message
-from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import Surroundings
 from agent_host.routing.host_tools import HostTools
+from agent_host.routing.registry import Registry
 from agent_host.scrub import Scrubber, hide_in_process_table
 from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from agent_host.states import task_machine
@@ -36,11 +36,11 @@ from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from agent_host.app.backends import Stores
     from agent_host.approval.gate import ApprovalGate
-    from agent_host.contracts import ToolDefinition
+    from agent_host.contracts import ToolSpec
     from agent_host.events.emitter import Emitter
     from agent_host.http_basics import TlsContext
     from agent_host.llm.client import LlmClient
@@ -174,7 +174,7 @@ def surroundings(workspace: str, environment: Mapping[str, str] | None = None) -
     )
 
 
-def make_context(
+async def make_context(
     launch: Launch,
     parts: Parts,
     store: FileSession,
@@ -198,8 +198,6 @@ def make_context(
     )
     router = HostTools(runtime, runtime.read_bytes)
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
-    definitions = router.get_available_tools()
-    make_head = _head_maker(parts, definitions)
     phase = task_machine()
     return LoopContext(
         store=store,
@@ -213,10 +211,10 @@ def make_context(
         uploads_elsewhere=stores.uploads_elsewhere,
         bundle=parts.bundle,
         where=parts.place.where,
-        tools=frozenset(tool.tool_name for tool in definitions),
+        tools=Registry(await router.tools()),
         limits=limits_of(settings),
         model=parts.model,
-        make_head=make_head,
+        make_head=_head_maker(parts),
         retry=RetryPolicy(settings.integer("llm.max_retries"), *retry_s),
         count=parts.count,
         clock=utc_now,
@@ -241,7 +239,7 @@ def put_under(ctx: LoopContext, launch: Launch, parts: Parts) -> None:
     ctx.scrubber.redaction = redaction_of(launch, parts.bundle)
     if parts.bundle.redaction_rules:
         ctx.thread = _thread(parts.dialect, ctx.state, ctx.scrubber)
-    ctx.make_head = _head_maker(parts, ctx.router.get_available_tools())
+    ctx.make_head = _head_maker(parts)
     ctx.renew_head()
 
 
@@ -302,7 +300,7 @@ def limits_of(settings: Settings) -> Limits:
     return frozenset(limits)
 
 
-def _head_maker(parts: Parts, definitions: Sequence[ToolDefinition]) -> Callable[[LoopContext], bytes]:
+def _head_maker(parts: Parts) -> Callable[[LoopContext], bytes]:
     """The front of model requests: model, limits, system prompt, and those tools that a call could be allowed of."""
 
     def head(ctx: LoopContext) -> bytes:
@@ -310,20 +308,17 @@ def _head_maker(parts: Parts, definitions: Sequence[ToolDefinition]) -> Callable
             model=parts.model,
             max_tokens=parts.bundle.llm_policy.max_output_tokens,
             system=ctx.scrubber.text(decode(ctx.state.thread[0]).content),
-            tools=[tool for tool in definitions if _is_offered(ctx, tool.tool_name)],
+            tools=[spec for spec in ctx.tools if _is_offered(ctx, spec)],
         )
 
     return head
 
 
-def _is_offered(ctx: LoopContext, tool_name: str) -> bool:
-    row = TOOLS.get(tool_name)
-    if row is None:
-        return False
+def _is_offered(ctx: LoopContext, spec: ToolSpec) -> bool:
     why_not = why_not_offered(
         ctx.bundle,
-        tool_name,
-        row.capability,
+        spec.name,
+        spec.capability,
         limits=ctx.limits,
         options=ctx.task_options,
         workspace=ctx.where.workspace,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_host.app.opener import SessionOpener
+from agent_host.app.tools import CAPABILITIES
 from agent_host.approval.gate import UnattendedGate
 from agent_host.errors import UsageError
-from agent_host.routing.capabilities import CAPABILITIES
 from agent_host.services.session import NewSession
 from agent_host.session.new_task import NewTask, max_steps_of
 from agent_host.session.opening import LOCAL

@@ -22,6 +22,7 @@ from agent_host.app.assembly import (
     utc_now,
 )
 from agent_host.app.backends import Backends
+from agent_host.app.tools import BUILT_IN
 from agent_host.approval.desk import ApprovalDesk
 from agent_host.errors import AgentHostError, Incompatible, SessionExpired, SessionNotFound, UsageError
 from agent_host.events.emitter import Emitter
@@ -140,7 +141,7 @@ class SessionOpener:
                     _make_temporary(place.temporary)
                     begun.callback(temporary.remove, place.temporary)
                     backends.know(store.state.identity)
-                    session = self._session(launch, parts, backends, store, url, secrets, resources)
+                    session = await self._session(launch, parts, backends, store, url, secrets, resources)
                     begun.pop_all()
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
@@ -160,7 +161,7 @@ class SessionOpener:
                 parts = Parts.of(launch, place, _bundle_again(launch, place, grant, store.state.identity))
                 url = await resources.enter_async_context(_gateway(launch))
                 secrets = self._secrets(launch, parts.bundle, url)
-                session = self._session(launch, parts, backends, store, url, secrets, resources)
+                session = await self._session(launch, parts, backends, store, url, secrets, resources)
                 opened.pop_all()
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
@@ -212,7 +213,7 @@ class SessionOpener:
     def _secrets(self, launch: Launch, bundle: PolicyBundle, url: str) -> Secrets:
         return Secrets.of(self._tokens, url, redaction_of(launch, bundle))
 
-    def _session(
+    async def _session(
         self,
         launch: Launch,
         parts: Parts,
@@ -238,12 +239,14 @@ class SessionOpener:
         reporter = backends.approvals(paths)
         log = RunLog(paths.events, max_bytes=launch.settings.integer("host.max_run_log_bytes"))
         backends.losses.watch(paths.events, log)
-        reports = ApprovalReports(reporter, identity, secrets.scrubber.text)
+        reports = ApprovalReports(reporter, identity, secrets.scrubber.text, BUILT_IN)
         emitter.attach([log, *backends.observers(), reports, *self._watch(first_id)])
         gate = self._gate(launch)
         stores = backends.stores(identity, paths, store.blobs)
         where = Gateway(url, TlsContext(url))
-        ctx = make_context(launch, parts, store, where, secrets, gate, emitter, stores, owns_process=self._owns_process)
+        ctx = await make_context(
+            launch, parts, store, where, secrets, gate, emitter, stores, owns_process=self._owns_process
+        )
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.llm.aclose)
@@ -329,7 +332,7 @@ async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None
 
 def _refuse_unknown_approvals(launch: Launch, bundle: PolicyBundle) -> None:
     """Raises UsageError. Not for a resume, whose approvals may be on record from another policy."""
-    unknown = unknown_approvals(bundle, launch.approvals)
+    unknown = unknown_approvals(bundle, BUILT_IN, launch.approvals)
     if unknown:
         rules = ", ".join(rule.approval_rule_id for rule in bundle.approval_rules) or "none"
         raise UsageError(

@@ -26,7 +26,6 @@ _MAX_HEADERS: Final = 50
 _MAX_URL_BYTES: Final = 8 * 1024
 _MAX_BODY_BYTES: Final = 8 * 1024
 _MAX_ARGUMENT_BYTES: Final = 64 * 1024
-_UPLOAD: Final = "Workspace.Upload"
 # Parts of header names whose values may let somebody in.
 _SECRET_HEADERS: Final = (
     "auth", "cookie", "token", "secret", "key", "passw", "credential", "session", "signature", "csrf", "xsrf",
@@ -35,25 +34,27 @@ _SECRET_HEADERS: Final = (
 
 async def describe(act: Act, scrub: Callable[[str], str]) -> Description:
     """`act` for a person, without what `scrub` takes out. What is on the disk is read in a thread."""
-    screen, facts = Screen(scrub), act.facts
-    if isinstance(facts, CommandFacts):
+    screen, facts, display = Screen(scrub), act.facts, act.spec.display
+    if display == "command" and isinstance(facts, CommandFacts):
         return _command(act, facts, screen)
-    if isinstance(facts, UrlFacts):
+    if display == "request" and isinstance(facts, UrlFacts):
         return _request(act, facts, screen)
     # Only files need what reads and compares them.
     from agent_host.approval import file_details
 
     path = facts if isinstance(facts, PathFacts) else None
-    if act.capability == _UPLOAD:
+    if display == "upload":
         return await asyncio.to_thread(file_details.describe_upload, act, path, screen)
-    if path is None:
-        told = screen.others(act, max_bytes=_MAX_ARGUMENT_BYTES)
-        return Description(screen.line(f"{act.tool_name} {' '.join(told.get('otherArguments', '').split())}"), {**told})
-    if act.capability == "File.Delete":
-        return file_details.describe_delete(act, path, screen)
-    if act.capability == "File.Write":
-        return await asyncio.to_thread(file_details.describe_write, act, path, screen)
-    return file_details.describe_file(act, path, screen)
+    describer = file_details.BY_DISPLAY.get(display)
+    if path is not None and describer is not None:
+        return await asyncio.to_thread(describer, act, path, screen)
+    return _arguments(act, screen)
+
+
+def _arguments(act: Act, screen: Screen) -> Description:
+    """A call of a tool that has no better words for it: its name and all its arguments."""
+    told = screen.others(act, max_bytes=_MAX_ARGUMENT_BYTES)
+    return Description(screen.line(f"{act.spec.name} {' '.join(told.get('otherArguments', '').split())}"), {**told})
 
 
 # Commands

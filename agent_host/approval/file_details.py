@@ -10,6 +10,8 @@ from agent_host.diffs import hunks
 from agent_host.regular_files import open_regular
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from policy.facts import PathFacts
 
 _MAX_DIFF_BYTES: Final = 64 * 1024
@@ -28,9 +30,11 @@ class _Change(NamedTuple):
 
 def describe_write(act: Act, facts: PathFacts, screen: Screen) -> Description:
     """A file that is made or written over: its diff against what is there. Reads the file."""
-    content = (act.content_text() or "").encode("utf-8", "replace")
     created = facts.kind == "missing"
-    change = _change(facts, content, short_path(facts.real_path, act.workspace))
+    before = b"" if created else _read(facts.real_path)
+    known = before if isinstance(before, bytes) and not created else None
+    content = (act.spec.after(act.arguments, known) if act.spec.after is not None else None) or b""
+    change = _change(before, content, short_path(facts.real_path, act.workspace), created=created)
     details: dict[str, Any] = {
         **_place(facts, screen),
         "action": "create" if created else "overwrite",
@@ -43,7 +47,7 @@ def describe_write(act: Act, facts: PathFacts, screen: Screen) -> Description:
     else:
         details["note"] = change.note
     shown = screen.line(short_path(facts.real_path, act.workspace))
-    return Description(f"Write: {shown} ({change.counted})", details | screen.others(act, act.content))
+    return Description(f"Write: {shown} ({change.counted})", details | screen.others(act, act.spec.content))
 
 
 def describe_delete(act: Act, facts: PathFacts, screen: Screen) -> Description:
@@ -74,6 +78,13 @@ def describe_upload(act: Act, facts: PathFacts | None, screen: Screen) -> Descri
     return Description(f"Upload: {shown}", details | screen.others(act, "content"))
 
 
+BY_DISPLAY: Mapping[str, Callable[[Act, PathFacts, Screen], Description]] = {
+    "delete": describe_delete,
+    "read": describe_file,
+    "write": describe_write,
+}
+
+
 def _place(facts: PathFacts, screen: Screen) -> dict[str, str]:
     place = {"path": screen.path(facts.real_path)}
     if facts.requested != facts.real_path:
@@ -81,13 +92,9 @@ def _place(facts: PathFacts, screen: Screen) -> dict[str, str]:
     return place
 
 
-def _change(facts: PathFacts, after: bytes, name: str) -> _Change:
-    before = b""
-    if facts.kind != "missing":
-        found = _read(facts.real_path)
-        if isinstance(found, str):
-            return _Change(f"{len(after)} bytes", note=found)
-        before = found
+def _change(before: bytes | str, after: bytes, name: str, *, created: bool) -> _Change:
+    if isinstance(before, str):
+        return _Change(f"{len(after)} bytes", note=before)
     if b"\0" in before or b"\0" in after:
         return _Change(f"binary, {len(after)} bytes", note="binary content is not shown", fields={"binary": True})
     if max(len(before), len(after)) > _MAX_DIFFED_BYTES:
@@ -97,7 +104,7 @@ def _change(facts: PathFacts, after: bytes, name: str) -> _Change:
     added = sum(line.startswith(b"+") for line in lines)
     removed = sum(line.startswith(b"-") for line in lines)
     label = name.encode("utf-8", "replace").replace(b"\n", b"\\n")
-    old = b"/dev/null" if facts.kind == "missing" else label
+    old = b"/dev/null" if created else label
     header = b"--- %s\n+++ %s\n" % (old, label) if body else b""
     # A minus sign as print has it: the hyphen of a terminal is too short beside the plus.
     counted = f"+{added} −{removed}"

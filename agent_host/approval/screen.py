@@ -13,6 +13,7 @@ from agent_host.approval.display import LINE_BYTES, clipped, one_line
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from agent_host.contracts import ToolSpec
     from policy.facts import ActionFacts
 
 _PATH_BYTES = 2048
@@ -20,21 +21,12 @@ _MAX_OTHER_BYTES = 16 * 1024
 
 
 class Act(NamedTuple):
-    """A call that is to be described. `subject` and `content` name the arguments with what it acts on and with what it
-    writes there; `workspace` is a real path."""
+    """A call that is to be described; `workspace` is a real path."""
 
-    tool_name: str
-    capability: str
+    spec: ToolSpec
     arguments: Mapping[str, Any]
     facts: ActionFacts
-    subject: str
-    content: str | None
     workspace: str
-
-    def content_text(self) -> str | None:
-        """What it writes or sends, where that stands in its arguments."""
-        text = None if self.content is None else self.arguments.get(self.content)
-        return text if isinstance(text, str) else None
 
 
 class Description(NamedTuple):
@@ -63,7 +55,7 @@ class Screen(NamedTuple):
 
     def others(self, act: Act, *told: str | None, max_bytes: int = _MAX_OTHER_BYTES) -> dict[str, str]:
         """The arguments that nothing else in the description tells of, so that none goes unseen."""
-        rest = {name: value for name, value in act.arguments.items() if name not in (act.subject, *told)}
+        rest = {name: value for name, value in act.arguments.items() if name not in (act.spec.subject.argument, *told)}
         if not rest:
             return {}
         shown = lenient_json.dumps(rest, option=orjson.OPT_INDENT_2).decode()

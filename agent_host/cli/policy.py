@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from agent_host import lenient_json
-from agent_host.app.arguments import argument_problem
+from agent_host.app.tools import BUILT_IN as BUILT_IN_TOOLS
+from agent_host.app.tools import argument_problem
 from agent_host.approval.display import escaped
 from agent_host.cli import exit_codes
 from agent_host.cli.shared import anchored, given_settings, state_dir_of
 from agent_host.cli.streams import answer, notice
 from agent_host.errors import ErrorCode, UsageError
-from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import on_this_disk
 from agent_host.routing.trial import InvalidCase, TrialCase, case_from, judge_case
 from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try
@@ -118,23 +118,23 @@ def tools(namespace: argparse.Namespace) -> int:
     """`policy tools`: which tools the model would be shown, and who keeps the others from it (SK 3.1)."""
     tried = policy_and_place(namespace, anchored(namespace.workspace or ".", os.path.realpath))
     rows = []
-    for name, row in TOOLS.items():
-        entry = tried.bundle.capability(row.capability)
+    for spec in BUILT_IN_TOOLS:
+        entry = tried.bundle.capability(spec.capability)
         withheld = why_not_offered(
             tried.bundle,
-            name,
-            row.capability,
+            spec.name,
+            spec.capability,
             limits=tried.limits,
             workspace=tried.here.workspace,
             os=tried.here.os_family,
         )
         rows.append(
             {
-                "toolName": name,
-                "capability": row.capability,
+                "toolName": spec.name,
+                "capability": spec.capability,
                 "offered": withheld is None,
                 "requiresApproval": entry is not None and entry.requires_approval,
-                "riskLevel": DEFAULT_RISK[row.capability],
+                "riskLevel": DEFAULT_RISK[spec.capability],
                 "reason": withheld,
             }
         )
@@ -192,7 +192,7 @@ class _Trial:
             bundle = self._with(lenient_json.dumps(case.capabilities))
         if case.facts is not None:  # which say where paths lead, whatever this disk says
             bundle = bundle.on_disk({})
-        decision = judge_case(bundle, case, self._here, now=self._now, limits=self._limits)
+        decision = judge_case(bundle, case, self._here, BUILT_IN_TOOLS, now=self._now, limits=self._limits)
         problem = None if decision.decision == "DENIED" else argument_problem(case.tool_name, case.arguments)
         if problem is not None:
             return denied(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}")

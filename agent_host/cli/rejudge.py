@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from agent_host.app.tools import BUILT_IN
 from agent_host.approval.display import one_line
 from agent_host.cli import exit_codes
 from agent_host.cli.policy import policy_and_place
@@ -87,7 +88,9 @@ def rejudge(namespace: argparse.Namespace) -> int:
 
 
 def _judged(tried: Tried, call: ToolCall, now: datetime) -> Decision:
-    return judge_case(tried.bundle, TrialCase(call.name, call.arguments), tried.here, now=now, limits=tried.limits)
+    return judge_case(
+        tried.bundle, TrialCase(call.name, call.arguments), tried.here, BUILT_IN, now=now, limits=tried.limits
+    )
 
 
 def _lines(rows: list[Rejudged]) -> Iterator[str]:

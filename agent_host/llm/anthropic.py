@@ -13,7 +13,7 @@ from agent_host.llm.anthropic_answer import AnthropicAssembler
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent_host.contracts import ToolDefinition
+    from agent_host.contracts import ToolSpec
     from agent_host.thread.messages import Message
 
 _API_VERSION = "2023-06-01"
@@ -86,7 +86,7 @@ class AnthropicDialect:
             headers["x-api-key"] = token
         return headers
 
-    def head(self, *, model: str, max_tokens: int, system: str, tools: Sequence[ToolDefinition]) -> bytes:
+    def head(self, *, model: str, max_tokens: int, system: str, tools: Sequence[ToolSpec]) -> bytes:
         """Model, limits, system prompt and tools, with a cache mark behind them: they are the same in every call."""
         request: dict[str, Any] = {
             "model": model,
@@ -96,7 +96,7 @@ class AnthropicDialect:
         }
         if tools:
             request["tools"] = [
-                {"name": tool.tool_name, "description": tool.description, "input_schema": tool.input_schema}
+                {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
                 for tool in tools
             ]
         return orjson.dumps(request)[:-1] + b',"messages":['

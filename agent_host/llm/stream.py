@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent_host.contracts import ToolDefinition
+    from agent_host.contracts import ToolSpec
     from agent_host.thread.messages import ToolCall
     from agent_host.thread.thread import Renderer
 
@@ -97,7 +97,7 @@ class Dialect(Protocol):
         """Request headers, credentials included."""
         ...
 
-    def head(self, *, model: str, max_tokens: int, system: str, tools: Sequence[ToolDefinition]) -> bytes:
+    def head(self, *, model: str, max_tokens: int, system: str, tools: Sequence[ToolSpec]) -> bytes:
         """The request's JSON up to where the first message goes; encoded once a session. `tail` closes it."""
         ...
 

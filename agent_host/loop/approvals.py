@@ -43,11 +43,11 @@ def granted_by(ctx: LoopContext, prepared: PreparedCall) -> str | None:
 
 def _action(ctx: LoopContext, prepared: PreparedCall) -> str:
     """What a wider approval of the call is bound to."""
-    row, facts, call = prepared.row, prepared.facts, prepared.call
-    if row is None or facts is None:
+    spec, facts, call = prepared.spec, prepared.facts, prepared.call
+    if spec is None or facts is None:
         raise RuntimeError("only a call that policy has judged can be approved")
     # What is written to a file may differ from call to call. What is uploaded leaves the machine: that may not.
-    seen = frozenset({row.argument, row.content_argument} if row.changes_file else {row.argument})
+    seen = frozenset({spec.subject.argument, spec.content} if spec.changes_file else {spec.subject.argument})
     return same_action(
         call.name, call.arguments, facts, policy_hash(ctx.bundle), told_by_facts=seen, os=ctx.where.os_family
     )
@@ -187,8 +187,8 @@ def _replay(ctx: LoopContext, prepared: PreparedCall) -> dict[str, Any]:
 
 
 async def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> ApprovalRequest:
-    decision, row, call, facts = prepared.decision, prepared.row, prepared.call, prepared.facts
-    if decision is None or row is None or facts is None or prepared.approval_id is None:
+    decision, spec, call, facts = prepared.decision, prepared.spec, prepared.call, prepared.facts
+    if decision is None or spec is None or facts is None or prepared.approval_id is None:
         raise RuntimeError("only a call that policy wants an approval for asks for one")
     # Imported here since most sessions ask for nothing.
     from agent_host.approval.details import describe
@@ -196,7 +196,7 @@ async def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> Ap
 
     clean = ctx.scrubber.text
     workspace = ctx.where.workspace
-    act = Act(call.name, row.capability, call.arguments, facts, row.argument, row.content_argument, workspace)
+    act = Act(spec, call.arguments, facts, workspace)
     shown = await describe(act, clean)
     rule = ctx.bundle.approval_rule(decision.rule_id) if decision.rule_id is not None else None
     return ApprovalRequest(
@@ -205,7 +205,7 @@ async def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> Ap
         ctx.task.task_id,
         step_id,
         call.name,
-        row.capability,
+        spec.capability,
         call.arguments,
         rule.title if rule is not None else f"{call.name} wants to act",
         rule.description if rule is not None else clean(decision.reason),

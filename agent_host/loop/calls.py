@@ -130,15 +130,15 @@ def _refuse(ctx: LoopContext, step_id: str, prepared: PreparedCall, refusal: Ref
 
 
 async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, started: float) -> Message:
-    row, call = prepared.row, prepared.call
-    if row is None:
-        raise RuntimeError("only a call with a row in the table is executed")
-    if row.side_effects and not prepared.started:
+    spec, call = prepared.spec, prepared.call
+    if spec is None:
+        raise RuntimeError("only a call of a known tool is executed")
+    if spec.side_effects and not prepared.started:
         record_start(ctx, prepared)
     started_at = now_rfc3339()
     result: ToolResult | None = None
     try:
-        result = await ctx.cancellation.unless_forced(ctx.router.execute(request_for(ctx, step_id, call, row)))
+        result = await ctx.cancellation.unless_forced(ctx.router.execute(request_for(ctx, step_id, call, spec)))
     except ToolStopped:
         pass
     finally:
@@ -171,12 +171,12 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
 
 
 def _request_payload(ctx: LoopContext, prepared: PreparedCall, grant: str | None) -> dict[str, Any]:
-    call, row, decision = prepared.call, prepared.row, prepared.decision
+    call, spec, decision = prepared.call, prepared.spec, prepared.decision
     payload: dict[str, Any] = {"toolCallId": call.call_id, "toolName": call.name}
-    if row is not None:
-        payload["capability"] = row.capability
+    if spec is not None:
+        payload["capability"] = spec.capability
         # Before the cut: half a secret is found by nobody.
-        payload["summary"] = ctx.scrubber.text(str(call.arguments.get(row.argument, "")))[:_SUMMARY_CHARS]
+        payload["summary"] = ctx.scrubber.text(spec.summary(call.arguments))[:_SUMMARY_CHARS]
     if call.problem is None:
         # Of what is kept: a hash of a password could be tried out.
         payload["argumentsSha256"] = sha256_hex(ctx.scrubber.json(call.arguments_json))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
+from agent_host.routing.registry import Registry
 from policy.options import AS_THE_BUNDLE_SAYS
 from state.errors import WriteFailed
 
@@ -16,13 +17,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from agent_host.approval.gate import ApprovalGate
-    from agent_host.contracts import ToolRouter
+    from agent_host.contracts import Category, ToolRouter
     from agent_host.events.emitter import Emitter
     from agent_host.events.live_output import LiveOutput
     from agent_host.llm.deferred import Model
     from agent_host.llm.retry import RetryPolicy
     from agent_host.loop.cancellation import Cancellation
-    from agent_host.routing.capabilities import Category
     from agent_host.routing.facts import Surroundings
     from agent_host.scrub import Scrubber
     from agent_host.services.uploads import UploadQueue
@@ -53,7 +53,7 @@ class TaskEnd(NamedTuple):
 class LoopContext:
     """Collaborators, limits and switches of one session.
 
-    `tools` are the names that the router knows, `limits` what takes some of them away. `make_head` gives the encoded
+    `tools` are those that the router has, `limits` what takes some of them away. `make_head` gives the encoded
     front of a model request, `head` is that of the task at work, `head_tokens` its estimated size. `max_stored_bytes`
     is the limit at which the store is full. `artifacts` keeps what calls leave on this disk, and `uploads` takes it to
     the Workspace Service where that is another place (`uploads_elsewhere`). `phase` is where the task at work stands,
@@ -73,7 +73,7 @@ class LoopContext:
     uploads_elsewhere: bool
     bundle: PolicyBundle
     where: Surroundings
-    tools: frozenset[str]
+    tools: Registry
     limits: Limits
     model: str
     make_head: Callable[[LoopContext], bytes]
@@ -101,6 +101,13 @@ class LoopContext:
         """Make the front of model requests anew, as the bundle and the task's options are by now."""
         self.head = self.make_head(self)
         self.head_tokens = self.count(self.head.decode())
+
+    async def refresh_tools(self) -> None:
+        """Take the tools that the router has by now."""
+        specs = tuple(await self.router.tools())
+        if specs != tuple(self.tools):
+            self.tools = Registry(specs)
+            self.renew_head()
 
     def narrow_task(self, options: TaskOptions) -> None:
         """Have `options` hold for the task at work."""

@@ -12,8 +12,11 @@ from state.disk import LOCAL_DISK
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from agent_host.routing.capabilities import ToolRow
+    from agent_host.contracts import ToolSpec
     from policy.facts import ActionFacts
+
+Held = tuple[str | None, bytes | str | None]
+"""SHA-256 and content of what a path will hold: both None for no file, UNAVAILABLE for what cannot be said."""
 
 # Larger files are written all the same; a crash in the middle is then answered with "unknown", and the patch says that
 # the first version was not kept.
@@ -21,33 +24,31 @@ _MAX_BASELINE_BYTES = 16 * 1024 * 1024
 
 
 def capture_intent(
-    row: ToolRow,
+    spec: ToolSpec,
     facts: ActionFacts | None,
     arguments: Mapping[str, Any],
     *,
     keep: Callable[[bytes], str],
     known: Mapping[str, str | None],
-    will_hold: dict[str, str | None],
+    will_hold: dict[str, Held],
     versions: dict[str, str | None] | None = None,
 ) -> tuple[dict[str, Any] | None, dict[str, str | None]]:
     """(intent, baselines) of a call that changes one file; (None, {}) for any other.
 
     The intent is {path, before, after}: sha256 of the content, None for "no file". `keep` puts a first version by and
     gives its name. `known` are the paths whose first version the task has on record; `will_hold` what earlier calls of
-    the same turn will leave at a path, kept up to date here.
+    the same turn will leave at a path, with its SHA-256, kept up to date here.
 
     `versions` are what calls of this process left at a path, kept up to date here, None where only first versions are
     kept. What something else left there is kept too, and the intent has its name under `kept`.
     """
-    if not (row.changes_file and isinstance(facts, PathFacts)):
+    if not (spec.changes_file and isinstance(facts, PathFacts)):
         return None, {}
     path = facts.real_path
-    content = arguments.get(row.content_argument) if row.content_argument else None
-    after = sha256_hex(content.encode("utf-8", "replace")) if isinstance(content, str) else None
     baselines: dict[str, str | None] = {}
     kept: dict[str, str] = {}
     if path in will_hold:
-        before = will_hold[path]
+        before, data = will_hold[path]
     else:
         data = _content(facts)
         before = None if data is None else sha256_hex(data) if isinstance(data, bytes) else data
@@ -55,12 +56,24 @@ def capture_intent(
             baselines[path] = keep(data) if isinstance(data, bytes) else data
         elif versions is not None and isinstance(data, bytes) and versions.get(path) != before:
             kept = {"kept": keep(data)}
-    will_hold[path] = after
+    content = _content_after(spec, arguments, data)
+    after = None if content is None else sha256_hex(content) if isinstance(content, bytes) else content
+    will_hold[path] = (after, content)
     if versions is not None:
         versions[path] = after
-    if before == UNAVAILABLE:
+    if UNAVAILABLE in (before, after):
         return None, baselines
     return {"path": path, "before": before, "after": after, **kept}, baselines
+
+
+def _content_after(spec: ToolSpec, arguments: Mapping[str, Any], before: bytes | str | None) -> bytes | str | None:
+    """What the call leaves, as the tool itself computes it: None for no file, UNAVAILABLE where it cannot be said."""
+    if spec.effect == "delete":
+        return None
+    if spec.after is None or (spec.effect == "edit" and not isinstance(before, bytes)):
+        return UNAVAILABLE
+    content = spec.after(arguments, before if isinstance(before, bytes) else None)
+    return UNAVAILABLE if content is None else content
 
 
 def hash_on_disk(path: str) -> str | None:

@@ -14,7 +14,6 @@ from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.loop.intents import capture_intent
 from agent_host.loop.secrets import placeholder_problem
-from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import UnusableArguments, gather
 from agent_host.stamps import new_id
 from policy.canonical import policy_hash
@@ -29,8 +28,9 @@ from state.blobs import UNAVAILABLE
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from agent_host.contracts import Category, ToolSpec
     from agent_host.loop.context import LoopContext
-    from agent_host.routing.capabilities import Category, ToolRow
+    from agent_host.loop.intents import Held
     from agent_host.thread.messages import ToolCall
     from policy.decision import Decision
     from policy.facts import ActionFacts
@@ -64,7 +64,7 @@ class PreparedCall:
     wrote other arguments, and they are those of `call`."""
 
     call: ToolCall
-    row: ToolRow | None = None
+    spec: ToolSpec | None = None
     facts: ActionFacts | None = None
     decision: Decision | None = None
     refusal: Refusal | None = None
@@ -90,7 +90,7 @@ class PreparedCall:
     @property
     def may_act(self) -> bool:
         """True when it may have an effect before anything else is put on record."""
-        return self.refusal is None and not self.gated and self.row is not None and self.row.side_effects
+        return self.refusal is None and not self.gated and self.spec is not None and self.spec.side_effects
 
     def refused(self, status: str, code: str, message: str, approve: str | None = None) -> PreparedCall:
         """The same call, come to its end."""
@@ -99,7 +99,7 @@ class PreparedCall:
     @property
     def category(self) -> Category | None:
         """Which calls it shares slots with, None for a name that is no tool's."""
-        return None if self.row is None else self.row.category
+        return None if self.spec is None else self.spec.category
 
     @property
     def path(self) -> str | None:
@@ -115,7 +115,7 @@ def prepare_calls(
     `on_record` maps the ids of calls that a crash left open to what is on record of them.
     """
     prepared: list[PreparedCall] = []
-    will_hold: dict[str, str | None] = {}
+    will_hold: dict[str, Held] = {}
     for call in calls:
         checked = check_call(ctx, call)
         if on_record is not None:
@@ -169,7 +169,7 @@ def record_of(prepared: PreparedCall) -> dict[str, Any]:
     """The call's part of the turn record."""
     row: dict[str, Any] = {
         "callId": prepared.call.call_id,
-        "sideEffects": prepared.row is None or prepared.row.side_effects,
+        "sideEffects": prepared.spec is None or prepared.spec.side_effects,
     }
     if prepared.gated:
         row |= {"gated": True, "approvalId": prepared.approval_id}
@@ -195,26 +195,26 @@ def record_start(ctx: LoopContext, prepared: PreparedCall) -> None:
 
 def check_call(ctx: LoopContext, call: ToolCall) -> PreparedCall:
     """Facts and policy's word on one call; what can never run is refused here."""
-    row = TOOLS.get(call.name)
-    if row is None or call.name not in ctx.tools:
+    spec = ctx.tools.get(call.name)
+    if spec is None:
         return PreparedCall(
             call, refusal=Refusal("failed", ErrorCode.TOOL_NOT_FOUND, f"there is no tool {call.name!r}")
         )
     problem = call.problem or placeholder_problem(call)
     if problem is not None:
-        return PreparedCall(call, row, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, problem))
-    withheld = withheld_by(ctx.limits, call.name, row.capability)
+        return PreparedCall(call, spec, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, problem))
+    withheld = withheld_by(ctx.limits, call.name, spec.capability)
     if withheld is not None:
         reason = f"{call.name} is switched off for this session: {withheld}"
-        return PreparedCall(call, row, refusal=Refusal("denied", ErrorCode.CAPABILITY_DENIED, reason))
+        return PreparedCall(call, spec, refusal=Refusal("denied", ErrorCode.CAPABILITY_DENIED, reason))
     try:
-        facts = gather(row, call.arguments, ctx.where)
+        facts = gather(spec, call.arguments, ctx.where)
     except UnusableArguments as error:
-        return PreparedCall(call, row, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, str(error)))
+        return PreparedCall(call, spec, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, str(error)))
     workspace, os = ctx.where.workspace, ctx.where.os_family
-    decision = check_tool(ctx.bundle, row.capability, facts, now=ctx.clock(), os=os, workspace=workspace)
+    decision = check_tool(ctx.bundle, spec.capability, facts, now=ctx.clock(), os=os, workspace=workspace)
     decision = narrowed(
-        decision, ctx.task_options, ctx.bundle, facts, side_effects=row.side_effects, workspace=workspace, os=os
+        decision, ctx.task_options, ctx.bundle, facts, side_effects=spec.side_effects, workspace=workspace, os=os
     )
     decision = under_ceiling(decision, ctx.limits, ctx.bundle, facts, workspace=workspace, os=os)
     refusal = None
@@ -226,7 +226,7 @@ def check_call(ctx: LoopContext, call: ToolCall) -> PreparedCall:
         refusal = Refusal("denied", ErrorCode.APPROVAL_REQUIRED, decision.reason, decision.rule_id or call.name)
     elif decision.decision == "DENIED":
         refusal = Refusal("denied", ErrorCode.CAPABILITY_DENIED, f"{decision.reason} ({decision.rule})")
-    return PreparedCall(call, row, facts, decision, refusal)
+    return PreparedCall(call, spec, facts, decision, refusal)
 
 
 def edited_by_person(ctx: LoopContext, prepared: PreparedCall, arguments: Mapping[str, Any]) -> PreparedCall:
@@ -235,7 +235,7 @@ def edited_by_person(ctx: LoopContext, prepared: PreparedCall, arguments: Mappin
     call = prepared.call._replace(arguments=dict(arguments), problem=None)
     now = check_call(ctx, call)
     return dataclasses.replace(
-        prepared, call=call, row=now.row, facts=now.facts, decision=now.decision, refusal=now.refusal, edited=True
+        prepared, call=call, spec=now.spec, facts=now.facts, decision=now.decision, refusal=now.refusal, edited=True
     )
 
 
@@ -245,7 +245,7 @@ def judged_anew(ctx: LoopContext, prepared: PreparedCall) -> PreparedCall:
     prepared = asked_after_all(
         dataclasses.replace(
             prepared,
-            row=now.row,
+            spec=now.spec,
             facts=now.facts,
             decision=now.decision,
             refusal=now.refusal,
@@ -257,12 +257,12 @@ def judged_anew(ctx: LoopContext, prepared: PreparedCall) -> PreparedCall:
     return prepared if prepared.refusal is not None else with_intent(ctx, prepared, {})
 
 
-def with_intent(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, str | None]) -> PreparedCall:
+def with_intent(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, Held]) -> PreparedCall:
     """The call with what it is about to do to its file, where it changes one; the file's first version is kept."""
-    if prepared.row is None:
+    if prepared.spec is None:
         return prepared
     intent, baselines = capture_intent(
-        prepared.row,
+        prepared.spec,
         prepared.facts,
         prepared.call.arguments,
         keep=lambda data: _kept(ctx, prepared.facts, data),
@@ -284,9 +284,9 @@ def _kept(ctx: LoopContext, facts: ActionFacts | None, data: bytes) -> str:
     return ctx.keep(ctx.scrubber.data(data))
 
 
-def request_for(ctx: LoopContext, step_id: str, call: ToolCall, row: ToolRow) -> ToolRequest:
+def request_for(ctx: LoopContext, step_id: str, call: ToolCall, spec: ToolSpec) -> ToolRequest:
     """The call as it crosses to the runtime, with the scope that the bundle gives it."""
-    capability = scope_of_call(ctx.bundle, row.capability, ctx.where.os_family)
+    capability = scope_of_call(ctx.bundle, spec.capability, ctx.where.os_family)
     constraints = (
         ToolConstraints()
         if capability is None
@@ -300,5 +300,5 @@ def request_for(ctx: LoopContext, step_id: str, call: ToolCall, row: ToolRow) ->
         )
     )
     return ToolRequest(
-        call.name, call.arguments, ctx.session_id, ctx.task.task_id, step_id, call.call_id, row.capability, constraints
+        call.name, call.arguments, ctx.session_id, ctx.task.task_id, step_id, call.call_id, spec.capability, constraints
     )

@@ -14,7 +14,6 @@ from agent_host.loop.edits import call_on_record, note_of_edit
 from agent_host.loop.intents import hash_on_disk
 from agent_host.loop.prepare import prepare_calls, request_for
 from agent_host.loop.results import finish
-from agent_host.routing.capabilities import TOOLS
 from state.boot import boot_id
 from state.recovery import Outcome, Verdict, compare, judge
 
@@ -60,10 +59,10 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, .
 
 async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> Leftovers:
     """What is left of the call could otherwise take effect after the model has been told of it and has looked."""
-    row = TOOLS.get(call.tool_name)
-    if row is None:
+    spec = ctx.tools.get(call.tool_name)
+    if spec is None:
         return Leftovers()
-    return await ctx.router.end_leftovers(request_for(ctx, step_id, call_on_record(call), row))
+    return await ctx.router.end_leftovers(request_for(ctx, step_id, call_on_record(call), spec))
 
 
 def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, left: Leftovers) -> None:

@@ -15,8 +15,8 @@ from agent_host.loop.cancellation import TaskCancelled
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from agent_host.contracts import Category
     from agent_host.loop.cancellation import Cancellation
-    from agent_host.routing.capabilities import Category
 
 
 class Slots:

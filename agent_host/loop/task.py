@@ -55,6 +55,7 @@ async def run_task(ctx: LoopContext, *, news: str | None = None, replays: Sequen
     """Run the task at work to its end, or go on with it after a crash; its end is on record on return. `news` is told
     to the model before its next turn, `replays` are denied calls that are run before it."""
     try:
+        await ctx.refresh_tools()
         end = await _run_steps(ctx, news, replays)
     except TaskCancelled:
         # A call that a stop for now has left open needs its result first, whatever was asked for since.

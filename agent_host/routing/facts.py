@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from agent_host.routing.capabilities import UPLOAD_ARTIFACT
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, ShellName, UrlFacts
 from policy.paths import nested_parts, nested_path, normalize
 from policy.repository_paths import repositories_by_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from agent_host.routing.capabilities import ToolRow
+    from agent_host.contracts import ToolSpec
     from policy.bundle import PolicyBundle
 
 
@@ -40,39 +39,55 @@ class UnusableArguments(Exception):
     """The arguments do not say on what the call acts; the call is answered with INVALID_REQUEST and never runs."""
 
 
-def gather(row: ToolRow, arguments: Mapping[str, Any], where: Surroundings) -> ActionFacts:
-    """The facts about one call. Raises UnusableArguments."""
-    if row.subject == "upload" and row.content_argument in arguments:
-        return _text_of_upload(row, arguments)
-    subject = arguments.get(row.argument)
+class World(Protocol):
+    """Where facts come from: this disk, or what somebody states about another one."""
+
+    def path(self, spelled: str, where: Surroundings, new_size_bytes: int | None) -> PathFacts | None:
+        """The facts of a path as a call spells it; None for one that is not absolute."""
+        ...
+
+    def directory(self, spelled: str, where: Surroundings) -> str:
+        """The real directory that a command begins in."""
+        ...
+
+    def real(self, path: str, where: Surroundings) -> str:
+        """Where an absolute path of a command line leads."""
+        ...
+
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses of a URL's host, where they are known already."""
+        ...
+
+
+def gather(
+    spec: ToolSpec, arguments: Mapping[str, Any], where: Surroundings, world: World | None = None
+) -> ActionFacts:
+    """The facts about one call, from this disk where no other `world` is given. Raises UnusableArguments."""
+    kind, argument, by_name = spec.subject
+    if kind == "name" or (by_name and argument not in arguments and spec.content in arguments):
+        return NamedToolFacts(spec.name)
+    if by_name and spec.content in arguments:
+        raise UnusableArguments(f"give {argument!r} or {spec.content!r}, not both")
+    subject = arguments.get(argument)
     if not isinstance(subject, str) or not subject:
-        raise UnusableArguments(f"argument {row.argument!r} must be a non-empty string")
+        raise UnusableArguments(f"argument {argument!r} must be a non-empty string")
     if "\0" in subject:
-        raise UnusableArguments(f"argument {row.argument!r} must not contain a null byte")
-    return _GATHER[row.subject](row, subject, arguments, where)
+        raise UnusableArguments(f"argument {argument!r} must not contain a null byte")
+    world = world or _DISK
+    if kind == "command":
+        return _command(subject, arguments, where, world)
+    return _url(subject, arguments, world) if kind == "url" else _path(spec, subject, arguments, where, world)
 
 
-def _path(row: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surroundings) -> PathFacts:
-    expanded = _expand_home(subject, where.home)
-    if not os.path.isabs(expanded):
-        raise UnusableArguments(f"argument {row.argument!r} must be an absolute path, not {subject!r}")
-    content = arguments.get(row.content_argument) if row.content_argument else None
-    facts = path_facts(
-        subject, expanded, new_size_bytes=len(content.encode("utf-8", "replace")) if isinstance(content, str) else None
-    )
-    if row.changes_file and not _is_text(facts.real_path):  # what changes goes on record by this name
+def _path(spec: ToolSpec, subject: str, arguments: Mapping[str, Any], where: Surroundings, world: World) -> PathFacts:
+    content = arguments.get(spec.content) if spec.content else None
+    new_size_bytes = len(content.encode("utf-8", "replace")) if isinstance(content, str) else None
+    facts = world.path(subject, where, new_size_bytes)
+    if facts is None:
+        raise UnusableArguments(f"argument {spec.subject.argument!r} must be an absolute path, not {subject!r}")
+    if spec.changes_file and not _is_text(facts.real_path):  # what changes goes on record by this name
         raise UnusableArguments(f"{subject!r} leads to a name that is not UTF-8; files of such names are not changed")
-    return facts
-
-
-def _upload(row: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surroundings) -> PathFacts:
-    return _path(row, subject, arguments, where)._replace(tool_name=UPLOAD_ARTIFACT)
-
-
-def _text_of_upload(row: ToolRow, arguments: Mapping[str, Any]) -> NamedToolFacts:
-    if row.argument in arguments:
-        raise UnusableArguments(f"give {row.argument!r} or {row.content_argument!r}, not both")
-    return NamedToolFacts(UPLOAD_ARTIFACT)
+    return facts._replace(tool_name=spec.name) if spec.subject.by_name else facts
 
 
 def _is_text(path: str) -> bool:
@@ -157,7 +172,7 @@ def _real_outside_of(path: str, workspace: str) -> str:
     return os.path.realpath(path)
 
 
-def _command(_: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surroundings) -> CommandFacts:
+def _command(subject: str, arguments: Mapping[str, Any], where: Surroundings, world: World) -> CommandFacts:
     # The grammar is imported with the first command, not with the program.
     from policy.commands import parsed_line, referenced_paths
 
@@ -166,10 +181,10 @@ def _command(_: ToolRow, subject: str, arguments: Mapping[str, Any], where: Surr
         raise UnusableArguments("argument 'cwd' must be a string")
     if "\0" in asked:
         raise UnusableArguments("argument 'cwd' must not contain a null byte")
-    cwd = os.path.realpath(normalize(asked, where.os_family, where.workspace, where.home))
+    cwd = world.directory(asked, where)
     facts = CommandFacts(subject, cwd, where.shell, where.home, environment=read_from(where.environment, subject))
     paths = referenced_paths(parsed_line(facts), cwd, where.home)
-    return facts._replace(real_paths={path: _real_for_child(path) for path in paths})
+    return facts._replace(real_paths={path: world.real(path, where) for path in paths})
 
 
 def read_from(environment: Mapping[str, str] | None, command: str) -> dict[str, str]:
@@ -225,11 +240,11 @@ def _first_in_proc(path: str) -> str | None:
     return _PROC  # links without an end: what cannot be followed is refused like it
 
 
-def _url(_: ToolRow, subject: str, arguments: Mapping[str, Any], __: Surroundings) -> UrlFacts:
+def _url(subject: str, arguments: Mapping[str, Any], world: World) -> UrlFacts:
     method = arguments.get("method") or "GET"
     if not isinstance(method, str):
         raise UnusableArguments("argument 'method' must be a string")
-    return UrlFacts(subject, method.upper())
+    return UrlFacts(subject, method.upper(), world.addresses())
 
 
 def _expand_home(path: str, home: str | None) -> str:
@@ -239,9 +254,21 @@ def _expand_home(path: str, home: str | None) -> str:
     return path
 
 
-_GATHER: dict[str, Callable[[ToolRow, str, Mapping[str, Any], Surroundings], ActionFacts]] = {
-    "path": _path,
-    "command": _command,
-    "url": _url,
-    "upload": _upload,
-}
+class _Disk:
+    """This machine, as it is now."""
+
+    def path(self, spelled: str, where: Surroundings, new_size_bytes: int | None) -> PathFacts | None:
+        expanded = _expand_home(spelled, where.home)
+        return path_facts(spelled, expanded, new_size_bytes=new_size_bytes) if os.path.isabs(expanded) else None
+
+    def directory(self, spelled: str, where: Surroundings) -> str:
+        return os.path.realpath(normalize(spelled, where.os_family, where.workspace, where.home))
+
+    def real(self, path: str, _where: Surroundings) -> str:
+        return _real_for_child(path)
+
+    def addresses(self) -> tuple[str, ...]:
+        return ()
+
+
+_DISK = _Disk()

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.contracts import Artifact, Leftovers, ToolDefinition, ToolError, ToolResult
+from agent_host.contracts import Artifact, Leftovers, Subject, ToolError, ToolResult, ToolSpec
 from agent_host.errors import ErrorCode
-from agent_host.routing.capabilities import UPLOAD_ARTIFACT
 from agent_host.services.workspace import MAX_ARTIFACT_BYTES
 
 if TYPE_CHECKING:
@@ -31,8 +30,8 @@ def _text(description: str, **rules: int) -> Mapping[str, Any]:
     return {"type": "string", "description": description, **rules}
 
 
-UPLOAD_DEFINITION = ToolDefinition(
-    UPLOAD_ARTIFACT,
+UPLOAD_ARTIFACT = ToolSpec(
+    "UploadArtifact",
     "Store a file or a text as an artifact of the session, and return its reference (storage_ref). The upload to the "
     "workspace follows by itself. Give either path or content",
     {
@@ -46,7 +45,16 @@ UPLOAD_DEFINITION = ToolDefinition(
         },
         "additionalProperties": False,
     },
+    capability="Workspace.Upload",
+    subject=Subject("path", "path", by_name=True),
+    # One that runs again stores nothing twice: a service knows the artifact of a step by its Idempotency-Key, and the
+    # embedded home keeps equal contents once.
+    effect="none",
+    category="uploads",
+    display="upload",
+    content="content",
 )
+"""The one tool that the host runs itself (AH 7.2)."""
 
 
 class HostTools:
@@ -60,13 +68,13 @@ class HostTools:
         self._router = router
         self._read = read
 
-    def get_available_tools(self) -> Sequence[ToolDefinition]:
+    async def tools(self) -> Sequence[ToolSpec]:
         """See ToolRouter."""
-        return (*self._router.get_available_tools(), UPLOAD_DEFINITION)
+        return (*await self._router.tools(), UPLOAD_ARTIFACT)
 
     async def execute(self, request: ToolRequest) -> ToolResult:
         """See ToolRouter."""
-        if request.tool_name != UPLOAD_ARTIFACT:
+        if request.tool_name != UPLOAD_ARTIFACT.name:
             return await self._router.execute(request)
         wanted = _wanted(request.arguments)
         if isinstance(wanted, str):
@@ -78,7 +86,7 @@ class HostTools:
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter. An upload leaves nothing on this machine."""
-        return Leftovers() if request.tool_name == UPLOAD_ARTIFACT else await self._router.end_leftovers(request)
+        return Leftovers() if request.tool_name == UPLOAD_ARTIFACT.name else await self._router.end_leftovers(request)
 
     async def aclose(self) -> None:
         """See ToolRouter."""
@@ -123,7 +131,7 @@ def _left(request: ToolRequest, wanted: _Wanted, data: bytes) -> ToolResult:
 def unless_lost(result: ToolResult, lost: Sequence[str | None]) -> ToolResult:
     """`result`, which is a failure where it was for an artifact and that was `lost`: for each artifact why, or None."""
     why = next((message for message in lost if message is not None), None)
-    if result.tool_name != UPLOAD_ARTIFACT or why is None:
+    if result.tool_name != UPLOAD_ARTIFACT.name or why is None:
         return result
     error = ToolError(ErrorCode.WORKSPACE_UPLOAD_FAILED, why)
     return result._replace(status="failed", output_text=None, error=error, artifacts=())
@@ -137,7 +145,7 @@ def upload_problem(arguments: Mapping[str, Any]) -> str | None:
 
 def _wanted(arguments: Mapping[str, Any]) -> _Wanted | str:
     """The arguments, or what is wrong with them in words for the model."""
-    known = UPLOAD_DEFINITION.input_schema["properties"]
+    known = UPLOAD_ARTIFACT.input_schema["properties"]
     for argument, value in arguments.items():
         if argument not in known:
             return f"$: unknown argument {argument[:80]!r}"

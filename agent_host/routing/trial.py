@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.routing.capabilities import TOOLS, UPLOAD_ARTIFACT
-from agent_host.routing.facts import Surroundings, UnusableArguments, gather, read_from
+from agent_host.routing.facts import Surroundings, UnusableArguments, gather
 from policy.case import denied
 from policy.check import check_tool
-from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
+from policy.facts import PathFacts
 from policy.paths import is_absolute, normalize
 from policy.toolset import NO_LIMITS, under_ceiling, withheld_by
 
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from agent_host.routing.capabilities import ToolRow
+    from agent_host.routing.registry import Registry
     from policy.bundle import PolicyBundle
     from policy.decision import Decision
-    from policy.facts import ActionFacts, OsFamily, PathKind, ShellName
+    from policy.facts import OsFamily, PathKind, ShellName
     from policy.toolset import Limits
 
 _RULE = "case"
@@ -82,72 +81,66 @@ def case_from(raw: Mapping[str, Any]) -> TrialCase:
 
 
 def judge_case(
-    bundle: PolicyBundle, case: TrialCase, here: Surroundings, *, now: datetime, limits: Limits = NO_LIMITS
+    bundle: PolicyBundle,
+    case: TrialCase,
+    here: Surroundings,
+    tools: Registry,
+    *,
+    now: datetime,
+    limits: Limits = NO_LIMITS,
 ) -> Decision:
     """Policy's word on the case, as the host would ask for it; what it would refuse before that is denied by the rule
     `case`. `here` is this machine, and stands in for what the case leaves out; `limits` are those of the
     configuration."""
-    row = TOOLS.get(case.tool_name)
-    if row is None:
+    spec = tools.get(case.tool_name)
+    if spec is None:
         return denied("", _RULE, f"there is no tool {case.tool_name!r}")
     try:
-        facts = _facts(row, case, here)
+        there = _place(case, here)
+        is_here = case.facts is None and there.os_family == here.os_family
+        facts = gather(spec, case.arguments, there, None if is_here else _Stated(case.facts or StatedFacts()))
     except UnusableArguments as error:
-        return denied(row.capability, _RULE, str(error))
-    withheld = withheld_by(limits, case.tool_name, row.capability)
+        return denied(spec.capability, _RULE, str(error))
+    withheld = withheld_by(limits, case.tool_name, spec.capability)
     if withheld is not None:
-        return denied(row.capability, withheld, f"{case.tool_name} is switched off")
-    system, workspace = case.os or here.os_family, _place(case, here).workspace
-    decision = check_tool(bundle, row.capability, facts, now=now, os=system, workspace=workspace)
+        return denied(spec.capability, withheld, f"{case.tool_name} is switched off")
+    system, workspace = there.os_family, there.workspace
+    decision = check_tool(bundle, spec.capability, facts, now=now, os=system, workspace=workspace)
     return under_ceiling(decision, limits, bundle, facts, workspace=workspace, os=system)
 
 
-def _facts(row: ToolRow, case: TrialCase, here: Surroundings) -> ActionFacts:
-    there = _place(case, here)
-    if case.facts is None and there.os_family == here.os_family:
-        return gather(row, case.arguments, there)
-    if row.subject == "upload" and row.content_argument in case.arguments:
-        return NamedToolFacts(UPLOAD_ARTIFACT)
-    subject = case.arguments.get(row.argument)
-    if not isinstance(subject, str) or not subject:
-        raise UnusableArguments(f"argument {row.argument!r} must be a non-empty string")
-    stated = case.facts or StatedFacts()
-    if row.subject == "command":
-        return _command_facts(case, subject, stated, there)
-    if row.subject == "url":
-        return UrlFacts(subject, str(case.arguments.get("method") or "GET").upper(), stated.resolved_addresses)
-    return _path_facts(row, case, subject, stated, there)
+class _Stated(NamedTuple):
+    """The world of a case. A path leads where the case says, else where its spelling says."""
 
+    facts: StatedFacts
 
-def _command_facts(case: TrialCase, subject: str, stated: StatedFacts, there: Surroundings) -> CommandFacts:
-    """A file that the line redirects to or from leads where the case says, else where its spelling says."""
-    from policy.commands import parsed_line, referenced_paths
+    def path(self, spelled: str, where: Surroundings, new_size_bytes: int | None) -> PathFacts | None:
+        """See `World`."""
+        stated, absolute = self.facts, normalize(spelled, where.os_family, home=where.home)
+        if not is_absolute(absolute, where.os_family):
+            return None
+        there_already = stated.exists if stated.exists is not None else stated.size_bytes is not None
+        return PathFacts(
+            spelled,
+            absolute,
+            stated.real_path or absolute,
+            stated.kind or ("file" if there_already else "missing"),
+            is_symlink=stated.is_symlink,
+            size_bytes=stated.size_bytes,
+            new_size_bytes=new_size_bytes,
+        )
 
-    asked = case.arguments.get("cwd") or there.workspace
-    if not isinstance(asked, str):
-        raise UnusableArguments("argument 'cwd' must be a string")
-    cwd = normalize(asked, there.os_family, there.workspace, there.home)
-    facts = CommandFacts(subject, cwd, there.shell, there.home, environment=read_from(there.environment, subject))
-    spellings = referenced_paths(parsed_line(facts), cwd, there.home)
-    return facts._replace(real_paths={path: stated.real_path or normalize(path, there.os_family) for path in spellings})
+    def directory(self, spelled: str, where: Surroundings) -> str:
+        """See `World`."""
+        return normalize(spelled, where.os_family, where.workspace, where.home)
 
+    def real(self, path: str, where: Surroundings) -> str:
+        """See `World`."""
+        return self.facts.real_path or normalize(path, where.os_family)
 
-def _path_facts(row: ToolRow, case: TrialCase, subject: str, stated: StatedFacts, there: Surroundings) -> PathFacts:
-    absolute = normalize(subject, there.os_family, home=there.home)
-    if not is_absolute(absolute, there.os_family):
-        raise UnusableArguments(f"argument {row.argument!r} must be an absolute path, not {subject!r}")
-    content = case.arguments.get(row.content_argument) if row.content_argument else None
-    there_already = stated.exists if stated.exists is not None else stated.size_bytes is not None
-    return PathFacts(
-        subject,
-        absolute,
-        stated.real_path or absolute,
-        stated.kind or ("file" if there_already else "missing"),
-        is_symlink=stated.is_symlink,
-        size_bytes=stated.size_bytes,
-        new_size_bytes=len(content.encode("utf-8", "replace")) if isinstance(content, str) else None,
-        tool_name=UPLOAD_ARTIFACT if row.subject == "upload" else None,
-    )
+    def addresses(self) -> tuple[str, ...]:
+        """See `World`."""
+        return self.facts.resolved_addresses
 
 
 def _place(case: TrialCase, here: Surroundings) -> Surroundings:

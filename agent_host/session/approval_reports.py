@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agent_host.events.kinds import EventType
-from agent_host.routing.capabilities import TOOLS
 from agent_host.services.approval import ApprovalDecision
 from agent_host.stamps import rfc3339
 
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent_host.events.emitter import Event
+    from agent_host.routing.registry import Registry
     from agent_host.services.approval import ApprovalReporter
     from state.checkpoint import Checkpoint, SessionIdentity
     from state.open_step import Call
@@ -25,9 +25,12 @@ _OVER = frozenset({EventType.TASK_COMPLETED, EventType.TASK_FAILED, EventType.TA
 
 class ApprovalReports:
     """A sink that hands every decision to `reporter`, each once. Nobody waits for the service. `scrub` takes secrets
-    out of a text."""
+    out of a text; `tools` are those that a call on record may be of."""
 
-    def __init__(self, reporter: ApprovalReporter, identity: SessionIdentity, scrub: Callable[[str], str]) -> None:
+    def __init__(
+        self, reporter: ApprovalReporter, identity: SessionIdentity, scrub: Callable[[str], str], tools: Registry
+    ) -> None:
+        self._tools = tools
         self._reporter = reporter
         self._identity = identity
         self._scrub = scrub
@@ -113,6 +116,6 @@ class ApprovalReports:
         """The call in one line; what the person was shown of it is not on record."""
         from agent_host.approval.display import one_line  # rarely needed
 
-        row = TOOLS.get(call.tool_name)
-        subject = "" if row is None else f": {call.arguments.get(row.argument, '')}"
+        spec = self._tools.get(call.tool_name)
+        subject = "" if spec is None else f": {spec.summary(call.arguments)}"
         return one_line(self._scrub(f"{call.tool_name}{subject}"))

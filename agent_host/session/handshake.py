@@ -7,7 +7,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
-from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import on_this_disk
 from config.load import read_regular_file, user_files
 from config.policies import BUILT_IN, digest, place_groups, template, template_as_written
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from agent_host.routing.facts import Surroundings
+    from agent_host.routing.registry import Registry
     from config.settings import Settings
     from policy.bundle import CommandPolicy, PolicyBundle
 
@@ -78,11 +78,11 @@ def policy_source(settings: Settings, granted: bytes | None = None) -> PolicySou
     return PolicySource(name, sha256(_content(name)).hexdigest())
 
 
-def unknown_approvals(bundle: PolicyBundle, names: Iterable[str]) -> list[str]:
+def unknown_approvals(bundle: PolicyBundle, tools: Registry, names: Iterable[str]) -> list[str]:
     """Those of `names`, given to approve in advance, that are no rule of the bundle, no tool and no capability: most
     likely misspelt."""
     rules = {rule.approval_rule_id for rule in bundle.approval_rules}
-    known = rules | TOOLS.keys() | {row.capability for row in TOOLS.values()}
+    known = rules | tools.names | tools.capabilities
     return sorted(set(names) - known)
 
 

@@ -158,7 +158,7 @@ class Session:
 
     def unknown_approvals(self, names: Iterable[str]) -> list[str]:
         """Those of `names` that the bundle knows nothing of; see `handshake.unknown_approvals`."""
-        return unknown_approvals(self._ctx.bundle, names)
+        return unknown_approvals(self._ctx.bundle, self._ctx.tools, names)
 
     def patch(self) -> str:
         """What the session changed, as a unified diff."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from agent_host.contracts import ToolDefinition
+from agent_host.contracts import Subject, ToolSpec
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.stream import STOP_REASONS, ModelTurn, StreamFault, StreamProtocolError, TokenUsage
 from agent_host.testing.anthropic_wire import Anthropic
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from agent_host.testing.dialect import Dialect as GatewaySide
     from agent_host.testing.dialect import RequestView
 
-TOOL = ToolDefinition("ReadFile", "Reads a file.", {"type": "object", "properties": {}, "additionalProperties": False})
+SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOL = ToolSpec("ReadFile", "Reads a file.", SCHEMA, "File.Read", Subject("path", "path"), "none", "files")
 TOKEN = "s3cr3t-t0ken"
 
 
@@ -35,7 +36,7 @@ class Pair:
     ours: Dialect
     theirs: GatewaySide
 
-    def request(self, thread: Thread, tools: Sequence[ToolDefinition] = (TOOL,)) -> RequestView:
+    def request(self, thread: Thread, tools: Sequence[ToolSpec] = (TOOL,)) -> RequestView:
         """A request with the thread, as the gateway reads it."""
         head = self.ours.head(model="some-model", max_tokens=77, system="Be careful.", tools=tools)
         body = b"".join([head, *thread.encoded(), self.ours.tail])

@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.contracts import Leftovers, ToolConstraints, ToolRequest, ToolRouter
+from agent_host.contracts import Leftovers, Subject, ToolConstraints, ToolRequest, ToolRouter, ToolSpec
 from agent_host.errors import ErrorCode
-from agent_host.routing.host_tools import UPLOAD_DEFINITION, HostTools
+from agent_host.routing.host_tools import UPLOAD_ARTIFACT, HostTools
 from tests.unit.tool_runtime.conftest import until
-from tool_runtime.families.desktop_definitions import DEFINITIONS
+from tool_runtime.families.desktop_definitions import SPECS
+from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
+from tool_runtime.tool import Tool, ToolOutput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from tool_runtime.tool import CallContext
 
 
 def local(workspace: Path) -> ToolRouter:
@@ -45,14 +49,14 @@ def ask(tool: str, constraints: ToolConstraints | None = None, **arguments: Any)
     return ToolRequest(tool, arguments, "session", "task", STEP, "call", "any", constraints or ToolConstraints())
 
 
-def test_definitions_are_closed_schemas_of_distinct_tools(router: ToolRouter) -> None:
-    definitions = router.get_available_tools()
-    own = (UPLOAD_DEFINITION,) if isinstance(router, HostTools) else ()
-    assert tuple(definitions) == DEFINITIONS + own
-    assert len({definition.tool_name for definition in definitions}) == len(definitions)
-    for definition in definitions:
-        schema = definition.input_schema
-        assert definition.description
+async def test_specifications_are_closed_schemas_of_distinct_tools(router: ToolRouter) -> None:
+    specs = await router.tools()
+    own = (UPLOAD_ARTIFACT,) if isinstance(router, HostTools) else ()
+    assert tuple(specs) == SPECS + own
+    assert len({spec.name for spec in specs}) == len(specs)
+    for spec in specs:
+        schema = spec.input_schema
+        assert spec.description
         assert schema["type"] == "object"
         assert schema["additionalProperties"] is False
         assert set(schema["required"]) <= set(schema["properties"])
@@ -192,3 +196,53 @@ async def test_ending_leftovers_of_what_never_ran_is_harmless(router: ToolRouter
 async def test_closing_twice_is_harmless(router: ToolRouter) -> None:
     await router.aclose()
     await router.aclose()
+
+
+# Several providers
+
+
+class Echo:
+    """A provider whose list changes while a session lasts."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.asked: list[ToolRequest] = []
+        self.is_closed = False
+
+    async def tools(self) -> tuple[ToolSpec, ...]:
+        schema = {"type": "object", "required": [], "properties": {}, "additionalProperties": False}
+        return tuple(ToolSpec(name, "Says its name.", schema, "Tool.Invoke", Subject("name"), "none", "requests")
+                     for name in self.names)  # fmt: skip
+
+    def get(self, name: str) -> Tool | None:
+        async def run(call: CallContext) -> ToolOutput:
+            self.asked.append(call.request)
+            return ToolOutput(name)
+
+        spec = ToolSpec(name, "", {}, "Tool.Invoke", Subject("name"), "none", "requests")
+        return Tool(spec, run, DESKTOP) if name in self.names else None
+
+    async def end_leftovers(self, request: ToolRequest) -> Leftovers:
+        self.asked.append(request)
+        return Leftovers(7)
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+async def test_the_tools_of_a_provider_run_and_its_list_may_change(tmp_path: Path) -> None:
+    echo = Echo("one", "ReadFile")
+    router = LocalToolRouter(RuntimeSettings(workspace=str(tmp_path)), [echo])
+    assert [spec.name for spec in await router.tools()] == [*(spec.name for spec in SPECS), "one"]
+    assert (await router.execute(ask("one"))).output_text == "one"
+    assert await router.end_leftovers(ask("one")) == Leftovers(7)
+    echo.names = ("two",)
+    assert [spec.name for spec in await router.tools()][-1] == "two"
+    gone = await router.execute(ask("one"))
+    assert gone.error is not None
+    assert gone.error.code == ErrorCode.TOOL_NOT_FOUND
+    assert await router.end_leftovers(ask("one")) == Leftovers()
+    (tmp_path / "f").write_text("here")
+    assert (await router.execute(ask("ReadFile", path=f"{tmp_path}/f"))).output_text == "here"
+    await router.aclose()
+    assert echo.is_closed

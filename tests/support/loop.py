@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from agent_host.app.tools import BUILT_IN
 from agent_host.approval.gate import UnattendedGate
 from agent_host.approval.watched import WatchedGate
 from agent_host.events.live_output import LiveOutput
@@ -24,7 +25,6 @@ from agent_host.llm.retry import RetryPolicy
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import LoopContext
 from agent_host.loop.task import run_task
-from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import Surroundings
 from agent_host.scrub import Scrubber
 from agent_host.services.uploads import UploadLimits, UploadQueue
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.approval.gate import ApprovalGate
+    from agent_host.contracts import Category
     from agent_host.events.kinds import EventType
     from agent_host.loop.context import TaskEnd
-    from agent_host.routing.capabilities import Category
     from agent_host.testing.disk import SimulatedDisk
     from policy.bundle import PolicyBundle
     from policy.options import TaskOptions
@@ -118,7 +118,7 @@ class Loop:
             uploads_elsewhere=True,
             bundle=policy or bundle(folder),
             where=Surroundings(self.folder, None, "posix", "bash"),
-            tools=frozenset(TOOLS),
+            tools=BUILT_IN,
             limits=limits,
             model=MODEL,
             make_head=_head,

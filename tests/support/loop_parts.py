@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.approval.desk import ApprovalDesk
-from agent_host.contracts import Leftovers, ToolResult
+from agent_host.contracts import Leftovers, ToolResult, ToolSpec
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.stream import ModelTurn, TokenUsage
-from agent_host.routing.capabilities import TOOLS
 from agent_host.services.workspace import Kept, UploadFailed
 from agent_host.testing.anthropic_request import read_request
 from agent_host.thread.messages import ToolCall
 from policy.bundle import ApprovalRule, Capability, LlmPolicy, PolicyBundle
+from tests.support.tools import TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -137,7 +137,7 @@ class Tools:
     @property
     def ran(self) -> list[str]:
         """The command, path or URL of each call, in the order in which they came."""
-        return [str(request.arguments[TOOLS[request.tool_name].argument]) for request in self.requests]
+        return [str(request.arguments[TOOLS[request.tool_name].subject.argument]) for request in self.requests]
 
     async def execute(self, request: ToolRequest) -> ToolResult:
         """See ToolRouter."""
@@ -145,9 +145,9 @@ class Tools:
         result = self.run(request)
         return await result if inspect.isawaitable(result) else result
 
-    def get_available_tools(self) -> tuple[()]:
+    async def tools(self) -> tuple[ToolSpec, ...]:
         """See ToolRouter."""
-        return ()
+        return tuple(TOOLS.values())
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter."""

@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import Surroundings, gather
 from policy.bundle import bundle_from_trusted
 from policy.check import check_tool
@@ -27,6 +26,7 @@ from policy.commands import parse
 from tests.support.shell_corpus import corpus
 from tests.support.shell_jail import LISTED, Jail, limits
 from tests.support.shell_lines import Lines
+from tests.support.tools import TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

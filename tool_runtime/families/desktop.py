@@ -19,7 +19,6 @@ from tool_runtime.core.guard import ProcessGuard
 from tool_runtime.core.paths import Scope, home_directory, resolve
 from tool_runtime.core.process import CommandParams, end_leftovers, run_command
 from tool_runtime.families.desktop_definitions import (
-    DEFINITIONS,
     DELETE_FILE,
     HTTP_REQUEST,
     READ_FILE,
@@ -34,19 +33,19 @@ from tool_runtime.output.diff import size_note, unified
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.platform.environment import child_environment
 from tool_runtime.tool import Abandoned, CallContext, Handler, Tool, ToolOutput
-from tool_runtime.wrappers import Counter, capped, checked, counted, timed
+from tool_runtime.wrappers import capped, checked, timed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from agent_host.contracts import ToolDefinition, ToolRequest
+    from agent_host.contracts import ToolRequest, ToolSpec
     from tool_runtime.core.http import HttpClient
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
 
 
-class DesktopProvider:
-    """The family's tools under one set of settings; `counters` has one entry a tool."""
+class DesktopRunner:
+    """What runs the family's tools, under one set of settings."""
 
     def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
         self._settings = settings
@@ -54,21 +53,22 @@ class DesktopProvider:
         self._http: HttpClient | None = None
         self._http_lock = asyncio.Lock()
         self._guard = ProcessGuard() if settings.guard_processes else None
-        self.counters = {definition.tool_name: Counter() for definition in DEFINITIONS}
 
-    def tools(self) -> Sequence[Tool]:
-        """The five tools."""
+    @functools.cached_property
+    def tools(self) -> Mapping[str, Tool]:
+        """The five tools, by name."""
         within = functools.partial(timed, timeout_s=self._settings.file_timeout_s)
-        return (
+        tools = (
             self._tool(READ_FILE, within(self._read_file)),
             self._tool(WRITE_FILE, within(self._write_file)),
             self._tool(DELETE_FILE, within(self._delete_file)),
             self._tool(RUN_COMMAND, self._run_command),
             self._tool(HTTP_REQUEST, self._http_request),
         )
+        return {tool.spec.name: tool for tool in tools}
 
     async def read_bytes(self, call: CallContext, path: str, max_bytes: int) -> bytes:
-        """See LocalToolRouter. Raises ToolFault."""
+        """See DesktopFamily. Raises ToolFault."""
         limit = max_bytes if call.max_file_size_bytes is None else min(max_bytes, call.max_file_size_bytes)
         timeout_s = self._settings.file_timeout_s
         try:
@@ -80,11 +80,11 @@ class DesktopProvider:
             call.abandoned.flag = True
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
-        """See ToolRouter. Commands leave processes behind, writes their temporary file."""
-        if request.tool_name == RUN_COMMAND.tool_name:
+        """See Provider. Commands leave processes behind, writes their temporary file."""
+        if request.tool_name == RUN_COMMAND.name:
             return await end_leftovers(mark_of(request), self._pool)
         path = request.arguments.get("path")
-        if request.tool_name != WRITE_FILE.tool_name or not isinstance(path, str):
+        if request.tool_name != WRITE_FILE.name or not isinstance(path, str):
             return Leftovers()
         try:
             removed = await self._pool.run(lambda: files.remove_leftover(path, _scope(request), mark_of(request)))
@@ -114,9 +114,8 @@ class DesktopProvider:
             temporary=settings.temporary,
         )
 
-    def _tool(self, definition: ToolDefinition, handler: Handler) -> Tool:
-        handler = checked(capped(handler), definition.input_schema)
-        return Tool(definition, counted(handler, self.counters[definition.tool_name]), DESKTOP)
+    def _tool(self, spec: ToolSpec, handler: Handler) -> Tool:
+        return Tool(spec, checked(capped(handler), spec.input_schema), DESKTOP)
 
     async def _read_file(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments

@@ -1,4 +1,4 @@
-"""The desktop family as the model sees it: names, descriptions, argument schemas (TR 4, 5).
+"""The specifications of the desktop family (TR 4, 5; AH 7.2).
 
 Apart from the tools themselves, because a session's first request needs these and none of those.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.contracts import ToolDefinition
+from agent_host.contracts import Subject, ToolSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,12 @@ def _integer(description: str, **rules: int) -> Mapping[str, Any]:
     return {"type": "integer", "description": description, **rules}
 
 
-READ_FILE: Final = ToolDefinition(
+def _written(arguments: Mapping[str, Any], _before: bytes | None) -> bytes | None:
+    content = arguments.get("content")
+    return content.encode("utf-8", "replace") if isinstance(content, str) else None
+
+
+READ_FILE: Final = ToolSpec(
     "ReadFile",
     "Read the contents of a file at the given path",
     _schema(
@@ -35,8 +40,13 @@ READ_FILE: Final = ToolDefinition(
         limit=_integer("Maximum number of lines to return. Default: all", minimum=1),
         encoding=_text("File encoding. Default: utf-8", minLength=1),
     ),
+    capability="File.Read",
+    subject=Subject("path", "path"),
+    effect="none",
+    category="files",
+    display="read",
 )
-WRITE_FILE: Final = ToolDefinition(
+WRITE_FILE: Final = ToolSpec(
     "WriteFile",
     "Create or overwrite a file with the given content",
     _schema(
@@ -48,13 +58,25 @@ WRITE_FILE: Final = ToolDefinition(
             "description": "Create parent directories if they don't exist. Default: true",
         },
     ),
+    capability="File.Write",
+    subject=Subject("path", "path"),
+    effect="replace",
+    category="files",
+    display="write",
+    content="content",
+    after=_written,
 )
-DELETE_FILE: Final = ToolDefinition(
+DELETE_FILE: Final = ToolSpec(
     "DeleteFile",
     "Delete a file at the given path",
     _schema(["path"], path=_text("Absolute file path to delete", minLength=1)),
+    capability="File.Delete",
+    subject=Subject("path", "path"),
+    effect="delete",
+    category="files",
+    display="delete",
 )
-RUN_COMMAND: Final = ToolDefinition(
+RUN_COMMAND: Final = ToolSpec(
     "RunCommand",
     "Execute a shell command and return stdout, stderr, and exit code",
     _schema(
@@ -64,8 +86,13 @@ RUN_COMMAND: Final = ToolDefinition(
         timeout=_integer("Timeout in seconds. Default: 300", minimum=1, maximum=600),
         stdin=_text("Standard input to pipe to the command"),
     ),
+    capability="Shell.Exec",
+    subject=Subject("command", "command"),
+    effect="other",
+    category="commands",
+    display="command",
 )
-HTTP_REQUEST: Final = ToolDefinition(
+HTTP_REQUEST: Final = ToolSpec(
     "HttpRequest",
     "Make an HTTP request and return the response",
     _schema(
@@ -80,6 +107,11 @@ HTTP_REQUEST: Final = ToolDefinition(
         body=_text("Request body"),
         timeout=_integer("Timeout in seconds. Default: 30", minimum=1, maximum=60),
     ),
+    capability="Network.Http",
+    subject=Subject("url", "url"),
+    effect="other",
+    category="requests",
+    display="request",
 )
-DEFINITIONS: Final = (READ_FILE, WRITE_FILE, DELETE_FILE, RUN_COMMAND, HTTP_REQUEST)
-"""What the model is told of this family (TR 5)."""
+SPECS: Final = (READ_FILE, WRITE_FILE, DELETE_FILE, RUN_COMMAND, HTTP_REQUEST)
+"""The family, in the order in which the model is shown it."""

@@ -11,10 +11,11 @@ import pytest
 from agent_host.approval.details import describe
 from agent_host.approval.request import ApprovalRequest
 from agent_host.approval.screen import Act
-from agent_host.routing.capabilities import TOOLS
+from agent_host.contracts import Subject, ToolSpec
 from agent_host.routing.facts import Surroundings, gather, path_facts
 from agent_host.scrub import Scrubber
 from policy.facts import NamedToolFacts
+from tests.support.tools import TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 SECRET = "sk-very-secret-value"
 BIDI = "\u202e"
+OF_SOMEBODY_ELSE = ToolSpec("tool", "", {}, "Mcp.Invoke", Subject("name"), "other", "requests")
 
 
 @pytest.fixture
@@ -32,10 +34,10 @@ def place(tmp_path: Path) -> Path:
 
 
 async def shown(place: Path, tool: str, **arguments: Any) -> Description:
-    row = TOOLS[tool]
+    spec = TOOLS[tool]
     where = Surroundings(str(place), "/home/u", "posix", "bash")
-    facts = gather(row, arguments, where)
-    act = Act(tool, row.capability, arguments, facts, row.argument, row.content_argument, str(place))
+    facts = gather(spec, arguments, where)
+    act = Act(spec, arguments, facts, str(place))
     return await describe(act, Scrubber([SECRET]).text)
 
 
@@ -148,11 +150,11 @@ async def test_what_was_put_in_the_place_of_the_file_is_not_waited_for(place: Pa
     """A pipe that comes after the facts were gathered."""
     target = place / "a"
     target.write_text("x")
-    row = TOOLS["WriteFile"]
-    gathered = gather(row, {"path": str(target), "content": "y"}, Surroundings(str(place), None, "posix", "bash"))
+    spec = TOOLS["WriteFile"]
+    gathered = gather(spec, {"path": str(target), "content": "y"}, Surroundings(str(place), None, "posix", "bash"))
     target.unlink()
     os.mkfifo(target)
-    act = Act("WriteFile", "File.Write", {"path": str(target), "content": "y"}, gathered, "path", "content", str(place))
+    act = Act(spec, {"path": str(target), "content": "y"}, gathered, str(place))
     seen = await describe(act, str)
     assert "cannot be read" in seen.details["note"]
 
@@ -167,10 +169,10 @@ async def test_a_deletion(place: Path) -> None:
 async def test_an_upload_shows_how_it_begins(place: Path) -> None:
     (place / "a").write_text("text\n")
     target = path_facts(str(place / "a"), str(place / "a"))
-    act = Act("Up", "Workspace.Upload", {"path": target.requested}, target, "path", None, str(place))
+    act = Act(TOOLS["UploadArtifact"], {"path": target.requested}, target, str(place))
     seen = await describe(act, str)
     assert seen == ("Upload: a", {"path": target.real_path, "sizeBytes": 5, "start": "text\n"})
-    act = Act("Up", "Workspace.Upload", {"content": "x\0", "name": "n"}, NamedToolFacts("Up"), "path", None, str(place))
+    act = Act(TOOLS["UploadArtifact"], {"content": "x\0", "name": "n"}, NamedToolFacts("UploadArtifact"), str(place))
     seen = await describe(act, str)
     assert (seen.summary, seen.details["binary"], seen.details["sizeBytes"]) == ("Upload: n", True, 2)
 
@@ -199,7 +201,7 @@ async def test_a_request_without_what_lets_somebody_in(place: Path) -> None:
 
 
 async def test_a_tool_of_somebody_else_shows_its_arguments(place: Path) -> None:
-    act = Act("tool", "Mcp.Invoke", {"a": BIDI, "b": [1]}, NamedToolFacts("tool"), "name", None, str(place))
+    act = Act(OF_SOMEBODY_ELSE, {"a": BIDI, "b": [1]}, NamedToolFacts("tool"), str(place))
     seen = await describe(act, str)
     assert seen.summary == 'tool { "a": "\\u202e", "b": [ 1 ] }'
     assert "\\u202e" in seen.details["otherArguments"]

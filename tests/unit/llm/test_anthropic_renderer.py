@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.contracts import ToolDefinition
+from agent_host.contracts import Subject, ToolSpec
 from agent_host.llm.anthropic import AnthropicDialect, AnthropicRenderer, _sendable_name
 from agent_host.thread.messages import Message, ToolCall, encode
 from tests.unit.llm.helpers import prompt
@@ -125,7 +125,7 @@ def test_what_is_on_record_is_what_is_sent() -> None:
 def test_a_request_is_head_messages_and_tail() -> None:
     dialect = AnthropicDialect()
     schema = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
-    tool = ToolDefinition("ReadFile", "Reads.", schema)
+    tool = ToolSpec("ReadFile", "Reads.", schema, "File.Read", Subject("path", "path"), "none", "files")
     head = dialect.head(model="m", max_tokens=9, system="Be careful.", tools=[tool])
     assert orjson.loads(head + dialect.renderer.user([prompt("hi")]) + dialect.tail) == {
         "model": "m",

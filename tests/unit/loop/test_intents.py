@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.loop import intents
-from agent_host.loop.intents import capture_intent, hash_on_disk
-from agent_host.routing.capabilities import TOOLS
+from agent_host.loop.intents import Held, capture_intent, hash_on_disk
 from agent_host.routing.facts import path_facts
 from state.blobs import UNAVAILABLE, sha256_hex
+from tests.support.tools import TOOLS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 WRITE, DELETE, READ = TOOLS["WriteFile"], TOOLS["DeleteFile"], TOOLS["ReadFile"]
@@ -24,7 +25,7 @@ class Case:
     def __init__(self, folder: Path) -> None:
         self.file = folder / "file.txt"
         self.kept: dict[str, bytes] = {}
-        self.will_hold: dict[str, str | None] = {}
+        self.will_hold: dict[str, Held] = {}
 
     def write(self, content: str, known: dict[str, str | None] | None = None) -> Captured:
         return self._capture(WRITE, {"content": content}, known)
@@ -105,3 +106,47 @@ def test_a_file_too_large_to_keep_has_no_intent(case: Case, monkeypatch: pytest.
 
 def test_calls_that_change_no_file_have_none(case: Case) -> None:
     assert case._capture(READ, {}, None) == (None, {})
+
+
+# A tool that edits
+
+
+def _edited(arguments: Mapping[str, Any], before: bytes | None) -> bytes | None:
+    old, new = str(arguments["old"]).encode(), str(arguments["new"]).encode()
+    return before.replace(old, new) if before is not None and old in before else None
+
+
+EDIT = WRITE._replace(name="Edit", effect="edit", content=None, after=_edited)
+
+
+def edit(case: Case, old: str, new: str) -> Captured:
+    return case._capture(EDIT, {"old": old, "new": new}, None)
+
+
+def test_an_edit_is_done_when_the_file_holds_what_it_makes_of_it(case: Case) -> None:
+    """Not when the file is gone: an edit has no content among its arguments, and deletes nothing."""
+    case.file.write_text("a b c")
+    intent, baselines = edit(case, "b", "x")
+    assert intent is not None
+    assert (intent["before"], intent["after"]) == (sha256_hex(b"a b c"), sha256_hex(b"a x c"))
+    assert case.kept == {name: b"a b c" for name in baselines.values() if name is not None}
+
+
+def test_an_edit_builds_on_the_edit_before_it(case: Case) -> None:
+    case.file.write_text("a b c")
+    first, _ = edit(case, "b", "x")
+    second, _ = edit(case, "x", "y")
+    third, _ = case.write("")
+    fourth, _ = edit(case, "b", "y")
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert (second["before"], second["after"]) == (first["after"], sha256_hex(b"a y c"))
+    assert third["after"] == sha256_hex(b"")
+    assert fourth is None
+
+
+def test_an_edit_that_fits_nowhere_has_no_intent(case: Case) -> None:
+    assert edit(case, "b", "x")[0] is None
+    case.file.write_text("a")
+    assert edit(case, "b", "x")[0] is None

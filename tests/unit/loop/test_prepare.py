@@ -24,7 +24,7 @@ from agent_host.loop.prepare import (
     record_start,
     request_for,
 )
-from agent_host.routing.capabilities import TOOLS
+from agent_host.routing.registry import Registry
 from agent_host.testing.disk import SimulatedDisk
 from agent_host.testing.disk_faults import Faults
 from agent_host.thread.messages import ToolCall
@@ -34,6 +34,7 @@ from state.blobs import sha256_hex
 from tests.support.loop import Loop
 from tests.support.loop_crashes import died, open_calls
 from tests.support.loop_parts import NOW, bundle, call, read, shell, write
+from tests.support.tools import TOOLS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +77,7 @@ def test_what_can_never_run_is_refused(tmp_path: Path, made: ToolCall, status: s
 
 def test_a_tool_that_the_router_does_not_have_is_not_found(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
-    loop.ctx.tools = frozenset(TOOLS) - {"RunCommand"}
+    loop.ctx.tools = Registry(spec for spec in TOOLS.values() if spec.name != "RunCommand")
     refusal = check_call(loop.ctx, shell("make")).refusal
     assert refusal is not None
     assert refusal.code == "TOOL_NOT_FOUND"
@@ -165,7 +166,7 @@ def test_an_answer_of_nobody_gates_a_call_only_as_long_as_policy_asks(tmp_path: 
 
     def gated(**answer: Any) -> bool:
         said = ApprovalAnswer(**{"approved": False, "reason": "", **answer})
-        return PreparedCall(checked.call, checked.row, checked.facts, checked.decision, answer=said).gated
+        return PreparedCall(checked.call, checked.spec, checked.facts, checked.decision, answer=said).gated
 
     assert gated()
     assert not gated(unattended=True)
@@ -189,7 +190,7 @@ def test_only_a_yes_makes_good_for_a_task_that_asks_nobody(tmp_path: Path) -> No
     assert asked_after_all(denied) is denied
     for approved in (True, False):
         answered = PreparedCall(
-            denied.call, denied.row, denied.facts, denied.decision, denied.refusal,
+            denied.call, denied.spec, denied.facts, denied.decision, denied.refusal,
             answer=ApprovalAnswer(approved=approved, reason="so"),
         )  # fmt: skip
         assert (asked_after_all(answered).refusal is None) == approved
@@ -257,3 +258,18 @@ async def test_a_renewed_intent_stands_in_the_record_of_the_start(tmp_path: Path
     intent = open_calls(loop)[0].intent
     assert (intent == recorded) != renewed
     assert open_calls(loop)[0].started
+
+
+async def test_the_tools_of_a_session_may_change(tmp_path: Path) -> None:
+    loop = at_work(tmp_path)
+    heads = []
+    loop.ctx.make_head = lambda ctx: " ".join(sorted(ctx.tools.names)).encode()
+    loop.ctx.tools = Registry()
+    refused = check_call(loop.ctx, shell("make")).refusal
+    assert refused is not None
+    for _ in range(2):
+        await loop.ctx.refresh_tools()
+        heads.append(loop.ctx.head)
+    assert heads[0] is heads[1]
+    assert b"RunCommand" in heads[0]
+    assert check_call(loop.ctx, shell("make")).refusal is None

@@ -16,10 +16,10 @@ from agent_host.events.kinds import EventType
 from agent_host.loop.cancellation import Cancellation, TaskCancelled
 from agent_host.loop.order import PathOrder
 from agent_host.loop.slots import Slots
-from agent_host.routing.capabilities import TOOLS
 from state.blobs import sha256_hex
 from tests.support.loop import Loop
 from tests.support.loop_parts import NOW, YES, Person, Tools, bundle, call, calls, do, read, says, settled, shell, write
+from tests.support.tools import TOOLS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from agent_host.routing.capabilities import TOOLS
+from agent_host.app.tools import BUILT_IN
 from agent_host.routing.facts import Surroundings
 from agent_host.routing.trial import case_from, judge_case
+from tests.support.tools import TOOLS
 
 from .helpers import NOW, bundle
 
@@ -39,12 +40,12 @@ def rows(kind: str) -> list[Any]:
 def judge(row: dict[str, Any]) -> tuple[str, str, str]:
     """Verdict, rule and reason, with nothing looked up on this machine's disk."""
     tool = TOOLS[row["toolName"]]
-    arguments = {tool.argument: row["call"], **row.get("arguments", {})}
-    if tool.content_argument is not None:
-        arguments.setdefault(tool.content_argument, "x")
+    arguments = {tool.subject.argument: row["call"], **row.get("arguments", {})}
+    if tool.content is not None:
+        arguments.setdefault(tool.content, "x")
     shape = {name: row[name] for name in CASE_FIELDS if name in row} | {"arguments": arguments}
     case = case_from({"facts": {}, **shape})
-    answer = judge_case(bundle(*row["capabilities"]), case, HERE, now=NOW)
+    answer = judge_case(bundle(*row["capabilities"]), case, HERE, BUILT_IN, now=NOW)
     return answer.decision, answer.rule, answer.reason
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_host.routing.capabilities import TOOLS
+from agent_host.app.tools import BUILT_IN
 from agent_host.routing.facts import Surroundings
 from agent_host.routing.trial import StatedFacts, TrialCase, judge_case
 from policy.bundle import bundle_from_trusted, camel
@@ -22,6 +22,7 @@ from policy.problems import BundleProblems
 from policy.validate import parse_bundle
 from tests.support import policy_cases as cases
 from tests.support.policy_cases import NOW, Call, Shape
+from tests.support.tools import TOOLS
 
 if TYPE_CHECKING:
     from policy.bundle import PolicyBundle
@@ -92,7 +93,7 @@ def judge(shape: Shape, tool: str, os: OsFamily, arguments: Shape, shell: ShellN
     """The verdict on a call of which only the spelling is known."""
     here = Surroundings(cases.ROOTS[os] + "w", cases.HOMES[os], os, shell)
     case = TrialCase(tool, arguments, os=os, shell=shell, facts=StatedFacts(), cwd=here.workspace, home=here.home)
-    return judge_case(bundle_from_trusted(shape), case, here, now=NOW).decision
+    return judge_case(bundle_from_trusted(shape), case, here, BUILT_IN, now=NOW).decision
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import Surroundings, UnusableArguments, gather
 from policy.facts import CommandFacts, PathFacts
+from tests.support.tools import TOOLS
 from tool_runtime.core.paths import Scope, resolve
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ import pytest
 
 from agent_host.contracts import Artifact, ToolConstraints, ToolError, ToolRequest, ToolResult
 from agent_host.errors import ErrorCode
-from agent_host.routing.capabilities import TOOLS, UPLOAD_ARTIFACT
 from agent_host.routing.facts import Surroundings, UnusableArguments, gather
-from agent_host.routing.host_tools import UPLOAD_DEFINITION, HostTools, unless_lost
+from agent_host.routing.host_tools import UPLOAD_ARTIFACT, HostTools, unless_lost
 from agent_host.services.workspace import MAX_ARTIFACT_BYTES
 from policy.facts import NamedToolFacts, PathFacts
 from tool_runtime.router import LocalToolRouter
@@ -31,7 +30,7 @@ class Tools:
 
     async def upload(self, constraints: ToolConstraints | None = None, **arguments: Any) -> ToolResult:
         request = ToolRequest(
-            UPLOAD_ARTIFACT, arguments, "s", "t", "p", "c", "Workspace.Upload", constraints or ToolConstraints()
+            UPLOAD_ARTIFACT.name, arguments, "s", "t", "p", "c", "Workspace.Upload", constraints or ToolConstraints()
         )
         return await self.tools.execute(request)
 
@@ -95,7 +94,7 @@ async def test_the_type_is_guessed_from_the_content(here: Tools, tmp_path: Path,
 
 def test_running_it_again_stores_nothing_new() -> None:
     """A resume runs an unfinished call again; the service knows the artifact by its key."""
-    assert not TOOLS[UPLOAD_ARTIFACT].side_effects
+    assert not UPLOAD_ARTIFACT.side_effects
 
 
 async def test_what_was_not_kept_anywhere_fails_the_call(here: Tools) -> None:
@@ -171,18 +170,18 @@ async def test_a_file_of_any_name_can_go(here: Tools, tmp_path: Path, name: str,
 
 def test_a_file_is_judged_by_its_path_and_text_by_the_tool_s_name(tmp_path: Path) -> None:
     where = Surroundings(os.path.realpath(tmp_path), None, "posix", "bash")
-    row = TOOLS[UPLOAD_ARTIFACT]
+    row = UPLOAD_ARTIFACT
     (tmp_path / "f").write_text("12345")
     facts = gather(row, {"path": f"{where.workspace}/f", "name": "x"}, where)
     assert isinstance(facts, PathFacts)
-    assert (facts.real_path, facts.size_bytes, facts.tool_name) == (f"{where.workspace}/f", 5, UPLOAD_ARTIFACT)
-    assert gather(row, {"content": "x"}, where) == NamedToolFacts(UPLOAD_ARTIFACT)
+    assert (facts.real_path, facts.size_bytes, facts.tool_name) == (f"{where.workspace}/f", 5, UPLOAD_ARTIFACT.name)
+    assert gather(row, {"content": "x"}, where) == NamedToolFacts(UPLOAD_ARTIFACT.name)
     for arguments in ({}, {"path": "f"}, {"path": 5}, {"path": "/f", "content": "x"}):
         with pytest.raises(UnusableArguments):
             gather(row, arguments, where)
 
 
 def test_the_definition_is_a_closed_schema() -> None:
-    schema = UPLOAD_DEFINITION.input_schema
+    schema = UPLOAD_ARTIFACT.input_schema
     assert schema["additionalProperties"] is False
     assert {"path", "content", "name", "contentType"} == schema["properties"].keys()

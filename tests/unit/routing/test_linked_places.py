@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import Surroundings, gather, on_this_disk
 from policy.check import check_tool
+from tests.support.tools import TOOLS
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:

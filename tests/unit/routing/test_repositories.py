@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import Surroundings, gather
 from policy.check import check_tool
 from policy.facts import PathFacts
+from tests.support.tools import TOOLS
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agent_host.app.tools import BUILT_IN
 from agent_host.events.emitter import Emitter
 from agent_host.events.kinds import EventType
 from agent_host.scrub import Scrubber
@@ -34,7 +35,7 @@ async def decisions(*events: tuple[EventType, dict[str, Any]]) -> list[ApprovalD
     reporter = ApprovalReporter(kept)
     emitter = Emitter(session_id="s", workspace_id="w", tenant_id="acme", user_id="jo")
     identity = SessionIdentity("s", "w", "acme", "jo")
-    emitter.attach([ApprovalReports(reporter, identity, Scrubber([SECRET]).text)])
+    emitter.attach([ApprovalReports(reporter, identity, Scrubber([SECRET]).text, BUILT_IN)])
     for kind, payload in events:
         emitter.emit(kind, payload, task_id="t", step_id="step")
     async with asyncio.timeout(10):

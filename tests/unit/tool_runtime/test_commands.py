@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.routing.capabilities import TOOLS
 from agent_host.routing.facts import Surroundings, gather
 from policy.facts import CommandFacts
+from tests.support.tools import TOOLS
 from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of, until
 from tool_runtime.core.process import CommandParams, run_command
 from tool_runtime.platform import posix

@@ -47,3 +47,23 @@ def test_what_conforms() -> None:
 )
 def test_what_does_not(value: object, said: list[str]) -> None:
     assert problems(SCHEMA, value) == said
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad", "said"),
+    [
+        ({"type": ["string", "null"]}, ["x", None], [1, {}], "$: expected string or null, got "),
+        ({"const": 1}, [1], [2, True, "1"], "$: must be 1"),
+        ({"enum": [1, "a"]}, [1, "a"], [True, "b"], "$: must be one of 1, a"),
+        ({"pattern": "^[a-z]+$"}, ["abc", 5], ["a1", ""], "$: must match ^[a-z]+$"),
+        (
+            {"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 2}]}, ["x", 2], [1, None],
+            "$: fits none of the 2 forms that it may have ($: expected string, got ",
+        ),
+    ],
+)  # fmt: skip
+def test_other_keywords(schema: dict[str, Any], good: list[Any], bad: list[Any], said: str) -> None:
+    assert [problems(schema, value) for value in good] == [[] for _ in good]
+    for value in bad:
+        (found,) = problems(schema, value)
+        assert found.startswith(said)

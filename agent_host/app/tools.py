@@ -1,0 +1,31 @@
+"""The tools that this program brings along, without a session: nothing is started for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent_host.routing.host_tools import UPLOAD_ARTIFACT, upload_problem
+from agent_host.routing.registry import Registry
+from policy.names import CapabilityName
+from tool_runtime.families.desktop_definitions import SPECS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+BUILT_IN = Registry((*SPECS, UPLOAD_ARTIFACT))
+CAPABILITIES = tuple(sorted(BUILT_IN.capabilities | {CapabilityName.LLM_CALL.value}))
+"""All that this host can make use of in a bundle."""
+
+
+def argument_problem(tool_name: str, arguments: Mapping[str, Any]) -> str | None:
+    """Why the tool refuses the arguments that are there, in the host's words; None when it does not, or is not known.
+    What is left out is no problem: a case need only say what it is judged by."""
+    spec = BUILT_IN.get(tool_name)
+    if spec is UPLOAD_ARTIFACT:
+        return upload_problem(arguments)
+    if spec is None:
+        return None
+    from tool_runtime.schema import problems
+
+    return "; ".join(problems({**spec.input_schema, "required": ()}, arguments)) or None

@@ -1,0 +1,7 @@
+"""The tools that the program brings along, by name."""
+
+from __future__ import annotations
+
+from agent_host.app.tools import BUILT_IN
+
+TOOLS = {spec.name: spec for spec in BUILT_IN}
