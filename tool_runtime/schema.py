@@ -1,7 +1,7 @@
 """Checks a value against the subset of JSON Schema that our own tool definitions use.
 
-Known keywords: type (one or several), required, properties, additionalProperties (false or a schema), enum, const, anyOf,
-minimum, maximum, minLength, maxLength, pattern (RE2's syntax), items. Other keywords are taken as annotations.
+Known keywords: type (one or several), required, properties, additionalProperties (false or a schema), enum, const,
+anyOf, minimum, maximum, minLength, maxLength, pattern (RE2's syntax), items. Other keywords are taken as annotations.
 """
 
 from __future__ import annotations
