@@ -1,5 +1,94 @@
-"""A local agent host: one process per session that survives kill -9 and does no tool effect twice."""
+"""A local agent host: one process per session that survives kill -9 and does no tool effect twice.
+
+The public API is what `__all__` names; it is imported when it is first used. All other modules of this package are
+inner ones and may change without notice. docs/embedding.md has an example.
+"""
 
 from agent_host import own_packages
 
 own_packages.settle()
+
+TYPE_CHECKING = False  # importing it from typing would cost every start
+if TYPE_CHECKING:
+    from agent_host.api import (
+        Approve,
+        Decision,
+        OnEvent,
+        Result,
+        Session,
+        SessionOptions,
+        open_session,
+        resume_session,
+        resume_task,
+        run_task,
+    )
+    from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
+    from agent_host.errors import (
+        AgentHostError,
+        BudgetExceeded,
+        CheckpointUnreadable,
+        CheckpointWriteFailed,
+        ErrorCode,
+        GatewayError,
+        GuardrailBlocked,
+        Incompatible,
+        PolicyError,
+        ServiceError,
+        SessionError,
+        SessionExpired,
+        SessionHeld,
+        SessionNotFound,
+        SessionNotReady,
+        TaskAlreadyRunning,
+        UsageError,
+    )
+    from agent_host.version import __version__
+
+__all__ = [
+    "AgentHostError",
+    "ApprovalAnswer",
+    "ApprovalRequest",
+    "Approve",
+    "BudgetExceeded",
+    "CheckpointUnreadable",
+    "CheckpointWriteFailed",
+    "Decision",
+    "ErrorCode",
+    "GatewayError",
+    "GuardrailBlocked",
+    "Incompatible",
+    "OnEvent",
+    "PolicyError",
+    "Result",
+    "ServiceError",
+    "Session",
+    "SessionError",
+    "SessionExpired",
+    "SessionHeld",
+    "SessionNotFound",
+    "SessionNotReady",
+    "SessionOptions",
+    "TaskAlreadyRunning",
+    "UsageError",
+    "__version__",
+    "open_session",
+    "resume_session",
+    "resume_task",
+    "run_task",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    for home in ("version", "errors", "approval.request", "api"):  # the cheap ones first
+        module = importlib.import_module(f"{__name__}.{home}")
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -27,9 +27,13 @@ class ConfigError(ValueError):
 
 
 def load(
-    flags: Mapping[str, TomlValue], *, workspace: str | None, environ: Mapping[str, str] | None = None
+    flags: Mapping[str, TomlValue],
+    *,
+    workspace: str | None,
+    environ: Mapping[str, str] | None = None,
+    given_by: str = "the command line",
 ) -> Settings:
-    """The settings of a run. `flags` are those options of the command line that were given, by setting.
+    """The settings of a run. `flags` are those that were given for it, by setting; `given_by` says where.
 
     Raises ConfigError for unknown keys (naming the nearest known one), wrong types and values out of bounds. What the
     file of the workspace tries to widen is not an error: it is ignored and told (`Settings.ignored`).
@@ -43,7 +47,9 @@ def load(
         if environ.get(variable):
             values[key] = _checked(key, environ[variable], f"${variable}")
     for key, value in flags.items():
-        values[key] = _checked(key, value, "the command line")
+        if key not in SETTINGS:
+            raise ConfigError(f"{given_by}: unknown key {key}{_nearest(key, SETTINGS)}")
+        values[key] = _checked(key, value, given_by)
     ignored: list[str] = []
     ceilings: dict[str, float] = {}
     if workspace is not None:

@@ -89,7 +89,7 @@ async def run_headless(
         opened = await opener.resume(launch.session_id, cursor=None)
     else:
         task = NewTask(new_id("task"), prompt, max_steps_of(launch.settings, max_steps), options)
-        opened = await opener.create(_new(launch, environment), task)
+        opened = await opener.create(new_session(launch, environment), task)
     session = opened.session
     if prompt is not None:
         session.announce(environment)
@@ -109,6 +109,7 @@ async def run_headless(
         await session.conclude(end)
 
 
-def _new(launch: Launch, environment: str) -> NewSession:
+def new_session(launch: Launch, environment: str) -> NewSession:
+    """What a session of this machine's own user is asked for with."""
     client = {"name": "agent-host", "version": __version__}
     return NewSession(LOCAL, LOCAL, environment, (launch.workspace,), client, CAPABILITIES)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from agent_host.app.launches import is_text, launch_of, portable, settings_from
 from agent_host.approval.request import REPLAY_PREFIX
 from agent_host.cli.shared import (
     SETTING_OPTIONS,
-    anchored,
     given_settings,
     is_default_state_dir,
     snapshot_limit,
@@ -18,7 +17,6 @@ from agent_host.cli.shared import (
 from agent_host.cli.streams import notice
 from agent_host.errors import UsageError
 from agent_host.session.opening import Launch, recorded_options
-from config.load import ConfigError, load
 
 if TYPE_CHECKING:
     import argparse
@@ -26,14 +24,12 @@ if TYPE_CHECKING:
 
     from config.settings import Settings
 
-_MOCK_PREFIX = "mock:"
-
 
 class Launcher:
     """Makes launches out of one command line. Raises UsageError for options that cannot be used."""
 
     def __init__(self, namespace: argparse.Namespace) -> None:
-        self._flags = _portable(given_settings(namespace))
+        self._flags = portable(given_settings(namespace))
         self._workspace: str | None = namespace.workspace
         self._approvals = [name for name in namespace.approve if not name.startswith(REPLAY_PREFIX)]
         self._replays = frozenset(namespace.approve) - frozenset(self._approvals)
@@ -75,10 +71,7 @@ class Launcher:
 
     def own_settings(self) -> Settings:
         """The settings of the process itself, whichever workspace its session will have. Raises UsageError."""
-        try:
-            return load(self._flags, workspace=None)
-        except ConfigError as error:
-            raise UsageError(str(error)) from error
+        return settings_from(self._flags, workspace=None)
 
     def max_steps(self, launch: Launch) -> int | None:
         """The limit of steps where the command line gave one, as the workspace may have tightened it."""
@@ -104,48 +97,25 @@ class Launcher:
         replays: frozenset[str] = frozenset(),
         named_by: str = "--workspace",
     ) -> Launch:
-        root = anchored(workspace, os.path.realpath)
-        if not _is_text(root):
-            raise UsageError(f"{named_by} {root!r}: its name is not UTF-8, which no model could be told")
         _refuse_what_is_no_text({"--session-id": session_id, "--approve": approvals}, flags)
-        if not os.path.isdir(root):
-            raise UsageError(f"{named_by} {workspace}: there is no such directory")
-        try:
-            settings = load(flags, workspace=root)
-        except ConfigError as error:
-            raise UsageError(str(error)) from error
-        for line in settings.ignored:
-            notice(line)
-        return Launch(
-            settings=settings,
-            flags=flags,
-            workspace=root,
+        launch = launch_of(
+            flags,
+            workspace=workspace,
             state_dir=self.state_dir,
             session_id=session_id,
-            approvals=frozenset(approvals),
+            approvals=approvals,
             approve_all=approve_all,
             replays=replays,
+            named_by=named_by,
         )
-
-
-def _portable(flags: dict[str, Any]) -> dict[str, Any]:
-    """Flags that mean the same from another directory, so that a resume can take them over."""
-    gateway = flags.get("llm.gateway", "")
-    if gateway.startswith(_MOCK_PREFIX):
-        flags["llm.gateway"] = _MOCK_PREFIX + anchored(gateway.removeprefix(_MOCK_PREFIX))
-    policy = flags.get("host.policy", "")
-    if os.path.exists(policy):
-        flags["host.policy"] = anchored(policy)
-    return flags
+        for line in launch.settings.ignored:
+            notice(line)
+        return launch
 
 
 def _refuse_what_is_no_text(options: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
     """Raises UsageError for a value that a session's record could not hold."""
     for option, given in (*options.items(), *((option, flags.get(key)) for option, key, _ in SETTING_OPTIONS)):
         for value in given if isinstance(given, list) else [given]:
-            if isinstance(value, str) and not _is_text(value):
+            if isinstance(value, str) and not is_text(value):
                 raise UsageError(f"{option} {value!r}: it is not UTF-8")
-
-
-def _is_text(value: str) -> bool:
-    return value == value.encode("utf-8", "replace").decode()

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from agent_host import lenient_json
+from agent_host.app.launches import anchored
 from agent_host.app.tools import BUILT_IN as BUILT_IN_TOOLS
 from agent_host.app.tools import argument_problem
 from agent_host.approval.display import escaped
 from agent_host.cli import exit_codes
-from agent_host.cli.shared import anchored, given_settings, state_dir_of
+from agent_host.cli.shared import given_settings, state_dir_of
 from agent_host.cli.streams import answer, notice
 from agent_host.errors import ErrorCode, UsageError
 from agent_host.routing.facts import on_this_disk

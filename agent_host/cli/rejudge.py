@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from agent_host.app.launches import anchored
 from agent_host.app.tools import BUILT_IN
 from agent_host.approval.display import one_line
 from agent_host.cli import exit_codes
 from agent_host.cli.policy import policy_and_place
 from agent_host.cli.recorded_calls import decisions, edited_arguments, recorded
-from agent_host.cli.shared import anchored, state_dir_of
+from agent_host.cli.shared import state_dir_of
 from agent_host.cli.streams import answer
 from agent_host.errors import UsageError
 from agent_host.routing.trial import TrialCase, judge_case

@@ -9,12 +9,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from agent_host.app.assembly import Tokens
+from agent_host.app.launches import anchored
 from agent_host.app.opener import SessionOpener
 from agent_host.approval.desk import ApprovalDesk
 from agent_host.approval.gate import InAdvance
 from agent_host.cli import exit_codes
 from agent_host.cli.launching import Launcher
-from agent_host.cli.shared import anchored
 from agent_host.cli.signals import on_signals
 from agent_host.cli.streams import notice
 from agent_host.errors import UsageError

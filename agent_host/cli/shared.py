@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
+from agent_host.app.launches import anchored, settings_from
 from agent_host.errors import UsageError
 from state.errors import NoHomeDirectory
-from state.locations import default_state_dir, with_home
+from state.locations import default_state_dir
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
 # Options of `run` and `resume` that are settings: option, setting, arguments for argparse.
 SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -54,29 +53,10 @@ def _destination(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
 
 
-def anchored(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
-    """`path` made absolute by `resolve`, `~` included. Raises UsageError where that needs a current directory and there
-    is none any more, or a home and there is none."""
-    try:
-        return resolve(with_home(path))
-    except NoHomeDirectory as error:
-        raise UsageError(str(error)) from error
-    except OSError as error:
-        raise UsageError(
-            f"{path!r} is relative to the current directory, which is no longer there ({error.strerror}): "
-            "go to another one, or give the absolute path"
-        ) from error
-
-
 def snapshot_limit() -> int:
     """The bytes that a snapshot may have (`host.max_snapshot_bytes`), for what reads sessions before it knows their
     workspaces, which have no say in it. Raises UsageError for a configuration that cannot be used."""
-    from config.load import ConfigError, load
-
-    try:
-        return load({}, workspace=None).integer("host.max_snapshot_bytes")
-    except ConfigError as error:
-        raise UsageError(str(error)) from error
+    return settings_from({}, workspace=None).integer("host.max_snapshot_bytes")
 
 
 def state_dir_of(namespace: argparse.Namespace) -> str:

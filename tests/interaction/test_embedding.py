@@ -1,0 +1,209 @@
+"""The public API, as a program that embeds the host uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import agent_host
+from tests.support.process import call, eventually, gateway, say, shell, use
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent_host import ApprovalRequest, SessionOptions
+    from tests.support.process import Host
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "embedding.md"
+
+
+def options(host: Host, url: str, **more: Any) -> SessionOptions:
+    given = {"workspace": host.workspace, "state_dir": host.state, "gateway": url, "policy": "full", **more}
+    return agent_host.SessionOptions(**given)
+
+
+def test_every_name_is_there_and_no_other() -> None:
+    assert sorted(agent_host.__all__) == agent_host.__all__
+    assert {name: getattr(agent_host, name) for name in agent_host.__all__}.keys() == set(dir(agent_host))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = agent_host.nothing
+    assert issubclass(agent_host.SessionHeld, agent_host.SessionError)
+    assert issubclass(agent_host.SessionError, agent_host.AgentHostError)
+
+
+def test_the_import_alone_loads_next_to_nothing() -> None:
+    code = "import sys; before = set(sys.modules); import agent_host; print(sorted(set(sys.modules) - before))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "['agent_host', 'agent_host.own_packages']"
+
+
+async def test_a_task_from_start_to_end(host: Host) -> None:
+    events: list[Mapping[str, Any]] = []
+    before = (dict(os.environ), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+    with gateway(use(call("WriteFile", path=str(host.workspace / "f"), content="x")), say("Done.")) as model:
+        result = await agent_host.run_task("Do it.", options(host, model.url), on_event=events.append)
+    assert (result.status, result.text, result.completed, result.resumable) == ("TASK_COMPLETED", "Done.", True, False)
+    assert result.step_count == 2
+    assert (host.workspace / "f").read_text() == "x"
+    kinds = [event["eventType"] for event in events]
+    assert (kinds[0], kinds[-1]) == ("session_started", "session_completed")
+    assert [event["eventId"] for event in events] == list(range(1, len(events) + 1))
+    assert before == (dict(os.environ), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+    assert host.checkpoints() == []
+
+
+async def test_one_task_after_the_other(host: Host) -> None:
+    with gateway(say("One."), say("Two.")) as model:
+        async with agent_host.open_session(options(host, model.url)) as session:
+            first = await session.run("First.")
+            second = await session.run("Second.")
+            assert (first.text, second.text) == ("One.", "Two.")
+            assert first.session_id == second.session_id == session.id
+            assert first.task_id != second.task_id
+            assert session.unfinished is None
+        said = [message["content"] for message in model.bodies[-1]["messages"]]
+    assert len(said) == 3
+    assert host.checkpoints() == []
+
+
+@pytest.mark.parametrize(
+    ("decided", "ran"),
+    [
+        (True, True), (False, False),
+        (agent_host.ApprovalAnswer(approved=True, reason="fine", scope="session"), True),
+        (agent_host.ApprovalAnswer(approved=False, reason="no"), False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("later", [False, True])
+async def test_an_approval_is_asked_of_the_program(host: Host, decided: Any, ran: bool, later: bool) -> None:
+    asked: list[ApprovalRequest] = []
+
+    def approve(request: ApprovalRequest) -> Any:
+        asked.append(request)
+
+        async def answer() -> Any:
+            return decided
+
+        return answer() if later else decided
+
+    policy = host.policy(grants={"Shell.Exec": {"requiresApproval": True}})
+    with gateway(use(shell("touch ran")), say("Done.")) as model:
+        result = await agent_host.run_task("Do it.", options(host, model.url, policy=policy), approve=approve)
+    assert result.completed
+    assert [(one.tool_name, one.arguments["command"]) for one in asked] == [("RunCommand", "touch ran")]
+    assert (host.workspace / "ran").exists() is ran
+    assert result.details["deniedApprovals"] == []
+
+
+async def test_without_anybody_to_ask_it_is_denied_and_can_be_approved_later(host: Host) -> None:
+    policy = host.policy(grants={"Shell.Exec": {"requiresApproval": True}})
+    with gateway(use(shell("touch ran")), say("Denied."), say("Done.")) as model:
+        given = options(host, model.url, policy=policy)
+        first = await agent_host.run_task("Do it.", given)
+        assert (first.text, first.resumable) == ("Denied.", True)
+        assert len(first.details["deniedApprovals"]) == 1
+        async with agent_host.resume_session(first.session_id, given) as session:
+            assert session.id == first.session_id
+    assert not (host.workspace / "ran").exists()
+
+
+async def test_what_is_cancelled_can_be_gone_on_with(host: Host) -> None:
+    with gateway(use(shell("touch begun; sleep 60")), say("Done.")) as model:
+        given = options(host, model.url, session_id="mine")
+        task = asyncio.ensure_future(agent_host.run_task("Do it.", given))
+        await asyncio.to_thread(eventually, (host.workspace / "begun").exists, "the command runs")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        result = await agent_host.resume_task("mine", given)
+        (answer,) = model.results()
+    assert result.completed
+    assert "TOOL_INTERRUPTED" in answer.text
+    assert host.checkpoints() == []
+
+
+async def test_a_block_that_fails_leaves_the_session(host: Host) -> None:
+    with gateway(say("One."), say("Two.")) as model:
+        given = options(host, model.url, session_id="mine")
+
+        async def fails() -> None:
+            async with agent_host.open_session(given) as session:
+                await session.run("First.")
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fails()
+        assert "mine.json" in host.checkpoints()
+        async with agent_host.resume_session("mine", given) as session:
+            assert (await session.run("Second.")).text == "Two."
+    assert host.checkpoints() == []
+
+
+async def test_a_task_is_cancelled_for_good(host: Host) -> None:
+    with gateway(use(shell("touch begun; sleep 60"))) as model:
+        async with agent_host.open_session(options(host, model.url)) as session:
+            session.cancel()  # nothing is at work
+            task = asyncio.ensure_future(session.run("Do it."))
+            await asyncio.to_thread(eventually, (host.workspace / "begun").exists, "the command runs")
+            session.cancel(force=True)
+            result = await task
+    assert (result.status, result.completed, result.resumable) == ("TASK_CANCELLED", False, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "said"),
+    [
+        ({"policy": "nothing"}, agent_host.UsageError, "give a bundle file or one of"),
+        ({"workspace": "/nowhere"}, agent_host.UsageError, "there is no such directory"),
+        ({"settings": {"llm.nothing": 1}}, agent_host.UsageError, "SessionOptions: unknown key llm.nothing"),
+        ({"gateway": "ftp://x"}, agent_host.UsageError, "ftp"),
+        ({"session_id": "../x"}, agent_host.UsageError, "session id"),
+    ],
+)
+async def test_what_cannot_be_used_is_one_error(
+    host: Host, given: dict[str, Any], kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind, match=re.escape(said)):
+        await agent_host.run_task("Do it.", options(host, "http://127.0.0.1:9", **given))
+    with pytest.raises(agent_host.UsageError, match="the prompt is empty"):
+        await agent_host.run_task(" ", options(host, "http://127.0.0.1:9"))
+    with pytest.raises(agent_host.SessionNotFound):
+        await agent_host.resume_task("none", options(host, "http://127.0.0.1:9"))
+
+
+async def test_tokens_are_given_and_not_taken_from_the_environment(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLM_GATEWAY_TOKEN", "of-the-environment")
+    with gateway(say("One."), say("Two.")) as model:
+        await agent_host.run_task("Do it.", options(host, model.url, token="given-t0ken"))
+        await agent_host.run_task("Do it.", options(host, model.url))
+        sent = [
+            request.headers.get("x-api-key") or request.headers.get("authorization") for request in model.mock.requests
+        ]
+    assert ["given-t0ken" in (one or "") for one in sent] == [True, False]
+    assert all("of-the-environment" not in (one or "") for one in sent)
+    assert os.environ["LLM_GATEWAY_TOKEN"] == "of-the-environment"
+
+
+def test_the_example_of_the_page_runs(host: Host, tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(code.strip().splitlines()) <= 30
+    project = tmp_path / "my-project"
+    project.mkdir()
+    with gateway(use(shell("echo tests pass")), say("They pass."), say("Written.")) as model:
+        (tmp_path / "example.py").write_text(code.replace("http://127.0.0.1:8080", model.url))
+        ended = subprocess.run(
+            [sys.executable, "example.py"], cwd=tmp_path, env=host.environment(), capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+    assert ended.stderr == ""
+    lines = ended.stdout.splitlines()
+    assert (lines[0], lines[-2:]) == ("session_started", ["TASK_COMPLETED Written.", "session_completed"])
+    assert lines.count("task_completed") == 2
