@@ -38,7 +38,9 @@ class Call:
 @dataclass(slots=True)
 class OpenStep:
     """A step whose model turn is recorded and whose tool calls are not all answered yet. `boot` is the boot of the
-    machine in which the turn was recorded: see `state.boot`. `position` is the place of its message in the thread."""
+    machine in which the turn was recorded: see `state.boot`. `position` is the place of its message in the thread.
+    `stop_reason` is the gateway's word for the end of the turn and `meaning` what its dialect made of it, None in older
+    records."""
 
     step_id: str
     stop_reason: str
@@ -46,6 +48,7 @@ class OpenStep:
     position: int
     text: str
     calls: list[Call]
+    meaning: str | None = None
 
 
 def open_step_from(fields: dict[str, Any], message: bytes) -> OpenStep:
@@ -56,7 +59,15 @@ def open_step_from(fields: dict[str, Any], message: bytes) -> OpenStep:
     if len(named) != len(fields["calls"]):
         raise KeyError("each call of the message has a row")
     calls = [_call_from(raw, named[raw["callId"]]) for raw in fields["calls"]]
-    return OpenStep(fields["stepId"], fields["stopReason"], fields["boot"], fields["position"], turn["content"], calls)
+    return OpenStep(
+        fields["stepId"],
+        fields["stopReason"],
+        fields["boot"],
+        fields["position"],
+        turn["content"],
+        calls,
+        fields.get("meaning"),
+    )
 
 
 def _call_from(raw: dict[str, Any], named: dict[str, Any]) -> Call:

@@ -24,6 +24,7 @@ SESSION_STATUSES = (
     "SESSION_CANCELLED",
 )
 TASK_STATUSES = ("running", "completed", "failed", "cancelled")
+MEANINGS = ("complete", "continue", "cut", "blocked")
 CALL_STATUSES = ("succeeded", "failed", "denied")
 SCOPES = ("once", "task", "session")
 APPROVAL_MODES = ("always", "on_risky_actions", "never")
@@ -123,7 +124,11 @@ _CALL = Record(
         "editedArguments": _OBJECT,
     },
 )
-_STEP = Record({"stepId": TEXT, "stopReason": TEXT, "boot": _TEXT_OR_NULL, "position": COUNT, "calls": ListOf(_CALL)})
+_MEANING = one_of(*MEANINGS)
+_STEP = Record(
+    {"stepId": TEXT, "stopReason": TEXT, "boot": _TEXT_OR_NULL, "position": COUNT, "calls": ListOf(_CALL)},
+    {"meaning": _MEANING},
+)
 
 # --- the snapshot -----------------------------------------------------------------------------------------------------
 
@@ -226,6 +231,7 @@ _RECORDS: dict[str, Shape] = {
             "calls": ListOf(Record({"callId": TEXT, "sideEffects": FLAG}, _CALL_BEGUN)),
         },
         {
+            "meaning": _MEANING,
             "window": Record({"dropped": COUNT, "estimated": COUNT}),
             "baselines": _BASELINES,
             "settled": ListOf(TEXT),

@@ -216,6 +216,7 @@ def _step_to_json(step: OpenStep) -> dict[str, Any]:
     return {
         "stepId": step.step_id,
         "stopReason": step.stop_reason,
+        **({} if step.meaning is None else {"meaning": step.meaning}),
         "boot": step.boot,
         "position": step.position,
         "calls": [call_to_json(call) for call in step.calls],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import orjson
 
 from agent_host.llm.limits import AnswerTooLarge
-from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError, TokenUsage
+from agent_host.llm.stream import Meaning, ModelTurn, StreamFault, StreamProtocolError, TokenUsage
 from agent_host.llm.surrogates import (
     REPLACEMENT,
     loads_with_halves,
@@ -24,9 +24,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 # Errors that come after HTTP 200; all but these are passing troubles of the gateway.
+_MEANINGS: dict[str, Meaning] = {
+    "end_turn": "complete",
+    "stop_sequence": "complete",
+    "tool_use": "complete",
+    "max_tokens": "cut",
+    "model_context_window_exceeded": "cut",
+    "pause_turn": "continue",
+    "refusal": "blocked",
+}
 _PERMANENT_ERRORS = frozenset({"invalid_request_error", "authentication_error", "permission_error", "not_found_error"})
 # Far above what any model takes; the sums of a whole session stay countable in any JSON.
 _MAX_COUNT = 10**9
+
+
+def meaning_of(stop_reason: str) -> Meaning:
+    """What a stop reason of this dialect means; one that the provider may add later is the end of the turn."""
+    return _MEANINGS.get(stop_reason, "complete")
 
 
 @dataclass(slots=True)
@@ -76,7 +90,7 @@ class AnthropicAssembler:
         cached = self._usage.get("cache_read_input_tokens", 0)
         uncached = self._usage.get("input_tokens", 0) + self._usage.get("cache_creation_input_tokens", 0)
         usage = TokenUsage(uncached + cached, self._usage.get("output_tokens", 0), cached)
-        return ModelTurn(text, calls, self._stop_reason, usage, self._replaced)
+        return ModelTurn(text, calls, self._stop_reason, meaning_of(self._stop_reason), usage, self._replaced)
 
     def _loads(self, event: str, data: str) -> Any:
         try:

@@ -11,19 +11,10 @@ if TYPE_CHECKING:
     from agent_host.thread.messages import ToolCall
     from agent_host.thread.thread import Renderer
 
-Meaning = Literal["complete", "continue", "blocked"]
-
-# What a stop reason means for a turn without tool calls (AH 4.4); with tool calls, all but `refusal` run them and go
-# on. What a gateway may add later is read as the end of the turn.
-STOP_REASONS: dict[str, Meaning] = {
-    "end_turn": "complete",
-    "stop_sequence": "complete",
-    "tool_use": "complete",
-    "max_tokens": "continue",
-    "pause_turn": "continue",
-    "model_context_window_exceeded": "continue",
-    "refusal": "blocked",
-}
+Meaning = Literal["complete", "continue", "cut", "blocked"]
+"""What the end of an answer means for a turn without calls (AH 4.4), as its dialect says: the model is done; it wants
+to go on; the answer was cut at a limit; the model or the gateway refused. With calls all but `blocked` run them and go
+on."""
 
 
 class TokenUsage(NamedTuple):
@@ -43,11 +34,13 @@ class TokenUsage(NamedTuple):
 
 
 class ModelTurn(NamedTuple):
-    """One whole response. `replaced` counts halves of characters in it that became U+FFFD."""
+    """One whole response. `stop_reason` is the gateway's own word, and `meaning` what its dialect makes of it.
+    `replaced` counts halves of characters in it that became U+FFFD."""
 
     text: str
     tool_calls: tuple[ToolCall, ...]
     stop_reason: str
+    meaning: Meaning
     usage: TokenUsage
     replaced: int = 0
 

@@ -59,7 +59,8 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
     prepared = tuple(map(_approved, prepare_calls(ctx, calls), replays))
     fields: dict[str, Any] = {
         "stepId": step_id,
-        "stopReason": "tool_use",
+        "stopReason": "replay",
+        "meaning": "continue",
         "boot": boot_id(),
         "usage": TokenUsage(0, 0, 0).to_wire(),
         "calls": [record_of(call) for call in prepared],

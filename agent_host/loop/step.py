@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.llm.retry import with_retries
-from agent_host.llm.stream import STOP_REASONS, TokenUsage
+from agent_host.llm.stream import TokenUsage
 from agent_host.loop.limits import check_before_call
 from agent_host.loop.prepare import prepare_calls, record_of
 from agent_host.loop.secrets import clean_message
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agent_host.loop.context import LoopContext
     from agent_host.loop.prepare import PreparedCall
     from agent_host.thread.messages import ToolCall
+    from state.open_step import OpenStep
 
 # What a step that ends its task puts on record about it.
 _END_OF_TASK: dict[str, dict[str, str]] = {
@@ -69,6 +70,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     fields: dict[str, Any] = {
         "stepId": step_id,
         "stopReason": turn.stop_reason,
+        "meaning": turn.meaning,
         "boot": boot_id(),
         "usage": turn.usage.to_wire(),
         "window": window,
@@ -91,11 +93,19 @@ def reopen(ctx: LoopContext) -> Step:
     if step is None:
         raise RuntimeError("reopen is called only where a step is open")
     assistant = decode(ctx.state.thread[step.position])
-    meaning: Meaning = "continue" if step.calls else STOP_REASONS.get(step.stop_reason, "complete")
+    meaning = "continue" if step.calls else _meaning_on_record(step)
     ctx.phase.fire("reopen")
     if step.calls:
         ctx.phase.fire("check")
     return Step(step.step_id, assistant, meaning, None)
+
+
+def _meaning_on_record(step: OpenStep) -> Meaning:
+    if step.meaning is not None:
+        return cast("Meaning", step.meaning)
+    from agent_host.llm.anthropic_answer import meaning_of  # an older record, from when there was no other dialect
+
+    return meaning_of(step.stop_reason)
 
 
 def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
@@ -105,7 +115,7 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     calls = open_step.calls if open_step is not None else []
     by_call = {result.tool_call_id: result for result in made}
     results = [by_call.get(call.call_id) or decode(call.result) for call in calls if call.result is not None]
-    cut_short = step.meaning == "continue" and not calls
+    cut_short = step.meaning in ("continue", "cut") and not calls
     note = _note(ctx, GO_ON) if cut_short else None
     count = ctx.task.step_count + 1
     encoded = None if note is None else encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id)
@@ -149,8 +159,7 @@ def _with_new_ids(ctx: LoopContext, calls: tuple[ToolCall, ...]) -> tuple[ToolCa
 
 def _meaning(turn: ModelTurn) -> Meaning:
     """AH 4.4: with calls the turn goes on whatever the stop reason, unless the model refused."""
-    meaning = STOP_REASONS.get(turn.stop_reason, "complete")
-    return "continue" if turn.tool_calls and meaning != "blocked" else meaning
+    return "continue" if turn.tool_calls and turn.meaning != "blocked" else turn.meaning
 
 
 async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:

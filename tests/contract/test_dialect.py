@@ -10,7 +10,7 @@ import pytest
 
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.llm.anthropic import AnthropicDialect
-from agent_host.llm.stream import STOP_REASONS, ModelTurn, StreamFault, StreamProtocolError, TokenUsage
+from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError, TokenUsage
 from agent_host.testing.anthropic_wire import Anthropic
 from agent_host.testing.gateway import Script
 from agent_host.testing.script import ErrorBody
@@ -141,7 +141,7 @@ def test_an_answer_comes_back_whole(pair: Pair) -> None:
 @pytest.mark.parametrize(("calls", "meaning"), [([], "complete"), ([{"name": "X"}], "complete")])
 def test_the_usual_ends_are_known_stop_reasons(pair: Pair, calls: list[dict[str, Any]], meaning: str) -> None:
     got = pair.assemble(pair.events({"text": "x", "tool_calls": calls}))
-    assert STOP_REASONS[got.stop_reason] == meaning
+    assert got.meaning == meaning
 
 
 def test_broken_arguments_keep_their_call(pair: Pair) -> None:

@@ -14,6 +14,7 @@ import orjson
 from agent_host.approval.desk import ApprovalDesk
 from agent_host.contracts import Leftovers, ToolResult, ToolSpec
 from agent_host.llm.anthropic import AnthropicDialect
+from agent_host.llm.anthropic_answer import meaning_of
 from agent_host.llm.stream import ModelTurn, TokenUsage
 from agent_host.services.workspace import Kept, UploadFailed
 from agent_host.testing.anthropic_request import read_request
@@ -41,12 +42,12 @@ Turn = ModelTurn | BaseException
 
 def says(text: str = "Done.", *, stop: str = "end_turn", usage: TokenUsage = USAGE) -> ModelTurn:
     """A turn without calls."""
-    return ModelTurn(text, (), stop, usage)
+    return ModelTurn(text, (), stop, meaning_of(stop), usage)
 
 
 def calls(*wanted: ToolCall, text: str = "", stop: str = "tool_use", usage: TokenUsage = USAGE) -> ModelTurn:
     """A turn with calls."""
-    return ModelTurn(text, wanted, stop, usage)
+    return ModelTurn(text, wanted, stop, meaning_of(stop), usage)
 
 
 def call(name: str, call_id: str | None = None, /, **arguments: Any) -> ToolCall:

@@ -31,7 +31,7 @@ def assemble(events: Events, shown: list[str] | None = None) -> ModelTurn:
 def test_text_is_shown_piece_by_piece_and_given_whole() -> None:
     shown: list[str] = []
     turn = assemble(events_of({"text": "Good morning to you", "chunk_chars": 5, "pings": 4}), shown)
-    assert turn == ModelTurn("Good morning to you", (), "end_turn", TokenUsage(100, 20, 0))
+    assert turn == ModelTurn("Good morning to you", (), "end_turn", "complete", TokenUsage(100, 20, 0))
     assert shown == ["Good ", "morni", "ng to", " you"]
 
 
@@ -85,9 +85,16 @@ def test_usage_is_cumulative_and_counts_what_the_cache_gave(
     assert assemble([started(**first), *text(0, "x"), *ended(**last)]).usage == counted
 
 
-@pytest.mark.parametrize("reason", ["end_turn", "max_tokens", "stop_sequence", "pause_turn", "refusal", "of_tomorrow"])
-def test_the_stop_reason_is_handed_on(reason: str) -> None:
-    assert assemble([started(), *ended(reason)]).stop_reason == reason
+@pytest.mark.parametrize(
+    ("reason", "meaning"),
+    [
+        ("end_turn", "complete"), ("max_tokens", "cut"), ("stop_sequence", "complete"), ("pause_turn", "continue"),
+        ("refusal", "blocked"), ("model_context_window_exceeded", "cut"), ("of_tomorrow", "complete"),
+    ],
+)  # fmt: skip
+def test_the_stop_reason_is_handed_on_with_what_it_means(reason: str, meaning: str) -> None:
+    turn = assemble([started(), *ended(reason)])
+    assert (turn.stop_reason, turn.meaning) == (reason, meaning)
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ async def test_what_is_told_of_a_turn(tmp_path: Path) -> None:
         ("end_turn", False, "complete"),
         ("tool_use", False, "complete"),
         ("of_next_year", False, "complete"),
-        ("max_tokens", False, "continue"),
+        ("max_tokens", False, "cut"),
         ("refusal", False, "blocked"),
         ("end_turn", True, "continue"),
         ("max_tokens", True, "continue"),
@@ -296,3 +296,19 @@ def test_only_a_session_that_was_saved_is_told_of_damage(tmp_path: Path) -> None
     tell_of_damage(loop.ctx)
     tell_of_damage(loop.ctx)
     assert len([data for data in loop.kept().thread if b"was damaged on disk" in data]) == 1
+
+
+@pytest.mark.parametrize(("meaning", "expected"), [(None, "cut"), ("blocked", "blocked")])
+async def test_an_older_record_without_a_meaning_is_read_by_the_stop_reason(
+    tmp_path: Path, meaning: str | None, expected: str
+) -> None:
+    loop = begun(tmp_path, says("It is lo", stop="max_tokens"))
+    await take_turn(loop.ctx)
+    loop.ctx.store.close()
+    loop = loop.again()
+    open_step = loop.ctx.state.open_step
+    assert open_step is not None
+    assert open_step.meaning == "cut"
+    open_step.meaning = meaning
+    loop.ctx.phase.fire("resume")
+    assert reopen(loop.ctx).meaning == expected
