@@ -22,9 +22,9 @@ from agent_host.app.opener import SessionOpener
 from agent_host.approval.gate import InAdvance
 from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
 from agent_host.errors import UsageError
+from agent_host.ids import new_id
 from agent_host.session.opening import recorded_options
 from agent_host.session.reports import is_paused_for_approval
-from agent_host.stamps import new_id
 from state.errors import NoHomeDirectory
 from state.locations import default_state_dir
 

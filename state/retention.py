@@ -1,5 +1,7 @@
-"""What is kept of sessions, and for how long: the choice by age, count and size (SK 6/7, AH 9.6). Pure; `state.shelf`
-looks at what lies on disk and removes it."""
+"""What is kept of sessions, and for how long: the choice by age, count and size (SK 6/7, AH 9.6).
+
+Pure; `state.session_pruner` looks at what lies on disk and removes it.
+"""
 
 from __future__ import annotations
 

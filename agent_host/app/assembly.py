@@ -17,7 +17,7 @@ from agent_host.llm.urls import checked_token, password_of
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import LoopContext
 from agent_host.loop.secrets import clean_message
-from agent_host.routing.facts import Surroundings
+from agent_host.routing.facts import Environment
 from agent_host.routing.host_tools import HostTools
 from agent_host.routing.registry import Registry
 from agent_host.scrub import Scrubber, hide_in_process_table
@@ -73,7 +73,7 @@ class Place(NamedTuple):
     `temporary` the session's own directory for temporary files."""
 
     shell: str
-    where: Surroundings
+    where: Environment
     temporary: str
 
 
@@ -145,7 +145,7 @@ def redaction_of(launch: Launch, bundle: PolicyBundle) -> Redaction:
 
 def place_of(launch: Launch, temporary: str) -> Place:
     """This machine, with the launch's workspace and the session's temporary directory."""
-    where = surroundings(launch.workspace, command_environment(launch.settings, temporary))
+    where = this_environment(launch.workspace, command_environment(launch.settings, temporary))
     return Place(current.default_shell(os.environ), where, temporary)
 
 
@@ -161,11 +161,11 @@ def command_environment(settings: Settings, temporary: str) -> dict[str, str]:
     return {name: value for name, value in shown.items() if not looks_secret(name)}
 
 
-def surroundings(workspace: str, environment: Mapping[str, str] | None = None) -> Surroundings:
+def this_environment(workspace: str, environment: Mapping[str, str] | None = None) -> Environment:
     """This machine as policy sees it. `workspace` is a real path; `environment` is what commands find in theirs."""
     shell = os.path.basename(current.default_shell(os.environ)).lower()
     home = os.path.expanduser("~")
-    return Surroundings(
+    return Environment(
         workspace=workspace,
         home=os.path.realpath(home) if os.path.isabs(home) else None,
         os_family=OS_FAMILY,

@@ -9,10 +9,10 @@ from agent_host.app.opener import SessionOpener
 from agent_host.app.tools import CAPABILITIES
 from agent_host.approval.gate import UnattendedGate
 from agent_host.errors import UsageError
+from agent_host.ids import new_id
 from agent_host.services.session import NewSession
 from agent_host.session.new_task import NewTask, max_steps_of
 from agent_host.session.opening import LOCAL
-from agent_host.stamps import new_id
 from agent_host.version import __version__
 from policy.options import AS_THE_BUNDLE_SAYS
 

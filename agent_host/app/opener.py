@@ -23,7 +23,7 @@ from agent_host.app.assembly import (
 )
 from agent_host.app.backends import Backends
 from agent_host.app.tools import BUILT_IN
-from agent_host.approval.desk import ApprovalDesk
+from agent_host.approval.pending import PendingApprovals
 from agent_host.errors import AgentHostError, Incompatible, SessionExpired, SessionNotFound, UsageError
 from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id
@@ -254,7 +254,7 @@ class SessionOpener:
         session = Session(
             ctx,
             paths,
-            desk=gate if isinstance(gate, ApprovalDesk) else None,
+            pending_approvals=gate if isinstance(gate, PendingApprovals) else None,
             service=backends.sessions(),
             resources=resources.pop_all(),
             settings=launch.settings,

@@ -21,8 +21,8 @@ from agent_host.cli import exit_codes
 from agent_host.cli.shared import given_settings, state_dir_of
 from agent_host.cli.streams import answer, notice
 from agent_host.errors import ErrorCode, UsageError
+from agent_host.routing.dry_run import DryRunCase, InvalidCase, case_from, judge_case
 from agent_host.routing.facts import on_this_disk
-from agent_host.routing.trial import InvalidCase, TrialCase, case_from, judge_case
 from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try
 from config.load import ConfigError, load, read_regular_file
 from config.policies import BUILT_IN, as_file
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
 
-    from agent_host.routing.facts import Surroundings
+    from agent_host.routing.facts import Environment
     from policy.bundle import PolicyBundle
     from policy.decision import Decision
     from policy.toolset import Limits
@@ -58,7 +58,7 @@ def check(namespace: argparse.Namespace) -> int:
         return _batch(trial, namespace.batch)
     if namespace.tool is None or namespace.arguments is None:
         raise UsageError("give a tool and its arguments as JSON, or --batch FILE")
-    decision = trial.judge(TrialCase(namespace.tool, _arguments(namespace.arguments)))
+    decision = trial.judge(DryRunCase(namespace.tool, _arguments(namespace.arguments)))
     if namespace.output == "json":
         answer(orjson.dumps(_told(decision), option=orjson.OPT_APPEND_NEWLINE))
     else:
@@ -96,14 +96,14 @@ def validate(namespace: argparse.Namespace) -> int:
     return exit_codes.USAGE if problems else exit_codes.COMPLETED
 
 
-def _here(namespace: argparse.Namespace) -> Surroundings:
+def _here(namespace: argparse.Namespace) -> Environment:
     """This machine, with the workspace of the command line. Raises UsageError."""
-    from agent_host.app.assembly import surroundings
+    from agent_host.app.assembly import this_environment
 
     workspace = anchored(namespace.workspace or ".", os.path.realpath)
     if not os.path.isdir(workspace):
         raise UsageError(f"--workspace {workspace}: there is no such directory")
-    return surroundings(workspace)
+    return this_environment(workspace)
 
 
 def show(namespace: argparse.Namespace) -> int:
@@ -155,14 +155,14 @@ class Tried(NamedTuple):
     """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away."""
 
     bundle: PolicyBundle
-    here: Surroundings
+    here: Environment
     limits: Limits
 
 
 def policy_and_place(namespace: argparse.Namespace, workspace: str, session_id: str = ANY_SESSION) -> Tried:
     """The bundle that `--policy` names, as a session in `workspace` would have it. Raises UsageError,
     PolicyBundleInvalid."""
-    from agent_host.app.assembly import command_environment, limits_of, surroundings
+    from agent_host.app.assembly import command_environment, limits_of, this_environment
 
     if not os.path.isdir(workspace):
         raise UsageError(f"--workspace {workspace}: there is no such directory")
@@ -172,7 +172,7 @@ def policy_and_place(namespace: argparse.Namespace, workspace: str, session_id: 
         raise UsageError(str(error)) from error
     state_dir, now = state_dir_of(namespace), datetime.now(UTC)
     named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
-    here = surroundings(workspace, command_environment(settings, session_directory(state_dir, named, os.environ)))
+    here = this_environment(workspace, command_environment(settings, session_directory(state_dir, named, os.environ)))
     bundle = bundle_to_try(settings, here, state_dir=state_dir, now=now, session_id=session_id)
     return Tried(bundle, here, limits_of(settings))
 
@@ -185,7 +185,7 @@ class _Trial:
         self._now = now
         self._with = lru_cache(maxsize=64)(self._bundle_with)
 
-    def judge(self, case: TrialCase) -> Decision:
+    def judge(self, case: DryRunCase) -> Decision:
         """The decision. Raises InvalidCase for capabilities that are none. What policy lets pass is refused for the
         arguments that its tool refuses: the call would not run."""
         bundle = self._bundle

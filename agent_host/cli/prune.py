@@ -15,7 +15,7 @@ from agent_host.errors import UsageError
 from config.load import ConfigError, load
 from state.errors import WriteFailed
 from state.retention import Limits, choose
-from state.shelf import Shelf
+from state.session_pruner import SessionPruner
 
 if TYPE_CHECKING:
     import argparse
@@ -40,12 +40,12 @@ def prune(namespace: argparse.Namespace) -> int:
     now = time.time()
     report = _Report(dry_run=bool(namespace.dry_run), now=now)
     try:
-        with Shelf(state_dir_of(namespace), now=now, snapshot_limit_bytes=snapshot_limit()) as shelf:
-            for session_id, size in shelf.remains().items():
-                report.clear(session_id, size, shelf)
-            rows = shelf.survey()
+        with SessionPruner(state_dir_of(namespace), now=now, snapshot_limit_bytes=snapshot_limit()) as pruner:
+            for session_id, size in pruner.remains().items():
+                report.clear(session_id, size, pruner)
+            rows = pruner.survey()
             for chosen in choose(rows, limits, now=now, resumable=bool(namespace.resumable)):
-                report.remove(chosen, shelf)
+                report.remove(chosen, pruner)
     except OSError as error:
         report.failed("nothing more is pruned", error)
         rows = []
@@ -65,15 +65,15 @@ class _Report:
         self.kept = 0
         self.failures = 0
 
-    def remove(self, chosen: Chosen, shelf: Shelf) -> None:
+    def remove(self, chosen: Chosen, pruner: SessionPruner) -> None:
         """Remove one session. One that came to life meanwhile is kept without a word."""
         stored = chosen.stored
-        if self._done(stored.session_id, stored.size_bytes, lambda: shelf.remove(stored)):
+        if self._done(stored.session_id, stored.size_bytes, lambda: pruner.remove(stored)):
             self.pruned.append(chosen)
 
-    def clear(self, session_id: str, size_bytes: int, shelf: Shelf) -> None:
+    def clear(self, session_id: str, size_bytes: int, pruner: SessionPruner) -> None:
         """Finish what an earlier prune, or the end of a session, was killed in."""
-        self._done(session_id, size_bytes, lambda: shelf.clear(session_id))
+        self._done(session_id, size_bytes, lambda: pruner.clear(session_id))
 
     def failed(self, what: str, error: Exception) -> None:
         """Tell of something that could not be done."""

@@ -17,7 +17,7 @@ from agent_host.cli.recorded_calls import decisions, edited_arguments, recorded
 from agent_host.cli.shared import state_dir_of
 from agent_host.cli.streams import answer
 from agent_host.errors import UsageError
-from agent_host.routing.trial import TrialCase, judge_case
+from agent_host.routing.dry_run import DryRunCase, judge_case
 from agent_host.thread.messages import ToolCall
 from state.errors import InvalidSessionId
 from state.locations import SessionPaths
@@ -90,7 +90,7 @@ def rejudge(namespace: argparse.Namespace) -> int:
 
 def _judged(tried: Tried, call: ToolCall, now: datetime) -> Decision:
     return judge_case(
-        tried.bundle, TrialCase(call.name, call.arguments), tried.here, BUILT_IN, now=now, limits=tried.limits
+        tried.bundle, DryRunCase(call.name, call.arguments), tried.here, BUILT_IN, now=now, limits=tried.limits
     )
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from agent_host.app.assembly import Tokens
 from agent_host.app.launches import anchored
 from agent_host.app.opener import SessionOpener
-from agent_host.approval.desk import ApprovalDesk
 from agent_host.approval.gate import InAdvance
+from agent_host.approval.pending import PendingApprovals
 from agent_host.cli import exit_codes
 from agent_host.cli.launching import Launcher
 from agent_host.cli.signals import on_signals
@@ -50,7 +50,9 @@ async def _serve(launcher: Launcher, socket: str | None, reconnect_s: float, beg
         feed.begin(first_id)
         return (feed,)
 
-    host = SessionHost(SessionOpener(launcher, gate=_desk, watch=watch, tokens=Tokens.taken(), owns_process=True))
+    host = SessionHost(
+        SessionOpener(launcher, gate=_pending_approvals, watch=watch, tokens=Tokens.taken(), owns_process=True)
+    )
     server = Server(host, feed, reconnect_s=None if socket is None else reconnect_s, begin_s=begin_s)
     main_task = asyncio.current_task()
     told: list[int] = []
@@ -91,9 +93,9 @@ async def _serve(launcher: Launcher, socket: str | None, reconnect_s: float, beg
     return exit_codes.COMPLETED
 
 
-def _desk(launch: Launch) -> ApprovalDesk:
+def _pending_approvals(launch: Launch) -> PendingApprovals:
     in_advance = InAdvance(launch.approvals, launch.approve_all)
-    return ApprovalDesk(timeout_s=launch.settings.number("approvals.timeout_s"), in_advance=in_advance)
+    return PendingApprovals(timeout_s=launch.settings.number("approvals.timeout_s"), in_advance=in_advance)
 
 
 def _protocol_streams() -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agent_host.events.kinds import EventType
-from agent_host.stamps import rfc3339
+from agent_host.ids import rfc3339
 
 if TYPE_CHECKING:
     from agent_host.events.emitter import Event

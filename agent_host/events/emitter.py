@@ -15,7 +15,7 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.events.kinds import LIVE_ONLY, EventType, source_of
-from agent_host.stamps import rfc3339
+from agent_host.ids import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

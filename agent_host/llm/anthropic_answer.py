@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import orjson
 
+from agent_host.ids import new_id
 from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.stream import Meaning, ModelTurn, StreamFault, StreamProtocolError, TokenUsage
 from agent_host.llm.surrogates import (
@@ -17,7 +18,6 @@ from agent_host.llm.surrogates import (
     repaired_json,
     without_open_end,
 )
-from agent_host.stamps import new_id
 from agent_host.thread.messages import ToolCall
 
 if TYPE_CHECKING:

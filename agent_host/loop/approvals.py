@@ -13,10 +13,10 @@ from agent_host.approval.grants import covering, grant_for, moved, place_of, sam
 from agent_host.approval.request import ApprovalRequest, replay_of
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
+from agent_host.ids import now_rfc3339
 from agent_host.loop.cancellation import TaskCancelled
 from agent_host.loop.prepare import bound_to, edited_by_person, judged_anew, record_start
 from agent_host.loop.secrets import holds_secret
-from agent_host.stamps import now_rfc3339
 from policy.canonical import policy_hash
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.events.kinds import EventType
+from agent_host.ids import new_id
 from agent_host.loop.cancellation import ToolStopped
 from agent_host.services.uploads import Upload
 from agent_host.services.workspace import INLINE_BYTES, UploadFailed
-from agent_host.stamps import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

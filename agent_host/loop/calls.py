@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.approval.grants import place_of
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
+from agent_host.ids import now_rfc3339
 from agent_host.loop.approvals import granted_by, not_started, settle
 from agent_host.loop.artifacts import hand_over, keep_artifacts, reference_note
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
@@ -23,7 +24,6 @@ from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import finish, text_of
 from agent_host.loop.slots import Slots
 from agent_host.routing.host_tools import unless_lost
-from agent_host.stamps import now_rfc3339
 from policy.risk import DEFAULT_RISK
 from state.blobs import sha256_hex
 

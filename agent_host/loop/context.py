@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agent_host.llm.deferred import Model
     from agent_host.llm.retry import RetryPolicy
     from agent_host.loop.cancellation import Cancellation
-    from agent_host.routing.facts import Surroundings
+    from agent_host.routing.facts import Environment
     from agent_host.scrub import Scrubber
     from agent_host.services.uploads import UploadQueue
     from agent_host.services.workspace import ArtifactHome
@@ -72,7 +72,7 @@ class LoopContext:
     uploads: UploadQueue
     uploads_elsewhere: bool
     bundle: PolicyBundle
-    where: Surroundings
+    where: Environment
     tools: Registry
     limits: Limits
     model: str

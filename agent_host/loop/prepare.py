@@ -12,10 +12,10 @@ from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import ToolConstraints, ToolRequest
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
+from agent_host.ids import new_id
 from agent_host.loop.intents import capture_intent
 from agent_host.loop.secrets import placeholder_problem
 from agent_host.routing.facts import UnusableArguments, gather
-from agent_host.stamps import new_id
 from policy.canonical import policy_hash
 from policy.check import check_tool
 from policy.facts import PathFacts

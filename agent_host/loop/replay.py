@@ -13,10 +13,10 @@ from agent_host.approval.grants import moved, place_of
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
+from agent_host.ids import new_id
 from agent_host.llm.stream import TokenUsage
 from agent_host.loop.prepare import asked_after_all, bound_to, prepare_calls, record_of
 from agent_host.loop.step import Step, add_note
-from agent_host.stamps import new_id
 from agent_host.thread.messages import Message, encode
 from agent_host.thread.tokens import message_tokens
 from state.boot import boot_id

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
+from agent_host.ids import new_id
 from agent_host.llm.retry import with_retries
 from agent_host.llm.stream import TokenUsage
 from agent_host.loop.limits import check_before_call
 from agent_host.loop.prepare import prepare_calls, record_of
 from agent_host.loop.secrets import clean_message
-from agent_host.stamps import new_id
 from agent_host.thread.messages import GO_ON, Message, decode, encodable, encode
 from agent_host.thread.tokens import message_tokens
 from state.boot import boot_id

@@ -51,12 +51,12 @@ _ENDS: dict[type[AgentHostError], tuple[EndStatus, bool]] = {
 _LAST_MOVE: dict[EndStatus, str] = {"completed": "complete", "failed": "fail", "cancelled": "cancel"}
 
 
-async def run_task(ctx: LoopContext, *, news: str | None = None, replays: Sequence[Replay] = ()) -> TaskEnd:
-    """Run the task at work to its end, or go on with it after a crash; its end is on record on return. `news` is told
-    to the model before its next turn, `replays` are denied calls that are run before it."""
+async def run_task(ctx: LoopContext, *, resume_note: str | None = None, replays: Sequence[Replay] = ()) -> TaskEnd:
+    """Run the task at work to its end, or go on with it after a crash; its end is on record on return. The model gets
+    `resume_note` before its next turn, `replays` are denied calls that are run before it."""
     try:
         await ctx.refresh_tools()
-        end = await _run_steps(ctx, news, replays)
+        end = await _run_steps(ctx, resume_note, replays)
     except TaskCancelled:
         # A call that a stop for now has left open needs its result first, whatever was asked for since.
         resumable = ctx.cancellation.resumable or ctx.state.open_step is not None
@@ -73,14 +73,14 @@ async def run_task(ctx: LoopContext, *, news: str | None = None, replays: Sequen
     return end
 
 
-async def _run_steps(ctx: LoopContext, news: str | None, replays: Sequence[Replay]) -> TaskEnd:
+async def _run_steps(ctx: LoopContext, resume_note: str | None, replays: Sequence[Replay]) -> TaskEnd:
     while True:
         if ctx.state.open_step is None:
             ctx.cancellation.check()
             tell_of_damage(ctx)
-            if news is not None:
-                add_note(ctx, news)
-                news = None
+            if resume_note is not None:
+                add_note(ctx, resume_note)
+                resume_note = None
             if ctx.policy_expired:
                 raise PolicyExpired("the policy expired during the last step; resume with a refreshed one")
             if ctx.task.step_count >= ctx.task.max_steps:

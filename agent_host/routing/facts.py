@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from policy.bundle import PolicyBundle
 
 
-class Surroundings(NamedTuple):
+class Environment(NamedTuple):
     """What relative things are relative to. All paths are real, absolute strings."""
 
     workspace: str
@@ -42,15 +42,15 @@ class UnusableArguments(Exception):
 class World(Protocol):
     """Where facts come from: this disk, or what somebody states about another one."""
 
-    def path(self, spelled: str, where: Surroundings, new_size_bytes: int | None) -> PathFacts | None:
+    def path(self, spelled: str, where: Environment, new_size_bytes: int | None) -> PathFacts | None:
         """The facts of a path as a call spells it; None for one that is not absolute."""
         ...
 
-    def directory(self, spelled: str, where: Surroundings) -> str:
+    def directory(self, spelled: str, where: Environment) -> str:
         """The real directory that a command begins in."""
         ...
 
-    def real(self, path: str, where: Surroundings) -> str:
+    def real(self, path: str, where: Environment) -> str:
         """Where an absolute path of a command line leads."""
         ...
 
@@ -59,9 +59,7 @@ class World(Protocol):
         ...
 
 
-def gather(
-    spec: ToolSpec, arguments: Mapping[str, Any], where: Surroundings, world: World | None = None
-) -> ActionFacts:
+def gather(spec: ToolSpec, arguments: Mapping[str, Any], where: Environment, world: World | None = None) -> ActionFacts:
     """The facts about one call, from this disk where no other `world` is given. Raises UnusableArguments."""
     kind, argument, by_name = spec.subject
     if kind == "name" or (by_name and argument not in arguments and spec.content in arguments):
@@ -79,7 +77,7 @@ def gather(
     return _url(subject, arguments, world) if kind == "url" else _path(spec, subject, arguments, where, world)
 
 
-def _path(spec: ToolSpec, subject: str, arguments: Mapping[str, Any], where: Surroundings, world: World) -> PathFacts:
+def _path(spec: ToolSpec, subject: str, arguments: Mapping[str, Any], where: Environment, world: World) -> PathFacts:
     content = arguments.get(spec.content) if spec.content else None
     new_size_bytes = len(content.encode("utf-8", "replace")) if isinstance(content, str) else None
     facts = world.path(subject, where, new_size_bytes)
@@ -133,7 +131,7 @@ def _in_repository(path: str) -> bool:
     return any(has(one, "HEAD") and (has(one, "objects", "refs") or has(one, "commondir")) for one, _ in directories)
 
 
-def on_this_disk(bundle: PolicyBundle, where: Surroundings) -> PolicyBundle:
+def on_this_disk(bundle: PolicyBundle, where: Environment) -> PolicyBundle:
     """The bundle with where the entries of its path lists really lead. For an allowed path no link inside the workspace
     is followed: a change there would choose what is allowed."""
     allowed = {path for entry in bundle.capabilities for path in entry.allowed_paths or ()}
@@ -172,7 +170,7 @@ def _real_outside_of(path: str, workspace: str) -> str:
     return os.path.realpath(path)
 
 
-def _command(subject: str, arguments: Mapping[str, Any], where: Surroundings, world: World) -> CommandFacts:
+def _command(subject: str, arguments: Mapping[str, Any], where: Environment, world: World) -> CommandFacts:
     # The grammar is imported with the first command, not with the program.
     from policy.commands import parsed_line, referenced_paths
 
@@ -257,14 +255,14 @@ def _expand_home(path: str, home: str | None) -> str:
 class _Disk:
     """This machine, as it is now."""
 
-    def path(self, spelled: str, where: Surroundings, new_size_bytes: int | None) -> PathFacts | None:
+    def path(self, spelled: str, where: Environment, new_size_bytes: int | None) -> PathFacts | None:
         expanded = _expand_home(spelled, where.home)
         return path_facts(spelled, expanded, new_size_bytes=new_size_bytes) if os.path.isabs(expanded) else None
 
-    def directory(self, spelled: str, where: Surroundings) -> str:
+    def directory(self, spelled: str, where: Environment) -> str:
         return os.path.realpath(normalize(spelled, where.os_family, where.workspace, where.home))
 
-    def real(self, path: str, _where: Surroundings) -> str:
+    def real(self, path: str, _where: Environment) -> str:
         return _real_for_child(path)
 
     def addresses(self) -> tuple[str, ...]:

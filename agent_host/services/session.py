@@ -9,8 +9,8 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.errors import AgentHostError, ServiceRejected, SessionExpired, SessionNotFound
+from agent_host.ids import new_id
 from agent_host.services.answers import as_line, as_object, checked_id
-from agent_host.stamps import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,10 +12,10 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.errors import AgentHostError, ErrorCode, ServiceError, ServiceUnavailable
+from agent_host.ids import new_id, now_rfc3339
 from agent_host.lenient_json import encodable
 from agent_host.regular_files import open_regular
 from agent_host.services.answers import as_object, checked_id, checked_uri
-from agent_host.stamps import new_id, now_rfc3339
 from state.disk import LOCAL_DISK
 from state.errors import StorageLimit
 from state.files import TEMPORARY, write_new

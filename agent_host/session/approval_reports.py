@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agent_host.events.kinds import EventType
+from agent_host.ids import rfc3339
 from agent_host.services.approval import ApprovalDecision
-from agent_host.stamps import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Callable

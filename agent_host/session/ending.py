@@ -11,9 +11,9 @@ import orjson
 from agent_host import lenient_json
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
+from agent_host.ids import now_rfc3339
 from agent_host.services.session import say_goodbye
 from agent_host.session.opening import temporary_of
-from agent_host.stamps import now_rfc3339
 from agent_host.states import SessionStatus
 from state import errors as state_errors
 from state import temporary
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from agent_host.loop.context import LoopContext, TaskEnd
     from agent_host.services.session import SessionService
-    from agent_host.session.work import Work
+    from agent_host.session.task_runner import TaskRunner
     from agent_host.states import Machine
     from state.locations import SessionPaths
 
@@ -43,7 +43,7 @@ class Ending:
         self,
         ctx: LoopContext,
         paths: SessionPaths,
-        work: Work,
+        work: TaskRunner,
         life: Machine[SessionStatus],
         service: SessionService,
         resources: AsyncExitStack,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
-    from agent_host.routing.facts import Surroundings
+    from agent_host.routing.facts import Environment
     from agent_host.routing.registry import Registry
     from config.settings import Settings
     from policy.bundle import CommandPolicy, PolicyBundle
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def load_bundle(
     settings: Settings,
-    where: Surroundings,
+    where: Environment,
     *,
     session_id: str,
     state_dir: str,
@@ -87,7 +87,7 @@ def unknown_approvals(bundle: PolicyBundle, tools: Registry, names: Iterable[str
 
 
 def bundle_to_try(
-    settings: Settings, where: Surroundings, *, state_dir: str, now: datetime, session_id: str = ANY_SESSION
+    settings: Settings, where: Environment, *, state_dir: str, now: datetime, session_id: str = ANY_SESSION
 ) -> PolicyBundle:
     """The bundle that `host.policy` names, for trying: whose session it is and whether it has expired is for the
     decisions to say. Raises PolicyBundleInvalid, UsageError."""
@@ -99,7 +99,7 @@ def bundle_to_try(
     return on_this_disk(narrow(bundle, _narrowing(settings, where.workspace)), where)
 
 
-def bundle_in_file(raw: bytes, where: Surroundings, *, state_dir: str, now: datetime) -> PolicyBundle:
+def bundle_in_file(raw: bytes, where: Environment, *, state_dir: str, now: datetime) -> PolicyBundle:
     """The bundle of a file's content, before any settings. Raises BundleProblems."""
     return _file_bundle(raw, (), _places(where, state_dir, ANY_SESSION), now)
 
@@ -109,7 +109,7 @@ SESSION_TO_TRY = "SESSION"
 """In place of an id in the name of a directory, where there is no session."""
 
 
-def _places(where: Surroundings, state_dir: str, session_id: str) -> Places:
+def _places(where: Environment, state_dir: str, session_id: str) -> Places:
     """What stands for the placeholders of a bundle in this session."""
     name = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     return Places(

@@ -13,7 +13,7 @@ from agent_host.errors import OutOfOrder, SessionNotFound, SessionNotReady
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
-    from agent_host.approval.desk import Delivery
+    from agent_host.approval.pending import Delivery
     from agent_host.approval.request import Scope
     from agent_host.services.session import NewSession
     from agent_host.session.lifecycle import Session
@@ -118,13 +118,13 @@ class SessionHost:
         reason: str | None,
         arguments: Mapping[str, Any] | None,
     ) -> Delivery:
-        """Somebody's answer to an approval; see `ApprovalDesk.decide`. Raises SessionNotReady, ValueError."""
+        """Somebody's answer to an approval; see `PendingApprovals.decide`. Raises SessionNotReady, ValueError."""
         if self._session is None:
             raise SessionNotReady("there is no session yet: CreateSession or ResumeSession comes first")
-        desk = self._session.desk
-        if desk is None or self._session.ended or self._ending is not None:
+        pending_approvals = self._session.pending_approvals
+        if pending_approvals is None or self._session.ended or self._ending is not None:
             return "not_found"
-        return desk.decide(approval_id, approved=approved, scope=scope, reason=reason, arguments=arguments)
+        return pending_approvals.decide(approval_id, approved=approved, scope=scope, reason=reason, arguments=arguments)
 
     async def shutdown(self, reason: str) -> str | None:
         """The clean end of whatever there is (AH 3.4); returns the session's id, None when there was none."""
@@ -139,13 +139,13 @@ class SessionHost:
 
     def attend(self) -> None:
         """A client is there (again)."""
-        if self._session is not None and self._session.desk is not None:
-            self._session.desk.attend()
+        if self._session is not None and self._session.pending_approvals is not None:
+            self._session.pending_approvals.attend()
 
     def suspend(self) -> None:
         """The client is gone for now: what waits for its answer goes on waiting, without a time-out."""
-        if self._session is not None and self._session.desk is not None:
-            self._session.desk.suspend()
+        if self._session is not None and self._session.pending_approvals is not None:
+            self._session.pending_approvals.suspend()
 
     async def let_go(self) -> None:
         """The client is gone, or the process is told to end: finish the step and leave the session resumable."""

@@ -13,7 +13,7 @@ from agent_host.session.handshake import unknown_approvals
 from agent_host.session.new_task import NewTask, max_steps_of
 from agent_host.session.opening import temporary_of
 from agent_host.session.reports import session_state
-from agent_host.session.work import Work
+from agent_host.session.task_runner import TaskRunner
 from agent_host.states import SessionStatus, session_machine
 from config.policies import is_built_in
 from policy.options import AS_THE_BUNDLE_SAYS
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from contextlib import AsyncExitStack
 
-    from agent_host.approval.desk import ApprovalDesk
+    from agent_host.approval.pending import PendingApprovals
     from agent_host.events.losses import Losses
     from agent_host.loop.context import LoopContext, TaskEnd
     from agent_host.services.session import SessionService
@@ -45,10 +45,10 @@ _UPLOADS_S = 1.0
 class Session:
     """A session around its loop context. One task at a time; each may follow another on the same thread.
 
-    `desk` is where approvals wait for a client, None where there is none; `service` is told of the end, `resources`
-    are let go with the session, `undelivered` says what observers did not get, and `losses` counts it. `ending` knows
-    what the end could keep. `on_broken` is told when a task died of a fault of the program; whoever waits for the task
-    gets it as well.
+    `pending_approvals` is where approvals wait for a client, None where there is none; `service` is told of the end,
+    `resources` are let go with the session, `undelivered` says what observers did not get, and `losses` counts it.
+    `ending` knows what the end could keep. `on_broken` is told when a task died of a fault of the program; whoever
+    waits for the task gets it as well.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Session:
         ctx: LoopContext,
         paths: SessionPaths,
         *,
-        desk: ApprovalDesk | None,
+        pending_approvals: PendingApprovals | None,
         service: SessionService,
         resources: AsyncExitStack,
         settings: Settings,
@@ -70,10 +70,10 @@ class Session:
         self.losses = losses
         self._life = session_machine()
         self._life.fire("open")
-        self._work = Work(ctx, self._life, self._broken)
+        self._work = TaskRunner(ctx, self._life, self._broken)
         self._over = False
         self.on_broken: Callable[[BaseException], None] | None = None
-        self.desk = desk
+        self.pending_approvals = pending_approvals
         self.ending = Ending(ctx, paths, self._work, self._life, service, resources)
 
     # What it is
@@ -144,7 +144,9 @@ class Session:
 
     def state(self) -> dict[str, Any]:
         """The result of GetSessionState."""
-        return session_state(self._ctx, self._life.state, [] if self.desk is None else self.desk.pending())
+        return session_state(
+            self._ctx, self._life.state, [] if self.pending_approvals is None else self.pending_approvals.listed()
+        )
 
     def policy_notice(self) -> str | None:
         """What a user should know of a bundle that is none of the built-ins, in one line; None where there is
@@ -225,8 +227,8 @@ class Session:
     def start_task(
         self, task_id: str, prompt: str, *, max_steps: int | None = None, options: TaskOptions = AS_THE_BUNDLE_SAYS
     ) -> None:
-        """Begin a task; see `Work.start`. Without `max_steps` the settings' limit holds, and the workspace's in any
-        case. Raises SessionNotReady while the session is paused."""
+        """Begin a task; see `TaskRunner.start`. Without `max_steps` the settings' limit holds, and the workspace's in
+        any case. Raises SessionNotReady while the session is paused."""
         if self._life.state is SessionStatus.PAUSED:
             raise SessionNotReady("the session is paused; ResumeSession comes first")
         self._work.start(NewTask(task_id, prompt, max_steps_of(self._settings, max_steps), options))
@@ -236,7 +238,7 @@ class Session:
         self._work.start_recorded()
 
     def go_on(self, *, max_steps: int | None = None, replay_ids: Collection[str] = ()) -> None:
-        """Go on with the task on record; see `Work.go_on`."""
+        """Go on with the task on record; see `TaskRunner.go_on`."""
         more_steps = self._settings.integer("host.max_steps")
         self._work.go_on(max_steps=max_steps, replay_ids=replay_ids, more_steps=more_steps)
         self._leave_pause()  # only now: a disk that is still full leaves the session paused
@@ -258,7 +260,7 @@ class Session:
         ctx.checkpoint(None, "session_status", fields)
 
     def cancel_task(self, task_id: str, *, force: bool = False) -> None:
-        """End a task for good; see `Work.cancel`."""
+        """End a task for good; see `TaskRunner.cancel`."""
         self._work.cancel(task_id, force=force, grace_s=_FORCE_GRACE_S)
 
     def interrupt(self) -> None:
@@ -266,7 +268,7 @@ class Session:
         self._work.stop(resumable=True)
 
     async def task_ended(self) -> TaskEnd:
-        """The end of the task at work; see `Work.ended`."""
+        """The end of the task at work; see `TaskRunner.ended`."""
         return await self._work.ended()
 
     def take_up_uploads(self) -> None:
@@ -314,8 +316,8 @@ class Session:
     async def leave(self) -> None:
         """Finish the step and let the session go; the next process resumes it."""
         self._over = True
-        if self.desk is not None:
-            self.desk.suspend()
+        if self.pending_approvals is not None:
+            self.pending_approvals.suspend()
         if self._work.busy:
             self._work.leaving = True
             self.interrupt()

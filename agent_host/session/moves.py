@@ -28,6 +28,6 @@ def workspaces(state: Checkpoint) -> list[str]:
     return found
 
 
-def news_of_move(state: Checkpoint, workspace: str) -> str | None:
+def note_of_move(state: Checkpoint, workspace: str) -> str | None:
     """What to tell the model of `workspace`; None when it knows."""
     return None if workspaces(state)[-1] == workspace else f"{_BEFORE}{workspace}{_BEHIND}"

@@ -29,7 +29,7 @@ from state.temporary import session_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from agent_host.routing.facts import Surroundings
+    from agent_host.routing.facts import Environment
     from agent_host.services.session import NewSession, SessionGrant
     from agent_host.session.new_task import TaskRecord
     from config.settings import Settings
@@ -141,7 +141,7 @@ class Beginning(NamedTuple):
     it, or not at all."""
 
     bundle: PolicyBundle
-    where: Surroundings
+    where: Environment
     count: Callable[[str], int]
     temporary: str
     started: Mapping[str, Any] = MappingProxyType({})

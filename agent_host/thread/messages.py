@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import orjson
 
+from agent_host.ids import new_id, now_rfc3339
 from agent_host.lenient_json import encodable as encodable
 from agent_host.lenient_json import to_keep
-from agent_host.stamps import new_id, now_rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -75,9 +75,9 @@ def _options(base: str, args: list[Word], found: Findings) -> None:
                 continue  # who lists it consents to what it starts
             becomes = bool(word.prefix or not word.outside) and any(one.startswith(word.prefix) for one in starting)
             if word.may_be_option or becomes or risky.fullmatch(_one_line(word.prefix)):
-                found.doubt(f"{base} is given an expansion that may become an option")
+                found.undecidable(f"{base} is given an expansion that may become an option")
         elif text in starting or risky.fullmatch(_one_line(text)) or may_mean(text, names, whole):
-            found.doubt(f"{base} {word.text} runs or writes something else")
+            found.undecidable(f"{base} {word.text} runs or writes something else")
 
 
 def _tar(args: list[Word], found: Findings, *, drives: bool) -> None:
@@ -99,7 +99,7 @@ def _tar(args: list[Word], found: Findings, *, drives: bool) -> None:
             names.append(text.partition("f")[2])
             awaited = max(awaited, sum(letter in _TAR_VALUED for letter in text))
         if any(_is_remote(name, whole=word.text is not None, drives=drives) for name in names):
-            found.doubt("tar is given an archive that may be on another machine")
+            found.undecidable("tar is given an archive that may be on another machine")
 
 
 def _is_remote(name: str, *, whole: bool, drives: bool) -> bool:
@@ -124,12 +124,12 @@ def _awk(base: str, args: list[Word], found: Findings) -> None:
         elif text is not None and re.match(r"-[Fv].", text):
             continue
         elif text is None or text.startswith("-"):
-            found.doubt(f"{base} is given a program that is not in the line")
+            found.undecidable(f"{base} is given a program that is not in the line")
             return
         else:
             text = _AWK_PATTERN.sub("", text)
             if _AWK_RISKY.search(text.replace("||", " ")) or -1 < text.find("print") < text.rfind(">"):
-                found.doubt(f"{base} is given a program that may run or write something")
+                found.undecidable(f"{base} is given a program that may run or write something")
             return
 
 
@@ -154,27 +154,27 @@ def _naming(base: str, args: list[Word], found: Findings) -> None:
         if text.startswith("-"):
             found.evaluated.has_arrays = found.evaluated.has_arrays or not {"a", "A"}.isdisjoint(text)
         if word.text is None and not assigns and not text[:1].isdigit():
-            found.doubt(f"{base} is given an expansion as a name")
+            found.undecidable(f"{base} is given an expansion as a name")
         if "[" in name:
-            found.doubt(f"{base} is given a subscript")
+            found.undecidable(f"{base} is given a subscript")
         elif text.startswith("-") and not flags.fullmatch(text):
-            found.doubt(f"{base} {text} is not followed")
+            found.undecidable(f"{base} {text} is not followed")
         check_assignment(name, found)
 
 
 def _test(base: str, args: list[Word], found: Findings) -> None:
     open_ended = any((one.splits and not one.outside) or (one.globs and not one.prefix) for one in args)
     if open_ended or any(word.text in {"-v", "-R"} for word in args):
-        found.doubt(f"{base} is given a name to evaluate, or words that are split")
+        found.undecidable(f"{base} is given a name to evaluate, or words that are split")
     elif any(one.text is None and (two.text is None or "[" in two.text) for one, two in pairwise(args)):
-        found.doubt(f"{base} is given an expansion that may be an operator, and a subscript")
+        found.undecidable(f"{base} is given an expansion that may be an operator, and a subscript")
     elif len(args) == 2 and args[0].text is None:
-        found.doubt(f"{base} is given an expansion as operator")
+        found.undecidable(f"{base} is given an expansion as operator")
 
 
 def _printf(_base: str, args: list[Word], found: Findings) -> None:
     if args and (args[0].may_be_option or (args[0].text or "").startswith("-v")):
-        found.doubt("printf -v sets a variable")
+        found.undecidable("printf -v sets a variable")
 
 
 _Judge = Callable[[str, list[Word], Findings], None]

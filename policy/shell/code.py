@@ -59,16 +59,16 @@ def judge_interpreter(program: str, family: str, args: list[Word], found: Findin
     if interpreter_of(family) is None or (len(args) == 1 and args[0].text in _ASKS):
         return
     if not args:
-        found.hide(program, "what it reads", in_line=True)
+        found.mark_opaque(program, "what it reads", in_line=True)
     for word in args:
         code = "…" if word.text is None else _CODE.match(word.text)
         if code is not None:
-            found.hide(program, code if isinstance(code, str) else code[0], in_line=True)
+            found.mark_opaque(program, code if isinstance(code, str) else code[0], in_line=True)
             return
         if not (word.text or "").startswith("-"):
             break
     if args:
-        found.hide(program, "the code in a file or a module")
+        found.mark_opaque(program, "the code in a file or a module")
 
 
 @lru_cache(maxsize=128)

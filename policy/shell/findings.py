@@ -56,21 +56,21 @@ class Findings:
         self.effort = Effort()
         self.unread = self.unparsed = False
 
-    def doubt(self, reason: str) -> None:
+    def undecidable(self, reason: str) -> None:
         """Notes why the line can't be decided."""
         self.dynamic[reason] = None
 
     def misread(self, reason: str) -> None:
         """Notes that the text is not what the grammar knows, so that anything may stand in it."""
         self.unparsed = True
-        self.doubt(reason)
+        self.undecidable(reason)
 
     def give_up(self, reason: str) -> None:
         """Notes that the line was not looked at to its end, and which limit it has passed."""
         self.unread = True
-        self.doubt(reason)
+        self.undecidable(reason)
 
-    def hide(self, program: str, what: str, *, in_line: bool = False) -> None:
+    def mark_opaque(self, program: str, what: str, *, in_line: bool = False) -> None:
         """Notes that a program starts what the line does not show."""
         self.opaque[Opaque(program, what, in_line)] = None
 
@@ -78,16 +78,16 @@ class Findings:
 def check_assignment(name: str, found: Findings, value: str | None = None) -> None:
     """Notes an assignment to a variable that steers what runs. `value` is its text, where that is known."""
     if len(name) > _MAX_NAME:
-        found.doubt(f"sets a variable whose name is longer than {_MAX_NAME} characters")
+        found.undecidable(f"sets a variable whose name is longer than {_MAX_NAME} characters")
     elif STEERING_VARIABLE.fullmatch(name):
-        found.doubt(f"sets {name}, which steers programs")
+        found.undecidable(f"sets {name}, which steers programs")
     elif NUMBER_VARIABLE.fullmatch(name) and not (value or "").isdecimal():
-        found.doubt(f"sets {name}, whose text the shell evaluates")
+        found.undecidable(f"sets {name}, whose text the shell evaluates")
 
 
 def note_declared(text: str | None, prefix: str, found: Findings) -> None:
     """Notes a value that `declare` or its like is given: one in brackets is evaluated once more for an array."""
     if prefix.startswith("("):
-        found.doubt("a list in quotes, which is evaluated where it is assigned to an array")
+        found.undecidable("a list in quotes, which is evaluated where it is assigned to an array")
     elif text is None:
         found.evaluated.note_list()

@@ -103,15 +103,15 @@ def judge_git(_base: str, args: list[Word], found: Findings) -> None:
         if rest and ((option.text == "-C" and not rest[0].is_several) or _sets_harmlessly(option, rest[0])):
             rest.pop(0)
         elif option.text not in _GLOBAL_FLAGS:
-            found.doubt(f"git {option.text or 'with an expansion'} is not followed")
+            found.undecidable(f"git {option.text or 'with an expansion'} is not followed")
             return
     if not rest:
         return
     subcommand = rest[0].text
     if subcommand is None:
-        found.doubt("git with an expansion as its subcommand")
+        found.undecidable("git with an expansion as its subcommand")
     elif subcommand not in _SUBCOMMANDS:
-        found.hide("git", f"{subcommand}, which its configuration may define")
+        found.mark_opaque("git", f"{subcommand}, which its configuration may define")
         _arguments(subcommand, rest[1:], found)
     elif subcommand == "config":
         _config(rest[1:], found)
@@ -135,7 +135,7 @@ def _config(args: list[Word], found: Findings) -> None:
         first = named[0].text if named else None
     options = [word for word in named[1:] if word.may_be_option or word.prefix.startswith("-")]
     if options or first is None or not _CONFIG_HARMLESS.fullmatch(first):
-        found.doubt("git config changes what git runs")
+        found.undecidable("git config changes what git runs")
 
 
 def _arguments(subcommand: str, args: list[Word], found: Findings) -> None:
@@ -143,16 +143,16 @@ def _arguments(subcommand: str, args: list[Word], found: Findings) -> None:
     for place, word in enumerate(args):
         text = word.text
         if _may_be_address(subcommand, args, place) or (ended and subcommand in _ADDRESSED and word.may_be_option):
-            found.doubt(f"git {subcommand} may be given an address that starts a program")
+            found.undecidable(f"git {subcommand} may be given an address that starts a program")
         ended = ended or text in {"--", "--end-of-options"}
         if ended or (place and not word.is_several and _is_message(subcommand, args, place)):
             continue
         if word.may_be_option and subcommand not in _NAMES_NO_PROGRAM:
-            found.doubt("git is given an expansion that may become an option")
+            found.undecidable("git is given an expansion that may become an option")
         elif text == "--help":
-            found.hide("git", "the pager of its manual")
+            found.mark_opaque("git", "the pager of its manual")
         elif _may_start(subcommand, args, place) or _is_risky(subcommand, (text or word.prefix).replace("\n", " ")):
-            found.doubt(f"git {subcommand} {text} runs or writes something else")
+            found.undecidable(f"git {subcommand} {text} runs or writes something else")
 
 
 def _is_message(subcommand: str, args: list[Word], place: int) -> bool:

@@ -22,7 +22,7 @@ _OF_A_SHELL = frozenset({"-s", "--login", "--norc", "--noprofile", "--version", 
 """Options of a shell that leave the meaning of a line as it is."""
 
 
-def unravel(words: list[Word], found: Findings) -> None:
+def expand_wrappers(words: list[Word], found: Findings) -> None:
     """Notes the program that `words` start and every one that is started through it."""
     pending = [words]
     wrappers = 0
@@ -32,17 +32,17 @@ def unravel(words: list[Word], found: Findings) -> None:
             continue
         wrappers += 1
         if wrappers > _MAX_WRAPPERS:
-            found.doubt("too many programs started through each other")
+            found.undecidable("too many programs started through each other")
             return
         name = _place(current[0])
         told = _place if name in tables.DIRECTORY_BUILTINS else _text
         found.commands.append((name, tuple(map(told, current[1:]))))
         if name is None or (current[0].tilde and not name.startswith("~/")):
-            found.doubt("the program's name is an expansion")
+            found.undecidable("the program's name is an expansion")
         elif _ASSIGNMENT.fullmatch(name):
-            found.doubt("an assignment in the place of a program")
+            found.undecidable("an assignment in the place of a program")
         elif name in tables.RESERVED_WORDS or not name or name.isspace():
-            found.doubt(f"{name!r} in the place of a program")
+            found.undecidable(f"{name!r} in the place of a program")
         else:
             judge_arguments(name, current[1:], found)
             note_operands(name, family_of(base_name(name)), current[1:], found)
@@ -90,15 +90,15 @@ def _is_seen_through(program: str, base: str, family: str, args: list[Word], fou
     """Notes what builtins, shells and programs with a language of their own run; whether it is one of these."""
     if base in tables.POISONING_BUILTINS:
         if not _is_harmless(base, args):
-            found.doubt(f"{base} changes what the rest of the line means")
+            found.undecidable(f"{base} changes what the rest of the line means")
     elif base in tables.RUNS_TEXT:
         _own_text(base, args, found)
     elif base in tables.READS_FILES:
-        found.hide(program, f"the commands in {args[0].text or 'a file'}" if args else "the commands in a file")
+        found.mark_opaque(program, f"the commands in {args[0].text or 'a file'}" if args else "the commands in a file")
     elif base in tables.OPAQUE_STARTERS or family in tables.OPAQUE_STARTERS or base.startswith("ld-"):
-        found.doubt(f"{base} runs other programs")
+        found.undecidable(f"{base} runs other programs")
     elif base in tables.OWN_LANGUAGES or family in tables.OWN_LANGUAGES:
-        found.hide(program, "what its own commands start")
+        found.mark_opaque(program, "what its own commands start")
     elif family in tables.SHELLS:
         _shell(program, family, args, found)
     else:
@@ -127,7 +127,7 @@ def _own_text(base: str, args: list[Word], found: Findings) -> None:
         args = args[:1]
     texts = [word.text for word in args]
     if any(text is None for text in texts) or (texts and (texts[0] or "").startswith("-")):
-        found.doubt(f"{base} runs text that only the run knows")
+        found.undecidable(f"{base} runs text that only the run knows")
     else:
         found.scripts.append(
             Script(found.grammar, " ".join(text or "" for text in texts), True, base == "trap", knows_functions)
@@ -137,13 +137,13 @@ def _own_text(base: str, args: list[Word], found: Findings) -> None:
 def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
     read = _what_shell_runs(base, args)
     if read is None:
-        found.doubt(f"{base} {args[0].text} runs other commands")
+        found.undecidable(f"{base} {args[0].text} runs other commands")
     elif read.is_code and read.word is not None and read.word.text is not None:
         found.scripts.append(Script(tables.GRAMMAR_OF.get(base, "posix"), read.word.text))
     elif read.is_code:
-        found.hide(program, "-c …", in_line=True)
+        found.mark_opaque(program, "-c …", in_line=True)
     else:
-        found.hide(program, f"the commands in {read.word.text or 'a file'}" if read.word else "what it reads")
+        found.mark_opaque(program, f"the commands in {read.word.text or 'a file'}" if read.word else "what it reads")
 
 
 class _Runs(NamedTuple):
@@ -189,7 +189,7 @@ def _runner(label: str, args: list[Word], found: Findings) -> list[list[Word]]:
     while args and args[0].text in tables.RUNNER_FLAGS:
         args = args[1:]
     if not args or args[0].text is None or args[0].text.startswith("-"):
-        found.doubt(f"{label} runs a program that is not named plainly")
+        found.undecidable(f"{label} runs a program that is not named plainly")
         return []
     return [args]
 
@@ -201,12 +201,12 @@ def _find_exec(args: list[Word], found: Findings) -> list[list[Word]]:
         if text in {"-exec", "-execdir", "-ok", "-okdir"}:
             end = next((i for i in range(place + 1, len(args)) if texts[i] in {";", "+"}), None)
             if end is None:
-                found.doubt("find -exec without an end")
+                found.undecidable("find -exec without an end")
                 return inner
             words = args[place + 1 : end]
             found.elsewhere = found.elsewhere or text.endswith("dir")
             if len(inner) > _MAX_WRAPPERS:
-                return inner  # which is too many for `unravel`
+                return inner  # which is too many for `expand_wrappers`
             inner.append([one for word in words for one in _found_or(word, args)])
     return inner
 
@@ -224,13 +224,13 @@ def _behind(base: str, wrapper: tables.Wrapper, args: list[Word], found: Finding
     while place < len(args):
         text = args[place].text
         if text is None or args[place].tilde:
-            found.doubt(f"{base} is given an expansion where a program or option is expected")
+            found.undecidable(f"{base} is given an expansion where a program or option is expected")
             return []
         assignment = _ASSIGNMENT.fullmatch(text) if wrapper.assigns else None
         if assignment:
             check_assignment(assignment[1], found)
         elif base in tables.ONE_OPTION and text.startswith("-") and (place > 0 or text != "-p" or args[place].quoted):
-            found.doubt(f"{base} {text} is not followed")
+            found.undecidable(f"{base} {text} is not followed")
             return []
         elif text == "--":
             place += 1
@@ -243,7 +243,7 @@ def _behind(base: str, wrapper: tables.Wrapper, args: list[Word], found: Finding
             is_attached = text.partition("=")[0] in wrapper.attached.split()
             taken = 1 if is_attached else _option_length(base, text, flags, valued)
             if not taken:
-                found.doubt(f"{base} {text} is not followed")
+                found.undecidable(f"{base} {text} is not followed")
                 return []
             value = _value(text, args[place + 1 : place + taken])
             if not _is_plain_value(base, text, value, found):
@@ -292,7 +292,7 @@ def _is_plain_value(base: str, text: str, value: Word, found: Findings) -> bool:
     decides = _is_replacement(base, text) and text != "--replace"
     if not value.is_several and (value.text or not decides):
         return True
-    found.doubt(f"{base} {text} is given an expansion, or nothing")
+    found.undecidable(f"{base} {text} is given an expansion, or nothing")
     return False
 
 

@@ -12,7 +12,7 @@ from policy.commands import Operand, ParsedCommand, Redirection, SimpleCommand, 
 from policy.shell.findings import Findings
 from policy.shell.limits import NotText, TooMuch, admit
 from policy.shell.operands import split_pattern
-from policy.shell.programs import unravel
+from policy.shell.programs import expand_wrappers
 from policy.shell.syntax import Command, scan
 from policy.shell.tables import DIRECTORY_BUILTINS
 
@@ -56,12 +56,12 @@ class Reader:
             self.lost_from = (0, 0)
         lost, lost_operands = self.lost_from or (len(redirections), len(operands))
         if any(not _is_fixed(one.path) for one in redirections[lost:]):
-            self.found.doubt("a relative redirection after a change of directory that is not followed")
+            self.found.undecidable("a relative redirection after a change of directory that is not followed")
         redirections = (*redirections[:lost], *map(_unless_fixed, redirections[lost:]))
         operands = (*operands[:lost_operands], *map(_unless_fixed, operands[lost_operands:]))
         found = self.found
         if found.evaluated.may_run_code():
-            found.doubt("text that is evaluated and may hold a substitution, which is then run")
+            found.undecidable("text that is evaluated and may hold a substitution, which is then run")
         if len(found.commands) > MAX_COMMANDS:
             found.give_up(f"the line has more than {MAX_COMMANDS} commands")
         if not self.commands:
@@ -115,13 +115,13 @@ class Reader:
                 break  # `result` says so
             if not isinstance(event, Command):
                 if grammar == "zsh" and event.alone:
-                    found.doubt("a redirection without a command, for which zsh starts one")
+                    found.undecidable("a redirection without a command, for which zsh starts one")
                 self._redirect(event.operator, event.target)
                 continue
             if event.is_own:
                 continue
             first = len(found.commands)
-            unravel(event.words, found)
+            expand_wrappers(event.words, found)
             if found.elsewhere:
                 found.elsewhere = False
                 self._lose((len(self.redirections), len(self.operands)))
@@ -177,19 +177,19 @@ class Reader:
         if operator in {">&", "<&"} and text is not None and re.fullmatch(r"[0-9]+-?|-", text):
             return
         if operator not in {">", ">>", ">|", "&>", "&>>", ">&", "<"}:
-            self.found.doubt(f"a redirection that is not followed: {operator}")
+            self.found.undecidable(f"a redirection that is not followed: {operator}")
         pattern: str | None = None
         if text is None and target.outside and target.pattern is not None and not target.tilde:
             text, pattern = split_pattern(target.pattern)
         if text is None:
-            self.found.doubt("a redirection to an expansion")
+            self.found.undecidable("a redirection to an expansion")
         elif text.startswith("~") and not target.tilde:
             text = "./" + text
         elif target.tilde and text != "~" and not text.startswith("~/"):
-            self.found.doubt("a redirection to somebody's home directory")
+            self.found.undecidable("a redirection to somebody's home directory")
             text = None
         elif text.startswith(_NETWORK_FILES):
-            self.found.doubt("a redirection that opens a network connection")
+            self.found.undecidable("a redirection that opens a network connection")
         if text in _HARMLESS_FILES:
             return
         if not self._count(text):

@@ -57,21 +57,21 @@ def judge_sed(_base: str, args: list[Word], found: Findings) -> None:
         elif text is not None and text.startswith("-"):
             takes_suffix = takes_suffix or text.endswith("i")
             if _OPTIONS.fullmatch(text) is None:
-                found.doubt(f"sed {text} is not followed")
+                found.undecidable(f"sed {text} is not followed")
         else:
             operands.append(text)
             if word.may_be_option:
-                found.doubt("sed is given an expansion that may become an option")
+                found.undecidable("sed is given an expansion that may become an option")
     named = [text for text in operands if text != ""]
     if not scripts:
         scripts, named = named[:1], named[1:]
     # BSD's sed takes the word behind -i for a suffix, and so an operand for the script.
     if takes_suffix and any(text is not None and _may_write(text) for text in named[:1]):
-        found.doubt("sed -i is given an operand that may be a script")
+        found.undecidable("sed -i is given an operand that may be a script")
     if any(sum(map(script.count, _ENDS)) > _MAX_ENDS for script in scripts if script is not None):
         found.give_up(f"sed is given a script of more than {_MAX_ENDS} commands")
     elif not all(script is not None and is_plain(script) for script in scripts):
-        found.doubt("sed is given a script that may run or write something")
+        found.undecidable("sed is given a script that may run or write something")
 
 
 def _may_write(name: str) -> bool:

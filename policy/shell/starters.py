@@ -58,4 +58,4 @@ def judge_starter(program: str, family: str, args: list[Word], found: Findings) 
         return
     if texts and (family, texts[0]) in RUNNERS:
         return  # the program stands behind it, and is judged itself
-    found.hide(program, what)
+    found.mark_opaque(program, what)

@@ -2,7 +2,7 @@
 
 The grammar is tree-sitter's, which forgives what bash reads differently. So nothing is taken on trust: node types that
 are not known here, errors, and places where the tree's boundaries do not fit the text all count as 'not decided';
-`doubts` has the places where what a node means is in doubt.
+`undecidable` has the places where what a node means is in doubt.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import words
-from policy.shell.doubts import (
+from policy.shell.evaluated import EVERYWHERE
+from policy.shell.findings import Findings, check_assignment, note_declared
+from policy.shell.limits import NotText, TooMuch
+from policy.shell.nodes import text_of
+from policy.shell.numbers import compares_numbers, names_evaluated
+from policy.shell.tables import BUILTINS_THAT_MATTER
+from policy.shell.undecidable import (
     DELIMITER,
     DOUBTS,
     ends_early,
@@ -20,12 +26,6 @@ from policy.shell.doubts import (
     not_posix,
     spaces,
 )
-from policy.shell.evaluated import EVERYWHERE
-from policy.shell.findings import Findings, check_assignment, note_declared
-from policy.shell.limits import NotText, TooMuch
-from policy.shell.nodes import text_of
-from policy.shell.numbers import compares_numbers, names_evaluated
-from policy.shell.tables import BUILTINS_THAT_MATTER
 from policy.shell.variables import Here, Variables, assigned_in_numbers
 from policy.shell.words import Word, plain, read_word
 
@@ -170,12 +170,12 @@ class _Walk:
             kind = node.type
             if not node.is_named:  # a token
                 if is_swollen(self.source, node):
-                    self.found.doubt(f"{kind} with something in front of it")
+                    self.found.undecidable(f"{kind} with something in front of it")
                 stack.extend([(child, repeats, around) for child in reversed(node.children)])
                 continue
-            self._doubt(node, kind)
+            self._judge_node(node, kind)
             if kind in _OF_TESTS and around not in _HOLD_TESTS:
-                self.found.doubt(f"part of a test outside of one: {kind}")
+                self.found.undecidable(f"part of a test outside of one: {kind}")
             handler = self.handlers.get(kind)
             children = handler(node, repeats) if handler else self._plain(node, kind)
             if children:
@@ -184,22 +184,22 @@ class _Walk:
                     kind = "arithmetic_expansion"
                 stack.extend([(child, repeats, kind) for child in reversed(children)])
         for reason in spaces(self.source, self.quoted, self.literal):
-            self.found.doubt(reason)
+            self.found.undecidable(reason)
         for name, until in self.evaluated.items():
             if not self.variables.is_number(name):
                 self.found.evaluated.note_text(until)
         self.found.functions |= self.variables.functions
         return self.events
 
-    def _doubt(self, node: Node, kind: str) -> None:
+    def _judge_node(self, node: Node, kind: str) -> None:
         judge = DOUBTS.get(kind)
         reason = judge(self.source, node) if judge else None
         if reason is not None:
-            self.found.doubt(reason)
+            self.found.undecidable(reason)
         if self.posix:
             reason = not_posix(self.source, node)
             if reason is not None:
-                self.found.doubt(reason)
+                self.found.undecidable(reason)
         self.found.evaluated.note_data(self.source, node.start_byte, node.end_byte, kind)
         if kind in _QUOTES:
             self.quoted.append((node.start_byte, node.end_byte))
@@ -213,7 +213,7 @@ class _Walk:
         if kind == "expansion" and not inside:
             self.expansion = (node.start_byte, node.end_byte)
         elif kind in _SINGLE_QUOTES and inside:
-            self.found.doubt("single quotes in an expansion, which quote nothing inside double quotes")
+            self.found.undecidable("single quotes in an expansion, which quote nothing inside double quotes")
 
     def _text(self, node: Node) -> str:
         return text_of(self.source, node)
@@ -221,10 +221,10 @@ class _Walk:
     def _plain(self, node: Node, kind: str) -> list[Node]:
         if kind in _LEAVES:
             if kind == "file_descriptor" and not self._is_descriptor(node):
-                self.found.doubt("a file descriptor that belongs to a word")
+                self.found.undecidable("a file descriptor that belongs to a word")
             return node.children  # `1#$(x)` is a number with a substitution in it
         if kind not in _CONTAINERS:
-            self.found.doubt(f"a construct that is not followed: {kind}")
+            self.found.undecidable(f"a construct that is not followed: {kind}")
         return node.children
 
     def _is_descriptor(self, node: Node) -> bool:
@@ -240,12 +240,12 @@ class _Walk:
         words: list[Word] = []
         for place, node in enumerate(nodes):
             if place and not self._apart(nodes[place - 1], node):
-                self.found.doubt("words whose boundary is not plain")
+                self.found.undecidable("words whose boundary is not plain")
             if node.type == "variable_assignment":
-                self.found.doubt("an assignment behind the program's name")
+                self.found.undecidable("an assignment behind the program's name")
             word = self._read(self.source[self._start(node) : node.end_byte].decode(), node)
             if not word.valid or (word.text is None and ends_early(self.source, node)):
-                self.found.doubt("a word that cannot be read")
+                self.found.undecidable("a word that cannot be read")
             words.append(word)
         return words
 
@@ -281,7 +281,7 @@ class _Walk:
             name = words[0].text
             is_own = name is not None and self._is_function(name, nodes[0])
             if name in BUILTINS_THAT_MATTER and b"$" in self.source[nodes[0].start_byte : nodes[0].end_byte]:
-                self.found.doubt("a builtin whose name is an expansion")
+                self.found.undecidable("a builtin whose name is an expansion")
             is_trap = any(word.text == "trap" for word in words[:_MAX_IN_FRONT])
             functions = self.variables.functions_at(node.start_byte) if is_trap else frozenset()
             self.events.append(Command(words, repeats, is_own, functions, self._chain(node)))
@@ -328,7 +328,7 @@ class _Walk:
             rest = [child for child in node.children if child != body]
             return [*self._command(body, repeats, extra), *rest]
         if extra:
-            self.found.doubt("words behind a redirection")
+            self.found.undecidable("words behind a redirection")
         return node.children
 
     def _file_redirect(self, node: Node, _repeats: bool) -> list[Node]:
@@ -340,7 +340,7 @@ class _Walk:
                 operator += child.type
         if not targets:
             if operator not in {">&-", "<&-"}:
-                self.found.doubt("a redirection without a target")
+                self.found.undecidable("a redirection without a target")
             return node.children
         self.events.append(Redirect(operator, self._words(targets[:1])[0], _is_alone(node.parent)))
         return node.children
@@ -359,7 +359,7 @@ class _Walk:
     def _declared(self, value: Node) -> None:
         word = self._read(self._text(value), value)
         if self.posix and word.splits:
-            self.found.doubt("a value that sh may split into further assignments")
+            self.found.undecidable("a value that sh may split into further assignments")
         note_declared(word.text, word.prefix, self.found)
 
     def _assignment(self, node: Node, repeats: bool) -> list[Node]:
@@ -370,11 +370,11 @@ class _Walk:
             self.found.evaluated.has_arrays = True
             text = text.partition("[")[0]
         elif not _NAME.fullmatch(text):
-            self.found.doubt("an assignment to something else than a plain name")
+            self.found.undecidable("an assignment to something else than a plain name")
         is_array = value is not None and value.type == "array"
         self.found.evaluated.has_arrays = self.found.evaluated.has_arrays or is_array
         if value is not None and is_array and any(self._text(one)[:1] == "[" for one in value.children):
-            self.found.doubt("an array whose subscripts are written out")
+            self.found.undecidable("an array whose subscripts are written out")
         check_assignment(text, self.found, None if value is None else self._text(value))
         return node.children
 
@@ -391,7 +391,7 @@ class _Walk:
             one = pending.pop()
             if one.type in _WORDS or not one.children:
                 if ends_early(self.source, one):
-                    self.found.doubt("a test whose words are not plain")
+                    self.found.undecidable("a test whose words are not plain")
                 words.append(self._read(self._text(one), one))
             else:
                 pending.extend(reversed(one.children))

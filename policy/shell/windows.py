@@ -77,11 +77,11 @@ def split(command: str, shell: str, found: Findings) -> None:
     found.commands.append((program, tuple(arguments)))
     base = base_name(program)
     if not _PROGRAM.fullmatch(program) or (shell == "cmd" and _runs_on(program)):
-        found.doubt("the program's name is not spelled plainly")
+        found.undecidable("the program's name is not spelled plainly")
     if _starts_others(base, arguments):
-        found.doubt(f"{program} runs other commands or changes what they mean")
+        found.undecidable(f"{program} runs other commands or changes what they mean")
     if shell == "cmd" and any("'" in word for word in pieces):
-        found.doubt("single quotes mean nothing to cmd")
+        found.undecidable("single quotes mean nothing to cmd")
     if base not in _UNLIKE_POSIX:
         judge_arguments(program, [plain(word) for word in arguments], found, base)
 
@@ -98,7 +98,7 @@ def _pieces(command: str, found: Findings) -> list[str]:
     while place < len(stripped):
         match = _TOKEN.match(stripped, place)
         if match is None:
-            found.doubt("quotes are not balanced")
+            found.undecidable("quotes are not balanced")
             break
         pieces.append(match[1])
         place = match.end()

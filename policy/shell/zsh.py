@@ -43,9 +43,9 @@ def note_zsh_differences(text: str, found: Findings) -> None:
     # Read from the left, quotes are what they seem up to a comment, a here-document or the like, which stays in sight.
     bare = _SINGLE.sub(lambda match: match[1] or ".", text)
     if _OWN.search(_SAME.sub(" ", bare)) or "<<" in bare:
-        found.doubt("a character that zsh reads differently")
+        found.undecidable("a character that zsh reads differently")
     if _NUMBERS.search(text):
-        found.doubt("a number that zsh evaluates")
+        found.undecidable("a number that zsh evaluates")
 
 
 def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], found: Findings) -> None:
@@ -53,9 +53,9 @@ def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], foun
     plain numbers, and a subscript in one runs substitutions; its `time` has no options, so the next word is started."""
     first = arguments[0] if arguments else ""
     if name == "time" and (not first or first.startswith("-")):
-        found.doubt("time without a plain command behind it")
+        found.undecidable("time without a plain command behind it")
     if name == "print" and any(one is None or (one.startswith("-") and "v" in one) for one in arguments):
-        found.doubt("print may set a variable in zsh")
+        found.undecidable("print may set a variable in zsh")
     if name in {"test", "["}:
         evaluates = any(one in _NUMERIC_TESTS for one in arguments)
     elif name == "printf":
@@ -63,4 +63,4 @@ def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], foun
     else:
         evaluates = name in _EVALUATES
     if evaluates and any(one is None or "[" in one for one in arguments):
-        found.doubt(f"{name} evaluates numbers in zsh")
+        found.undecidable(f"{name} evaluates numbers in zsh")

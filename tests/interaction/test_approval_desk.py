@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.app.headless import run_headless
-from agent_host.approval.desk import ApprovalDesk
 from agent_host.approval.gate import InAdvance
+from agent_host.approval.pending import PendingApprovals
 from agent_host.events.kinds import EventType
 from policy.options import TaskOptions
 from state.file_store import FileCheckpointStore
@@ -38,7 +38,7 @@ class Client:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.desk = ApprovalDesk(timeout_s=FOREVER)
+        self.desk = PendingApprovals(timeout_s=FOREVER)
         self.options = TaskOptions()
         self.answers: Answers = {}
         self.asked: list[Payload] = []
@@ -70,7 +70,7 @@ class Client:
 
     async def waits(self, *approval_ids: str) -> None:
         """Until the calls wait at the desk, as they do when a client on a pipe hears of them."""
-        while not {row["approvalId"] for row in self.desk.pending()}.issuperset(approval_ids):  # noqa: ASYNC110  the desk has no event for it
+        while not {row["approvalId"] for row in self.desk.listed()}.issuperset(approval_ids):  # noqa: ASYNC110  the desk has no event for it
             await asyncio.sleep(0)
 
     def flush(self) -> None:
@@ -166,7 +166,7 @@ async def test_the_request_says_what_would_happen(client: Client) -> None:
     assert written["details"]["diff"].endswith("-old\n+new\n")
     assert run["details"]["toolCallId"] != written["details"]["toolCallId"]
     assert client.file("a.txt").read_text() == "old\n"
-    assert client.desk.pending() == []
+    assert client.desk.listed() == []
 
 
 async def test_risk_and_its_reasons(client: Client, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ async def test_risk_and_its_reasons(client: Client, tmp_path: Path) -> None:
 
 
 async def test_nobody_answers_in_time(client: Client) -> None:
-    client.desk = ApprovalDesk(timeout_s=AT_ONCE)
+    client.desk = PendingApprovals(timeout_s=AT_ONCE)
     with gateway(use(EFFECT), say("Done.")) as model:
         finished = await client.task(model.url)
         (answer,) = model.results()
@@ -195,7 +195,7 @@ async def test_nobody_answers_in_time(client: Client) -> None:
 
 
 async def test_what_was_approved_in_advance_waits_for_nobody(client: Client) -> None:
-    client.desk = ApprovalDesk(timeout_s=FOREVER, in_advance=InAdvance(frozenset({"RunCommand"})))
+    client.desk = PendingApprovals(timeout_s=FOREVER, in_advance=InAdvance(frozenset({"RunCommand"})))
     with gateway(use(EFFECT), say("Done.")) as model:
         assert statuses(await client.task(model.url)) == [("succeeded", None)]
 
@@ -319,7 +319,7 @@ async def test_a_cancellation_for_good_answers_what_waits(client: Client) -> Non
     assert statuses(finished) == [("failed", "TOOL_INTERRUPTED")] * 2
     texts = [message["content"] for message in client.host.history(SESSION) if message["role"] == "tool"]
     assert set(texts) == {"TOOL_INTERRUPTED: not started: the task was cancelled before anybody approved it"}
-    assert client.desk.pending() == []
+    assert client.desk.listed() == []
 
 
 # Task options

@@ -25,7 +25,7 @@ from agent_host.llm.retry import RetryPolicy
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import LoopContext
 from agent_host.loop.task import run_task
-from agent_host.routing.facts import Surroundings
+from agent_host.routing.facts import Environment
 from agent_host.scrub import Scrubber
 from agent_host.services.uploads import UploadLimits, UploadQueue
 from agent_host.states import task_machine
@@ -117,7 +117,7 @@ class Loop:
             uploads=UploadQueue(self.artifacts, UploadLimits()),
             uploads_elsewhere=True,
             bundle=policy or bundle(folder),
-            where=Surroundings(self.folder, None, "posix", "bash"),
+            where=Environment(self.folder, None, "posix", "bash"),
             tools=BUILT_IN,
             limits=limits,
             model=MODEL,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.approval.desk import ApprovalDesk
+from agent_host.approval.pending import PendingApprovals
 from agent_host.contracts import Leftovers, ToolResult, ToolSpec
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.anthropic_answer import meaning_of
@@ -212,24 +212,24 @@ class Home:
 
 
 class Person:
-    """Somebody at a real desk. `say` gives the answer to each question: what `ApprovalDesk.decide` takes,
+    """Somebody at a real desk. `say` gives the answer to each question: what `PendingApprovals.decide` takes,
     or None to leave it waiting. `asked` are the questions."""
 
     def __init__(self, say: Callable[[ApprovalRequest], dict[str, Any] | None], *, timeout_s: float = 600) -> None:
         self.say = say
-        self.desk = ApprovalDesk(timeout_s=timeout_s)
+        self.pending_approvals = PendingApprovals(timeout_s=timeout_s)
         self.asked: list[ApprovalRequest] = []
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         """See ApprovalGate."""
         self.asked.append(request)
         asyncio.get_running_loop().call_soon(self._answer, request)
-        return await self.desk.ask(request)
+        return await self.pending_approvals.ask(request)
 
     def _answer(self, request: ApprovalRequest) -> None:
         said = self.say(request)
         if said is not None:
-            self.desk.decide(request.approval_id, **said)
+            self.pending_approvals.decide(request.approval_id, **said)
 
 
 YES: dict[str, Any] = {"approved": True}

@@ -61,7 +61,7 @@ class Opened:
         self.session = Session(
             self.loop.ctx,
             self.paths,
-            desk=gate.desk if isinstance(gate, Person) else None,
+            pending_approvals=gate.pending_approvals if isinstance(gate, Person) else None,
             service=self.service,
             resources=resources,
             settings=load(flags or {}, workspace=str(self.workspace), environ={"AGENT_HOST_CONFIG": str(config)}),

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.routing.facts import Surroundings, gather
+from agent_host.routing.facts import Environment, gather
 from policy.bundle import bundle_from_trusted
 from policy.check import check_tool
 from policy.commands import parse
@@ -92,7 +92,7 @@ def policy(jail: Jail, *, anywhere: bool = False) -> Callable[[str, ShellName], 
     )
 
     def judge(line: str, shell: ShellName) -> bool:
-        place = Surroundings(jail.work, jail.home, "posix", shell, jail.environment)
+        place = Environment(jail.work, jail.home, "posix", shell, jail.environment)
         facts = gather(TOOLS["RunCommand"], {"command": line}, place)
         return check_tool(bundle, "Shell.Exec", facts, now=_NOW, workspace=jail.work).allowed
 

@@ -12,7 +12,7 @@ from agent_host.approval.details import describe
 from agent_host.approval.request import ApprovalRequest
 from agent_host.approval.screen import Act
 from agent_host.contracts import Subject, ToolSpec
-from agent_host.routing.facts import Surroundings, gather, path_facts
+from agent_host.routing.facts import Environment, gather, path_facts
 from agent_host.scrub import Scrubber
 from policy.facts import NamedToolFacts
 from tests.support.tools import TOOLS
@@ -35,7 +35,7 @@ def place(tmp_path: Path) -> Path:
 
 async def shown(place: Path, tool: str, **arguments: Any) -> Description:
     spec = TOOLS[tool]
-    where = Surroundings(str(place), "/home/u", "posix", "bash")
+    where = Environment(str(place), "/home/u", "posix", "bash")
     facts = gather(spec, arguments, where)
     act = Act(spec, arguments, facts, str(place))
     return await describe(act, Scrubber([SECRET]).text)
@@ -151,7 +151,7 @@ async def test_what_was_put_in_the_place_of_the_file_is_not_waited_for(place: Pa
     target = place / "a"
     target.write_text("x")
     spec = TOOLS["WriteFile"]
-    gathered = gather(spec, {"path": str(target), "content": "y"}, Surroundings(str(place), None, "posix", "bash"))
+    gathered = gather(spec, {"path": str(target), "content": "y"}, Environment(str(place), None, "posix", "bash"))
     target.unlink()
     os.mkfifo(target)
     act = Act(spec, {"path": str(target), "content": "y"}, gathered, str(place))

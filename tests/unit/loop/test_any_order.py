@@ -119,14 +119,14 @@ class Play:
     def move(self, move: str, which: int) -> bool:
         """Make one move; False when it is one that nothing waits for."""
         waiting = [one for one, future in self.waiting.items() if not future.done()]
-        asked = self.person.desk.pending()
+        asked = self.person.pending_approvals.listed()
         if move in ("end", "fail") and waiting:
             self.waiting[waiting[which % len(waiting)]].set_result(move == "end")
         elif move in ("yes", "no", "edited") and asked:
             question = asked[which % len(asked)]
             call_id = question["details"]["toolCallId"]
             arguments = {"command": f"edited {call_id}"} if move == "edited" else None
-            self.person.desk.decide(question["approvalId"], approved=move != "no", arguments=arguments)
+            self.person.pending_approvals.decide(question["approvalId"], approved=move != "no", arguments=arguments)
             if move != "no":
                 self.seen.approved.add(call_id)
         else:

@@ -187,7 +187,7 @@ async def test_calls_that_need_no_approval_do_not_wait_for_those_that_do(tmp_pat
     await settled()
     assert loop.tools.ran == [str(tmp_path / "a")]
     assert loop.ctx.phase.state is TaskPhase.WAITING_FOR_APPROVAL
-    person.desk.decide(person.asked[0].approval_id, approved=True)
+    person.pending_approvals.decide(person.asked[0].approval_id, approved=True)
     assert (await running).status == "completed"
     assert loop.tools.ran == [str(tmp_path / "a"), "make"]
 

@@ -110,7 +110,7 @@ async def test_a_question_holds_no_slot(tmp_path: Path) -> None:
     await settled()
     assert held.tools.ran == ["command 0"]
     for asked in (person.asked[2], person.asked[1], person.asked[0]):
-        person.desk.decide(asked.approval_id, **YES)
+        person.pending_approvals.decide(asked.approval_id, **YES)
         await settled()
     assert held.tools.ran[1:] == [urls[2]]
     await held.end(urls[2])
@@ -130,7 +130,7 @@ async def test_a_call_takes_its_slot_when_its_turn_on_its_path_has_come(tmp_path
     running = asyncio.ensure_future(loop.run())
     await settled()
     assert loop.tools.ran == [str(tmp_path / "b")]
-    person.desk.decide(person.asked[0].approval_id, **YES)
+    person.pending_approvals.decide(person.asked[0].approval_id, **YES)
     assert (await running).status == "completed"
     assert (tmp_path / "a").read_text() == "new"
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from agent_host.app.tools import BUILT_IN
-from agent_host.routing.facts import Surroundings
-from agent_host.routing.trial import case_from, judge_case
+from agent_host.routing.dry_run import case_from, judge_case
+from agent_host.routing.facts import Environment
 from tests.support.tools import TOOLS
 
 from .helpers import NOW, bundle
 
 FAMILIES = sorted((Path(__file__).parent / "bypasses").glob("*.toml"))
-HERE = Surroundings("/w", "/home/u", "posix", "bash")
+HERE = Environment("/w", "/home/u", "posix", "bash")
 CASE_FIELDS = ("toolName", "os", "shell", "cwd", "home", "capabilities", "facts")
 SOURCE = re.compile(r"CVE-\d{4}-\d{4,}|GHSA(?:-[0-9a-z]{4}){3}|GTFOBins: [a-z0-9]+|https?://\S+")
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_host.app.tools import BUILT_IN
-from agent_host.routing.facts import Surroundings
-from agent_host.routing.trial import StatedFacts, TrialCase, judge_case
+from agent_host.routing.dry_run import DryRunCase, StatedFacts, judge_case
+from agent_host.routing.facts import Environment
 from policy.bundle import bundle_from_trusted, camel
 from policy.case import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE
 from policy.check import check_llm, check_tool
@@ -91,8 +91,8 @@ def test_less_in_a_bundle_never_lets_more_models_be_asked(data: st.DataObject, m
 
 def judge(shape: Shape, tool: str, os: OsFamily, arguments: Shape, shell: ShellName = "bash") -> str:
     """The verdict on a call of which only the spelling is known."""
-    here = Surroundings(cases.ROOTS[os] + "w", cases.HOMES[os], os, shell)
-    case = TrialCase(tool, arguments, os=os, shell=shell, facts=StatedFacts(), cwd=here.workspace, home=here.home)
+    here = Environment(cases.ROOTS[os] + "w", cases.HOMES[os], os, shell)
+    case = DryRunCase(tool, arguments, os=os, shell=shell, facts=StatedFacts(), cwd=here.workspace, home=here.home)
     return judge_case(bundle_from_trusted(shape), case, here, BUILT_IN, now=NOW).decision
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.routing.facts import Surroundings, UnusableArguments, gather
+from agent_host.routing.facts import Environment, UnusableArguments, gather
 from policy.facts import CommandFacts, PathFacts
 from tests.support.tools import TOOLS
 from tool_runtime.core.paths import Scope, resolve
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def where(tmp_path: Path) -> Surroundings:
-    return Surroundings(os.path.realpath(tmp_path), os.path.realpath(tmp_path / "home"), "posix", "bash")
+def where(tmp_path: Path) -> Environment:
+    return Environment(os.path.realpath(tmp_path), os.path.realpath(tmp_path / "home"), "posix", "bash")
 
 
-def command(where: Surroundings, line: str, **more: str) -> CommandFacts:
+def command(where: Environment, line: str, **more: str) -> CommandFacts:
     facts = gather(TOOLS["RunCommand"], {"command": line, **more}, where)
     assert isinstance(facts, CommandFacts)
     return facts
 
 
-def path(where: Surroundings, name: str) -> PathFacts:
+def path(where: Environment, name: str) -> PathFacts:
     facts = gather(TOOLS["ReadFile"], {"path": name}, where)
     assert isinstance(facts, PathFacts)
     return facts
 
 
-def test_redirections_are_followed_through_links(where: Surroundings, tmp_path: Path) -> None:
+def test_redirections_are_followed_through_links(where: Environment, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "link").symlink_to("out")
     assert command(where, "echo x > link/new").real_paths == {
@@ -43,7 +43,7 @@ def test_redirections_are_followed_through_links(where: Surroundings, tmp_path: 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
 @pytest.mark.parametrize("spelled", ["/proc/self/cwd/x", "/proc/thread-self/cwd/x", "through/x", "twice/x"])
-def test_what_passes_through_proc_is_not_followed(where: Surroundings, tmp_path: Path, spelled: str) -> None:
+def test_what_passes_through_proc_is_not_followed(where: Environment, tmp_path: Path, spelled: str) -> None:
     """It would lead to this process's directory, and the command has another."""
     (tmp_path / "through").symlink_to("/proc/self/cwd")
     (tmp_path / "twice").symlink_to("through")
@@ -62,16 +62,16 @@ def test_a_path_leads_where_the_file_tools_will_find_it(
     (tmp_path / "home").symlink_to("real/home")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     spelled = name if name.startswith("~") else f"{tmp_path}/w/{name}"
-    where = Surroundings(str(tmp_path / "w"), os.path.realpath(tmp_path / "home"), "posix", "bash")
+    where = Environment(str(tmp_path / "w"), os.path.realpath(tmp_path / "home"), "posix", "bash")
     assert path(where, spelled).real_path == resolve(spelled, Scope())
 
 
-def test_a_relative_directory_is_the_workspace_s(where: Surroundings) -> None:
+def test_a_relative_directory_is_the_workspace_s(where: Environment) -> None:
     assert command(where, "ls", cwd="sub").cwd == f"{where.workspace}/sub"
     assert command(where, "ls").cwd == where.workspace
 
 
-def test_a_file_behind_a_link(where: Surroundings, tmp_path: Path) -> None:
+def test_a_file_behind_a_link(where: Environment, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("12345")
     (tmp_path / "link").symlink_to("file")
     facts = path(where, f"{where.workspace}/link")
@@ -83,7 +83,7 @@ def test_a_file_behind_a_link(where: Surroundings, tmp_path: Path) -> None:
     )
 
 
-def test_a_file_that_is_not_there_yet_behind_a_linked_directory(where: Surroundings, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_yet_behind_a_linked_directory(where: Environment, tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "inside").symlink_to("outside")
     facts = path(where, f"{where.workspace}/inside/deep/new")
@@ -91,6 +91,6 @@ def test_a_file_that_is_not_there_yet_behind_a_linked_directory(where: Surroundi
 
 
 @pytest.mark.parametrize("arguments", [{}, {"path": 5}, {"path": ""}, {"path": "relative"}, {"path": "/a\0b"}])
-def test_arguments_that_name_no_path(where: Surroundings, arguments: dict[str, object]) -> None:
+def test_arguments_that_name_no_path(where: Environment, arguments: dict[str, object]) -> None:
     with pytest.raises(UnusableArguments):
         gather(TOOLS["ReadFile"], arguments, where)

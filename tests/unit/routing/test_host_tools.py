@@ -10,7 +10,7 @@ import pytest
 
 from agent_host.contracts import Artifact, ToolConstraints, ToolError, ToolRequest, ToolResult
 from agent_host.errors import ErrorCode
-from agent_host.routing.facts import Surroundings, UnusableArguments, gather
+from agent_host.routing.facts import Environment, UnusableArguments, gather
 from agent_host.routing.host_tools import UPLOAD_ARTIFACT, HostTools, unless_lost
 from agent_host.services.workspace import MAX_ARTIFACT_BYTES
 from policy.facts import NamedToolFacts, PathFacts
@@ -169,7 +169,7 @@ async def test_a_file_of_any_name_can_go(here: Tools, tmp_path: Path, name: str,
 
 
 def test_a_file_is_judged_by_its_path_and_text_by_the_tool_s_name(tmp_path: Path) -> None:
-    where = Surroundings(os.path.realpath(tmp_path), None, "posix", "bash")
+    where = Environment(os.path.realpath(tmp_path), None, "posix", "bash")
     row = UPLOAD_ARTIFACT
     (tmp_path / "f").write_text("12345")
     facts = gather(row, {"path": f"{where.workspace}/f", "name": "x"}, where)

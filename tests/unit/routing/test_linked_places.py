@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.routing.facts import Surroundings, gather, on_this_disk
+from agent_host.routing.facts import Environment, gather, on_this_disk
 from policy.check import check_tool
 from tests.support.tools import TOOLS
 from tests.unit.policy.helpers import NOW, bundle
@@ -28,7 +28,7 @@ class Disk:
             os.makedirs(self.path(name))
         os.symlink(self.path("real"), self.path("linked"))
         os.symlink(self.path("vault"), self.path("secrets"))
-        self.where = Surroundings(self.path("real/project"), None, "posix", "bash")
+        self.where = Environment(self.path("real/project"), None, "posix", "bash")
 
     def path(self, name: str) -> str:
         return os.path.join(self.root, name)

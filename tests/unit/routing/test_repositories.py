@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.routing.facts import Surroundings, gather
+from agent_host.routing.facts import Environment, gather
 from policy.check import check_tool
 from policy.facts import PathFacts
 from tests.support.tools import TOOLS
@@ -30,7 +30,7 @@ class Disk:
         for name in ("meta/HEAD", "tree/HEAD", "tree/commondir", "near/HEAD"):
             with open(self.path(name), "w", encoding="utf-8"):
                 pass
-        self.where = Surroundings(self.root, None, "posix", "bash")
+        self.where = Environment(self.root, None, "posix", "bash")
 
     def path(self, name: str) -> str:
         return os.path.join(self.root, name)

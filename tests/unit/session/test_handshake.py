@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
-from agent_host.routing.facts import Surroundings
+from agent_host.routing.facts import Environment
 from agent_host.session.handshake import bundle_to_try, load_bundle
 from config.load import load
 from tests.support.loop_parts import NOW, SESSION
@@ -37,7 +37,7 @@ class Case:
         self.file = folder / "bundle.json"
         self.state_dir = folder / "state"
         (folder / "config.toml").touch()
-        self.where = Surroundings(str(folder), str(folder / "home"), "posix", "bash")
+        self.where = Environment(str(folder), str(folder / "home"), "posix", "bash")
 
     def settings(self, **values: Any) -> Settings:
         given = {"host.policy": str(self.file)} | {key.replace("__", "."): value for key, value in values.items()}

@@ -11,7 +11,7 @@ import pytest
 from agent_host.errors import GatewayUnavailable
 from agent_host.events.kinds import EventType
 from agent_host.session import lifecycle
-from agent_host.session.work import Work
+from agent_host.session.task_runner import TaskRunner
 from tests.support.loop_parts import Person, Tools, bundle, calls, says, settled, shell, succeeded
 from tests.support.sessions import Opened
 
@@ -186,7 +186,7 @@ async def test_a_task_whose_end_cannot_be_recorded_stays(tmp_path: Path, monkeyp
     opened = Opened(tmp_path, calls(shell("one")), tools=tools)
     opened.session.start_task("t", "Do it.")
     await settled()
-    monkeypatch.setattr(Work, "idle", stuck)
+    monkeypatch.setattr(TaskRunner, "idle", stuck)
     await opened.session.shut_down("bye")
     assert opened.is_kept
     assert not (tmp_path / "state/sessions/s/result.json").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.session.moves import news_of_move, workspaces
+from agent_host.session.moves import note_of_move, workspaces
 from agent_host.thread.messages import Message, Role, encode
 from state.checkpoint import Checkpoint, SessionIdentity
 
@@ -24,24 +24,24 @@ def said(text: str, role: Role = "system") -> bytes:
 def test_the_model_is_told_of_each_move_and_of_nothing_else(places: list[str]) -> None:
     state, known = begun(places[0]), [places[0]]
     for place in places:
-        news = news_of_move(state, place)
-        assert (news is None) == (place == known[-1])
-        if news is not None:
-            assert place in news
-            state.thread.append(said(news))
+        resume_note = note_of_move(state, place)
+        assert (resume_note is None) == (place == known[-1])
+        if resume_note is not None:
+            assert place in resume_note
+            state.thread.append(said(resume_note))
             known.append(place)
         assert workspaces(state) == known
 
 
 def test_what_somebody_else_says_of_it_moves_nothing() -> None:
-    news = news_of_move(begun("/a"), "/b")
-    assert news is not None
+    resume_note = note_of_move(begun("/a"), "/b")
+    assert resume_note is not None
     state = begun("/a")
-    state.thread += [said(news, "user"), said(news, "assistant"), said(f"So it says: {news}")]
+    state.thread += [said(resume_note, "user"), said(resume_note, "assistant"), said(f"So it says: {resume_note}")]
     assert workspaces(state) == ["/a"]
 
 
 def test_a_session_of_an_earlier_version_says_no_place() -> None:
     state = Checkpoint(SessionIdentity("s", "w", "t", "u"), thread=[said("Be careful.")])
     assert workspaces(state) == [""]
-    assert news_of_move(state, "/b") is not None
+    assert note_of_move(state, "/b") is not None

@@ -14,7 +14,7 @@ from agent_host.errors import (
     SessionNotFound,
     UsageError,
 )
-from agent_host.routing.facts import Surroundings
+from agent_host.routing.facts import Environment
 from agent_host.scrub import Scrubber
 from agent_host.services.session import NewSession, SessionGrant
 from agent_host.session.new_task import NewTask, record_of_task
@@ -50,7 +50,7 @@ def launched(folder: Path, *, state: str = "state", **flags: Any) -> Launch:
 
 
 def created(folder: Path, session_id: str = SESSION, first: TaskRecord | None = None, **more: Any) -> FileSession:
-    where = Surroundings("/ws", None, "posix", "bash")
+    where = Environment("/ws", None, "posix", "bash")
     launch = launched(folder, **more)
     beginning = Beginning(bundle(folder), where, estimate, "/tmp/own", {"model": "m"}, first)
     return create_store(launch, beginning, SessionGrant(session_id, "w1"), NEW)

@@ -12,7 +12,7 @@ from agent_host.events.kinds import EventType
 from agent_host.session.history import with_uris
 from agent_host.session.new_task import NewTask
 from agent_host.session.reports import session_state
-from agent_host.session.work import Work
+from agent_host.session.task_runner import TaskRunner
 from agent_host.states import SessionStatus, session_machine
 from agent_host.thread.messages import Message, ToolCall, encode
 from tests.support.loop import Loop
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 NAME = "session_history.json"
 
 
-def begun(loop: Loop, task_id: str = "t") -> Work:
+def begun(loop: Loop, task_id: str = "t") -> TaskRunner:
     life = session_machine()
     life.fire("open")
-    work = Work(loop.ctx, life, lambda _: None)
+    work = TaskRunner(loop.ctx, life, lambda _: None)
     work.start(NewTask(task_id, "Do it.", 5))
     return work
 
@@ -146,7 +146,7 @@ async def test_a_paused_task_pauses_the_session(tmp_path: Path) -> None:
     loop = Loop(tmp_path, GatewayUnavailable("down"))
     life = session_machine()
     life.fire("open")
-    work = Work(loop.ctx, life, lambda _: None)
+    work = TaskRunner(loop.ctx, life, lambda _: None)
     work.start(NewTask("t", "Do it.", 5))
     await work.ended()
     await settled()

@@ -12,7 +12,7 @@ from agent_host.errors import (
 )
 from agent_host.events.kinds import EventType
 from agent_host.session.new_task import NewTask
-from agent_host.session.work import Work
+from agent_host.session.task_runner import TaskRunner
 from agent_host.states import session_machine
 from policy.options import AS_THE_BUNDLE_SAYS, TaskOptions
 from tests.support.loop import Loop
@@ -26,19 +26,21 @@ if TYPE_CHECKING:
     from agent_host.loop.context import TaskEnd
 
 
-def work_on(loop: Loop) -> Work:
+def work_on(loop: Loop) -> TaskRunner:
     """The tasks of a session that is open."""
     life = session_machine()
     life.fire("open")
     broken: list[BaseException] = []
-    return Work(loop.ctx, life, broken.append)
+    return TaskRunner(loop.ctx, life, broken.append)
 
 
-def start(work: Work, task_id: str = "t", prompt: str = "Do it.", options: TaskOptions = AS_THE_BUNDLE_SAYS) -> None:
+def start(
+    work: TaskRunner, task_id: str = "t", prompt: str = "Do it.", options: TaskOptions = AS_THE_BUNDLE_SAYS
+) -> None:
     work.start(NewTask(task_id, prompt, 5, options))
 
 
-async def ended(work: Work) -> TaskEnd:
+async def ended(work: TaskRunner) -> TaskEnd:
     async with asyncio.timeout(20):
         return await work.ended()
 
@@ -130,7 +132,7 @@ async def test_a_fault_of_the_program_is_told(tmp_path: Path) -> None:
     told: list[BaseException] = []
     life = session_machine()
     life.fire("open")
-    work = Work(loop.ctx, life, told.append)
+    work = TaskRunner(loop.ctx, life, told.append)
     start(work)
     with pytest.raises(ZeroDivisionError):
         await ended(work)

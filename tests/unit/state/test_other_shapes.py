@@ -17,7 +17,7 @@ from state.disk import LOCAL_DISK
 from state.errors import Damaged, OtherShape, StateError, UnknownVersion
 from state.file_store import FileCheckpointStore
 from state.journal import frame, parse
-from state.shelf import Shelf
+from state.session_pruner import SessionPruner
 from tests.unit.state.helpers import (
     SESSION,
     create,
@@ -224,8 +224,8 @@ def test_what_is_wrong_is_told_with_its_path(
     assert files_in(tmp_path) == before
     (row,) = FileCheckpointStore(str(tmp_path)).list()
     assert (row.state, said in row.problem) == (None, True)
-    with Shelf(str(tmp_path), now=0.0) as shelf:
-        assert len(shelf.survey()) == 1
+    with SessionPruner(str(tmp_path), now=0.0) as pruner:
+        assert len(pruner.survey()) == 1
 
 
 def test_all_problems_are_in_one_list(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from state.errors import WriteFailed
 from state.folder import BY_DESCRIPTOR, Folder
 from state.lock import SessionLock
 from state.retention import Chosen, Limits, Standing, Stored, choose
-from state.shelf import Shelf
+from state.session_pruner import SessionPruner
 from tests.unit.state.helpers import SESSION, create, paths_in, start_task
 
 if TYPE_CHECKING:
@@ -172,8 +172,8 @@ def resumable(directory: Path, name: str = SESSION) -> None:
 
 
 def survey(directory: Path) -> dict[str, Stored]:
-    with Shelf(str(directory), now=NOW) as shelf:
-        return {one.session_id: one for one in shelf.survey()}
+    with SessionPruner(str(directory), now=NOW) as pruner:
+        return {one.session_id: one for one in pruner.survey()}
 
 
 def standing_of(directory: Path, name: str = SESSION) -> Standing:
@@ -182,11 +182,11 @@ def standing_of(directory: Path, name: str = SESSION) -> Standing:
 
 def prune(directory: Path, limits: Limits = ALL, *, resumable: bool = False) -> list[str]:
     """What the command does; the ids that went."""
-    with Shelf(str(directory), now=NOW) as shelf:
-        for session_id in shelf.remains():
-            shelf.clear(session_id)
-        chosen = choose(shelf.survey(), limits, now=NOW, resumable=resumable)
-        return [one.stored.session_id for one in chosen if shelf.remove(one.stored)]
+    with SessionPruner(str(directory), now=NOW) as pruner:
+        for session_id in pruner.remains():
+            pruner.clear(session_id)
+        chosen = choose(pruner.survey(), limits, now=NOW, resumable=resumable)
+        return [one.stored.session_id for one in chosen if pruner.remove(one.stored)]
 
 
 def left(directory: Path) -> list[str]:
@@ -368,12 +368,12 @@ def test_a_held_session_is_never_touched(tmp_path: Path, make: Any) -> None:
 def test_a_session_that_becomes_held_in_between_is_skipped(tmp_path: Path, make: Any) -> None:
     make(tmp_path)
     aged(tmp_path)
-    with Shelf(str(tmp_path), now=NOW) as shelf:
-        (found,) = shelf.survey()
+    with SessionPruner(str(tmp_path), now=NOW) as pruner:
+        (found,) = pruner.survey()
         (tmp_path / "checkpoints").mkdir(exist_ok=True)
         lock = SessionLock.acquire(paths_in(tmp_path).lock, SESSION)
         before = tree(tmp_path)
-        assert not shelf.remove(found)
+        assert not pruner.remove(found)
         assert tree(tmp_path) == before
         lock.release(remove=False)
 
@@ -381,11 +381,11 @@ def test_a_session_that_becomes_held_in_between_is_skipped(tmp_path: Path, make:
 def test_a_session_that_went_on_in_between_is_skipped(tmp_path: Path) -> None:
     resumable(tmp_path)
     aged(tmp_path)
-    with Shelf(str(tmp_path), now=NOW) as shelf:
-        (found,) = shelf.survey()
+    with SessionPruner(str(tmp_path), now=NOW) as pruner:
+        (found,) = pruner.survey()
         aged(tmp_path, NOW)
         before = tree(tmp_path)
-        assert not shelf.remove(found)
+        assert not pruner.remove(found)
         after = tree(tmp_path)
     lock = f"checkpoints/{SESSION}.lock"
     assert {**after, lock: before[lock]} == before
@@ -487,16 +487,16 @@ def test_a_part_swapped_for_a_link_meanwhile(inside: Path, outside: Path, name: 
     (outside / "checkpoints").mkdir()
     (outside / "checkpoints" / f"{SESSION}.lock").touch()
     before = tree(outside)
-    with Shelf(str(inside), now=NOW) as shelf:
-        (found,) = shelf.survey()
+    with SessionPruner(str(inside), now=NOW) as pruner:
+        (found,) = pruner.survey()
         (inside / name).rename(inside / "aside")
         (inside / name).symlink_to(outside / name)
         if name == "checkpoints":
             with pytest.raises(OSError, match="replaced"):
-                shelf.remove(found)
+                pruner.remove(found)
             assert (inside / "sessions" / SESSION / "result.json").exists()
         else:
-            assert shelf.remove(found)
+            assert pruner.remove(found)
             assert listed(inside / "aside") == [], "the folder that was opened is the one that is emptied"
     assert tree(outside) == before
 
@@ -543,7 +543,7 @@ def test_a_folder_swapped_for_a_link_meanwhile(
 _PRUNE = """
 import os, signal, sys
 from state.retention import Limits, choose
-from state.shelf import Shelf
+from state.session_pruner import SessionPruner
 state_dir, now, fatal = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 changes = 0
 def count(event, _):
@@ -553,11 +553,11 @@ def count(event, _):
         if changes == fatal:
             os.kill(os.getpid(), signal.SIGKILL)
 sys.addaudithook(count)
-with Shelf(state_dir, now=now) as shelf:
-    for session_id in shelf.remains():
-        shelf.clear(session_id)
-    for chosen in choose(shelf.survey(), Limits(max_age_s=0), now=now, resumable=True):
-        shelf.remove(chosen.stored)
+with SessionPruner(state_dir, now=now) as pruner:
+    for session_id in pruner.remains():
+        pruner.clear(session_id)
+    for chosen in choose(pruner.survey(), Limits(max_age_s=0), now=now, resumable=True):
+        pruner.remove(chosen.stored)
 """
 
 
@@ -640,14 +640,14 @@ def test_a_start_under_the_same_id_after_a_cut_off_prune(tmp_path: Path) -> None
 _AS_NOBODY = """
 import os, sys
 from state.retention import Limits, choose
-from state.shelf import Shelf
+from state.session_pruner import SessionPruner
 if os.geteuid() == 0:
     os.setuid(int(sys.argv[3]))
 now = float(sys.argv[2])
-with Shelf(sys.argv[1], now=now) as shelf:
-    for chosen in choose(shelf.survey(), Limits(max_age_s=0), now=now):
+with SessionPruner(sys.argv[1], now=now) as pruner:
+    for chosen in choose(pruner.survey(), Limits(max_age_s=0), now=now):
         try:
-            print(chosen.stored.session_id, shelf.remove(chosen.stored))
+            print(chosen.stored.session_id, pruner.remove(chosen.stored))
         except OSError as error:
             print(chosen.stored.session_id, error.strerror)
 """

@@ -11,7 +11,7 @@ import pytest
 from state.disk import LocalDisk
 from state.errors import TooLarge, WriteFailed
 from state.file_store import FileCheckpointStore
-from state.shelf import Shelf
+from state.session_pruner import SessionPruner
 from state.store import SNAPSHOT_LIMIT_BYTES
 from tests.support.beside import Later
 from tests.unit.state.helpers import (
@@ -60,8 +60,8 @@ def test_a_snapshot_of_the_limit_is_read_and_a_larger_one_is_not(
             refuse(SESSION)
     (row,) = small.list()
     assert (row.state, row.problem) == (None, said)
-    with Shelf(str(tmp_path), now=0.0, snapshot_limit_bytes=size - 1) as shelf:
-        assert [row.standing.name for row in shelf.survey()] == ["FOREIGN"]
+    with SessionPruner(str(tmp_path), now=0.0, snapshot_limit_bytes=size - 1) as pruner:
+        assert [row.standing.name for row in pruner.survey()] == ["FOREIGN"]
     assert read == []
     monkeypatch.undo()
     assert load(tmp_path) == session.state

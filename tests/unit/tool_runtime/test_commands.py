@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.routing.facts import Surroundings, gather
+from agent_host.routing.facts import Environment, gather
 from policy.facts import CommandFacts
 from tests.support.tools import TOOLS
 from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of, until
@@ -64,7 +64,7 @@ async def test_the_directory_is_the_one_that_policy_was_told(
         (workspace / name).mkdir(parents=True, exist_ok=True)
     (workspace.parent / "outer").mkdir(exist_ok=True)
     (workspace / "link").symlink_to("a/b")
-    where = Surroundings(str(workspace), home, "posix", "bash")
+    where = Environment(str(workspace), home, "posix", "bash")
     facts = gather(TOOLS["RunCommand"], {"command": "pwd -P", "cwd": asked}, where)
     assert isinstance(facts, CommandFacts)
     assert f"stdout ---\n{facts.cwd}\n" in text_of(await call("RunCommand", command="pwd -P", cwd=asked))

@@ -28,7 +28,7 @@ class _Waiting:
     timer: asyncio.TimerHandle | None = None
 
 
-class ApprovalDesk:
+class PendingApprovals:
     """An ApprovalGate whose answers come from outside, by the approval's id. What was approved in advance is answered
     at once; what nobody answers within `timeout_s` seconds is denied.
 
@@ -81,7 +81,7 @@ class ApprovalDesk:
         self._settle(waiting, ApprovalAnswer(approved, said, scope=scope, arguments=edited))
         return "delivered"
 
-    def pending(self) -> list[dict[str, Any]]:
+    def listed(self) -> list[dict[str, Any]]:
         """What waits, oldest first: each the payload of its `approval_requested` with its session, task and step."""
         return [
             {

@@ -1,8 +1,8 @@
 """The sessions of a state directory as pruning sees them, and their removal (SK 6/7, AH 9.6).
 
 A session goes in this order, each step under the session's lock, so that a process that dies on the way leaves a
-session that is whole, one that has ended, or remains that the next run of `Shelf.clear` takes away whatever the limits
-are:
+session that is whole, one that has ended, or remains that the next run of `SessionPruner.clear` takes away whatever the
+limits are:
 
     0. a stub of its result, where its id was chosen or may have been (`state.launch_keys`); the pair of files before
        the newest
@@ -69,7 +69,7 @@ _NOT_OURS = (UnknownVersion, TooLarge, Untrusted, WriteFailed)
 _MAX_RESULT_BYTES = 64 * 1024 * 1024
 
 
-class Shelf:
+class SessionPruner:
     """The sessions under one state directory, as pruning sees them. `now` in seconds since the epoch; a snapshot above
     `snapshot_limit_bytes` is not looked into.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.routing.facts import Surroundings, UnusableArguments, gather
+from agent_host.routing.facts import Environment, UnusableArguments, gather
 from policy.case import denied
 from policy.check import check_tool
 from policy.facts import PathFacts
@@ -47,7 +47,7 @@ class StatedFacts(NamedTuple):
     resolved_addresses: tuple[str, ...] = ()
 
 
-class TrialCase(NamedTuple):
+class DryRunCase(NamedTuple):
     """One call to be judged. Without `facts`, and for this machine's `os`, they are gathered from the disk."""
 
     tool_name: str
@@ -61,13 +61,13 @@ class TrialCase(NamedTuple):
     env: Mapping[str, str] | None = None
 
 
-def case_from(raw: Mapping[str, Any]) -> TrialCase:
+def case_from(raw: Mapping[str, Any]) -> DryRunCase:
     """A case from its JSON shape. Raises InvalidCase, which names the field."""
     known = {"id", "toolName", "arguments", "capabilities", "os", "shell", "cwd", "home", "facts", "env"}
     unknown = sorted(raw.keys() - known)
     if unknown:
         raise InvalidCase(f"{unknown[0]} is no field of a case")
-    return TrialCase(
+    return DryRunCase(
         _typed(raw, "toolName", str, required=True),
         _typed(raw, "arguments", dict, required=True),
         _typed(raw, "capabilities", list),
@@ -82,8 +82,8 @@ def case_from(raw: Mapping[str, Any]) -> TrialCase:
 
 def judge_case(
     bundle: PolicyBundle,
-    case: TrialCase,
-    here: Surroundings,
+    case: DryRunCase,
+    here: Environment,
     tools: Registry,
     *,
     now: datetime,
@@ -114,7 +114,7 @@ class _Stated(NamedTuple):
 
     facts: StatedFacts
 
-    def path(self, spelled: str, where: Surroundings, new_size_bytes: int | None) -> PathFacts | None:
+    def path(self, spelled: str, where: Environment, new_size_bytes: int | None) -> PathFacts | None:
         """See `World`."""
         stated, absolute = self.facts, normalize(spelled, where.os_family, home=where.home)
         if not is_absolute(absolute, where.os_family):
@@ -130,11 +130,11 @@ class _Stated(NamedTuple):
             new_size_bytes=new_size_bytes,
         )
 
-    def directory(self, spelled: str, where: Surroundings) -> str:
+    def directory(self, spelled: str, where: Environment) -> str:
         """See `World`."""
         return normalize(spelled, where.os_family, where.workspace, where.home)
 
-    def real(self, path: str, where: Surroundings) -> str:
+    def real(self, path: str, where: Environment) -> str:
         """See `World`."""
         return self.facts.real_path or normalize(path, where.os_family)
 
@@ -143,7 +143,7 @@ class _Stated(NamedTuple):
         return self.facts.resolved_addresses
 
 
-def _place(case: TrialCase, here: Surroundings) -> Surroundings:
+def _place(case: DryRunCase, here: Environment) -> Environment:
     """Where the case says it happens."""
     system = case.os or here.os_family
     native = system == here.os_family
@@ -152,7 +152,7 @@ def _place(case: TrialCase, here: Surroundings) -> Surroundings:
     if native and case.facts is None:
         workspace = os.path.realpath(workspace)
     environment = case.env if case.env is not None else here.environment if native and case.facts is None else None
-    return Surroundings(workspace, case.home or (here.home if native else None), system, shell, environment)
+    return Environment(workspace, case.home or (here.home if native else None), system, shell, environment)
 
 
 def _environment(raw: Mapping[str, Any]) -> dict[str, str] | None:

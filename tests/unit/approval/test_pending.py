@@ -7,27 +7,27 @@ from typing import Any
 
 import pytest
 
-from agent_host.approval.desk import ApprovalDesk
 from agent_host.approval.gate import InAdvance
+from agent_host.approval.pending import PendingApprovals
 from agent_host.approval.request import ApprovalAnswer
 from tests.unit.approval.test_grants import request
 
 FOREVER, AT_ONCE = 3600.0, 0.001
 
 
-async def waits(desk: ApprovalDesk, *ids: str) -> list[asyncio.Task[ApprovalAnswer]]:
+async def waits(desk: PendingApprovals, *ids: str) -> list[asyncio.Task[ApprovalAnswer]]:
     """One call a given id that waits for its answer."""
     asked = [asyncio.ensure_future(desk.ask(request(approval_id=one))) for one in ids]
     await asyncio.sleep(0)
     return asked
 
 
-def ids(desk: ApprovalDesk) -> list[str]:
-    return [row["approvalId"] for row in desk.pending()]
+def ids(desk: PendingApprovals) -> list[str]:
+    return [row["approvalId"] for row in desk.listed()]
 
 
 async def test_a_decision_reaches_its_call_and_no_other() -> None:
-    desk = ApprovalDesk(timeout_s=FOREVER)
+    desk = PendingApprovals(timeout_s=FOREVER)
     first, second = await waits(desk, "a", "b")
     assert ids(desk) == ["a", "b"]
     assert desk.decide("b", approved=True, scope="task", reason="go on") == "delivered"
@@ -35,20 +35,20 @@ async def test_a_decision_reaches_its_call_and_no_other() -> None:
     assert await second == ApprovalAnswer(True, "go on", scope="task")
     assert desk.decide("a", approved=False, scope="session") == "delivered"
     assert await first == ApprovalAnswer(False, "denied by the user")
-    assert desk.pending() == []
+    assert desk.listed() == []
 
 
 async def test_what_waits_is_told_as_it_was_asked() -> None:
-    desk = ApprovalDesk(timeout_s=FOREVER)
+    desk = PendingApprovals(timeout_s=FOREVER)
     (asked,) = await waits(desk, "a")
-    assert desk.pending() == [
+    assert desk.listed() == [
         {**request(approval_id="a").to_payload(), "sessionId": "s", "taskId": "t1", "stepId": "step_1"}
     ]
     asked.cancel()
 
 
 async def test_unknown_late_and_double_decisions_find_nothing() -> None:
-    desk = ApprovalDesk(timeout_s=FOREVER)
+    desk = PendingApprovals(timeout_s=FOREVER)
     assert desk.decide("a", approved=True) == "not_found"
     (asked,) = await waits(desk, "a")
     assert desk.decide("a", approved=False) == "delivered"
@@ -58,7 +58,7 @@ async def test_unknown_late_and_double_decisions_find_nothing() -> None:
 
 
 async def test_nobody_answers_in_time() -> None:
-    desk = ApprovalDesk(timeout_s=AT_ONCE)
+    desk = PendingApprovals(timeout_s=AT_ONCE)
     (asked,) = await waits(desk, "a")
     answer = await asked
     assert answer == ApprovalAnswer(False, "nobody answered within 0.001 seconds", timed_out=True)
@@ -67,12 +67,12 @@ async def test_nobody_answers_in_time() -> None:
 
 @pytest.mark.parametrize("desk_says", [InAdvance(frozenset({"shell"})), InAdvance(everything=True)])
 async def test_what_was_approved_in_advance_does_not_wait(desk_says: InAdvance) -> None:
-    desk = ApprovalDesk(timeout_s=FOREVER, in_advance=desk_says)
+    desk = PendingApprovals(timeout_s=FOREVER, in_advance=desk_says)
     assert (await desk.ask(request())).approved
 
 
 async def test_without_a_client_a_call_waits_without_end() -> None:
-    desk = ApprovalDesk(timeout_s=AT_ONCE)
+    desk = PendingApprovals(timeout_s=AT_ONCE)
     (first,) = await waits(desk, "a")
     desk.suspend()
     (second,) = await waits(desk, "b")
@@ -83,7 +83,7 @@ async def test_without_a_client_a_call_waits_without_end() -> None:
 
 
 async def test_a_decision_of_a_client_that_came_back_counts() -> None:
-    desk = ApprovalDesk(timeout_s=FOREVER)
+    desk = PendingApprovals(timeout_s=FOREVER)
     (asked,) = await waits(desk, "a")
     desk.suspend()
     desk.attend()
@@ -92,18 +92,18 @@ async def test_a_decision_of_a_client_that_came_back_counts() -> None:
 
 
 async def test_a_call_that_was_given_up_is_not_found() -> None:
-    desk = ApprovalDesk(timeout_s=FOREVER)
+    desk = PendingApprovals(timeout_s=FOREVER)
     (asked,) = await waits(desk, "a")
     asked.cancel()
     await asyncio.wait([asked])
-    assert (desk.pending(), desk.decide("a", approved=True)) == ([], "not_found")
+    assert (desk.listed(), desk.decide("a", approved=True)) == ([], "not_found")
     (again,) = await waits(desk, "a")
     assert desk.decide("a", approved=True) == "delivered"
     assert (await again).approved
 
 
 async def test_one_approval_is_asked_for_once_at_a_time() -> None:
-    desk = ApprovalDesk(timeout_s=FOREVER)
+    desk = PendingApprovals(timeout_s=FOREVER)
     (asked,) = await waits(desk, "a")
     with pytest.raises(RuntimeError, match="waits for its answer already"):
         await desk.ask(request(approval_id="a"))
@@ -112,7 +112,7 @@ async def test_one_approval_is_asked_for_once_at_a_time() -> None:
 
 
 async def test_edited_arguments_are_a_copy() -> None:
-    desk = ApprovalDesk(timeout_s=FOREVER)
+    desk = PendingApprovals(timeout_s=FOREVER)
     (asked,) = await waits(desk, "a")
     edited: dict[str, Any] = {"command": "ls", "env": {"A": "1"}}
     assert desk.decide("a", approved=True, arguments=edited) == "delivered"
@@ -121,7 +121,7 @@ async def test_edited_arguments_are_a_copy() -> None:
 
 
 async def test_a_denial_takes_no_arguments() -> None:
-    desk = ApprovalDesk(timeout_s=FOREVER)
+    desk = PendingApprovals(timeout_s=FOREVER)
     (asked,) = await waits(desk, "a")
     assert desk.decide("a", approved=False, arguments={"command": "ls"}) == "delivered"
     assert (await asked).arguments is None
@@ -129,7 +129,7 @@ async def test_a_denial_takes_no_arguments() -> None:
 
 @pytest.mark.parametrize("value", ["\ud800", 2**70, object()])
 async def test_arguments_that_no_record_holds_are_refused(value: object) -> None:
-    desk = ApprovalDesk(timeout_s=FOREVER)
+    desk = PendingApprovals(timeout_s=FOREVER)
     (asked,) = await waits(desk, "a")
     with pytest.raises(ValueError, match="cannot be put on record"):
         desk.decide("a", approved=True, arguments={"command": value})
@@ -138,7 +138,7 @@ async def test_arguments_that_no_record_holds_are_refused(value: object) -> None
 
 
 async def test_a_reason_is_bounded_and_can_be_recorded() -> None:
-    desk = ApprovalDesk(timeout_s=FOREVER)
+    desk = PendingApprovals(timeout_s=FOREVER)
     (asked,) = await waits(desk, "a")
     desk.decide("a", approved=False, reason="\ud800" + "x" * 9999)
     assert (await asked).reason == "?" + "x" * 1999

@@ -12,7 +12,7 @@ from agent_host.loop.artifacts import take_up_uploads
 from agent_host.loop.context import TaskEnd
 from agent_host.session.denials import calls_to_replay
 from agent_host.session.history import History
-from agent_host.session.moves import news_of_move
+from agent_host.session.moves import note_of_move
 from agent_host.session.new_task import record_of_task
 from agent_host.session.reports import not_uploaded, result_object
 from agent_host.thread.messages import decode, last_answer
@@ -46,7 +46,7 @@ _AGAIN = "[The user has you go on with the task. Nothing was done since your las
 _GIVEN_UP = "the next task was started instead"
 
 
-class Work:
+class TaskRunner:
     """The tasks of one session. `life` is the session's own machine: a task that cannot go on pauses the session.
     `on_broken` gets what a task died of that nobody foresaw; `leaving`: the process is on its way out."""
 
@@ -143,10 +143,10 @@ class Work:
         ctx.narrow_task(TaskOptions(**task.options))
         ctx.phase.fire("resume")
         ctx.emit(EventType.SESSION_RESUMED, None, resumedFromStep=task.step_count)
-        news = news_of_move(ctx.state, ctx.where.workspace)
-        if news is None and not replays and _ends_with_an_answer(ctx.state):
-            news = _AGAIN
-        self._run(self._drive(news, replays))
+        resume_note = note_of_move(ctx.state, ctx.where.workspace)
+        if resume_note is None and not replays and _ends_with_an_answer(ctx.state):
+            resume_note = _AGAIN
+        self._run(self._drive(resume_note, replays))
 
     def cancel(self, task_id: str, *, force: bool, grace_s: float) -> None:
         """End the task for good at its next safe point (AH 4.5); with `force` running tools have `grace_s` until they
@@ -241,12 +241,12 @@ class Work:
         if error is not None:
             self._on_broken(error)
 
-    async def _drive(self, news: str | None = None, replays: Sequence[Replay] = ()) -> TaskEnd:
+    async def _drive(self, resume_note: str | None = None, replays: Sequence[Replay] = ()) -> TaskEnd:
         # The loop's modules are for the first task: the first reply of the session does not wait for them.
         from agent_host.loop.task import run_task
 
         ctx = self._ctx
-        end = await run_task(ctx, news=news, replays=replays)
+        end = await run_task(ctx, resume_note=resume_note, replays=replays)
         if end.resumable and ctx.cancellation.for_good:  # asked for while the step was finished that a stop left open
             self._settle()
             ctx.phase.fire("resume")

@@ -21,7 +21,7 @@ from agent_host.errors import (
 from agent_host.events.kinds import EventType
 from agent_host.loop.context import TaskEnd
 from agent_host.session.new_task import NewTask
-from agent_host.session.work import Work
+from agent_host.session.task_runner import TaskRunner
 from agent_host.states import TaskPhase, session_machine
 from agent_host.testing.disk import SimulatedDisk
 from agent_host.testing.disk_faults import NO_FAULTS, Faults
@@ -37,19 +37,21 @@ if TYPE_CHECKING:
 ALWAYS = TaskOptions(approval_mode="always", allow_network=False)
 
 
-def work_on(loop: Loop) -> Work:
+def work_on(loop: Loop) -> TaskRunner:
     """The tasks of a session that is open."""
     life = session_machine()
     life.fire("open")
     broken: list[BaseException] = []
-    return Work(loop.ctx, life, broken.append)
+    return TaskRunner(loop.ctx, life, broken.append)
 
 
-def start(work: Work, task_id: str = "t", prompt: str = "Do it.", options: TaskOptions = AS_THE_BUNDLE_SAYS) -> None:
+def start(
+    work: TaskRunner, task_id: str = "t", prompt: str = "Do it.", options: TaskOptions = AS_THE_BUNDLE_SAYS
+) -> None:
     work.start(NewTask(task_id, prompt, 5, options))
 
 
-async def ended(work: Work) -> TaskEnd:
+async def ended(work: TaskRunner) -> TaskEnd:
     async with asyncio.timeout(20):
         return await work.ended()
 

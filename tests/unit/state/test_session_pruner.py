@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import state.folder
-import state.shelf
+import state.session_pruner
 from state.errors import WriteFailed
 from state.folder import BY_DESCRIPTOR
 from state.lock import SessionLock, holder
 from state.retention import Standing, Stored
-from state.shelf import Shelf
+from state.session_pruner import SessionPruner
 from tests.unit.state.helpers import create, finish, paths_in, start_task, turn
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def touch(directory: Path, when: float = OLD) -> None:
 
 
 def survey(directory: Path) -> dict[str, Stored]:
-    with Shelf(str(directory), now=NOW) as shelf:
-        rows = shelf.survey()
+    with SessionPruner(str(directory), now=NOW) as pruner:
+        rows = pruner.survey()
     assert [row.session_id for row in rows] == sorted(row.session_id for row in rows)
     return {row.session_id: row for row in rows}
 
@@ -60,7 +60,7 @@ def open_files() -> int:
 @pytest.fixture(params=[True, False] if BY_DESCRIPTOR else [False], ids=lambda one: "descriptors" if one else "names")
 def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that platforms have."""
-    for module in (state.folder, state.shelf):
+    for module in (state.folder, state.session_pruner):
         monkeypatch.setattr(module, "BY_DESCRIPTOR", request.param)
 
 
@@ -185,9 +185,9 @@ def test_a_checkpoint_of_a_newer_program_is_not_ours(tmp_path: Path) -> None:
 
 def test_what_vanishes_meanwhile_was_just_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, {"checkpoints/s.json.corrupt-1": 5})
-    with Shelf(str(tmp_path), now=NOW) as shelf:
+    with SessionPruner(str(tmp_path), now=NOW) as pruner:
         monkeypatch.setattr(state.folder.Folder, "stat", lambda *_: None)
-        assert shelf.survey() == [Stored("s", NOW, 0, Standing.DAMAGED)]
+        assert pruner.survey() == [Stored("s", NOW, 0, Standing.DAMAGED)]
 
 
 # --- ages -------------------------------------------------------------------------------------------------------------
@@ -333,11 +333,11 @@ def test_what_an_interrupted_removal_left_goes(tmp_path: Path) -> None:
     resumable(tmp_path, "z")
     put(tmp_path, {"checkpoints/z.json.being-pruned": 3})
     before = left(tmp_path)
-    with Shelf(str(tmp_path), now=NOW) as shelf:
-        assert shelf.remains() == {"a": 22, "b": 15, "c": 0, "d": 2, "e": 11, "z": 3}
+    with SessionPruner(str(tmp_path), now=NOW) as pruner:
+        assert pruner.remains() == {"a": 22, "b": 15, "c": 0, "d": 2, "e": 11, "z": 3}
         assert left(tmp_path) == before
-        assert [shelf.clear(name) for name in "abcdez"] == [True] * 6
-        assert shelf.remains() == {}
+        assert [pruner.clear(name) for name in "abcdez"] == [True] * 6
+        assert pruner.remains() == {}
     gone = set(before) - set(left(tmp_path))
     assert gone == {
         *("checkpoints/a.json.being-pruned", "checkpoints/a.journal", "checkpoints/a.lock", "sessions/a.being-pruned"),
@@ -355,11 +355,11 @@ def test_what_an_interrupted_removal_left_goes(tmp_path: Path) -> None:
 def test_remains_that_are_held_wait(tmp_path: Path) -> None:
     put(tmp_path, REMAINS)
     lock = SessionLock.acquire(paths_in(tmp_path, "a").lock, "a")
-    with Shelf(str(tmp_path), now=NOW) as shelf:
-        assert shelf.clear("a") is False
+    with SessionPruner(str(tmp_path), now=NOW) as pruner:
+        assert pruner.clear("a") is False
         assert (tmp_path / "sessions" / "a.being-pruned").exists()
         lock.release(remove=False)
-        assert shelf.clear("a") is True
+        assert pruner.clear("a") is True
     assert not (tmp_path / "sessions" / "a.being-pruned").exists()
 
 
@@ -367,10 +367,10 @@ def test_a_session_that_is_being_made_leaves_no_remains(tmp_path: Path) -> None:
     """Before its journal is there it has a lock and perhaps a folder."""
     put(tmp_path, {"checkpoints/s.lock": 0})
     lock = SessionLock.acquire(paths_in(tmp_path, "s").lock, "s")
-    with Shelf(str(tmp_path), now=NOW) as shelf:
-        assert shelf.remains() == {}
+    with SessionPruner(str(tmp_path), now=NOW) as pruner:
+        assert pruner.remains() == {}
         lock.release(remove=False)
-        assert shelf.remains() == {"s": 0}
+        assert pruner.remains() == {"s": 0}
 
 
 @pytest.mark.usefixtures("_both_ways")
@@ -385,10 +385,10 @@ def test_a_lock_stays_where_it_cannot_be_told_what_it_protects(tmp_path: Path, m
         real(folder, name)
         monkeypatch.setattr(state.folder.Folder, "names", refuse)
 
-    with Shelf(str(tmp_path), now=NOW) as shelf:
+    with SessionPruner(str(tmp_path), now=NOW) as pruner:
         monkeypatch.setattr(state.folder.Folder, "remove", remove)
         with pytest.raises(OSError, match="Input"):
-            shelf.clear("s")
+            pruner.clear("s")
     lock = paths_in(tmp_path, "s").lock
     assert os.path.exists(lock)
     assert holder(lock) is None
@@ -418,31 +418,31 @@ def test_a_session_goes_with_what_an_earlier_removal_left(tmp_path: Path, marker
     elif marker == "folder":
         (path / "deep").mkdir(parents=True)
     touch(tmp_path)
-    with Shelf(str(tmp_path), now=NOW) as shelf:
-        (row,) = [row for row in shelf.survey() if row.session_id == "s"]
-        assert shelf.remove(row) is True
-        assert shelf.remove(row) is False
+    with SessionPruner(str(tmp_path), now=NOW) as pruner:
+        (row,) = [row for row in pruner.survey() if row.session_id == "s"]
+        assert pruner.remove(row) is True
+        assert pruner.remove(row) is False
     assert left(tmp_path) == ["checkpoints/other.journal.corrupt-1"]
 
 
 def test_a_session_is_not_removed_for_what_it_was(tmp_path: Path) -> None:
     put(tmp_path, {"sessions/s/result.json": 5})
-    with Shelf(str(tmp_path), now=NOW) as shelf:
-        (row,) = shelf.survey()
+    with SessionPruner(str(tmp_path), now=NOW) as pruner:
+        (row,) = pruner.survey()
         put(tmp_path, {"sessions/s/more": 1})
-        assert shelf.remove(row) is False
+        assert pruner.remove(row) is False
         assert left(tmp_path) == ["sessions/s"]
-        (row,) = shelf.survey()
-        assert shelf.remove(row) is True
+        (row,) = pruner.survey()
+        assert pruner.remove(row) is True
     assert left(tmp_path) == []
 
 
 def test_a_checkpoint_without_records_goes(tmp_path: Path) -> None:
     put(tmp_path, {"checkpoints/s.json.corrupt-1": 5, "sessions/s": 9})
-    with Shelf(str(tmp_path), now=NOW) as shelf:
-        (row,) = shelf.survey()
+    with SessionPruner(str(tmp_path), now=NOW) as pruner:
+        (row,) = pruner.survey()
         assert row == Stored("s", OLD, 5, Standing.DAMAGED)
-        assert shelf.remove(row)
+        assert pruner.remove(row)
     assert left(tmp_path) == ["sessions/s", "stubs/s.json"], "a file in the folder's place is not ours"
     stub = json.loads((tmp_path / "stubs/s.json").read_text())
     assert stub == {"sessionId": "s", "started": {"key": "s"}}, "its id may have been chosen"
@@ -458,11 +458,11 @@ def test_folders_that_are_replaced_while_the_lock_is_taken(tmp_path: Path, monke
         (tmp_path / "checkpoints").mkdir()
         return real(path, session_id)
 
-    with Shelf(str(tmp_path), now=NOW) as shelf:
-        (row,) = shelf.survey()
+    with SessionPruner(str(tmp_path), now=NOW) as pruner:
+        (row,) = pruner.survey()
         monkeypatch.setattr(SessionLock, "acquire", acquire)
         with pytest.raises(OSError, match="replaced meanwhile"):
-            shelf.remove(row)
+            pruner.remove(row)
     assert (tmp_path / "sessions" / "s" / "result.json").exists()
     assert os.listdir(tmp_path / "aside") == ["s.json.corrupt-1"]
     lock = paths_in(tmp_path, "s").lock
@@ -474,10 +474,10 @@ def test_folders_that_are_replaced_while_the_lock_is_taken(tmp_path: Path, monke
 def test_a_lock_that_cannot_be_taken(tmp_path: Path) -> None:
     put(tmp_path, {"sessions/s/result.json": 5})
     (tmp_path / "checkpoints" / "s.lock").mkdir(parents=True)
-    with Shelf(str(tmp_path), now=NOW) as shelf:
-        (row,) = shelf.survey()
+    with SessionPruner(str(tmp_path), now=NOW) as pruner:
+        (row,) = pruner.survey()
         with pytest.raises(WriteFailed):
-            shelf.remove(row)
+            pruner.remove(row)
     assert (tmp_path / "sessions" / "s").exists()
 
 
@@ -486,13 +486,13 @@ def test_a_lock_that_cannot_be_taken(tmp_path: Path) -> None:
 def test_a_shelf_lets_go_of_its_folders(tmp_path: Path) -> None:
     put(tmp_path, {"sessions/s/result.json": 5, "checkpoints/s.lock": 5})
     before = open_files()
-    with Shelf(str(tmp_path), now=NOW) as shelf:
+    with SessionPruner(str(tmp_path), now=NOW) as pruner:
         assert open_files() == before + 3
-        (row,) = shelf.survey()
-        shelf.remove(row)
+        (row,) = pruner.survey()
+        pruner.remove(row)
     assert open_files() == before
     (tmp_path / "checkpoints").rename(tmp_path / "aside")
     (tmp_path / "checkpoints").symlink_to("aside")
     with pytest.raises(OSError, match="link"):
-        Shelf(str(tmp_path), now=NOW)
+        SessionPruner(str(tmp_path), now=NOW)
     assert open_files() == before
