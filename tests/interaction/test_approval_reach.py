@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tests.support.process import Gateway, Outcome
     from tests.support.serve_process import Servers
 
+pytestmark = pytest.mark.slow
+
+
 RULES = [{"approvalRuleId": "ask", "title": "Act", "description": "Does something."}]
 NEEDS = {"requiresApproval": True, "approvalRuleId": "ask"}
 ASKS = {"File.Write": NEEDS, "Shell.Exec": NEEDS, "Workspace.Upload": NEEDS}

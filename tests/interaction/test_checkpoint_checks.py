@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
 
+pytestmark = pytest.mark.slow
+
+
 DOWN = {"status": 500}
 ONE_STEP = (use(EFFECT), say("Done."))
 KIB_15 = "x" * 15_000

@@ -26,7 +26,10 @@ NOWHERE = "http://127.0.0.1:1"
 EFFECT = shell("echo ran >> effects")
 HANG = shell("touch hangs; sleep 50")
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links, named pipes and SIGKILL")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="links, named pipes and SIGKILL"),
+]
 
 
 def one_line(outcome: Outcome) -> str:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
+
 MADE = shell("echo made >> effects")
 OTHER = shell("echo other >> effects")
 # The scripted gateway counts the assistant's messages: this place is taken by the turn that the host makes.
