@@ -29,7 +29,7 @@ class Store:
     """All that the benchmarks know of the store under test; `folder` is the state directory."""
 
     def __init__(self, folder: str, state: Checkpoint | None = None) -> None:
-        store = FileCheckpointStore(folder)
+        store = FileCheckpointStore(folder, archives=True)  # as the program has it
         self._session = store.open(SESSION) if state is None else store.create(SESSION, state)
         self.append = self._session.append
         self.sync = self._session.sync
