@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from tests.support.process import Outcome
 
+pytestmark = pytest.mark.slow
+
+
 EFFECT = shell("echo ran >> effects")
 USAGE = {"input_tokens": 100, "output_tokens": 10}
 

@@ -98,7 +98,11 @@ def test_something_else_in_a_checkpoints_place(host: Host, spoil: Callable[[Path
 
 def test_damaged_blobs_are_told_to_user_and_model(host: Host) -> None:
     with gateway(*[use(shell(f"seq {start} 20000")) for start in range(3)], use(HANG), say("Done.")) as model:
-        killed_while_hanging(host, model)
+        process = host.start_task(model.url, "--session-id", "s")
+        eventually((host.workspace / "hangs").exists, "the command that hangs")
+        snapshot = host.state / "checkpoints" / "s.json"  # which is written beside the loop
+        eventually(lambda: b"contentBlob" in snapshot.read_bytes(), "a snapshot that names blobs")
+        process.kill()
         blobs = [path for path in (host.records("s") / "blobs").iterdir() if path.stat().st_nlink == 1]
         assert blobs
         for path in blobs:

@@ -15,6 +15,9 @@ from tests.support.process import call, eventually, gateway, say, shell, use
 if TYPE_CHECKING:
     from tests.support.process import Host
 
+pytestmark = pytest.mark.slow
+
+
 NOWHERE = "http://127.0.0.1:1"
 EFFECT = shell("echo ran >> effects")
 HANG = shell("touch hangs; sleep 50")

@@ -18,6 +18,9 @@ from tests.support.secrets import IN_COMMAND, IN_FILE, IN_PROMPT, PASSWORD, WRIT
 if TYPE_CHECKING:
     from tests.support.process import Gateway, Host, Outcome
 
+pytestmark = pytest.mark.slow
+
+
 RULES = [{"approvalRuleId": "shell", "title": "Run", "description": "Runs a command."}]
 ASKS = {"Shell.Exec": {"requiresApproval": True, "approvalRuleId": "shell"}}
 CRASH = "agent_host.testing.crash"

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 # The service's own time limit is far above it, so that whatever waits for the service is found out.
+pytestmark = pytest.mark.slow
+
+
 SERVICE_S = 120.0
 GUARD_S = 20.0
 
