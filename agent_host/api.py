@@ -17,16 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.app.assembly import Tokens
 from agent_host.app.headless import OneLaunch, new_session, run_headless
-from agent_host.app.launches import anchored, launch_of, portable, settings_from
+from agent_host.app.launches import is_text, launch_of, portable, settings_from, state_dir_from
 from agent_host.app.opener import SessionOpener
-from agent_host.approval.gate import InAdvance
+from agent_host.approval.gate import InAdvance, UnattendedGate
 from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
-from agent_host.errors import UsageError
+from agent_host.errors import NoActiveTask, UsageError
 from agent_host.ids import new_id
 from agent_host.session.opening import recorded_options
-from agent_host.session.reports import is_paused_for_approval
-from state.errors import NoHomeDirectory
-from state.locations import default_state_dir
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
@@ -49,7 +46,8 @@ class SessionOptions:
     `policy` is a built-in's name or a bundle file, `gateway` a URL or `mock:FILE`. `token` is the gateway's and
     `services_token` the backend services'; neither is taken from the environment. `settings` are others of
     config/defaults.toml, by `section.name`. `approvals` are what is approved in advance: rule ids, tool and capability
-    names. `guard_processes`: this process may be tied to what commands start, so that it does not outlive it.
+    names. `guard_processes` ends what commands started also when this process is killed; one session at a time may ask
+    for it, and it takes every child of this process for its own.
     """
 
     workspace: str | os.PathLike[str] | None = None
@@ -80,7 +78,7 @@ class SessionOptions:
     @property
     def tokens(self) -> Tokens:
         """The tokens that were given."""
-        return Tokens(self.token, self.services_token)
+        return Tokens(self.token or None, self.services_token or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +157,15 @@ class Session:
         return await self._ended()
 
     async def go_on(self) -> Result:
-        """Go on with the unfinished task, to its end; see `run`."""
+        """Go on with the unfinished task, to its end; see `run`. Raises NoActiveTask where there is none."""
+        if self._session.incomplete_task is None:
+            raise NoActiveTask(f"session {self.id} has no unfinished task")
         self._session.go_on()
         return await self._ended()
 
     def cancel(self, *, force: bool = False) -> None:
-        """Cancel the task at work for good: it stops when the running tools are done, or at once where `force` ends
-        them. Nothing happens where no task is at work."""
+        """Cancel the running task for good. It stops when its running tools are done; `force` ends them at once. Does
+        nothing where no task runs."""
         task = self._session.incomplete_task
         if task is not None and self._session.busy:
             self._session.cancel_task(task["taskId"], force=force)
@@ -225,12 +225,12 @@ async def _run(
         owns_process=options.guard_processes,
     )
     await asyncio.sleep(0)  # for the events of the end
-    return _result(finished.result, resumable=finished.end.resumable or is_paused_for_approval(finished.result))
+    return _result(finished.result, resumable=finished.end.resumable or bool(finished.result["deniedApprovals"]))
 
 
 def _new(options: SessionOptions) -> Launch:
     return launch_of(
-        options.flags,
+        _flags(options),
         workspace=os.fspath(options.workspace or "."),
         state_dir=_state_dir(options),
         session_id=options.session_id,
@@ -245,7 +245,7 @@ def _again(session_id: str, options: SessionOptions) -> Launch:
     limit = settings_from(options.settings, workspace=None, given_by=_GIVEN_BY).integer("host.max_snapshot_bytes")
     recorded = recorded_options(state_dir, session_id, snapshot_limit_bytes=limit)
     return launch_of(
-        {**recorded["flags"], **options.flags},
+        {**recorded["flags"], **_flags(options)},
         workspace=os.fspath(options.workspace or recorded["workspace"]),
         state_dir=state_dir,
         session_id=session_id,
@@ -256,16 +256,22 @@ def _again(session_id: str, options: SessionOptions) -> Launch:
 
 
 def _state_dir(options: SessionOptions) -> str:
-    try:
-        return anchored(os.fspath(options.state_dir)) if options.state_dir is not None else default_state_dir()
-    except NoHomeDirectory as error:
-        raise UsageError(str(error)) from error
+    return state_dir_from(None if options.state_dir is None else os.fspath(options.state_dir))
+
+
+def _flags(options: SessionOptions) -> dict[str, Any]:
+    """Raises UsageError for a text that no record can hold."""
+    flags = options.flags
+    for value in (options.session_id, *options.approvals, *flags.values()):
+        if isinstance(value, str) and not is_text(value):
+            raise UsageError(f"{_GIVEN_BY}: {value!r} is not UTF-8")
+    return flags
 
 
 def _opener(
     launch: Launch, options: SessionOptions, approve: Approve | None, on_event: OnEvent | None
 ) -> SessionOpener:
-    gate = _gate(launch, approve) or _Callback(launch, lambda _: ApprovalAnswer(False, _NOBODY, unattended=True))
+    gate = _gate(launch, approve) or UnattendedGate(launch.approvals, approve_all=launch.approve_all)
     return SessionOpener(
         OneLaunch(launch),
         gate=lambda _: gate,
@@ -290,7 +296,6 @@ async def _held(session: OpenSession) -> AsyncIterator[Session]:
 
 
 _GIVEN_BY = "SessionOptions"
-_NOBODY = "it needs an approval, and nobody is there to give one"
 
 
 class _Callback:

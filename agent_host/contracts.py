@@ -39,8 +39,8 @@ class Subject(NamedTuple):
 
 
 class ToolSpec(NamedTuple):
-    """All that is said of a tool, in one place: what the model is told (TR 5), which capability it needs and by what it
-    is judged (AH 7.2, 8.2), what it does, and how it is shown to a person.
+    """A tool, described in one place: what the model reads (TR 5), which capability it needs and by what it is
+    judged (AH 7.2, 8.2), what it does, and how it is shown to a person.
 
     `input_schema` is a JSON Schema object. `content` names the argument with text that is written or sent. `after`
     gives what a call of effect `replace` or `edit` will leave in its file, from its arguments and what is there now
@@ -221,7 +221,7 @@ class ToolRouter(Protocol):
         ...
 
     async def tools(self) -> Sequence[ToolSpec]:
-        """All tools that this router can run by now, before policy narrows them; asked anew for each task."""
+        """All tools that this router can run by now, before policy narrows them. Each task asks again."""
         ...
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:

@@ -2,8 +2,8 @@
 
 `config`, `policy`, `state` and `tool_runtime` are top-level packages, and a model may write a `config.py`, or a
 `json.py`, into the workspace. So the program takes the workspace off `sys.path` before it imports anything else, and
-finds these four where it lies itself. In a program that embeds it nothing is changed: one that has another `config` is
-told so.
+finds these four where it lies itself. In a program that embeds it nothing is changed; where that program has another
+`config`, the import fails and says so.
 
 Imports here come before all others: only what the interpreter has loaded by then, so not even `__future__`. What the
 interpreter itself imports before that (for `-m`, and for a `sitecustomize`) only its options `-P` and `-I` keep from
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 PACKAGES = ("config", "policy", "state", "tool_runtime")
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+"""Where this distribution lies."""
 _COMMAND = "agent-host"
-_MODULES = ("agent_host", *PACKAGES, "benchmarks")
 _WORKSPACE_OPTION = "--workspace"
+_FIRST = None if sys.flags.safe_path or not sys.path else sys.path[0]
+"""What the way of starting put on the path: the working directory, or that of the script."""
 
 
 def settle() -> None:
@@ -40,13 +42,28 @@ def is_program() -> bool:
     name = os.path.basename(sys.argv[0]) if sys.argv else ""
     if name.removesuffix(".exe").removesuffix("-script.py") == _COMMAND:
         return True
-    started = sys.orig_argv
-    for place, word in enumerate(started[1:], 1):
-        if word == "-m":
-            return place + 1 < len(started) and started[place + 1].partition(".")[0] in _MODULES
-        if not word.startswith("-") or word == "-c":
-            return False
-    return False
+    module = _module_run(sys.orig_argv[1:])
+    return module is not None and module.partition(".")[0] == "agent_host"
+
+
+def _module_run(options: "Sequence[str]") -> "str | None":
+    """The module that the interpreter's options name with `-m`, joined or not; None where it runs something else."""
+    words = iter(options)
+    for word in words:
+        if word.startswith("--"):
+            next(words, None)  # the only long option, --check-hash-based-pycs, has a value
+            continue
+        if not word.startswith("-"):
+            return None
+        for place, letter in enumerate(word[1:], 2):
+            if letter == "c":
+                return None
+            if letter in "mWX":
+                value = word[place:] or next(words, None)
+                if letter == "m":
+                    return value
+                break
+    return None
 
 
 def keep_out(*workspaces: str) -> None:
@@ -59,11 +76,11 @@ def keep_out(*workspaces: str) -> None:
         return
     roots = {_real(one) for one in (*workspaces, *_working_directory())}
     kept, last = [], []
-    for place, entry in enumerate(sys.path):
+    for entry in sys.path:
         real = _real(entry)
-        if not (_is_given(place, entry) and any(_lies_in(real, root) for root in roots)):
+        if not (_is_given(entry) and any(_lies_in(real, root) for root in roots)):
             kept.append(entry)
-        elif real == os.path.realpath(_ROOT):
+        elif real == os.path.realpath(ROOT):
             last.append(entry)
     sys.path[:] = [*kept, *last]
 
@@ -72,7 +89,7 @@ def refuse_others() -> None:
     """Raise ImportError where one of our packages has the name of another module of the program."""
     for name in PACKAGES:
         found = _place_of(name)
-        expected = os.path.join(_ROOT, name)
+        expected = os.path.join(ROOT, name)
         if found is not None and os.path.realpath(found) != os.path.realpath(expected):
             sys.modules.pop(__name__, None)
             raise ImportError(
@@ -106,11 +123,10 @@ def _named_workspaces(arguments: "Sequence[str]") -> "Iterator[str]":
             yield word.partition("=")[2]
 
 
-def _is_given(place: int, entry: str) -> bool:
+def _is_given(entry: str) -> bool:
     """Whether an entry comes from the environment or the way of starting, and not from the installation."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    is_first = place == 0 and not sys.flags.safe_path
-    return not entry or is_first or _real(entry) in map(_real, filter(None, given))
+    return not entry or entry == _FIRST or _real(entry) in map(_real, filter(None, given))
 
 
 def _lies_in(path: str, root: str) -> bool:
@@ -143,4 +159,4 @@ class _OwnPackages:
         if name not in PACKAGES:
             return None
         by_path = next(one for one in sys.meta_path if getattr(one, "__name__", "") == "PathFinder")
-        return by_path.find_spec(name, [_ROOT])
+        return by_path.find_spec(name, [ROOT])

@@ -30,6 +30,7 @@ def file_checks(places: Places) -> EntryChecks:
         if value.startswith("@"):
             return f"{value!r} is a group of places to block", "name the paths themselves, or use it in blockedPaths"
         name = value[2:].partition("}")[0]
+        # Not `${stepFiles}`: a bundle for CI is written and checked on other machines, too.
         missing = value.startswith("${") and name in PLACEHOLDERS and places.of(name) is None and name != "stepFiles"
         return (f"{value!r} has no value on this machine", "name the path") if missing else _path("allowedPaths", value)
 

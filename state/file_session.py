@@ -61,7 +61,7 @@ class FileSession:
         self._compaction: Compaction | None = None
         self._retry_bytes = 0  # of journal: what it takes to try again after a compaction that failed
         self._kept = Kept(place.blobs)
-        self._archive = Archive(place.disk, place.paths, place.blobs) if place.archives else None
+        self._archive = Archive(place.disk, place.paths, place.blobs)
         self._first_seq: int | None = None  # of the journal that is there
         self._is_base_previous = False  # the journal goes on from the snapshot before the newest
         self.state = state
@@ -75,7 +75,7 @@ class FileSession:
     @property
     def unarchived(self) -> str | None:
         """See OpenSession."""
-        return None if self._archive is None else self._archive.problem
+        return self._archive.problem
 
     @property
     def blobs(self) -> BlobFolder:
@@ -97,8 +97,7 @@ class FileSession:
             # The journal first: so a checkpoint without one is never the trace of a crash, and always damage.
             with as_write_failure("writing the journal"):
                 session._remove_previous()
-                if session._archive is not None:
-                    session._archive.clear()
+                session._archive.clear()
                 first = session._encoded()
                 session._take_room(first.size)
                 session._start_journal(first)
@@ -210,28 +209,28 @@ class FileSession:
             self._end_compaction()
             self._record_end()
             self._close_journal()
-            archived = self._archive is not None and self.state.has_begun
-            if archived:
-                self._archive_journal(last=True)
+            archives = self._place.archives and self.state.has_begun
+            if archives:
+                self._archive_journal()
+                self._archive.seal()
             with as_write_failure("removing the checkpoint"):
+                if not archives:
+                    self._archive.clear()
                 disk.remove(paths.snapshot)
                 disk.sync_directory(paths.checkpoints)
                 self._remove_previous()
                 disk.remove(paths.journal)
                 gone = True
-                self._remove_leftovers(self.blobs.names if archived else frozenset())
+                self._remove_leftovers(self.blobs.names if archives else frozenset())
         finally:
             self._close_journal()
             self._lock.release(remove=gone)
 
-    def _archive_journal(self, *, last: bool = False) -> None:
+    def _archive_journal(self) -> None:
         """Keep the journal that is about to go, where records are archived."""
-        if self._archive is None or self._first_seq is None:
-            return
-        paths = self._place.paths
-        self._archive.add(self._first_seq, paths.previous_snapshot if self._is_base_previous else paths.snapshot)
-        if last:
-            self._archive.seal()
+        if self._place.archives and self._first_seq is not None:
+            paths = self._place.paths
+            self._archive.add(self._first_seq, paths.previous_snapshot if self._is_base_previous else paths.snapshot)
 
     def _record_end(self) -> None:
         try:
@@ -255,9 +254,9 @@ class FileSession:
                 self._first_seq = found.journal.records[0].seq
             self._renew()
             if found.damage is None:
-                self._remove_leftovers(
-                    self._kept.named(self.state.first_version_blobs()) if self._archive is None else self.blobs.names
-                )
+                # An archive keeps versions of files that only journals name.
+                named = self._kept.named(self.state.first_version_blobs())
+                self._remove_leftovers(self.blobs.names if self._place.archives else named)
         if found.damage is not None:
             self._close_journal()
             error = Damaged(found.damage)

@@ -9,7 +9,7 @@ from agent_host.errors import UsageError
 from agent_host.session.opening import MOCK_PREFIX, Launch
 from config.load import ConfigError, load
 from state.errors import NoHomeDirectory
-from state.locations import with_home
+from state.locations import default_state_dir, with_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -36,6 +36,14 @@ def settings_from(flags: Mapping[str, Any], *, workspace: str | None, given_by: 
     try:
         return load(flags, workspace=workspace, given_by=given_by)
     except ConfigError as error:
+        raise UsageError(str(error)) from error
+
+
+def state_dir_from(chosen: str | None) -> str:
+    """The chosen state directory, absolute, else that of the environment or the platform. Raises UsageError."""
+    try:
+        return anchored(chosen) if chosen else default_state_dir()
+    except NoHomeDirectory as error:
         raise UsageError(str(error)) from error
 
 

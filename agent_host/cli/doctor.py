@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
+from agent_host import own_packages
 from agent_host.cli.shared import given_settings, state_dir_of
 from agent_host.cli.streams import answer
 from agent_host.errors import UsageError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from config.settings import Settings
 
 _PROBE_TIMEOUT_S = 5.0
+_PROBE = "import sys; sys.path.append(sys.argv[1]); from tool_runtime.core.guard_probe import main; main()"
 
 
 class Check(NamedTuple):
@@ -140,7 +142,9 @@ def _leftovers() -> Check:
         return Check("leftovers", None, "a Job Object ends what commands started")
     try:
         said = subprocess.run(
-            [sys.executable, "-P", "-m", "tool_runtime.core.guard_probe"],  # not from the folder that this runs in
+            [sys.executable, "-P", "-c", _PROBE, own_packages.ROOT],
+            # Not from the working directory, and not from what PYTHONPATH has of the same name.
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agent_host.app.launches import anchored, settings_from
-from agent_host.errors import UsageError
+from agent_host.app.launches import settings_from, state_dir_from
 from state.errors import NoHomeDirectory
 from state.locations import default_state_dir
 
@@ -61,11 +60,7 @@ def snapshot_limit() -> int:
 
 def state_dir_of(namespace: argparse.Namespace) -> str:
     """The state directory of `--state-dir`, the environment or the platform, absolute."""
-    chosen = namespace.state_dir
-    try:
-        return anchored(chosen) if chosen else default_state_dir()
-    except NoHomeDirectory as error:
-        raise UsageError(str(error)) from error
+    return state_dir_from(namespace.state_dir)
 
 
 def is_default_state_dir(path: str) -> bool:

@@ -52,8 +52,8 @@ _LAST_MOVE: dict[EndStatus, str] = {"completed": "complete", "failed": "fail", "
 
 
 async def run_task(ctx: LoopContext, *, resume_note: str | None = None, replays: Sequence[Replay] = ()) -> TaskEnd:
-    """Run the task at work to its end, or go on with it after a crash; its end is on record on return. The model gets
-    `resume_note` before its next turn, `replays` are denied calls that are run before it."""
+    """Run the current task to its end, or go on with it after a crash; its end is on record on return. The model gets
+    `resume_note` before its next turn. `replays` are denied calls that are run before that."""
     try:
         await ctx.refresh_tools()
         end = await _run_steps(ctx, resume_note, replays)

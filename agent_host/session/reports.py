@@ -9,7 +9,7 @@ from agent_host.session.denials import denied_approvals
 from agent_host.states import SessionStatus, TaskPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from agent_host.loop.context import EndStatus, LoopContext
     from state.checkpoint import TaskStatus
@@ -49,11 +49,6 @@ def end_of(result: dict[str, Any]) -> TaskEnd:
     """How the task of a result object ended. For what `is_result` takes."""
     status = next(status for status, name in _END_NAMES.items() if name == result["status"])
     return TaskEnd(status, result["reason"], result["reason"], result["text"])
-
-
-def is_paused_for_approval(result: Mapping[str, Any]) -> bool:
-    """Whether a resume can still approve what was denied in the task of this result object."""
-    return bool(result["deniedApprovals"])
 
 
 def session_state(ctx: LoopContext, status: SessionStatus, pending: Sequence[dict[str, Any]]) -> dict[str, Any]:

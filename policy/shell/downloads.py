@@ -17,14 +17,21 @@ if TYPE_CHECKING:
     from policy.shell.words import Word
 
 
+Mode = Literal["read", "write"]
+
+
 class Transfer(NamedTuple):
     """A file of a download or an upload. `path` is None where only the run decides it; `pattern` stands for the names
     below `path`; `tilde` where it starts with an unquoted `~`."""
 
-    mode: Literal["read", "write"]
+    mode: Mode
     path: str | None
     pattern: str | None = None
     tilde: bool = False
+
+    def anywhere(self) -> Transfer:
+        """Any file below its path."""
+        return self._replace(pattern="**")
 
 
 class _Options(NamedTuple):
@@ -44,10 +51,13 @@ class _Options(NamedTuple):
     by_server: frozenset[str]
     trees: frozenset[str]
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The long names of all that take a value."""
-        return self.written | self.read | self.may_read | {self.output, self.directory}
+
+class _Value(NamedTuple):
+    """The value of an option, None where only the run decides it; `tilde` where the shell puts a home directory in
+    place of its `~`, which it does for a word of its own only."""
+
+    text: str | None
+    tilde: bool = False
 
 
 _CURL = _Options(
@@ -108,13 +118,10 @@ def wget_files(args: list[Word]) -> list[Transfer]:
     """The files that the arguments of `wget` name; it saves what it is not told to print."""
     given = _Given(_WGET, args)
     found = given.files()
-    if given.has(_WGET.trees):
-        path = given.saved_as(None).path
-        return [*found, Transfer("write", path, "**")]
+    if given.has(_WGET.trees) or (given.has(_WGET.by_server) and not given.outputs):
+        return [*found, given.saved_as(None)]
     if given.outputs:
         return found
-    if given.has(_WGET.by_server):
-        return [*found, given.saved_as(None)]
     names = (_last_part(one, query=True) for one in args if _may_be_url(one))
     return [*found, *(given.saved_as("index.html" if name == "" else name) for name in names)]
 
@@ -123,51 +130,44 @@ class _Given:
     """What the arguments say about files."""
 
     def __init__(self, options: _Options, args: list[Word]) -> None:
-        self.options = options
-        self.texts = [word.text for word in args if word.text is not None]
-        self.outputs: list[str | None] = []
-        self.directories: list[str | None] = []
-        self.others: list[Transfer] = []
-        self.from_home: set[str] = set()
+        self._options = options
+        self._names = sorted({*options.written, *options.read, *options.may_read, options.output, options.directory})
+        self._texts = [word.text for word in args if word.text is not None]
+        self.outputs: list[_Value] = []
+        self._directories: list[_Value] = []
+        self._others: list[Transfer] = []
         for place, word in enumerate(args):
             if word.text is None:
                 continue
-            following = args[place + 1].text if place + 1 < len(args) else ""
-            if place + 1 < len(args) and args[place + 1].tilde and following is not None:
-                self.from_home.add(following)
-            for name, joined in self._options(word.text):
-                value = following if joined is None else joined
+            following = args[place + 1] if place + 1 < len(args) else None
+            for name, joined in self._named(word.text):
+                if joined is not None:
+                    value = _Value(joined)
+                else:
+                    value = _Value("") if following is None else _Value(following.text, following.tilde)
                 if name == options.output:
                     self.outputs.append(value)
                 elif name == options.directory:
-                    self.directories.append(value)
+                    self._directories.append(value)
                 else:
-                    self.others += self._of_option(name, value)
-            self.others += _of_url(word.text)
+                    self._others += self._of_option(name, value)
+            self._others += _of_url(word.text)
 
     def files(self) -> list[Transfer]:
         """What options and file URLs name."""
-        outputs = (Transfer("write", self._placed(one)) for one in self.outputs if one != "-")
-        return [self._tilde(one) for one in (*self.others, *outputs)]
+        return [*self._others, *(self._placed(one) for one in self.outputs if one.text != "-")]
 
     def saved_as(self, name: str | None) -> Transfer:
         """What is saved by a name of its own, which may be any where it is None."""
-        pattern = "**" if name is None else None
-        return self._tilde(Transfer("write", self._placed("." if name is None else name), pattern))
-
-    def _tilde(self, one: Transfer) -> Transfer:
-        """With the directory of a value that the shell has put in place of a `~`."""
-        if one.path is None or not any(one.path.startswith(value) for value in self.from_home):
-            return one
-        if one.path != "~" and not one.path.startswith("~/"):
-            return Transfer(one.mode, None)  # somebody else's home
-        return one._replace(tilde=True)
+        return self._placed(_Value(".") if name is None else _Value(name))._replace(
+            pattern="**" if name is None else None
+        )
 
     def has(self, flags: frozenset[str]) -> bool:
         """Whether one of these options is there, a letter in a cluster or a long name, which may be cut short."""
         long = [one for one in flags if len(one) > 1]
         letters = [one for one in flags if len(one) == 1]
-        for text in self.texts:
+        for text in self._texts:
             if text.startswith("--"):
                 given = text[2:].partition("=")[0]
                 if len(given) >= _LEAST and any(one.startswith(given) for one in long):
@@ -178,47 +178,65 @@ class _Given:
 
     def _flags(self, text: str) -> str:
         for at, letter in enumerate(text[1:], 1):
-            if letter in self.options.valued:
+            if letter in self._options.valued:
                 return text[1 : at + 1]
         return text[1:]
 
-    def _options(self, text: str) -> Iterator[tuple[str, str | None]]:
+    def _named(self, text: str) -> Iterator[tuple[str, str | None]]:
         """The options of one word that may take a file, by long name, with a value that is joined to it."""
-        names = self.options.names
+        options = self._options
         if text.startswith("--"):
             given, joined, value = text[2:].partition("=")
-            meant = [given] if given in names else [one for one in sorted(names) if given and one.startswith(given)]
-            yield from ((one, value if joined else None) for one in meant)
+            if given:
+                meant = [one for one in self._names if one.startswith(given)]
+                yield from ((one, value if joined else None) for one in ([given] if given in meant else meant))
         elif text.startswith("-"):
             for at, letter in enumerate(text[1:], 1):
-                if letter in self.options.valued:
-                    if letter in self.options.letters:
-                        yield self.options.letters[letter], text[at + 1 :] or None
+                if letter in options.valued:
+                    if letter in options.letters:
+                        yield options.letters[letter], text[at + 1 :] or None
                     return
 
-    def _of_option(self, name: str, value: str | None) -> list[Transfer]:
-        if name in self.options.may_read:
+    def _of_option(self, name: str, value: _Value) -> list[Transfer]:
+        options = self._options
+        if name in options.may_read:
             return _behind_a_mark(name, value)
-        if value in {"", "-"}:
+        if value.text in {"", "-"}:
             return []
-        found: list[Transfer] = [Transfer("write", value)] if name in self.options.written else []
-        return [*found, Transfer("read", value)] if name in self.options.read else found
+        modes: list[Mode] = []
+        modes += ["write"] if name in options.written else []
+        modes += ["read"] if name in options.read else []
+        return [_transfer(mode, value) for mode in modes]
 
-    def _placed(self, path: str | None) -> str | None:
-        """The path in the one directory that is named, if any; `#1` in it stands for a part of the URL."""
-        if path is None or len(self.directories) > 1 or None in self.directories or re.search(r"#\d", path):
-            return None
-        return path if not self.directories or path.startswith("/") else f"{self.directories[0]}/{path}"
+    def _placed(self, value: _Value) -> Transfer:
+        """What is written to the path in the one directory that is named, if any; `#1` in it stands for a part of the
+        URL."""
+        path = value.text
+        if path is None or len(self._directories) > 1 or re.search(r"#\d", path):
+            return Transfer("write", None)
+        if not self._directories or path.startswith("/") or value.tilde:
+            return _transfer("write", value)
+        directory = self._directories[0]
+        joined = None if directory.text is None else f"{directory.text}/{path}"
+        return _transfer("write", _Value(joined, directory.tilde))
 
 
-def _behind_a_mark(name: str, value: str | None) -> list[Transfer]:
-    if value is None:
+def _transfer(mode: Mode, value: _Value) -> Transfer:
+    path = value.text
+    if value.tilde and path is not None and path != "~" and not path.startswith("~/"):
+        return Transfer(mode, None)  # somebody else's home
+    return Transfer(mode, path, tilde=value.tilde)
+
+
+def _behind_a_mark(name: str, value: _Value) -> list[Transfer]:
+    text = value.text
+    if text is None:
         return [Transfer("read", None)]
-    if name == "write-out" and "%output" in value:
+    if name == "write-out" and "%output" in text:
         return [Transfer("write", None)]
     if name == "cookie":  # without a `=` it is a file, and `@` has no meaning
-        return [Transfer("read", value)] if value and "=" not in value else []
-    match = _BEHIND.match(value)
+        return [_transfer("read", value)] if text and "=" not in text else []
+    match = _BEHIND.match(text)
     path = None if match is None else match["path"] if match["behind"] is None else match["behind"]
     return [Transfer("read", path)] if path and path != "-" else []
 

@@ -101,6 +101,15 @@ def test_a_file_that_may_not_be_read_leaves_no_version(host: Host) -> None:
     assert LARGE.encode() in versions(host)
 
 
+def test_an_archive_that_cannot_be_written_is_said_and_ends_the_session_all_the_same(host: Host) -> None:
+    (host.records("mine")).mkdir(parents=True)
+    (host.records("mine") / "archive").write_text("in the way")
+    outcome = worked(host)
+    assert outcome.code == 0
+    outcome.names_once("records could not be archived")
+    assert host.checkpoints() == []
+
+
 @pytest.mark.slow
 def test_a_killed_session_that_is_resumed_leaves_all_of_it(host: Host) -> None:
     (host.workspace / "f").write_text("first")

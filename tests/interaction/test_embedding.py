@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import agent_host
-from tests.support.process import call, eventually, gateway, say, shell, use
+from tests.support.process import call, eventually, gateway, process_exists, say, shell, use
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -166,6 +168,10 @@ async def test_a_task_is_cancelled_for_good(host: Host) -> None:
         ({"settings": {"llm.nothing": 1}}, agent_host.UsageError, "SessionOptions: unknown key llm.nothing"),
         ({"gateway": "ftp://x"}, agent_host.UsageError, "ftp"),
         ({"session_id": "../x"}, agent_host.UsageError, "session id"),
+        ({"model": "\ud800"}, agent_host.UsageError, "SessionOptions: '\\ud800' is not UTF-8"),
+        ({"approvals": ["\ud800"]}, agent_host.UsageError, "is not UTF-8"),
+        ({"approvals": ["WriteFil"]}, agent_host.UsageError, "WriteFil"),
+        ({"max_steps": 0}, agent_host.UsageError, "host.max_steps"),
     ],
 )
 async def test_what_cannot_be_used_is_one_error(
@@ -190,6 +196,68 @@ async def test_tokens_are_given_and_not_taken_from_the_environment(host: Host, m
     assert ["given-t0ken" in (one or "") for one in sent] == [True, False]
     assert all("of-the-environment" not in (one or "") for one in sent)
     assert os.environ["LLM_GATEWAY_TOKEN"] == "of-the-environment"
+
+
+async def test_a_task_that_was_stopped_is_gone_on_with_in_an_open_session(host: Host) -> None:
+    with gateway(use(shell("touch begun; sleep 1")), say("Done."), say("Two.")) as model:
+        given = options(host, model.url, session_id="mine")
+
+        async def stopped() -> None:
+            async with agent_host.open_session(given) as session:
+                await session.run("First.")
+
+        task = asyncio.ensure_future(stopped())
+        await asyncio.to_thread(eventually, (host.workspace / "begun").exists, "the command runs")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with agent_host.resume_session("mine", given) as session:
+            unfinished = [session.unfinished]
+            assert (await session.go_on()).text == "Done."
+            unfinished.append(session.unfinished)
+            assert unfinished == ["First.", None]
+            with pytest.raises(agent_host.NoActiveTask, match="session mine has no unfinished task"):
+                await session.go_on()
+            assert (await session.run("Second.")).text == "Two."
+    assert host.checkpoints() == []
+
+
+async def test_a_callback_that_fails_stops_nothing(host: Host) -> None:
+    failed: list[Mapping[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+
+    def on_event(event: Mapping[str, Any]) -> None:
+        raise ZeroDivisionError(event["eventType"])
+
+    with gateway(say("Done.")) as model:
+        assert (await agent_host.run_task("Do it.", options(host, model.url), on_event=on_event)).completed
+    assert {type(context["exception"]) for context in failed} == {ZeroDivisionError}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
+@pytest.mark.parametrize("guarded", [True, False])
+def test_what_a_command_left_running_ends_with_a_killed_program_that_asked_for_it(host: Host, guarded: bool) -> None:
+    with gateway(use(shell("(setsid sleep 300 & echo $! > left); sleep 300"))) as model:
+        given = f"workspace={str(host.workspace)!r}, gateway={model.url!r}, policy='full', guard_processes={guarded}"
+        code = (
+            "import asyncio, agent_host\n"
+            f"asyncio.run(agent_host.run_task('Do it.', agent_host.SessionOptions({given})))\n"
+        )
+        program = subprocess.Popen([sys.executable, "-c", code], env=host.environment(), cwd=host.root)
+        left = host.workspace / "left"
+        eventually(lambda: left.exists() and left.read_text().strip(), "the command runs")
+        number, began = int(left.read_text()), time.monotonic()
+        eventually(lambda: time.monotonic() > began + 1, "it has lived for the second that is promised")
+        program.kill()
+        program.wait()
+        try:
+            if guarded:
+                eventually(lambda: not process_exists(number), "what was left has ended")
+            else:
+                assert process_exists(number)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
 
 
 def test_the_example_of_the_page_runs(host: Host, tmp_path: Path) -> None:

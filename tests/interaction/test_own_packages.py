@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.process import gateway, say, shell, use
+from tests.support.process import call, gateway, say, shell, use
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.process import Host
+    from tests.support.serve_process import Servers
 
 PLANTED = (
     "httpx",
@@ -32,14 +33,15 @@ PLANTED = (
 PROGRAMS = {
     "module": [sys.executable, "-m", "agent_host"],
     "safe module": [sys.executable, "-P", "-m", "agent_host"],
+    "with options": [sys.executable, "-W", "ignore", "-X", "utf8", "-Bm", "agent_host"],
     "script": [sys.executable, os.path.join(os.path.dirname(sys.executable), "agent-host")],
 }
 
 
-def plant(folder: Path) -> None:
+def plant(folder: Path, *names: str) -> None:
     """Modules that leave a trace when they are imported, and end the program."""
     folder.mkdir(exist_ok=True)
-    for name in PLANTED:
+    for name in names or PLANTED:
         (folder / f"{name}.py").write_text(
             f"open({str(folder / 'imported')!r}, 'a').write({name!r})\nraise SystemExit(9)\n"
         )
@@ -48,22 +50,27 @@ def plant(folder: Path) -> None:
         (folder / name / "__init__.py").write_text((folder / "config.py").read_text())
 
 
-@pytest.mark.parametrize("path", [".", "{work}", "{work}/sub", os.pathsep.join(["/nowhere", "{work}", ""])])
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_no_way_of_starting_imports_from_the_workspace(host: Host, program: str, path: str) -> None:
-    plant(host.workspace)
-    plant(host.workspace / "sub")
+def task_in(folder: Path, host: Host, program: str, path: str, *options: str) -> None:
+    """Run a task in `folder` with PYTHONPATH `path`."""
     with gateway(use(shell("echo hi")), say("Done.")) as model:
         ended = subprocess.run(
-            [*PROGRAMS[program], "run", "x", "--gateway", model.url, "--policy", "full", "--output", "text"],
-            env=host.environment({"PYTHONPATH": path.format(work=host.workspace)}),
-            cwd=host.workspace,
+            [*PROGRAMS[program], "run", "x", "--gateway", model.url, "--policy", "full", *options],
+            env=host.environment({"PYTHONPATH": path}),
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
         )
     assert (ended.returncode, ended.stdout) == (0, "Done.\n"), ended.stderr
+
+
+@pytest.mark.parametrize("path", [".", "{work}", "{work}/sub", os.pathsep.join(["/nowhere", "{work}", ""])])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_no_way_of_starting_imports_from_the_workspace(host: Host, program: str, path: str) -> None:
+    plant(host.workspace)
+    plant(host.workspace / "sub")
+    task_in(host.workspace, host, program, path.format(work=host.workspace))
     assert not (host.workspace / "imported").exists()
     assert not (host.workspace / "sub" / "imported").exists()
 
@@ -71,18 +78,30 @@ def test_no_way_of_starting_imports_from_the_workspace(host: Host, program: str,
 @pytest.mark.parametrize("option", [["--workspace", "{work}"], ["--workspace={work}"]])
 def test_the_workspace_may_be_elsewhere(host: Host, option: list[str]) -> None:
     plant(host.workspace)
-    with gateway(say("Done.")) as model:
-        ended = subprocess.run(
-            [*PROGRAMS["safe module"], "run", "x", "--gateway", model.url, "--policy", "full"]
-            + [one.format(work=host.workspace) for one in option],
-            env=host.environment({"PYTHONPATH": str(host.workspace)}),
-            cwd=host.home,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert (ended.returncode, ended.stdout) == (0, "Done.\n"), ended.stderr
+    given = [one.format(work=host.workspace) for one in option]
+    task_in(host.home, host, "safe module", str(host.workspace), *given)
+    assert not (host.workspace / "imported").exists()
+
+
+def test_a_client_of_serve_may_name_the_workspace(servers: Servers, tmp_path: Path) -> None:
+    """By then the program runs; what it imports later is not taken from there."""
+    project = tmp_path / "project"
+    plant(project, "tree_sitter", "tree_sitter_bash", "difflib", "idna", "config")
+    with gateway(use(shell("echo hi"), call("HttpRequest", url="http://127.0.0.1:9")), say("Done.")) as model:
+        serve = servers.start("--gateway", model.url, "--policy", "full", env={"PYTHONPATH": str(project)})
+        client = serve.on_streams()
+        client.create(workspaceHint={"localPaths": [str(project)]})
+        client.task()
+        client.event("task_completed")
+        client.call("Shutdown")
+        serve.ended_well()
+    assert not (project / "imported").exists()
+
+
+def test_doctor_tries_processes_without_the_workspace(host: Host) -> None:
+    plant(host.workspace)
+    outcome = host.run("doctor", env={"PYTHONPATH": "."})
+    assert "leftovers  what a command started ends with the host" in outcome.text
     assert not (host.workspace / "imported").exists()
 
 
@@ -118,6 +137,15 @@ def test_an_embedding_program_is_left_as_it_is(tmp_path: Path) -> None:
     )
     ended = embedded(tmp_path, code)
     assert (ended.returncode, ended.stdout) == (0, "fine\n"), ended.stderr
+
+
+@pytest.mark.parametrize("name", ["benchmarks", "state_machine", "agent_hosting"])
+def test_a_program_that_is_run_as_a_module_is_none_of_ours(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text(
+        "import sys; before = list(sys.meta_path); import agent_host; print(before == sys.meta_path)"
+    )
+    ended = subprocess.run([sys.executable, "-m", name], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.stdout == "True\n", ended.stderr
 
 
 @pytest.mark.parametrize("first", ["", "import config\n"])

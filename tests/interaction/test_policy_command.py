@@ -30,6 +30,23 @@ def judge(host: Host, tool: str, arguments: dict[str, Any], *options: str) -> di
     return outcome.result
 
 
+@pytest.mark.parametrize(
+    ("output", "decision"),
+    [
+        ("/ci/_temp/_runner_file_commands/out", "ALLOWED"), ("/ci/_temp/out", "DENIED"), ("/out", "DENIED"),
+        ("/ci/_runner_file_commands/../out", "DENIED"),
+    ],
+)  # fmt: skip
+def test_a_step_of_github_actions_may_leave_its_outputs(host: Host, output: str, decision: str) -> None:
+    line = json.dumps({"command": 'echo a=b >> "$GITHUB_OUTPUT"'})
+    env = {"GITHUB_OUTPUT": output}
+    asked = ("policy", "check", "RunCommand", line, "--output", "json", "--policy")
+    assert host.run(*asked, "ci", env=env).result["decision"] == decision
+    own = host.root / "own.json"
+    own.write_text(json.dumps({"extends": "ci", "capabilities": [{"name": "Shell.Exec", "allowedCommands": ["true"]}]}))
+    assert host.run(*asked, own, env=env).result["decision"] == decision
+
+
 @pytest.mark.slow
 def test_a_built_in_judges_by_the_disk(host: Host) -> None:
     (host.workspace / "a").mkdir()

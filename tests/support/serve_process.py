@@ -15,7 +15,7 @@ from tests.support.process import PATIENCE_S, Outcome, eventually
 from tests.support.rpc_client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from tests.support.process import Host
@@ -24,13 +24,20 @@ if TYPE_CHECKING:
 class Serve:
     """A `serve` process in a group of its own."""
 
-    def __init__(self, host: Host, options: Iterable[str | os.PathLike[str]], *, piped: bool) -> None:
+    def __init__(
+        self,
+        host: Host,
+        options: Iterable[str | os.PathLike[str]],
+        *,
+        piped: bool,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "agent_host.cli.main", "serve", *(os.fspath(option) for option in options)],
+            [sys.executable, "-P", "-m", "agent_host", "serve", *(os.fspath(option) for option in options)],
             stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=host.environment(),
+            env=host.environment(env),
             cwd=host.workspace,
             start_new_session=True,
         )
@@ -149,9 +156,11 @@ class Servers:
         self.host = host
         self._started: list[Serve] = []
 
-    def start(self, *options: str | os.PathLike[str], piped: bool = True) -> Serve:
+    def start(
+        self, *options: str | os.PathLike[str], piped: bool = True, env: Mapping[str, str] | None = None
+    ) -> Serve:
         """`agent-host serve options`."""
-        serve = Serve(self.host, options, piped=piped)
+        serve = Serve(self.host, options, piped=piped, env=env)
         self._started.append(serve)
         return serve
 

@@ -1,5 +1,5 @@
-"""Tries the guard on this machine, for `agent-host doctor`: started as a module, it leaves a process behind that has a
-session of its own, no parent and no environment, prints its id, and is killed as a host would be."""
+"""Tries the guard on this machine, for `agent-host doctor`, in a process of its own. It leaves a process behind that
+has a session of its own, no parent and no environment, prints its id, and is killed as a host would be."""
 
 from __future__ import annotations
 
@@ -25,7 +25,3 @@ def main() -> None:
         sys.stdout.flush()
     time.sleep(4 * TICK_S)  # the watcher is told within one
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    main()

@@ -25,6 +25,9 @@ def _integer(description: str, **rules: int) -> Mapping[str, Any]:
     return {"type": "integer", "description": description, **rules}
 
 
+_PATH: Final = Subject("path", "path")
+
+
 def _written(arguments: Mapping[str, Any], _before: bytes | None) -> bytes | None:
     content = arguments.get("content")
     return content.encode("utf-8", "replace") if isinstance(content, str) else None
@@ -41,7 +44,7 @@ READ_FILE: Final = ToolSpec(
         encoding=_text("File encoding. Default: utf-8", minLength=1),
     ),
     capability="File.Read",
-    subject=Subject("path", "path"),
+    subject=_PATH,
     effect="none",
     category="files",
     display="read",
@@ -59,7 +62,7 @@ WRITE_FILE: Final = ToolSpec(
         },
     ),
     capability="File.Write",
-    subject=Subject("path", "path"),
+    subject=_PATH,
     effect="replace",
     category="files",
     display="write",
@@ -71,7 +74,7 @@ DELETE_FILE: Final = ToolSpec(
     "Delete a file at the given path",
     _schema(["path"], path=_text("Absolute file path to delete", minLength=1)),
     capability="File.Delete",
-    subject=Subject("path", "path"),
+    subject=_PATH,
     effect="delete",
     category="files",
     display="delete",

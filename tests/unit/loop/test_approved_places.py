@@ -12,7 +12,7 @@ from agent_host.testing.disk import SimulatedDisk
 from tests.support.loop import Loop
 from tests.support.loop_crashes import killed_before, resumed
 from tests.support.loop_parts import NO, Person, bundle, call, calls, do, says, says_yes, write
-from tests.unit.session.test_task_runner import ended, work_on
+from tests.support.task_runner import ended, work_on
 
 if TYPE_CHECKING:
     from pathlib import Path

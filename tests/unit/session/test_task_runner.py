@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -20,40 +19,20 @@ from agent_host.errors import (
 )
 from agent_host.events.kinds import EventType
 from agent_host.loop.context import TaskEnd
-from agent_host.session.new_task import NewTask
-from agent_host.session.task_runner import TaskRunner
-from agent_host.states import TaskPhase, session_machine
+from agent_host.states import TaskPhase
 from agent_host.testing.disk import SimulatedDisk
 from agent_host.testing.disk_faults import NO_FAULTS, Faults
-from policy.options import AS_THE_BUNDLE_SAYS, TaskOptions
+from policy.options import TaskOptions
 from tests.support.loop import Loop
 from tests.support.loop_crashes import died
 from tests.support.loop_parts import NOW, Tools, bundle, calls, says, shell
+from tests.support.task_runner import ended, start, work_on
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 ALWAYS = TaskOptions(approval_mode="always", allow_network=False)
-
-
-def work_on(loop: Loop) -> TaskRunner:
-    """The tasks of a session that is open."""
-    life = session_machine()
-    life.fire("open")
-    broken: list[BaseException] = []
-    return TaskRunner(loop.ctx, life, broken.append)
-
-
-def start(
-    work: TaskRunner, task_id: str = "t", prompt: str = "Do it.", options: TaskOptions = AS_THE_BUNDLE_SAYS
-) -> None:
-    work.start(NewTask(task_id, prompt, 5, options))
-
-
-async def ended(work: TaskRunner) -> TaskEnd:
-    async with asyncio.timeout(20):
-        return await work.ended()
 
 
 # Begun

@@ -200,6 +200,32 @@ def test_the_archive_counts_as_stored(tmp_path: Path) -> None:
     assert 0 < sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder)) <= 8_000
 
 
+def test_what_finds_no_room_ends_the_archive_and_leaves_no_gap(tmp_path: Path) -> None:
+    """Also where a later process has room for what it records itself."""
+    session = store_at(tmp_path, blob_limit_bytes=8_000).create(SESSION, fresh_state())
+    start_task(session)
+    worked(session, range(1, 30))
+    assert session.storage_full
+    session.close()
+    session = store_at(tmp_path).open(SESSION)
+    whole_step(session, 30)
+    disk = session._place.disk
+    session.delete()
+    _, records = archived(disk, tmp_path)
+    assert [record.seq for record in records] == list(range(1, len(records) + 1))
+    assert ENDED.encode() not in records[-1].fields
+
+
+def test_an_archive_that_is_switched_off_goes(tmp_path: Path) -> None:
+    session = store_at(tmp_path).create(SESSION, fresh_state())
+    start_task(session)
+    worked(session)
+    session.close()
+    assert os.listdir(paths_in(tmp_path).archive)
+    store_at(tmp_path, archives=False).open(SESSION).delete()
+    assert os.listdir(paths_in(tmp_path).archive) == []
+
+
 def test_a_disk_that_takes_no_archive_ends_the_session_all_the_same(tmp_path: Path) -> None:
     session = store_at(tmp_path).create(SESSION, fresh_state())
     start_task(session)

@@ -11,38 +11,17 @@ from agent_host.errors import (
     NoActiveTask,
 )
 from agent_host.events.kinds import EventType
-from agent_host.session.new_task import NewTask
 from agent_host.session.task_runner import TaskRunner
 from agent_host.states import session_machine
-from policy.options import AS_THE_BUNDLE_SAYS, TaskOptions
 from tests.support.loop import Loop
 from tests.support.loop_crashes import died
 from tests.support.loop_parts import Person, Tools, bundle, calls, says, settled, shell, succeeded
+from tests.support.task_runner import ended, start, work_on
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.contracts import ToolRequest, ToolResult
-    from agent_host.loop.context import TaskEnd
-
-
-def work_on(loop: Loop) -> TaskRunner:
-    """The tasks of a session that is open."""
-    life = session_machine()
-    life.fire("open")
-    broken: list[BaseException] = []
-    return TaskRunner(loop.ctx, life, broken.append)
-
-
-def start(
-    work: TaskRunner, task_id: str = "t", prompt: str = "Do it.", options: TaskOptions = AS_THE_BUNDLE_SAYS
-) -> None:
-    work.start(NewTask(task_id, prompt, 5, options))
-
-
-async def ended(work: TaskRunner) -> TaskEnd:
-    async with asyncio.timeout(20):
-        return await work.ended()
 
 
 class Never(Tools):
