@@ -41,6 +41,8 @@ from benchmarks.kept import (
 from benchmarks.other_stores import comparison
 from benchmarks.processes import output_of_child, scratch
 from benchmarks.report import MIB, Row, medians
+from state.records import message_of
+from state.store import encoded
 
 if TYPE_CHECKING:
     import argparse
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 def keep_by_hand(fd: int, step: Step) -> float:
     """The same bytes, encoded before the clock starts, appended and synced twice; returns milliseconds."""
     ahead, rest = (
-        b"".join(orjson.dumps({"kind": kind, **fields}) + (message or b"") + b"\n" for kind, fields, message in part)
+        b"".join(encoded(record) + (message_of(record) or b"") + b"\n" for record in part)
         for part in (step.ahead, step.rest)
     )
     sync = os.fsync if sys.platform in ("darwin", "win32") else os.fdatasync

@@ -15,14 +15,13 @@ from agent_host.thread.messages import Message, ToolCall, encode
 from benchmarks.report import MIB
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
+from state.records import CallFinished, CallRow, CallStarted, Record, StepCommitted, TurnTaken, message_of, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 SESSION = "sess_bench"
 RESULT_BYTES = 1024
-
-Record = tuple[str, dict[str, Any], bytes | None]
 
 
 class Store:
@@ -89,7 +88,7 @@ class Step(NamedTuple):
 
     @property
     def thread_bytes(self) -> int:
-        return sum(len(message or b"") for _, _, message in (*self.ahead, *self.rest))
+        return sum(len(message_of(record) or b"") for record in (*self.ahead, *self.rest))
 
 
 def make_step(number: int, calls: int = 1, text: str = "Again.") -> Step:
@@ -101,16 +100,14 @@ def make_step(number: int, calls: int = 1, text: str = "Again.") -> Step:
     results = [Message("tool", output, 300, tool_call_id=call) for call in ids]
     step = f"step_{number:06}"
     usage = {"inputTokens": 1000, "outputTokens": 30, "cachedInputTokens": 900}
-    rows = [{"callId": call, "sideEffects": True} for call in ids]
-    turn = {"stepId": step, "stopReason": "tool_use", "boot": "b" * 36, "usage": usage, "calls": rows}
+    rows: list[CallRow] = [{"callId": call, "sideEffects": True} for call in ids]
+    said = encode(assistant, session_id=SESSION, task_id="task_1", step_id=step)
     done = [encode(result, session_id=SESSION, task_id="task_1", step_id=step) for result in results]
-    started: list[Record] = [("call_started", {"callId": call}, None) for call in ids]
-    finished: list[Record] = [
-        ("call_finished", {"callId": call, "status": "succeeded"}, data) for call, data in zip(ids, done, strict=True)
-    ]
+    started = [CallStarted(call) for call in ids]
+    finished = [CallFinished(call, "succeeded", data) for call, data in zip(ids, done, strict=True)]
     return Step(
-        [("turn", turn, encode(assistant, session_id=SESSION, task_id="task_1", step_id=step))],
-        [*started, *finished, ("step_committed", {"stepCount": number}, None)],
+        [TurnTaken(step, "tool_use", "b" * 36, usage, rows, said)],
+        [*started, *finished, StepCommitted(number)],
         assistant,
         results,
     )
@@ -135,7 +132,7 @@ def new_session(folder: str) -> Store:
     )
     store = Store(folder, state)
     prompt = encode(Message("user", "Read on.", 3), session_id=SESSION, task_id="task_1")
-    store.append("task_started", {"taskId": "task_1", "prompt": "Read on.", "maxSteps": 10**6}, prompt)
+    store.append(record_of("task_started", {"taskId": "task_1", "prompt": "Read on.", "maxSteps": 10**6}, prompt))
     return store
 
 
@@ -150,10 +147,10 @@ def keep(store: Store, step: Step) -> Cost:
     """Write a step durably."""
     syncs_ns, started = Disk.ns, time.perf_counter_ns()
     for record in step.ahead:
-        store.append(*record)
+        store.append(record)
     store.sync()
     for record in step.rest:
-        store.append(*record)
+        store.append(record)
     store.sync()
     total_ns = time.perf_counter_ns() - started
     return Cost(total_ns / 1e6, (total_ns - Disk.ns + syncs_ns) / 1e6)

@@ -13,6 +13,7 @@ import orjson
 
 from benchmarks.kept import SESSION, keep, make_step, new_session, written
 from benchmarks.report import MIB, Row, medians
+from state.records import message_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ def kept_by_rewriting(folder: str, steps: int) -> Kept:
     before = written()
     for number in range(1, steps + 1):
         step = make_step(number)
-        thread += [orjson.loads(message) for _, _, message in (*step.ahead, *step.rest) if message]
+        thread += [orjson.loads(message) for message in map(message_of, (*step.ahead, *step.rest)) if message]
         started = time.perf_counter_ns()
         with open(f"{path}.tmp", "wb") as file:
             file.write(orjson.dumps({"checkpointVersion": "1.0", "stepCount": number, "thread": thread}))

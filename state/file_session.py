@@ -18,13 +18,15 @@ from state.archive import Archive
 from state.compaction import Compaction, Content, in_opening
 from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed, as_write_failure
 from state.files import TEMPORARY, make_durable_dir, replace_atomically, second_name, write_new
+from state.fold import fold
 from state.journal import Journal
 from state.kept import Kept
 from state.loading import find
 from state.quarantine import copy_aside, is_quarantined, move_aside
+from state.records import SessionStatusChanged, message_of
 from state.room import Room
 from state.snapshot import EncodedSnapshot, encode_head
-from state.store import ENDED, KIND, OPENED, SNAPSHOT_LIMIT_BYTES, LoadReport, encoded_fields
+from state.store import ENDED, KIND, OPENED, SNAPSHOT_LIMIT_BYTES, LoadReport, encoded
 
 if TYPE_CHECKING:
     from state.beside import Beside
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from state.disk import Disk, Lock
     from state.loading import Found
     from state.locations import SessionPaths
+    from state.records import Record
 
 
 class Place(NamedTuple):
@@ -134,16 +137,16 @@ class FileSession:
             raise
         return session
 
-    def append(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
+    def append(self, record: Record) -> None:
         """See OpenSession."""
-        encoded = encoded_fields(kind, fields, self._kept.to_record())
-        self.state.apply(kind, fields, message)
+        fields = encoded(record, self._kept.to_record())
+        fold(self.state, record)
         self.state.seq += 1
         self._kept.recorded()
         if self._journal is None or self._journal.broken:
             self._write_snapshot()
         else:
-            self._journal.append(encoded, message)
+            self._journal.append(fields, message_of(record))
 
     def sync(self) -> None:
         """See OpenSession. A journal that failed gives way to a new snapshot."""
@@ -162,9 +165,9 @@ class FileSession:
         else:
             self._journal.sync()
 
-    def commit(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
+    def commit(self, record: Record) -> None:
         """See OpenSession."""
-        self.append(kind, fields, message)
+        self.append(record)
         self.sync()
 
     def keep(self, data: bytes) -> str:
@@ -234,7 +237,7 @@ class FileSession:
 
     def _record_end(self) -> None:
         try:
-            self.append("session_status", {"status": ENDED})
+            self.append(SessionStatusChanged(ENDED))
             self._sync_journal()
         except WriteFailed:  # of the journal, perhaps; the state has it, and new files may carry it
             self._sync_journal()

@@ -39,7 +39,7 @@ _HEADER = re.compile(rb"(?:J2 (\d{1,19}) (\d{1,19}) (\d{1,19}) (\d{1,19})|J1 (\d
 _BEGUN_HEADER = re.compile(rb"J?|J[12](?: (?:\d{1,19} ){0,4}(?:\d{0,19}|[0-9a-f]{0,8})?)?")
 
 
-class Record(NamedTuple):
+class Line(NamedTuple):
     """One record: its sequence number, the last one that was durable when it was written, its fields as JSON, and the
     encoded message, None where it has none; `end` is the offset behind it in the file. In format J1 a message is among
     the fields, and `synced` is the record before."""
@@ -56,11 +56,11 @@ class JournalContent(NamedTuple):
     that: nothing, a torn tail, or damage, with the whole records `behind` it. `cut_off`: what is torn is the beginning
     of a record, as a dying process leaves it; otherwise it was whole once."""
 
-    records: list[Record]
+    records: list[Line]
     valid_bytes: int
     torn_bytes: int = 0
     damaged: bool = False
-    behind: tuple[Record, ...] = ()
+    behind: tuple[Line, ...] = ()
     cut_off: bool = False
 
 
@@ -76,7 +76,7 @@ def parse(data: bytes) -> JournalContent:
     newer = _FORMAT.match(data)
     if newer is not None and newer[0] not in (_VERSION, _OLD_VERSION):
         raise UnknownVersion(f"journal format {newer[0].decode()} is newer than this program")
-    records: list[Record] = []
+    records: list[Line] = []
     at = 0
     while at < len(data):
         found = _record_at(data, at)
@@ -92,7 +92,7 @@ def parse(data: bytes) -> JournalContent:
     return JournalContent(records, at)
 
 
-def _record_at(data: bytes, at: int) -> Record | None:
+def _record_at(data: bytes, at: int) -> Line | None:
     """The whole record that starts at `at`, or None when there is none."""
     head = _HEADER.match(data, at)
     if head is None:
@@ -111,7 +111,7 @@ def _record_at(data: bytes, at: int) -> Record | None:
     if zlib.crc32(memoryview(data)[start:end], zlib.crc32(counted)) != int(checksum, 16):
         return None
     message = data[fields_end + 1 : end] if message_length else None
-    return Record(seq, synced, data[start:fields_end], message, end + 1)
+    return Line(seq, synced, data[start:fields_end], message, end + 1)
 
 
 def _declared_end(data: bytes, at: int) -> int:
@@ -132,7 +132,7 @@ def _is_cut_off(data: bytes, at: int) -> bool:
     return len(data) < end if end != at else _BEGUN_HEADER.fullmatch(data, at) is not None
 
 
-def _whole_records_after(data: bytes, at: int) -> Iterator[Record]:
+def _whole_records_after(data: bytes, at: int) -> Iterator[Line]:
     """The whole records behind a broken one. No dying process leaves any: it writes one after another."""
     next_one = _record_at(data, _declared_end(data, at))
     if next_one is not None:

@@ -7,11 +7,12 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from state.changes import change_of, durable_of, fields_of_line
 from state.errors import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, as_write_failure
-from state.journal import JournalContent, Record, parse
+from state.fold import fold
+from state.journal import JournalContent, Line, parse
 from state.large import restored
 from state.mending import mended
-from state.records import change_of, durable_of, fields_of
 from state.snapshot import decode_snapshot
 from state.store import ENDED, KIND, OPENED, SNAPSHOT, SNAPSHOT_LIMIT_BYTES
 
@@ -98,11 +99,11 @@ class _Beside(NamedTuple):
     blobs: BlobFolder
     snapshot_limit_bytes: int
 
-    def older(self) -> list[Record]:
+    def older(self) -> list[Line]:
         """The whole records of the journal before."""
         return parse(_read(self.disk, self.paths.previous_journal)[0] or b"").records
 
-    def folded(self, found: Found, records: list[Record]) -> Checkpoint | None:
+    def folded(self, found: Found, records: list[Line]) -> Checkpoint | None:
         """The state that the journal with `records` goes on from, from the snapshot before the newest; None where that
         pair is damaged as well, or ends before the journal begins."""
         _refuse_large(self.disk, self.paths.previous_snapshot, self.snapshot_limit_bytes)
@@ -112,7 +113,7 @@ class _Beside(NamedTuple):
         older = self.older()
         try:
             state = _decoded(data, found, self.blobs)
-            if older and fields_of(older[0]).get("sessionId") == self.paths.session_id:
+            if older and fields_of_line(older[0]).get("sessionId") == self.paths.session_id:
                 for record in older:
                     if record.seq < records[0].seq:  # what is behind it there was dropped, or stands here too
                         _fold(state, record, found.inline)
@@ -121,11 +122,11 @@ class _Beside(NamedTuple):
         return state if state.seq + 1 >= records[0].seq else None
 
 
-def _folded(data: bytes | None, records: list[Record], beside: _Beside) -> Found:
+def _folded(data: bytes | None, records: list[Line], beside: _Beside) -> Found:
     """The snapshot's state with the records over it, as far as they fit. Where the snapshot is damaged, what the
     journal began with takes its place: a small one stands there too, and a large one can be folded anew."""
     found = Found(None)
-    opening = fields_of(records[0]) if records else {}
+    opening = fields_of_line(records[0]) if records else {}
     session_id = beside.paths.session_id
     try:
         if data is None:
@@ -158,7 +159,7 @@ def _folded(data: bytes | None, records: list[Record], beside: _Beside) -> Found
     return found
 
 
-def _instead(found: Found, opening: dict[str, Any], records: list[Record], beside: _Beside) -> Checkpoint | None:
+def _instead(found: Found, opening: dict[str, Any], records: list[Line], beside: _Beside) -> Checkpoint | None:
     small = opening.get(SNAPSHOT)
     if isinstance(small, str):
         try:
@@ -183,16 +184,16 @@ def _whole(place: int, message: bytes, found: Found, blobs: BlobFolder) -> bytes
     return whole
 
 
-def _fold(state: Checkpoint, record: Record, inline: dict[str, bytes]) -> None:
+def _fold(state: Checkpoint, record: Line, inline: dict[str, bytes]) -> None:
     """One record over the state, unless the snapshot already holds it. Raises Damaged."""
     if record.seq <= state.seq:
         return
     if record.seq != state.seq + 1:
         raise Damaged(f"records {state.seq + 1} to {record.seq - 1} are missing between checkpoint and journal")
     change = change_of(record)
-    if change.kind != OPENED:
+    if change.record is not None:
         inline |= change.blobs
-        state.apply(change.kind, change.fields, change.message)
+        fold(state, change.record)
     state.seq = record.seq
 
 
@@ -216,7 +217,7 @@ def _lost_with_power(disk: Disk, state: Checkpoint, content: JournalContent) -> 
     They may reach the disk in any order. It takes another boot than that of the process that began the journal, and no
     record behind the break that was written when what is broken had been synced already.
     """
-    boot = fields_of(content.records[0]).get("boot")
+    boot = fields_of_line(content.records[0]).get("boot")
     if boot is not None and boot == disk.boot_id():
         return False
     return bool(content.behind) and all(record.synced <= state.seq for record in content.behind)
@@ -228,7 +229,7 @@ def _never_begun(content: JournalContent) -> bool:
 
 
 def _says_ended(content: JournalContent) -> bool:
-    last = fields_of(content.records[-1]) if content.records else {}
+    last = fields_of_line(content.records[-1]) if content.records else {}
     return last.get(KIND) in ("session_status", OPENED) and last.get("status") == ENDED
 
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
 from state.blobs import UNAVAILABLE, sha256_hex
 from state.errors import NoSuchSession, SessionExists, SessionLocked
+from state.fold import fold
 from state.locations import checked_session_id
+from state.records import SessionStatusChanged, message_of, record_of
 from state.snapshot import decode_snapshot, encode_snapshot
-from state.store import ENDED, KIND, LoadReport, Summary, encoded_fields
+from state.store import ENDED, KIND, LoadReport, Summary, encoded
 
 if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
+    from state.records import Record
 
 BLOB_LIMIT_BYTES = 64 * 1024 * 1024
 
@@ -63,8 +66,8 @@ class MemoryCheckpointStore:
             raise NoSuchSession(f"there is no session {session_id} to resume in memory")
         state = decode_snapshot(kept.snapshot, lambda _, message: message)
         for fields, message in kept.records:
-            record = orjson.loads(fields)
-            state.apply(record.pop(KIND), record, message)
+            row = orjson.loads(fields)
+            fold(state, record_of(row.pop(KIND), row, message))
             state.seq += 1
         return state
 
@@ -97,20 +100,20 @@ class MemorySession:
         self.storage_full = False
         self.unarchived: str | None = None  # nothing is archived in memory
 
-    def append(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
+    def append(self, record: Record) -> None:
         """See OpenSession."""
-        encoded = encoded_fields(kind, fields)
-        self.state.apply(kind, fields, message)
+        fields = encoded(record)
+        fold(self.state, record)
         self.state.seq += 1
-        self._kept.records.append((encoded, message))
+        self._kept.records.append((fields, message_of(record)))
         self._kept.updated_at = time.time()
 
     def sync(self) -> None:
         """See OpenSession."""
 
-    def commit(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
+    def commit(self, record: Record) -> None:
         """See OpenSession."""
-        self.append(kind, fields, message)
+        self.append(record)
 
     def keep(self, data: bytes) -> str:
         """See OpenSession."""
@@ -139,7 +142,7 @@ class MemorySession:
 
     def delete(self) -> None:
         """See OpenSession."""
-        self.append("session_status", {"status": ENDED})
+        self.append(SessionStatusChanged(ENDED))
         self._store.forget(self._session_id)
 
 

@@ -7,12 +7,12 @@ import itertools
 
 import orjson
 
-from state.journal import JournalContent, Record
-from state.records import durable_of
+from state.changes import durable_of
+from state.journal import JournalContent, Line
 from state.store import KIND, OPENED
 
 
-def mended(content: JournalContent, older: list[Record], session_id: str) -> JournalContent | None:
+def mended(content: JournalContent, older: list[Line], session_id: str) -> JournalContent | None:
     """The whole journal again; None where what is broken stands nowhere else. `older` are the records of the journal
     before. That the numbers fit to the snapshot is seen when they are folded over it."""
     behind = list(content.behind)
@@ -24,15 +24,15 @@ def mended(content: JournalContent, older: list[Record], session_id: str) -> Jou
     return JournalContent([*content.records, *lacking, *behind], content.valid_bytes + content.torn_bytes)
 
 
-def _opening(behind: list[Record], session_id: str) -> list[Record]:
+def _opening(behind: list[Line], session_id: str) -> list[Line]:
     """One in place of the broken first record. What is behind it proves that it is one record and no more."""
     if not behind:
         return []
     seq = behind[0].seq - 1
-    return [Record(seq, seq - 1, orjson.dumps({KIND: OPENED, "sessionId": session_id}), None, 0)]
+    return [Line(seq, seq - 1, orjson.dumps({KIND: OPENED, "sessionId": session_id}), None, 0)]
 
 
-def _taken_along(content: JournalContent, older: list[Record]) -> list[Record]:
+def _taken_along(content: JournalContent, older: list[Line]) -> list[Line]:
     last = content.records[-1].seq
     durable = durable_of(content.records[0])
     end = content.behind[0].seq - 1 if content.behind else durable

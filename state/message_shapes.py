@@ -40,10 +40,10 @@ _OF_EVERY_MESSAGE: dict[str, Shape] = {
 }
 _MAY_BE: dict[str, Shape] = {"taskId": TEXT, "stepId": TEXT, "contentBlob": _BLOB}
 _BY_ROLE = {
-    "system": Record(_OF_EVERY_MESSAGE, _MAY_BE),
+    "system": Record(_OF_EVERY_MESSAGE, {**_MAY_BE, "goesOn": FLAG, "workspace": TEXT}),
     "user": Record(_OF_EVERY_MESSAGE, _MAY_BE),
     "assistant": Record(_OF_EVERY_MESSAGE, {**_MAY_BE, "toolCalls": ListOf(_NAMED_CALL)}),
-    "tool": Record({**_OF_EVERY_MESSAGE, "toolCallId": TEXT}, {**_MAY_BE, "isError": FLAG}),
+    "tool": Record({**_OF_EVERY_MESSAGE, "toolCallId": TEXT}, {**_MAY_BE, "isError": FLAG, "editedArguments": OBJECT}),
 }
 _ANY_ROLE = Record({"role": one_of(*ROLES), **_OF_EVERY_MESSAGE}, _MAY_BE)
 
@@ -70,6 +70,7 @@ class Message:
 
 
 _ANY = Message(*ROLES)
+_MAY_NEST = frozenset(("toolCalls", "contentBlob", "editedArguments"))
 RESULT = Message("tool")
 """What a call came to."""
 
@@ -83,7 +84,7 @@ def message_of(data: bytes, spoken: Message = _ANY) -> dict[str, Any] | None:
     if not spoken.fits(wire):
         return None
     # Others are sent as they are.
-    return None if ("toolCalls" in wire or "contentBlob" in wire) and not writable(wire) else wire
+    return None if not _MAY_NEST.isdisjoint(wire) and not writable(wire) else wire
 
 
 def message_problems(data: bytes, path: str, spoken: Message = _ANY) -> list[str]:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
+
+from state.records import ApprovalAnswered, fields_of, record_of
+
+if TYPE_CHECKING:
+    from state.records import Intent, ReplayRow
+
+_OF_THE_CALL = frozenset(("callId", "approvalId", "arguments"))
 
 
 @dataclass(slots=True)
@@ -14,8 +21,7 @@ class Call:
 
     `problem` says why the arguments cannot be used. `intent` holds the path and the hashes before and after of a call
     whose whole effect is on one file. `gated`: it waits for an approval, so its start record, unlike others, is synced
-    before it starts. `approval_id`: what it is asked under. `decision`: {approved, scope, reason, unattended?}.
-    `edited_arguments`: what whoever approved it has put in place of `arguments`.
+    before it starts. `approval_id`: what it is asked under. `answer` is what was answered, None until it was.
     """
 
     call_id: str
@@ -23,16 +29,20 @@ class Call:
     arguments: dict[str, Any]
     side_effects: bool
     problem: str | None = None
-    intent: dict[str, Any] | None = None
+    intent: Intent | None = None
     gated: bool = False
     started: bool = False
     result: bytes | None = None
     status: str | None = None
     code: str | None = None
-    replay: dict[str, Any] | None = None
+    replay: ReplayRow | None = None
     approval_id: str | None = None
-    decision: dict[str, Any] | None = None
-    edited_arguments: dict[str, Any] | None = None
+    answer: ApprovalAnswered | None = None
+
+    @property
+    def edited_arguments(self) -> dict[str, Any] | None:
+        """What the person who approved it put in place of `arguments`, None where they left these."""
+        return None if self.answer is None else self.answer.arguments
 
 
 @dataclass(slots=True)
@@ -86,9 +96,24 @@ def _call_from(raw: dict[str, Any], named: dict[str, Any]) -> Call:
         raw.get("code"),
         raw.get("replay"),
         raw.get("approvalId"),
-        raw.get("decision"),
-        raw.get("editedArguments"),
+        _answer_from(raw),
     )
+
+
+def _answer_from(raw: dict[str, Any]) -> ApprovalAnswered | None:
+    """A snapshot has the answer without what it has of the call anyway."""
+    decision = raw.get("decision")
+    if decision is None:
+        return None
+    said = {**decision, "callId": raw["callId"], "approvalId": raw.get("approvalId", "")}
+    answer = record_of("approval", said | {"arguments": raw.get("editedArguments")})
+    return answer if isinstance(answer, ApprovalAnswered) else None
+
+
+def _answer_to_json(answer: ApprovalAnswered | None) -> dict[str, Any] | None:
+    if answer is None:
+        return None
+    return {name: value for name, value in fields_of(answer).items() if name not in _OF_THE_CALL}
 
 
 def call_to_json(call: Call) -> dict[str, Any]:
@@ -102,7 +127,7 @@ def call_to_json(call: Call) -> dict[str, Any]:
         "code": call.code,
         "replay": call.replay,
         "approvalId": call.approval_id,
-        "decision": call.decision,
+        "decision": _answer_to_json(call.answer),
         "editedArguments": call.edited_arguments,
     }
     given = {key: value for key, value in optional.items() if value is not None}

@@ -1,69 +1,293 @@
-"""A record of the journal, taken apart and checked: what a fold over the state may rely on."""
+"""The records of a session's journal: one type for each kind, and how each is written as JSON and read back.
+
+A record has the fields of its type under their names in camelCase; a field with its default is left out. What a field
+may hold in a file is said in `state.record_shapes`, and what a record changes in `state.fold`. Rows inside a record are
+typed dictionaries: they are the JSON itself, and stand like this in snapshots too.
+"""
 
 from __future__ import annotations
 
-import base64
-import binascii
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NotRequired, TypedDict
 
-import orjson
-
-from state.errors import Damaged
-from state.record_shapes import record_problems
-from state.shapes import listed
-from state.store import BLOBS, DURABLE, KIND, MESSAGE
+from state.errors import Damaged, UnknownVersion
 
 if TYPE_CHECKING:
-    from state.journal import Record
+    from collections.abc import Iterator
+
+TaskStatus = Literal["running", "completed", "failed", "cancelled"]
+FirstVersions = Mapping[str, str | None]
+"""Blobs of what files held before they were first written, by path; None for a file that did not exist."""
 
 
-class Change(NamedTuple):
-    """One change of a session: its kind, its fields without the store's own, its message in encoded form, and the blobs
-    that it brings along, by name."""
+class Intent(TypedDict):
+    """What a call is about to do to one file: its path and the SHA-256 before and after, None for no file. `kept` names
+    the blob of what it finds, where that is kept."""
 
-    kind: str
-    fields: dict[str, Any]
-    message: bytes | None
-    blobs: dict[str, bytes]
+    path: str
+    before: str | None
+    after: str | None
+    kept: NotRequired[str]
+
+
+class CallRow(TypedDict):
+    """One call in the record of its turn. `gated`: an approval decides about it, under `approvalId`."""
+
+    callId: str
+    sideEffects: bool
+    intent: NotRequired[Intent]
+    gated: NotRequired[bool]
+    approvalId: NotRequired[str]
+
+
+class Window(TypedDict):
+    """What of the thread a request had: how many messages were left out, and its estimated input tokens."""
+
+    dropped: int
+    estimated: int
+
+
+class ReplayRow(TypedDict):
+    """How a denied call can be approved after all: the call, what approves its kind, and where it would have acted."""
+
+    callId: str
+    approve: str
+    place: NotRequired[str]
+
+
+class FileEffect(NamedTuple):
+    """What a call does to its file: the intent, None where it has none, and the first versions that it finds."""
+
+    intent: Intent | None = None
+    baselines: Mapping[str, str | None] = {}
+
+
+class TaskStarted(NamedTuple):
+    """A prompt came. `options` narrow what the task may do, in the application's words."""
+
+    task_id: str
+    prompt: str
+    max_steps: int
+    message: bytes
+    options: Mapping[str, Any] = {}
+
+
+class TaskReopened(NamedTuple):
+    """A task that was over goes on."""
+
+    max_steps: int
+
+
+class TurnTaken(NamedTuple):
+    """The model answered. `stop_reason` is the gateway's word and `meaning` what its dialect makes of it, None in
+    records of earlier versions; `usage` is {inputTokens, outputTokens, cachedInputTokens}. `baselines` are first
+    versions of files that its calls are about to write, `settled` the ids of denied calls that it makes good for."""
+
+    step_id: str
+    stop_reason: str
+    boot: str | None
+    usage: dict[str, int]
+    calls: Sequence[CallRow]
+    message: bytes
+    meaning: str | None = None
+    window: Window | None = None
+    baselines: Mapping[str, str | None] = {}
+    settled: Sequence[str] = ()
+
+
+class ApprovalAsked(NamedTuple):
+    """A call needs an approval, under this id, that its turn did not name."""
+
+    call_id: str
+    approval_id: str
+
+
+class ApprovalAnswered(NamedTuple):
+    """Somebody, or nobody in time, answered. `arguments` are what the person wrote in place of the model's; `bound_to`
+    is what an approval holds for (`agent_host.approval.grants`)."""
+
+    call_id: str
+    approval_id: str
+    approved: bool
+    scope: str
+    reason: str
+    unattended: bool = False
+    timed_out: bool = False
+    bound_to: str | None = None
+    arguments: dict[str, Any] | None = None
+
+
+class ApprovalGranted(NamedTuple):
+    """An approval for a task or a session. `action_hash` is what it is bound to; `granted_at` is in RFC 3339."""
+
+    scope: str
+    approval_id: str
+    task_id: str | None = None
+    tool_name: str | None = None
+    capability: str | None = None
+    action: str | None = None
+    action_hash: str | None = None
+    policy_bundle_version: str | None = None
+    granted_at: str | None = None
+
+
+class CallStarted(NamedTuple):
+    """A call with side effects is about to start. `effect` replaces what its turn says of it."""
+
+    call_id: str
+    effect: FileEffect | None = None
+
+
+class CallFinished(NamedTuple):
+    """A call has its result. `replay` is how a denied one can be approved, `artifacts` are rows of what it left
+    (`agent_host.loop.artifacts`)."""
+
+    call_id: str
+    status: str
+    message: bytes
+    code: str | None = None
+    replay: ReplayRow | None = None
+    artifacts: Sequence[Mapping[str, Any]] = ()
+
+
+class ArtifactUploaded(NamedTuple):
+    """The artifact `id` is stored at `uri`."""
+
+    id: str
+    uri: str
+
+
+class ArtifactGivenUp(NamedTuple):
+    """The artifact `id` will not be stored."""
+
+    id: str
+    why: str
+
+
+class StepCommitted(NamedTuple):
+    """All calls of the step have results. The last step of a task says how the task ended."""
+
+    step_count: int
+    task_status: TaskStatus | None = None
+    task_reason: str | None = None
+    message: bytes | None = None
+
+
+class NoteAdded(NamedTuple):
+    """A note of the host to the model. `of_damage`: it reports what damage to the record did."""
+
+    message: bytes
+    of_damage: bool = False
+
+
+class TaskEnded(NamedTuple):
+    """A task is over."""
+
+    status: TaskStatus
+    reason: str | None = None
+
+
+class SessionStatusChanged(NamedTuple):
+    """The session has another status, or works under another bundle or limit of steps."""
+
+    status: str
+    policy_bundle_version: str | None = None
+    max_steps: int | None = None
+    reason: str | None = None
+
+
+Record = (
+    TaskStarted
+    | TaskReopened
+    | TurnTaken
+    | ApprovalAsked
+    | ApprovalAnswered
+    | ApprovalGranted
+    | CallStarted
+    | CallFinished
+    | ArtifactUploaded
+    | ArtifactGivenUp
+    | StepCommitted
+    | NoteAdded
+    | TaskEnded
+    | SessionStatusChanged
+)
+_KINDS: Final[dict[type[Record], str]] = {
+    TaskStarted: "task_started",
+    TaskReopened: "task_reopened",
+    TurnTaken: "turn",
+    ApprovalAsked: "approval",
+    ApprovalAnswered: "approval",
+    ApprovalGranted: "grant",
+    CallStarted: "call_started",
+    CallFinished: "call_finished",
+    ArtifactUploaded: "artifact_uploaded",
+    ArtifactGivenUp: "artifact_given_up",
+    StepCommitted: "step_committed",
+    NoteAdded: "note",
+    TaskEnded: "task_ended",
+    SessionStatusChanged: "session_status",
+}
+_TYPES: Final = {kind: of for of, kind in _KINDS.items()}
+# What is no field of its own in the file: the message stands behind the fields, an effect is two fields.
+_APART = frozenset(("message", "effect"))
+
+
+def _name(attribute: str) -> str:
+    first, *others = attribute.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+_NAMES: Final = {
+    of: tuple((attribute, _name(attribute)) for attribute in of._fields if attribute not in _APART) for of in _KINDS
+}
+
+
+def kind_of(record: Record) -> str:
+    """The name of the record's kind in a journal."""
+    return _KINDS[type(record)]
 
 
 def fields_of(record: Record) -> dict[str, Any]:
-    """The record's fields; none where they are no JSON object."""
-    try:
-        fields = orjson.loads(record.fields)
-    except orjson.JSONDecodeError:
-        return {}
-    return fields if isinstance(fields, dict) else {}
+    """The record's fields as JSON has them, without its message."""
+    fields = dict(_given(record))
+    if isinstance(record, CallStarted) and record.effect is not None:
+        fields |= {"intent": record.effect.intent, "baselines": record.effect.baselines}
+    return fields
 
 
-def durable_of(opening: Record) -> int:
-    """The last record that a journal took along from the one before and that was durable when it began, as its first
-    record says; 0 where it took none."""
-    durable = fields_of(opening).get(DURABLE, 0)
-    return durable if type(durable) is int else 0
+def message_of(record: Record) -> bytes | None:
+    """The record's message in encoded form, None where it has none."""
+    message: bytes | None = getattr(record, "message", None)
+    return message
 
 
-def change_of(record: Record) -> Change:
-    """What `record` says. Raises Damaged with every problem of a record that is whole and of another shape."""
-    fields = fields_of(record)
-    kind, encoded = fields.pop(KIND, None), fields.pop(BLOBS, {})
-    message = orjson.dumps(fields.pop(MESSAGE)) if MESSAGE in fields else record.message  # format J1 has it in there
-    if not isinstance(kind, str):
-        raise Damaged(f"record {record.seq} says no kind")
-    problems = record_problems(kind, fields, message)
-    blobs = _decoded(encoded)
-    if blobs is None:
-        problems.append(f"{BLOBS}: expected base64 by name")
-    if problems or blobs is None:
-        raise Damaged(f"record {record.seq} ({kind}) is whole and of another shape: {listed(problems)}")
-    return Change(kind, fields, message, blobs)
+def record_of(kind: str, fields: Mapping[str, Any], message: bytes | None = None) -> Record:
+    """The record that `kind_of`, `fields_of` and `message_of` describe; fields that are not known are passed over.
+
+    Raises:
+        UnknownVersion: no record is of this kind.
+        Damaged: a field, or the message, is missing.
+    """
+    of = _TYPES.get(kind)
+    if of is None:
+        raise UnknownVersion(f"records of kind {kind!r} are not known to this program")
+    if of is ApprovalAnswered and "approved" not in fields:
+        of = ApprovalAsked
+    given = {attribute: fields[name] for attribute, name in _NAMES[of] if name in fields}
+    if message is not None and "message" in of._fields:
+        given["message"] = message
+    if of is CallStarted and ("intent" in fields or "baselines" in fields):
+        given["effect"] = FileEffect(fields.get("intent"), fields.get("baselines", {}))
+    missing = [name for name in of._fields if name not in given and name not in of._field_defaults]
+    if missing:
+        raise Damaged(f"record {kind!r} has no {', '.join(map(_name, missing))}")
+    return of(**given)
 
 
-def _decoded(encoded: object) -> dict[str, bytes] | None:
-    """The content of each blob of a record; None where one has none."""
-    if not isinstance(encoded, dict):
-        return None
-    try:
-        return {name: base64.b64decode(text, validate=True) for name, text in encoded.items()}
-    except (binascii.Error, TypeError, ValueError):
-        return None
+def _given(record: Record) -> Iterator[tuple[str, Any]]:
+    defaults = record._field_defaults
+    for attribute, name in _NAMES[type(record)]:
+        value = getattr(record, attribute)
+        if attribute not in defaults or value != defaults[attribute]:
+            yield name, value

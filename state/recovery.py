@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from state.open_step import Call
+    from state.records import Intent
 
 
 class Verdict(Enum):
@@ -107,5 +108,7 @@ def _outcomes(path: _Path, found: str | None) -> Iterator[Outcome]:
             yield Outcome.DONE if number < fitting[0] else Outcome.UNKNOWN
 
 
-def _intent(call: Call) -> Mapping[str, str | None]:
-    return call.intent or {}
+def _intent(call: Call) -> Intent:
+    if call.intent is None:
+        raise KeyError("only calls with an intent are compared")
+    return call.intent

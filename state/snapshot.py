@@ -14,6 +14,7 @@ import orjson
 from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity, Task, Usage
 from state.errors import Damaged, OtherShape, UnknownVersion
 from state.open_step import OpenStep, call_to_json, open_step_from
+from state.records import ApprovalGranted, fields_of, record_of
 from state.snapshot_checks import snapshot_problems
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, b
         usage=_usage_from(resume["usage"]),
         baselines=baselines,
         earlier_tasks=[_earlier_from_json(earlier) for earlier in resume.get("earlierTasks", ())],
-        grants=resume["grants"],
+        grants=[_grant_from(grant) for grant in resume["grants"]],
         seq=resume["journalSeq"],
         salvaged=resume.get("salvaged"),
         dropped_messages=resume.get("droppedMessages", 0),
@@ -197,7 +198,7 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
             "usage": state.usage.to_wire(),
             "baselines": state.baselines,
             "earlierTasks": [_earlier_to_json(earlier) for earlier in state.earlier_tasks],
-            "grants": state.grants,
+            "grants": [fields_of(grant) for grant in state.grants],
             "openStep": None if step is None else _step_to_json(step),
             "salvaged": state.salvaged,
             "droppedMessages": state.dropped_messages,
@@ -272,6 +273,13 @@ def _earlier_to_json(task: EarlierTask) -> dict[str, Any]:
 
 def _earlier_from_json(raw: dict[str, Any]) -> EarlierTask:
     return EarlierTask(raw["taskId"], raw["prompt"], raw["status"], raw["reason"], raw["stepCount"], raw["baselines"])
+
+
+def _grant_from(raw: dict[str, Any]) -> ApprovalGranted:
+    grant = record_of("grant", raw)
+    if not isinstance(grant, ApprovalGranted):
+        raise TypeError("a record of this kind is a grant")
+    return grant
 
 
 def _pair(raw: list[int] | None) -> tuple[int, int] | None:

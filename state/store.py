@@ -12,12 +12,15 @@ of tests, which a further store has to pass as well.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import orjson
 
+from state.records import fields_of, kind_of
+
 if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
+    from state.records import Record
 
 ENDED = "SESSION_COMPLETED"
 SNAPSHOT_LIMIT_BYTES = 256 * 1024 * 1024
@@ -77,7 +80,7 @@ class OpenSession(Protocol):
         reads a larger one again. Asked between two steps. Raises WriteFailed."""
         ...
 
-    def append(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
+    def append(self, record: Record) -> None:
         """Fold one record over the state and write it; on return it survives the death of this process, and after
         `sync` that of the machine. Raises WriteFailed, and then the state has the record all the same: the next
         write that succeeds carries it."""
@@ -87,7 +90,7 @@ class OpenSession(Protocol):
         """Make everything appended so far durable: one sync, but for what a compaction adds. Raises WriteFailed."""
         ...
 
-    def commit(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
+    def commit(self, record: Record) -> None:
         """`append` and `sync`. Raises WriteFailed."""
         ...
 
@@ -137,9 +140,7 @@ class CheckpointStore(Protocol):
         ...
 
 
-def encoded_fields(kind: str, fields: dict[str, Any], blobs: dict[str, str] | None = None) -> bytes:
-    """The fields of one record as JSON. Raises ValueError for fields that are the store's own, TypeError (of which
+def encoded(record: Record, blobs: dict[str, str] | None = None) -> bytes:
+    """The kind and the fields of one record as JSON, with the blobs that it brings along. Raises TypeError (of which
     orjson's error is one) for what is no JSON."""
-    if not fields.keys().isdisjoint((KIND, MESSAGE, BLOBS)):
-        raise ValueError(f"`{KIND}`, `{MESSAGE}` and `{BLOBS}` are the record's own")
-    return orjson.dumps({KIND: kind, **fields, **({BLOBS: blobs} if blobs else {})})
+    return orjson.dumps({KIND: kind_of(record), **fields_of(record), **({BLOBS: blobs} if blobs else {})})

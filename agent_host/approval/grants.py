@@ -9,6 +9,7 @@ import orjson
 
 from policy.canonical import canonical_form
 from policy.facts import CommandFacts, PathFacts
+from state.records import ApprovalGranted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -67,29 +68,29 @@ def same_action(
 
 def grant_for(
     request: ApprovalRequest, scope: Scope, *, action: str, policy_bundle_version: str, granted_at: str
-) -> dict[str, Any]:
-    """The fields of the `grant` record that an approval of `request` leaves. `scope` is task or session; `action` is
+) -> ApprovalGranted:
+    """The record that an approval of `request` for more than one call leaves. `scope` is task or session; `action` is
     what `same_action` gives; `granted_at` is in RFC 3339."""
-    return {
-        "approvalId": request.approval_id,
-        "scope": scope,
-        "toolName": request.tool_name,
-        "capability": request.capability,
-        "action": request.action_summary,
-        "actionHash": action,
-        "policyBundleVersion": policy_bundle_version,
-        "taskId": request.task_id,
-        "grantedAt": granted_at,
-    }
+    return ApprovalGranted(
+        scope,
+        request.approval_id,
+        request.task_id,
+        request.tool_name,
+        request.capability,
+        request.action_summary,
+        action,
+        policy_bundle_version,
+        granted_at,
+    )
 
 
-def covering(grants: Iterable[Mapping[str, Any]], *, action: str, task_id: str) -> str | None:
+def covering(grants: Iterable[ApprovalGranted], *, action: str, task_id: str) -> str | None:
     """The approvalId of the first of `grants` that covers the `action`, None when it has to be asked for. One of scope
     task ends with its task; one that an earlier version recorded without an action covers nothing."""
     for grant in grants:
-        in_scope = grant["scope"] == "session" or (grant["scope"] == "task" and grant["taskId"] == task_id)
-        if in_scope and grant.get("actionHash") == action:
-            return str(grant["approvalId"])
+        in_scope = grant.scope == "session" or (grant.scope == "task" and grant.task_id == task_id)
+        if in_scope and grant.action_hash == action:
+            return grant.approval_id
     return None
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
 
 import orjson
 
 from agent_host.approval.display import clipped, one_line
+from state.records import ApprovalAnswered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,29 +80,26 @@ class ApprovalAnswer(NamedTuple):
         """True when somebody denied it, and not only nobody was there to approve it."""
         return not (self.approved or self.unattended or self.timed_out)
 
-    def to_record(self) -> dict[str, Any]:
-        """The answer as it stands in an `approval` record: {approved, scope, reason, unattended?, timedOut?,
-        arguments?}."""
-        fields: dict[str, Any] = {"approved": self.approved, "scope": self.scope, "reason": self.reason}
-        if self.unattended:
-            fields["unattended"] = True
-        if self.timed_out:
-            fields["timedOut"] = True
-        if self.arguments is not None:
-            fields["arguments"] = dict(self.arguments)
-        return fields
+    def to_record(self, call_id: str, approval_id: str, bound_to: str | None = None) -> ApprovalAnswered:
+        """The record of the answer to this call; `bound_to` is what an approval holds for (`exact_call`)."""
+        arguments = None if self.arguments is None else dict(self.arguments)
+        return ApprovalAnswered(
+            call_id,
+            approval_id,
+            self.approved,
+            self.scope,
+            self.reason,
+            self.unattended,
+            self.timed_out,
+            bound_to,
+            arguments,
+        )
 
     @classmethod
-    def from_record(cls, fields: Mapping[str, Any]) -> Self:
-        """The answer that `to_record` wrote. Raises KeyError for what is none."""
-        return cls(
-            fields["approved"],
-            fields["reason"],
-            fields.get("unattended", False),
-            fields["scope"],
-            fields.get("timedOut", False),
-            fields.get("arguments"),
-        )
+    def from_record(cls, record: ApprovalAnswered) -> Self:
+        """The answer that `to_record` put on record."""
+        scope = cast("Scope", record.scope)
+        return cls(record.approved, record.reason, record.unattended, scope, record.timed_out, record.arguments)
 
 
 def replay_of(tool_name: str, arguments: Mapping[str, Any], *, session_id: str, approve: str) -> dict[str, Any]:

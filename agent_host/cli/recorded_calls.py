@@ -107,8 +107,8 @@ def _note_decision(line: bytes, asked: dict[str, Decided], edited: dict[str, Dec
 def edited_arguments(record: Recorded, edited: dict[str, Decided]) -> dict[str, dict[str, Any] | None]:
     """The arguments of each edited form by call id, None where they are not on record.
 
-    The model was told of them in front of the result; what stands there counts when it has the hash that the run log
-    has, for what is long is cut there.
+    They stand beside the result; in records of earlier versions the note in front of it has them, and cuts what is
+    long. They count when they have the hash that the run log has.
     """
     found: dict[str, dict[str, Any] | None] = dict.fromkeys(edited)
     for data in record.messages:
@@ -116,7 +116,9 @@ def edited_arguments(record: Recorded, edited: dict[str, Decided]) -> dict[str, 
             continue
         message = decode(data)
         if message.tool_call_id in edited:
-            arguments = arguments_in_note(message.content)
+            arguments = message.edited_arguments
+            if arguments is None:
+                arguments = arguments_in_note(message.content)
             found[message.tool_call_id] = arguments if _fits(arguments, edited[message.tool_call_id]) else None
     return {**found, **record.edited}  # a process that was killed may not have written its last events
 

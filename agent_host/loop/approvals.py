@@ -137,9 +137,9 @@ async def _put_on_record(
     kept = answer._replace(reason=ctx.scrubber.text(answer.reason))
     if answer.approved and answer.arguments is not None:
         prepared = edited_by_person(ctx, prepared, answer.arguments)
-    fields = {"callId": prepared.call.call_id, "approvalId": request.approval_id, **kept.to_record()}
+    call_id, approval_id = prepared.call.call_id, request.approval_id
     if not answer.approved:
-        ctx.checkpoint(step_id, "approval", fields, sync=False)
+        ctx.checkpoint(step_id, kept.to_record(call_id, approval_id), sync=False)
         return
     if answer.scope != "once" and prepared.facts is not None:
         # First: a crash between the two leaves a call that its own grant covers, and not an approval without its grant.
@@ -147,12 +147,10 @@ async def _put_on_record(
             request = await _request(ctx, step_id, prepared)  # what was granted is what it was changed to
         version = ctx.bundle.policy_bundle_version
         action, at = _action(ctx, prepared), now_rfc3339()
-        ctx.record(
-            "grant", grant_for(request, answer.scope, action=action, policy_bundle_version=version, granted_at=at)
-        )
+        ctx.record(grant_for(request, answer.scope, action=action, policy_bundle_version=version, granted_at=at))
     edited = answer.arguments
     if edited is None or ctx.scrubber.value(edited) == edited:  # else a crash before the start asks again
-        ctx.record("approval", fields | bound_to(ctx, prepared))
+        ctx.record(kept.to_record(call_id, approval_id, bound_to(ctx, prepared)))
 
 
 def _tell(ctx: LoopContext, step_id: str, prepared: PreparedCall, answer: ApprovalAnswer, waited_s: float) -> None:

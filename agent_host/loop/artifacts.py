@@ -13,6 +13,7 @@ from agent_host.ids import new_id
 from agent_host.loop.cancellation import ToolStopped
 from agent_host.services.uploads import Upload
 from agent_host.services.workspace import INLINE_BYTES, UploadFailed
+from state.records import ArtifactGivenUp, ArtifactUploaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -145,13 +146,13 @@ def _content(ctx: LoopContext, row: Mapping[str, Any]) -> Callable[[], bytes]:
 
 
 def _stored(ctx: LoopContext, row: Mapping[str, Any], uri: str) -> None:
-    ctx.checkpoint(row["stepId"], "artifact_uploaded", {"id": row["id"], "uri": uri}, sync=False)
+    ctx.checkpoint(row["stepId"], ArtifactUploaded(row["id"], uri), sync=False)
     _tell(ctx, EventType.ARTIFACT_UPLOADED, row, artifactUri=uri)
 
 
 def _missed(ctx: LoopContext, row: Mapping[str, Any], message: str, again: bool) -> None:
     if not again:
-        ctx.checkpoint(row["stepId"], "artifact_given_up", {"id": row["id"], "why": message}, sync=False)
+        ctx.checkpoint(row["stepId"], ArtifactGivenUp(row["id"], message), sync=False)
     _tell(ctx, EventType.ARTIFACT_UPLOAD_FAILED, row, message=message)
 
 

@@ -17,7 +17,6 @@ from agent_host.ids import now_rfc3339
 from agent_host.loop.approvals import granted_by, not_started, settle
 from agent_host.loop.artifacts import hand_over, keep_artifacts, reference_note
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
-from agent_host.loop.edits import note_of_edit
 from agent_host.loop.order import PathOrder
 from agent_host.loop.prepare import judged_anew, record_start, request_for
 from agent_host.loop.recover import recover_calls
@@ -123,10 +122,18 @@ async def _ready(ctx: LoopContext, prepared: PreparedCall, place: Place, slot: S
 
 
 def _refuse(ctx: LoopContext, step_id: str, prepared: PreparedCall, refusal: Refusal, started: float) -> Message:
-    note = note_of_edit(ctx, prepared.call) if prepared.edited else ""
-    text, place = note + refusal.text, place_of(prepared.facts)
-    code, approve = refusal.code, refusal.approve
-    return finish(ctx, step_id, prepared.call, refusal.status, code, text, approve, started, place=place)
+    return finish(
+        ctx,
+        step_id,
+        prepared.call,
+        refusal.status,
+        refusal.code,
+        refusal.text,
+        refusal.approve,
+        started,
+        place=place_of(prepared.facts),
+        edited=prepared.edited,
+    )
 
 
 async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, started: float) -> Message:
@@ -151,8 +158,6 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
     result = unless_lost(result, [one.row.get("why") for one in left])
     code = None if result.error is None else result.error.code
     text = text_of(result) + reference_note(left)
-    if prepared.edited:
-        text = note_of_edit(ctx, call) + text
     message = finish(
         ctx,
         step_id,
@@ -165,6 +170,7 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
         started_at,
         result.artifact_uris,
         artifacts=[one.row for one in left],
+        edited=prepared.edited,
     )
     hand_over(ctx, step_id, call.call_id, left)
     return message

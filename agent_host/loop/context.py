@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
@@ -33,9 +33,17 @@ if TYPE_CHECKING:
     from policy.options import TaskOptions
     from policy.toolset import Limits
     from state.checkpoint import Checkpoint, Task
+    from state.records import Record
     from state.store import OpenSession
 
 EndStatus = Literal["completed", "failed", "cancelled", "paused"]
+
+
+class ResumeNote(NamedTuple):
+    """What the model reads when a task goes on; `workspace` is the new one where the note is about one."""
+
+    text: str
+    workspace: str | None = None
 
 
 class TaskEnd(NamedTuple):
@@ -144,10 +152,10 @@ class LoopContext:
         self._tell_of_storage_limit(None)
         return name
 
-    def record(self, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
+    def record(self, record: Record) -> None:
         """Put something on record that must be there before the loop goes on. Raises CheckpointWriteFailed."""
         try:
-            self.store.append(kind, fields, message)
+            self.store.append(record)
         except WriteFailed as error:
             raise CheckpointWriteFailed(f"{error}; nothing was started") from error
 
@@ -166,13 +174,11 @@ class LoopContext:
             raise CheckpointWriteFailed(f"{error}; nothing was started") from error
         self._tell_of_storage_limit(None)
 
-    def checkpoint(
-        self, step_id: str | None, kind: str, fields: dict[str, Any], message: bytes | None = None, *, sync: bool = True
-    ) -> None:
+    def checkpoint(self, step_id: str | None, record: Record, *, sync: bool = True) -> None:
         """Put something on record that has already happened, durably unless more follows at once. A failure is told,
         and the next write carries what this one could not (AH 11)."""
         try:
-            self.store.append(kind, fields, message)
+            self.store.append(record)
             if sync:
                 self.store.sync()
         except WriteFailed as error:

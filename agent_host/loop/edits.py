@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from state.open_step import Call
 
 _MAX_SHOWN_CHARS = 2000
+_MAX_KEPT_BYTES = 16 * 1024
 _START = "[Whoever approved this call changed its arguments. It was run, or refused, with: "
 _END = "]"
 
@@ -33,9 +34,17 @@ def note_of_edit(ctx: LoopContext, call: ToolCall) -> str:
     return f"{_START}{shown}{_END}\n"
 
 
+def kept_arguments(ctx: LoopContext, call: ToolCall) -> Any | None:
+    """The arguments of an edited call as they stay on record beside its result, without secrets; None where they are
+    longer than a message holds itself (`state.large`)."""
+    clean = ctx.scrubber.value(call.arguments)
+    return clean if len(lenient_json.dumps(clean)) <= _MAX_KEPT_BYTES else None
+
+
 def arguments_in_note(text: str) -> dict[str, Any] | None:
     """The arguments that `note_of_edit` put in front of the result `text`, without their secrets; None where they were
-    too long for it. Only for the result of a call that is known to be edited: any tool may print the like."""
+    too long for it. For records of earlier versions, which have them nowhere else, and only for the result of a call
+    that is known to be edited: any tool may print the like."""
     line = text.partition("\n")[0]
     if not (line.startswith(_START) and line.endswith(_END)):
         return None

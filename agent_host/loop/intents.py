@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 from policy.facts import PathFacts
 from state.blobs import UNAVAILABLE, sha256_hex
 from state.disk import LOCAL_DISK
+from state.records import FileEffect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agent_host.contracts import ToolSpec
     from policy.facts import ActionFacts
+    from state.records import Intent
 
+NO_EFFECT = FileEffect()
 Held = tuple[str | None, bytes | str | None]
 """SHA-256 and content of what a path will hold: both None for no file, UNAVAILABLE for what cannot be said."""
 
@@ -32,21 +35,20 @@ def capture_intent(
     known: Mapping[str, str | None],
     will_hold: dict[str, Held],
     versions: dict[str, str | None] | None = None,
-) -> tuple[dict[str, Any] | None, dict[str, str | None]]:
-    """(intent, baselines) of a call that changes one file; (None, {}) for any other.
+) -> FileEffect:
+    """What a call that changes one file will do to it; NO_EFFECT for any other call.
 
-    The intent is {path, before, after}: sha256 of the content, None for "no file". `keep` puts a first version by and
-    gives its name. `known` are the paths whose first version the task has on record; `will_hold` what earlier calls of
-    the same turn will leave at a path, with its SHA-256, kept up to date here.
+    `keep` stores a first version and returns its name. `known` are the paths whose first version the task has on
+    record; `will_hold` is what earlier calls of the same turn will leave at a path, with its SHA-256, updated here.
 
     `versions` are what calls of this process left at a path, kept up to date here, None where only first versions are
     kept. What something else left there is kept too, and the intent has its name under `kept`.
     """
     if not (spec.changes_file and isinstance(facts, PathFacts)):
-        return None, {}
+        return NO_EFFECT
     path = facts.real_path
     baselines: dict[str, str | None] = {}
-    kept: dict[str, str] = {}
+    kept: str | None = None
     if path in will_hold:
         before, data = will_hold[path]
     else:
@@ -55,15 +57,18 @@ def capture_intent(
         if path not in known:
             baselines[path] = keep(data) if isinstance(data, bytes) else data
         elif versions is not None and isinstance(data, bytes) and versions.get(path) != before:
-            kept = {"kept": keep(data)}
+            kept = keep(data)
     content = _content_after(spec, arguments, data)
     after = None if content is None else sha256_hex(content) if isinstance(content, bytes) else content
     will_hold[path] = (after, content)
     if versions is not None:
         versions[path] = after
     if UNAVAILABLE in (before, after):
-        return None, baselines
-    return {"path": path, "before": before, "after": after, **kept}, baselines
+        return FileEffect(None, baselines)
+    intent: Intent = {"path": path, "before": before, "after": after}
+    if kept is not None:
+        intent["kept"] = kept
+    return FileEffect(intent, baselines)
 
 
 def _content_after(spec: ToolSpec, arguments: Mapping[str, Any], before: bytes | str | None) -> bytes | str | None:

@@ -4,7 +4,7 @@ of its approval where it needs one."""
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.grants import exact_call
@@ -13,7 +13,7 @@ from agent_host.contracts import ToolConstraints, ToolRequest
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
-from agent_host.loop.intents import capture_intent
+from agent_host.loop.intents import NO_EFFECT, capture_intent
 from agent_host.loop.secrets import placeholder_problem
 from agent_host.routing.facts import UnusableArguments, gather
 from policy.canonical import policy_hash
@@ -24,6 +24,7 @@ from policy.names import CapabilityName as Name
 from policy.options import narrowed
 from policy.toolset import under_ceiling, withheld_by
 from state.blobs import UNAVAILABLE
+from state.records import CallStarted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from policy.decision import Decision
     from policy.facts import ActionFacts
     from state.open_step import Call
+    from state.records import CallRow, FileEffect, FirstVersions
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCall:
-    """A call with its facts and policy's decision; `refusal` where it has come to its end already. `intent` and
-    `baselines` are set for a call that changes one file and may start; `started`: its start is on record;
-    `renewed`: its intent is newer than the turn's record, and stands in the record of its start.
+    """A call with its facts and policy's decision; `refusal` where it has come to its end already. `effect` is that of
+    a call that changes one file and may start; `started`: its start is on record; `renewed`: its effect is newer than
+    the turn's record, and stands in the record of its start.
 
     `approval_id`: policy wants an approval for it, or wanted one when its turn was recorded, and so its start record
     is synced (see `state.recovery.judge`). `answer` is what was answered before a crash. `edited`: whoever approved it
@@ -68,8 +70,7 @@ class PreparedCall:
     facts: ActionFacts | None = None
     decision: Decision | None = None
     refusal: Refusal | None = None
-    intent: dict[str, Any] | None = None
-    baselines: dict[str, str | None] = field(default_factory=dict)
+    effect: FileEffect = NO_EFFECT
     started: bool = False
     renewed: bool = False
     approval_id: str | None = None
@@ -128,26 +129,22 @@ def prepare_calls(
     return tuple(prepared)
 
 
-def bound_to(ctx: LoopContext, prepared: PreparedCall) -> dict[str, str]:
-    """What an approval of the call holds for and nothing else, as it stands in the approval's record."""
+def bound_to(ctx: LoopContext, prepared: PreparedCall) -> str | None:
+    """What an approval of the call holds for and nothing else; None for a call without facts."""
     if prepared.facts is None:
-        return {}
+        return None
     call = prepared.call
-    return {"boundTo": exact_call(call.name, call.arguments, prepared.facts, policy_hash(ctx.bundle))}
+    return exact_call(call.name, call.arguments, prepared.facts, policy_hash(ctx.bundle))
 
 
 def _taken_up(ctx: LoopContext, prepared: PreparedCall, left: Call) -> PreparedCall:
     """The call with what a crash left of its approval. One that was given for another directory or under another policy
     is none for this call: it is asked for anew, under an id of its own."""
-    answer = (
-        None
-        if left.decision is None
-        else ApprovalAnswer.from_record({**left.decision, "arguments": left.edited_arguments})
-    )
+    answer = None if left.answer is None else ApprovalAnswer.from_record(left.answer)
     approval_id = left.approval_id or (new_id("appr") if left.gated else None)
-    if answer is not None and answer.approved:
-        bound = (left.decision or {}).get("boundTo")
-        if bound is not None and bound != bound_to(ctx, prepared).get("boundTo"):
+    if left.answer is not None and left.answer.approved:
+        bound = left.answer.bound_to
+        if bound is not None and bound != bound_to(ctx, prepared):
             answer, approval_id = None, new_id("appr")
     edited = left.edited_arguments is not None
     return asked_after_all(
@@ -165,27 +162,27 @@ def asked_after_all(prepared: PreparedCall) -> PreparedCall:
     return dataclasses.replace(prepared, decision=asked, refusal=None)
 
 
-def record_of(prepared: PreparedCall) -> dict[str, Any]:
+def row_of(prepared: PreparedCall) -> CallRow:
     """The call's part of the turn record."""
-    row: dict[str, Any] = {
-        "callId": prepared.call.call_id,
-        "sideEffects": prepared.spec is None or prepared.spec.side_effects,
-    }
-    if prepared.gated:
-        row |= {"gated": True, "approvalId": prepared.approval_id}
-    if prepared.intent is not None:
-        row["intent"] = prepared.intent
+    side_effects = prepared.spec is None or prepared.spec.side_effects
+    row: CallRow = {"callId": prepared.call.call_id, "sideEffects": side_effects}
+    if prepared.gated and prepared.approval_id is not None:
+        row["gated"], row["approvalId"] = True, prepared.approval_id
+    if prepared.effect.intent is not None:
+        row["intent"] = prepared.effect.intent
     return row
+
+
+def first_versions(calls: Sequence[PreparedCall]) -> FirstVersions:
+    """The first versions of files that the calls of a turn are about to write."""
+    return {path: blob for call in calls for path, blob in call.effect.baselines.items()}
 
 
 def record_start(ctx: LoopContext, prepared: PreparedCall) -> None:
     """Say that the call starts, before it does: a missing record is how a resume knows that it did not. That of a call
     with an approval proves it even after the machine went down, and is synced. Raises CheckpointWriteFailed."""
-    fields: dict[str, Any] = {"callId": prepared.call.call_id}
-    if prepared.renewed:
-        fields |= {"intent": prepared.intent, "baselines": prepared.baselines}
     try:
-        ctx.record("call_started", fields)
+        ctx.record(CallStarted(prepared.call.call_id, prepared.effect if prepared.renewed else None))
         if prepared.approval_id is not None:
             ctx.write_ahead()
     except CheckpointWriteFailed:
@@ -249,8 +246,7 @@ def judged_anew(ctx: LoopContext, prepared: PreparedCall) -> PreparedCall:
             facts=now.facts,
             decision=now.decision,
             refusal=now.refusal,
-            intent=None,
-            baselines={},
+            effect=NO_EFFECT,
             renewed=True,
         )
     )
@@ -261,7 +257,7 @@ def with_intent(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, H
     """The call with what it is about to do to its file, where it changes one; the file's first version is kept."""
     if prepared.spec is None:
         return prepared
-    intent, baselines = capture_intent(
+    effect = capture_intent(
         prepared.spec,
         prepared.facts,
         prepared.call.arguments,
@@ -270,7 +266,7 @@ def with_intent(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, H
         will_hold=will_hold,
         versions=ctx.versions,
     )
-    return dataclasses.replace(prepared, intent=intent, baselines=baselines) if intent or baselines else prepared
+    return prepared if effect == NO_EFFECT else dataclasses.replace(prepared, effect=effect)
 
 
 def _kept(ctx: LoopContext, facts: ActionFacts | None, data: bytes) -> str:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from agent_host.contracts import Leftovers
 from agent_host.errors import ErrorCode
-from agent_host.loop.edits import call_on_record, note_of_edit
+from agent_host.loop.edits import call_on_record
 from agent_host.loop.intents import hash_on_disk
 from agent_host.loop.prepare import prepare_calls, request_for
 from agent_host.loop.results import finish
 from state.boot import boot_id
+from state.records import ApprovalAsked
 from state.recovery import Outcome, Verdict, compare, judge
 
 if TYPE_CHECKING:
@@ -52,8 +53,9 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, .
     prepared = prepare_calls(ctx, [call_on_record(call) for call in to_run.values()], to_run)
     for ready in prepared:
         # The next resume is to ask under the same id, also where policy asks only now, or asks again.
-        if ready.gated and to_run[ready.call.call_id].approval_id != ready.approval_id:
-            ctx.record("approval", {"callId": ready.call.call_id, "approvalId": ready.approval_id})
+        known = to_run[ready.call.call_id].approval_id
+        if ready.gated and ready.approval_id is not None and known != ready.approval_id:
+            ctx.record(ApprovalAsked(ready.call.call_id, ready.approval_id))
     return prepared
 
 
@@ -68,11 +70,11 @@ async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> Leftover
 def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, left: Leftovers) -> None:
     """Tell the model what became of a call that was cut off."""
     tool_call = call_on_record(call)
-    note = note_of_edit(ctx, tool_call) if call.edited_arguments is not None else ""
+    edited = call.edited_arguments is not None
     if outcome is Outcome.DONE:
-        finish(ctx, step_id, tool_call, "succeeded", None, note + _DONE)
+        finish(ctx, step_id, tool_call, "succeeded", None, _DONE, edited=edited)
         return
     said = _NOT_DONE if outcome is Outcome.NOT_DONE else _UNKNOWN
     said = "; ".join(filter(None, (said, left.note())))
     code = ErrorCode.TOOL_INTERRUPTED
-    finish(ctx, step_id, tool_call, "failed", code, f"{note}{code}: {said}")
+    finish(ctx, step_id, tool_call, "failed", code, f"{code}: {said}", edited=edited)

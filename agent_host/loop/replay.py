@@ -7,7 +7,7 @@ crash does none of them twice.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.approval.grants import moved, place_of
 from agent_host.approval.request import ApprovalAnswer
@@ -15,11 +15,12 @@ from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
 from agent_host.llm.stream import TokenUsage
-from agent_host.loop.prepare import asked_after_all, bound_to, prepare_calls, record_of
+from agent_host.loop.prepare import asked_after_all, bound_to, first_versions, prepare_calls, row_of
 from agent_host.loop.step import Step, add_note
 from agent_host.thread.messages import Message, encode
 from agent_host.thread.tokens import message_tokens
 from state.boot import boot_id
+from state.records import TurnTaken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,24 +58,21 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
     assistant = Message("assistant", _SAID, tokens, calls)
     ctx.phase.fire("check")
     prepared = tuple(map(_approved, prepare_calls(ctx, calls), replays))
-    fields: dict[str, Any] = {
-        "stepId": step_id,
-        "stopReason": "replay",
-        "meaning": "continue",
-        "boot": boot_id(),
-        "usage": TokenUsage(0, 0, 0).to_wire(),
-        "calls": [record_of(call) for call in prepared],
-        "settled": [call_id for replay in replays for call_id in replay.settles],
-    }
-    baselines = {path: blob for call in prepared for path, blob in call.baselines.items()}
-    if baselines:
-        fields["baselines"] = baselines
-    message = encode(assistant, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id)
-    ctx.record("turn", fields, message)
+    record = TurnTaken(
+        step_id,
+        "replay",
+        boot_id(),
+        TokenUsage(0, 0, 0).to_wire(),
+        [row_of(call) for call in prepared],
+        encode(assistant, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id),
+        "continue",
+        baselines=first_versions(prepared),
+        settled=[call_id for replay in replays for call_id in replay.settles],
+    )
+    ctx.record(record)
     for call in prepared:
-        if call.answer is not None:
-            approval = {"callId": call.call.call_id, "approvalId": call.approval_id, **call.answer.to_record()}
-            ctx.record("approval", approval | bound_to(ctx, call))
+        if call.answer is not None and call.approval_id is not None:
+            ctx.record(call.answer.to_record(call.call.call_id, call.approval_id, bound_to(ctx, call)))
     ctx.write_ahead()
     return Step(step_id, assistant, "continue", prepared)
 

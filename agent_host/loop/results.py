@@ -6,15 +6,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agent_host.events.kinds import EventType
+from agent_host.loop.edits import kept_arguments, note_of_edit
 from agent_host.thread.messages import Message, ToolCall, encodable, encode
 from agent_host.thread.tokens import message_tokens
 from state.blobs import sha256_hex
+from state.records import CallFinished
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import ToolResult
     from agent_host.loop.context import LoopContext
+    from state.records import ReplayRow
 
 
 def finish(
@@ -30,6 +33,8 @@ def finish(
     artifact_uris: Sequence[str] = (),
     place: str | None = None,
     artifacts: Sequence[Mapping[str, Any]] = (),
+    *,
+    edited: bool = False,
 ) -> Message:
     """Put the call's result on record and tell the observers; returns it as it enters the thread.
 
@@ -37,22 +42,25 @@ def finish(
     call that was denied since nobody was there, and `place` is where it would have acted; the rest of how to replay it
     stands in the thread. `started` is when the call was requested, on the monotonic clock, `started_at` when it began
     to run, in RFC 3339. `artifacts` are rows of what the call left (`loop.artifacts`).
+    `edited`: the person who approved it wrote the arguments of `call`, which the model reads first.
     """
-    text = ctx.scrubber.text(encodable(text))
+    note = note_of_edit(ctx, call) if edited else ""
+    text = ctx.scrubber.text(encodable(note + text))
     message = Message(
-        "tool", text, message_tokens(ctx.count, text), tool_call_id=call.call_id, is_error=status != "succeeded"
+        "tool",
+        text,
+        message_tokens(ctx.count, text),
+        tool_call_id=call.call_id,
+        is_error=status != "succeeded",
+        edited_arguments=kept_arguments(ctx, call) if edited else None,
     )
-    fields: dict[str, Any] = {"callId": call.call_id, "status": status}
-    if code is not None:
-        fields["code"] = code
+    replay: ReplayRow | None = None
     if approve is not None:
-        fields["replay"] = {"callId": call.call_id, "approve": approve}
+        replay = {"callId": call.call_id, "approve": approve}
         if place is not None:
-            fields["replay"]["place"] = place
-    if artifacts:
-        fields["artifacts"] = artifacts
+            replay["place"] = place
     encoded = encode(message, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id)
-    ctx.checkpoint(step_id, "call_finished", fields, encoded, sync=False)
+    ctx.checkpoint(step_id, CallFinished(call.call_id, status, encoded, code, replay, artifacts), sync=False)
     payload: dict[str, Any] = {"toolCallId": call.call_id, "toolName": call.name, "status": status}
     if code is not None:
         payload["code"] = code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
@@ -12,11 +12,12 @@ from agent_host.ids import new_id
 from agent_host.llm.retry import with_retries
 from agent_host.llm.stream import TokenUsage
 from agent_host.loop.limits import check_before_call
-from agent_host.loop.prepare import prepare_calls, record_of
+from agent_host.loop.prepare import first_versions, prepare_calls, row_of
 from agent_host.loop.secrets import clean_message
 from agent_host.thread.messages import GO_ON, Message, decode, encodable, encode
 from agent_host.thread.tokens import message_tokens
 from state.boot import boot_id
+from state.records import NoteAdded, StepCommitted, TurnTaken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
     from agent_host.loop.prepare import PreparedCall
     from agent_host.thread.messages import ToolCall
     from state.open_step import OpenStep
+    from state.records import TaskStatus, Window
 
 # What a step that ends its task puts on record about it.
-_END_OF_TASK: dict[str, dict[str, str]] = {
-    "complete": {"taskStatus": "completed"},
-    "blocked": {"taskStatus": "failed", "taskReason": ErrorCode.LLM_GUARDRAIL_BLOCKED},
+_END_OF_TASK: dict[Meaning, tuple[TaskStatus, str | None]] = {
+    "complete": ("completed", None),
+    "blocked": ("failed", ErrorCode.LLM_GUARDRAIL_BLOCKED),
 }
 _DAMAGED = (
     "[The record of this session was damaged on disk and is whole up to here. What was done after this is not known: "
@@ -58,7 +60,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     step_id = new_id("step")
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
     needed = check_before_call(ctx, step_id)
-    window = {"dropped": ctx.thread.dropped, "estimated": ctx.head_tokens + ctx.thread.tokens}
+    window: Window = {"dropped": ctx.thread.dropped, "estimated": ctx.head_tokens + ctx.thread.tokens}
     turn = await _call_model(ctx, step_id, needed)
     meaning = _meaning(turn)
     calls = () if meaning == "blocked" else _with_new_ids(ctx, turn.tool_calls)
@@ -66,24 +68,22 @@ async def take_turn(ctx: LoopContext) -> Step:
     if calls:
         ctx.phase.fire("check")
     prepared = prepare_calls(ctx, calls)
-    baselines = {path: blob for call in prepared for path, blob in call.baselines.items()}
-    fields: dict[str, Any] = {
-        "stepId": step_id,
-        "stopReason": turn.stop_reason,
-        "meaning": turn.meaning,
-        "boot": boot_id(),
-        "usage": turn.usage.to_wire(),
-        "window": window,
-        "calls": [record_of(call) for call in prepared],
-    }
-    if baselines:
-        fields["baselines"] = baselines
-    message = encode(assistant, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id)
+    record = TurnTaken(
+        step_id,
+        turn.stop_reason,
+        boot_id(),
+        turn.usage.to_wire(),
+        [row_of(call) for call in prepared],
+        encode(assistant, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id),
+        turn.meaning,
+        window,
+        first_versions(prepared),
+    )
     if any(call.may_act for call in prepared):
-        ctx.record("turn", fields, message)
+        ctx.record(record)
         ctx.write_ahead()
     else:  # nothing that a resume could do twice: a disk that refuses does not keep the model from its work (AH 11)
-        ctx.checkpoint(step_id, "turn", fields, message, sync=bool(calls))
+        ctx.checkpoint(step_id, record, sync=bool(calls))
     return Step(step_id, assistant, meaning, prepared)
 
 
@@ -116,11 +116,11 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     by_call = {result.tool_call_id: result for result in made}
     results = [by_call.get(call.call_id) or decode(call.result) for call in calls if call.result is not None]
     cut_short = step.meaning in ("continue", "cut") and not calls
-    note = _note(ctx, GO_ON) if cut_short else None
+    note = _note(ctx, GO_ON)._replace(goes_on=True) if cut_short else None
     count = ctx.task.step_count + 1
     encoded = None if note is None else encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id)
-    fields = {"stepCount": count, **_END_OF_TASK.get(step.meaning, {})}
-    ctx.checkpoint(step.step_id, "step_committed", fields, encoded)
+    status, reason = _END_OF_TASK.get(step.meaning, (None, None))
+    ctx.checkpoint(step.step_id, StepCommitted(count, status, reason, encoded))
     if calls:
         if ctx.phase.may("execute"):  # nobody was asked after all
             ctx.phase.fire("execute")
@@ -134,17 +134,19 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     ctx.emitter.flush()
 
 
-def add_note(ctx: LoopContext, text: str, **fields: object) -> None:
-    """A word of the host to the model, seen with the next request; `fields` go into its record."""
-    note = _note(ctx, text)
-    ctx.checkpoint(None, "note", fields, encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id), sync=False)
+def add_note(ctx: LoopContext, text: str, *, workspace: str | None = None, of_damage: bool = False) -> None:
+    """Put a note of the host to the model into the thread; the model sees it with the next request. `workspace` is the
+    new one that the note is about, where it is about one; `of_damage`: it reports damage to the record."""
+    note = _note(ctx, text)._replace(workspace=workspace)
+    encoded = encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id)
+    ctx.checkpoint(None, NoteAdded(encoded, of_damage), sync=False)
     ctx.thread.add_note(note)
 
 
 def tell_of_damage(ctx: LoopContext) -> None:
     """Say to the model that it was here before, where the session was saved from damage."""
     if ctx.state.salvaged is not None:
-        add_note(ctx, _DAMAGED, ofDamage=True)
+        add_note(ctx, _DAMAGED, of_damage=True)
 
 
 def _note(ctx: LoopContext, text: str) -> Message:

@@ -27,11 +27,12 @@ from agent_host.loop.limits import warn_of_step_limit
 from agent_host.loop.replay import take_replay
 from agent_host.loop.step import add_note, commit, reopen, take_turn, tell_of_damage
 from agent_host.thread.messages import last_answer
+from state.records import SessionStatusChanged, TaskEnded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent_host.loop.context import EndStatus, LoopContext
+    from agent_host.loop.context import EndStatus, LoopContext, ResumeNote
     from agent_host.loop.replay import Replay
 
 MAX_STEPS_EXCEEDED = "max_steps_exceeded"
@@ -51,7 +52,9 @@ _ENDS: dict[type[AgentHostError], tuple[EndStatus, bool]] = {
 _LAST_MOVE: dict[EndStatus, str] = {"completed": "complete", "failed": "fail", "cancelled": "cancel"}
 
 
-async def run_task(ctx: LoopContext, *, resume_note: str | None = None, replays: Sequence[Replay] = ()) -> TaskEnd:
+async def run_task(
+    ctx: LoopContext, *, resume_note: ResumeNote | None = None, replays: Sequence[Replay] = ()
+) -> TaskEnd:
     """Run the current task to its end, or go on with it after a crash; its end is on record on return. The model gets
     `resume_note` before its next turn. `replays` are denied calls that are run before that."""
     try:
@@ -73,13 +76,13 @@ async def run_task(ctx: LoopContext, *, resume_note: str | None = None, replays:
     return end
 
 
-async def _run_steps(ctx: LoopContext, resume_note: str | None, replays: Sequence[Replay]) -> TaskEnd:
+async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: Sequence[Replay]) -> TaskEnd:
     while True:
         if ctx.state.open_step is None:
             ctx.cancellation.check()
             tell_of_damage(ctx)
             if resume_note is not None:
-                add_note(ctx, resume_note)
+                add_note(ctx, resume_note.text, workspace=resume_note.workspace)
                 resume_note = None
             if ctx.policy_expired:
                 raise PolicyExpired("the policy expired during the last step; resume with a refreshed one")
@@ -102,8 +105,8 @@ def _record_end(ctx: LoopContext, end: TaskEnd) -> None:
     if ctx.task.status != "running":  # its last step said so
         return
     if end.status == "paused":
-        ctx.checkpoint(None, "session_status", {"status": "SESSION_PAUSED", "reason": end.reason})
+        ctx.checkpoint(None, SessionStatusChanged("SESSION_PAUSED", reason=end.reason))
     elif end.resumable:
-        ctx.checkpoint(None, "session_status", {"status": "SESSION_RUNNING", "reason": end.reason})
+        ctx.checkpoint(None, SessionStatusChanged("SESSION_RUNNING", reason=end.reason))
     else:
-        ctx.checkpoint(None, "task_ended", {"status": end.status, "reason": end.reason})
+        ctx.checkpoint(None, TaskEnded(end.status, end.reason))

@@ -44,14 +44,14 @@ class ApprovalReports:
         if step is None or task is None:
             return
         for call in step.calls:
-            if call.decision is not None and call.approval_id is not None:
+            if call.answer is not None and call.approval_id is not None:
                 self._again.add(call.approval_id)
                 self._report(
                     call.approval_id,
                     task_id=task.task_id,
                     step_id=step.step_id,
-                    approved=call.decision["approved"],
-                    reason=call.decision.get("reason"),
+                    approved=call.answer.approved,
+                    reason=call.answer.reason,
                     summary=self._summary(call),
                     at=time.time(),
                     again=True,

@@ -19,6 +19,7 @@ from state import errors as state_errors
 from state import temporary
 from state.disk import LOCAL_DISK
 from state.files import replace_atomically
+from state.records import SessionStatusChanged
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
@@ -98,7 +99,7 @@ class Ending:
         await self._work.end_uploads(_OBSERVERS_S, resumable=True)
         self._keep_result(end)
         self._life.fire("pause")
-        ctx.checkpoint(None, "session_status", {"status": SessionStatus.PAUSED, "reason": ErrorCode.APPROVAL_REQUIRED})
+        ctx.checkpoint(None, SessionStatusChanged(SessionStatus.PAUSED, reason=ErrorCode.APPROVAL_REQUIRED))
         totals: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
         told = {"reason": ErrorCode.APPROVAL_REQUIRED, "message": "a resume can approve the calls that were denied"}
         ctx.emit(EventType.SESSION_PAUSED, None, **totals, **told)

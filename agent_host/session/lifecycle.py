@@ -17,6 +17,7 @@ from agent_host.session.task_runner import TaskRunner
 from agent_host.states import SessionStatus, session_machine
 from config.policies import is_built_in
 from policy.options import AS_THE_BUNDLE_SAYS
+from state.records import SessionStatusChanged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -256,8 +257,7 @@ class Session:
         ctx.policy_expired = False
         if not self._work.suspended:
             self._leave_pause()
-        fields = {"status": self._life.state, "policyBundleVersion": ctx.bundle.policy_bundle_version}
-        ctx.checkpoint(None, "session_status", fields)
+        ctx.checkpoint(None, SessionStatusChanged(self._life.state, ctx.bundle.policy_bundle_version))
 
     def cancel_task(self, task_id: str, *, force: bool = False) -> None:
         """End a task for good; see `TaskRunner.cancel`."""

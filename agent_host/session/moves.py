@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from agent_host.loop.context import ResumeNote
 from agent_host.thread.messages import decode
 
 if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
 
-# The path has a line of its own, from which `workspaces` reads it.
+# In records of earlier versions the note's text is all that says it: the path has a line of its own.
 _BEFORE = "[The session goes on in another workspace. It is now\n"
 _BEHIND = "\nWhat lay in the one before may be there, or not: look before you rely on a path that was named earlier.]"
 
@@ -23,11 +24,13 @@ def workspaces(state: Checkpoint) -> list[str]:
     for data in state.thread:
         if mark in data:
             message = decode(data)
-            if message.role == "system" and message.content.startswith(_BEFORE):
+            if message.workspace is not None:
+                found.append(message.workspace)
+            elif message.role == "system" and message.content.startswith(_BEFORE):
                 found.append(message.content.removeprefix(_BEFORE).removesuffix(_BEHIND))
     return found
 
 
-def note_of_move(state: Checkpoint, workspace: str) -> str | None:
-    """What to tell the model of `workspace`; None when it knows."""
-    return None if workspaces(state)[-1] == workspace else f"{_BEFORE}{workspace}{_BEHIND}"
+def note_of_move(state: Checkpoint, workspace: str) -> ResumeNote | None:
+    """The note that the model gets about `workspace`; None when that is the one it knows."""
+    return None if workspaces(state)[-1] == workspace else ResumeNote(f"{_BEFORE}{workspace}{_BEHIND}", workspace)

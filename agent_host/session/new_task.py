@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.thread.messages import Message, encodable, encode
 from agent_host.thread.tokens import message_tokens
 from policy.options import AS_THE_BUNDLE_SAYS, TaskOptions
+from state.records import TaskStarted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,21 +26,19 @@ class NewTask(NamedTuple):
 
 
 class TaskRecord(NamedTuple):
-    """The record `task_started`: its fields, and the user's message, as it is sent and as it is kept."""
+    """The record that a task begins with, and the user's message in it."""
 
-    fields: dict[str, Any]
+    record: TaskStarted
     message: Message
-    encoded: bytes
 
 
 def record_of_task(task: NewTask, *, session_id: str, scrubber: Scrubber, count: Callable[[str], int]) -> TaskRecord:
     """The record of `task` without the secrets of its prompt. `count` gives the tokens of a text."""
     prompt = scrubber.text(encodable(task.prompt))
     message = Message("user", prompt, message_tokens(count, prompt))
-    fields: dict[str, Any] = {"taskId": task.task_id, "prompt": prompt, "maxSteps": task.max_steps}
-    if task.options != AS_THE_BUNDLE_SAYS:
-        fields["options"] = task.options._asdict()
-    return TaskRecord(fields, message, encode(message, session_id=session_id, task_id=task.task_id))
+    options = {} if task.options == AS_THE_BUNDLE_SAYS else task.options._asdict()
+    encoded = encode(message, session_id=session_id, task_id=task.task_id)
+    return TaskRecord(TaskStarted(task.task_id, prompt, task.max_steps, encoded, options), message)
 
 
 def max_steps_of(settings: Settings, wanted: int | None) -> int:

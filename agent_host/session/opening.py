@@ -24,6 +24,7 @@ from state import errors as state_errors
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.errors import Damaged, NoSuchSession, WriteFailed
 from state.file_store import FileCheckpointStore
+from state.fold import fold
 from state.temporary import session_directory
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def create_store(launch: Launch, beginning: Beginning, grant: SessionGrant, new:
     first = encode(Message("system", text, message_tokens(beginning.count, text)), session_id=grant.session_id)
     state = Checkpoint(identity, policy_bundle_version=bundle.policy_bundle_version, thread=[first])
     if beginning.task is not None:
-        state.apply("task_started", beginning.task.fields, beginning.task.encoded)
+        fold(state, beginning.task.record)
     sessions = _sessions(launch)
     with state_errors_translated():
         try:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.loop.context import EndStatus, LoopContext
-    from state.checkpoint import TaskStatus
+    from state.records import TaskStatus
 
 _END_NAMES: dict[EndStatus, str] = {
     "completed": TaskPhase.COMPLETED,

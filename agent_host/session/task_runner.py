@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.errors import CheckpointWriteFailed, NoActiveTask, PolicyExpired, TaskAlreadyRunning, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.loop.artifacts import take_up_uploads
-from agent_host.loop.context import TaskEnd
+from agent_host.loop.context import ResumeNote, TaskEnd
 from agent_host.session.denials import calls_to_replay
 from agent_host.session.history import History
 from agent_host.session.moves import note_of_move
@@ -17,6 +17,7 @@ from agent_host.session.new_task import record_of_task
 from agent_host.session.reports import not_uploaded, result_object
 from agent_host.thread.messages import decode, last_answer
 from policy.options import TaskOptions
+from state.records import SessionStatusChanged, TaskEnded, TaskReopened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from agent_host.loop.replay import Replay
     from agent_host.session.new_task import NewTask
     from agent_host.states import Machine, SessionStatus
-    from state.checkpoint import Checkpoint, TaskStatus
+    from state.checkpoint import Checkpoint
+    from state.records import TaskStatus
 
 _END_EVENTS: dict[EndStatus, EventType] = {
     "completed": EventType.TASK_COMPLETED,
@@ -97,18 +99,18 @@ class TaskRunner:
         Raises TaskAlreadyRunning, PolicyExpired, UsageError for an id that the session has had, CheckpointWriteFailed.
         """
         ctx = self._ctx
-        record = record_of_task(task, session_id=ctx.session_id, scrubber=ctx.scrubber, count=ctx.count)
+        started = record_of_task(task, session_id=ctx.session_id, scrubber=ctx.scrubber, count=ctx.count)
         self._make_room(task.task_id)
         if ctx.bundle.expires_at <= ctx.clock():
             raise PolicyExpired(f"the policy expired at {ctx.bundle.expires_at.isoformat()}; resume with a new one")
         ctx.narrow_task(task.options)
         try:
-            ctx.record("task_started", record.fields, record.encoded)
+            ctx.record(started.record)
         except CheckpointWriteFailed:
-            ctx.thread.add_task(record.message)
-            ctx.checkpoint(None, "task_ended", {"status": "failed", "reason": CheckpointWriteFailed.code})
+            ctx.thread.add_task(started.message)
+            ctx.checkpoint(None, TaskEnded("failed", CheckpointWriteFailed.code))
             raise
-        ctx.thread.add_task(record.message)
+        ctx.thread.add_task(started.message)
         self._begin()
 
     def start_recorded(self) -> None:
@@ -132,20 +134,14 @@ class TaskRunner:
             if not replays:
                 self._run(self._tell_again())
                 return
-            ctx.record("task_reopened", {"maxSteps": max_steps or task.step_count + more_steps})
-        fields: dict[str, Any] = {
-            "status": "SESSION_RUNNING",
-            "policyBundleVersion": ctx.bundle.policy_bundle_version,
-        }
-        if max_steps is not None:
-            fields["maxSteps"] = max_steps
-        ctx.record("session_status", fields)
+            ctx.record(TaskReopened(max_steps or task.step_count + more_steps))
+        ctx.record(SessionStatusChanged("SESSION_RUNNING", ctx.bundle.policy_bundle_version, max_steps))
         ctx.narrow_task(TaskOptions(**task.options))
         ctx.phase.fire("resume")
         ctx.emit(EventType.SESSION_RESUMED, None, resumedFromStep=task.step_count)
         resume_note = note_of_move(ctx.state, ctx.where.workspace)
         if resume_note is None and not replays and _ends_with_an_answer(ctx.state):
-            resume_note = _AGAIN
+            resume_note = ResumeNote(_AGAIN)
         self._run(self._drive(resume_note, replays))
 
     def cancel(self, task_id: str, *, force: bool, grace_s: float) -> None:
@@ -228,7 +224,7 @@ class TaskRunner:
                     f"task {self._ctx.task.task_id} is not over: resume the session, or cancel the task"
                 )
             # It failed for a reason that a resume could have mended; nobody asked for one.
-            self._ctx.checkpoint(None, "task_ended", {"status": "failed", "reason": end.reason or _GIVEN_UP})
+            self._ctx.checkpoint(None, TaskEnded("failed", end.reason or _GIVEN_UP))
 
     def _run(self, work: Coroutine[Any, Any, TaskEnd]) -> None:
         self._result = None
@@ -241,7 +237,7 @@ class TaskRunner:
         if error is not None:
             self._on_broken(error)
 
-    async def _drive(self, resume_note: str | None = None, replays: Sequence[Replay] = ()) -> TaskEnd:
+    async def _drive(self, resume_note: ResumeNote | None = None, replays: Sequence[Replay] = ()) -> TaskEnd:
         # The loop's modules are for the first task: the first reply of the session does not wait for them.
         from agent_host.loop.task import run_task
 

@@ -54,10 +54,16 @@ class _MessageFields(NamedTuple):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     is_error: bool = False
+    edited_arguments: dict[str, Any] | None = None
+    goes_on: bool = False
+    workspace: str | None = None
 
 
 class Message(_MessageFields):
-    """One ConversationMessage. `tokens` is an estimate made when the message was."""
+    """One ConversationMessage. `tokens` is an estimate made when the message was.
+
+    `edited_arguments` are those that the call of a result ran with where the person who approved it wrote them.
+    `goes_on` marks the note behind an answer that was cut, `workspace` the note that names a new workspace."""
 
     @cached_property
     def content_json(self) -> bytes:
@@ -85,6 +91,12 @@ def encode(message: Message, *, session_id: str, task_id: str | None = None, ste
     if message.tool_call_id is not None:
         wire["toolCallId"] = message.tool_call_id
         wire["isError"] = message.is_error
+    if message.edited_arguments is not None:
+        wire["editedArguments"] = message.edited_arguments
+    if message.goes_on:
+        wire["goesOn"] = True
+    if message.workspace is not None:
+        wire["workspace"] = message.workspace
     if task_id is not None:
         wire["taskId"] = task_id
     if step_id is not None:
@@ -100,7 +112,7 @@ def last_answer(thread: Sequence[bytes]) -> str:
     for data in reversed(thread):
         message = decode(data)
         if message.role == "system":
-            goes_on = goes_on or message.content == GO_ON
+            goes_on = goes_on or message.goes_on or message.content == GO_ON  # older records have only the text
             continue
         if message.role != "assistant" or message.tool_calls or not goes_on:
             break
@@ -116,5 +128,13 @@ def decode(data: bytes) -> Message:
         ToolCall(call["id"], call["name"], call["arguments"], call.get("problem")) for call in wire.get("toolCalls", ())
     )
     return Message(
-        wire["role"], wire["content"], wire["tokenCount"], calls, wire.get("toolCallId"), wire.get("isError", False)
+        wire["role"],
+        wire["content"],
+        wire["tokenCount"],
+        calls,
+        wire.get("toolCallId"),
+        wire.get("isError", False),
+        wire.get("editedArguments"),
+        wire.get("goesOn", False),
+        wire.get("workspace"),
     )

@@ -14,6 +14,7 @@ from state.blobs import UNAVAILABLE, sha256_hex
 from state.errors import InvalidSessionId, NoSuchSession, SessionExists, SessionLocked
 from state.file_store import FileCheckpointStore
 from state.memory_store import MemoryCheckpointStore
+from state.records import record_of
 from tests.unit.state.helpers import (
     USAGE,
     commit,
@@ -88,9 +89,9 @@ def worked(session: OpenSession) -> OpenSession:
     turn(session, "step_2", "c2", "c3", gated=True, text="two at once")
     session.sync()
     answer = {"approved": True, "scope": "once", "reason": ""}
-    session.append("approval", {"callId": "c2", "approvalId": "appr_c2", **answer})
-    session.append("grant", {"scope": "session", "approvalId": "appr_1", "toolName": "RunCommand"})
-    session.append("call_started", {"callId": "c2"})
+    session.append(record_of("approval", {"callId": "c2", "approvalId": "appr_c2", **answer}))
+    session.append(record_of("grant", {"scope": "session", "approvalId": "appr_1", "toolName": "RunCommand"}))
+    session.append(record_of("call_started", {"callId": "c2"}))
     finish(session, "c2", "done")
     return session
 
@@ -102,7 +103,7 @@ def test_a_session_is_as_it_was_left(home: Home, new: Callable[[str], OpenSessio
     assert unnumbered(again.state) == unnumbered(left.state)
     assert (again.report.torn_bytes, again.report.lost_blobs) == (0, ())
     finish(again, "c3")
-    again.commit("step_committed", {"stepCount": 2})
+    again.commit(record_of("step_committed", {"stepCount": 2}))
     again.close()
     third = home.store().open("s")
     assert unnumbered(third.state) == unnumbered(again.state)
@@ -114,11 +115,11 @@ def test_the_number_of_a_record_is_never_given_twice(home: Home, new: Callable[[
     session = worked(new("s"))
     numbers = [session.state.seq]
     for _ in range(3):
-        session.append("note", {}, message("system", "n"))
+        session.append(record_of("note", {}, message("system", "n")))
         numbers.append(session.state.seq)
     session.close()
     again = home.store().open("s")
-    again.append("note", {}, message("system", "n"))
+    again.append(record_of("note", {}, message("system", "n")))
     numbers.append(again.state.seq)
     again.close()
     assert numbers == sorted(set(numbers))
@@ -208,7 +209,7 @@ def test_what_is_kept_is_there_after_the_record_that_names_it(
     assert name == session.keep(data) == sha256_hex(data)
     assert session.kept(name) == data
     turn(session, "step_1", "c1", gated=True)
-    session.commit("call_started", {"callId": "c1", "baselines": {"/a": name}})
+    session.commit(record_of("call_started", {"callId": "c1", "baselines": {"/a": name}}))
     session.close()
     for _ in range(2):
         again = home.store().open("s")
@@ -226,7 +227,7 @@ def test_large_texts_come_back_whole(home: Home, new: Callable[[str], OpenSessio
     call = {"id": "c2", "name": "WriteFile", "arguments": {"content": "z" * 30_000, "path": "/a"}}
     row = {"callId": "c2", "sideEffects": True}
     fields = {"stepId": "step_2", "stopReason": "tool_use", "boot": "b", "usage": USAGE, "calls": [row]}
-    session.append("turn", fields, message("assistant", "", toolCalls=[call]))
+    session.append(record_of("turn", fields, message("assistant", "", toolCalls=[call])))
     for _ in range(2):
         session.compact()
         session.close()
@@ -256,9 +257,7 @@ def test_what_is_no_record_changes_nothing(home: Home, new: Callable[[str], Open
     session = worked(new("s"))
     before = unnumbered(session.state)
     with pytest.raises(TypeError):
-        session.append("session_status", {"status": object()})
-    with pytest.raises(ValueError, match="own"):
-        session.append("grant", {"kind": "note"})
+        session.append(record_of("session_status", {"status": object()}))
     assert unnumbered(session.state) == before
     session.close()
     assert unnumbered(home.store().load("s")) == before

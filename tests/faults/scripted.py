@@ -22,6 +22,7 @@ from state.blobs import UNAVAILABLE, sha256_hex
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.errors import NoSuchSession, WriteFailed
 from state.file_store import FileCheckpointStore
+from state.records import record_of
 from state.recovery import Verdict, judge
 from tests.support.beside import Later
 from tests.unit.state.helpers import OPTIONS, message
@@ -321,7 +322,7 @@ class Host:
     def _append(self, kind: str, fields: dict[str, Any], data: bytes | None) -> None:
         """The append, with its state on the list however it ends: it may be on the disk, half of it or all."""
         try:
-            self.session.append(kind, fields, data)
+            self.session.append(record_of(kind, fields, data))
         finally:
             if kind == "call_started":
                 self.world.started[fields["callId"]] = len(self.world.states)

@@ -13,6 +13,7 @@ from state.blobs import sha256_hex
 from state.file_store import FileCheckpointStore
 from tests.support.person import SESSION
 from tests.support.process import Host, call, eventually, gateway, say, shell, use
+from tests.support.records import answered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,7 +165,7 @@ def test_killed_after_each_record(case: Case, record: int) -> None:
         case.check(case.resume(model))
     again = case.asked()[before:]
     # What was answered is not asked again, and what was not is asked under its own id.
-    assert [(call.approval_id in again) for call in left] == [call.decision is None for call in left]
+    assert [(call.approval_id in again) for call in left] == [answered(call) is None for call in left]
 
 
 def test_there_is_no_record_after_the_last_one_that_is_tried(case: Case) -> None:
@@ -190,7 +191,7 @@ def test_the_same_question_in_both_processes(case: Case) -> None:
     with gateway(*case.turns()) as model:
         killed(case.run(model, "--approve", "shell", kill_after=SIBLING_STARTED))
         (left,) = (call for call in case.calls if call.approval_id is not None)
-        assert (left.decision, left.started) == (None, False)
+        assert (answered(left), left.started) == (None, False)
         assert case.asked() == [left.approval_id]
         case.check(case.resume(model))
     assert case.asked()[:2] == [left.approval_id] * 2
@@ -235,12 +236,10 @@ def test_a_recorded_approval_is_used(case: Case) -> None:
     with gateway(use(echo("one")), say("Done.")) as model:
         killed(case.run(model, "--approve", "shell", kill_after=TURN + 1))
         (left,) = case.calls
-        assert left.decision is not None
-        assert re.fullmatch("[0-9a-f]{64}", left.decision.pop("boundTo"))
-        assert (left.decision, left.started) == (
-            {"approved": True, "scope": "once", "reason": "approved in advance by --approve shell"},
-            False,
-        )
+        assert left.answer is not None
+        assert re.fullmatch("[0-9a-f]{64}", left.answer.bound_to or "")
+        assert (left.answer.approved, left.answer.scope, left.started) == (True, "once", False)
+        assert left.answer.reason == "approved in advance by --approve shell"
         outcome = case.person(model, "no").finish()
     assert [entry["status"] for entry in outcome.result["toolCalls"]] == ["succeeded"]
     assert (case.host.workspace / "effects").read_text() == "one\n"
@@ -359,7 +358,7 @@ def test_a_grant_survives(case: Case, word: Word, record: int) -> None:
     """Killed after each record from the grant on: whoever is there now would say no, and is not asked."""
     with gateway(use(echo("one")), use(echo("one")), say("Done.")) as model:
         killed(case.person(model, word, "Do it.", kill_after=record).finish())
-        assert [grant["scope"] for grant in case.on_disk.grants] == [word]
+        assert [grant.scope for grant in case.on_disk.grants] == [word]
         outcome = case.person(model, "no").finish()
     cut = record in (TURN + 3, TURN + 7)  # a start without its result: the kill came before the effect
     codes = [entry.get("code") for entry in outcome.result["toolCalls"]]

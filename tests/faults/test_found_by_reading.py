@@ -25,6 +25,7 @@ from state.errors import Damaged, NoSuchSession, StateError
 from state.file_store import FileCheckpointStore
 from state.journal import frame, parse
 from state.memory_store import MemoryCheckpointStore
+from state.records import record_of
 from state.recovery import Verdict, judge
 from tests.support.process import PATIENCE_S, Host, call, gateway, say, shell, use
 from tests.unit.state.helpers import (
@@ -130,13 +131,13 @@ def test_what_is_sent_after_a_crash_is_what_would_have_been_sent(host: Host) -> 
 def test_a_task_that_follows_an_open_step_leaves_a_thread_that_can_be_sent(tmp_path: Path) -> None:
     store = create(tmp_path)
     prompt = encode(Message("user", "do", 1), session_id=SESSION)
-    store.append("task_started", {"taskId": "t1", "prompt": "do", "maxSteps": 4}, prompt)
+    store.append(record_of("task_started", {"taskId": "t1", "prompt": "do", "maxSteps": 4}, prompt))
     asked = Message("assistant", "", 1, (ToolCall("c1", "RunCommand", {"command": "x"}),))
     fields = {"stepId": "s", "stopReason": "tool_use", "boot": "b", "usage": {}}
     rows = [{"callId": "c1", "sideEffects": True}]
-    store.append("turn", {**fields, "calls": rows}, encode(asked, session_id=SESSION))
+    store.append(record_of("turn", {**fields, "calls": rows}, encode(asked, session_id=SESSION)))
     try:
-        store.append("task_started", {"taskId": "t2", "prompt": "do", "maxSteps": 4}, prompt)
+        store.append(record_of("task_started", {"taskId": "t2", "prompt": "do", "maxSteps": 4}, prompt))
     except Damaged:
         return
     finally:
@@ -155,7 +156,7 @@ def test_the_last_byte_of_a_start_record_does_not_make_its_call_unstarted(tmp_pa
     start_task(live)
     turn(live, "step_1", "c1")
     live.sync()
-    live.append("call_started", {"callId": "c1"})
+    live.append(record_of("call_started", {"callId": "c1"}))
     live.close()
     flipped(paths_in(tmp_path).journal, -1)
     try:
@@ -201,9 +202,9 @@ def test_a_call_whose_start_was_refused_by_the_disk_has_not_started(tmp_path: Pa
     store.sync()
     disk.calls.faults = Faults(fail_call=disk.calls.count + 1, code=errno.ENOSPC, written=0.0)
     with pytest.raises(StateError):
-        store.append("call_started", {"callId": "c1"})
+        store.append(record_of("call_started", {"callId": "c1"}))
     store.state.take_start_back("c1")  # as the loop does
-    store.append("session_status", {"status": "SESSION_PAUSED"})
+    store.append(record_of("session_status", {"status": "SESSION_PAUSED"}))
     store.close()
     step = load(tmp_path).open_step
     assert step is not None

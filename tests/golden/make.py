@@ -18,6 +18,7 @@ import orjson
 
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
+from state.records import ApprovalAnswered, ApprovalGranted, fields_of, record_of
 
 if TYPE_CHECKING:
     from state.file_session import FileSession
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 SESSION = "golden"
 _USAGE = {"inputTokens": 100, "outputTokens": 20, "cachedInputTokens": 50}
 _OPTIONS = {"flags": {"host.policy": "ci"}, "workspace": "/project", "approvals": [], "approveAll": False}
+
+
+_OF_THE_CALL = ("callId", "approvalId", "arguments")
 
 
 def plain(value: object) -> object:
@@ -35,6 +39,11 @@ def plain(value: object) -> object:
         return plain(fields)
     if isinstance(value, bytes):
         return orjson.loads(value)
+    if isinstance(value, ApprovalGranted):
+        return fields_of(value)
+    if isinstance(value, dict) and isinstance(answer := value.get("answer"), ApprovalAnswered):
+        decision = {key: said for key, said in fields_of(answer).items() if key not in _OF_THE_CALL}
+        return plain({**value, "answer": None, "decision": decision, "edited_arguments": answer.arguments})
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
@@ -71,7 +80,9 @@ def write(folder: Path) -> None:
         session = FileCheckpointStore(work).create(SESSION, state)
         prompt = "Do it.\nÄ"
         session.append(
-            "task_started", {"taskId": "task_1", "prompt": prompt, "maxSteps": 12}, _message(1, "user", prompt)
+            record_of(
+                "task_started", {"taskId": "task_1", "prompt": prompt, "maxSteps": 12}, _message(1, "user", prompt)
+            )
         )
         before = session.keep(b"first version\n")
         intent = {"path": "/project/a", "before": before, "after": "0" * 64}
@@ -79,18 +90,20 @@ def write(folder: Path) -> None:
         named = [_call("c1", "WriteFile", path="/project/a", content="x"), _call("c2", "ReadFile", path="/project/b")]
         baselines = {"/project/a": before, "/project/new": None}
         turn = _message(2, "assistant", "Two at once.", toolCalls=named)
-        session.commit("turn", _turn("step_1", rows, baselines=baselines), turn)
-        session.append("call_started", {"callId": "c1"})
+        session.commit(record_of("turn", _turn("step_1", rows, baselines=baselines), turn))
+        session.append(record_of("call_started", {"callId": "c1"}))
         missing = {"callId": "c2", "status": "failed", "code": "FILE_NOT_FOUND"}
         session.append(
-            "call_finished", missing, _message(3, "tool", "FILE_NOT_FOUND: no", toolCallId="c2", isError=True)
+            record_of(
+                "call_finished", missing, _message(3, "tool", "FILE_NOT_FOUND: no", toolCallId="c2", isError=True)
+            )
         )
         large = _message(4, "tool", "large \u2028 " + "y" * 20_000, toolCallId="c1", isError=False)
-        session.append("call_finished", {"callId": "c1", "status": "succeeded"}, large)
-        session.commit("step_committed", {"stepCount": 1})
-        session.append("grant", {"scope": "session", "toolName": "RunCommand", "approvalId": "appr_0"})
+        session.append(record_of("call_finished", {"callId": "c1", "status": "succeeded"}, large))
+        session.commit(record_of("step_committed", {"stepCount": 1}))
+        session.append(record_of("grant", {"scope": "session", "toolName": "RunCommand", "approvalId": "appr_0"}))
         status = {"status": "SESSION_RUNNING", "policyBundleVersion": "2026-11-22.2", "maxSteps": 30}
-        session.append("session_status", status)
+        session.append(record_of("session_status", status))
         _second_task(session)
         session.compact()
         rows = [
@@ -105,35 +118,35 @@ def write(folder: Path) -> None:
             {**_call("c5", "RunCommand"), "problem": "cut off"},
             _call("c6", "RunCommand", command="rm -r ."),
         ]
-        session.commit("turn", _turn("step_2", rows), _message(5, "assistant", "", toolCalls=named))
+        session.commit(record_of("turn", _turn("step_2", rows), _message(5, "assistant", "", toolCalls=named)))
         answer = {"approved": False, "scope": "once", "reason": "nobody is there", "unattended": True}
-        session.append("approval", {"callId": "c5", "approvalId": "appr_2", **answer})
+        session.append(record_of("approval", {"callId": "c5", "approvalId": "appr_2", **answer}))
         edited = {"approved": True, "scope": "once", "reason": "", "arguments": {"command": "rm -r build"}}
-        session.append("approval", {"callId": "c6", "approvalId": "appr_3", **edited})
-        session.append("call_started", {"callId": "c3"})
+        session.append(record_of("approval", {"callId": "c6", "approvalId": "appr_3", **edited}))
+        session.append(record_of("call_started", {"callId": "c3"}))
         replay = {"id": "replay_1", "approve": "RunCommand"}
         denied = {"callId": "c5", "status": "denied", "code": "APPROVAL_REQUIRED", "replay": replay}
-        session.append("call_finished", denied, _message(6, "tool", "no", toolCallId="c5", isError=True))
+        session.append(record_of("call_finished", denied, _message(6, "tool", "no", toolCallId="c5", isError=True)))
         session.close()
         _take(Path(work), folder, session.state)
 
 
 def _second_task(session: FileSession) -> None:
     """The first task ends, is opened again and ends; another follows and finds a file that the first has written."""
-    session.append("task_ended", {"status": "failed", "reason": "MAX_STEPS"})
-    session.append("task_reopened", {"maxSteps": 31})
-    session.append("task_ended", {"status": "cancelled", "reason": None})
+    session.append(record_of("task_ended", {"status": "failed", "reason": "MAX_STEPS"}))
+    session.append(record_of("task_reopened", {"maxSteps": 31}))
+    session.append(record_of("task_ended", {"status": "cancelled", "reason": None}))
     prompt = "And now the rest. " + "x" * 200
     options = {"approval_mode": "always", "allow_network": None}
     fields = {"taskId": "task_2", "prompt": prompt, "maxSteps": 9, "options": options}
-    session.append("task_started", fields, _message(7, "user", prompt))
+    session.append(record_of("task_started", fields, _message(7, "user", prompt)))
     found = session.keep(b"as the first task left it\n")
     rows = [{"callId": "c0", "sideEffects": True}]
     turn = _message(8, "assistant", "", toolCalls=[_call("c0", "DeleteFile", path="/project/a")])
-    session.commit("turn", _turn("step_a", rows, baselines={"/project/a": found}), turn)
+    session.commit(record_of("turn", _turn("step_a", rows, baselines={"/project/a": found}), turn))
     gone = _message(9, "tool", "gone", toolCallId="c0", isError=False)
-    session.append("call_finished", {"callId": "c0", "status": "succeeded"}, gone)
-    session.commit("step_committed", {"stepCount": 1})
+    session.append(record_of("call_finished", {"callId": "c0", "status": "succeeded"}, gone))
+    session.commit(record_of("step_committed", {"stepCount": 1}))
 
 
 def _take(state_dir: Path, folder: Path, state: Checkpoint) -> None:

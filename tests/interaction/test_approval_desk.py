@@ -15,6 +15,7 @@ from policy.options import TaskOptions
 from state.file_store import FileCheckpointStore
 from tests.support.person import SESSION, launch
 from tests.support.process import Host, call, gateway, say, shell, use
+from tests.support.records import answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,7 +228,7 @@ async def test_a_grant_is_for_the_edited_form(client: Client) -> None:
         await client.task(model.url)
     assert len(client.asked) == 2  # the model's own form is asked for again, that of the person is not
     grants = FileCheckpointStore(str(client.host.state)).load(SESSION).grants
-    assert {grant["action"] for grant in grants} == {"Run: echo person >> effects"}
+    assert {grant.action for grant in grants} == {"Run: echo person >> effects"}
     assert client.file("effects").read_text() == "person\n" * 3
 
 
@@ -288,7 +289,7 @@ async def test_a_stop_leaves_the_question_open_and_lets_the_others_end(client: C
         stopped = await client.task(model.url)
         assert (stopped.end.status, stopped.end.resumable) == ("cancelled", True)
         (left,) = client.open_calls
-        assert (left.tool_name, left.decision, left.started) == ("RunCommand", None, False)
+        assert (left.tool_name, answered(left), left.started) == ("RunCommand", None, False)
         assert not note.exists()
         client.on_event = lambda _: None
         client.answers = {"Run": yes()}

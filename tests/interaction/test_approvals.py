@@ -18,6 +18,7 @@ from agent_host.events.kinds import EventType
 from agent_host.services.session import NewSession
 from state.file_session import FileSession
 from state.file_store import FileCheckpointStore
+from state.records import Record, fields_of, kind_of
 from tests.support.person import SESSION, Person, drive, launch
 from tests.support.process import Host, gateway, say, shell, use
 
@@ -186,9 +187,9 @@ async def test_a_grant_outlives_the_process_and_not_the_bundle(desk: Desk, versi
         _, first = await desk.task(model.url, "task")
     (grant,) = FileCheckpointStore(str(desk.host.state)).load(SESSION).grants
     (asked,) = first.asked
-    assert grant.pop("grantedAt").endswith("Z")
-    assert re.fullmatch("[0-9a-f]{64}", grant.pop("actionHash"))
-    assert grant == {
+    assert str(grant.granted_at).endswith("Z")
+    assert re.fullmatch("[0-9a-f]{64}", str(grant.action_hash))
+    assert fields_of(grant._replace(granted_at=None, action_hash=None)) == {
         "approvalId": asked.approval_id,
         "scope": "task",
         "toolName": "RunCommand",
@@ -253,9 +254,9 @@ class Order:
         self.done: list[str] = []
         append, sync = FileSession.append, FileSession.sync
 
-        def appended(store: FileSession, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
-            self.done.append(kind)
-            append(store, kind, fields, message)
+        def appended(store: FileSession, record: Record) -> None:
+            self.done.append(kind_of(record))
+            append(store, record)
 
         def synced(store: FileSession) -> None:
             self.done.append("sync")

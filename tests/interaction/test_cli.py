@@ -13,6 +13,7 @@ import pytest
 
 from agent_host.version import __version__
 from state.file_store import FileCheckpointStore
+from state.records import record_of
 from state.store import ENDED
 from tests.support.process import Host, bundle, call, eventually, gateway, process_exists, say, shell, use
 from tool_runtime.platform import posix
@@ -565,7 +566,7 @@ def test_a_resume_clears_up_a_clean_end_that_was_cut_off(host: Host) -> None:
         host.configure(max_retries=0)
         assert host.task(model.url, "--session-id", "mine").code == 3
     store = FileCheckpointStore(str(host.state)).open("mine")
-    store.append("session_status", {"status": ENDED})
+    store.append(record_of("session_status", {"status": ENDED}))
     store.close()
     (host.state / "checkpoints" / "mine.json").unlink()  # as far as the dead process came
     assert host.resume("mine").code == 2

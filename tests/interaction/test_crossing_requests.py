@@ -17,6 +17,7 @@ from agent_host.testing.service_state import Refused
 from agent_host.testing.services import MockServices
 from state.errors import WriteFailed
 from state.file_session import FileSession
+from state.records import CallStarted, Record
 from tests.interaction.test_approval_desk import client as client
 from tests.support.backends import Serving, impatient, services_at
 from tests.support.person import SESSION, launch
@@ -268,10 +269,10 @@ async def test_a_call_whose_start_the_disk_refused_keeps_those_behind_it(
     append = FileSession.append
     refused: list[str] = []
 
-    def append_or_fail(session: FileSession, kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
-        append(session, kind, fields, message)
-        if kind == "call_started" and not refused:
-            refused.append(fields["callId"])
+    def append_or_fail(session: FileSession, record: Record) -> None:
+        append(session, record)
+        if isinstance(record, CallStarted) and not refused:
+            refused.append(record.call_id)
             raise WriteFailed("no space for a moment")
 
     monkeypatch.setattr(FileSession, "append", append_or_fail)

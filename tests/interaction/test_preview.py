@@ -14,6 +14,7 @@ from agent_host.session.patches import as_text, preview
 from agent_host.session.tasks import first_versions
 from agent_host.thread.messages import Message, encode
 from state.file_store import FileCheckpointStore
+from state.records import record_of
 from tests.support.process import call, eventually, gateway, say, shell, use
 
 if TYPE_CHECKING:
@@ -94,9 +95,9 @@ def test_a_task_shows_what_it_found_and_left(host: Host) -> None:
     with gateway(*first, *second) as model:
         assert host.task(model.url, "--session-id", "s").code == 3
         session = FileCheckpointStore(os.fspath(host.state)).open("s")
-        session.append("task_ended", {"status": "failed", "reason": "gateway"})
+        session.append(record_of("task_ended", {"status": "failed", "reason": "gateway"}))
         prompt = encode(Message("user", "Go on.", 5), session_id="s", task_id="second")
-        session.commit("task_started", {"taskId": "second", "prompt": "Go on.", "maxSteps": 9}, prompt)
+        session.commit(record_of("task_started", {"taskId": "second", "prompt": "Go on.", "maxSteps": 9}, prompt))
         session.close()
         killed_while_hanging(host, host.start("resume", "s", "--gateway", model.url))
     previews = left_by_the_dead(host).values()

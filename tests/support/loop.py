@@ -38,6 +38,7 @@ from policy.toolset import NO_LIMITS
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from state.memory_store import MemoryCheckpointStore
+from state.records import Record, fields_of, kind_of, record_of
 from tests.support.events import Watcher, emitter, problems
 from tests.support.loop_parts import MODEL, NOW, SESSION, TASK, Artifacts, Home, Script, Tools, bundle
 
@@ -141,7 +142,7 @@ class Loop:
         ctx = self.ctx
         message = Message("user", prompt, message_tokens(ctx.count, prompt))
         fields = {"taskId": task_id, "prompt": prompt, "maxSteps": max_steps}
-        ctx.record("task_started", fields, encode(message, session_id=SESSION, task_id=task_id))
+        ctx.record(record_of("task_started", fields, encode(message, session_id=SESSION, task_id=task_id)))
         ctx.thread.add_task(message)
         ctx.phase.fire("start")
 
@@ -169,9 +170,9 @@ class Loop:
         seen: list[tuple[str, dict[str, Any]]] = []
         append = self.ctx.store.append
 
-        def noted(kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
-            seen.append((kind, fields))
-            append(kind, fields, message)
+        def noted(record: Record) -> None:
+            seen.append((kind_of(record), fields_of(record)))
+            append(record)
 
         self.ctx.store.append = noted  # type: ignore[method-assign]  # a place to look from
         return seen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from state.records import Record, kind_of
 from tests.support.loop import Loop, sessions_on
 from tests.support.loop_parts import Tools, calls, says
 
@@ -39,10 +40,10 @@ async def killed_before(loop: Loop, disk: SimulatedDisk, *kinds: str) -> Checkpo
     """What the next process finds of a loop on `disk` that died just before a record of one of these kinds."""
     append = loop.ctx.store.append
 
-    def until_then(kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
-        if kind in kinds:
+    def until_then(record: Record) -> None:
+        if kind_of(record) in kinds:
             raise Died
-        append(kind, fields, message)
+        append(record)
 
     loop.ctx.store.append = until_then  # type: ignore[method-assign]  # the process dies on this line
     with contextlib.suppress(Died):

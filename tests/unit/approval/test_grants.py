@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from agent_host.approval.grants import covering, exact_call, grant_for, same_action
 from agent_host.approval.request import ApprovalAnswer, ApprovalRequest, call_digest, replay_of
 from policy.facts import CommandFacts, PathFacts
+from state.records import ApprovalAnswered, ApprovalGranted, fields_of, record_of
 
 if TYPE_CHECKING:
     from agent_host.approval.request import Scope
@@ -53,17 +54,17 @@ def action(
 ACTION = action()
 
 
-def grant(scope: Scope, *, of: str = ACTION, **changes: Any) -> dict[str, Any]:
+def grant(scope: Scope, *, of: str = ACTION, **changes: Any) -> ApprovalGranted:
     at = "2026-02-21T15:10:00.000Z"
     return grant_for(request(**changes), scope, action=of, policy_bundle_version="v1", granted_at=at)
 
 
-def covered_by(*grants: dict[str, Any], of: str = ACTION, task_id: str = "t1") -> str | None:
+def covered_by(*grants: ApprovalGranted, of: str = ACTION, task_id: str = "t1") -> str | None:
     return covering(grants, action=of, task_id=task_id)
 
 
 def test_a_grant_says_what_for_how_far_and_since_when() -> None:
-    assert grant("task", summary="run: make") == {
+    assert fields_of(grant("task", summary="run: make")) == {
         "approvalId": "appr_1",
         "scope": "task",
         "toolName": "RunCommand",
@@ -116,8 +117,7 @@ def test_an_approval_of_one_call_holds_for_these_bytes_there_under_this_policy()
 
 
 def test_a_grant_of_an_earlier_version_covers_nothing() -> None:
-    old = {**grant("session"), "argumentsHash": "0"}
-    del old["actionHash"]
+    old = grant("session")._replace(action_hash=None)
     assert covered_by(old) is None
 
 
@@ -158,12 +158,16 @@ def test_an_answer_comes_back_from_its_record(
     approved: bool, reason: str, unattended: bool, scope: Scope, timed_out: bool, arguments: dict[str, int] | None
 ) -> None:
     answer = ApprovalAnswer(approved, reason, unattended, scope, timed_out, arguments)
-    record = answer.to_record()
+    record = answer.to_record("c", "a", "bound")
+    assert (record.call_id, record.approval_id, record.bound_to) == ("c", "a", "bound")
     assert ApprovalAnswer.from_record(record) == answer
-    assert ("unattended" in record, "timedOut" in record) == (unattended, timed_out)
-    assert ("arguments" in record) == (arguments is not None)
+    fields = fields_of(record)
+    assert record_of("approval", fields) == record
+    assert ("unattended" in fields, "timedOut" in fields) == (unattended, timed_out)
+    assert ("arguments" in fields) == (arguments is not None)
 
 
 def test_a_record_from_before_there_were_time_outs() -> None:
-    old = {"approved": True, "scope": "once", "reason": "yes"}
+    old = record_of("approval", {"callId": "c", "approvalId": "a", "approved": True, "scope": "once", "reason": "yes"})
+    assert isinstance(old, ApprovalAnswered)
     assert ApprovalAnswer.from_record(old) == ApprovalAnswer(True, "yes")

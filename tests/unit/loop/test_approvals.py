@@ -32,6 +32,7 @@ from tests.support.loop_parts import (
     shell,
     write,
 )
+from tests.support.records import answered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +54,7 @@ async def test_an_approved_call_runs_once_with_its_answer_on_record(tmp_path: Pa
         step = loop.kept().open_step
         assert step is not None
         (call,) = step.calls
-        said = dict(call.decision or {})
+        said = dict(answered(call) or {})
         assert len(said.pop("boundTo")) == 64
         assert (call.started, call.gated, said) == (
             True, True, {"approved": True, "scope": "once", "reason": "approved by the user"},
@@ -145,7 +146,7 @@ async def test_a_reason_is_kept_without_its_secrets(tmp_path: Path) -> None:
 
     def look(request: ToolRequest) -> ToolResult:
         step = loop.kept().open_step
-        said.append(None if step is None else (step.calls[0].decision or {})["reason"])
+        said.append(None if step is None else (answered(step.calls[0]) or {})["reason"])
         return do(request)
 
     person = Person(lambda _: {"approved": True, "reason": "use s3cret-value"})

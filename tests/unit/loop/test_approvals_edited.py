@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.events.kinds import EventType
 from tests.support.loop import Loop
 from tests.support.loop_parts import NO, YES, Person, Tools, bundle, calls, do, says, settled, shell, write
+from tests.support.records import answered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +67,7 @@ async def test_arguments_with_a_secret_run_and_are_kept_nowhere(tmp_path: Path) 
 
     def look(request: ToolRequest) -> ToolResult:
         step = loop.kept().open_step
-        decisions.append(None if step is None else (step.calls[0].decision, step.calls[0].edited_arguments))
+        decisions.append(None if step is None else (answered(step.calls[0]), step.calls[0].edited_arguments))
         return do(request)
 
     policy = bundle(tmp_path, asks=["Shell.Exec"])
@@ -91,7 +92,7 @@ async def test_a_wider_approval_is_for_what_the_call_was_changed_to(tmp_path: Pa
     await loop.run()
     assert loop.tools.ran == ["make -n", "make -n"]
     assert [question.arguments["command"] for question in person.asked] == ["make", "make"]
-    assert loop.kept().grants[0]["action"] == "Run: make -n"
+    assert loop.kept().grants[0].action == "Run: make -n"
 
 
 async def test_a_call_that_is_moved_goes_behind_those_that_are_there(tmp_path: Path) -> None:

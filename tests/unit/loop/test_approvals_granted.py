@@ -10,6 +10,7 @@ from agent_host.events.kinds import EventType
 from agent_host.loop.approvals import granted_by
 from agent_host.loop.prepare import prepare_calls
 from agent_host.states import TaskPhase
+from state.records import fields_of, record_of
 from tests.support.loop import Loop
 from tests.support.loop_parts import (
     Person,
@@ -52,7 +53,7 @@ async def test_how_far_an_approval_reaches(tmp_path: Path, scope: str) -> None:
     assert len(loop.tools.ran) == 4
     by = [payload.get("grantedBy") for payload in loop.told(EventType.TOOL_REQUESTED)]
     first = person.asked[0].approval_id
-    assert [grant["scope"] for grant in loop.kept().grants] == ([] if scope == "once" else [scope] * 2)
+    assert [grant.scope for grant in loop.kept().grants] == ([] if scope == "once" else [scope] * 2)
     assert by == ([None] * 4 if scope == "once" else [None, first, first, None])
     following = loop.again(calls(shell("make")), says(), gate=person)
     following.begin("second")
@@ -69,13 +70,14 @@ async def test_a_grant_says_what_it_is_for(tmp_path: Path) -> None:
     (grant,) = loop.kept().grants
     kinds = [kind for kind, _ in records]
     assert kinds.index("grant") + 1 == kinds.index("approval"), "a crash between the two leaves the grant"
-    assert grant.keys() >= {"approvalId", "actionHash", "grantedAt"}
-    told = {key: grant[key] for key in ("scope", "toolName", "capability", "action", "policyBundleVersion", "taskId")}
-    assert told == {
+    assert grant.action_hash
+    assert grant.granted_at
+    assert fields_of(grant._replace(approval_id="a", action_hash=None, granted_at=None)) == {
+        "approvalId": "a",
         "scope": "session", "toolName": "RunCommand", "capability": "Shell.Exec", "action": "Run: make",
         "policyBundleVersion": "v1", "taskId": "t",
     }  # fmt: skip
-    assert grant["approvalId"] == person.asked[0].approval_id
+    assert grant.approval_id == person.asked[0].approval_id
 
 
 async def test_what_is_written_may_differ_and_what_is_uploaded_may_not(tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ async def test_a_grant_under_another_policy_covers_nothing(tmp_path: Path) -> No
 async def test_what_needs_no_approval_has_no_grant(tmp_path: Path) -> None:
     loop = Loop(tmp_path, policy=bundle(tmp_path))
     loop.begin()
-    loop.ctx.record("grant", {"scope": "session", "approvalId": "a", "actionHash": "x", "taskId": "t"})
+    loop.ctx.record(record_of("grant", {"scope": "session", "approvalId": "a", "actionHash": "x", "taskId": "t"}))
     (prepared,) = prepare_calls(loop.ctx, [shell("make")])
     assert granted_by(loop.ctx, prepared) is None
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.testing.disk import SimulatedDisk
+from state.records import Record, TurnTaken
 from tests.support.loop import Loop
 from tests.support.loop_crashes import killed_before, resumed
 from tests.support.loop_parts import NO, Person, bundle, call, calls, do, says, says_yes, write
@@ -95,12 +96,13 @@ async def test_a_grant_is_not_used_where_the_link_moves_before_the_call_starts(p
 
 def moves_at_turn(loop: Loop, place: Path, number: int) -> None:
     """The link leads elsewhere just when a turn goes on record: its calls are judged, and none has started."""
-    append, turns = loop.ctx.store.append, []
+    turns: list[Record] = []
+    append = loop.ctx.store.append
 
-    def noted(kind: str, fields: dict[str, Any], message: bytes | None = None) -> None:
-        append(kind, fields, message)
-        turns.extend([kind] * (kind == "turn"))
-        if kind == "turn" and len(turns) == number:
+    def noted(record: Record) -> None:
+        append(record)
+        turns.extend([record] * isinstance(record, TurnTaken))
+        if isinstance(record, TurnTaken) and len(turns) == number:
             lead(place, "two")
 
     loop.ctx.store.append = noted  # type: ignore[method-assign]  # a place to look from

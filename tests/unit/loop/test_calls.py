@@ -30,6 +30,7 @@ from tests.support.loop_parts import (
     succeeded,
     write,
 )
+from tests.support.records import answered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,7 +126,7 @@ async def test_an_approved_call_is_known_to_have_started_even_when_the_machine_g
     def look(request: ToolRequest) -> ToolResult:
         step = sessions_on(disk.crash(NOTHING_SURVIVES)).load(SESSION).open_step
         assert step is not None
-        seen.append((step.calls[0].started, (step.calls[0].decision or {}).get("approved")))
+        seen.append((step.calls[0].started, (answered(step.calls[0]) or {}).get("approved")))
         return do(request)
 
     policy = bundle(tmp_path, asks=["Shell.Exec"])

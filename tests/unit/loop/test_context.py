@@ -14,14 +14,14 @@ from agent_host.testing.disk_content import NOTHING_SURVIVES
 from agent_host.testing.disk_faults import NO_FAULTS, Faults
 from policy.options import TaskOptions
 from state.blobs import UNAVAILABLE
+from state.records import SessionStatusChanged
 from tests.support.loop import Loop, sessions_on
 from tests.support.loop_parts import SESSION
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-STATUS = {"status": "SESSION_PAUSED"}
-NOTE = "session_status"
+PAUSED = SessionStatusChanged("SESSION_PAUSED")
 
 
 def full(disk: SimulatedDisk) -> None:
@@ -47,14 +47,14 @@ def durable(disk: SimulatedDisk) -> str:
 def test_what_must_be_there_is_an_error_where_it_is_not(loop: Loop, disk: SimulatedDisk) -> None:
     full(disk)
     with pytest.raises(CheckpointWriteFailed, match="nothing was started"):
-        loop.ctx.record(NOTE, STATUS)
+        loop.ctx.record(PAUSED)
     with pytest.raises(CheckpointWriteFailed, match="nothing was started"):
         loop.ctx.write_ahead()
     assert loop.told(EventType.CHECKPOINT_FAILED) == []
 
 
 def test_a_record_is_durable_with_the_write_ahead(loop: Loop, disk: SimulatedDisk) -> None:
-    loop.ctx.record(NOTE, STATUS)
+    loop.ctx.record(PAUSED)
     assert loop.kept().session_status == "SESSION_PAUSED"
     assert durable(disk) == "SESSION_RUNNING"
     loop.ctx.write_ahead()
@@ -63,14 +63,14 @@ def test_a_record_is_durable_with_the_write_ahead(loop: Loop, disk: SimulatedDis
 
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_checkpoint_is_durable_unless_more_follows_at_once(loop: Loop, disk: SimulatedDisk, *, sync: bool) -> None:
-    loop.ctx.checkpoint(None, NOTE, STATUS, sync=sync)
+    loop.ctx.checkpoint(None, PAUSED, sync=sync)
     assert loop.kept().session_status == "SESSION_PAUSED"
     assert durable(disk) == ("SESSION_PAUSED" if sync else "SESSION_RUNNING")
 
 
 def test_a_checkpoint_that_fails_is_told_and_carried_by_the_next(loop: Loop, disk: SimulatedDisk) -> None:
     full(disk)
-    loop.ctx.checkpoint("st", NOTE, STATUS)
+    loop.ctx.checkpoint("st", PAUSED)
     (event,) = loop.watcher.events
     assert (event.event_type, event.step_id, event.task_id) == (EventType.CHECKPOINT_FAILED, "st", None)
     assert event.payload["code"] == "CHECKPOINT_WRITE_FAILED"
@@ -106,7 +106,7 @@ def test_a_full_store_is_told_once(tmp_path: Path, way: str) -> None:
         assert loop.ctx.keep(b"more") == UNAVAILABLE
     else:
         assert loop.ctx.store.keep(b"more") == UNAVAILABLE
-        loop.ctx.write_ahead() if way == "write_ahead" else loop.ctx.checkpoint("st", NOTE, STATUS)
+        loop.ctx.write_ahead() if way == "write_ahead" else loop.ctx.checkpoint("st", PAUSED)
     assert loop.ctx.keep(b"again") == UNAVAILABLE
     loop.ctx.write_ahead()
     (told,) = loop.told(EventType.STORAGE_LIMIT_REACHED)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from state.records import FileEffect
+
 WRITE, DELETE, READ = TOOLS["WriteFile"], TOOLS["DeleteFile"], TOOLS["ReadFile"]
-Captured = tuple[dict[str, Any] | None, dict[str, str | None]]
 
 
 class Case:
@@ -27,13 +28,13 @@ class Case:
         self.kept: dict[str, bytes] = {}
         self.will_hold: dict[str, Held] = {}
 
-    def write(self, content: str, known: dict[str, str | None] | None = None) -> Captured:
+    def write(self, content: str, known: dict[str, str | None] | None = None) -> FileEffect:
         return self._capture(WRITE, {"content": content}, known)
 
-    def delete(self) -> Captured:
+    def delete(self) -> FileEffect:
         return self._capture(DELETE, {}, None)
 
-    def _capture(self, row: Any, arguments: dict[str, Any], known: dict[str, str | None] | None) -> Captured:
+    def _capture(self, row: Any, arguments: dict[str, Any], known: dict[str, str | None] | None) -> FileEffect:
         facts = path_facts(str(self.file), str(self.file))
         return capture_intent(row, facts, arguments, keep=self.keep, known=known or {}, will_hold=self.will_hold)
 
@@ -119,7 +120,7 @@ def _edited(arguments: Mapping[str, Any], before: bytes | None) -> bytes | None:
 EDIT = WRITE._replace(name="Edit", effect="edit", content=None, after=_edited)
 
 
-def edit(case: Case, old: str, new: str) -> Captured:
+def edit(case: Case, old: str, new: str) -> FileEffect:
     return case._capture(EDIT, {"old": old, "new": new}, None)
 
 

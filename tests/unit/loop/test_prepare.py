@@ -20,9 +20,9 @@ from agent_host.loop.prepare import (
     edited_by_person,
     judged_anew,
     prepare_calls,
-    record_of,
     record_start,
     request_for,
+    row_of,
 )
 from agent_host.routing.registry import Registry
 from agent_host.testing.disk import SimulatedDisk
@@ -134,12 +134,16 @@ def test_a_write_is_prepared_with_what_it_is_about_to_do(tmp_path: Path) -> None
     path.write_text("old s3cret-value")
     loop = at_work(tmp_path, secrets=("s3cret-value",))
     first, second = prepare_calls(loop.ctx, [write(path, "1"), write(path, "2")])
-    assert first.intent == {"path": str(path), "before": sha256_hex(path.read_bytes()), "after": sha256_hex(b"1")}
-    assert second.intent == {"path": str(path), "before": sha256_hex(b"1"), "after": sha256_hex(b"2")}
-    (name,) = first.baselines.values()
+    assert first.effect.intent == {
+        "path": str(path),
+        "before": sha256_hex(path.read_bytes()),
+        "after": sha256_hex(b"1"),
+    }
+    assert second.effect.intent == {"path": str(path), "before": sha256_hex(b"1"), "after": sha256_hex(b"2")}
+    (name,) = first.effect.baselines.values()
     assert loop.ctx.store.kept(str(name)) == b"old [redacted]"
-    assert second.baselines == {}
-    assert record_of(first) == {"callId": first.call.call_id, "sideEffects": True, "intent": first.intent}
+    assert second.effect.baselines == {}
+    assert row_of(first) == {"callId": first.call.call_id, "sideEffects": True, "intent": first.effect.intent}
 
 
 def test_what_waits_for_an_approval_or_is_denied_keeps_no_first_version(tmp_path: Path) -> None:
@@ -147,17 +151,17 @@ def test_what_waits_for_an_approval_or_is_denied_keeps_no_first_version(tmp_path
     waiting, denied = prepare_calls(
         loop.ctx, [write(tmp_path / "a", "x"), call("DeleteFile", path=str(tmp_path / "b"))]
     )
-    assert (waiting.intent, waiting.baselines, denied.intent) == (None, {}, None)
-    assert record_of(waiting) == {
+    assert (waiting.effect.intent, waiting.effect.baselines, denied.effect.intent) == (None, {}, None)
+    assert row_of(waiting) == {
         "callId": waiting.call.call_id, "sideEffects": True, "gated": True, "approvalId": waiting.approval_id,
     }  # fmt: skip
 
 
-def test_what_is_on_record_of_other_calls(tmp_path: Path) -> None:
+def test_what_is_on_row_of_other_calls(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
     unknown, reads = prepare_calls(loop.ctx, [call("Teleport", "a"), read(tmp_path / "a", "b")])
-    assert record_of(unknown) == {"callId": "a", "sideEffects": True}, "what is not known may have effects"
-    assert record_of(reads) == {"callId": "b", "sideEffects": False}
+    assert row_of(unknown) == {"callId": "a", "sideEffects": True}, "what is not known may have effects"
+    assert row_of(reads) == {"callId": "b", "sideEffects": False}
 
 
 def test_an_answer_of_nobody_gates_a_call_only_as_long_as_policy_asks(tmp_path: Path) -> None:
@@ -181,7 +185,7 @@ def test_an_approval_is_bound_to_call_and_policy(tmp_path: Path) -> None:
     assert bound_to(loop.ctx, check_call(loop.ctx, shell("make -n"))) != same[0]
     loop.ctx.bundle = bundle(tmp_path, ShellExec={"blocked_commands": ("rm",)})
     assert bound_to(loop.ctx, check_call(loop.ctx, shell("make"))) != same[0]
-    assert bound_to(loop.ctx, PreparedCall(shell("make"))) == {}
+    assert bound_to(loop.ctx, PreparedCall(shell("make"))) is None
 
 
 def test_only_a_yes_makes_good_for_a_task_that_asks_nobody(tmp_path: Path) -> None:
@@ -204,13 +208,13 @@ def test_a_call_is_judged_anew_with_what_it_really_finds(tmp_path: Path) -> None
     path.write_text("by somebody else")
     after = judged_anew(loop.ctx, before)
     assert (before.renewed, after.renewed) == (False, True)
-    assert after.intent is not None
-    assert after.intent["before"] == sha256_hex(b"by somebody else")
-    assert list(after.baselines) == [str(path)]
+    assert after.effect.intent is not None
+    assert after.effect.intent["before"] == sha256_hex(b"by somebody else")
+    assert list(after.effect.baselines) == [str(path)]
     loop.ctx.bundle = bundle(tmp_path, without=["File.Write"])
     refused = judged_anew(loop.ctx, after)
     assert refused.refusal is not None
-    assert (refused.intent, refused.baselines) == (None, {})
+    assert (refused.effect.intent, refused.effect.baselines) == (None, {})
 
 
 def test_what_a_person_wrote_is_judged_as_it_is(tmp_path: Path) -> None:
@@ -248,7 +252,7 @@ async def test_a_start_that_cannot_be_recorded_did_not_happen(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("renewed", [True, False])
-async def test_a_renewed_intent_stands_in_the_record_of_the_start(tmp_path: Path, *, renewed: bool) -> None:
+async def test_a_renewed_intent_stands_in_the_row_of_the_start(tmp_path: Path, *, renewed: bool) -> None:
     path = tmp_path / "a"
     loop = await died(tmp_path, write(path, "x", "c"))
     recorded = open_calls(loop)[0].intent

@@ -12,9 +12,11 @@ from agent_host.loop.replay import Replay
 from agent_host.testing.disk import SimulatedDisk
 from agent_host.testing.disk_faults import Faults
 from policy.options import TaskOptions
+from state.records import record_of
 from tests.support.loop import Loop
 from tests.support.loop_crashes import killed_before, resumed
 from tests.support.loop_parts import NO, Person, Tools, bundle, calls, do, says, shell, write
+from tests.support.records import answered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +34,7 @@ async def denied(folder: Path, *turn: ToolCall, **more: Any) -> Loop:
     await loop.run()
     assert len(loop.ctx.task.denied) == len(turn)
     following = loop.again(says("Done now."), gate=Person(lambda _: NO), **more)
-    following.ctx.record("task_reopened", {"maxSteps": 5})
+    following.ctx.record(record_of("task_reopened", {"maxSteps": 5}))
     return following
 
 
@@ -75,7 +77,7 @@ async def test_turn_and_approvals_are_on_record_before_the_first_call_starts(tmp
         step, task = loop.kept().open_step, loop.kept().task
         assert step is not None
         assert task is not None
-        seen.append([((call.decision or {})["approved"], call.gated) for call in step.calls])
+        seen.append([((answered(call) or {})["approved"], call.gated) for call in step.calls])
         seen.append((len(task.denied), task.usage.input_tokens))
         return do(request)
 

@@ -18,6 +18,7 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.events.kinds import EventType
+from agent_host.loop.context import ResumeNote
 from agent_host.states import TaskPhase
 from agent_host.testing.disk import SimulatedDisk
 from agent_host.testing.disk_faults import NO_FAULTS, Faults
@@ -208,7 +209,7 @@ async def test_a_refusal_ends_the_task_and_none_of_its_calls_run(tmp_path: Path)
 
 async def test_news_are_told_once_and_before_the_next_turn(tmp_path: Path) -> None:
     loop = Loop(tmp_path, calls(shell("one")), says())
-    await loop.run(resume_note="[It moved.]")
+    await loop.run(resume_note=ResumeNote("[It moved.]"))
     texts = [[block.get("text") for block in message["content"]] for message in loop.model.requests[-1]]
     assert texts == [["Do it."], ["[It moved.]"], [None], [None]]
 
@@ -221,7 +222,7 @@ async def test_news_wait_until_the_open_step_is_over(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         await loop.run()
     resumed = loop.again(says("Done."), tools=Tools(do))
-    await resumed.run(resume_note="[It moved.]")
+    await resumed.run(resume_note=ResumeNote("[It moved.]"))
     assert last_text(resumed) == "[It moved.]"
     assert [answer.code for answer in resumed.answers()] == ["TOOL_INTERRUPTED"]
 
@@ -229,7 +230,7 @@ async def test_news_wait_until_the_open_step_is_over(tmp_path: Path) -> None:
 async def test_the_model_is_told_that_the_record_was_damaged(tmp_path: Path) -> None:
     loop = Loop(tmp_path, says())
     loop.ctx.state.salvaged = "the tail was torn"
-    await loop.run(resume_note="[It moved.]")
+    await loop.run(resume_note=ResumeNote("[It moved.]"))
     told = [message["content"][0]["text"] for message in loop.model.requests[0]]
     assert "was damaged on disk" in told[1]
     assert told[2] == "[It moved.]"

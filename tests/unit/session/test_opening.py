@@ -31,6 +31,7 @@ from agent_host.thread.tokens import estimate
 from config.load import load
 from policy.options import TaskOptions
 from state import errors as state_errors
+from state.records import record_of
 from tests.support.loop_parts import SESSION, bundle
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def created(folder: Path, session_id: str = SESSION, first: TaskRecord | None = 
 
 def with_task(store: FileSession) -> FileSession:
     prompt = encode(Message("user", "Do it.", 2), session_id=SESSION)
-    store.commit("task_started", {"taskId": "t", "prompt": "Do it.", "maxSteps": 5}, prompt)
+    store.commit(record_of("task_started", {"taskId": "t", "prompt": "Do it.", "maxSteps": 5}, prompt))
     return store
 
 

@@ -14,6 +14,7 @@ from agent_host.session.patches import FilePatch, as_text, preview, session_patc
 from agent_host.session.tasks import FirstVersions, first_versions
 from state.blobs import UNAVAILABLE
 from state.memory_store import MemoryCheckpointStore
+from state.records import record_of
 from tests.unit.state.helpers import commit, finish, fresh_state, message, turn
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ class Work:
     def task(self, task_id: str, **files: str | None) -> None:
         """A task that leaves `files`, and is over."""
         fields = {"taskId": task_id, "prompt": task_id, "maxSteps": 9}
-        self.session.append("task_started", fields, message("user", task_id))
+        self.session.append(record_of("task_started", fields, message("user", task_id)))
         for name, content in files.items():
             self.write(name, content)
-        self.session.append("task_ended", {"status": "completed"})
+        self.session.append(record_of("task_ended", {"status": "completed"}))
 
     def write(self, name: str, content: str | None) -> None:
         """One call: its first version goes on record where the task has none."""
@@ -45,7 +46,9 @@ class Work:
         found = self.session.keep(path.read_bytes()) if path.exists() else None
         known = os.fspath(path) in self.session.state.task.baselines
         turn(self.session, step, step, gated=True)
-        self.session.append("call_started", {"callId": step, "baselines": {} if known else {os.fspath(path): found}})
+        self.session.append(
+            record_of("call_started", {"callId": step, "baselines": {} if known else {os.fspath(path): found}})
+        )
         if content is not None:
             path.write_text(content)
         elif path.exists():

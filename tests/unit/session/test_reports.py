@@ -10,6 +10,7 @@ import pytest
 from agent_host.loop.context import TaskEnd
 from agent_host.session.reports import result_object, session_state
 from agent_host.states import SessionStatus
+from state.records import record_of
 from tests.support.loop import Loop
 from tests.support.loop_parts import Person, bundle, call, calls, says, settled, shell
 
@@ -65,7 +66,7 @@ async def test_used_up_is_not_less_than_nothing(tmp_path: Path) -> None:
 def test_a_task_that_is_not_at_work_is_as_it_is_on_record(tmp_path: Path, on_record: str, told: str) -> None:
     loop = Loop(tmp_path)
     loop.begin()
-    loop.ctx.record("task_ended", {"status": on_record})
+    loop.ctx.record(record_of("task_ended", {"status": on_record}))
     loop.ctx.phase.fire("suspend")
     assert session_state(loop.ctx, SessionStatus.PAUSED, [])["task"]["status"] == told
 

@@ -23,6 +23,7 @@ from agent_host.states import TaskPhase
 from agent_host.testing.disk import SimulatedDisk
 from agent_host.testing.disk_faults import NO_FAULTS, Faults
 from policy.options import TaskOptions
+from state.records import record_of
 from tests.support.loop import Loop
 from tests.support.loop_crashes import died
 from tests.support.loop_parts import NOW, Tools, bundle, calls, says, shell
@@ -183,7 +184,7 @@ async def test_a_task_that_ends_with_an_answer_is_not_asked_like_that(tmp_path: 
     work = work_on(loop)
     start(work)
     await ended(work)
-    loop.ctx.record("task_reopened", {"maxSteps": 5})
+    loop.ctx.record(record_of("task_reopened", {"maxSteps": 5}))
     following = loop.again(says("Still done."))
     following.ctx.state.identity.options["workspace"] = following.folder
     work = work_on(following)

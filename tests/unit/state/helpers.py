@@ -14,6 +14,7 @@ from state.disk import LOCAL_DISK
 from state.file_store import FileCheckpointStore
 from state.loading import Found, find
 from state.locations import SessionPaths
+from state.records import record_of
 from tests.support.beside import Later
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def on_disk(directory: Path | str) -> Found:
 
 
 def start_task(store: OpenSession, prompt: str = "do it") -> None:
-    store.append("task_started", {"taskId": "t1", "prompt": prompt, "maxSteps": 40}, message("user", prompt))
+    store.append(record_of("task_started", {"taskId": "t1", "prompt": prompt, "maxSteps": 40}, message("user", prompt)))
 
 
 def turn(
@@ -94,16 +95,16 @@ def turn(
         "calls": rows,
         **({} if settled is None else {"settled": settled}),
     }
-    store.append("turn", fields, message("assistant", text, **({"toolCalls": named} if named else {})))
+    store.append(record_of("turn", fields, message("assistant", text, **({"toolCalls": named} if named else {}))))
 
 
 def finish(store: OpenSession, call: str, text: str = "ok", status: str = "succeeded") -> None:
     result = message("tool", text, toolCallId=call, isError=status != "succeeded")
-    store.append("call_finished", {"callId": call, "status": status}, result)
+    store.append(record_of("call_finished", {"callId": call, "status": status}, result))
 
 
 def commit(store: OpenSession, count: int) -> None:
-    store.append("step_committed", {"stepCount": count})
+    store.append(record_of("step_committed", {"stepCount": count}))
 
 
 def whole_step(store: OpenSession, number: int, text: str = "ok") -> None:
@@ -111,7 +112,7 @@ def whole_step(store: OpenSession, number: int, text: str = "ok") -> None:
     call = f"c{number}"
     turn(store, f"step_{number}", call)
     store.sync()
-    store.append("call_started", {"callId": call})
+    store.append(record_of("call_started", {"callId": call}))
     finish(store, call, text)
     commit(store, number)
     store.sync()

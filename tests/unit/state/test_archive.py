@@ -13,7 +13,8 @@ from agent_host.testing.disk_faults import Faults, Killed
 from state.blobs import sha256_hex
 from state.errors import NoSuchSession
 from state.file_store import FileCheckpointStore
-from state.journal import Record, frame, parse
+from state.journal import Line, frame, parse
+from state.records import record_of
 from state.store import ENDED
 from tests.support.beside import Later
 
@@ -38,12 +39,12 @@ def worked(session: FileSession, steps: range = range(1, STEPS + 1)) -> None:
         whole_step(session, number, f"{number:03}" * 700)
 
 
-def archived(disk: Disk, directory: Path | str) -> tuple[bytes, list[Record]]:
+def archived(disk: Disk, directory: Path | str) -> tuple[bytes, list[Line]]:
     """The first snapshot, and each record once, in order."""
     folder = paths_in(directory).archive
     names = sorted(disk.names(folder))
     (base,) = [name for name in names if name.endswith(".json")]
-    records: dict[int, Record] = {}
+    records: dict[int, Line] = {}
     for name in names:
         if name.endswith(".journal"):
             found = parse(disk.read(os.path.join(folder, name)))
@@ -118,7 +119,7 @@ def test_a_session_killed_at_any_call_and_gone_on_with_leaves_every_record(tmp_p
             task(disk)
         killed = disk.kill()
         session = store_at("/state", disk=killed).open(SESSION)
-        session.append("session_status", {"status": "SESSION_RUNNING"})
+        session.append(record_of("session_status", {"status": "SESSION_RUNNING"}))
         before = unnumbered(session.state)
         has_begun = session.state.has_begun
         session.delete()
@@ -163,11 +164,11 @@ def test_versions_of_files_stay(tmp_path: Path) -> None:
     start_task(session)
     large, later = b"l" * 100_000, b"m" * 100_000
     name = session.keep(large)
-    session.commit("session_status", {"status": "SESSION_RUNNING"})
+    session.commit(record_of("session_status", {"status": "SESSION_RUNNING"}))
     session.close()
     session = store_at(tmp_path).open(SESSION)  # which sweeps what no record names, but not versions
     session.keep(later)
-    session.commit("session_status", {"status": "SESSION_RUNNING"})
+    session.commit(record_of("session_status", {"status": "SESSION_RUNNING"}))
     session.delete()
     for data in (large, later):
         with open(os.path.join(paths_in(tmp_path).blobs, sha256_hex(data)), "rb") as handle:

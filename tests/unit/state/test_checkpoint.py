@@ -11,6 +11,7 @@ from state.checkpoint import Checkpoint, SessionIdentity, Task, Usage
 from state.errors import Damaged, UnknownVersion
 from state.memory_store import MemoryCheckpointStore
 from state.open_step import Call
+from state.records import ApprovalGranted, TaskStarted, record_of
 from tests.unit.state.helpers import USAGE, commit, finish, fresh_state, message, start_task, turn
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def test_a_call_begins_with_nothing() -> None:
     call = Call("c", "T", {}, side_effects=True)
     assert (call.gated, call.started) == (False, False)
     assert {call.problem, call.result, call.status, call.code, call.approval_id} == {None}
-    assert (call.intent, call.replay, call.decision, call.edited_arguments) == (None, None, None, None)
+    assert (call.intent, call.replay, call.answer, call.edited_arguments) == (None, None, None, None)
 
 
 def test_what_a_gateway_does_not_count_is_nothing(session: OpenSession) -> None:
@@ -76,16 +77,16 @@ def test_tokens_are_counted_for_the_session_and_for_the_task(session: OpenSessio
     start_task(session)
     turn(session, "step_1")
     commit(session, 1)
-    session.append("task_ended", {"status": "completed"})
-    session.append("task_started", {"taskId": "t2", "prompt": "p", "maxSteps": 3})
+    session.append(record_of("task_ended", {"status": "completed"}))
+    session.append(TaskStarted("t2", "p", 3, message("user", "p")))
     turn(session, "step_2")
     assert session.state.usage == Usage(20, 6, 2)
     assert task_of(session).usage == Usage(10, 3, 1)
     assert session.state.session_tokens_used == 26
 
 
-def test_options_and_a_prompt_without_a_message(session: OpenSession) -> None:
-    session.append("task_started", {"taskId": "t1", "prompt": "p", "maxSteps": 3, "options": {"allowNetwork": False}})
+def test_options_of_a_task(session: OpenSession) -> None:
+    session.append(TaskStarted("t1", "p", 3, message("user", "p"), {"allowNetwork": False}))
     assert task_of(session).options == {"allowNetwork": False}
     assert len(session.state.thread) == 1
 
@@ -96,7 +97,7 @@ def test_what_the_gateway_counted_goes_with_the_estimate(session: OpenSession) -
     assert (session.state.dropped_messages, session.state.tokens_known) == (0, None)
     commit(session, 1)
     fields: dict[str, Any] = {"stepId": "s2", "stopReason": "end_turn", "boot": None, "usage": USAGE, "calls": []}
-    session.append("turn", {**fields, "window": {"dropped": 4, "estimated": 9}}, message("assistant", "hi"))
+    session.append(record_of("turn", {**fields, "window": {"dropped": 4, "estimated": 9}}, message("assistant", "hi")))
     assert (session.state.dropped_messages, session.state.tokens_known) == (4, (10, 9))
     step = session.state.open_step
     assert step is not None
@@ -105,11 +106,11 @@ def test_what_the_gateway_counted_goes_with_the_estimate(session: OpenSession) -
 
 def test_grants_for_a_task_end_with_it(session: OpenSession) -> None:
     start_task(session)
-    kept: list[dict[str, Any]] = [{"scope": "session", "toolName": "A"}, {"toolName": "B"}]
-    for grant in ({"scope": "task", "toolName": "C"}, *kept):
-        session.append("grant", grant)
+    kept = [ApprovalGranted("session", "a", tool_name="A"), ApprovalGranted("session", "b", tool_name="B")]
+    for grant in (ApprovalGranted("task", "c", "t1", "C"), *kept):
+        session.append(grant)
     assert len(session.state.grants) == 3
-    session.append("task_started", {"taskId": "t2", "prompt": "p", "maxSteps": 3})
+    session.append(TaskStarted("t2", "p", 3, message("user", "p")))
     assert session.state.grants == kept
 
 
@@ -118,9 +119,9 @@ def test_a_step_that_ends_leaves_its_results_in_call_order(session: OpenSession)
     turn(session, "step_1", "c1", "c2", text="both")
     finish(session, "c2", "second")
     session.append(
-        "call_finished", {"callId": "c1", "status": "failed", "code": "FILE_NOT_FOUND"}, message("tool", "1")
+        record_of("call_finished", {"callId": "c1", "status": "failed", "code": "FILE_NOT_FOUND"}, message("tool", "1"))
     )
-    session.append("step_committed", {"stepCount": 7}, message("system", "mind the steps"))
+    session.append(record_of("step_committed", {"stepCount": 7}, message("system", "mind the steps")))
     assert [orjson.loads(one)["content"] for one in session.state.thread[2:]] == [
         "both",
         "1",
@@ -136,14 +137,14 @@ def test_a_step_that_ends_leaves_its_results_in_call_order(session: OpenSession)
 def test_a_turn_may_name_first_versions(session: OpenSession) -> None:
     start_task(session)
     fields = {**NO_TURN, "usage": USAGE, "baselines": {"/a": "h", "/b": None}}
-    session.append("turn", fields, message("assistant", "hi"))
+    session.append(record_of("turn", fields, message("assistant", "hi")))
     assert session.state.baselines == task_of(session).baselines == {"/a": "h", "/b": None}
 
 
 def test_a_result_without_a_status_is_a_failure(session: OpenSession) -> None:
     start_task(session)
     turn(session, "step_1", "c1")
-    session.append("call_finished", {"callId": "c1", "status": None}, message("tool", "?"))
+    session.append(record_of("call_finished", {"callId": "c1", "status": None}, message("tool", "?")))
     commit(session, 1)
     assert task_of(session).finished_calls == [("RunCommand", "failed", None)]
 
@@ -154,7 +155,7 @@ def test_a_denied_call_can_be_approved_later(session: OpenSession) -> None:
     for call in ("c1", "c2"):
         replay = {"callId": call} if call == "c2" else {"approve": "R"}  # as programs wrote it before rows had the id
         fields = {"callId": call, "status": "denied", "code": "APPROVAL_REQUIRED", "replay": replay}
-        session.append("call_finished", fields, message("tool", "no"))
+        session.append(record_of("call_finished", fields, message("tool", "no")))
     commit(session, 1)
     denied = [
         {"toolName": "RunCommand", "replay": {"approve": "R"}},
@@ -179,28 +180,30 @@ def test_a_denied_call_can_be_approved_later(session: OpenSession) -> None:
 )
 def test_what_waits_only_to_be_approved(session: OpenSession, status: str, session_status: str, awaits: bool) -> None:
     start_task(session)
-    session.append("task_ended", {"status": status, "reason": "why"})
-    session.append("session_status", {"status": session_status})
+    session.append(record_of("task_ended", {"status": status, "reason": "why"}))
+    session.append(record_of("session_status", {"status": session_status}))
     assert session.state.awaits_approval is awaits
     assert (task_of(session).status, task_of(session).reason) == (status, "why")
-    session.append("task_ended", {"status": status})
+    session.append(record_of("task_ended", {"status": status}))
     assert task_of(session).reason is None
 
 
 def test_the_session_s_status_may_change_its_policy_and_its_limit(session: OpenSession) -> None:
-    session.append("session_status", {"status": "SESSION_PAUSED", "maxSteps": 3})  # there is no task yet
+    session.append(record_of("session_status", {"status": "SESSION_PAUSED", "maxSteps": 3}))  # there is no task yet
     start_task(session)
-    session.append("session_status", {"status": "SESSION_PAUSED"})
+    session.append(record_of("session_status", {"status": "SESSION_PAUSED"}))
     assert (session.state.policy_bundle_version, task_of(session).max_steps) == ("v1", 40)
-    session.append("session_status", {"status": "SESSION_RUNNING", "policyBundleVersion": "v2", "maxSteps": 41})
+    session.append(
+        record_of("session_status", {"status": "SESSION_RUNNING", "policyBundleVersion": "v2", "maxSteps": 41})
+    )
     assert (session.state.policy_bundle_version, task_of(session).max_steps) == ("v2", 41)
 
 
 def test_a_note_of_damage_is_told_once(session: OpenSession) -> None:
     session.state.salvaged = "a record"
-    session.append("note", {}, message("system", "by the way"))
+    session.append(record_of("note", {}, message("system", "by the way")))
     said = [session.state.salvaged]
-    session.append("note", {"ofDamage": True}, message("system", "a record is lost"))
+    session.append(record_of("note", {"ofDamage": True}, message("system", "a record is lost")))
     assert [*said, session.state.salvaged] == ["a record", None]
     assert len(session.state.thread) == 3
 
@@ -209,13 +212,13 @@ def test_starts_that_may_have_been_lost_and_one_that_did_not_happen(session: Ope
     session.state.suspect_starts()
     start_task(session)
     turn(session, "step_1", "c1", "c2", "c3")
-    session.append("call_started", {"callId": "c1", "intent": {"path": "/a"}})
+    session.append(record_of("call_started", {"callId": "c1", "intent": {"path": "/a"}}))
     assert [call.started for call in calls_of(session)] == [True, False, False]
-    session.append("call_started", {"callId": "c1"})
+    session.append(record_of("call_started", {"callId": "c1"}))
     assert calls_of(session)[0].intent == {"path": "/a"}, "what is said once stays"
     session.state.take_start_back("c1")
     assert [call.started for call in calls_of(session)] == [False, False, False]
-    session.append("call_started", {"callId": "c1"})
+    session.append(record_of("call_started", {"callId": "c1"}))
     finish(session, "c2")
     session.state.suspect_starts()
     assert [call.started for call in calls_of(session)] == [True, False, True]
@@ -251,12 +254,12 @@ def test_what_cannot_follow_is_damage(session: OpenSession, before: str, kind: s
         turn(session, "step_1", "c1")
     data = message("assistant", "") if kind == "turn" and before != "task" else None
     with pytest.raises(Damaged, match=f"'{kind}'"):
-        session.append(kind, fields, data)
+        session.append(record_of(kind, fields, data))
 
 
 def test_a_kind_that_is_not_known_is_no_damage(session: OpenSession) -> None:
     with pytest.raises(UnknownVersion, match="'segment'"):
-        session.append("segment", {})
+        session.append(record_of("segment", {}))
 
 
 def test_artifacts_of_a_call_wait_until_their_upload_is_over(session: OpenSession) -> None:
@@ -267,20 +270,22 @@ def test_artifacts_of_a_call_wait_until_their_upload_is_over(session: OpenSessio
         {"id": "b", "name": "lost", "why": "no room"},
         *({"id": one, "name": f"waits {one}"} for one in "cde"),
     ]
-    session.append("call_finished", {"callId": "c1", "status": "succeeded", "artifacts": rows}, message("tool", "ok"))
+    session.append(
+        record_of("call_finished", {"callId": "c1", "status": "succeeded", "artifacts": rows}, message("tool", "ok"))
+    )
     of_call = {"callId": "c1", "taskId": "t1", "stepId": "step_1"}
     assert session.state.uploads == {one: {"id": one, "name": f"waits {one}", **of_call} for one in "cde"}
     commit(session, 1)
-    session.append("artifact_uploaded", {"id": "c", "uri": "uri of c"})
-    session.append("artifact_given_up", {"id": "d", "why": "too late"})
+    session.append(record_of("artifact_uploaded", {"id": "c", "uri": "uri of c"}))
+    session.append(record_of("artifact_given_up", {"id": "d", "why": "too late"}))
     assert list(session.state.uploads) == ["e"]
     assert session.state.artifact_uris == {"c1": ["uri of here", "uri of c"]}
     task = task_of(session)
     assert [(row["name"], row["why"]) for row in task.not_uploaded] == [("lost", "no room"), ("waits d", "too late")]
-    session.append("task_ended", {"status": "completed"})
-    session.append("task_started", {"taskId": "t2", "prompt": "p", "maxSteps": 3})
-    session.append("artifact_given_up", {"id": "e", "why": "too late"})
+    session.append(record_of("task_ended", {"status": "completed"}))
+    session.append(TaskStarted("t2", "p", 3, message("user", "p")))
+    session.append(record_of("artifact_given_up", {"id": "e", "why": "too late"}))
     assert (session.state.uploads, task_of(session).not_uploaded) == ({}, [])
     for kind in ("artifact_uploaded", "artifact_given_up"):
         with pytest.raises(Damaged):
-            session.append(kind, {"id": "e", "uri": "", "why": ""})
+            session.append(record_of(kind, {"id": "e", "uri": "", "why": ""}))

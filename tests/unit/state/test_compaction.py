@@ -17,6 +17,7 @@ from state.disk import LocalDisk
 from state.errors import Damaged, NoSuchSession, UnknownVersion
 from state.file_store import FileCheckpointStore
 from state.journal import parse
+from state.records import record_of
 from state.store import LoadReport
 from tests.support.beside import Later
 from tests.unit.state.helpers import (
@@ -98,7 +99,7 @@ def session_after(directory: Path, *, resumed: bool) -> Checkpoint:
     if resumed:
         live.close()
         live = reopen(directory, min_compact_bytes=0)
-        live.append("note", {}, message("system", "resumed"))
+        live.append(record_of("note", {}, message("system", "resumed")))
     live.close()
     return live.state
 

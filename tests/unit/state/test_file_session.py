@@ -17,6 +17,7 @@ from state.disk import LOCAL_DISK, FileStatus, LocalDisk
 from state.errors import Damaged, NoSuchSession, SessionExists, UnknownVersion, Untrusted, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.journal import frame
+from state.records import record_of
 from tests.support.beside import Later
 from tests.unit.state.helpers import (
     SESSION,
@@ -69,7 +70,7 @@ def test_every_promise_outlives_a_power_loss(outcome: Outcome) -> None:
     start_task(session, "p" * 20_000)
     turn(session, "step_1", "c1", gated=True)
     name = session.keep(b"first version")
-    session.commit("call_started", {"callId": "c1", "baselines": {"/a": name}})
+    session.commit(record_of("call_started", {"callId": "c1", "baselines": {"/a": name}}))
     assert after(disk, outcome) == unnumbered(session.state)
     session.compact()
     assert after(disk, outcome) == unnumbered(session.state)
@@ -229,7 +230,7 @@ def test_the_time_of_a_checkpoint(tmp_path: Path) -> None:
 
 def test_the_journal_s_opening(tmp_path: Path) -> None:
     session = create(tmp_path, disk=Boot("b1"))
-    session.append("session_status", {"status": "SESSION_PAUSED"})
+    session.append(record_of("session_status", {"status": "SESSION_PAUSED"}))
     seq = session.state.seq
     session.compact()
     session.close()
@@ -360,7 +361,7 @@ def test_a_compaction_that_cannot_be_is_a_sync_all_the_same(call: int) -> None:
     for outcome in EXTREMES.values():
         assert after(disk, outcome) == unnumbered(session.state)
     for _ in range(3):
-        session.commit("note", {}, message("system", "n" * 5000))
+        session.commit(record_of("note", {}, message("system", "n" * 5000)))
         for outcome in EXTREMES.values():
             assert after(disk, outcome) == unnumbered(session.state)
     assert disk.misuses == []
@@ -393,7 +394,7 @@ def test_a_new_journal_that_cannot_be_made_is_made_by_the_next_write() -> None:
         with pytest.raises(WriteFailed, match="writing the checkpoint"):
             session.compact()
         if use == "append":
-            session.append("note", {}, message("system", "n"))
+            session.append(record_of("note", {}, message("system", "n")))
         elif use == "sync":
             session.sync()
         else:
@@ -407,7 +408,7 @@ def test_a_session_that_was_let_go_takes_no_records(tmp_path: Path) -> None:
     session = create(tmp_path)
     session.close()
     with pytest.raises(WriteFailed, match="lock"):
-        session.append("note", {}, message("system", "n"))
+        session.append(record_of("note", {}, message("system", "n")))
     assert load(tmp_path).thread == fresh_state().thread
 
 

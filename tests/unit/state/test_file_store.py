@@ -16,6 +16,7 @@ from state.disk import FileStatus, LocalDisk
 from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.journal import frame
+from state.records import record_of
 from state.store import LoadReport
 from tests.unit.state.helpers import (
     SESSION,
@@ -166,11 +167,11 @@ def test_a_journal_gives_way_above_256_kib(tmp_path: Path) -> None:
     journal = paths_in(tmp_path).journal
     opening = os.path.getsize(journal)
     room = 256 * 1024 - (os.path.getsize(journal) - _opening_bytes(tmp_path))
-    session.append("note", {}, message("system", "x" * (room - _overhead(session, tmp_path))))
+    session.append(record_of("note", {}, message("system", "x" * (room - _overhead(session, tmp_path)))))
     assert os.path.getsize(journal) - _opening_bytes(tmp_path) == 256 * 1024
     session.sync()
     assert os.path.getsize(journal) > opening + 200_000, "what is exactly at the limit stays"
-    session.commit("note", {}, message("system", "one more"))
+    session.commit(record_of("note", {}, message("system", "one more")))
     assert os.path.getsize(journal) < 20_000
     assert load(tmp_path) == session.state
     session.close()
@@ -193,16 +194,16 @@ def _overhead(session: object, directory: Path) -> int:
 def test_a_large_snapshot_lets_the_journal_grow_as_large(tmp_path: Path) -> None:
     session = create(tmp_path, min_compact_bytes=0)
     for _ in range(10):
-        session.append("note", {}, message("system", "x" * 10_000))
+        session.append(record_of("note", {}, message("system", "x" * 10_000)))
     session.compact()
     size = os.path.getsize(paths_in(tmp_path).snapshot)
     inode = os.stat(paths_in(tmp_path).snapshot).st_ino
     for _ in range(9):
-        session.commit("note", {}, message("system", "x" * 10_000))
+        session.commit(record_of("note", {}, message("system", "x" * 10_000)))
     assert os.stat(paths_in(tmp_path).snapshot).st_ino == inode
     while os.path.getsize(paths_in(tmp_path).journal) < size:
-        session.commit("note", {}, message("system", "x" * 10_000))
-    session.commit("note", {}, message("system", "x" * 10_000))
+        session.commit(record_of("note", {}, message("system", "x" * 10_000)))
+    session.commit(record_of("note", {}, message("system", "x" * 10_000)))
     assert os.stat(paths_in(tmp_path).snapshot).st_ino != inode
     session.close()
 
@@ -210,11 +211,11 @@ def test_a_large_snapshot_lets_the_journal_grow_as_large(tmp_path: Path) -> None
 @pytest.mark.parametrize(("more", "in_the_journal"), [(0, True), (1, False)])
 def test_a_snapshot_of_16_kib_stands_in_the_journal(tmp_path: Path, more: int, in_the_journal: bool) -> None:
     session = create(tmp_path)
-    session.append("note", {}, message("system", ""))
+    session.append(record_of("note", {}, message("system", "")))
     session.compact()
     # The next snapshot's number has as many digits.
     room = 16 * 1024 - os.path.getsize(paths_in(tmp_path).snapshot) - len(b",\n") - len(message("system", ""))
-    session.append("note", {}, message("system", "x" * (room + more)))
+    session.append(record_of("note", {}, message("system", "x" * (room + more))))
     session.compact()
     assert os.path.getsize(paths_in(tmp_path).snapshot) == 16 * 1024 + more
     with open(paths_in(tmp_path).journal, "rb") as handle:

@@ -16,6 +16,7 @@ from state.errors import Damaged, NoSuchSession, UnknownVersion, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.journal import Journal, JournalContent, frame, parse
 from state.open_step import Call, OpenStep, call_to_json, open_step_from
+from state.records import ApprovalAnswered, ApprovalGranted, Intent, ReplayRow, record_of
 from state.snapshot import decode_snapshot, encode_snapshot
 from tests.unit.state.helpers import SESSION, create, fresh_state, message, on_disk, paths_in, reopen, start_task, turn
 
@@ -167,9 +168,9 @@ def test_a_close_that_fails_has_closed(tmp_path: Path, monkeypatch: pytest.Monke
 # --- snapshots --------------------------------------------------------------------------------------------------------
 
 IDENTITY = SessionIdentity("s", "w", "t", "u", {"flags": {"host.max_steps": 3}, "workspace": "/w"})
-REPLAY = {"callId": "c0", "approve": "T0"}
+REPLAY: ReplayRow = {"callId": "c0", "approve": "T0"}
 DECISION = {"approved": False, "scope": "once", "reason": "no"}
-INTENT = {"path": "/i", "before": None, "after": "h"}
+INTENT: Intent = {"path": "/i", "before": None, "after": "h"}
 GRANT = {"scope": "session", "approvalId": "appr_0"}
 SYSTEM = message("system", "be")
 RESULT = message("tool", "r", toolCallId="c1")
@@ -188,7 +189,7 @@ def full() -> Checkpoint:
     calls = [
         Call("c0", "T0", {"n": 0}, side_effects=True, problem="cut"),
         Call("c1", "T1", {"n": 1}, False, "cut", INTENT, True, True, RESULT, "denied", "CODE", REPLAY,
-             "appr", DECISION, {"n": 9}),
+             "appr", ApprovalAnswered("c1", "appr", approved=False, scope="once", reason="no", arguments={"n": 9})),
         Call("c2", "T2", {"n": 2}, side_effects=False, problem="cut"),
     ]  # fmt: skip
     task = Task("t3", "third", 33, "failed", "why", 4, Usage(5, 6, 7), [("T", "failed", "X"), ("U", "succeeded", None)],
@@ -198,7 +199,7 @@ def full() -> Checkpoint:
         OpenStep("step_10", "tool_use", "boot", 1, "words", calls), Usage(11, 12, 13), {"/s": None},
         [EarlierTask("t1", "first", "completed", None, 14, {"/e": "b2"}),
          EarlierTask("t2", "second", "cancelled", "stop", 15, {})],
-        [GRANT], 16, "a record", 17, (18, 19), {"art_1": WAITS}, {"c9": ["uri"]},
+        [ApprovalGranted("session", "appr_0")], 16, "a record", 17, (18, 19), {"art_1": WAITS}, {"c9": ["uri"]},
     )  # fmt: skip
 
 
@@ -453,7 +454,7 @@ def test_what_does_not_fit_is_told_with_what_was_before_it(tmp_path: Path) -> No
 def test_nothing_to_go_on_with_is_nothing(tmp_path: Path) -> None:
     """Without a task damage leaves nothing that could be resumed."""
     session = create(tmp_path)
-    session.append("note", {}, message("system", "n"))
+    session.append(record_of("note", {}, message("system", "n")))
     session.close()
     with open(paths_in(tmp_path).journal, "ab") as handle:
         handle.write(frame(9, 8, b"{}"))

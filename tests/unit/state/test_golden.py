@@ -15,6 +15,7 @@ import pytest
 
 from state.file_store import FileCheckpointStore
 from state.journal import parse
+from state.records import record_of
 from tests.golden.make import SESSION, plain
 from tests.unit.state.helpers import finish, message, unnumbered
 
@@ -84,7 +85,7 @@ def test_it_goes_on_and_is_written_anew(version: Path, state_dir: Path) -> None:
     answered = len(finished) + len(session.state.open_step.calls)
     for call in [call.call_id for call in session.state.open_step.calls if call.result is None]:
         finish(session, call)
-    session.commit("step_committed", {"stepCount": 2}, message("system", "go on"))
+    session.commit(record_of("step_committed", {"stepCount": 2}, message("system", "go on")))
     session.close()
     again = FileCheckpointStore(str(state_dir)).load(SESSION)
     assert unnumbered(again) == unnumbered(session.state)

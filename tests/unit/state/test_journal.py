@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from state.disk import LOCAL_DISK, LocalDisk
 from state.errors import UnknownVersion, WriteFailed
-from state.journal import Journal, JournalContent, Record, frame, parse
+from state.journal import Journal, JournalContent, Line, frame, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,12 +30,12 @@ STARTS = [0, len(FRAMES[0]), len(FRAMES[0]) + len(FRAMES[1])]
 DATA = b"".join(FRAMES)
 
 
-def records_of(payloads: list[Payload], first: int) -> list[Record]:
+def records_of(payloads: list[Payload], first: int) -> list[Line]:
     """The records that `payloads`, framed one behind the other, are to give."""
     records, end = [], 0
     for number, payload in enumerate(payloads, first):
         end += len(frame(number, number - 1, *payload))
-        records.append(Record(number, number - 1, *payload, end))
+        records.append(Line(number, number - 1, *payload, end))
     return records
 
 
@@ -63,7 +63,7 @@ def test_a_record_is_one_line_that_a_person_can_read() -> None:
 def test_the_first_format_can_still_be_read() -> None:
     data = b'J1 3 7 ed0323bd {"a":1}\n' + frame(4, 3, b"{}")
     assert parse(data) == JournalContent(
-        [Record(3, 2, b'{"a":1}', None, 24), Record(4, 3, b"{}", None, len(data))], len(data)
+        [Line(3, 2, b'{"a":1}', None, 24), Line(4, 3, b"{}", None, len(data))], len(data)
     )
     assert parse(data.replace(b'"a"', b'"b"')).damaged
 

@@ -12,6 +12,7 @@ from state.blobs import UNAVAILABLE, sha256_hex
 from state.disk import LocalDisk
 from state.file_store import FileCheckpointStore
 from state.large import LARGE_BYTES, named_in, restored, shortened
+from state.records import record_of
 from tests.unit.state.helpers import (
     SESSION,
     create,
@@ -41,7 +42,7 @@ def files(directory: Path) -> set[str]:
 
 def use(session: FileSession, name: str, call: str = "c1") -> None:
     """A record that names what was kept."""
-    session.append("call_started", {"callId": call, "baselines": {f"/{call}": name}})
+    session.append(record_of("call_started", {"callId": call, "baselines": {f"/{call}": name}}))
 
 
 @pytest.fixture
@@ -197,11 +198,11 @@ def test_each_lost_part_is_told_where_it_stood() -> None:
 
 def test_at_the_limit_messages_stand_in_the_snapshot_as_they_are(tmp_path: Path) -> None:
     session = create(tmp_path, blob_limit_bytes=25_000)
-    session.append("note", {}, message("system", "a" * 20_000))
+    session.append(record_of("note", {}, message("system", "a" * 20_000)))
     session.compact()
     full = [session.storage_full]
     assert len(files(tmp_path)) == 1
-    session.append("note", {}, message("system", "b" * 20_000))
+    session.append(record_of("note", {}, message("system", "b" * 20_000)))
     session.compact()
     assert [*full, session.storage_full] == [False, True]
     assert len(files(tmp_path)) == 1
@@ -250,7 +251,7 @@ def test_a_message_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("state.kept.shortened", watch)
     session.compact()
-    session.append("note", {}, message("system", "by the way"))
+    session.append(record_of("note", {}, message("system", "by the way")))
     session.compact()
     session.close()
     again = reopen(tmp_path)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from state.blobs import sha256_hex
 from state.large import LARGE_BYTES, named_in, restored, shortened
+from state.records import record_of
 from tests.unit.state.helpers import SESSION, create, load, message, reopen, start_task, turn, unnumbered, whole_step
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def damaged_session(directory: Path) -> list[bytes]:
     named = [{"id": "c2", "name": "WriteFile", "arguments": {"content": "w" * 30_000, "path": "/a"}}]
     rows = [{"callId": "c2", "sideEffects": True}]
     fields = {"stepId": "step_2", "stopReason": "tool_use", "boot": "b", "usage": {}, "calls": rows}
-    session.append("turn", fields, message("assistant", "", toolCalls=named))
+    session.append(record_of("turn", fields, message("assistant", "", toolCalls=named)))
     session.compact()
     session.close()
     folder = directory / "sessions" / SESSION / "blobs"

@@ -9,7 +9,8 @@ import pytest
 from state.blobs import UNAVAILABLE
 from state.errors import NoSuchSession, SessionExists, SessionLocked
 from state.memory_store import MemoryCheckpointStore
-from state.store import LoadReport, encoded_fields
+from state.records import NoteAdded, record_of
+from state.store import LoadReport, encoded
 from tests.unit.state.helpers import fresh_state, message, start_task
 
 
@@ -52,12 +53,12 @@ def test_records_are_counted_on() -> None:
     store = MemoryCheckpointStore()
     session = store.create("s", fresh_state("s"))
     start_task(session)
-    session.commit("note", {}, message("system", "n"))
+    session.commit(record_of("note", {}, message("system", "n")))
     session.sync()
     assert session.state.seq == 2
     assert store.load("s") == session.state
     session.compact()
-    session.append("note", {})
+    session.append(NoteAdded(message("system", "n")))
     assert session.state.seq == 3
     assert store.load("s") == session.state
 
@@ -86,9 +87,7 @@ def test_an_end_leaves_nothing() -> None:
 
 
 def test_a_record_s_fields() -> None:
-    assert encoded_fields("note", {"a": 1}) == b'{"kind":"note","a":1}'
-    assert encoded_fields("note", {"snapshot": 1}, {}) == b'{"kind":"note","snapshot":1}'
-    assert encoded_fields("note", {}, {"n": "ZGF0YQ=="}) == b'{"kind":"note","blobs":{"n":"ZGF0YQ=="}}'
-    for name in ("kind", "message", "blobs"):
-        with pytest.raises(ValueError, match="the record's own"):
-            encoded_fields("note", {"a": 1, name: "x"})
+    note = NoteAdded(b"{}", of_damage=True)
+    assert encoded(note) == b'{"kind":"note","ofDamage":true}'
+    assert encoded(note, {}) == encoded(note)
+    assert encoded(NoteAdded(b"{}"), {"n": "ZGF0YQ=="}) == b'{"kind":"note","blobs":{"n":"ZGF0YQ=="}}'

@@ -17,6 +17,7 @@ from state.disk import LOCAL_DISK
 from state.errors import Damaged, OtherShape, StateError, UnknownVersion
 from state.file_store import FileCheckpointStore
 from state.journal import frame, parse
+from state.records import record_of
 from state.session_pruner import SessionPruner
 from tests.unit.state.helpers import (
     SESSION,
@@ -45,10 +46,10 @@ def session_in(directory: Path | str) -> bytes:
     session = create(directory)
     start_task(session)
     whole_step(session, 1)
-    session.append("task_ended", {"status": "failed", "reason": "MAX_STEPS"})
+    session.append(record_of("task_ended", {"status": "failed", "reason": "MAX_STEPS"}))
     options = {"approval_mode": "always", "allow_network": False}
     fields = {"taskId": "t2", "prompt": "more", "maxSteps": 40, "options": options}
-    session.append("task_started", fields, message("user", "more"))
+    session.append(record_of("task_started", fields, message("user", "more")))
     turn(session, "step_2", "c2", "c3", gated=True)
     replay = {"callId": "c3", "approve": "RunCommand", "place": "/w"}
     denied = {"callId": "c3", "status": "denied", "code": "APPROVAL_REQUIRED", "replay": replay}
@@ -57,16 +58,18 @@ def session_in(directory: Path | str) -> bytes:
         {**ARTIFACT, "id": "art_2", "uri": "uri"},
         {**ARTIFACT, "id": "art_3", "why": "no room"},
     ]
-    session.append("call_finished", denied | {"artifacts": rows}, message("tool", "no", toolCallId="c3", isError=True))
-    session.append("call_started", {"callId": "c2", "intent": None, "baselines": {"/f": None}})
+    session.append(
+        record_of("call_finished", denied | {"artifacts": rows}, message("tool", "no", toolCallId="c3", isError=True))
+    )
+    session.append(record_of("call_started", {"callId": "c2", "intent": None, "baselines": {"/f": None}}))
     finish(session, "c2", "x" * 20_000)
-    session.append("step_committed", {"stepCount": 1})
+    session.append(record_of("step_committed", {"stepCount": 1}))
     turn(session, "step_3", "c4", "c5", gated=True, text="two")
     answer = {"approved": True, "scope": "task", "reason": "", "arguments": {"command": "ls"}, "boundTo": "x"}
-    session.append("approval", {"callId": "c4", "approvalId": "appr_c4", **answer})
-    session.append("grant", {"scope": "task", "approvalId": "appr_c4", "taskId": "t2", "actionHash": "h"})
+    session.append(record_of("approval", {"callId": "c4", "approvalId": "appr_c4", **answer}))
+    session.append(record_of("grant", {"scope": "task", "approvalId": "appr_c4", "taskId": "t2", "actionHash": "h"}))
     intent = {"path": "/f", "before": None, "after": "h"}
-    session.append("call_started", {"callId": "c4", "intent": intent, "baselines": {"/f": None, "/g": "h"}})
+    session.append(record_of("call_started", {"callId": "c4", "intent": intent, "baselines": {"/f": None, "/g": "h"}}))
     finish(session, "c4")
     session.compact()
     session.close()
@@ -296,23 +299,23 @@ def records() -> tuple[bytes, list[tuple[dict[str, Any], dict[str, Any] | None]]
         name = session.keep(b"first")
         waits = {"artifacts": [{**ARTIFACT, "id": name} for name in ("art_4", "art_5")]}
         done = {"callId": "c5", "status": "succeeded", **waits}
-        session.append("call_finished", done, message("tool", "ok", toolCallId="c5"))
-        session.append("artifact_uploaded", {"id": "art_4", "uri": "uri"})
-        session.append("artifact_given_up", {"id": "art_5", "why": "late"})
-        session.append("step_committed", {"stepCount": 2})
+        session.append(record_of("call_finished", done, message("tool", "ok", toolCallId="c5")))
+        session.append(record_of("artifact_uploaded", {"id": "art_4", "uri": "uri"}))
+        session.append(record_of("artifact_given_up", {"id": "art_5", "why": "late"}))
+        session.append(record_of("step_committed", {"stepCount": 2}))
         turn(session, "step_4", "c6", gated=True)
         answer = {"approved": True, "scope": "session", "reason": "", "arguments": {"command": "ls"}}
-        session.append("approval", {"callId": "c6", "approvalId": "appr_c6", **answer})
-        session.append("grant", {"scope": "session", "approvalId": "appr_c6"})
+        session.append(record_of("approval", {"callId": "c6", "approvalId": "appr_c6", **answer}))
+        session.append(record_of("grant", {"scope": "session", "approvalId": "appr_c6"}))
         intent = {"path": "/h", "before": None, "after": name}
-        session.append("call_started", {"callId": "c6", "intent": intent, "baselines": {"/h": name}})
+        session.append(record_of("call_started", {"callId": "c6", "intent": intent, "baselines": {"/h": name}}))
         finish(session, "c6")
-        session.append("step_committed", {"stepCount": 3, "taskStatus": "failed", "taskReason": "why"})
-        session.append("task_reopened", {"maxSteps": 50})
-        session.append("note", {"ofDamage": True}, message("system", "n"))
+        session.append(record_of("step_committed", {"stepCount": 3, "taskStatus": "failed", "taskReason": "why"}))
+        session.append(record_of("task_reopened", {"maxSteps": 50}))
+        session.append(record_of("note", {"ofDamage": True}, message("system", "n")))
         status = {"status": "SESSION_PAUSED", "policyBundleVersion": "v", "maxSteps": 9}
-        session.append("session_status", status)
-        session.append("task_ended", {"status": "failed", "reason": None})
+        session.append(record_of("session_status", status))
+        session.append(record_of("task_ended", {"status": "failed", "reason": None}))
         session.close()
         found = parse(LOCAL_DISK.read(paths_in(folder).journal)).records
         snapshot = LOCAL_DISK.read(paths_in(folder).snapshot)

@@ -12,11 +12,11 @@ from agent_host.states import SessionStatus
 from agent_host.thread.messages import Role
 from policy.options import ApprovalMode, TaskOptions
 from state import message_shapes, record_shapes
-from state.checkpoint import TaskStatus
+from state.changes import change_of, fields_of_line
 from state.errors import Damaged
 from state.journal import frame, parse
 from state.record_shapes import record_problems
-from state.records import change_of, fields_of
+from state.records import TaskStatus, fields_of
 from tests.unit.state.helpers import USAGE, message
 
 
@@ -55,7 +55,7 @@ def test_every_option_of_a_task_can_be_read_again(mode: ApprovalMode | None, net
     ],
 )
 def test_every_answer_can_be_read_again(answer: ApprovalAnswer) -> None:
-    fields = {"callId": "c", "approvalId": "a", **answer.to_record(), "boundTo": "x"}
+    fields = fields_of(answer.to_record("c", "a", "x"))
     assert record_problems("approval", fields, None) == []
 
 
@@ -131,4 +131,4 @@ def test_records_of_another_shape_are_damage(fields: bytes, said: str) -> None:
     with pytest.raises(Damaged) as raised:
         change_of(record)
     assert str(raised.value) == said
-    assert isinstance(fields_of(record), dict)
+    assert isinstance(fields_of_line(record), dict)

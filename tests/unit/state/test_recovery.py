@@ -20,7 +20,9 @@ from state.recovery import Verdict, judge
 if TYPE_CHECKING:
     from pathlib import Path
 
-INTENT = {"path": "/f", "before": None, "after": "h"}
+    from state.records import Intent
+
+INTENT: Intent = {"path": "/f", "before": None, "after": "h"}
 
 
 def call(*, side_effects: bool, gated: bool, started: bool, intent: bool, result: bool) -> Call:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from state.open_step import Call
 from state.recovery import Outcome, Verdict, compare, judge
+
+if TYPE_CHECKING:
+    from state.records import Intent
 
 PATH = "/f"
 RUNS, DENIED, FAILS, FAILS_LATE = "runs", "denied", "fails", "fails after its effect"
@@ -35,7 +38,7 @@ class World:
     records: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
     synced: int = 0
     happened: dict[int, str] = field(default_factory=dict)
-    prepared: list[dict[str, Any] | None] = field(default_factory=list)
+    prepared: list[Intent | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         will_hold = self.file

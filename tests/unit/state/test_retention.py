@@ -21,6 +21,7 @@ import state.folder
 from state.errors import WriteFailed
 from state.folder import BY_DESCRIPTOR, Folder
 from state.lock import SessionLock
+from state.records import record_of
 from state.retention import Chosen, Limits, Standing, Stored, choose
 from state.session_pruner import SessionPruner
 from tests.unit.state.helpers import SESSION, create, paths_in, start_task
@@ -336,7 +337,7 @@ def test_leftovers_go_with_their_session_and_no_other(tmp_path: Path) -> None:
 
 def test_a_journal_that_says_ended_makes_an_ended_session(tmp_path: Path) -> None:
     store = create(tmp_path)
-    store.append("session_status", {"status": "SESSION_COMPLETED"})
+    store.append(record_of("session_status", {"status": "SESSION_COMPLETED"}))
     store.close()
     (tmp_path / "checkpoints" / f"{SESSION}.json").unlink()
     aged(tmp_path)

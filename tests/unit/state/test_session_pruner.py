@@ -14,6 +14,7 @@ import state.session_pruner
 from state.errors import WriteFailed
 from state.folder import BY_DESCRIPTOR
 from state.lock import SessionLock, holder
+from state.records import record_of
 from state.retention import Standing, Stored
 from state.session_pruner import SessionPruner
 from tests.unit.state.helpers import create, finish, paths_in, start_task, turn
@@ -71,8 +72,8 @@ def resumable(directory: Path, name: str = "s", *, over: bool = False) -> None:
     if over:
         turn(session, "step_1", "c1", gated=True)
         finish(session, "c1", status="denied")
-        session.append("step_committed", {"stepCount": 1, "taskStatus": "completed"})
-        session.append("session_status", {"status": "SESSION_PAUSED"})
+        session.append(record_of("step_committed", {"stepCount": 1, "taskStatus": "completed"}))
+        session.append(record_of("session_status", {"status": "SESSION_PAUSED"}))
     session.close()
     touch(directory)
 

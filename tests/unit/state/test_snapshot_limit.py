@@ -11,6 +11,7 @@ import pytest
 from state.disk import LocalDisk
 from state.errors import TooLarge, WriteFailed
 from state.file_store import FileCheckpointStore
+from state.records import record_of
 from state.session_pruner import SessionPruner
 from state.store import SNAPSHOT_LIMIT_BYTES
 from tests.support.beside import Later
@@ -75,11 +76,11 @@ def test_a_session_is_full_before_its_snapshot_is_too_large(tmp_path: Path) -> N
     for number in range(200):
         if not session.has_room():
             break
-        session.commit("note", {}, message("system", f"{number}" + "x" * 200))
+        session.commit(record_of("note", {}, message("system", f"{number}" + "x" * 200)))
         seen.add(os.stat(paths_in(tmp_path).snapshot).st_ino)
         assert snapshot_bytes(tmp_path) <= LIMIT
     assert FULL_AT < snapshot_bytes(tmp_path) <= LIMIT
-    session.commit("session_status", {"status": "SESSION_PAUSED"})
+    session.commit(record_of("session_status", {"status": "SESSION_PAUSED"}))
     session.close()
     assert len(seen) < 20
     again = reopen(tmp_path, snapshot_limit_bytes=LIMIT)
@@ -95,11 +96,11 @@ def test_what_is_too_large_for_a_snapshot_stays_in_the_journal(tmp_path: Path) -
     session = create(tmp_path, snapshot_limit_bytes=LIMIT)
     start_task(session)
     for _ in range(3):
-        session.append("note", {}, message("system", "x" * 8_000))
+        session.append(record_of("note", {}, message("system", "x" * 8_000)))
     session.sync()
     assert not session.has_room()
     assert snapshot_bytes(tmp_path) <= LIMIT
-    session.commit("session_status", {"status": "SESSION_PAUSED"})
+    session.commit(record_of("session_status", {"status": "SESSION_PAUSED"}))
     with pytest.raises(WriteFailed, match=f"host.max_snapshot_bytes is {LIMIT}"):
         session.compact()
     session.close()
@@ -137,7 +138,7 @@ def test_near_the_limit_the_snapshot_that_is_under_way_says_how_much_room_there_
     session = create(tmp_path, snapshot_limit_bytes=LIMIT, beside=functools.partial(Later, times=10**9))
     start_task(session)
     assert session.has_room()
-    session.commit("note", {}, message("system", "x" * 14_400))
+    session.commit(record_of("note", {}, message("system", "x" * 14_400)))
     before = snapshot_bytes(tmp_path)
     assert not session.has_room()
     assert before < FULL_AT < snapshot_bytes(tmp_path) <= LIMIT
@@ -149,8 +150,8 @@ def test_the_snapshot_before_is_not_read_either(tmp_path: Path) -> None:
     """The newest one is damaged, and what stands beside it is too large to be asked."""
     session = create(tmp_path, beside=Later)
     start_task(session)
-    session.append("note", {}, message("system", "x" * 16_000))
-    session.append("note", {}, message("system", "y" * 16_000))
+    session.append(record_of("note", {}, message("system", "x" * 16_000)))
+    session.append(record_of("note", {}, message("system", "y" * 16_000)))
     session.compact()
     session.close()
     paths = paths_in(tmp_path)

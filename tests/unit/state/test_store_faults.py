@@ -14,6 +14,7 @@ import pytest
 from state.disk import LocalDisk
 from state.errors import Damaged, SessionExists, StateError, WriteFailed
 from state.lock import holder
+from state.records import record_of
 from tests.unit.state.helpers import (
     SESSION,
     commit,
@@ -134,7 +135,7 @@ def test_an_append_after_a_failure_carries_what_failed(tmp_path: Path, disk: Dis
     disk.fail("sync", 1)
     with pytest.raises(WriteFailed):
         durable_turn(store)
-    store.append("call_started", {"callId": "c1"})
+    store.append(record_of("call_started", {"callId": "c1"}))
     again = survivors(tmp_path)
     assert unnumbered(again.state) == unnumbered(store.state)
     again.close()
@@ -276,7 +277,7 @@ def test_a_record_that_is_no_json_changes_nothing(tmp_path: Path) -> None:
     start_task(store)
     before, size = unnumbered(store.state), os.path.getsize(paths_in(tmp_path).journal)
     with pytest.raises(TypeError):
-        store.append("session_status", {"status": object()})
+        store.append(record_of("session_status", {"status": object()}))
     assert unnumbered(store.state) == before
     assert os.path.getsize(paths_in(tmp_path).journal) == size
     store.close()

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from state.disk import LocalDisk
 from state.errors import WriteFailed
+from state.records import Record, record_of
 from tests.unit.state.helpers import create, load, message, reopen, unnumbered
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ class History(RuleBasedStateMachine):
         else:
             self.possible = [unnumbered(self.store.state)]
 
-    def append(self, kind: str, fields: dict[str, Any], data: bytes | None = None) -> None:
-        self.attempt(lambda: self.store.append(kind, fields, data))
+    def append(self, record: Record) -> None:
+        self.attempt(lambda: self.store.append(record))
 
     def calls(self, *, answered: bool) -> list[Call]:
         step = self.store.state.open_step
@@ -104,7 +105,7 @@ class History(RuleBasedStateMachine):
     @rule(prompt=words)
     def task_started(self, prompt: str) -> None:
         fields = {"taskId": f"task{self.number()}", "prompt": prompt, "maxSteps": 5}
-        self.append("task_started", fields, message("user", prompt))
+        self.append(record_of("task_started", fields, message("user", prompt)))
 
     @precondition(lambda self: self.has_task() and not self.is_open())
     @rule(
@@ -132,7 +133,7 @@ class History(RuleBasedStateMachine):
         fields: dict[str, Any] = {"stepId": f"step{self.number()}", "stopReason": "tool_use", "boot": boot}
         fields |= {"usage": counted, "calls": rows} | ({"baselines": first} if first else {})
         fields |= {} if window is None else {"window": window}
-        self.append("turn", fields, message("assistant", text, **({"toolCalls": named} if named else {})))
+        self.append(record_of("turn", fields, message("assistant", text, **({"toolCalls": named} if named else {}))))
 
     @precondition(lambda self: self.calls(answered=False))
     @rule(
@@ -149,14 +150,14 @@ class History(RuleBasedStateMachine):
         fields = {"callId": call.call_id, "approvalId": f"appr_{call.call_id}"}
         given: dict[str, Any] = {} if answer is None else {"approved": answer, "scope": scope, "reason": reason}
         given |= {} if answer is None or edited is None else {"arguments": edited}
-        self.append("approval", {**fields, **given})
+        self.append(record_of("approval", {**fields, **given}))
 
     @precondition(lambda self: self.calls(answered=False))
     @rule(data=st.data(), first=baselines)
     def call_started(self, data: st.DataObject, first: dict[str, str | None]) -> None:
         call = data.draw(st.sampled_from(self.calls(answered=False)))
         more = {"intent": {"path": "/w/b", "before": "h", "after": None}, "baselines": first} if call.gated else {}
-        self.append("call_started", {"callId": call.call_id, **more})
+        self.append(record_of("call_started", {"callId": call.call_id, **more}))
 
     @precondition(lambda self: self.calls(answered=False))
     @rule(data=st.data(), text=words, code=st.none() | st.just("DENIED"), replay=st.none() | replays)
@@ -164,7 +165,7 @@ class History(RuleBasedStateMachine):
         call = data.draw(st.sampled_from(self.calls(answered=False)))
         fields: dict[str, Any] = {"callId": call.call_id, "status": "succeeded" if code is None else "denied"}
         fields |= ({"code": code} if code else {}) | ({"replay": replay} if replay is not None else {})
-        self.append("call_finished", fields, message("tool", text, toolCallId=call.call_id))
+        self.append(record_of("call_finished", fields, message("tool", text, toolCallId=call.call_id)))
 
     @precondition(lambda self: self.is_open() and not self.calls(answered=False))
     @rule(note=st.none() | words)
@@ -172,22 +173,22 @@ class History(RuleBasedStateMachine):
         task = self.store.state.task
         assert task is not None
         data = None if note is None else message("system", note)
-        self.append("step_committed", {"stepCount": task.step_count + 1}, data)
+        self.append(record_of("step_committed", {"stepCount": task.step_count + 1}, data))
 
     @precondition(lambda self: not self.is_open())
     @rule(text=words)
     def note(self, text: str) -> None:
-        self.append("note", {}, message("system", text))
+        self.append(record_of("note", {}, message("system", text)))
 
     @precondition(lambda self: self.has_task() and not self.is_open())
     @rule(status=st.sampled_from(["completed", "failed", "cancelled"]), reason=st.none() | words)
     def task_ended(self, status: str, reason: str | None) -> None:
-        self.append("task_ended", {"status": status, "reason": reason})
+        self.append(record_of("task_ended", {"status": status, "reason": reason}))
 
     @precondition(lambda self: self.is_over())
     @rule(steps=counts)
     def task_reopened(self, steps: int) -> None:
-        self.append("task_reopened", {"maxSteps": steps})
+        self.append(record_of("task_reopened", {"maxSteps": steps}))
 
     @rule(
         status=st.sampled_from(["SESSION_PAUSED", "SESSION_RUNNING"]),
@@ -198,11 +199,11 @@ class History(RuleBasedStateMachine):
         fields: dict[str, Any] = {"status": status}
         fields |= {"policyBundleVersion": version} if version is not None else {}
         fields |= {"maxSteps": steps} if steps is not None else {}
-        self.append("session_status", fields)
+        self.append(record_of("session_status", fields))
 
     @rule(grant=grants)
     def grant(self, grant: dict[str, Any]) -> None:
-        self.append("grant", grant)
+        self.append(record_of("grant", grant))
 
     @rule()
     def sync(self) -> None:

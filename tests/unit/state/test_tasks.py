@@ -8,6 +8,8 @@ import pytest
 
 from state.checkpoint import EarlierTask
 from state.errors import Damaged
+from state.records import record_of
+from tests.support.records import answered
 from tests.unit.state.helpers import commit, create, finish, load, message, paths_in, reopen, start_task, turn
 
 if TYPE_CHECKING:
@@ -27,12 +29,12 @@ def store(tmp_path: Path) -> Iterator[FileSession]:
 def test_each_task_has_first_versions_of_its_own(store: FileSession, tmp_path: Path) -> None:
     start_task(store, "p" * 300)
     turn(store, "step_1", "c1", gated=True)
-    store.append("call_started", {"callId": "c1", "baselines": {"/a": "first", "/b": None}})
+    store.append(record_of("call_started", {"callId": "c1", "baselines": {"/a": "first", "/b": None}}))
     finish(store, "c1")
-    store.append("step_committed", {"stepCount": 1, "taskStatus": "failed", "taskReason": "MAX_STEPS"})
-    store.append("task_started", {"taskId": "t2", "prompt": "more", "maxSteps": 4}, message("user", "more"))
+    store.append(record_of("step_committed", {"stepCount": 1, "taskStatus": "failed", "taskReason": "MAX_STEPS"}))
+    store.append(record_of("task_started", {"taskId": "t2", "prompt": "more", "maxSteps": 4}, message("user", "more")))
     turn(store, "step_2", "c2", gated=True)
-    store.append("call_started", {"callId": "c2", "baselines": {"/a": "second", "/c": "third"}})
+    store.append(record_of("call_started", {"callId": "c2", "baselines": {"/a": "second", "/c": "third"}}))
     for compacted in (False, True):
         if compacted:
             store.compact()
@@ -50,7 +52,7 @@ def test_each_task_has_first_versions_of_its_own(store: FileSession, tmp_path: P
 def test_a_session_of_one_task_names_its_first_versions_once(store: FileSession, tmp_path: Path) -> None:
     start_task(store)
     turn(store, "step_1", "c1", gated=True)
-    store.append("call_started", {"callId": "c1", "baselines": {"/only/once": "first"}})
+    store.append(record_of("call_started", {"callId": "c1", "baselines": {"/only/once": "first"}}))
     store.compact()
     with open(paths_in(tmp_path).snapshot, "rb") as handle:
         assert handle.read().count(b"/only/once") == 1
@@ -62,10 +64,10 @@ def test_blobs_that_an_earlier_task_names_stay(tmp_path: Path) -> None:
     names: list[str] = []
     for number in range(3):
         fields = {"taskId": f"t{number}", "prompt": "go", "maxSteps": 4}
-        store.append("task_started", fields, message("user", "go"))
+        store.append(record_of("task_started", fields, message("user", "go")))
         turn(store, f"step_{number}", f"c{number}", gated=True)
         names.append(store.keep(b"version %d" % number))
-        store.append("call_started", {"callId": f"c{number}", "baselines": {"/a": names[-1]}})
+        store.append(record_of("call_started", {"callId": f"c{number}", "baselines": {"/a": names[-1]}}))
         finish(store, f"c{number}")
         commit(store, 1)
     stray = store.keep(b"named by nobody")
@@ -84,13 +86,13 @@ def test_a_task_that_is_over_is_opened_again(store: FileSession, tmp_path: Path)
     for call in ("c1", "c2"):
         replay = {"callId": call, "approve": "RunCommand"}
         fields = {"callId": call, "status": "denied", "code": "APPROVAL_REQUIRED", "replay": replay}
-        store.append("call_finished", fields, message("tool", "no", toolCallId=call))
+        store.append(record_of("call_finished", fields, message("tool", "no", toolCallId=call)))
     with pytest.raises(Damaged):
-        store.append("task_reopened", {"maxSteps": 9})
+        store.append(record_of("task_reopened", {"maxSteps": 9}))
     commit(store, 1)
-    store.append("task_ended", {"status": "failed", "reason": "MAX_STEPS"})
-    store.append("session_status", {"status": "SESSION_PAUSED"})
-    store.append("task_reopened", {"maxSteps": 9})
+    store.append(record_of("task_ended", {"status": "failed", "reason": "MAX_STEPS"}))
+    store.append(record_of("session_status", {"status": "SESSION_PAUSED"}))
+    store.append(record_of("task_reopened", {"maxSteps": 9}))
     turn(store, "step_2", "c3", gated=True, settled=["c2", "unknown"])
     found = load(tmp_path)
     assert found == store.state
@@ -108,24 +110,24 @@ def test_arguments_that_a_person_has_edited_stay_with_the_call(
     start_task(store)
     turn(store, "step_1", "c1", "c2", gated=True)
     given = {"approved": True, "scope": "once", "reason": "but there"}
-    store.append("approval", {"callId": "c1", "approvalId": "a1", **given, "arguments": {"command": "ls"}})
-    store.append("approval", {"callId": "c2", "approvalId": "a2", **given})
+    store.append(record_of("approval", {"callId": "c1", "approvalId": "a1", **given, "arguments": {"command": "ls"}}))
+    store.append(record_of("approval", {"callId": "c2", "approvalId": "a2", **given}))
     if compact:
         store.compact()
     found = load(tmp_path)
     assert found.open_step is not None
     first, second = found.open_step.calls
     assert (first.arguments, first.edited_arguments) == ({"command": "c1"}, {"command": "ls"})
-    assert (first.decision, second.decision, second.edited_arguments) == (given, given, None)
+    assert (answered(first), answered(second), second.edited_arguments) == (given, given, None)
 
 
 def test_the_next_task_is_not_taken_for_one_that_waits_to_be_approved(store: FileSession, tmp_path: Path) -> None:
     start_task(store)
     turn(store, "step_1", "c1", gated=True)
     finish(store, "c1")
-    store.append("step_committed", {"stepCount": 1, "taskStatus": "completed"})
-    store.append("session_status", {"status": "SESSION_PAUSED", "reason": "APPROVAL_REQUIRED"})
+    store.append(record_of("step_committed", {"stepCount": 1, "taskStatus": "completed"}))
+    store.append(record_of("session_status", {"status": "SESSION_PAUSED", "reason": "APPROVAL_REQUIRED"}))
     assert store.state.awaits_approval
-    store.append("task_started", {"taskId": "t2", "prompt": "more", "maxSteps": 4}, message("user", "more"))
-    store.append("task_ended", {"status": "completed"})
+    store.append(record_of("task_started", {"taskId": "t2", "prompt": "more", "maxSteps": 4}, message("user", "more")))
+    store.append(record_of("task_ended", {"status": "completed"}))
     assert not load(tmp_path).awaits_approval

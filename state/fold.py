@@ -1,0 +1,211 @@
+"""What each record changes in the state of a session: live and after a crash the same functions run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from state.checkpoint import EarlierTask, Task
+from state.errors import Damaged
+from state.open_step import open_step_from
+from state.records import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    ApprovalGranted,
+    ArtifactGivenUp,
+    ArtifactUploaded,
+    CallFinished,
+    CallStarted,
+    NoteAdded,
+    SessionStatusChanged,
+    StepCommitted,
+    TaskEnded,
+    TaskReopened,
+    TaskStarted,
+    TurnTaken,
+    fields_of,
+    kind_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from state.checkpoint import Checkpoint
+    from state.records import FirstVersions, Record
+
+# What a listing shows of a task that is over; its whole prompt stands in the thread.
+_EARLIER_PROMPT_CHARS = 200
+
+
+def fold(state: Checkpoint, record: Record) -> None:
+    """Change `state` as `record` says. Raises Damaged for a record that cannot follow what came before."""
+    try:
+        _FOLDS[type(record)](state, record)
+    except (KeyError, TypeError, AttributeError, StopIteration) as error:
+        raise Damaged(f"record {kind_of(record)!r} does not fit the state it follows") from error
+
+
+def _task_started(state: Checkpoint, record: TaskStarted) -> None:
+    if state.open_step is not None:
+        raise KeyError("a task follows when the step before it is over")
+    if state.task is not None:
+        state.earlier_tasks.append(_as_earlier(state.task))
+    state.task = Task(record.task_id, record.prompt, record.max_steps, options=dict(record.options))
+    # It waits for nothing any more that kept it from being over.
+    state.session_status = "SESSION_RUNNING"
+    # Approvals for a task end with it.
+    state.grants = [grant for grant in state.grants if grant.scope != "task"]
+    state.thread.append(record.message)
+
+
+def _as_earlier(task: Task) -> EarlierTask:
+    prompt = task.prompt[:_EARLIER_PROMPT_CHARS]
+    return EarlierTask(task.task_id, prompt, task.status, task.reason, task.step_count, task.baselines)
+
+
+def _task_reopened(state: Checkpoint, record: TaskReopened) -> None:
+    task = _task(state)
+    if task.status == "running":
+        raise KeyError("only a task that is over is opened again")
+    task.status, task.reason, task.max_steps = "running", None, record.max_steps
+    state.session_status = "SESSION_RUNNING"
+
+
+def _turn_taken(state: Checkpoint, record: TurnTaken) -> None:
+    task = _task(state)
+    if state.open_step is not None:
+        raise KeyError("a turn needs a step before it that is over")
+    step = open_step_from({**fields_of(record), "position": len(state.thread)}, record.message)
+    state.thread.append(record.message)
+    # Calls that this turn makes good for; rows of earlier versions do not say which call they are about.
+    task.denied = [row for row in task.denied if row["replay"].get("callId") not in record.settled]
+    state.usage.add(record.usage)
+    task.usage.add(record.usage)
+    _add_baselines(state, record.baselines)
+    if record.window is not None:
+        state.dropped_messages = record.window["dropped"]
+        state.tokens_known = (record.usage["inputTokens"], record.window["estimated"])
+    state.open_step = step
+
+
+def _add_baselines(state: Checkpoint, baselines: FirstVersions) -> None:
+    """What a task finds at a path that an earlier one has written is no first version of the session's."""
+    if baselines:
+        task = _task(state)
+        for path, blob in baselines.items():
+            state.baselines.setdefault(path, blob)
+            task.baselines.setdefault(path, blob)
+
+
+def _approval_asked(state: Checkpoint, record: ApprovalAsked) -> None:
+    call = state.open_call(record.call_id)
+    call.gated, call.approval_id, call.answer = True, record.approval_id, None
+
+
+def _approval_answered(state: Checkpoint, record: ApprovalAnswered) -> None:
+    call = state.open_call(record.call_id)
+    call.gated, call.approval_id, call.answer = True, record.approval_id, record
+
+
+def _approval_granted(state: Checkpoint, record: ApprovalGranted) -> None:
+    state.grants.append(record)
+
+
+def _call_started(state: Checkpoint, record: CallStarted) -> None:
+    call = state.open_call(record.call_id)
+    call.started = True
+    if record.effect is not None:
+        call.intent = record.effect.intent
+        _add_baselines(state, record.effect.baselines)
+
+
+def _call_finished(state: Checkpoint, record: CallFinished) -> None:
+    call = state.open_call(record.call_id)
+    call.result, call.status, call.code, call.replay = record.message, record.status, record.code, record.replay
+    for row in record.artifacts:
+        _add_artifact(state, {**row, "callId": record.call_id})
+
+
+def _add_artifact(state: Checkpoint, row: dict[str, Any]) -> None:
+    """An artifact of a call of the open step: stored (`uri`), not to be stored (`why`), or still to be uploaded."""
+    task, step = _task(state), state.open_step
+    if "uri" in row:
+        state.artifact_uris.setdefault(row["callId"], []).append(row["uri"])
+    elif "why" in row:
+        task.not_uploaded.append(row)
+    else:
+        state.uploads[row["id"]] = {**row, "taskId": task.task_id, "stepId": None if step is None else step.step_id}
+
+
+def _artifact_uploaded(state: Checkpoint, record: ArtifactUploaded) -> None:
+    row = state.uploads.pop(record.id)
+    state.artifact_uris.setdefault(row["callId"], []).append(record.uri)
+
+
+def _artifact_given_up(state: Checkpoint, record: ArtifactGivenUp) -> None:
+    row = state.uploads.pop(record.id)
+    task = _task(state)
+    if task.task_id == row["taskId"]:  # the result of an earlier task is out
+        task.not_uploaded.append({**row, "why": record.why})
+
+
+def _step_committed(state: Checkpoint, record: StepCommitted) -> None:
+    task, step = _task(state), state.open_step
+    if step is None or any(call.result is None for call in step.calls):
+        raise KeyError("a step is committed when it is open and all its calls are answered")
+    for call in step.calls:
+        if call.result is not None:
+            state.thread.append(call.result)
+        task.finished_calls.append((call.tool_name, call.status or "failed", call.code))
+        if call.replay is not None:
+            task.denied.append({"toolName": call.tool_name, "replay": call.replay})
+    if record.message is not None:
+        state.thread.append(record.message)
+    task.step_count = record.step_count
+    # The task ends with its last step, in the same record: a crash between two would have the model asked again.
+    task.status = record.task_status or task.status
+    task.reason = record.task_reason or task.reason
+    state.step_cursor = step.step_id
+    state.open_step = None
+
+
+def _note_added(state: Checkpoint, record: NoteAdded) -> None:
+    state.thread.append(record.message)
+    if record.of_damage:
+        state.salvaged = None
+
+
+def _task_ended(state: Checkpoint, record: TaskEnded) -> None:
+    task = _task(state)
+    task.status, task.reason = record.status, record.reason
+
+
+def _session_status_changed(state: Checkpoint, record: SessionStatusChanged) -> None:
+    state.session_status = record.status
+    if record.policy_bundle_version is not None:
+        state.policy_bundle_version = record.policy_bundle_version
+    if state.task is not None and record.max_steps is not None:
+        state.task.max_steps = record.max_steps
+
+
+_FOLDS: dict[type, Callable[[Checkpoint, Any], None]] = {
+    TaskStarted: _task_started,
+    TaskReopened: _task_reopened,
+    TurnTaken: _turn_taken,
+    ApprovalAsked: _approval_asked,
+    ApprovalAnswered: _approval_answered,
+    ApprovalGranted: _approval_granted,
+    CallStarted: _call_started,
+    CallFinished: _call_finished,
+    ArtifactUploaded: _artifact_uploaded,
+    ArtifactGivenUp: _artifact_given_up,
+    StepCommitted: _step_committed,
+    NoteAdded: _note_added,
+    TaskEnded: _task_ended,
+    SessionStatusChanged: _session_status_changed,
+}
+
+
+def _task(state: Checkpoint) -> Task:
+    if state.task is None:
+        raise KeyError("no task")
+    return state.task
