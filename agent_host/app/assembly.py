@@ -15,10 +15,13 @@ from agent_host.llm.deferred import DeferredClient
 from agent_host.llm.retry import RetryPolicy
 from agent_host.llm.urls import checked_token, password_of
 from agent_host.loop.cancellation import Cancellation
-from agent_host.loop.context import LoopContext
+from agent_host.loop.context import ArtifactPlaces, LoopContext
+from agent_host.loop.conversation import Conversation
+from agent_host.loop.journal import Journal
 from agent_host.loop.secrets import clean_message
 from agent_host.routing.facts import Environment
 from agent_host.routing.host_tools import HostTools
+from agent_host.routing.judge import Judge
 from agent_host.routing.registry import Registry
 from agent_host.scrub import Scrubber, hide_in_process_table
 from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
@@ -28,7 +31,7 @@ from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import TokenizerUnavailable, counter
 from config.settings import ALL_TOOLS
 from policy.redaction import Redaction
-from policy.toolset import RISK_LEVELS, ToolLimit, why_not_offered
+from policy.toolset import RISK_LEVELS, ToolLimit
 from state.redaction_key import redaction_key
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.platform.environment import child_environment, looks_secret
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
 
     from agent_host.app.backends import Stores
     from agent_host.approval.gate import ApprovalGate
-    from agent_host.contracts import ToolSpec
     from agent_host.events.emitter import Emitter
     from agent_host.http_basics import TlsContext
     from agent_host.llm.client import LlmClient
@@ -200,28 +202,27 @@ async def make_context(
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     phase = task_machine()
     return LoopContext(
-        store=store,
-        thread=_thread(parts.dialect, store.state, secrets.scrubber),
-        llm=DeferredClient(lambda: _client(settings, gateway, secrets.gateway_token, parts.dialect, session_id)),
+        journal=Journal(
+            store,
+            emitter,
+            settings.integer("host.max_stored_bytes"),
+            {} if settings.flag("retention.keep_file_versions") else None,
+        ),
+        judge=Judge(parts.bundle, parts.place.where, Registry(await router.tools()), limits_of(settings), utc_now),
+        conversation=Conversation(
+            _thread(parts.dialect, store.state, secrets.scrubber),
+            DeferredClient(lambda: _client(settings, gateway, secrets.gateway_token, parts.dialect, session_id)),
+            parts.model,
+            _head_maker(parts, secrets.scrubber, store.state),
+            RetryPolicy(settings.integer("llm.max_retries"), *retry_s),
+            parts.count,
+        ),
         router=router,
         gate=WatchedGate(gate, phase),
         emitter=emitter,
-        artifacts=stores.artifacts,
-        uploads=stores.uploads,
-        uploads_elsewhere=stores.uploads_elsewhere,
-        bundle=parts.bundle,
-        where=parts.place.where,
-        tools=Registry(await router.tools()),
-        limits=limits_of(settings),
-        model=parts.model,
-        make_head=_head_maker(parts),
-        retry=RetryPolicy(settings.integer("llm.max_retries"), *retry_s),
-        count=parts.count,
-        clock=utc_now,
+        artifacts=ArtifactPlaces(stores.artifacts, stores.uploads, stores.uploads_elsewhere),
         cancellation=Cancellation(),
         scrubber=secrets.scrubber,
-        max_stored_bytes=settings.integer("host.max_stored_bytes"),
-        versions={} if settings.flag("retention.keep_file_versions") else None,
         phase=phase,
         live_output=live_output,
         at_once={
@@ -235,12 +236,12 @@ async def make_context(
 
 def put_under(ctx: LoopContext, launch: Launch, parts: Parts) -> None:
     """Have a session go on under the parts' bundle."""
-    ctx.bundle, ctx.model = parts.bundle, parts.model
+    ctx.judge.bundle, ctx.conversation.model = parts.bundle, parts.model
     ctx.scrubber.redaction = redaction_of(launch, parts.bundle)
     if parts.bundle.redaction_rules:
-        ctx.thread = _thread(parts.dialect, ctx.state, ctx.scrubber)
-    ctx.make_head = _head_maker(parts)
-    ctx.renew_head()
+        ctx.conversation.thread = _thread(parts.dialect, ctx.state, ctx.scrubber)
+    ctx.conversation.make_head = _head_maker(parts, ctx.scrubber, ctx.state)
+    ctx.conversation.renew_head(ctx.judge)
 
 
 def runtime_settings(
@@ -300,31 +301,18 @@ def limits_of(settings: Settings) -> Limits:
     return frozenset(limits)
 
 
-def _head_maker(parts: Parts) -> Callable[[LoopContext], bytes]:
+def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable[[Judge], bytes]:
     """The front of model requests: model, limits, system prompt, and those tools that a call could be allowed of."""
 
-    def head(ctx: LoopContext) -> bytes:
+    def head(judge: Judge) -> bytes:
         return parts.dialect.head(
             model=parts.model,
             max_tokens=parts.bundle.llm_policy.max_output_tokens,
-            system=ctx.scrubber.text(decode(ctx.state.thread[0]).content),
-            tools=[spec for spec in ctx.tools if _is_offered(ctx, spec)],
+            system=scrubber.text(decode(state.thread[0]).content),
+            tools=judge.offered(),
         )
 
     return head
-
-
-def _is_offered(ctx: LoopContext, spec: ToolSpec) -> bool:
-    why_not = why_not_offered(
-        ctx.bundle,
-        spec.name,
-        spec.capability,
-        limits=ctx.limits,
-        options=ctx.task_options,
-        workspace=ctx.where.workspace,
-        os=ctx.where.os_family,
-    )
-    return why_not is None
 
 
 def _model(settings: Settings, bundle: PolicyBundle) -> str:

@@ -249,7 +249,7 @@ class SessionOpener:
         )
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
-        resources.push_async_callback(ctx.llm.aclose)
+        resources.push_async_callback(ctx.conversation.llm.aclose)
         reports.again(store.state)
         session = Session(
             ctx,

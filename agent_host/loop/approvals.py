@@ -49,7 +49,12 @@ def _action(ctx: LoopContext, prepared: PreparedCall) -> str:
     # What is written to a file may differ from call to call. What is uploaded leaves the machine: that may not.
     seen = frozenset({spec.subject.argument, spec.content} if spec.changes_file else {spec.subject.argument})
     return same_action(
-        call.name, call.arguments, facts, policy_hash(ctx.bundle), told_by_facts=seen, os=ctx.where.os_family
+        call.name,
+        call.arguments,
+        facts,
+        policy_hash(ctx.judge.bundle),
+        told_by_facts=seen,
+        os=ctx.judge.environment.os_family,
     )
 
 
@@ -139,18 +144,20 @@ async def _put_on_record(
         prepared = edited_by_person(ctx, prepared, answer.arguments)
     call_id, approval_id = prepared.call.call_id, request.approval_id
     if not answer.approved:
-        ctx.checkpoint(step_id, kept.to_record(call_id, approval_id), sync=False)
+        ctx.journal.checkpoint(step_id, kept.to_record(call_id, approval_id), sync=False)
         return
     if answer.scope != "once" and prepared.facts is not None:
         # First: a crash between the two leaves a call that its own grant covers, and not an approval without its grant.
         if answer.arguments is not None and prepared.decision is not None:
             request = await _request(ctx, step_id, prepared)  # what was granted is what it was changed to
-        version = ctx.bundle.policy_bundle_version
+        version = ctx.judge.bundle.policy_bundle_version
         action, at = _action(ctx, prepared), now_rfc3339()
-        ctx.record(grant_for(request, answer.scope, action=action, policy_bundle_version=version, granted_at=at))
+        ctx.journal.record(
+            grant_for(request, answer.scope, action=action, policy_bundle_version=version, granted_at=at)
+        )
     edited = answer.arguments
     if edited is None or ctx.scrubber.value(edited) == edited:  # else a crash before the start asks again
-        ctx.record(kept.to_record(call_id, approval_id, bound_to(ctx, prepared)))
+        ctx.journal.record(kept.to_record(call_id, approval_id, bound_to(ctx, prepared)))
 
 
 def _tell(ctx: LoopContext, step_id: str, prepared: PreparedCall, answer: ApprovalAnswer, waited_s: float) -> None:
@@ -193,10 +200,10 @@ async def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> Ap
     from agent_host.approval.screen import Act
 
     clean = ctx.scrubber.text
-    workspace = ctx.where.workspace
+    workspace = ctx.judge.environment.workspace
     act = Act(spec, call.arguments, facts, workspace)
     shown = await describe(act, clean)
-    rule = ctx.bundle.approval_rule(decision.rule_id) if decision.rule_id is not None else None
+    rule = ctx.judge.bundle.approval_rule(decision.rule_id) if decision.rule_id is not None else None
     return ApprovalRequest(
         prepared.approval_id,
         ctx.session_id,

@@ -57,7 +57,7 @@ async def _all_kept(ctx: LoopContext, step_id: str, artifacts: Iterable[Artifact
     left: list[Left] = []
     for artifact in artifacts:
         # All calls of a turn may leave as much as one can; of that, one at a time is in memory.
-        async with ctx.large_artifact if artifact.size > INLINE_BYTES else contextlib.nullcontext():
+        async with ctx.artifacts.one_large if artifact.size > INLINE_BYTES else contextlib.nullcontext():
             left.append(await _kept(ctx, step_id, artifact))
     return left
 
@@ -73,11 +73,11 @@ async def _kept(ctx: LoopContext, step_id: str, artifact: Artifact) -> Left:
     artifact = artifact._replace(content=clean)
     row = _row(artifact)
     try:
-        kept = await ctx.artifacts.keep(artifact, task_id=ctx.task.task_id, step_id=step_id)
+        kept = await ctx.artifacts.home.keep(artifact, task_id=ctx.task.task_id, step_id=step_id)
     except UploadFailed as error:
-        return Left(row, clean) if ctx.uploads_elsewhere else Left({**row, "why": str(error)})
+        return Left(row, clean) if ctx.artifacts.elsewhere else Left({**row, "why": str(error)})
     row |= {"id": kept.artifact_id, "ref": kept.ref, "sha256": kept.sha256}
-    return Left(row if ctx.uploads_elsewhere else {**row, "uri": kept.uri})
+    return Left(row if ctx.artifacts.elsewhere else {**row, "uri": kept.uri})
 
 
 def _row(artifact: Artifact) -> dict[str, Any]:
@@ -110,16 +110,16 @@ def hand_over(ctx: LoopContext, step_id: str, call_id: str, left: Iterable[Left]
         elif "why" in row:
             _tell(ctx, EventType.ARTIFACT_UPLOAD_FAILED, row, message=row["why"])
         else:
-            ctx.uploads.put(_upload_of(ctx, row, one.data))
+            ctx.artifacts.queue.put(_upload_of(ctx, row, one.data))
 
 
 def take_up_uploads(ctx: LoopContext) -> None:
     """What former processes had not uploaded (AH 9.5). The service knows what it has already by its key."""
     for row in list(ctx.state.uploads.values()):
-        if not ctx.uploads_elsewhere and "ref" in row:
-            _stored(ctx, row, ctx.artifacts.uri_of(row["ref"]))
+        if not ctx.artifacts.elsewhere and "ref" in row:
+            _stored(ctx, row, ctx.artifacts.home.uri_of(row["ref"]))
         else:
-            ctx.uploads.put(_upload_of(ctx, row, None))
+            ctx.artifacts.queue.put(_upload_of(ctx, row, None))
 
 
 def _upload_of(ctx: LoopContext, row: Mapping[str, Any], data: bytes | None) -> Upload:
@@ -140,19 +140,19 @@ def _content(ctx: LoopContext, row: Mapping[str, Any]) -> Callable[[], bytes]:
     def read() -> bytes:
         if "ref" not in row:
             raise UploadFailed(_NOT_KEPT)
-        return ctx.artifacts.kept(row)
+        return ctx.artifacts.home.kept(row)
 
     return read
 
 
 def _stored(ctx: LoopContext, row: Mapping[str, Any], uri: str) -> None:
-    ctx.checkpoint(row["stepId"], ArtifactUploaded(row["id"], uri), sync=False)
+    ctx.journal.checkpoint(row["stepId"], ArtifactUploaded(row["id"], uri), sync=False)
     _tell(ctx, EventType.ARTIFACT_UPLOADED, row, artifactUri=uri)
 
 
 def _missed(ctx: LoopContext, row: Mapping[str, Any], message: str, again: bool) -> None:
     if not again:
-        ctx.checkpoint(row["stepId"], ArtifactGivenUp(row["id"], message), sync=False)
+        ctx.journal.checkpoint(row["stepId"], ArtifactGivenUp(row["id"], message), sync=False)
     _tell(ctx, EventType.ARTIFACT_UPLOAD_FAILED, row, message=message)
 
 

@@ -20,19 +20,19 @@ def check_before_call(ctx: LoopContext, step_id: str) -> int:
 
     Raises CheckpointWriteFailed, PolicyExpired, PolicyDenied, BudgetExceeded.
     """
-    if not ctx.has_room():
+    if not ctx.journal.has_room():
         raise CheckpointWriteFailed(
             "the session's checkpoint has no room for another step (host.max_snapshot_bytes); all so far is on record: "
             "set it higher in your configuration, then resume"
         )
-    decision = check_llm(ctx.bundle, model=ctx.model, now=ctx.clock())
+    decision = check_llm(ctx.judge.bundle, model=ctx.conversation.model, now=ctx.judge.clock())
     if decision.expired:
         ctx.emit(EventType.POLICY_EXPIRED, step_id)
         raise PolicyExpired(decision.reason)
     if not decision.allowed:
         raise PolicyDenied(f"the policy does not allow the model call: {decision.reason} ({decision.rule})")
-    limits = ctx.bundle.llm_policy
-    ctx.thread.fit(limits.max_input_tokens - ctx.head_tokens)
+    limits = ctx.judge.bundle.llm_policy
+    ctx.conversation.thread.fit(limits.max_input_tokens - ctx.conversation.head_tokens)
     needed = estimated_input(ctx)
     used = ctx.state.session_tokens_used
     if used + needed > limits.max_session_tokens:
@@ -45,7 +45,7 @@ def check_before_call(ctx: LoopContext, step_id: str) -> int:
 
 def estimated_input(ctx: LoopContext) -> int:
     """Input tokens of the next request: what the gateway counted last time, corrected by what changed since."""
-    estimate = ctx.head_tokens + ctx.thread.tokens
+    estimate = ctx.conversation.tokens
     if ctx.state.tokens_known is None:
         return estimate
     counted, estimated_then = ctx.state.tokens_known

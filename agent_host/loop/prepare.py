@@ -15,14 +15,9 @@ from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
 from agent_host.loop.intents import NO_EFFECT, capture_intent
 from agent_host.loop.secrets import placeholder_problem
-from agent_host.routing.facts import UnusableArguments, gather
 from policy.canonical import policy_hash
-from policy.check import check_tool
 from policy.facts import PathFacts
 from policy.grants import scope_of_call
-from policy.names import CapabilityName as Name
-from policy.options import narrowed
-from policy.toolset import under_ceiling, withheld_by
 from state.blobs import UNAVAILABLE
 from state.records import CallStarted
 
@@ -134,7 +129,7 @@ def bound_to(ctx: LoopContext, prepared: PreparedCall) -> str | None:
     if prepared.facts is None:
         return None
     call = prepared.call
-    return exact_call(call.name, call.arguments, prepared.facts, policy_hash(ctx.bundle))
+    return exact_call(call.name, call.arguments, prepared.facts, policy_hash(ctx.judge.bundle))
 
 
 def _taken_up(ctx: LoopContext, prepared: PreparedCall, left: Call) -> PreparedCall:
@@ -182,48 +177,46 @@ def record_start(ctx: LoopContext, prepared: PreparedCall) -> None:
     """Say that the call starts, before it does: a missing record is how a resume knows that it did not. That of a call
     with an approval proves it even after the machine went down, and is synced. Raises CheckpointWriteFailed."""
     try:
-        ctx.record(CallStarted(prepared.call.call_id, prepared.effect if prepared.renewed else None))
+        ctx.journal.record(CallStarted(prepared.call.call_id, prepared.effect if prepared.renewed else None))
         if prepared.approval_id is not None:
-            ctx.write_ahead()
+            ctx.journal.write_ahead()
     except CheckpointWriteFailed:
         ctx.state.take_start_back(prepared.call.call_id)
         raise
 
 
 def check_call(ctx: LoopContext, call: ToolCall) -> PreparedCall:
-    """Facts and policy's word on one call; what can never run is refused here."""
-    spec = ctx.tools.get(call.name)
-    if spec is None:
-        return PreparedCall(
-            call, refusal=Refusal("failed", ErrorCode.TOOL_NOT_FOUND, f"there is no tool {call.name!r}")
-        )
+    """Facts and policy's decision on one call; what can never run is refused here."""
     problem = call.problem or placeholder_problem(call)
-    if problem is not None:
-        return PreparedCall(call, spec, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, problem))
-    withheld = withheld_by(ctx.limits, call.name, spec.capability)
-    if withheld is not None:
+    if problem is not None and (known := ctx.judge.tools.get(call.name)) is not None:
+        return PreparedCall(call, known, refusal=_invalid(problem))
+    spec, facts, decision, withheld, problem = ctx.judge.decide(call.name, call.arguments)
+    if spec is None:
+        refusal: Refusal | None = Refusal("failed", ErrorCode.TOOL_NOT_FOUND, f"there is no tool {call.name!r}")
+    elif withheld is not None:
         reason = f"{call.name} is switched off for this session: {withheld}"
-        return PreparedCall(call, spec, refusal=Refusal("denied", ErrorCode.CAPABILITY_DENIED, reason))
-    try:
-        facts = gather(spec, call.arguments, ctx.where)
-    except UnusableArguments as error:
-        return PreparedCall(call, spec, refusal=Refusal("failed", ErrorCode.INVALID_REQUEST, str(error)))
-    workspace, os = ctx.where.workspace, ctx.where.os_family
-    decision = check_tool(ctx.bundle, spec.capability, facts, now=ctx.clock(), os=os, workspace=workspace)
-    decision = narrowed(
-        decision, ctx.task_options, ctx.bundle, facts, side_effects=spec.side_effects, workspace=workspace, os=os
-    )
-    decision = under_ceiling(decision, ctx.limits, ctx.bundle, facts, workspace=workspace, os=os)
-    refusal = None
-    if decision.expired:
-        ctx.policy_expired = True
-        ctx.emit(EventType.POLICY_EXPIRED, None, toolCallId=call.call_id)
-        refusal = Refusal("denied", ErrorCode.POLICY_EXPIRED, decision.reason)
-    elif decision.unasked:
-        refusal = Refusal("denied", ErrorCode.APPROVAL_REQUIRED, decision.reason, decision.rule_id or call.name)
-    elif decision.decision == "DENIED":
-        refusal = Refusal("denied", ErrorCode.CAPABILITY_DENIED, f"{decision.reason} ({decision.rule})")
+        refusal = Refusal("denied", ErrorCode.CAPABILITY_DENIED, reason)
+    elif decision is None:
+        refusal = _invalid(str(problem))
+    else:
+        refusal = _refusal(call, decision)
+        if decision.expired:
+            ctx.emit(EventType.POLICY_EXPIRED, None, toolCallId=call.call_id)
     return PreparedCall(call, spec, facts, decision, refusal)
+
+
+def _invalid(problem: str) -> Refusal:
+    return Refusal("failed", ErrorCode.INVALID_REQUEST, problem)
+
+
+def _refusal(call: ToolCall, decision: Decision) -> Refusal | None:
+    if decision.expired:
+        return Refusal("denied", ErrorCode.POLICY_EXPIRED, decision.reason)
+    if decision.unasked:
+        return Refusal("denied", ErrorCode.APPROVAL_REQUIRED, decision.reason, decision.rule_id or call.name)
+    if decision.decision == "DENIED":
+        return Refusal("denied", ErrorCode.CAPABILITY_DENIED, f"{decision.reason} ({decision.rule})")
+    return None
 
 
 def edited_by_person(ctx: LoopContext, prepared: PreparedCall, arguments: Mapping[str, Any]) -> PreparedCall:
@@ -264,25 +257,21 @@ def with_intent(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, H
         keep=lambda data: _kept(ctx, prepared.facts, data),
         known=ctx.task.baselines,
         will_hold=will_hold,
-        versions=ctx.versions,
+        versions=ctx.journal.versions,
     )
     return prepared if effect == NO_EFFECT else dataclasses.replace(prepared, effect=effect)
 
 
 def _kept(ctx: LoopContext, facts: ActionFacts | None, data: bytes) -> str:
     """Keep what a file holds, without secrets; not of a file that the bundle does not let anybody read."""
-    reading = Name.FILE_READ.value
-    if isinstance(facts, PathFacts) and ctx.bundle.capability(reading) is not None:
-        place = facts._replace(size_bytes=None)  # one that is too large to show is kept all the same
-        verdict = check_tool(ctx.bundle, reading, place, now=ctx.clock(), os=ctx.where.os_family)
-        if verdict.decision == "DENIED":
-            return UNAVAILABLE
-    return ctx.keep(ctx.scrubber.data(data))
+    if isinstance(facts, PathFacts) and not ctx.judge.may_read(facts):
+        return UNAVAILABLE
+    return ctx.journal.keep(ctx.scrubber.data(data))
 
 
 def request_for(ctx: LoopContext, step_id: str, call: ToolCall, spec: ToolSpec) -> ToolRequest:
     """The call as it crosses to the runtime, with the scope that the bundle gives it."""
-    capability = scope_of_call(ctx.bundle, spec.capability, ctx.where.os_family)
+    capability = scope_of_call(ctx.judge.bundle, spec.capability, ctx.judge.environment.os_family)
     constraints = (
         ToolConstraints()
         if capability is None

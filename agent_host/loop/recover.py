@@ -55,13 +55,13 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, .
         # The next resume is to ask under the same id, also where policy asks only now, or asks again.
         known = to_run[ready.call.call_id].approval_id
         if ready.gated and ready.approval_id is not None and known != ready.approval_id:
-            ctx.record(ApprovalAsked(ready.call.call_id, ready.approval_id))
+            ctx.journal.record(ApprovalAsked(ready.call.call_id, ready.approval_id))
     return prepared
 
 
 async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> Leftovers:
     """What is left of the call could otherwise take effect after the model has been told of it and has looked."""
-    spec = ctx.tools.get(call.tool_name)
+    spec = ctx.judge.tools.get(call.tool_name)
     if spec is None:
         return Leftovers()
     return await ctx.router.end_leftovers(request_for(ctx, step_id, call_on_record(call), spec))

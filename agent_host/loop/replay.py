@@ -54,7 +54,7 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
     ctx.phase.fire("reopen")
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
     calls = tuple(replay.call.renamed(new_id("call")) for replay in replays)
-    tokens = message_tokens(ctx.count, _SAID, tuple(call.arguments_json.decode() for call in calls))
+    tokens = message_tokens(ctx.conversation.count, _SAID, tuple(call.arguments_json.decode() for call in calls))
     assistant = Message("assistant", _SAID, tokens, calls)
     ctx.phase.fire("check")
     prepared = tuple(map(_approved, prepare_calls(ctx, calls), replays))
@@ -69,11 +69,11 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
         baselines=first_versions(prepared),
         settled=[call_id for replay in replays for call_id in replay.settles],
     )
-    ctx.record(record)
+    ctx.journal.record(record)
     for call in prepared:
         if call.answer is not None and call.approval_id is not None:
-            ctx.record(call.answer.to_record(call.call.call_id, call.approval_id, bound_to(ctx, call)))
-    ctx.write_ahead()
+            ctx.journal.record(call.answer.to_record(call.call.call_id, call.approval_id, bound_to(ctx, call)))
+    ctx.journal.write_ahead()
     return Step(step_id, assistant, "continue", prepared)
 
 

@@ -49,7 +49,7 @@ def finish(
     message = Message(
         "tool",
         text,
-        message_tokens(ctx.count, text),
+        message_tokens(ctx.conversation.count, text),
         tool_call_id=call.call_id,
         is_error=status != "succeeded",
         edited_arguments=kept_arguments(ctx, call) if edited else None,
@@ -60,7 +60,7 @@ def finish(
         if place is not None:
             replay["place"] = place
     encoded = encode(message, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id)
-    ctx.checkpoint(step_id, CallFinished(call.call_id, status, encoded, code, replay, artifacts), sync=False)
+    ctx.journal.checkpoint(step_id, CallFinished(call.call_id, status, encoded, code, replay, artifacts), sync=False)
     payload: dict[str, Any] = {"toolCallId": call.call_id, "toolName": call.name, "status": status}
     if code is not None:
         payload["code"] = code

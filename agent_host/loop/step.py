@@ -14,7 +14,7 @@ from agent_host.llm.stream import TokenUsage
 from agent_host.loop.limits import check_before_call
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
 from agent_host.loop.secrets import clean_message
-from agent_host.thread.messages import GO_ON, Message, decode, encodable, encode
+from agent_host.thread.messages import GO_ON, Message, decode, encode
 from agent_host.thread.tokens import message_tokens
 from state.boot import boot_id
 from state.records import NoteAdded, StepCommitted, TurnTaken
@@ -60,7 +60,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     step_id = new_id("step")
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
     needed = check_before_call(ctx, step_id)
-    window: Window = {"dropped": ctx.thread.dropped, "estimated": ctx.head_tokens + ctx.thread.tokens}
+    window: Window = {"dropped": ctx.conversation.thread.dropped, "estimated": ctx.conversation.tokens}
     turn = await _call_model(ctx, step_id, needed)
     meaning = _meaning(turn)
     calls = () if meaning == "blocked" else _with_new_ids(ctx, turn.tool_calls)
@@ -80,10 +80,10 @@ async def take_turn(ctx: LoopContext) -> Step:
         first_versions(prepared),
     )
     if any(call.may_act for call in prepared):
-        ctx.record(record)
-        ctx.write_ahead()
+        ctx.journal.record(record)
+        ctx.journal.write_ahead()
     else:  # nothing that a resume could do twice: a disk that refuses does not keep the model from its work (AH 11)
-        ctx.checkpoint(step_id, record, sync=bool(calls))
+        ctx.journal.checkpoint(step_id, record, sync=bool(calls))
     return Step(step_id, assistant, meaning, prepared)
 
 
@@ -116,20 +116,20 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     by_call = {result.tool_call_id: result for result in made}
     results = [by_call.get(call.call_id) or decode(call.result) for call in calls if call.result is not None]
     cut_short = step.meaning in ("continue", "cut") and not calls
-    note = _note(ctx, GO_ON)._replace(goes_on=True) if cut_short else None
+    note = ctx.conversation.note(GO_ON)._replace(goes_on=True) if cut_short else None
     count = ctx.task.step_count + 1
     encoded = None if note is None else encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id)
     status, reason = _END_OF_TASK.get(step.meaning, (None, None))
-    ctx.checkpoint(step.step_id, StepCommitted(count, status, reason, encoded))
+    ctx.journal.checkpoint(step.step_id, StepCommitted(count, status, reason, encoded))
     if calls:
         if ctx.phase.may("execute"):  # nobody was asked after all
             ctx.phase.fire("execute")
         ctx.phase.fire("step_done")
     elif cut_short:
         ctx.phase.fire("cut_short")
-    ctx.thread.add_exchange(step.assistant, results)
+    ctx.conversation.thread.add_exchange(step.assistant, results)
     if note is not None:
-        ctx.thread.add_note(note)
+        ctx.conversation.thread.add_note(note)
     ctx.emit(EventType.STEP_COMPLETED, step.step_id, stepId=step.step_id, stepCount=count)
     ctx.emitter.flush()
 
@@ -137,10 +137,10 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
 def add_note(ctx: LoopContext, text: str, *, workspace: str | None = None, of_damage: bool = False) -> None:
     """Put a note of the host to the model into the thread; the model sees it with the next request. `workspace` is the
     new one that the note is about, where it is about one; `of_damage`: it reports damage to the record."""
-    note = _note(ctx, text)._replace(workspace=workspace)
+    note = ctx.conversation.note(text)._replace(workspace=workspace)
     encoded = encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id)
-    ctx.checkpoint(None, NoteAdded(encoded, of_damage), sync=False)
-    ctx.thread.add_note(note)
+    ctx.journal.checkpoint(None, NoteAdded(encoded, of_damage), sync=False)
+    ctx.conversation.thread.add_note(note)
 
 
 def tell_of_damage(ctx: LoopContext) -> None:
@@ -149,14 +149,11 @@ def tell_of_damage(ctx: LoopContext) -> None:
         add_note(ctx, _DAMAGED, of_damage=True)
 
 
-def _note(ctx: LoopContext, text: str) -> Message:
-    text = encodable(text)
-    return Message("system", text, message_tokens(ctx.count, text))
-
-
 def _with_new_ids(ctx: LoopContext, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
     """A gateway may number its calls anew in every answer; in the thread each id stands once (invariant 4)."""
-    return tuple(call.renamed(new_id("call")) if ctx.thread.has_call(call.call_id) else call for call in calls)
+    return tuple(
+        call.renamed(new_id("call")) if ctx.conversation.thread.has_call(call.call_id) else call for call in calls
+    )
 
 
 def _meaning(turn: ModelTurn) -> Meaning:
@@ -165,7 +162,8 @@ def _meaning(turn: ModelTurn) -> Meaning:
 
 
 async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:
-    messages = ctx.thread.encoded()
+    talk = ctx.conversation
+    messages = talk.thread.encoded()
     started = time.monotonic()
 
     def on_text(text: str) -> None:
@@ -175,16 +173,20 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:
         ctx.emit(EventType.LLM_RETRY, step_id, attempt=attempt, waitMs=int(wait_s * 1000), message=str(error))
 
     ctx.phase.fire("call_model")
-    ctx.emit(EventType.LLM_REQUEST_STARTED, step_id, model=ctx.model, estimatedInputTokens=needed)
+    ctx.emit(EventType.LLM_REQUEST_STARTED, step_id, model=ctx.conversation.model, estimatedInputTokens=needed)
     turn = await ctx.cancellation.interruptible(
-        with_retries(lambda: ctx.llm.stream(ctx.head, messages, on_text), ctx.retry, on_retry)
+        with_retries(
+            lambda: ctx.conversation.llm.stream(ctx.conversation.head, messages, on_text),
+            ctx.conversation.retry,
+            on_retry,
+        )
     )
     ctx.phase.fire("answered")
     turn = _with_counted_usage(ctx, turn, needed)
     ctx.emit(
         EventType.LLM_REQUEST_COMPLETED,
         step_id,
-        model=ctx.model,
+        model=ctx.conversation.model,
         inputTokens=turn.usage.input_tokens,
         outputTokens=turn.usage.output_tokens,
         cachedInputTokens=turn.usage.cached_input_tokens,
@@ -203,6 +205,6 @@ def _with_counted_usage(ctx: LoopContext, turn: ModelTurn, needed: int) -> Model
     if usage.input_tokens and usage.output_tokens:
         return turn
     calls = tuple(call.arguments_json.decode() for call in turn.tool_calls)
-    said = usage.output_tokens or message_tokens(ctx.count, turn.text, calls)
+    said = usage.output_tokens or message_tokens(ctx.conversation.count, turn.text, calls)
     counted = TokenUsage(usage.input_tokens or needed, said, usage.cached_input_tokens)
     return turn._replace(usage=counted)

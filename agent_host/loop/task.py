@@ -84,7 +84,7 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
             if resume_note is not None:
                 add_note(ctx, resume_note.text, workspace=resume_note.workspace)
                 resume_note = None
-            if ctx.policy_expired:
+            if ctx.judge.expired:
                 raise PolicyExpired("the policy expired during the last step; resume with a refreshed one")
             if ctx.task.step_count >= ctx.task.max_steps:
                 message = f"not done after {ctx.task.step_count} steps (--max-steps {ctx.task.max_steps})"
@@ -105,8 +105,8 @@ def _record_end(ctx: LoopContext, end: TaskEnd) -> None:
     if ctx.task.status != "running":  # its last step said so
         return
     if end.status == "paused":
-        ctx.checkpoint(None, SessionStatusChanged("SESSION_PAUSED", reason=end.reason))
+        ctx.journal.checkpoint(None, SessionStatusChanged("SESSION_PAUSED", reason=end.reason))
     elif end.resumable:
-        ctx.checkpoint(None, SessionStatusChanged("SESSION_RUNNING", reason=end.reason))
+        ctx.journal.checkpoint(None, SessionStatusChanged("SESSION_RUNNING", reason=end.reason))
     else:
-        ctx.checkpoint(None, TaskEnded(end.status, end.reason))
+        ctx.journal.checkpoint(None, TaskEnded(end.status, end.reason))

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.routing.facts import Environment, UnusableArguments, gather
+from agent_host.routing.facts import Environment
+from agent_host.routing.judge import Judge
 from policy.case import denied
-from policy.check import check_tool
 from policy.facts import PathFacts
 from policy.paths import is_absolute, normalize
-from policy.toolset import NO_LIMITS, under_ceiling, withheld_by
+from policy.toolset import NO_LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,21 +92,17 @@ def judge_case(
     """Policy's word on the case, as the host would ask for it; what it would refuse before that is denied by the rule
     `case`. `here` is this machine, and stands in for what the case leaves out; `limits` are those of the
     configuration."""
-    spec = tools.get(case.tool_name)
-    if spec is None:
+    there = _place(case, here)
+    is_here = case.facts is None and there.os_family == here.os_family
+    world = None if is_here else _Stated(case.facts or StatedFacts())
+    judged = Judge(bundle, there, tools, limits, lambda: now).decide(case.tool_name, case.arguments, world)
+    if judged.spec is None:
         return denied("", _RULE, f"there is no tool {case.tool_name!r}")
-    try:
-        there = _place(case, here)
-        is_here = case.facts is None and there.os_family == here.os_family
-        facts = gather(spec, case.arguments, there, None if is_here else _Stated(case.facts or StatedFacts()))
-    except UnusableArguments as error:
-        return denied(spec.capability, _RULE, str(error))
-    withheld = withheld_by(limits, case.tool_name, spec.capability)
-    if withheld is not None:
-        return denied(spec.capability, withheld, f"{case.tool_name} is switched off")
-    system, workspace = there.os_family, there.workspace
-    decision = check_tool(bundle, spec.capability, facts, now=now, os=system, workspace=workspace)
-    return under_ceiling(decision, limits, bundle, facts, workspace=workspace, os=system)
+    if judged.withheld is not None:
+        return denied(judged.spec.capability, judged.withheld, f"{case.tool_name} is switched off")
+    if judged.decision is None:
+        return denied(judged.spec.capability, _RULE, str(judged.problem))
+    return judged.decision
 
 
 class _Stated(NamedTuple):

@@ -99,7 +99,7 @@ class Ending:
         await self._work.end_uploads(_OBSERVERS_S, resumable=True)
         self._keep_result(end)
         self._life.fire("pause")
-        ctx.checkpoint(None, SessionStatusChanged(SessionStatus.PAUSED, reason=ErrorCode.APPROVAL_REQUIRED))
+        ctx.journal.checkpoint(None, SessionStatusChanged(SessionStatus.PAUSED, reason=ErrorCode.APPROVAL_REQUIRED))
         totals: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
         told = {"reason": ErrorCode.APPROVAL_REQUIRED, "message": "a resume can approve the calls that were denied"}
         ctx.emit(EventType.SESSION_PAUSED, None, **totals, **told)
@@ -110,19 +110,19 @@ class Ending:
         await self._work.end_uploads(_OBSERVERS_S, resumable=True)
         self._ctx.emitter.flush()
         await self._resources.aclose()
-        self._ctx.store.close()
+        self._ctx.journal.store.close()
 
     async def _delete(self) -> None:
         ctx = self._ctx
         ctx.emitter.flush()
         await self._resources.aclose()
         try:
-            ctx.store.delete()
+            ctx.journal.store.delete()
         except state_errors.WriteFailed as error:
             self._warn_of_disk(str(error))
             self.stays = _is_there(self._paths.snapshot)
-        if ctx.store.unarchived is not None:
-            self._warn_of_disk(ctx.store.unarchived)
+        if ctx.journal.store.unarchived is not None:
+            self._warn_of_disk(ctx.journal.store.unarchived)
         if self.unkept is not None:
             ctx.emitter.flush()
         if not self.stays:
@@ -133,7 +133,7 @@ class Ending:
         kept = {
             **self._work.result(end),
             "prompt": self._ctx.task.prompt,
-            "workspace": self._ctx.where.workspace,
+            "workspace": self._ctx.judge.environment.workspace,
             "resumable": end.resumable,
             "startedAt": self._began_at,
             "endedAt": now_rfc3339(),

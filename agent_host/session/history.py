@@ -46,7 +46,7 @@ class History:
             return b"".join((b"[", *_separated(with_uris(ctx.state.thread[:count], ctx.state.artifact_uris)), b"]"))
 
         def stored(uri: str) -> None:
-            if not ctx.uploads_elsewhere:  # it lies where everybody finds the session's records
+            if not ctx.artifacts.elsewhere:  # it lies where everybody finds the session's records
                 return
             payload = {"artifactName": NAME, "artifactUri": uri}
             ctx.emitter.emit(EventType.ARTIFACT_UPLOADED, payload, task_id=task_id)
@@ -60,15 +60,15 @@ class History:
             ctx.emitter.emit(EventType.ARTIFACT_UPLOAD_FAILED, payload, task_id=task_id)
 
         size = sum(map(len, ctx.state.thread))
-        ctx.uploads.put(Upload(_KIND, NAME, _CONTENT_TYPE, size, data, stored, missed, task_id))
+        ctx.artifacts.queue.put(Upload(_KIND, NAME, _CONTENT_TYPE, size, data, stored, missed, task_id))
 
     def _kept_here(self, data: bytes, task_id: str | None) -> dict[str, str]:
         """Keep on this disk what another place did not take: {storageRef}, empty where the disk refuses too."""
-        if not self._ctx.uploads_elsewhere:
+        if not self._ctx.artifacts.elsewhere:
             return {}
         try:
             artifact = Artifact(_KIND, NAME, _CONTENT_TYPE, data)
-            return {"storageRef": self._ctx.artifacts.keep_history(artifact, task_id=task_id).ref}
+            return {"storageRef": self._ctx.artifacts.home.keep_history(artifact, task_id=task_id).ref}
         except UploadFailed:
             return {}
 

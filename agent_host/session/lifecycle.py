@@ -107,7 +107,7 @@ class Session:
     @property
     def report(self) -> LoadReport:
         """What was found on disk besides the session when it was opened."""
-        return self._ctx.store.report
+        return self._ctx.journal.store.report
 
     @property
     def ended(self) -> bool:
@@ -152,7 +152,7 @@ class Session:
     def policy_notice(self) -> str | None:
         """What a user should know of a bundle that is none of the built-ins, in one line; None where there is
         nothing."""
-        bundle = self._ctx.bundle
+        bundle = self._ctx.judge.bundle
         if is_built_in(bundle.policy_bundle_version):
             return None
         from policy.admitted import in_one_line
@@ -161,7 +161,7 @@ class Session:
 
     def unknown_approvals(self, names: Iterable[str]) -> list[str]:
         """Those of `names` that the bundle knows nothing of; see `handshake.unknown_approvals`."""
-        return unknown_approvals(self._ctx.bundle, self._ctx.tools, names)
+        return unknown_approvals(self._ctx.judge.bundle, self._ctx.judge.tools, names)
 
     def patch(self) -> str:
         """What the session changed, as a unified diff."""
@@ -188,9 +188,9 @@ class Session:
         return functools.partial(
             preview,
             first_versions(ctx.state),
-            kept=ctx.store.kept,
+            kept=ctx.journal.store.kept,
             clean=ctx.scrubber.data,
-            workspace=ctx.where.workspace,
+            workspace=ctx.judge.environment.workspace,
             former=workspaces(ctx.state),
             task_id=task_id,
             file_paths=file_paths,
@@ -212,8 +212,8 @@ class Session:
         """Tell that there is a new session."""
         payload = {
             "executionEnvironment": environment,
-            "workspace": self._ctx.where.workspace,
-            "model": self._ctx.model,
+            "workspace": self._ctx.judge.environment.workspace,
+            "model": self._ctx.conversation.model,
         }
         self._ctx.emitter.emit(EventType.SESSION_STARTED, payload)
 
@@ -223,7 +223,7 @@ class Session:
 
     def warm_up(self) -> None:
         """Get ready for the first task as soon as the present step of the event loop is over: a reply goes first."""
-        asyncio.get_running_loop().call_soon(self._ctx.llm.warm_up)
+        asyncio.get_running_loop().call_soon(self._ctx.conversation.llm.warm_up)
 
     def start_task(
         self, task_id: str, prompt: str, *, max_steps: int | None = None, options: TaskOptions = AS_THE_BUNDLE_SAYS
@@ -254,10 +254,10 @@ class Session:
         if self.busy:
             raise OutOfOrder(f"session {self.session_id} is at work; there is nothing to resume")
         put_under(ctx)
-        ctx.policy_expired = False
+        ctx.judge.expired = False
         if not self._work.suspended:
             self._leave_pause()
-        ctx.checkpoint(None, SessionStatusChanged(self._life.state, ctx.bundle.policy_bundle_version))
+        ctx.journal.checkpoint(None, SessionStatusChanged(self._life.state, ctx.judge.bundle.policy_bundle_version))
 
     def cancel_task(self, task_id: str, *, force: bool = False) -> None:
         """End a task for good; see `TaskRunner.cancel`."""
@@ -281,7 +281,7 @@ class Session:
         """Give the last uploads a moment, so that the result can say what was not stored: after a clean end the time
         of `services.upload_end_s`, else hardly any. What a resume can go on with stays on record."""
         resumable = end.resumable or bool(self.result(end)["deniedApprovals"])
-        within_s = self._ctx.uploads.limits.end_s if end.status == "completed" else _UPLOADS_S
+        within_s = self._ctx.artifacts.queue.limits.end_s if end.status == "completed" else _UPLOADS_S
         await self._work.end_uploads(within_s, resumable=resumable)
 
     async def shut_down(self, reason: str) -> None:

@@ -53,7 +53,7 @@ def end_of(result: dict[str, Any]) -> TaskEnd:
 
 def session_state(ctx: LoopContext, status: SessionStatus, pending: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The result of GetSessionState (interface section 2). The task is the one at work, else the last one there was."""
-    state, usage, limit = ctx.state, ctx.state.usage, ctx.bundle.llm_policy.max_session_tokens
+    state, usage, limit = ctx.state, ctx.state.usage, ctx.judge.bundle.llm_policy.max_session_tokens
     told: dict[str, Any] = {"sessionId": ctx.session_id, "sessionStatus": status}
     if state.task is not None:
         at_work = ctx.phase.state is not TaskPhase.IDLE

@@ -99,18 +99,20 @@ class TaskRunner:
         Raises TaskAlreadyRunning, PolicyExpired, UsageError for an id that the session has had, CheckpointWriteFailed.
         """
         ctx = self._ctx
-        started = record_of_task(task, session_id=ctx.session_id, scrubber=ctx.scrubber, count=ctx.count)
+        started = record_of_task(task, session_id=ctx.session_id, scrubber=ctx.scrubber, count=ctx.conversation.count)
         self._make_room(task.task_id)
-        if ctx.bundle.expires_at <= ctx.clock():
-            raise PolicyExpired(f"the policy expired at {ctx.bundle.expires_at.isoformat()}; resume with a new one")
+        if ctx.judge.bundle.expires_at <= ctx.judge.clock():
+            raise PolicyExpired(
+                f"the policy expired at {ctx.judge.bundle.expires_at.isoformat()}; resume with a new one"
+            )
         ctx.narrow_task(task.options)
         try:
-            ctx.record(started.record)
+            ctx.journal.record(started.record)
         except CheckpointWriteFailed:
-            ctx.thread.add_task(started.message)
-            ctx.checkpoint(None, TaskEnded("failed", CheckpointWriteFailed.code))
+            ctx.conversation.thread.add_task(started.message)
+            ctx.journal.checkpoint(None, TaskEnded("failed", CheckpointWriteFailed.code))
             raise
-        ctx.thread.add_task(started.message)
+        ctx.conversation.thread.add_task(started.message)
         self._begin()
 
     def start_recorded(self) -> None:
@@ -134,12 +136,12 @@ class TaskRunner:
             if not replays:
                 self._run(self._tell_again())
                 return
-            ctx.record(TaskReopened(max_steps or task.step_count + more_steps))
-        ctx.record(SessionStatusChanged("SESSION_RUNNING", ctx.bundle.policy_bundle_version, max_steps))
+            ctx.journal.record(TaskReopened(max_steps or task.step_count + more_steps))
+        ctx.journal.record(SessionStatusChanged("SESSION_RUNNING", ctx.judge.bundle.policy_bundle_version, max_steps))
         ctx.narrow_task(TaskOptions(**task.options))
         ctx.phase.fire("resume")
         ctx.emit(EventType.SESSION_RESUMED, None, resumedFromStep=task.step_count)
-        resume_note = note_of_move(ctx.state, ctx.where.workspace)
+        resume_note = note_of_move(ctx.state, ctx.judge.environment.workspace)
         if resume_note is None and not replays and _ends_with_an_answer(ctx.state):
             resume_note = ResumeNote(_AGAIN)
         self._run(self._drive(resume_note, replays))
@@ -199,10 +201,10 @@ class TaskRunner:
 
     async def end_uploads(self, within_s: float, *, resumable: bool) -> None:
         """The last uploads, the history among them; see `UploadQueue.close`."""
-        if not self._ctx.uploads.closed:
+        if not self._ctx.artifacts.queue.closed:
             if not resumable:  # a task that stays open has sent its history when it stopped
                 self._history.queue()
-            await self._ctx.uploads.close(within_s, resumable=resumable)
+            await self._ctx.artifacts.queue.close(within_s, resumable=resumable)
 
     def _begin(self) -> None:
         ctx = self._ctx
@@ -224,7 +226,7 @@ class TaskRunner:
                     f"task {self._ctx.task.task_id} is not over: resume the session, or cancel the task"
                 )
             # It failed for a reason that a resume could have mended; nobody asked for one.
-            self._ctx.checkpoint(None, TaskEnded("failed", end.reason or _GIVEN_UP))
+            self._ctx.journal.checkpoint(None, TaskEnded("failed", end.reason or _GIVEN_UP))
 
     def _run(self, work: Coroutine[Any, Any, TaskEnd]) -> None:
         self._result = None

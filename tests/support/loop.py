@@ -23,9 +23,12 @@ from agent_host.events.live_output import LiveOutput
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.retry import RetryPolicy
 from agent_host.loop.cancellation import Cancellation
-from agent_host.loop.context import LoopContext
+from agent_host.loop.context import ArtifactPlaces, LoopContext
+from agent_host.loop.conversation import Conversation
+from agent_host.loop.journal import Journal
 from agent_host.loop.task import run_task
 from agent_host.routing.facts import Environment
+from agent_host.routing.judge import Judge
 from agent_host.scrub import Scrubber
 from agent_host.services.uploads import UploadLimits, UploadQueue
 from agent_host.states import task_machine
@@ -108,31 +111,25 @@ class Loop:
         self.now = NOW
         out, phase = emitter(self.watcher), task_machine()
         self.ctx = LoopContext(
-            store=store,
-            thread=_thread(store.state),
-            llm=self.model,
+            journal=Journal(store, out, max_stored),
+            judge=Judge(
+                policy or bundle(folder),
+                Environment(self.folder, None, "posix", "bash"),
+                BUILT_IN,
+                limits,
+                lambda: self.now,
+                options,
+            ),
+            conversation=Conversation(_thread(store.state), self.model, MODEL, _head, retry, estimate),
             router=self.tools,
             gate=WatchedGate(gate or UnattendedGate(frozenset()), phase),
             emitter=out,
-            artifacts=self.home,
-            uploads=UploadQueue(self.artifacts, UploadLimits()),
-            uploads_elsewhere=True,
-            bundle=policy or bundle(folder),
-            where=Environment(self.folder, None, "posix", "bash"),
-            tools=BUILT_IN,
-            limits=limits,
-            model=MODEL,
-            make_head=_head,
-            retry=retry,
-            count=estimate,
-            clock=lambda: self.now,
+            artifacts=ArtifactPlaces(self.home, UploadQueue(self.artifacts, UploadLimits()), elsewhere=True),
             cancellation=Cancellation(),
             scrubber=Scrubber(secrets, Redaction(key=lambda: b"k") if redaction else None),
-            max_stored_bytes=max_stored,
             phase=phase,
             live_output=LiveOutput(out),
             at_once={"commands": 8, "files": 8, "requests": 8, "uploads": 2, **(at_once or {})},
-            task_options=options,
         )
 
     # One process
@@ -140,10 +137,10 @@ class Loop:
     def begin(self, task_id: str = TASK, prompt: str = "Do it.", *, max_steps: int = 10) -> None:
         """Put a task on record, as the session does."""
         ctx = self.ctx
-        message = Message("user", prompt, message_tokens(ctx.count, prompt))
+        message = Message("user", prompt, message_tokens(ctx.conversation.count, prompt))
         fields = {"taskId": task_id, "prompt": prompt, "maxSteps": max_steps}
-        ctx.record(record_of("task_started", fields, encode(message, session_id=SESSION, task_id=task_id)))
-        ctx.thread.add_task(message)
+        ctx.journal.record(record_of("task_started", fields, encode(message, session_id=SESSION, task_id=task_id)))
+        ctx.conversation.thread.add_task(message)
         ctx.phase.fire("start")
 
     async def run(self, *, max_steps: int = 10, **more: Any) -> TaskEnd:
@@ -160,21 +157,21 @@ class Loop:
     def again(self, *turns: Turn, sessions: CheckpointStore | None = None, **more: Any) -> Loop:
         """The next process: after a clean end of this one, or with what another store holds."""
         if sessions is None:
-            self.ctx.store.close()
-        kept = {"tools": Tools(self.tools.run), "policy": self.ctx.bundle}
+            self.ctx.journal.store.close()
+        kept = {"tools": Tools(self.tools.run), "policy": self.ctx.judge.bundle}
         kept |= {"artifacts": self.artifacts, "home": self.home}
         return Loop(self.folder, *turns, sessions=sessions or self.sessions, **{**kept, **more})
 
     def watch_records(self) -> list[tuple[str, dict[str, Any]]]:
         """Kind and fields of each record from here on."""
         seen: list[tuple[str, dict[str, Any]]] = []
-        append = self.ctx.store.append
+        append = self.ctx.journal.store.append
 
         def noted(record: Record) -> None:
             seen.append((kind_of(record), fields_of(record)))
             append(record)
 
-        self.ctx.store.append = noted  # type: ignore[method-assign]  # a place to look from
+        self.ctx.journal.store.append = noted  # type: ignore[method-assign]  # a place to look from
         return seen
 
     # What it left
@@ -224,8 +221,8 @@ def sessions_on(disk: SimulatedDisk | None, max_stored: int = 10**9) -> Checkpoi
     return FileCheckpointStore("/state", disk, blob_limit_bytes=max_stored)
 
 
-def _head(ctx: LoopContext) -> bytes:
-    return AnthropicDialect().head(model=ctx.model, max_tokens=100, system="Be careful.", tools=())
+def _head(_: Judge) -> bytes:
+    return AnthropicDialect().head(model=MODEL, max_tokens=100, system="Be careful.", tools=())
 
 
 def _thread(state: Checkpoint) -> Thread:

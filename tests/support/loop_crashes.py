@@ -38,14 +38,14 @@ async def died(folder: Path, *turn: ToolCall, **more: Any) -> Loop:
 
 async def killed_before(loop: Loop, disk: SimulatedDisk, *kinds: str) -> CheckpointStore:
     """What the next process finds of a loop on `disk` that died just before a record of one of these kinds."""
-    append = loop.ctx.store.append
+    append = loop.ctx.journal.store.append
 
     def until_then(record: Record) -> None:
         if kind_of(record) in kinds:
             raise Died
         append(record)
 
-    loop.ctx.store.append = until_then  # type: ignore[method-assign]  # the process dies on this line
+    loop.ctx.journal.store.append = until_then  # type: ignore[method-assign]  # the process dies on this line
     with contextlib.suppress(Died):
         await loop.run()
     return sessions_on(disk.kill())

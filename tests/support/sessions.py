@@ -75,9 +75,9 @@ class Opened:
 
     def again(self, *turns: Turn, **more: Any) -> Opened:
         """The next process."""
-        self.loop.ctx.store.close()
+        self.loop.ctx.journal.store.close()
         kept = {
-            "policy": self.loop.ctx.bundle,
+            "policy": self.loop.ctx.judge.bundle,
             "artifacts": self.loop.artifacts,
             "home": self.loop.home,
             "sessions": self.loop.sessions,

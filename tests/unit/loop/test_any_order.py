@@ -210,7 +210,7 @@ def tools_of(seen: Seen) -> Tools:
 async def go_on(loop: Loop, seen: Seen, after: SimulatedDisk, *, other_boot: bool) -> None:
     """The next process, to the end; it finds what `after` holds."""
     turn = calls(*(one_of(kind, number, loop.folder) for number, kind in enumerate(SCENE)))
-    following = Loop(loop.folder, sessions=sessions_on(after), gate=says_yes(), policy=loop.ctx.bundle,
+    following = Loop(loop.folder, sessions=sessions_on(after), gate=says_yes(), policy=loop.ctx.judge.bundle,
                      tools=tools_of(seen))  # fmt: skip
     state = following.ctx.state
     begun = state.open_step is not None or len(state.thread) > 2

@@ -177,7 +177,7 @@ async def test_what_an_approved_write_finds_is_what_is_there_after_the_wait(tmp_
     loop = asking(tmp_path, Person(meanwhile), calls(write(path, "mine")))
     await loop.run()
     (name,) = loop.ctx.task.baselines.values()
-    assert loop.ctx.store.kept(str(name)) == b"by somebody else"
+    assert loop.ctx.journal.store.kept(str(name)) == b"by somebody else"
 
 
 async def test_calls_that_need_no_approval_do_not_wait_for_those_that_do(tmp_path: Path) -> None:

@@ -104,7 +104,9 @@ async def test_a_grant_under_another_policy_covers_nothing(tmp_path: Path) -> No
 async def test_what_needs_no_approval_has_no_grant(tmp_path: Path) -> None:
     loop = Loop(tmp_path, policy=bundle(tmp_path))
     loop.begin()
-    loop.ctx.record(record_of("grant", {"scope": "session", "approvalId": "a", "actionHash": "x", "taskId": "t"}))
+    loop.ctx.journal.record(
+        record_of("grant", {"scope": "session", "approvalId": "a", "actionHash": "x", "taskId": "t"})
+    )
     (prepared,) = prepare_calls(loop.ctx, [shell("make")])
     assert granted_by(loop.ctx, prepared) is None
 

@@ -97,7 +97,7 @@ async def test_a_grant_is_not_used_where_the_link_moves_before_the_call_starts(p
 def moves_at_turn(loop: Loop, place: Path, number: int) -> None:
     """The link leads elsewhere just when a turn goes on record: its calls are judged, and none has started."""
     turns: list[Record] = []
-    append = loop.ctx.store.append
+    append = loop.ctx.journal.store.append
 
     def noted(record: Record) -> None:
         append(record)
@@ -105,7 +105,7 @@ def moves_at_turn(loop: Loop, place: Path, number: int) -> None:
         if isinstance(record, TurnTaken) and len(turns) == number:
             lead(place, "two")
 
-    loop.ctx.store.append = noted  # type: ignore[method-assign]  # a place to look from
+    loop.ctx.journal.store.append = noted  # type: ignore[method-assign]  # a place to look from
 
 
 async def test_a_grant_for_a_file_is_not_used_where_the_call_before_it_moves_the_link(place: Path) -> None:
@@ -163,7 +163,7 @@ async def test_an_approval_on_record_is_asked_for_again_where_the_link_was_moved
     loop = asking(place, says_yes(), calls(one), disk=disk)
     sessions = await killed_before(loop, disk, "call_started")
     lead(place, "two")
-    following = await resumed(Loop(place, sessions=sessions, policy=loop.ctx.bundle), gate=person)
+    following = await resumed(Loop(place, sessions=sessions, policy=loop.ctx.judge.bundle), gate=person)
     assert (following.tools.requests, len(person.asked)) == ([], 1)
 
 

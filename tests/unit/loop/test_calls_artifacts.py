@@ -58,7 +58,7 @@ async def test_the_model_does_not_wait_for_the_service(tmp_path: Path) -> None:
     assert (await loop.run()).text == "Done."
     assert loop.texts() == ["all\n[storage_ref: artifacts/art_0]"]
     assert [row["name"] for row in loop.kept().uploads.values()] == ["a"]
-    await loop.ctx.uploads.close(0, resumable=True)
+    await loop.ctx.artifacts.queue.close(0, resumable=True)
     (failed,) = loop.told(EventType.ARTIFACT_UPLOAD_FAILED)
     assert "a resume of the session uploads it" in failed["message"]
     assert list(loop.kept().uploads) == ["art_0"]
@@ -67,7 +67,7 @@ async def test_the_model_does_not_wait_for_the_service(tmp_path: Path) -> None:
 async def test_the_next_process_uploads_what_the_last_one_had_not(tmp_path: Path) -> None:
     loop = Loop(tmp_path, calls(shell("make", "c1")), says(), tools=leaves("a"), artifacts=Never())
     await loop.run()
-    await loop.ctx.uploads.close(0, resumable=True)
+    await loop.ctx.artifacts.queue.close(0, resumable=True)
     again = loop.again(artifacts=Artifacts())
     take_up_uploads(again.ctx)
     await settled()
@@ -80,9 +80,9 @@ async def test_the_next_process_uploads_what_the_last_one_had_not(tmp_path: Path
 async def test_without_another_place_what_is_kept_needs_no_upload(tmp_path: Path) -> None:
     loop = Loop(tmp_path, calls(shell("make", "c1")), says(), tools=leaves("a"), artifacts=Never())
     await loop.run()
-    await loop.ctx.uploads.close(0, resumable=True)
+    await loop.ctx.artifacts.queue.close(0, resumable=True)
     again = loop.again(artifacts=Never())
-    again.ctx.uploads_elsewhere = False
+    again.ctx.artifacts.elsewhere = False
     take_up_uploads(again.ctx)
     assert again.kept().artifact_uris == {"c1": ["workspaces/w/artifacts/art_0"]}
 
@@ -116,7 +116,7 @@ async def test_what_only_a_dead_process_had_is_told(tmp_path: Path) -> None:
     home.full = True
     loop = Loop(tmp_path, calls(shell("make")), says(), tools=leaves("a"), home=home, artifacts=Never())
     await loop.run()
-    await loop.ctx.uploads.close(0, resumable=True)
+    await loop.ctx.artifacts.queue.close(0, resumable=True)
     again = loop.again(artifacts=Artifacts())
     take_up_uploads(again.ctx)
     await settled()
@@ -130,7 +130,7 @@ async def test_an_upload_of_the_model_s_that_is_kept_nowhere_fails(tmp_path: Pat
     home.full = True
     wanted = call("UploadArtifact", content="x")
     loop = Loop(tmp_path, calls(wanted), says(), tools=leaves("a"), home=home)
-    loop.ctx.uploads_elsewhere = False
+    loop.ctx.artifacts.elsewhere = False
     await loop.run()
     assert loop.answers()[0].code == "WORKSPACE_UPLOAD_FAILED"
     assert loop.told(EventType.ARTIFACT_UPLOAD_FAILED)[0]["message"] == "no room for a"

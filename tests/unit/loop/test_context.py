@@ -47,36 +47,36 @@ def durable(disk: SimulatedDisk) -> str:
 def test_what_must_be_there_is_an_error_where_it_is_not(loop: Loop, disk: SimulatedDisk) -> None:
     full(disk)
     with pytest.raises(CheckpointWriteFailed, match="nothing was started"):
-        loop.ctx.record(PAUSED)
+        loop.ctx.journal.record(PAUSED)
     with pytest.raises(CheckpointWriteFailed, match="nothing was started"):
-        loop.ctx.write_ahead()
+        loop.ctx.journal.write_ahead()
     assert loop.told(EventType.CHECKPOINT_FAILED) == []
 
 
 def test_a_record_is_durable_with_the_write_ahead(loop: Loop, disk: SimulatedDisk) -> None:
-    loop.ctx.record(PAUSED)
+    loop.ctx.journal.record(PAUSED)
     assert loop.kept().session_status == "SESSION_PAUSED"
     assert durable(disk) == "SESSION_RUNNING"
-    loop.ctx.write_ahead()
+    loop.ctx.journal.write_ahead()
     assert durable(disk) == "SESSION_PAUSED"
 
 
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_checkpoint_is_durable_unless_more_follows_at_once(loop: Loop, disk: SimulatedDisk, *, sync: bool) -> None:
-    loop.ctx.checkpoint(None, PAUSED, sync=sync)
+    loop.ctx.journal.checkpoint(None, PAUSED, sync=sync)
     assert loop.kept().session_status == "SESSION_PAUSED"
     assert durable(disk) == ("SESSION_PAUSED" if sync else "SESSION_RUNNING")
 
 
 def test_a_checkpoint_that_fails_is_told_and_carried_by_the_next(loop: Loop, disk: SimulatedDisk) -> None:
     full(disk)
-    loop.ctx.checkpoint("st", PAUSED)
+    loop.ctx.journal.checkpoint("st", PAUSED)
     (event,) = loop.watcher.events
     assert (event.event_type, event.step_id, event.task_id) == (EventType.CHECKPOINT_FAILED, "st", None)
     assert event.payload["code"] == "CHECKPOINT_WRITE_FAILED"
     assert "No space left on device" in event.payload["message"]
     disk.calls.faults = NO_FAULTS
-    loop.ctx.write_ahead()
+    loop.ctx.journal.write_ahead()
     assert durable(disk) == "SESSION_PAUSED"
 
 
@@ -94,21 +94,21 @@ def test_the_loop_runs_only_with_a_task(loop: Loop) -> None:
     with pytest.raises(RuntimeError):
         _ = loop.ctx.task
     loop.begin()
-    assert (loop.ctx.task.task_id, loop.ctx.session_id, loop.ctx.state) == ("t", SESSION, loop.ctx.store.state)
+    assert (loop.ctx.task.task_id, loop.ctx.session_id, loop.ctx.state) == ("t", SESSION, loop.ctx.journal.store.state)
 
 
 @pytest.mark.parametrize("way", ["keep", "write_ahead", "checkpoint"])
 def test_a_full_store_is_told_once(tmp_path: Path, way: str) -> None:
     loop = Loop(tmp_path, max_stored=3)
-    name = loop.ctx.keep(b"abc")
-    assert (loop.ctx.store.kept(name), loop.told(EventType.STORAGE_LIMIT_REACHED)) == (b"abc", [])
+    name = loop.ctx.journal.keep(b"abc")
+    assert (loop.ctx.journal.store.kept(name), loop.told(EventType.STORAGE_LIMIT_REACHED)) == (b"abc", [])
     if way == "keep":
-        assert loop.ctx.keep(b"more") == UNAVAILABLE
+        assert loop.ctx.journal.keep(b"more") == UNAVAILABLE
     else:
-        assert loop.ctx.store.keep(b"more") == UNAVAILABLE
-        loop.ctx.write_ahead() if way == "write_ahead" else loop.ctx.checkpoint("st", PAUSED)
-    assert loop.ctx.keep(b"again") == UNAVAILABLE
-    loop.ctx.write_ahead()
+        assert loop.ctx.journal.store.keep(b"more") == UNAVAILABLE
+        loop.ctx.journal.write_ahead() if way == "write_ahead" else loop.ctx.journal.checkpoint("st", PAUSED)
+    assert loop.ctx.journal.keep(b"again") == UNAVAILABLE
+    loop.ctx.journal.write_ahead()
     (told,) = loop.told(EventType.STORAGE_LIMIT_REACHED)
     assert "host.max_stored_bytes (3 bytes)" in told["message"]
 
@@ -118,12 +118,12 @@ def test_the_front_of_requests_follows_the_options(tmp_path: Path) -> None:
     made: list[TaskOptions] = []
 
     def head(ctx: object) -> bytes:
-        made.append(loop.ctx.task_options)
+        made.append(loop.ctx.judge.options)
         return b"one two three"
 
-    loop.ctx.make_head = head
-    loop.ctx.narrow_task(loop.ctx.task_options)
+    loop.ctx.conversation.make_head = head
+    loop.ctx.narrow_task(loop.ctx.judge.options)
     assert made == []
     options = TaskOptions(approval_mode="always")
     loop.ctx.narrow_task(options)
-    assert (made, loop.ctx.head, loop.ctx.head_tokens) == ([options], b"one two three", 3)
+    assert (made, loop.ctx.conversation.head, loop.ctx.conversation.head_tokens) == ([options], b"one two three", 3)

@@ -27,8 +27,8 @@ def at_work(folder: Path, **more: Any) -> Loop:
 
 def test_a_request_costs_its_head_and_its_thread(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
-    assert check_before_call(loop.ctx, "st") == loop.ctx.head_tokens + loop.ctx.thread.tokens
-    assert loop.ctx.head_tokens > 0
+    assert check_before_call(loop.ctx, "st") == loop.ctx.conversation.head_tokens + loop.ctx.conversation.thread.tokens
+    assert loop.ctx.conversation.head_tokens > 0
 
 
 async def test_what_the_gateway_counted_corrects_the_estimate(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ async def test_what_the_gateway_counted_corrects_the_estimate(tmp_path: Path) ->
     known = loop.ctx.state.tokens_known
     assert known is not None
     assert known[0] == 100
-    now = loop.ctx.head_tokens + loop.ctx.thread.tokens
+    now = loop.ctx.conversation.head_tokens + loop.ctx.conversation.thread.tokens
     assert estimated_input(loop.ctx) == 100 + now - known[1]
     loop.ctx.state.tokens_known = (0, 10**6)
     assert estimated_input(loop.ctx) == 0
@@ -55,7 +55,7 @@ def test_an_expired_policy_is_told_and_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("without", [["LLM.Call"], []])
 def test_what_policy_does_not_allow_is_not_sent(tmp_path: Path, without: list[str]) -> None:
     loop = at_work(tmp_path, policy=bundle(tmp_path, without=without))
-    loop.ctx.model = "m" if without else "another"
+    loop.ctx.conversation.model = "m" if without else "another"
     with pytest.raises(PolicyDenied):
         check_before_call(loop.ctx, "st")
     assert loop.told(EventType.POLICY_EXPIRED) == []
@@ -64,20 +64,20 @@ def test_what_policy_does_not_allow_is_not_sent(tmp_path: Path, without: list[st
 def test_the_window_leaves_room_for_the_head(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
     for number in range(50):
-        loop.ctx.thread.add_note(Message("system", f"note {number}", 100))
-    limit = loop.ctx.head_tokens + 1000
-    loop.ctx.bundle = bundle(tmp_path, max_input=limit)
+        loop.ctx.conversation.thread.add_note(Message("system", f"note {number}", 100))
+    limit = loop.ctx.conversation.head_tokens + 1000
+    loop.ctx.judge.bundle = bundle(tmp_path, max_input=limit)
     assert check_before_call(loop.ctx, "st") <= limit
-    assert loop.ctx.thread.dropped > 0
+    assert loop.ctx.conversation.thread.dropped > 0
 
 
 def test_the_budget_covers_what_it_says(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
     loop.ctx.state.usage.add({"inputTokens": 400, "outputTokens": 100})
     needed = estimated_input(loop.ctx)
-    loop.ctx.bundle = bundle(tmp_path, max_session=500 + needed)
+    loop.ctx.judge.bundle = bundle(tmp_path, max_session=500 + needed)
     assert check_before_call(loop.ctx, "st") == needed
-    loop.ctx.bundle = bundle(tmp_path, max_session=500 + needed - 1)
+    loop.ctx.judge.bundle = bundle(tmp_path, max_session=500 + needed - 1)
     with pytest.raises(BudgetExceeded, match="500 tokens used"):
         check_before_call(loop.ctx, "st")
 

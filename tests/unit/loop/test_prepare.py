@@ -77,7 +77,7 @@ def test_what_can_never_run_is_refused(tmp_path: Path, made: ToolCall, status: s
 
 def test_a_tool_that_the_router_does_not_have_is_not_found(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
-    loop.ctx.tools = Registry(spec for spec in TOOLS.values() if spec.name != "RunCommand")
+    loop.ctx.judge.tools = Registry(spec for spec in TOOLS.values() if spec.name != "RunCommand")
     refusal = check_call(loop.ctx, shell("make")).refusal
     assert refusal is not None
     assert refusal.code == "TOOL_NOT_FOUND"
@@ -96,7 +96,7 @@ def test_where_the_task_asks_nobody_the_call_is_denied_and_can_be_replayed(tmp_p
     refusal = check_call(loop.ctx, shell("make")).refusal
     assert refusal is not None
     assert (refusal.status, refusal.code, refusal.approve) == ("denied", "APPROVAL_REQUIRED", "rule-Shell.Exec")
-    loop.ctx.bundle = bundle(tmp_path, ShellExec={"requires_approval": True})
+    loop.ctx.judge.bundle = bundle(tmp_path, ShellExec={"requires_approval": True})
     refusal = check_call(loop.ctx, shell("make")).refusal
     assert refusal is not None
     assert refusal.approve == "RunCommand"
@@ -105,12 +105,12 @@ def test_where_the_task_asks_nobody_the_call_is_denied_and_can_be_replayed(tmp_p
 def test_an_expired_policy_is_noted_and_told(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
     assert check_call(loop.ctx, shell("make", "c")).refusal is None
-    noted = [loop.ctx.policy_expired]
+    noted = [loop.ctx.judge.expired]
     loop.now = NOW + timedelta(days=1)
     refusal = check_call(loop.ctx, shell("make", "c")).refusal
     assert refusal is not None
     assert (refusal.status, refusal.code) == ("denied", "POLICY_EXPIRED")
-    assert [*noted, loop.ctx.policy_expired] == [False, True]
+    assert [*noted, loop.ctx.judge.expired] == [False, True]
     assert loop.told(EventType.POLICY_EXPIRED) == [{"toolCallId": "c"}]
 
 
@@ -141,7 +141,7 @@ def test_a_write_is_prepared_with_what_it_is_about_to_do(tmp_path: Path) -> None
     }
     assert second.effect.intent == {"path": str(path), "before": sha256_hex(b"1"), "after": sha256_hex(b"2")}
     (name,) = first.effect.baselines.values()
-    assert loop.ctx.store.kept(str(name)) == b"old [redacted]"
+    assert loop.ctx.journal.store.kept(str(name)) == b"old [redacted]"
     assert second.effect.baselines == {}
     assert row_of(first) == {"callId": first.call.call_id, "sideEffects": True, "intent": first.effect.intent}
 
@@ -183,7 +183,7 @@ def test_an_approval_is_bound_to_call_and_policy(tmp_path: Path) -> None:
     same = [bound_to(loop.ctx, check_call(loop.ctx, shell("make", name))) for name in "ab"]
     assert same[0] == same[1]
     assert bound_to(loop.ctx, check_call(loop.ctx, shell("make -n"))) != same[0]
-    loop.ctx.bundle = bundle(tmp_path, ShellExec={"blocked_commands": ("rm",)})
+    loop.ctx.judge.bundle = bundle(tmp_path, ShellExec={"blocked_commands": ("rm",)})
     assert bound_to(loop.ctx, check_call(loop.ctx, shell("make"))) != same[0]
     assert bound_to(loop.ctx, PreparedCall(shell("make"))) is None
 
@@ -211,7 +211,7 @@ def test_a_call_is_judged_anew_with_what_it_really_finds(tmp_path: Path) -> None
     assert after.effect.intent is not None
     assert after.effect.intent["before"] == sha256_hex(b"by somebody else")
     assert list(after.effect.baselines) == [str(path)]
-    loop.ctx.bundle = bundle(tmp_path, without=["File.Write"])
+    loop.ctx.judge.bundle = bundle(tmp_path, without=["File.Write"])
     refused = judged_anew(loop.ctx, after)
     assert refused.refusal is not None
     assert (refused.effect.intent, refused.effect.baselines) == (None, {})
@@ -234,7 +234,7 @@ def test_a_request_carries_the_scope_that_the_bundle_gives(tmp_path: Path) -> No
     url = call("HttpRequest", url="https://example.com/")
     network = request_for(loop.ctx, "st", url, TOOLS["HttpRequest"]).constraints
     assert network.allowed_domains == ("example.com",)
-    loop.ctx.bundle = bundle(tmp_path, without=["File.Read"])
+    loop.ctx.judge.bundle = bundle(tmp_path, without=["File.Read"])
     assert request_for(loop.ctx, "st", read("/a"), TOOLS["ReadFile"]).constraints == ToolConstraints()
 
 
@@ -267,13 +267,13 @@ async def test_a_renewed_intent_stands_in_the_row_of_the_start(tmp_path: Path, *
 async def test_the_tools_of_a_session_may_change(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
     heads = []
-    loop.ctx.make_head = lambda ctx: " ".join(sorted(ctx.tools.names)).encode()
-    loop.ctx.tools = Registry()
+    loop.ctx.conversation.make_head = lambda judge: " ".join(sorted(judge.tools.names)).encode()
+    loop.ctx.judge.tools = Registry()
     refused = check_call(loop.ctx, shell("make")).refusal
     assert refused is not None
     for _ in range(2):
         await loop.ctx.refresh_tools()
-        heads.append(loop.ctx.head)
+        heads.append(loop.ctx.conversation.head)
     assert heads[0] is heads[1]
     assert b"RunCommand" in heads[0]
     assert check_call(loop.ctx, shell("make")).refusal is None

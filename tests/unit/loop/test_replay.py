@@ -34,7 +34,7 @@ async def denied(folder: Path, *turn: ToolCall, **more: Any) -> Loop:
     await loop.run()
     assert len(loop.ctx.task.denied) == len(turn)
     following = loop.again(says("Done now."), gate=Person(lambda _: NO), **more)
-    following.ctx.record(record_of("task_reopened", {"maxSteps": 5}))
+    following.ctx.journal.record(record_of("task_reopened", {"maxSteps": 5}))
     return following
 
 
@@ -97,13 +97,13 @@ async def test_a_write_keeps_the_first_version(tmp_path: Path) -> None:
     await loop.run(replays=[replay(wanted)])
     assert path.read_text() == "new"
     (name,) = loop.ctx.task.baselines.values()
-    assert loop.ctx.store.kept(str(name)) == b"old"
+    assert loop.ctx.journal.store.kept(str(name)) == b"old"
 
 
 async def test_policy_has_the_last_word(tmp_path: Path) -> None:
     wanted = shell("ls")
     loop = await denied(tmp_path, wanted)
-    loop.ctx.bundle = bundle(tmp_path, asks=["Shell.Exec"], ShellExec={"blocked_commands": ("ls",)})
+    loop.ctx.judge.bundle = bundle(tmp_path, asks=["Shell.Exec"], ShellExec={"blocked_commands": ("ls",)})
     await loop.run(replays=[replay(wanted)])
     assert (loop.tools.ran, loop.answers()[-1].code) == ([], "CAPABILITY_DENIED")
 
@@ -111,7 +111,7 @@ async def test_policy_has_the_last_word(tmp_path: Path) -> None:
 async def test_what_policy_allows_by_now_runs_with_no_approval_told(tmp_path: Path) -> None:
     wanted = write(tmp_path / "a", "new")
     loop = await denied(tmp_path, wanted)
-    loop.ctx.bundle = bundle(tmp_path)
+    loop.ctx.judge.bundle = bundle(tmp_path)
     await loop.run(replays=[replay(wanted)])
     assert (tmp_path / "a").read_text() == "new"
     assert loop.told(EventType.APPROVAL_RESOLVED) == []
@@ -137,7 +137,7 @@ async def test_a_crash_before_the_call_starts_runs_it_once_and_asks_nobody(tmp_p
     loop.run = with_replay  # type: ignore[method-assign]  # what is to be killed
     sessions = await killed_before(loop, disk, "call_started")
     gate = Person(lambda _: NO)
-    left = Loop(tmp_path, sessions=sessions, policy=loop.ctx.bundle)
+    left = Loop(tmp_path, sessions=sessions, policy=loop.ctx.judge.bundle)
     following = await resumed(left, gate=gate)
     assert (following.tools.ran, gate.asked, following.ctx.task.denied) == (["make"], [], [])
 
@@ -154,13 +154,13 @@ async def test_a_disk_that_refuses_the_turn_pauses_before_the_call(tmp_path: Pat
 async def test_what_the_host_says_counts_for_the_window_and_not_for_the_budget(tmp_path: Path) -> None:
     wanted = shell("make")
     loop = await denied(tmp_path, wanted)
-    before = loop.ctx.state.session_tokens_used, loop.ctx.thread.tokens
+    before = loop.ctx.state.session_tokens_used, loop.ctx.conversation.thread.tokens
     loop.model.turns = [says("Done now.")]
     await loop.run(replays=[replay(wanted)])
     assert loop.ctx.state.session_tokens_used == before[0] + 110
     said = [orjson.loads(data) for data in loop.ctx.state.thread if b"(approved by the user)" in data]
     assert said[0]["tokenCount"] > 12
-    assert loop.ctx.thread.tokens > before[1] + said[0]["tokenCount"]
+    assert loop.ctx.conversation.thread.tokens > before[1] + said[0]["tokenCount"]
 
 
 async def test_tools_that_are_used_again_do_not_share_ids(tmp_path: Path) -> None:

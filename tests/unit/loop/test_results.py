@@ -39,7 +39,7 @@ async def test_a_good_result(loop: Loop) -> None:
     started = time.monotonic()
     message = finish(loop.ctx, "st", shell("make", "c"), "succeeded", None, "fine", None, started, "then", uris)
     assert (message.role, message.content, message.tool_call_id, message.is_error) == ("tool", "fine", "c", False)
-    assert message.tokens == message_tokens(loop.ctx.count, "fine")
+    assert message.tokens == message_tokens(loop.ctx.conversation.count, "fine")
     (call,) = open_calls(loop)
     assert (call.status, call.code, call.replay) == ("succeeded", None, None)
     assert call.result is not None

@@ -51,7 +51,7 @@ async def test_a_turn_with_calls_is_on_record_before_anything_follows(tmp_path: 
     assert (step.meaning, step.assistant.content, step.assistant.tool_calls) == ("continue", "Now.", made)
     assert step.assistant.tokens == 10
     assert step.prepared is not None
-    recorded = open_step(loop.ctx.store)
+    recorded = open_step(loop.ctx.journal.store)
     assert (recorded.step_id, recorded.stop_reason, recorded.boot) == (step.step_id, "tool_use", boot_id())
     assert [(one.call_id, one.side_effects) for one in recorded.calls] == [
         (made[0].call_id, True), (made[1].call_id, False), (made[2].call_id, True),
@@ -71,7 +71,7 @@ async def test_what_is_told_of_a_turn(tmp_path: Path) -> None:
         EventType.STEP_STARTED, {"stepId": step.step_id, "stepCount": 1},
     )  # fmt: skip
     assert (requested.event_type, requested.payload["model"]) == (EventType.LLM_REQUEST_STARTED, MODEL)
-    assert requested.payload["estimatedInputTokens"] == loop.ctx.head_tokens + loop.ctx.thread.tokens
+    assert requested.payload["estimatedInputTokens"] == loop.ctx.conversation.tokens
     assert (chunk.event_type, chunk.payload) == (EventType.TEXT_CHUNK, {"text": "Done."})
     assert completed.payload == {
         "model": MODEL, "inputTokens": 100, "outputTokens": 10, "cachedInputTokens": 0, "stopReason": "end_turn",
@@ -111,9 +111,9 @@ async def test_a_gateway_that_counts_nothing_is_counted_for(
 ) -> None:
     """Else the budget would be endless."""
     loop = begun(tmp_path, calls(shell("make"), text="Now.", usage=TokenUsage(*usage)))
-    needed = loop.ctx.head_tokens + loop.ctx.thread.tokens
+    needed = loop.ctx.conversation.tokens
     await take_turn(loop.ctx)
-    said = message_tokens(loop.ctx.count, "Now.", ('{"command":"make"}',))
+    said = message_tokens(loop.ctx.conversation.count, "Now.", ('{"command":"make"}',))
     assert loop.ctx.state.usage.to_wire() == {
         "inputTokens": needed if counted[0] else usage[0],
         "outputTokens": said if counted[1] else usage[1],
@@ -133,10 +133,10 @@ async def test_the_window_of_the_request_is_on_record(tmp_path: Path) -> None:
     loop = begun(tmp_path, says())
     for number in range(60):
         add_note(loop.ctx, f"note {number} " * 20)
-    loop.ctx.bundle = bundle(tmp_path, max_input=3000)
+    loop.ctx.judge.bundle = bundle(tmp_path, max_input=3000)
     await take_turn(loop.ctx)
-    assert loop.kept().dropped_messages == loop.ctx.thread.dropped > 0
-    assert loop.kept().tokens_known == (100, loop.ctx.head_tokens + loop.ctx.thread.tokens)
+    assert loop.kept().dropped_messages == loop.ctx.conversation.thread.dropped > 0
+    assert loop.kept().tokens_known == (100, loop.ctx.conversation.tokens)
 
 
 async def test_a_secret_of_the_model_is_not_on_record_and_runs_all_the_same(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ async def test_a_full_disk_keeps_nothing_from_going_on_that_a_resume_could_not_d
     if goes_on:
         assert loop.told(EventType.CHECKPOINT_FAILED)
     disk.calls.faults = NO_FAULTS
-    loop.ctx.write_ahead()
+    loop.ctx.journal.write_ahead()
     assert loop.kept().thread == loop.ctx.state.thread, "the next write carries what this one could not"
 
 
@@ -196,9 +196,9 @@ async def test_a_call_that_cannot_be_recorded_stays_open_and_so_do_those_behind_
     end = await loop.run()
     assert (end.status, end.reason) == ("paused", "CHECKPOINT_WRITE_FAILED")
     assert (path.read_text(), loop.tools.ran) == ("1", [str(path), str(tmp_path / "b")])
-    left = [one.tool_name for one in open_step(loop.ctx.store).calls if one.result is None]
+    left = [one.tool_name for one in open_step(loop.ctx.journal.store).calls if one.result is None]
     assert left[:2] == ["WriteFile", "ReadFile"]
-    assert [one.started for one in open_step(loop.ctx.store).calls[1:3]] == [False, False]
+    assert [one.started for one in open_step(loop.ctx.journal.store).calls[1:3]] == [False, False]
     disk.calls.faults = NO_FAULTS
     resumed = loop.again(says(), tools=Tools())
     assert (await resumed.run()).status == "completed"
@@ -217,7 +217,7 @@ async def test_a_step_is_durable_when_it_is_over(tmp_path: Path) -> None:
         assert state.task.step_count == len(loop.model.requests) - 1
 
     loop.begin()
-    loop.ctx.write_ahead()
+    loop.ctx.journal.write_ahead()
     loop.model.at_request = look
     await loop.run()
     assert len(loop.model.requests) == 2
@@ -282,11 +282,11 @@ def test_a_step_is_reopened_only_where_one_is_open(tmp_path: Path) -> None:
 
 def test_a_note_is_on_record_and_in_the_thread(tmp_path: Path) -> None:
     loop = begun(tmp_path)
-    before = loop.ctx.thread.tokens
+    before = loop.ctx.conversation.thread.tokens
     add_note(loop.ctx, "[It moved \ud800.]")
     note = decode(loop.kept().thread[-1])
     assert (note.role, note.content) == ("system", "[It moved ?.]")
-    assert loop.ctx.thread.tokens == before + note.tokens
+    assert loop.ctx.conversation.thread.tokens == before + note.tokens
 
 
 def test_only_a_session_that_was_saved_is_told_of_damage(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ async def test_an_older_record_without_a_meaning_is_read_by_the_stop_reason(
 ) -> None:
     loop = begun(tmp_path, says("It is lo", stop="max_tokens"))
     await take_turn(loop.ctx)
-    loop.ctx.store.close()
+    loop.ctx.journal.store.close()
     loop = loop.again()
     open_step = loop.ctx.state.open_step
     assert open_step is not None

@@ -165,13 +165,13 @@ async def test_a_fault_of_the_program_leaves_the_task_open_on_record(tmp_path: P
 
 async def test_only_what_passes_is_tried_again(tmp_path: Path) -> None:
     loop = Loop(tmp_path, GatewayUnavailable("down", retry_after_s=0.0), says("Done."))
-    loop.ctx.retry = loop.ctx.retry._replace(retries=1)
+    loop.ctx.conversation.retry = loop.ctx.conversation.retry._replace(retries=1)
     assert (await loop.run()).text == "Done."
     (told,) = loop.told(EventType.LLM_RETRY)
     assert told == {"attempt": 1, "waitMs": 0, "message": "down"}
     rejected = loop.again(GatewayRejected("no"), says("Done."))
     rejected.begin("second")
-    rejected.ctx.retry = loop.ctx.retry
+    rejected.ctx.conversation.retry = loop.ctx.conversation.retry
     assert (await rejected.run()).status == "failed"
 
 

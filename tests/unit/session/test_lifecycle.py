@@ -49,7 +49,7 @@ async def test_what_a_session_says_of_itself(tmp_path: Path) -> None:
     assert (session.session_id, session.workspace_id, session.records) == ("s", "w", opened.paths.records)
     assert (session.incomplete_task, session.step_count, session.step_cursor) == (None, 0, None)
     assert (session.ended, session.busy, session.undelivered) == (False, False, ["an observer"])
-    assert session.report == opened.loop.ctx.store.report
+    assert session.report == opened.loop.ctx.journal.store.report
     session.start_task("t", "Do it.", max_steps=7)
     assert session.busy
     await over(opened)
@@ -124,7 +124,7 @@ async def test_how_many_steps_a_task_may_take(tmp_path: Path, asked: int | None,
     opened = Opened(tmp_path, says(), flags={"host.max_steps": 9})
     opened.session.start_task("t", "Do it.", max_steps=asked, options=TaskOptions(allow_network=False))
     assert opened.loop.ctx.task.max_steps == given
-    assert opened.loop.ctx.task_options.allow_network is False
+    assert opened.loop.ctx.judge.options.allow_network is False
     await over(opened)
 
 
@@ -164,11 +164,11 @@ async def test_a_new_bundle_ends_a_pause_unless_a_task_waits(tmp_path: Path) -> 
     renewed = bundle(tmp_path, version="v2")
 
     def put(ctx: Any) -> None:
-        ctx.bundle = renewed
+        ctx.judge.bundle = renewed
 
-    opened.loop.ctx.policy_expired = True
+    opened.loop.ctx.judge.expired = True
     opened.session.renew(put)
-    assert (status(opened), opened.loop.ctx.policy_expired) == ("SESSION_PAUSED", False)
+    assert (status(opened), opened.loop.ctx.judge.expired) == ("SESSION_PAUSED", False)
     assert (opened.loop.kept().policy_bundle_version, opened.loop.kept().session_status) == ("v2", "SESSION_PAUSED")
     opened.session.cancel_task("t")
     with pytest.raises(OutOfOrder, match="is at work"):

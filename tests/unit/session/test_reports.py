@@ -66,7 +66,7 @@ async def test_used_up_is_not_less_than_nothing(tmp_path: Path) -> None:
 def test_a_task_that_is_not_at_work_is_as_it_is_on_record(tmp_path: Path, on_record: str, told: str) -> None:
     loop = Loop(tmp_path)
     loop.begin()
-    loop.ctx.record(record_of("task_ended", {"status": on_record}))
+    loop.ctx.journal.record(record_of("task_ended", {"status": on_record}))
     loop.ctx.phase.fire("suspend")
     assert session_state(loop.ctx, SessionStatus.PAUSED, [])["task"]["status"] == told
 

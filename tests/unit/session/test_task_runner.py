@@ -52,7 +52,7 @@ async def test_a_task_is_on_record_and_under_way_at_once(tmp_path: Path) -> None
     )  # fmt: skip
     assert orjson.loads(loop.kept().thread[-1])["taskId"] == "t"
     assert loop.told(EventType.TASK_STARTED) == [{"maxSteps": 5}]
-    assert loop.ctx.task_options == ALWAYS
+    assert loop.ctx.judge.options == ALWAYS
     end = await ended(work)
     assert (end.status, end.text, work.last_end, work.end_on_record()) == ("completed", "Done.", end, end)
     assert (work.busy, loop.ctx.phase.state) == (False, TaskPhase.IDLE)
@@ -135,7 +135,7 @@ async def test_a_task_goes_on_where_it_stopped(tmp_path: Path) -> None:
     work = work_on(following)
     assert (work.suspended, work.tasks, work.end_on_record()) == (True, 1, TaskEnd("cancelled"))
     work.go_on(max_steps=7)
-    assert following.ctx.task_options == TaskOptions(allow_network=False)
+    assert following.ctx.judge.options == TaskOptions(allow_network=False)
     state = following.kept()
     assert state.task is not None
     assert (state.session_status, state.policy_bundle_version, state.task.max_steps) == ("SESSION_RUNNING", "v2", 7)
@@ -170,7 +170,7 @@ async def test_the_end_of_a_task_that_is_over_is_told_again(tmp_path: Path, turn
 async def test_the_model_is_told_that_the_session_has_moved(tmp_path: Path) -> None:
     loop = await died(tmp_path, shell("one"))
     loop.ctx.state.identity.options["workspace"] = "/elsewhere"
-    loop.ctx.store.compact()
+    loop.ctx.journal.store.compact()
     following = loop.again(says("Done."), tools=Tools())
     work = work_on(following)
     work.go_on()
@@ -184,7 +184,7 @@ async def test_a_task_that_ends_with_an_answer_is_not_asked_like_that(tmp_path: 
     work = work_on(loop)
     start(work)
     await ended(work)
-    loop.ctx.record(record_of("task_reopened", {"maxSteps": 5}))
+    loop.ctx.journal.record(record_of("task_reopened", {"maxSteps": 5}))
     following = loop.again(says("Still done."))
     following.ctx.state.identity.options["workspace"] = following.folder
     work = work_on(following)
