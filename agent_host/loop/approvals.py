@@ -5,7 +5,6 @@ The answer is on record before anything follows from it, so that a crash loses n
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +13,17 @@ from agent_host.approval.request import ApprovalRequest, replay_of
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import now_rfc3339
+from agent_host.loop.call_run import CallState, Refusal
 from agent_host.loop.cancellation import TaskCancelled
-from agent_host.loop.prepare import bound_to, edited_by_person, judged_anew, record_start
+from agent_host.loop.prepare import bound_to, edit, judge_again, record_start
 from agent_host.loop.secrets import holds_secret
 from policy.canonical import policy_hash
 
 if TYPE_CHECKING:
     from agent_host.approval.request import ApprovalAnswer
+    from agent_host.loop.call_run import CallRun
     from agent_host.loop.context import LoopContext
     from agent_host.loop.order import Place
-    from agent_host.loop.prepare import PreparedCall
     from agent_host.loop.slots import Slot
 
 _MAX_AUDITED_BYTES = 16 * 1024
@@ -31,19 +31,19 @@ _NOT_STARTED = "not started: the task was cancelled first"
 _NOT_APPROVED = "not started: the task was cancelled before anybody approved it"
 
 
-def granted_by(ctx: LoopContext, prepared: PreparedCall) -> str | None:
+def granted_by(ctx: LoopContext, run: CallRun) -> str | None:
     """The id of an earlier approval that covers the call too; None when there is none or none is needed.
 
     An answer to this very call goes before what was granted for others like it.
     """
-    if not prepared.gated or prepared.answer is not None or not ctx.state.grants:
+    if not run.gated or run.answer is not None or not ctx.state.grants:
         return None
-    return covering(ctx.state.grants, action=_action(ctx, prepared), task_id=ctx.task.task_id)
+    return covering(ctx.state.grants, action=_action(ctx, run), task_id=ctx.task.task_id)
 
 
-def _action(ctx: LoopContext, prepared: PreparedCall) -> str:
+def _action(ctx: LoopContext, run: CallRun) -> str:
     """What a wider approval of the call is bound to."""
-    spec, facts, call = prepared.spec, prepared.facts, prepared.call
+    spec, facts, call = run.spec, run.facts, run.call
     if spec is None or facts is None:
         raise RuntimeError("only a call that policy has judged can be approved")
     # What is written to a file may differ from call to call. What is uploaded leaves the machine: that may not.
@@ -58,115 +58,126 @@ def _action(ctx: LoopContext, prepared: PreparedCall) -> str:
     )
 
 
-def not_started(ctx: LoopContext, prepared: PreparedCall, why: str = _NOT_STARTED) -> PreparedCall:
-    """The call, refused since the task was cancelled before its start. Raises TaskCancelled where the task stays open
-    for a resume: then so does the call, which is taken up there as it stands on record."""
+def refuse_unstarted(ctx: LoopContext, run: CallRun, why: str = _NOT_STARTED) -> None:
+    """Refuse the call since the task was cancelled before its start. Raises TaskCancelled where the task stays open for
+    a resume: then so does the call, which is taken up there as it stands on record."""
     if ctx.cancellation.resumable:
         raise TaskCancelled
-    return prepared.refused("failed", ErrorCode.TOOL_INTERRUPTED, why)
+    run.refuse(Refusal("failed", ErrorCode.TOOL_INTERRUPTED, why))
 
 
-async def settle(
-    ctx: LoopContext, step_id: str, prepared: PreparedCall, place: Place, slot: Slot, *, granted: bool
-) -> PreparedCall:
-    """The call with its start on record, synced, or refused. Policy has the last word, after the wait.
+async def wait_for_start(ctx: LoopContext, run: CallRun, place: Place, slot: Slot) -> bool:
+    """Wait for the calls before it on its path, then for a slot; False when the call was refused meanwhile, since the
+    task was cancelled. A call that waited is judged again: what it finds may be something else.
+
+    Raises CheckpointWriteFailed as `Place.turn` does, TaskCancelled when it is left open for a resume.
+    """
+    approved = run.state is CallState.APPROVED
+    run.state = CallState.WAITING
+    waited = not place.is_first
+    await place.turn()
+    try:
+        waited = await slot.take(ctx.cancellation) or waited
+    except TaskCancelled:
+        refuse_unstarted(ctx, run)
+        return False
+    if approved or (waited and run.may_act):
+        judge_again(ctx, run)
+    return run.refusal is None
+
+
+async def settle(ctx: LoopContext, step_id: str, run: CallRun, place: Place, slot: Slot, *, granted: bool) -> None:
+    """Have a gated call started, with that on record and synced, or refused. Policy has the last word, after the wait.
 
     `place` is its place on its path, `slot` what it needs to run; `granted`: it need not be asked for. Raises
     CheckpointWriteFailed when it is approved and that or its start cannot be recorded, TaskCancelled when it is left
     open for a resume.
     """
     if not granted:
-        answer = await _answer(ctx, step_id, prepared)
+        answer = await _answer(ctx, step_id, run)
         if answer is None:
-            return not_started(ctx, prepared, _NOT_APPROVED)
-        if not answer.approved:
-            return _denied(prepared, answer)
-        if answer.arguments is not None and not prepared.edited:
-            prepared = edited_by_person(ctx, prepared, answer.arguments)
-            if prepared.refusal is not None:
-                return prepared
-            await place.move(prepared.path)
-    await place.turn()  # what it will find, and what its record says of it, is what the call before it leaves
-    try:
-        await slot.take(ctx.cancellation)
-    except TaskCancelled:
-        return not_started(ctx, prepared)
-    asked = place_of(prepared.facts)
-    prepared = judged_anew(ctx, prepared)
-    if prepared.refusal is not None:
-        return prepared
-    elsewhere = moved(asked, place_of(prepared.facts))
-    if elsewhere is not None and prepared.gated:
-        return prepared.refused("denied", ErrorCode.APPROVAL_REQUIRED, elsewhere)
-    record_start(ctx, prepared)
-    return dataclasses.replace(prepared, started=True)
+            refuse_unstarted(ctx, run, _NOT_APPROVED)
+        elif not answer.approved:
+            run.refuse(_denial(run, answer))
+        if run.refusal is not None:
+            return
+        await place.move(run.path)
+    run.state = CallState.APPROVED
+    asked = place_of(run.facts)
+    if not await wait_for_start(ctx, run, place, slot):
+        return
+    elsewhere = moved(asked, place_of(run.facts))
+    if elsewhere is not None and run.gated:
+        run.refuse(Refusal("denied", ErrorCode.APPROVAL_REQUIRED, elsewhere))
+    else:
+        record_start(ctx, run)
 
 
-def _denied(prepared: PreparedCall, answer: ApprovalAnswer) -> PreparedCall:
+def _denial(run: CallRun, answer: ApprovalAnswer) -> Refusal:
     if answer.unattended:
-        return prepared.refused("denied", ErrorCode.APPROVAL_REQUIRED, answer.reason, _approve(prepared))
-    return prepared.refused("denied", ErrorCode.APPROVAL_DENIED, answer.reason)
+        return Refusal("denied", ErrorCode.APPROVAL_REQUIRED, answer.reason, _approve(run))
+    return Refusal("denied", ErrorCode.APPROVAL_DENIED, answer.reason)
 
 
-def _approve(prepared: PreparedCall) -> str:
+def _approve(run: CallRun) -> str:
     """What `--approve` takes to approve calls of this kind in advance."""
-    rule_id = None if prepared.decision is None else prepared.decision.rule_id
-    return rule_id or prepared.call.name
+    rule_id = None if run.decision is None else run.decision.rule_id
+    return rule_id or run.call.name
 
 
-async def _answer(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> ApprovalAnswer | None:
+async def _answer(ctx: LoopContext, step_id: str, run: CallRun) -> ApprovalAnswer | None:
     """The answer to the call, on record and told: the one from before a crash, or a new one. None when the task was
     cancelled while it waited."""
-    if prepared.answer is not None:
+    if run.answer is not None:
         # The process that took the answer may have died before it told anybody.
-        _tell(ctx, step_id, prepared, prepared.answer, 0.0)
-        return prepared.answer
-    request = await _request(ctx, step_id, prepared)
+        _tell(ctx, step_id, run, run.answer, 0.0)
+        return run.answer
+    request = await _request(ctx, step_id, run)
     asked = time.monotonic()
-    ctx.emit(EventType.APPROVAL_REQUESTED, step_id, toolCallId=prepared.call.call_id, **request.to_payload())
+    ctx.emit(EventType.APPROVAL_REQUESTED, step_id, toolCallId=run.call.call_id, **request.to_payload())
     ctx.emitter.flush()  # the wait may be long, and whoever reads the run log is to see what for
     try:
         answer = await ctx.cancellation.interruptible(ctx.gate.ask(request))
     except TaskCancelled:
         return None
-    await _put_on_record(ctx, step_id, prepared, request, answer)
-    _tell(ctx, step_id, prepared, answer, time.monotonic() - asked)
+    await _put_on_record(ctx, step_id, run, request, answer)
+    _tell(ctx, step_id, run, answer, time.monotonic() - asked)
     return answer
 
 
 async def _put_on_record(
-    ctx: LoopContext, step_id: str, prepared: PreparedCall, request: ApprovalRequest, answer: ApprovalAnswer
+    ctx: LoopContext, step_id: str, run: CallRun, request: ApprovalRequest, answer: ApprovalAnswer
 ) -> None:
     """Nothing is synced here: the start of an approved call is, and carries what stands before it; a denial that is
     lost with the machine had no effect yet."""
     kept = answer._replace(reason=ctx.scrubber.text(answer.reason))
     if answer.approved and answer.arguments is not None:
-        prepared = edited_by_person(ctx, prepared, answer.arguments)
-    call_id, approval_id = prepared.call.call_id, request.approval_id
+        edit(ctx, run, answer.arguments)
+    call_id, approval_id = run.call.call_id, request.approval_id
     if not answer.approved:
         ctx.journal.checkpoint(step_id, kept.to_record(call_id, approval_id), sync=False)
         return
-    if answer.scope != "once" and prepared.facts is not None:
+    if answer.scope != "once" and run.facts is not None:
         # First: a crash between the two leaves a call that its own grant covers, and not an approval without its grant.
-        if answer.arguments is not None and prepared.decision is not None:
-            request = await _request(ctx, step_id, prepared)  # what was granted is what it was changed to
+        if answer.arguments is not None and run.decision is not None:
+            request = await _request(ctx, step_id, run)  # what was granted is what it was changed to
         version = ctx.judge.bundle.policy_bundle_version
-        action, at = _action(ctx, prepared), now_rfc3339()
+        action, at = _action(ctx, run), now_rfc3339()
         ctx.journal.record(
             grant_for(request, answer.scope, action=action, policy_bundle_version=version, granted_at=at)
         )
     edited = answer.arguments
     if edited is None or ctx.scrubber.value(edited) == edited:  # else a crash before the start asks again
-        ctx.journal.record(kept.to_record(call_id, approval_id, bound_to(ctx, prepared)))
+        ctx.journal.record(kept.to_record(call_id, approval_id, bound_to(ctx, run)))
 
 
-def _tell(ctx: LoopContext, step_id: str, prepared: PreparedCall, answer: ApprovalAnswer, waited_s: float) -> None:
+def _tell(ctx: LoopContext, step_id: str, run: CallRun, answer: ApprovalAnswer, waited_s: float) -> None:
     waited_ms = int(waited_s * 1000)
     if answer.timed_out:
-        ctx.emit(EventType.APPROVAL_TIMEOUT, step_id, approvalId=prepared.approval_id, waitedMs=waited_ms)
+        ctx.emit(EventType.APPROVAL_TIMEOUT, step_id, approvalId=run.approval_id, waitedMs=waited_ms)
     payload: dict[str, Any] = {
-        "approvalId": prepared.approval_id,
-        "toolCallId": prepared.call.call_id,
+        "approvalId": run.approval_id,
+        "toolCallId": run.call.call_id,
         "decision": "approved" if answer.approved else "denied",
         "scope": answer.scope,
         "reason": answer.reason,
@@ -175,25 +186,25 @@ def _tell(ctx: LoopContext, step_id: str, prepared: PreparedCall, answer: Approv
     if answer.arguments is not None:
         payload["edited"] = True
     if answer.unattended:
-        payload["replay"] = _replay(ctx, prepared)
+        payload["replay"] = _replay(ctx, run)
     ctx.emit(EventType.APPROVAL_RESOLVED, step_id, **payload)
     ctx.emitter.flush()  # the call that follows may be what the process dies in
 
 
-def _replay(ctx: LoopContext, prepared: PreparedCall) -> dict[str, Any]:
+def _replay(ctx: LoopContext, run: CallRun) -> dict[str, Any]:
     """How the call can be approved after all, for the audit; without its JSON where that is long."""
-    call = prepared.call
+    call = run.call
     if holds_secret(ctx.scrubber, call):  # what is on record is not the call, so it cannot be run from there
-        return {"approve": _approve(prepared)}
-    replay = replay_of(call.name, call.arguments, session_id=ctx.session_id, approve=_approve(prepared))
+        return {"approve": _approve(run)}
+    replay = replay_of(call.name, call.arguments, session_id=ctx.session_id, approve=_approve(run))
     if len(call.arguments_json) > _MAX_AUDITED_BYTES:
         del replay["request"]
     return replay
 
 
-async def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> ApprovalRequest:
-    decision, spec, call, facts = prepared.decision, prepared.spec, prepared.call, prepared.facts
-    if decision is None or spec is None or facts is None or prepared.approval_id is None:
+async def _request(ctx: LoopContext, step_id: str, run: CallRun) -> ApprovalRequest:
+    decision, spec, call, facts = run.decision, run.spec, run.call, run.facts
+    if decision is None or spec is None or facts is None or run.approval_id is None:
         raise RuntimeError("only a call that policy wants an approval for asks for one")
     # Imported here since most sessions ask for nothing.
     from agent_host.approval.details import describe
@@ -205,7 +216,7 @@ async def _request(ctx: LoopContext, step_id: str, prepared: PreparedCall) -> Ap
     shown = await describe(act, clean)
     rule = ctx.judge.bundle.approval_rule(decision.rule_id) if decision.rule_id is not None else None
     return ApprovalRequest(
-        prepared.approval_id,
+        run.approval_id,
         ctx.session_id,
         ctx.task.task_id,
         step_id,

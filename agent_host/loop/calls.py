@@ -14,11 +14,11 @@ from agent_host.approval.grants import place_of
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import now_rfc3339
-from agent_host.loop.approvals import granted_by, not_started, settle
+from agent_host.loop.approvals import granted_by, refuse_unstarted, settle, wait_for_start
 from agent_host.loop.artifacts import hand_over, keep_artifacts, reference_note
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
 from agent_host.loop.order import PathOrder
-from agent_host.loop.prepare import judged_anew, record_start, request_for
+from agent_host.loop.prepare import record_start, request_for
 from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import finish, text_of
 from agent_host.loop.slots import Slots
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from agent_host.contracts import ToolResult
+    from agent_host.loop.call_run import CallRun, Refusal
     from agent_host.loop.context import LoopContext
     from agent_host.loop.order import Place
-    from agent_host.loop.prepare import PreparedCall, Refusal
     from agent_host.loop.slots import Slot
     from agent_host.loop.step import Step
     from agent_host.thread.messages import Message
@@ -50,13 +50,13 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     Raises CheckpointWriteFailed when a call could not be put on record before its start, TaskCancelled when a stop that
     keeps the task open has left calls open too.
     """
-    prepared = step.prepared if step.prepared is not None else await recover_calls(ctx, step.step_id)
-    if ctx.phase.may("execute") and not any(_is_asked(ctx, call) for call in prepared):
+    runs = step.calls if step.calls is not None else await recover_calls(ctx, step.step_id)
+    if ctx.phase.may("execute") and not any(_is_asked(ctx, run) for run in runs):
         ctx.phase.fire("execute")
     order, slots = PathOrder(), Slots(ctx.at_once)
     running: list[Coroutine[Any, Any, Message]] = [
-        _run_one(ctx, step.step_id, call, order.place(call.path), slots.slot(call.category, number))
-        for number, call in enumerate(prepared)
+        _run_one(ctx, step.step_id, run, order.place(run.path), slots.slot(run.category, number))
+        for number, run in enumerate(runs)
     ]
     if len(running) == 1:
         return [await running[0]]
@@ -75,73 +75,59 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     return results
 
 
-def _is_asked(ctx: LoopContext, call: PreparedCall) -> bool:
+def _is_asked(ctx: LoopContext, run: CallRun) -> bool:
     """True when somebody will be asked about the call."""
-    return call.gated and call.answer is None and granted_by(ctx, call) is None
+    return run.gated and run.answer is None and granted_by(ctx, run) is None
 
 
-async def _run_one(ctx: LoopContext, step_id: str, prepared: PreparedCall, place: Place, slot: Slot) -> Message:
-    """One call from policy's word to its result on record."""
+async def _run_one(ctx: LoopContext, step_id: str, run: CallRun, place: Place, slot: Slot) -> Message:
+    """One call from policy's decision to its result on record."""
     still_open = False
     try:
-        started = time.monotonic()
-        grant = granted_by(ctx, prepared)
-        ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, prepared, grant))
-        if prepared.gated:
-            was_edited = prepared.edited
-            prepared = await settle(ctx, step_id, prepared, place, slot, granted=grant is not None)
-            if prepared.edited and not was_edited:  # what is requested is another call by now
-                ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, prepared, None))
-        elif prepared.refusal is None:
-            prepared = await _ready(ctx, prepared, place, slot)
-        if prepared.refusal is None and ctx.cancellation.requested:
-            prepared = not_started(ctx, prepared)
-        if prepared.refusal is None:
-            return await _execute(ctx, step_id, prepared, started)
-        return _refuse(ctx, step_id, prepared, prepared.refusal, started)
+        began = time.monotonic()
+        grant = granted_by(ctx, run)
+        ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, run, grant))
+        if run.gated:
+            was_edited = run.edited
+            await settle(ctx, step_id, run, place, slot, granted=grant is not None)
+            if run.edited and not was_edited:  # what is requested is another call now
+                ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, run, None))
+        elif run.refusal is None:
+            await wait_for_start(ctx, run, place, slot)
+        if run.refusal is None and ctx.cancellation.requested:
+            refuse_unstarted(ctx, run)
+        if run.refusal is not None:
+            return _refuse(ctx, step_id, run, run.refusal, began)
+        return await _execute(ctx, step_id, run, began)
     except CheckpointWriteFailed:
         still_open = True
         raise
     finally:
         slot.give_back()
-        await place.leave(
-            still_open=still_open
-        )  # a refused call waits for none, and who waits for it means those before it too
+        # A refused call waits for none, and a call that waits for it means those before it too.
+        await place.leave(still_open=still_open)
 
 
-async def _ready(ctx: LoopContext, prepared: PreparedCall, place: Place, slot: Slot) -> PreparedCall:
-    """The call when it may start. After a wait, policy has the last word, and what it finds may be something else.
-    Raises CheckpointWriteFailed as `Place.turn` does, TaskCancelled when it is left open for a resume."""
-    waited = not place.is_first
-    await place.turn()
-    try:
-        waited = await slot.take(ctx.cancellation) or waited
-    except TaskCancelled:
-        return not_started(ctx, prepared)
-    return judged_anew(ctx, prepared) if waited and prepared.may_act else prepared
-
-
-def _refuse(ctx: LoopContext, step_id: str, prepared: PreparedCall, refusal: Refusal, started: float) -> Message:
+def _refuse(ctx: LoopContext, step_id: str, run: CallRun, refusal: Refusal, began: float) -> Message:
     return finish(
         ctx,
         step_id,
-        prepared.call,
+        run.call,
         refusal.status,
         refusal.code,
         refusal.text,
         refusal.approve,
-        started,
-        place=place_of(prepared.facts),
-        edited=prepared.edited,
+        began,
+        place=place_of(run.facts),
+        edited=run.edited,
     )
 
 
-async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, started: float) -> Message:
-    spec, call = prepared.spec, prepared.call
+async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float) -> Message:
+    spec, call = run.spec, run.call
     if spec is None:
         raise RuntimeError("only a call of a known tool is executed")
-    if spec.side_effects and not prepared.started:
-        record_start(ctx, prepared)
+    record_start(ctx, run)
     started_at = now_rfc3339()
     result: ToolResult | None = None
     try:
@@ -170,14 +156,14 @@ async def _execute(ctx: LoopContext, step_id: str, prepared: PreparedCall, start
         started_at,
         result.artifact_uris,
         artifacts=[one.row for one in left],
-        edited=prepared.edited,
+        edited=run.edited,
     )
     hand_over(ctx, step_id, call.call_id, left)
     return message
 
 
-def _request_payload(ctx: LoopContext, prepared: PreparedCall, grant: str | None) -> dict[str, Any]:
-    call, spec, decision = prepared.call, prepared.spec, prepared.decision
+def _request_payload(ctx: LoopContext, run: CallRun, grant: str | None) -> dict[str, Any]:
+    call, spec, decision = run.call, run.spec, run.decision
     payload: dict[str, Any] = {"toolCallId": call.call_id, "toolName": call.name}
     if spec is not None:
         payload["capability"] = spec.capability
@@ -193,6 +179,6 @@ def _request_payload(ctx: LoopContext, prepared: PreparedCall, grant: str | None
         payload["riskLevel"] = decision.risk_level or DEFAULT_RISK.get(decision.capability, "high")
     if grant is not None:
         payload["grantedBy"] = grant
-    if prepared.edited:
+    if run.edited:
         payload["edited"] = True
     return payload

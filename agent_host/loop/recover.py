@@ -19,8 +19,8 @@ from state.records import ApprovalAsked
 from state.recovery import Outcome, Verdict, compare, judge
 
 if TYPE_CHECKING:
+    from agent_host.loop.call_run import CallRun
     from agent_host.loop.context import LoopContext
-    from agent_host.loop.prepare import PreparedCall
     from state.open_step import Call
 
 _LEFT_OPEN = (Verdict.COMPARE, Verdict.INTERRUPTED)
@@ -29,7 +29,7 @@ _NOT_DONE = "interrupted by a crash before it took effect: the file is as it was
 _UNKNOWN = "interrupted by a crash; whether it took effect is unknown: inspect before you try again"
 
 
-async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, ...]:
+async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[CallRun, ...]:
     """What is left to run of the open step, judged by policy anew; calls that are not run again get their results.
 
     Raises CheckpointWriteFailed when a new approval cannot be recorded.
@@ -50,13 +50,13 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[PreparedCall, .
     to_run = {
         call.call_id: call for call in step.calls if verdicts[call.call_id] is Verdict.RUN or call.call_id in repeated
     }
-    prepared = prepare_calls(ctx, [call_on_record(call) for call in to_run.values()], to_run)
-    for ready in prepared:
+    runs = prepare_calls(ctx, [call_on_record(call) for call in to_run.values()], to_run)
+    for run in runs:
         # The next resume is to ask under the same id, also where policy asks only now, or asks again.
-        known = to_run[ready.call.call_id].approval_id
-        if ready.gated and ready.approval_id is not None and known != ready.approval_id:
-            ctx.journal.record(ApprovalAsked(ready.call.call_id, ready.approval_id))
-    return prepared
+        known = to_run[run.call.call_id].approval_id
+        if run.gated and run.approval_id is not None and known != run.approval_id:
+            ctx.journal.record(ApprovalAsked(run.call.call_id, run.approval_id))
+    return runs
 
 
 async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> Leftovers:

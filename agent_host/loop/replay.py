@@ -6,7 +6,6 @@ crash does none of them twice.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.approval.grants import moved, place_of
@@ -15,7 +14,8 @@ from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
 from agent_host.llm.stream import TokenUsage
-from agent_host.loop.prepare import asked_after_all, bound_to, first_versions, prepare_calls, row_of
+from agent_host.loop.call_run import Refusal
+from agent_host.loop.prepare import ask_after_all, bound_to, first_versions, prepare_calls, row_of
 from agent_host.loop.step import Step, add_note
 from agent_host.thread.messages import Message, encode
 from agent_host.thread.tokens import message_tokens
@@ -25,8 +25,8 @@ from state.records import TurnTaken
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from agent_host.loop.call_run import CallRun
     from agent_host.loop.context import LoopContext
-    from agent_host.loop.prepare import PreparedCall
     from agent_host.thread.messages import ToolCall
 
 _TOLD = (
@@ -57,32 +57,37 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
     tokens = message_tokens(ctx.conversation.count, _SAID, tuple(call.arguments_json.decode() for call in calls))
     assistant = Message("assistant", _SAID, tokens, calls)
     ctx.phase.fire("check")
-    prepared = tuple(map(_approved, prepare_calls(ctx, calls), replays))
+    runs = prepare_calls(ctx, calls)
+    for run, replay in zip(runs, replays, strict=True):
+        _approve(run, replay)
     record = TurnTaken(
         step_id,
         "replay",
         boot_id(),
         TokenUsage(0, 0, 0).to_wire(),
-        [row_of(call) for call in prepared],
+        list(map(row_of, runs)),
         encode(assistant, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id),
         "continue",
-        baselines=first_versions(prepared),
+        baselines=first_versions(runs),
         settled=[call_id for replay in replays for call_id in replay.settles],
     )
     ctx.journal.record(record)
-    for call in prepared:
-        if call.answer is not None and call.approval_id is not None:
-            ctx.journal.record(call.answer.to_record(call.call.call_id, call.approval_id, bound_to(ctx, call)))
+    for run in runs:
+        if run.answer is not None and run.approval_id is not None:
+            ctx.journal.record(run.answer.to_record(run.call.call_id, run.approval_id, bound_to(ctx, run)))
     ctx.journal.write_ahead()
-    return Step(step_id, assistant, "continue", prepared)
+    return Step(step_id, assistant, "continue", runs)
 
 
-def _approved(prepared: PreparedCall, replay: Replay) -> PreparedCall:
-    answer = ApprovalAnswer(approved=True, reason=f"approved by --approve {replay.replay_id}")
-    approved = asked_after_all(dataclasses.replace(prepared, answer=answer))
-    if not approved.gated:  # policy has changed its mind since, one way or the other
-        return prepared
-    elsewhere = moved(replay.place, place_of(prepared.facts))
+def _approve(run: CallRun, replay: Replay) -> None:
+    run.answer = ApprovalAnswer(approved=True, reason=f"approved by --approve {replay.replay_id}")
+    ask_after_all(run)
+    if not run.gated:  # policy has changed its mind since, one way or the other
+        run.answer = None
+        return
+    elsewhere = moved(replay.place, place_of(run.facts))
     if elsewhere is not None:  # with `approve` it can be replayed there
-        return prepared.refused("denied", ErrorCode.APPROVAL_REQUIRED, elsewhere, replay.approve)
-    return dataclasses.replace(approved, approval_id=approved.approval_id or new_id("appr"))
+        run.answer = None
+        run.refuse(Refusal("denied", ErrorCode.APPROVAL_REQUIRED, elsewhere, replay.approve))
+        return
+    run.approval_id = run.approval_id or new_id("appr")

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from agent_host.errors import GatewayUnavailable
     from agent_host.llm.stream import Meaning, ModelTurn
+    from agent_host.loop.call_run import CallRun
     from agent_host.loop.context import LoopContext
-    from agent_host.loop.prepare import PreparedCall
     from agent_host.thread.messages import ToolCall
     from state.open_step import OpenStep
     from state.records import TaskStatus, Window
@@ -43,13 +43,13 @@ _DAMAGED = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A model turn on record. `prepared` are its calls with policy's word on each; None when the step was found open
+    """A model turn on record. `calls` are its calls with policy's decision on each; None when the step was found open
     after a crash, where what happened to each call decides first."""
 
     step_id: str
     assistant: Message
     meaning: Meaning
-    prepared: tuple[PreparedCall, ...] | None
+    calls: tuple[CallRun, ...] | None
 
 
 async def take_turn(ctx: LoopContext) -> Step:
@@ -67,24 +67,24 @@ async def take_turn(ctx: LoopContext) -> Step:
     assistant = clean_message(ctx.scrubber, Message("assistant", turn.text, turn.usage.output_tokens, calls))
     if calls:
         ctx.phase.fire("check")
-    prepared = prepare_calls(ctx, calls)
+    runs = prepare_calls(ctx, calls)
     record = TurnTaken(
         step_id,
         turn.stop_reason,
         boot_id(),
         turn.usage.to_wire(),
-        [row_of(call) for call in prepared],
+        list(map(row_of, runs)),
         encode(assistant, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id),
         turn.meaning,
         window,
-        first_versions(prepared),
+        first_versions(runs),
     )
-    if any(call.may_act for call in prepared):
+    if any(run.may_act for run in runs):
         ctx.journal.record(record)
         ctx.journal.write_ahead()
     else:  # nothing that a resume could do twice: a disk that refuses does not keep the model from its work (AH 11)
         ctx.journal.checkpoint(step_id, record, sync=bool(calls))
-    return Step(step_id, assistant, meaning, prepared)
+    return Step(step_id, assistant, meaning, runs)
 
 
 def reopen(ctx: LoopContext) -> Step:

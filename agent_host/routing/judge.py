@@ -35,6 +35,9 @@ class Judged(NamedTuple):
     problem: str | None = None
 
 
+NOT_JUDGED = Judged()
+
+
 @dataclass(slots=True)
 class Judge:
     """What calls are judged by: the bundle, the limits of the configuration and the options of the task, for the tools
@@ -52,7 +55,7 @@ class Judge:
         """The decision on a call of the tool `name`. Facts come from this disk, or from `world`; nothing is run."""
         spec = self.tools.get(name)
         if spec is None:
-            return Judged()
+            return NOT_JUDGED
         withheld = withheld_by(self.limits, name, spec.capability)
         if withheld is not None:
             return Judged(spec, withheld=withheld)

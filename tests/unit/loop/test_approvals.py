@@ -10,9 +10,9 @@ import pytest
 
 from agent_host.approval.gate import UnattendedGate
 from agent_host.events.kinds import EventType
-from agent_host.loop.approvals import not_started
+from agent_host.loop.approvals import refuse_unstarted
+from agent_host.loop.call_run import CallRun
 from agent_host.loop.cancellation import TaskCancelled
-from agent_host.loop.prepare import PreparedCall
 from agent_host.states import TaskPhase
 from policy.options import TaskOptions
 from tests.support.loop import Loop
@@ -237,9 +237,10 @@ async def test_an_approved_call_that_waits_for_another_does_not_start_after_a_st
 
 def test_a_call_that_does_not_start_is_refused_where_the_task_ends(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
-    prepared = PreparedCall(shell("make"))
+    run = CallRun(shell("make"))
     loop.ctx.cancellation.request(resumable=False)
-    refusal = not_started(loop.ctx, prepared).refusal
+    refuse_unstarted(loop.ctx, run)
+    refusal = run.refusal
     assert refusal is not None
     assert (refusal.status, refusal.code) == ("failed", "TOOL_INTERRUPTED")
 
@@ -248,7 +249,7 @@ def test_a_call_that_does_not_start_stays_open_where_the_task_does(tmp_path: Pat
     loop = Loop(tmp_path)
     loop.ctx.cancellation.request(resumable=True)
     with pytest.raises(TaskCancelled):
-        not_started(loop.ctx, PreparedCall(shell("make")))
+        refuse_unstarted(loop.ctx, CallRun(shell("make")))
 
 
 async def test_a_task_that_wants_an_approval_for_all_effects_asks_for_them(tmp_path: Path) -> None:

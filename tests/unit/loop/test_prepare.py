@@ -11,14 +11,13 @@ from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import ToolConstraints
 from agent_host.errors import CheckpointWriteFailed
 from agent_host.events.kinds import EventType
+from agent_host.loop.call_run import CallRun, CallState, Refusal
 from agent_host.loop.prepare import (
-    PreparedCall,
-    Refusal,
-    asked_after_all,
+    ask_after_all,
     bound_to,
-    check_call,
-    edited_by_person,
-    judged_anew,
+    edit,
+    judge,
+    judge_again,
     prepare_calls,
     record_start,
     request_for,
@@ -39,6 +38,8 @@ from tests.support.tools import TOOLS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agent_host.loop.context import LoopContext
+
 NEVER = TaskOptions(approval_mode="never")
 ASKS = "Shell.Exec"
 
@@ -51,6 +52,13 @@ def at_work(folder: Path, **more: Any) -> Loop:
 
 
 # Calls that can never run
+
+
+def judged(ctx: LoopContext, made: ToolCall) -> CallRun:
+    """The call as policy finds it."""
+    run = CallRun(made)
+    judge(ctx, run)
+    return run
 
 
 @pytest.mark.parametrize(
@@ -67,7 +75,7 @@ def at_work(folder: Path, **more: Any) -> Loop:
 )
 def test_what_can_never_run_is_refused(tmp_path: Path, made: ToolCall, status: str, code: str, said: str) -> None:
     loop = at_work(tmp_path, limits=frozenset({ToolLimit("a mode", withheld=frozenset({"WriteFile"}))}))
-    checked = check_call(loop.ctx, made)
+    checked = judged(loop.ctx, made)
     assert checked.refusal is not None
     assert (checked.refusal.status, checked.refusal.code) == (status, code)
     assert said in checked.refusal.message
@@ -78,7 +86,7 @@ def test_what_can_never_run_is_refused(tmp_path: Path, made: ToolCall, status: s
 def test_a_tool_that_the_router_does_not_have_is_not_found(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
     loop.ctx.judge.tools = Registry(spec for spec in TOOLS.values() if spec.name != "RunCommand")
-    refusal = check_call(loop.ctx, shell("make")).refusal
+    refusal = judged(loop.ctx, shell("make")).refusal
     assert refusal is not None
     assert refusal.code == "TOOL_NOT_FOUND"
 
@@ -86,28 +94,28 @@ def test_a_tool_that_the_router_does_not_have_is_not_found(tmp_path: Path) -> No
 def test_a_call_above_the_ceiling_is_denied(tmp_path: Path) -> None:
     limits = frozenset({ToolLimit("a skill", risk_ceiling="low")})
     loop = at_work(tmp_path, limits=limits)
-    refusal = check_call(loop.ctx, shell("make")).refusal
+    refusal = judged(loop.ctx, shell("make")).refusal
     assert refusal is not None
     assert "a skill admits low at most" in refusal.message
 
 
 def test_where_the_task_asks_nobody_the_call_is_denied_and_can_be_replayed(tmp_path: Path) -> None:
     loop = at_work(tmp_path, options=NEVER, policy=bundle(tmp_path, asks=[ASKS]))
-    refusal = check_call(loop.ctx, shell("make")).refusal
+    refusal = judged(loop.ctx, shell("make")).refusal
     assert refusal is not None
     assert (refusal.status, refusal.code, refusal.approve) == ("denied", "APPROVAL_REQUIRED", "rule-Shell.Exec")
     loop.ctx.judge.bundle = bundle(tmp_path, ShellExec={"requires_approval": True})
-    refusal = check_call(loop.ctx, shell("make")).refusal
+    refusal = judged(loop.ctx, shell("make")).refusal
     assert refusal is not None
     assert refusal.approve == "RunCommand"
 
 
 def test_an_expired_policy_is_noted_and_told(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
-    assert check_call(loop.ctx, shell("make", "c")).refusal is None
+    assert judged(loop.ctx, shell("make", "c")).refusal is None
     noted = [loop.ctx.judge.expired]
     loop.now = NOW + timedelta(days=1)
-    refusal = check_call(loop.ctx, shell("make", "c")).refusal
+    refusal = judged(loop.ctx, shell("make", "c")).refusal
     assert refusal is not None
     assert (refusal.status, refusal.code) == ("denied", "POLICY_EXPIRED")
     assert [*noted, loop.ctx.judge.expired] == [False, True]
@@ -126,7 +134,8 @@ def test_whether_a_call_may_act_before_anything_else(tmp_path: Path) -> None:
     assert gated.approval_id is not None
     assert gated.approval_id.startswith("appr_")
     assert (reads.approval_id, writes.approval_id) == (None, None)
-    assert (gated.refused("denied", "X", "no", "rule").refusal) == Refusal("denied", "X", "no", "rule")
+    gated.refuse(Refusal("denied", "X", "no", "rule"))
+    assert (gated.state, gated.gated, gated.may_act) == (CallState.REFUSED, False, False)
 
 
 def test_a_write_is_prepared_with_what_it_is_about_to_do(tmp_path: Path) -> None:
@@ -166,11 +175,11 @@ def test_what_is_on_row_of_other_calls(tmp_path: Path) -> None:
 
 def test_an_answer_of_nobody_gates_a_call_only_as_long_as_policy_asks(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
-    checked = check_call(loop.ctx, shell("make"))
+    checked = judged(loop.ctx, shell("make"))
 
     def gated(**answer: Any) -> bool:
         said = ApprovalAnswer(**{"approved": False, "reason": "", **answer})
-        return PreparedCall(checked.call, checked.spec, checked.facts, checked.decision, answer=said).gated
+        return CallRun(checked.call, checked.judged, answer=said).gated
 
     assert gated()
     assert not gated(unattended=True)
@@ -180,49 +189,48 @@ def test_an_answer_of_nobody_gates_a_call_only_as_long_as_policy_asks(tmp_path: 
 
 def test_an_approval_is_bound_to_call_and_policy(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
-    same = [bound_to(loop.ctx, check_call(loop.ctx, shell("make", name))) for name in "ab"]
+    same = [bound_to(loop.ctx, judged(loop.ctx, shell("make", name))) for name in "ab"]
     assert same[0] == same[1]
-    assert bound_to(loop.ctx, check_call(loop.ctx, shell("make -n"))) != same[0]
+    assert bound_to(loop.ctx, judged(loop.ctx, shell("make -n"))) != same[0]
     loop.ctx.judge.bundle = bundle(tmp_path, ShellExec={"blocked_commands": ("rm",)})
-    assert bound_to(loop.ctx, check_call(loop.ctx, shell("make"))) != same[0]
-    assert bound_to(loop.ctx, PreparedCall(shell("make"))) is None
+    assert bound_to(loop.ctx, judged(loop.ctx, shell("make"))) != same[0]
+    assert bound_to(loop.ctx, CallRun(shell("make"))) is None
 
 
 def test_only_a_yes_makes_good_for_a_task_that_asks_nobody(tmp_path: Path) -> None:
     loop = at_work(tmp_path, options=NEVER, policy=bundle(tmp_path, asks=[ASKS]))
     (denied,) = prepare_calls(loop.ctx, [shell("make")])
-    assert asked_after_all(denied) is denied
-    for approved in (True, False):
-        answered = PreparedCall(
-            denied.call, denied.spec, denied.facts, denied.decision, denied.refusal,
-            answer=ApprovalAnswer(approved=approved, reason="so"),
-        )  # fmt: skip
-        assert (asked_after_all(answered).refusal is None) == approved
-        assert asked_after_all(answered).gated == approved
+    for answer in (None, ApprovalAnswer(approved=False, reason="so"), ApprovalAnswer(approved=True, reason="so")):
+        denied.answer = answer
+        ask_after_all(denied)
+        approved = answer is not None and answer.approved
+        assert ((denied.refusal is None), denied.gated) == (approved, approved)
 
 
 def test_a_call_is_judged_anew_with_what_it_really_finds(tmp_path: Path) -> None:
     path = tmp_path / "a"
     loop = at_work(tmp_path)
-    (before,) = prepare_calls(loop.ctx, [write(path, "x")])
+    (run,) = prepare_calls(loop.ctx, [write(path, "x")])
     path.write_text("by somebody else")
-    after = judged_anew(loop.ctx, before)
-    assert (before.renewed, after.renewed) == (False, True)
-    assert after.effect.intent is not None
-    assert after.effect.intent["before"] == sha256_hex(b"by somebody else")
-    assert list(after.effect.baselines) == [str(path)]
+    judge_again(loop.ctx, run)
+    assert run.renewed
+    assert run.effect.intent is not None
+    assert run.effect.intent["before"] == sha256_hex(b"by somebody else")
+    assert list(run.effect.baselines) == [str(path)]
     loop.ctx.judge.bundle = bundle(tmp_path, without=["File.Write"])
-    refused = judged_anew(loop.ctx, after)
-    assert refused.refusal is not None
-    assert (refused.effect.intent, refused.effect.baselines) == (None, {})
+    judge_again(loop.ctx, run)
+    assert run.refusal is not None
+    assert (run.effect.intent, run.effect.baselines) == (None, {})
 
 
 def test_what_a_person_wrote_is_judged_as_it_is(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
     made = ToolCall("c", "RunCommand", {"command": "make"}, "cut")
-    edited = edited_by_person(loop.ctx, check_call(loop.ctx, made), {"command": "ls"})
-    assert (edited.call, edited.edited, edited.refusal) == (shell("ls", "c"), True, None)
-    assert edited_by_person(loop.ctx, edited, {}).refusal is not None
+    run = judged(loop.ctx, made)
+    edit(loop.ctx, run, {"command": "ls"})
+    assert (run.call, run.edited, run.refusal) == (shell("ls", "c"), True, None)
+    edit(loop.ctx, run, {})
+    assert run.refusal is not None
 
 
 def test_a_request_carries_the_scope_that_the_bundle_gives(tmp_path: Path) -> None:
@@ -247,7 +255,7 @@ async def test_a_start_that_cannot_be_recorded_did_not_happen(tmp_path: Path) ->
     loop.ctx.state.take_start_back("c")
     disk.calls.faults = Faults(fail_call=disk.calls.count + 1, persistently=True)
     with pytest.raises(CheckpointWriteFailed):
-        record_start(loop.ctx, PreparedCall(shell("make", "c")))
+        record_start(loop.ctx, CallRun(shell("make", "c")))
     assert not open_calls(loop)[0].started
 
 
@@ -258,7 +266,10 @@ async def test_a_renewed_intent_stands_in_the_row_of_the_start(tmp_path: Path, *
     recorded = open_calls(loop)[0].intent
     path.write_text("found")
     (prepared,) = prepare_calls(loop.ctx, [write(path, "y", "c")])
-    record_start(loop.ctx, judged_anew(loop.ctx, prepared) if renewed else prepared)
+    if renewed:
+        judge_again(loop.ctx, prepared)
+    record_start(loop.ctx, prepared)
+    assert prepared.state is CallState.STARTED
     intent = open_calls(loop)[0].intent
     assert (intent == recorded) != renewed
     assert open_calls(loop)[0].started
@@ -269,11 +280,11 @@ async def test_the_tools_of_a_session_may_change(tmp_path: Path) -> None:
     heads = []
     loop.ctx.conversation.make_head = lambda judge: " ".join(sorted(judge.tools.names)).encode()
     loop.ctx.judge.tools = Registry()
-    refused = check_call(loop.ctx, shell("make")).refusal
+    refused = judged(loop.ctx, shell("make")).refusal
     assert refused is not None
     for _ in range(2):
         await loop.ctx.refresh_tools()
         heads.append(loop.ctx.conversation.head)
     assert heads[0] is heads[1]
     assert b"RunCommand" in heads[0]
-    assert check_call(loop.ctx, shell("make")).refusal is None
+    assert judged(loop.ctx, shell("make")).refusal is None

@@ -50,7 +50,7 @@ async def test_a_turn_with_calls_is_on_record_before_anything_follows(tmp_path: 
     step = await take_turn(loop.ctx)
     assert (step.meaning, step.assistant.content, step.assistant.tool_calls) == ("continue", "Now.", made)
     assert step.assistant.tokens == 10
-    assert step.prepared is not None
+    assert step.calls is not None
     recorded = open_step(loop.ctx.journal.store)
     assert (recorded.step_id, recorded.stop_reason, recorded.boot) == (step.step_id, "tool_use", boot_id())
     assert [(one.call_id, one.side_effects) for one in recorded.calls] == [
@@ -99,7 +99,7 @@ async def test_what_a_turn_means(tmp_path: Path, stop: str, *, with_call: bool, 
     loop = begun(tmp_path, calls(*made, stop=stop))
     step = await take_turn(loop.ctx)
     assert step.meaning == meaning
-    assert len(step.prepared or ()) == (with_call and meaning != "blocked")
+    assert len(step.calls or ()) == (with_call and meaning != "blocked")
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ async def test_the_window_of_the_request_is_on_record(tmp_path: Path) -> None:
 async def test_a_secret_of_the_model_is_not_on_record_and_runs_all_the_same(tmp_path: Path) -> None:
     loop = begun(tmp_path, calls(shell("login s3cret-value"), text="s3cret-value"), secrets=("s3cret-value",))
     step = await take_turn(loop.ctx)
-    assert step.prepared is not None
-    assert step.prepared[0].call.arguments == {"command": "login s3cret-value"}
+    assert step.calls is not None
+    assert step.calls[0].call.arguments == {"command": "login s3cret-value"}
     assert b"s3cret-value" not in b"".join(loop.kept().thread)
     assert step.assistant.content == "[redacted]"
 
@@ -250,7 +250,7 @@ async def test_a_step_that_a_crash_left_open(tmp_path: Path) -> None:
     loop = (await died(tmp_path, shell("make", "c"))).again()
     loop.ctx.phase.fire("resume")
     step = reopen(loop.ctx)
-    assert (step.meaning, step.prepared, [one.call_id for one in step.assistant.tool_calls]) == (
+    assert (step.meaning, step.calls, [one.call_id for one in step.assistant.tool_calls]) == (
         "continue",
         None,
         ["c"],
