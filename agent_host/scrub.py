@@ -2,7 +2,8 @@
 
 Those that the host itself has, its tokens, are known by their values. They are taken out of the environment, their
 bytes in this process's own environment block are overwritten (a child could read them under /proc), and should a value
-turn up in what a tool brings back, it is replaced. All others are found by what they look like (`policy.redaction`).
+turn up in what a tool brings back, it is replaced. All others are found by what they look like
+(`policy.detectors.redaction`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from policy.redaction import Redaction
+    from policy.detectors.redaction import Redaction
 
 REDACTED = "[redacted]"
 # Shorter values would be found in innocent text; a token that short protects nothing.

@@ -12,8 +12,8 @@ import orjson
 from agent_host.scrub import Scrubber
 from benchmarks.processes import ROOT
 from benchmarks.report import MIB, Row, milliseconds
-from policy.bundle import RedactionRule
-from policy.redaction import Redaction
+from policy.bundle.model import RedactionRule
+from policy.detectors.redaction import Redaction
 
 if TYPE_CHECKING:
     import argparse

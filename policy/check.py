@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from policy.case import Case, Rule, approval_needed, denied, where
 from policy.decision import Decision
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, UrlFacts
 from policy.names import CapabilityName as Name
-from policy.path_rules import (
+from policy.rules.case import Case, Rule, approval_needed, denied, where
+from policy.rules.paths import (
     file_kind,
     file_size,
     path_rules,
@@ -21,12 +21,12 @@ from policy.path_rules import (
     repository_places,
     session_places,
 )
-from policy.risk import assess
+from policy.rules.risk import assess
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from policy.bundle import PolicyBundle
+    from policy.bundle.model import PolicyBundle
 
 
 _FACTS_OF: dict[str, tuple[type, ...]] = {
@@ -108,14 +108,14 @@ def _with_approval(case: Case, workspace: str | None, allowed: Decision) -> Deci
 
 def _command_rules(case: Case) -> Decision | str | None:
     """The parser is only loaded when a command has to be judged."""
-    from policy.command_rules import command_rules
+    from policy.rules.commands import command_rules
 
     return command_rules(case)
 
 
 def _url_rules(case: Case) -> Decision | str | None:
     """Hosts are only read when there is one to judge."""
-    from policy.url_rules import url_rules
+    from policy.rules.urls import url_rules
 
     return url_rules(case)
 

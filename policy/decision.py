@@ -14,7 +14,7 @@ class Decision(NamedTuple):
     `rule` names the entry of the bundle that decided, as a JSON path with its value where it has one
     (`capabilities[Shell.Exec].blockedCommands: rm`). `expired` marks a denial that pauses the session (AH 8.6).
     `risks` are the reasons behind `risk_level`, in words for the person who approves. `unasked` marks the denial of a
-    call that needs an approval in a task that asks nobody (see `policy.options`).
+    call that needs an approval in a task that asks nobody (see `policy.rules.options`).
     """
 
     decision: Verdict

@@ -133,3 +133,18 @@ def _compile(pattern: str) -> _Compiled:
     if made.programsize > _MAX_PROGRAM:
         return _Compiled(None, "it is too large: fewer repetitions by number make it smaller")
     return _Compiled(made, None)
+
+
+class UnusablePattern(ValueError):
+    """A regular expression that cannot be used; the message says why."""
+
+
+def rule_pattern(pattern: str) -> Pattern:
+    """The compiled expression of a bundle's rule, over UTF-8. Raises UnusablePattern, also for one that fits the empty
+    text."""
+    made = compiled(pattern)
+    if made is None:
+        raise UnusablePattern(problem_of(pattern))
+    if made.fullmatch(b"") is not None:
+        raise UnusablePattern("it fits the empty text, so it would be found everywhere")
+    return made

@@ -30,8 +30,8 @@ from agent_host.thread.messages import decode
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import TokenizerUnavailable, counter
 from config.settings import ALL_TOOLS
-from policy.redaction import Redaction
-from policy.toolset import RISK_LEVELS, ToolLimit
+from policy.detectors.redaction import Redaction
+from policy.rules.toolset import RISK_LEVELS, ToolLimit
 from state.redaction_key import redaction_key
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.platform.environment import child_environment, looks_secret
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from agent_host.session.opening import Launch
     from agent_host.thread.messages import Message
     from config.settings import Settings
-    from policy.bundle import PolicyBundle
+    from policy.bundle.model import PolicyBundle
     from policy.facts import ShellName
-    from policy.toolset import Limits
+    from policy.rules.toolset import Limits
     from state.checkpoint import Checkpoint
     from state.file_session import FileSession
 

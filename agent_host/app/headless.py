@@ -14,7 +14,7 @@ from agent_host.services.session import NewSession
 from agent_host.session.new_task import NewTask, max_steps_of
 from agent_host.session.opening import LOCAL
 from agent_host.version import __version__
-from policy.options import AS_THE_BUNDLE_SAYS
+from policy.rules.options import AS_THE_BUNDLE_SAYS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agent_host.loop.context import TaskEnd
     from agent_host.session.lifecycle import Session
     from agent_host.session.opening import Launch
-    from policy.options import TaskOptions
+    from policy.rules.options import TaskOptions
 
 
 @dataclass(frozen=True, slots=True)

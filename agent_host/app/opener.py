@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from agent_host.services.session import NewSession, SessionGrant, SessionService
     from agent_host.session.new_task import NewTask
     from agent_host.session.opening import Launch
-    from policy.bundle import PolicyBundle
+    from policy.bundle.model import PolicyBundle
     from state.checkpoint import SessionIdentity
     from state.file_session import FileSession
 

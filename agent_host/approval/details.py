@@ -15,7 +15,7 @@ from policy.facts import CommandFacts, PathFacts, UrlFacts
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from policy.commands import Operand, ParsedCommand, Redirection, SimpleCommand
+    from policy.shell.commands import Operand, ParsedCommand, Redirection, SimpleCommand
 
 _MAX_COMMAND_BYTES: Final = 40 * 1024
 _MAX_STDIN_BYTES: Final = 8 * 1024
@@ -61,7 +61,7 @@ def _arguments(act: Act, screen: Screen) -> Description:
 
 
 def _command(act: Act, facts: CommandFacts, screen: Screen) -> Description:
-    from policy.commands import parsed_line
+    from policy.shell.commands import parsed_line
 
     # Never in a thread: the parser and its memory of the last lines are the loop's.
     parsed = parsed_line(facts)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from policy.canonical import canonical_form
 from policy.facts import CommandFacts, PathFacts
+from policy.rules.canonical import canonical_form
 from state.records import ApprovalGranted
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def exact_call(tool_name: str, arguments: Mapping[str, Any], facts: ActionFacts, policy_hash: str) -> str:
     """What an approval of one call is bound to, as sha256 in hex: the arguments, where it acts, and the policy that
-    asked. `policy_hash` is that of `policy.canonical`."""
+    asked. `policy_hash` is that of `policy.rules.canonical`."""
     place = place_of(facts)
     where = {"cwd": None, "file": place} if isinstance(facts, PathFacts) else {"cwd": place}
     return _digest(toolName=tool_name, arguments=dict(arguments), policy=policy_hash, **where)

@@ -26,14 +26,14 @@ from agent_host.routing.facts import on_this_disk
 from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try
 from config.load import ConfigError, load, read_regular_file
 from config.policies import BUILT_IN, as_file
-from policy.admitted import admitted
-from policy.builtin import DEFAULT_LIFETIME_S
-from policy.case import denied
+from policy.bundle.builtin import DEFAULT_LIFETIME_S
+from policy.bundle.problems import BundleProblems
+from policy.bundle.validate import check_usable, parse_bundle
 from policy.names import ANY_SESSION
-from policy.problems import BundleProblems
-from policy.risk import DEFAULT_RISK
-from policy.toolset import why_not_offered
-from policy.validate import check_usable, parse_bundle
+from policy.rules.admitted import admitted
+from policy.rules.case import denied
+from policy.rules.risk import DEFAULT_RISK
+from policy.rules.toolset import why_not_offered
 from state.temporary import session_directory
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from agent_host.routing.facts import Environment
-    from policy.bundle import PolicyBundle
+    from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
-    from policy.toolset import Limits
+    from policy.rules.toolset import Limits
 
 _MAX_LINE_BYTES = 32 * 1024 * 1024
 

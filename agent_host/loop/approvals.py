@@ -17,7 +17,7 @@ from agent_host.loop.call_run import CallState, Refusal
 from agent_host.loop.cancellation import TaskCancelled
 from agent_host.loop.prepare import bound_to, edit, judge_again, record_start
 from agent_host.loop.secrets import holds_secret
-from policy.canonical import policy_hash
+from policy.rules.canonical import policy_hash
 
 if TYPE_CHECKING:
     from agent_host.approval.request import ApprovalAnswer

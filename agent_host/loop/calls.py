@@ -23,7 +23,7 @@ from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import finish, text_of
 from agent_host.loop.slots import Slots
 from agent_host.routing.host_tools import unless_lost
-from policy.risk import DEFAULT_RISK
+from policy.rules.risk import DEFAULT_RISK
 from state.blobs import sha256_hex
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agent_host.services.uploads import UploadQueue
     from agent_host.services.workspace import ArtifactHome
     from agent_host.states import Machine, TaskPhase
-    from policy.options import TaskOptions
+    from policy.rules.options import TaskOptions
     from state.checkpoint import Checkpoint, Task
 
 EndStatus = Literal["completed", "failed", "cancelled", "paused"]

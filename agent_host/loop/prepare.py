@@ -14,9 +14,9 @@ from agent_host.ids import new_id
 from agent_host.loop.call_run import CallRun, CallState, Refusal
 from agent_host.loop.intents import capture_intent
 from agent_host.loop.secrets import placeholder_problem
-from policy.canonical import policy_hash
 from policy.facts import PathFacts
-from policy.grants import scope_of_call
+from policy.rules.canonical import policy_hash
+from policy.rules.grants import scope_of_call
 from state.blobs import UNAVAILABLE
 from state.records import CallStarted
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from agent_host.thread.messages import ToolCall
-from policy.redaction import PLACEHOLDER
+from policy.detectors.redaction import PLACEHOLDER
 
 if TYPE_CHECKING:
     from agent_host.scrub import Scrubber

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.routing.facts import Environment
 from agent_host.routing.judge import Judge
-from policy.case import denied
 from policy.facts import PathFacts
 from policy.paths import is_absolute, normalize
-from policy.toolset import NO_LIMITS
+from policy.rules.case import denied
+from policy.rules.toolset import NO_LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
     from agent_host.routing.registry import Registry
-    from policy.bundle import PolicyBundle
+    from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
     from policy.facts import OsFamily, PathKind, ShellName
-    from policy.toolset import Limits
+    from policy.rules.toolset import Limits
 
 _RULE = "case"
 _OS_NAMES: tuple[OsFamily, ...] = ("posix", "windows")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, ShellName, UrlFacts
 from policy.paths import nested_parts, nested_path, normalize
-from policy.repository_paths import repositories_by_shape
+from policy.rules.repository_paths import repositories_by_shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from agent_host.contracts import ToolSpec
-    from policy.bundle import PolicyBundle
+    from policy.bundle.model import PolicyBundle
 
 
 class Environment(NamedTuple):
@@ -172,7 +172,7 @@ def _real_outside_of(path: str, workspace: str) -> str:
 
 def _command(subject: str, arguments: Mapping[str, Any], where: Environment, world: World) -> CommandFacts:
     # The grammar is imported with the first command, not with the program.
-    from policy.commands import parsed_line, referenced_paths
+    from policy.shell.commands import parsed_line, referenced_paths
 
     asked = arguments.get("cwd") or where.workspace
     if not isinstance(asked, str):
@@ -199,7 +199,7 @@ def read_from(environment: Mapping[str, str] | None, command: str) -> dict[str, 
 def _is_secret(name: str, value: str) -> bool:
     if not _MAY_BE_SECRET.search(value):
         return False
-    from policy.redaction import Redaction
+    from policy.detectors.redaction import Redaction
 
     text = f"{name}={value}"
     return Redaction((), key=lambda: b"", detectors=True).text(text) != text

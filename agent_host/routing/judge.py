@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.routing.facts import UnusableArguments, gather
 from policy.check import check_tool
-from policy.options import AS_THE_BUNDLE_SAYS, narrowed
-from policy.toolset import under_ceiling, why_not_offered, withheld_by
+from policy.rules.options import AS_THE_BUNDLE_SAYS, narrowed
+from policy.rules.toolset import under_ceiling, why_not_offered, withheld_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolSpec
     from agent_host.routing.facts import Environment, World
     from agent_host.routing.registry import Registry
-    from policy.bundle import PolicyBundle
+    from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
     from policy.facts import ActionFacts, PathFacts
-    from policy.options import TaskOptions
-    from policy.toolset import Limits
+    from policy.rules.options import TaskOptions
+    from policy.rules.toolset import Limits
 
 
 class Judged(NamedTuple):

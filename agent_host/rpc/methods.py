@@ -21,7 +21,7 @@ from agent_host.rpc.params import (
 )
 from agent_host.rpc.server import Method
 from agent_host.services.session import NewSession
-from policy.options import TaskOptions
+from policy.rules.options import TaskOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -10,10 +10,10 @@ from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
 from agent_host.routing.facts import on_this_disk
 from config.load import read_regular_file, user_files
 from config.policies import BUILT_IN, digest, place_groups, template, template_as_written
-from policy.builtin import instantiate
-from policy.grants import Narrowing, narrow
+from policy.bundle.builtin import instantiate
+from policy.bundle.placeholders import Places, step_files
 from policy.names import ANY_SESSION
-from policy.placeholders import Places, step_files
+from policy.rules.grants import Narrowing, narrow
 from state.temporary import session_directory
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agent_host.routing.facts import Environment
     from agent_host.routing.registry import Registry
     from config.settings import Settings
-    from policy.bundle import CommandPolicy, PolicyBundle
+    from policy.bundle.model import CommandPolicy, PolicyBundle
 
 
 def load_bundle(
@@ -157,7 +157,7 @@ def _programs(settings: Settings) -> tuple[str, ...]:
     """What the user's configuration adds to a built-in's list of commands. Raises UsageError."""
     names = settings.names("policy.allowed_commands")
     if names:
-        from policy.file_forms import program_problem
+        from policy.bundle.file_forms import program_problem
 
         for place, name in enumerate(names):
             problem = program_problem(name)
@@ -167,7 +167,7 @@ def _programs(settings: Settings) -> tuple[str, ...]:
 
 
 def _read_granted(raw: bytes) -> Callable[[], PolicyBundle]:
-    from policy.validate import parse_bundle
+    from policy.bundle.validate import parse_bundle
 
     return lambda: parse_bundle(raw)
 
@@ -189,7 +189,7 @@ def _content(path: str) -> bytes:
 
 
 def _file_bundle(raw: bytes, models: tuple[str, ...], places: Places, now: datetime) -> PolicyBundle:
-    from policy.file_bundle import BuiltIns, parse_file_bundle
+    from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
 
     groups = place_groups()
     groups["steering"] = [*groups["steering"], *_own_files()]
@@ -199,7 +199,7 @@ def _file_bundle(raw: bytes, models: tuple[str, ...], places: Places, now: datet
 
 def _parsed(read: Callable[[], PolicyBundle], source: str) -> PolicyBundle:
     # pydantic is what validates a bundle from outside; the shipped ones need none of it.
-    from policy.problems import BundleProblems
+    from policy.bundle.problems import BundleProblems
 
     try:
         return read()
@@ -211,7 +211,7 @@ def _usable(
     read: Callable[[], PolicyBundle], source: str, session_id: str, now: datetime, *, any_session: bool
 ) -> PolicyBundle:
     """`any_session`: the bundle may be for all of them, which only a user can say."""
-    from policy.validate import check_usable
+    from policy.bundle.validate import check_usable
 
     bundle = _parsed(read, source)
     if bundle.expires_at <= now:
@@ -229,8 +229,8 @@ def _command_policies(settings: Settings) -> tuple[CommandPolicy, ...]:
     tables = settings.tables("policy.command_policies")
     if not tables:
         return ()
-    from policy.configured import command_policies
-    from policy.problems import BundleProblems
+    from policy.bundle.configured import command_policies
+    from policy.bundle.problems import BundleProblems
 
     try:
         return command_policies(tables, "policy.command_policies")

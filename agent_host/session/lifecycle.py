@@ -16,7 +16,7 @@ from agent_host.session.reports import session_state
 from agent_host.session.task_runner import TaskRunner
 from agent_host.states import SessionStatus, session_machine
 from config.policies import is_built_in
-from policy.options import AS_THE_BUNDLE_SAYS
+from policy.rules.options import AS_THE_BUNDLE_SAYS
 from state.records import SessionStatusChanged
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agent_host.services.session import SessionService
     from agent_host.session.patches import FilePatch
     from config.settings import Settings
-    from policy.options import TaskOptions
+    from policy.rules.options import TaskOptions
     from state.checkpoint import SessionIdentity
     from state.locations import SessionPaths
     from state.store import LoadReport
@@ -155,7 +155,7 @@ class Session:
         bundle = self._ctx.judge.bundle
         if is_built_in(bundle.policy_bundle_version):
             return None
-        from policy.admitted import in_one_line
+        from policy.rules.admitted import in_one_line
 
         return in_one_line(bundle)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.thread.messages import Message, encodable, encode
 from agent_host.thread.tokens import message_tokens
-from policy.options import AS_THE_BUNDLE_SAYS, TaskOptions
+from policy.rules.options import AS_THE_BUNDLE_SAYS, TaskOptions
 from state.records import TaskStarted
 
 if TYPE_CHECKING:

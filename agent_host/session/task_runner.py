@@ -16,7 +16,7 @@ from agent_host.session.moves import note_of_move
 from agent_host.session.new_task import record_of_task
 from agent_host.session.reports import not_uploaded, result_object
 from agent_host.thread.messages import decode, last_answer
-from policy.options import TaskOptions
+from policy.rules.options import TaskOptions
 from state.records import SessionStatusChanged, TaskEnded, TaskReopened
 
 if TYPE_CHECKING:

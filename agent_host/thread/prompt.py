@@ -9,7 +9,7 @@ from policy.names import CapabilityName as Name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from policy.bundle import PolicyBundle
+    from policy.bundle.model import PolicyBundle
 
 _TEMPLATE = """\
 You are a careful software agent working on the user's machine through tools.

@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from policy.commands import Operand, ParsedCommand, Redirection, SimpleCommand, join
+from policy.shell.commands import Operand, ParsedCommand, Redirection, SimpleCommand, join
 from policy.shell.findings import Findings
 from policy.shell.limits import NotText, TooMuch, admit
 from policy.shell.operands import split_pattern

@@ -11,7 +11,7 @@ from agent_host.app.headless import run_headless
 from agent_host.approval.gate import InAdvance
 from agent_host.approval.pending import PendingApprovals
 from agent_host.events.kinds import EventType
-from policy.options import TaskOptions
+from policy.rules.options import TaskOptions
 from state.file_store import FileCheckpointStore
 from tests.support.person import SESSION, launch
 from tests.support.process import Host, call, gateway, say, shell, use

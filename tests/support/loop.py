@@ -35,9 +35,9 @@ from agent_host.states import task_machine
 from agent_host.thread.messages import Message, decode, encode
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import estimate, message_tokens
-from policy.options import AS_THE_BUNDLE_SAYS
-from policy.redaction import Redaction
-from policy.toolset import NO_LIMITS
+from policy.detectors.redaction import Redaction
+from policy.rules.options import AS_THE_BUNDLE_SAYS
+from policy.rules.toolset import NO_LIMITS
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from state.memory_store import MemoryCheckpointStore
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from agent_host.events.kinds import EventType
     from agent_host.loop.context import TaskEnd
     from agent_host.testing.disk import SimulatedDisk
-    from policy.bundle import PolicyBundle
-    from policy.options import TaskOptions
-    from policy.toolset import Limits
+    from policy.bundle.model import PolicyBundle
+    from policy.rules.options import TaskOptions
+    from policy.rules.toolset import Limits
     from state.store import CheckpointStore
     from tests.support.loop_parts import Turn
 

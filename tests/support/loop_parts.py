@@ -19,7 +19,7 @@ from agent_host.llm.stream import ModelTurn, TokenUsage
 from agent_host.services.workspace import Kept, UploadFailed
 from agent_host.testing.anthropic_request import read_request
 from agent_host.thread.messages import ToolCall
-from policy.bundle import ApprovalRule, Capability, LlmPolicy, PolicyBundle
+from policy.bundle.model import ApprovalRule, Capability, LlmPolicy, PolicyBundle
 from tests.support.tools import TOOLS
 
 if TYPE_CHECKING:

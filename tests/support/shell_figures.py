@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.routing.facts import read_from
 from config.policies import template
-from policy.builtin import instantiate
+from policy.bundle.builtin import instantiate
+from policy.bundle.placeholders import step_files
 from policy.check import check_tool
-from policy.commands import parsed_line, referenced_paths
 from policy.facts import CommandFacts
-from policy.placeholders import step_files
+from policy.shell.commands import parsed_line, referenced_paths
 
 if TYPE_CHECKING:
-    from policy.bundle import PolicyBundle
+    from policy.bundle.model import PolicyBundle
 
 FOLDER = Path(__file__).resolve().parents[1] / "unit" / "policy" / "corpus"
 PAGE = FOLDER / "refused.md"

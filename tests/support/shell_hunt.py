@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.routing.facts import Environment, gather
-from policy.bundle import bundle_from_trusted
+from policy.bundle.model import bundle_from_trusted
 from policy.check import check_tool
-from policy.commands import parse
+from policy.shell.commands import parse
 from tests.support.shell_corpus import corpus
 from tests.support.shell_jail import LISTED, Jail, limits
 from tests.support.shell_lines import Lines

@@ -10,7 +10,7 @@ import pytest
 
 from agent_host.errors import ErrorCode
 from config.settings import SETTINGS
-from policy.validate import parse_bundle
+from policy.bundle.validate import parse_bundle
 from tests.support.event_page import PAGE
 from tests.support.event_page import page as event_page
 

@@ -43,7 +43,7 @@ def test_a_session_starts_without_what_only_some_sessions_need() -> None:
 
 
 def test_a_bundle_from_outside_costs_its_validator_and_not_the_library_around_it() -> None:
-    code = "from policy.problems import BundleProblems; from policy.validate import parse_bundle"
+    code = "from policy.bundle.problems import BundleProblems; from policy.bundle.validate import parse_bundle"
     found = imported_by(f'{code}\ntry: parse_bundle(b\'{{"schemaVersion": "1.0"}}\')\nexcept BundleProblems: pass')
     assert "pydantic_core" in found
     assert not found & (HEAVY | {"asyncio", "httpx"})

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from agent_host import lenient_json
 from agent_host.scrub import REDACTED, Scrubber
-from policy.bundle import RedactionRule
-from policy.redaction import Redaction
+from policy.bundle.model import RedactionRule
+from policy.detectors.redaction import Redaction
 from tests.unit.policy.secret_samples import TOKENS
 
 ODD = ['quo"te-secret', "back\\slash-secret", "new\nline-secret", "ümlaut-secret", "tail-secret\\", 'n"tricky\\secret']

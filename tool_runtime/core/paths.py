@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from policy.paths import covering, is_absolute, is_under, normalize, problem_with, roots
-from policy.repository_paths import repository_place
+from policy.rules.repository_paths import repository_place
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
 from tool_runtime.platform import OS_FAMILY
 

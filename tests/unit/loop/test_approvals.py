@@ -14,7 +14,7 @@ from agent_host.loop.approvals import refuse_unstarted
 from agent_host.loop.call_run import CallRun
 from agent_host.loop.cancellation import TaskCancelled
 from agent_host.states import TaskPhase
-from policy.options import TaskOptions
+from policy.rules.options import TaskOptions
 from tests.support.loop import Loop
 from tests.support.loop_parts import (
     NO,

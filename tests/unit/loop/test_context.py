@@ -12,7 +12,7 @@ from agent_host.events.kinds import EventType
 from agent_host.testing.disk import SimulatedDisk
 from agent_host.testing.disk_content import NOTHING_SURVIVES
 from agent_host.testing.disk_faults import NO_FAULTS, Faults
-from policy.options import TaskOptions
+from policy.rules.options import TaskOptions
 from state.blobs import UNAVAILABLE
 from state.records import SessionStatusChanged
 from tests.support.loop import Loop, sessions_on

@@ -12,6 +12,7 @@ from agent_host.contracts import ToolConstraints
 from agent_host.errors import CheckpointWriteFailed
 from agent_host.events.kinds import EventType
 from agent_host.loop.call_run import CallRun, CallState, Refusal
+from agent_host.loop.intents import NO_EFFECT
 from agent_host.loop.prepare import (
     ask_after_all,
     bound_to,
@@ -27,8 +28,8 @@ from agent_host.routing.registry import Registry
 from agent_host.testing.disk import SimulatedDisk
 from agent_host.testing.disk_faults import Faults
 from agent_host.thread.messages import ToolCall
-from policy.options import TaskOptions
-from policy.toolset import ToolLimit
+from policy.rules.options import TaskOptions
+from policy.rules.toolset import ToolLimit
 from state.blobs import sha256_hex
 from tests.support.loop import Loop
 from tests.support.loop_crashes import died, open_calls
@@ -220,7 +221,7 @@ def test_a_call_is_judged_anew_with_what_it_really_finds(tmp_path: Path) -> None
     loop.ctx.judge.bundle = bundle(tmp_path, without=["File.Write"])
     judge_again(loop.ctx, run)
     assert run.refusal is not None
-    assert (run.effect.intent, run.effect.baselines) == (None, {})
+    assert run.effect == NO_EFFECT
 
 
 def test_what_a_person_wrote_is_judged_as_it_is(tmp_path: Path) -> None:

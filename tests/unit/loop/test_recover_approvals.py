@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from agent_host.approval.request import ApprovalRequest
     from agent_host.thread.messages import ToolCall
-    from policy.bundle import PolicyBundle
+    from policy.bundle.model import PolicyBundle
 
 UNKNOWN = "TOOL_INTERRUPTED: interrupted by a crash; whether it took effect is unknown: inspect before you try again"
 

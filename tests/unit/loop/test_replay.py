@@ -11,7 +11,7 @@ from agent_host.events.kinds import EventType
 from agent_host.loop.replay import Replay
 from agent_host.testing.disk import SimulatedDisk
 from agent_host.testing.disk_faults import Faults
-from policy.options import TaskOptions
+from policy.rules.options import TaskOptions
 from state.records import record_of
 from tests.support.loop import Loop
 from tests.support.loop_crashes import killed_before, resumed

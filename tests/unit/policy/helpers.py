@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from policy.bundle import PolicyBundle, bundle_from_trusted
+from policy.bundle.model import PolicyBundle, bundle_from_trusted
 from policy.check import check_tool
-from policy.commands import parse, referenced_paths
 from policy.facts import CommandFacts, PathFacts, ShellName, UrlFacts
+from policy.shell.commands import parse, referenced_paths
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

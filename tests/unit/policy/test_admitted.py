@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from policy.admitted import admitted, in_one_line, starters
+from policy.rules.admitted import admitted, in_one_line, starters
 from policy.shell.consent import what_it_starts
 
 from .helpers import bundle

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.policies import BUILT_IN, template
-from policy.builtin import instantiate
-from policy.bundle import PolicyBundle, bundle_from_trusted
+from policy.bundle.builtin import instantiate
+from policy.bundle.model import PolicyBundle, bundle_from_trusted
+from policy.bundle.problems import BundleProblems
+from policy.bundle.validate import check_usable, parse_bundle
 from policy.check import check_llm, check_tool
-from policy.commands import parse, referenced_paths
 from policy.facts import CommandFacts, OsFamily
 from policy.names import ALL_CAPABILITIES
-from policy.problems import BundleProblems
-from policy.validate import check_usable, parse_bundle
+from policy.shell.commands import parse, referenced_paths
 
 from .helpers import NOW, bundle, bundle_json, path, url
 
@@ -447,8 +447,8 @@ def test_placeholders_without_a_value() -> None:
 
 
 def test_loading_the_check_stays_cheap() -> None:
-    heavy = ["pydantic", "tree_sitter", "asyncio", "httpx", "ipaddress", "policy.commands", "policy.urls"]
-    code = f"import sys, policy.check, policy.builtin; print([m for m in {heavy} if m in sys.modules])"
+    heavy = ["pydantic", "tree_sitter", "asyncio", "httpx", "ipaddress", "policy.shell.commands", "policy.urls"]
+    code = f"import sys, policy.check, policy.bundle.builtin; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from policy.canonical import canonical_form, canonical_url, policy_hash
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, UrlFacts
+from policy.rules.canonical import canonical_form, canonical_url, policy_hash
 
 from .helpers import bundle, path
 

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.bundle import CommandPolicy
+from policy.bundle.model import CommandPolicy
 from policy.check import check_llm, check_tool
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, PathFacts
-from policy.grants import Narrowing, narrow, scope_of_call
 from policy.names import ALL_CAPABILITIES
+from policy.rules.grants import Narrowing, narrow, scope_of_call
 
 from .helpers import NOW, bundle, path, url
 
 if TYPE_CHECKING:
-    from policy.bundle import PolicyBundle
+    from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
 
 SCOPED = {"allowedPaths": ["/w", "/data"], "blockedPaths": ["/w/secret"], "maxFileSizeBytes": 10}

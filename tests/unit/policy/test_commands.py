@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.check import check_tool
-from policy.commands import SimpleCommand, parse, referenced_paths
 from policy.facts import CommandFacts
+from policy.shell.commands import SimpleCommand, parse, referenced_paths
 
 from .helpers import NOW, bundle, shell
 

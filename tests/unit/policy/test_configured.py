@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from policy.bundle import ArgumentRule, CommandPolicy
-from policy.configured import command_policies
-from policy.problems import BundleProblems
+from policy.bundle.configured import command_policies
+from policy.bundle.model import ArgumentRule, CommandPolicy
+from policy.bundle.problems import BundleProblems
 
 
 def problems(*entries: Any) -> dict[str, str]:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from policy.check import check_tool
-from policy.commands import parse, referenced_paths
 from policy.facts import CommandFacts
+from policy.shell.commands import parse, referenced_paths
 
 from .helpers import NOW, bundle
 

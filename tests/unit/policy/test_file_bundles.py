@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from config.policies import BUILT_IN, as_file, place_groups, template, template_as_written
-from policy.builtin import instantiate
+from policy.bundle.builtin import instantiate
+from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
+from policy.bundle.placeholders import Places, step_files
+from policy.bundle.problems import BundleProblems
+from policy.bundle.validate import parse_bundle
 from policy.check import check_tool
-from policy.file_bundle import BuiltIns, parse_file_bundle
-from policy.placeholders import Places, step_files
-from policy.problems import BundleProblems
-from policy.validate import parse_bundle
 
 from .helpers import NOW, bundle_json, path, url
 from .test_bundle import run
 
 if TYPE_CHECKING:
-    from policy.bundle import Capability, PolicyBundle
+    from policy.bundle.model import Capability, PolicyBundle
     from policy.facts import OsFamily
 
 POSIX = Places("/home/u/w", "/home/u", "/home/u/.state", "posix", "/tmp/own", place_groups())

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from config.policies import BUILT_IN, as_file, place_groups, template_as_written
-from policy.bundle import LlmPolicy, PolicyBundle, bundle_part, json_names
-from policy.file_bundle import BuiltIns, parse_file_bundle
-from policy.json_schema import bundle_schema
+from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
+from policy.bundle.json_schema import bundle_schema
+from policy.bundle.model import LlmPolicy, PolicyBundle, bundle_part, json_names
+from policy.bundle.placeholders import Places
+from policy.bundle.problems import BundleProblems
 from policy.names import ALL_CAPABILITIES
-from policy.placeholders import Places
-from policy.problems import BundleProblems
 from tests.support.bundle_schema_file import FILE, content
 from tests.support.process import bundle
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policy.bundle.problems import BundleProblems
+from policy.bundle.validate import parse_bundle
 from policy.check import check_tool
 from policy.paths import covering, is_under, key, nested_parts, nested_path, normalize, roots
-from policy.problems import BundleProblems
-from policy.toolset import why_not_offered
-from policy.validate import parse_bundle
+from policy.rules.toolset import why_not_offered
 from tests.support.process import bundle as whole_bundle
 from tests.unit.policy.helpers import NOW, bundle, path
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from policy.problems import BundleProblems, Problem
-from policy.validate import parse_bundle
+from policy.bundle.problems import BundleProblems, Problem
+from policy.bundle.validate import parse_bundle
 
 from .helpers import bundle_json
 

@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from agent_host.app.tools import BUILT_IN
 from agent_host.routing.dry_run import DryRunCase, StatedFacts, judge_case
 from agent_host.routing.facts import Environment
-from policy.bundle import bundle_from_trusted, camel
-from policy.case import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE
+from policy.bundle.model import bundle_from_trusted, camel
+from policy.bundle.problems import BundleProblems
+from policy.bundle.validate import parse_bundle
 from policy.check import check_llm, check_tool
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 from policy.names import ALL_CAPABILITIES
-from policy.problems import BundleProblems
-from policy.validate import parse_bundle
+from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE
 from tests.support import policy_cases as cases
 from tests.support.policy_cases import NOW, Call, Shape
 from tests.support.tools import TOOLS
 
 if TYPE_CHECKING:
-    from policy.bundle import PolicyBundle
+    from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
     from policy.facts import OsFamily, ShellName
 

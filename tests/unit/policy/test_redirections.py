@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from policy.check import check_tool
-from policy.commands import Redirection, SimpleCommand, parse, referenced_paths
 from policy.facts import CommandFacts
+from policy.shell.commands import Redirection, SimpleCommand, parse, referenced_paths
 
 from .helpers import NOW, bundle, shell
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from policy.commands import parse
+from policy.shell.commands import parse
 
 from .helpers import shell
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from policy.check import check_tool
-from policy.commands import parse
 from policy.facts import CommandFacts
 from policy.names import words
+from policy.shell.commands import parse
 
 from .helpers import NOW, bundle, shell
 

@@ -11,11 +11,11 @@ from typing import Any, get_args
 import pytest
 
 from policy.check import check_tool
-from policy.commands import SimpleCommand, parse
 from policy.decision import Decision
 from policy.facts import CommandFacts, ShellName
-from policy.options import TaskOptions, narrowed
-from policy.risk import assess
+from policy.rules.options import TaskOptions, narrowed
+from policy.rules.risk import assess
+from policy.shell.commands import SimpleCommand, parse
 from tests.support.policy_tables_page import PAGE, page
 
 from .helpers import NOW, bundle, shell

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from policy.check import check_tool
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
-from policy.options import TaskOptions, narrowed
-from policy.risk import DEFAULT_RISK
-from policy.toolset import (
+from policy.rules.options import TaskOptions, narrowed
+from policy.rules.risk import DEFAULT_RISK
+from policy.rules.toolset import (
     NO_LIMITS,
     RISK_LEVELS,
     Limits,
@@ -25,7 +25,7 @@ from policy.toolset import (
 from tests.unit.policy.helpers import NOW, bundle
 
 if TYPE_CHECKING:
-    from policy.bundle import PolicyBundle
+    from policy.bundle.model import PolicyBundle
     from policy.facts import ActionFacts
 
 TOOLS = {

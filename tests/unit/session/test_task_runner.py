@@ -22,7 +22,7 @@ from agent_host.loop.context import TaskEnd
 from agent_host.states import TaskPhase
 from agent_host.testing.disk import SimulatedDisk
 from agent_host.testing.disk_faults import NO_FAULTS, Faults
-from policy.options import TaskOptions
+from policy.rules.options import TaskOptions
 from state.records import record_of
 from tests.support.loop import Loop
 from tests.support.loop_crashes import died

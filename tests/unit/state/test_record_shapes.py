@@ -10,7 +10,7 @@ from agent_host.approval.request import ApprovalAnswer, Scope
 from agent_host.contracts import ArtifactType, ToolStatus
 from agent_host.states import SessionStatus
 from agent_host.thread.messages import Role
-from policy.options import ApprovalMode, TaskOptions
+from policy.rules.options import ApprovalMode, TaskOptions
 from state import message_shapes, record_shapes
 from state.changes import change_of, fields_of_line
 from state.errors import Damaged

@@ -6,14 +6,14 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from policy.entry_meaning import at_least, list_problems, objects, scope_problems
+from policy.bundle.entry_meaning import at_least, list_problems, objects, scope_problems
+from policy.bundle.problems import Problem, nearest
 from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION
-from policy.problems import Problem, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from policy.entry_meaning import EntryChecks
+    from policy.bundle.entry_meaning import EntryChecks
 
 RFC3339 = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 SESSION_ID = r"[A-Za-z0-9_-]{1,128}"
@@ -83,7 +83,7 @@ def _server(path: str, server: dict[str, Any]) -> Iterator[Problem]:
 
 def _redaction_rule(path: str, rule: dict[str, Any]) -> Iterator[Problem]:
     from policy import patterns
-    from policy.redaction import UnusablePattern, rule_pattern
+    from policy.patterns import UnusablePattern, rule_pattern
 
     if rule.get("redactionRuleId") == "":
         yield Problem(f"{path}.redactionRuleId", "is empty", "it stands in the placeholders")

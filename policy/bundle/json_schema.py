@@ -1,8 +1,8 @@
-"""The JSON Schema of a bundle file, made from `policy.bundle`: for editors and for those who write bundles by program.
+"""The JSON Schema of a bundle file, made from `policy.bundle.model`: for editors and for programs that write bundles.
 
-It never refuses what `policy.file_bundle` accepts. What only that can say: that names and ids stand once, and each once
-in an object; that an approvalRuleId is one of the bundle's; that domains and patterns can be read, and no pattern fits
-the empty text; that a day is in the calendar; that an index is within maxArguments.
+It never refuses what `policy.bundle.file_bundle` accepts. What only that can say: that names and ids stand once, and
+each once in an object; that an approvalRuleId is one of the bundle's; that domains and patterns can be read, and no
+pattern fits the empty text; that a day is in the calendar; that an index is within maxArguments.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from policy.bundle import (
+from policy.bundle.entry_meaning import HARMLESS_EMPTY, NO_PROGRAM, SCOPE_FIELDS, SCOPES
+from policy.bundle.meaning import RFC3339, SESSION_ID
+from policy.bundle.model import (
     ApprovalRule,
     ArgumentRule,
     Capability,
@@ -23,11 +25,9 @@ from policy.bundle import (
     RedactionRule,
     camel,
 )
-from policy.bundle_meaning import RFC3339, SESSION_ID
-from policy.entry_meaning import HARMLESS_EMPTY, NO_PROGRAM, SCOPE_FIELDS, SCOPES
+from policy.bundle.placeholders import GROUP_NAMES, PLACEHOLDERS
 from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION
 from policy.patterns import MAX_CHARACTERS
-from policy.placeholders import GROUP_NAMES, PLACEHOLDERS
 
 _PLAIN: dict[Any, dict[str, Any]] = {
     str: {"type": "string"},

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from policy.case import PROCESS_RULE, approval_needed, denied, where
-from policy.commands import Operand, ParsedCommand, Redirection, real_path_of
 from policy.facts import CommandFacts, PathFacts
 from policy.globs import reaches
 from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, is_under, key, normalize, process_place
-from policy.session_paths import session_samples
+from policy.rules.case import PROCESS_RULE, approval_needed, denied, where
+from policy.rules.session_paths import session_samples
+from policy.shell.commands import Operand, ParsedCommand, Redirection, real_path_of
 
 if TYPE_CHECKING:
-    from policy.bundle import Capability
-    from policy.case import Case
+    from policy.bundle.model import Capability
     from policy.decision import Decision
     from policy.facts import OsFamily
+    from policy.rules.case import Case
 
 _CAPABILITY = {"read": Name.FILE_READ.value, "write": Name.FILE_WRITE.value, "delete": Name.FILE_DELETE.value}
 _WRITE_IT_OUT = "write the path out, one command for each file if need be, or use a file tool"

@@ -9,7 +9,7 @@ from policy.names import FILE_CAPABILITIES, READS_TOO, CapabilityName
 from policy.paths import is_under
 
 if TYPE_CHECKING:
-    from policy.bundle import Capability, CommandPolicy, LlmPolicy, PolicyBundle
+    from policy.bundle.model import Capability, CommandPolicy, LlmPolicy, PolicyBundle
     from policy.facts import OsFamily
 
 

@@ -9,10 +9,10 @@ from policy.facts import ActionFacts, CommandFacts, OsFamily, UrlFacts
 from policy.names import CapabilityName, words
 
 if TYPE_CHECKING:
-    from policy.bundle import PolicyBundle
-    from policy.commands import SimpleCommand
+    from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
     from policy.facts import ShellName
+    from policy.shell.commands import SimpleCommand
 
 ApprovalMode = Literal["always", "on_risky_actions", "never"]
 
@@ -108,7 +108,7 @@ def _with_approval(
     workspace: str | None,
     os: OsFamily,
 ) -> Decision:
-    from policy.risk import assess
+    from policy.rules.risk import assess
 
     entry = bundle.capability(decision.capability)
     if entry is None:  # no decision of a bundle allows what it does not grant
@@ -136,7 +136,7 @@ def _network_use(facts: ActionFacts) -> str | None:
         return f"{CapabilityName.NETWORK_HTTP} is taken away from this task"
     if not isinstance(facts, CommandFacts):
         return None
-    from policy.commands import parsed_line
+    from policy.shell.commands import parsed_line
 
     parsed = parsed_line(facts)
     for one in parsed.commands:
@@ -153,7 +153,7 @@ def _network_use(facts: ActionFacts) -> str | None:
 
 def _network_program(one: SimpleCommand, shell: ShellName) -> str | None:
     """The network program or subcommand that `one` is, None when it is none that is known."""
-    from policy.command_rules import wide_name
+    from policy.rules.commands import wide_name
 
     if one.program is None:
         return None

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 from policy.decision import RiskLevel
 from policy.names import FILE_CAPABILITIES
 from policy.names import CapabilityName as Name
-from policy.options import AS_THE_BUNDLE_SAYS
 from policy.paths import covering, is_absolute, is_under, normalize, roots
-from policy.risk import DEFAULT_RISK, assess
+from policy.rules.options import AS_THE_BUNDLE_SAYS
+from policy.rules.risk import DEFAULT_RISK, assess
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from policy.bundle import Capability, PolicyBundle
+    from policy.bundle.model import Capability, PolicyBundle
     from policy.decision import Decision
     from policy.facts import ActionFacts, OsFamily
-    from policy.options import TaskOptions
+    from policy.rules.options import TaskOptions
 
 _EMPTY = "{}.{} of the bundle is empty"
 _UNREADABLE = "an entry of {}.{} of the bundle cannot be read, so that all is refused"

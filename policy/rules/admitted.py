@@ -10,7 +10,7 @@ from policy.names import words
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from policy.bundle import PolicyBundle
+    from policy.bundle.model import PolicyBundle
 
 _WRITERS = words("chgrp chmod chown cp dd install ln mkdir mv tee touch truncate")
 _REMOVERS = words("mv rm rmdir unlink")

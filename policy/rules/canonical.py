@@ -11,7 +11,7 @@ from policy.facts import CommandFacts, PathFacts, UrlFacts
 from policy.paths import key, normalize
 
 if TYPE_CHECKING:
-    from policy.bundle import PolicyBundle
+    from policy.bundle.model import PolicyBundle
     from policy.facts import ActionFacts, OsFamily
 
 # A line of these alone means the same however many blanks stand between its words.

@@ -1,4 +1,4 @@
-"""What pydantic's validator is told of a bundle: made from the annotations of `policy.bundle`, the one definition.
+"""The schema that pydantic's validator gets for a bundle, made from the annotations of `policy.bundle.model`.
 
 Only the validator itself is used, `pydantic_core`. The library around it would make the same of the classes, and takes
 longer for that than the rest of a session's start.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from pydantic_core import SchemaValidator
 
-from policy.bundle import CommandPolicy, PolicyBundle, camel
+from policy.bundle.model import CommandPolicy, PolicyBundle, camel
 
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema

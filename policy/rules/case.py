@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from policy.decision import Decision
 
 if TYPE_CHECKING:
-    from policy.bundle import Capability, PolicyBundle
+    from policy.bundle.model import Capability, PolicyBundle
     from policy.facts import ActionFacts, OsFamily
 
 PROCESS_RULE = "builtin.processPlaces"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from policy.bundle import Capability, json_names
+from policy.bundle.model import Capability, json_names
+from policy.bundle.problems import Problem
 from policy.names import ALL_CAPABILITIES, words
 from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, nested_parts, normalize
-from policy.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -6,18 +6,18 @@ import re
 from typing import TYPE_CHECKING
 
 from policy import patterns
-from policy.advice import permitted, undecidable
-from policy.case import denied, where
-from policy.commands import ParsedCommand, SimpleCommand, parsed_line
 from policy.facts import CommandFacts, OsFamily, ShellName
-from policy.line_files import behind_link, line_files, links_made
 from policy.names import without_g
 from policy.paths import is_absolute, is_under, normalize
+from policy.rules.advice import permitted, undecidable
+from policy.rules.case import denied, where
+from policy.rules.line_files import behind_link, line_files, links_made
+from policy.shell.commands import ParsedCommand, SimpleCommand, parsed_line
 
 if TYPE_CHECKING:
-    from policy.bundle import ArgumentRule, CommandPolicy
-    from policy.case import Case
+    from policy.bundle.model import ArgumentRule, CommandPolicy
     from policy.decision import Decision
+    from policy.rules.case import Case
 
 _MAX_JUDGED_ARGUMENT = 4_096
 _WINDOWS_SHELLS = frozenset({"cmd", "powershell"})

@@ -12,7 +12,7 @@ from policy.paths import is_under
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from policy.bundle import Capability
+    from policy.bundle.model import Capability
     from policy.decision import RiskLevel
 
 DEFAULT_RISK: dict[str, RiskLevel] = {
@@ -59,7 +59,7 @@ def _path_reasons(entry: Capability, facts: ActionFacts, workspace: str | None, 
 
 def _command_reasons(entry: Capability, facts: ActionFacts, workspace: str | None, os: OsFamily) -> list[str]:
     assert isinstance(facts, CommandFacts)  # noqa: S101
-    from policy.commands import parsed_line, real_path_of
+    from policy.shell.commands import parsed_line, real_path_of
 
     parsed = parsed_line(facts)
     known = KNOWN_PROGRAMS if entry.allowed_commands is None else frozenset(entry.allowed_commands)

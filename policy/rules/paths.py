@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from policy.case import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE, denied, where
 from policy.facts import PathFacts
 from policy.names import READS_TOO, SIZED_CAPABILITIES
 from policy.names import CapabilityName as Name
@@ -18,13 +17,14 @@ from policy.paths import (
     process_place,
     roots,
 )
-from policy.repository_paths import repository_place
-from policy.session_paths import may_be_of_session, session_place
+from policy.rules.case import PROCESS_RULE, REPOSITORY_RULE, SESSION_RULE, denied, where
+from policy.rules.repository_paths import repository_place
+from policy.rules.session_paths import may_be_of_session, session_place
 
 if TYPE_CHECKING:
-    from policy.case import Case
     from policy.decision import Decision
     from policy.paths import Roots, Width
+    from policy.rules.case import Case
 
 
 def path_rules(case: Case) -> Decision | str | None:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from policy.detectors.shipped import DETECTORS
 from policy.detectors.telling_places import secret_of_field
-from policy.patterns import LiteralSets, compiled, problem_of, shipped
+from policy.patterns import LiteralSets, rule_pattern, shipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from policy.bundle import RedactionRule
+    from policy.bundle.model import RedactionRule
     from policy.detectors.detector import Detector
     from policy.patterns import Pattern
 
@@ -227,21 +227,6 @@ def _left_of(found: tuple[int, int], taken: list[tuple[int, int]]) -> Iterator[t
         start = last
     if start < end:
         yield start, end
-
-
-class UnusablePattern(ValueError):
-    """A regular expression that cannot be used; the message says why."""
-
-
-def rule_pattern(pattern: str) -> Pattern:
-    """The compiled expression of a bundle's rule, over UTF-8. Raises UnusablePattern, also for one that fits the empty
-    text."""
-    made = compiled(pattern)
-    if made is None:
-        raise UnusablePattern(problem_of(pattern))
-    if made.fullmatch(b"") is not None:
-        raise UnusablePattern("it fits the empty text, so it would be found everywhere")
-    return made
 
 
 @lru_cache(maxsize=64)

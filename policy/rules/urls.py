@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from policy import urls
-from policy.case import denied, where
 from policy.facts import UrlFacts
+from policy.rules.case import denied, where
 
 if TYPE_CHECKING:
-    from policy.case import Case
     from policy.decision import Decision
+    from policy.rules.case import Case
 
 
 def url_rules(case: Case) -> Decision | str | None:

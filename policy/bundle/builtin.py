@@ -1,7 +1,7 @@
 """Built-in bundles: a shipped template plus the places of this session gives a PolicyBundle.
 
 A template is the bundle's own JSON with two differences: `expiresInS` stands for `expiresAt`, and lists may hold what
-`policy.placeholders` knows.
+`policy.bundle.placeholders` knows.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from policy.bundle import PolicyBundle, bundle_from_trusted
+from policy.bundle.model import PolicyBundle, bundle_from_trusted
+from policy.bundle.placeholders import Places, expanded_program, filled
 from policy.paths import is_absolute
-from policy.placeholders import Places, expanded_program, filled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

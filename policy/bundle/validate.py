@@ -1,7 +1,7 @@
 """Bundles from outside: every problem at once, each with its JSON path and a hint (AH 3.2 step 5, 8.1).
 
-The classes of `policy.bundle` are the schema; pydantic's validator, which is imported here and nowhere else, gets them
-from `policy.bundle_schema`.
+The classes of `policy.bundle.model` are the schema; pydantic's validator, which is imported here and nowhere else, gets
+them from `policy.bundle.schema`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from policy.bundle import PolicyBundle, bundle_part, json_names
-from policy.bundle_meaning import meaning
+from policy.bundle.meaning import meaning
+from policy.bundle.model import PolicyBundle, bundle_part, json_names
+from policy.bundle.problems import BundleProblems, Problem, nearest, together
 from policy.names import ANY_SESSION, SCHEMA_VERSION
-from policy.problems import BundleProblems, Problem, nearest, together
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -93,7 +93,7 @@ def typed(text: str) -> tuple[PolicyBundle | None, list[Problem]]:
     """The bundle of JSON text, None where there are problems with its types."""
     from pydantic_core import ValidationError
 
-    from policy.bundle_schema import bundle_validator
+    from policy.bundle.schema import bundle_validator
 
     try:
         bundle: PolicyBundle = bundle_validator().validate_json(text)

@@ -10,20 +10,20 @@ import json
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from policy.builtin import expiry
-from policy.bundle import PolicyBundle, json_names
-from policy.bundle_meaning import meaning
-from policy.file_forms import file_checks
+from policy.bundle.builtin import expiry
+from policy.bundle.file_forms import file_checks
+from policy.bundle.meaning import meaning
+from policy.bundle.model import PolicyBundle, json_names
+from policy.bundle.placeholders import filled
+from policy.bundle.problems import BundleProblems, Problem, nearest, together
+from policy.bundle.validate import MISSING, UNKNOWN, read_shape, typed
 from policy.names import ANY_SESSION
-from policy.placeholders import filled
-from policy.problems import BundleProblems, Problem, nearest, together
-from policy.validate import MISSING, UNKNOWN, read_shape, typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
-    from policy.placeholders import Places
+    from policy.bundle.placeholders import Places
 
 EXTENDS = "extends"
 _VERSION = "policyBundleVersion"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from policy.bundle import Capability
+    from policy.bundle.model import Capability
 
 _MAX_TOLD = 5
 _MAX_ADVICE = 2

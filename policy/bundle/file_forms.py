@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from policy.entry_meaning import CONTROL, ENTRY_CHECKS, command_entry
+from policy.bundle.entry_meaning import CONTROL, ENTRY_CHECKS, command_entry
+from policy.bundle.placeholders import GROUP_NAMES, PLACEHOLDERS, PROGRAMS_BELOW, STARS
+from policy.bundle.problems import nearest
 from policy.paths import is_absolute
-from policy.placeholders import GROUP_NAMES, PLACEHOLDERS, PROGRAMS_BELOW, STARS
-from policy.problems import nearest
 
 if TYPE_CHECKING:
-    from policy.entry_meaning import EntryChecks
-    from policy.placeholders import Places
+    from policy.bundle.entry_meaning import EntryChecks
+    from policy.bundle.placeholders import Places
 
 _SHELL_PLACES = re.compile(r"~|\$|%")
 """How a shell begins what is no path yet: `~/x`, `$HOME/x`, `%USERPROFILE%`."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from policy.entry_meaning import command_policy_problems
-from policy.problems import BundleProblems, Problem, together
-from policy.validate import type_problems
+from policy.bundle.entry_meaning import command_policy_problems
+from policy.bundle.problems import BundleProblems, Problem, together
+from policy.bundle.validate import type_problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from policy.bundle import CommandPolicy
+    from policy.bundle.model import CommandPolicy
 
 
 def command_policies(entries: Sequence[dict[str, Any]], name: str) -> tuple[CommandPolicy, ...]:
@@ -38,7 +38,7 @@ def command_policies(entries: Sequence[dict[str, Any]], name: str) -> tuple[Comm
 def _typed(text: str, name: str) -> tuple[tuple[CommandPolicy, ...], list[Problem]]:
     from pydantic_core import ValidationError
 
-    from policy.bundle_schema import command_policies_validator
+    from policy.bundle.schema import command_policies_validator
 
     try:
         return command_policies_validator().validate_json(text), []
