@@ -26,7 +26,7 @@ class RetryPolicy(NamedTuple):
     max_retry_after_s: float = 120.0
 
 
-async def with_retries_on(
+async def with_retries(
     passing: type[Passing],
     attempt: Callable[[], Awaitable[T]],
     policy: RetryPolicy,

@@ -1,6 +1,6 @@
 """All that the store asks of a machine: the one seam between durability and the operating system.
 
-`LocalDisk` is the real one. Fault tests put another behind it: `agent_host.testing.disk` has a simulated one that loses
+`LocalDisk` is the real one. Fault tests put another behind it: `agent_host.faults.disk` has a simulated one that loses
 what was not synced, and a real one whose calls fail.
 """
 

@@ -27,7 +27,7 @@ _FAULTS = Path(__file__).parent / "faults"
 
 
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
-    """Every trial of the fault suite starts, kills and resumes whole processes, so all of them are slow."""
+    """Every run of the fault suite starts, kills and resumes whole processes, so all of them are slow."""
     for item in items:
         if item.path.is_relative_to(_FAULTS):
             item.add_marker(pytest.mark.slow)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tool_runtime.output.spill import BUFFER_BYTES
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent_host.contracts import ToolRequest
-    from tool_runtime.core.process import StreamName
 
-    OnOutput = Callable[[ToolRequest, StreamName, bytes], None]
+
+StreamName = Literal["stdout", "stderr"]
 
 MIB = 1024 * 1024
 
@@ -52,5 +52,5 @@ class RuntimeSettings(NamedTuple):
     env_passthrough: frozenset[str] = frozenset()
     temporary: str | None = None
     address_allowed: Callable[[str], bool] | None = None
-    on_output: OnOutput | None = None
+    on_output: Callable[[ToolRequest, StreamName, bytes], None] | None = None
     guard_processes: bool = False

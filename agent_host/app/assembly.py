@@ -12,13 +12,13 @@ from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.live_output import LiveOutput
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.deferred import DeferredClient
-from agent_host.llm.retry import RetryPolicy
 from agent_host.llm.urls import checked_token, password_of
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import ArtifactPlaces, LoopContext
 from agent_host.loop.conversation import Conversation
 from agent_host.loop.journal import Journal
 from agent_host.loop.secrets import clean_message
+from agent_host.retrying import RetryPolicy
 from agent_host.routing.facts import Environment
 from agent_host.routing.host_tools import HostTools
 from agent_host.routing.judge import Judge

@@ -18,7 +18,10 @@ from agent_host.errors import (
 from agent_host.http_basics import LOOPBACK, TlsContext, first_line, retry_after_s, shown_url
 from agent_host.llm.content_coding import ACCEPTED, UnknownCoding, decoder
 from agent_host.llm.event_stream import BoundedStream
-from agent_host.llm.lean_httpx import EventSource, httpx
+
+from agent_host.lean_httpx import httpx  # isort: skip  first, since httpx-sse imports httpx itself
+from httpx_sse import EventSource
+
 from agent_host.llm.limits import AnswerTooLarge, Patience
 from agent_host.llm.stream import StreamFault, StreamProtocolError
 from agent_host.llm.urls import checked_token, checked_url, password_of

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent_host.llm.deferred import Model
-    from agent_host.llm.retry import RetryPolicy
+    from agent_host.retrying import RetryPolicy
     from agent_host.routing.judge import Judge
     from agent_host.thread.thread import Thread
 

@@ -6,14 +6,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from agent_host.errors import ErrorCode
+from agent_host.errors import ErrorCode, GatewayUnavailable
 from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
-from agent_host.llm.retry import with_retries
 from agent_host.llm.stream import TokenUsage
 from agent_host.loop.limits import check_before_call
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
 from agent_host.loop.secrets import clean_message
+from agent_host.retrying import with_retries
 from agent_host.thread.messages import GO_ON, Message, decode, encode
 from agent_host.thread.tokens import message_tokens
 from state.boot import boot_id
@@ -22,7 +22,6 @@ from state.records import NoteAdded, StepCommitted, TurnTaken
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent_host.errors import GatewayUnavailable
     from agent_host.llm.stream import Meaning, ModelTurn
     from agent_host.loop.call_run import CallRun
     from agent_host.loop.context import LoopContext
@@ -173,20 +172,16 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:
         ctx.emit(EventType.LLM_RETRY, step_id, attempt=attempt, waitMs=int(wait_s * 1000), message=str(error))
 
     ctx.phase.fire("call_model")
-    ctx.emit(EventType.LLM_REQUEST_STARTED, step_id, model=ctx.conversation.model, estimatedInputTokens=needed)
+    ctx.emit(EventType.LLM_REQUEST_STARTED, step_id, model=talk.model, estimatedInputTokens=needed)
     turn = await ctx.cancellation.interruptible(
-        with_retries(
-            lambda: ctx.conversation.llm.stream(ctx.conversation.head, messages, on_text),
-            ctx.conversation.retry,
-            on_retry,
-        )
+        with_retries(GatewayUnavailable, lambda: talk.llm.stream(talk.head, messages, on_text), talk.retry, on_retry)
     )
     ctx.phase.fire("answered")
     turn = _with_counted_usage(ctx, turn, needed)
     ctx.emit(
         EventType.LLM_REQUEST_COMPLETED,
         step_id,
-        model=ctx.conversation.model,
+        model=talk.model,
         inputTokens=turn.usage.input_tokens,
         outputTokens=turn.usage.output_tokens,
         cachedInputTokens=turn.usage.cached_input_tokens,

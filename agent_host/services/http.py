@@ -17,7 +17,7 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.http_basics import LOOPBACK, TlsContext, first_line, retry_after_s, shown_url, usable_in_header
-from agent_host.retrying import RetryPolicy, with_retries_on
+from agent_host.retrying import RetryPolicy, with_retries
 from agent_host.scrub import Scrubber
 from agent_host.services.endpoints import checked_service_url
 
@@ -79,7 +79,7 @@ class ServiceClient:
         async def attempt() -> Any:
             return await self._once(path, body, key)
 
-        return await with_retries_on(ServiceUnavailable, attempt, self._retry, _untold)
+        return await with_retries(ServiceUnavailable, attempt, self._retry, _untold)
 
     async def aclose(self) -> None:
         """Close the connections; what is asked afterwards is ServiceUnavailable. May be called again."""

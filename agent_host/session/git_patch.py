@@ -10,8 +10,7 @@ import hashlib
 import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from agent_host.diffs import compare
-from agent_host.session.line_counts import replaced_lines
+from agent_host.diffs import compare, replaced_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

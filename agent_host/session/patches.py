@@ -14,9 +14,9 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from agent_host.diffs import replaced_lines
 from agent_host.regular_files import open_regular
 from agent_host.session.git_patch import MAX_PATCH_BYTES, git_patch, quoted
-from agent_host.session.line_counts import replaced_lines
 from agent_host.session.tasks import ON_DISK, FirstVersions, spans
 from state.blobs import UNAVAILABLE
 from state.disk import LOCAL_DISK
@@ -93,17 +93,6 @@ def preview(
 def as_text(patches: Iterable[FilePatch]) -> str:
     """A preview for reading; "" for an empty one. In place of binary patches stands a line that says what differs."""
     return "".join(patch.diff if patch.note is None else f"# {patch.note}\n" for patch in patches)
-
-
-def session_patch(
-    baselines: Mapping[str, str | None],
-    *,
-    kept: Callable[[str], bytes | None],
-    workspace: str,
-    former: Sequence[str] = (),
-) -> str:
-    """`as_text` of a preview of the whole session, whose first versions of files are `baselines`."""
-    return as_text(preview(FirstVersions(baselines), kept=kept, workspace=workspace, former=former))
 
 
 # Where the files are

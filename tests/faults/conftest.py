@@ -1,10 +1,10 @@
-"""What came of a trial: whole processes that were started, killed and resumed."""
+"""What came of a crash_run: whole processes that were started, killed and resumed."""
 
 from __future__ import annotations
 
 import pytest
 
-from agent_host.testing.fault_command import Job, Verdict, try_job
+from agent_host.faults.command import Job, Verdict, try_job
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Fault trials as parameters of tests."""
+"""Fault runs as parameters of tests."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.testing.fault_command import Job, Verdict
+from agent_host.faults.command import Job, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from agent_host.testing.faults import Fault
+    from agent_host.faults.faults import Fault
 
 
-def trials(faults: Iterable[Fault], *, scenario: str = "effects", output: str = "text") -> pytest.MarkDecorator:
+def runs(faults: Iterable[Fault], *, scenario: str = "effects", output: str = "text") -> pytest.MarkDecorator:
     """Parametrises a test that takes `job` and `verdict`."""
     jobs = [Job(fault, scenario, output) for fault in faults]
     return pytest.mark.parametrize("job", jobs, ids=[" ".join(job.fault.arguments) for job in jobs])
 
 
 def passes(job: Job, verdict: Verdict) -> None:
-    """The trial found nothing wrong; a failure starts with the command that does it again."""
+    """The run found nothing wrong; a failure starts with the command that does it again."""
     assert verdict == Verdict([]), "\n".join([job.command, *verdict.problems])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.testing.disk_faults import Killed, PowerCut
+from agent_host.faults.disk_faults import Killed, PowerCut
 from state.blobs import UNAVAILABLE, sha256_hex
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.errors import NoSuchSession, WriteFailed
@@ -28,7 +28,7 @@ from tests.support.beside import Later
 from tests.unit.state.helpers import OPTIONS, message
 
 if TYPE_CHECKING:
-    from agent_host.testing.disk import SimulatedDisk
+    from agent_host.faults.disk import SimulatedDisk
     from state.file_session import FileSession
     from state.open_step import Call
 

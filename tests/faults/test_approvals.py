@@ -96,7 +96,7 @@ class Case:
         if not kill_after:
             return self.host.start(*arguments)
         crash = ["--after-record", str(kill_after)]
-        return self.host.start(*crash, *arguments, program="agent_host.testing.crash")
+        return self.host.start(*crash, *arguments, program="agent_host.faults.crash")
 
     def person(self, model: Gateway, word: Word, prompt: str = "", *, kill_after: int = 0) -> Process:
         """A process with somebody who says `word`; a resume where there is no prompt."""

@@ -15,9 +15,9 @@ import pytest
 from agent_host.events.emitter import Event
 from agent_host.events.kinds import EventType
 from agent_host.events.sinks import RunLog
+from agent_host.faults.disk_faults import FailingDisk, Faults
 from agent_host.llm.anthropic import AnthropicRenderer
 from agent_host.session import opening
-from agent_host.testing.disk_faults import FailingDisk, Faults
 from agent_host.thread.messages import Message, ToolCall, decode, encode
 from agent_host.thread.thread import Thread
 from state.disk import LocalDisk
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tests.support.process import Gateway, Outcome
 
 KILLED = -9
-CRASH = "agent_host.testing.crash"
+CRASH = "agent_host.faults.crash"
 RULES = [{"approvalRuleId": "shell", "title": "Run", "description": "Runs a command."}]
 ASKS = {"Shell.Exec": {"requiresApproval": True, "approvalRuleId": "shell"}}
 

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.testing.fault_command import RACES, RANDOM_SEEDS, RECOVERIES
-from agent_host.testing.faults import KillAfterRecord, KillAtInstant, KillDuringRecovery, NoFault, NotReached
-from agent_host.testing.scenarios import Brief, CutAnswer, Effects, Ending, Scenario, command
+from agent_host.faults.command import RACES, RANDOM_SEEDS, RECOVERIES
+from agent_host.faults.crash_run import CrashRun
+from agent_host.faults.faults import KillAfterRecord, KillAtInstant, KillDuringRecovery, NoFault, NotReached
+from agent_host.faults.scenarios import Brief, CutAnswer, Effects, Ending, Scenario, command
 from agent_host.testing.script import Script
-from agent_host.testing.trials import Trial
 from agent_host.thread.messages import Message, encode
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
-from tests.faults.jobs import passes, trials
+from tests.faults.jobs import passes, runs
 from tests.support.process import eventually
 
 if TYPE_CHECKING:
-    from agent_host.testing.fault_command import Job, Verdict
+    from agent_host.faults.command import Job, Verdict
 
 # Of an undisturbed session; test_there_is_no_record_after_the_last_one_that_is_tried holds it to that.
 RECORDS = 34
@@ -32,67 +32,67 @@ CUT_ANSWER_RECORDS = 11
 
 
 def test_undisturbed(tmp_path: Path) -> None:
-    trial = Trial(tmp_path, Effects(), output="json")
-    with trial.serving():
-        NoFault().inflict(trial)
-        assert trial.check() == []
-    assert trial.told is not None
-    result = json.loads(trial.told.out)
+    crash_run = CrashRun(tmp_path, Effects(), output="json")
+    with crash_run.serving():
+        NoFault().inflict(crash_run)
+        assert crash_run.check() == []
+    assert crash_run.told is not None
+    result = json.loads(crash_run.told.out)
     assert [call["status"] for call in result["toolCalls"]] == ["succeeded"] * 11
     assert result["stepCount"] == 6
 
 
-@trials(map(KillAfterRecord, range(1, RECORDS + 1)))
+@runs(map(KillAfterRecord, range(1, RECORDS + 1)))
 def test_killed_after_each_record(job: Job, verdict: Verdict) -> None:
     passes(job, verdict)
 
 
 @pytest.mark.parametrize(("scenario", "records"), [(Effects(), RECORDS), (CutAnswer(), CUT_ANSWER_RECORDS)])
 def test_there_is_no_record_after_the_last_one_that_is_tried(tmp_path: Path, scenario: Scenario, records: int) -> None:
-    trial = Trial(tmp_path, scenario, output="json")
-    with trial.serving():
+    crash_run = CrashRun(tmp_path, scenario, output="json")
+    with crash_run.serving():
         with pytest.raises(NotReached):
-            KillAfterRecord(records + 1).inflict(trial)
-        assert trial.check() == []
+            KillAfterRecord(records + 1).inflict(crash_run)
+        assert crash_run.check() == []
 
 
-@trials(map(KillAtInstant, RANDOM_SEEDS), output="json")
+@runs(map(KillAtInstant, RANDOM_SEEDS), output="json")
 def test_killed_at_random_times(job: Job, verdict: Verdict) -> None:
     passes(job, verdict)
 
 
-@trials([KillDuringRecovery(*records) for records in RECOVERIES])
+@runs([KillDuringRecovery(*records) for records in RECOVERIES])
 def test_killed_again_while_it_recovers(job: Job, verdict: Verdict) -> None:
     passes(job, verdict)
 
 
-@trials([KillAfterRecord(1), KillAfterRecord(8), KillDuringRecovery(4, 3)], scenario="step-limit")
+@runs([KillAfterRecord(1), KillAfterRecord(8), KillDuringRecovery(4, 3)], scenario="step-limit")
 def test_the_step_limit_is_kept(job: Job, verdict: Verdict) -> None:
     passes(job, verdict)
 
 
-@trials(map(KillAfterRecord, range(1, CUT_ANSWER_RECORDS + 1)), scenario="cut-answer")
+@runs(map(KillAfterRecord, range(1, CUT_ANSWER_RECORDS + 1)), scenario="cut-answer")
 def test_an_answer_that_was_cut_goes_on_where_it_stopped(job: Job, verdict: Verdict) -> None:
     passes(job, verdict)
 
 
-@trials(RACES)
+@runs(RACES)
 def test_one_of_several_processes_gets_the_session(job: Job, verdict: Verdict) -> None:
     passes(job, verdict)
 
 
 def test_a_session_that_was_killed_before_its_task_was_on_record_is_started_again(tmp_path: Path) -> None:
-    trial = Trial(tmp_path, Brief())
-    options = {"flags": {}, "workspace": str(trial.workspace)}
-    identity = SessionIdentity(trial.paths.session_id, "ws", "local", "local", options)
+    crash_run = CrashRun(tmp_path, Brief())
+    options = {"flags": {}, "workspace": str(crash_run.workspace)}
+    identity = SessionIdentity(crash_run.paths.session_id, "ws", "local", "local", options)
     state = Checkpoint(
-        identity, thread=[encode(Message("system", "Be careful.", 1), session_id=trial.paths.session_id)]
+        identity, thread=[encode(Message("system", "Be careful.", 1), session_id=crash_run.paths.session_id)]
     )
-    FileCheckpointStore(trial.paths.state_dir).create(trial.paths.session_id, state).close()
-    with trial.serving():
-        ended = trial.finish(trial.run())
+    FileCheckpointStore(crash_run.paths.state_dir).create(crash_run.paths.session_id, state).close()
+    with crash_run.serving():
+        ended = crash_run.finish(crash_run.run())
         assert ended.code == 0, ended.err
-        assert trial.check() == []
+        assert crash_run.check() == []
 
 
 class Slow(Scenario):
@@ -121,35 +121,35 @@ class Slow(Scenario):
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_what_a_dead_host_and_its_watcher_left_running_is_ended_by_the_resume(tmp_path: Path) -> None:
     """The command outlives both; the resume ends it before it tells the model that the call was interrupted."""
-    trial = Trial(tmp_path, Slow())
-    with trial.serving():
-        process = trial.run()
-        eventually((trial.workspace / "begun.txt").exists, "the start of the command")
+    crash_run = CrashRun(tmp_path, Slow())
+    with crash_run.serving():
+        process = crash_run.run()
+        eventually((crash_run.workspace / "begun.txt").exists, "the start of the command")
         process.send_signal(signal.SIGSTOP)  # a host that runs would start another watcher
         eventually(lambda: is_stopped(process.pid), "the host's stop")
         for pid in children(process.pid):
             if "watcher.py" in Path(f"/proc/{pid}/cmdline").read_text():
                 os.kill(pid, signal.SIGKILL)
         process.kill()
-        trial.finish(process)
-        assert running("sleep 5", trial.workspace)
-        trial.recover()
-        assert not running("sleep 5", trial.workspace)
-        assert trial.check() == []
+        crash_run.finish(process)
+        assert running("sleep 5", crash_run.workspace)
+        crash_run.recover()
+        assert not running("sleep 5", crash_run.workspace)
+        assert crash_run.check() == []
 
 
 def test_what_a_dead_host_left_running_has_no_effect_later(tmp_path: Path) -> None:
     """The watcher ends it with the host, and a resume looks again before it tells the model that the call was
     interrupted."""
-    trial = Trial(tmp_path, Slow())
-    with trial.serving():
-        process = trial.run()
-        eventually((trial.workspace / "begun.txt").exists, "the start of the command")
+    crash_run = CrashRun(tmp_path, Slow())
+    with crash_run.serving():
+        process = crash_run.run()
+        eventually((crash_run.workspace / "begun.txt").exists, "the start of the command")
         process.kill()
-        trial.finish(process)
-        trial.recover()
-        assert not running("sleep 5", trial.workspace)
-        assert trial.check() == []
+        crash_run.finish(process)
+        crash_run.recover()
+        assert not running("sleep 5", crash_run.workspace)
+        assert crash_run.check() == []
 
 
 def children(parent: int) -> list[int]:

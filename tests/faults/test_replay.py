@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # reopened, status, told, the turn, the answer, the start, the result, the commit; the model's last turn and its commit
 RECORDS = 10
-CRASH = "agent_host.testing.crash"
+CRASH = "agent_host.faults.crash"
 
 
 @pytest.mark.parametrize("number", range(1, RECORDS + 1))

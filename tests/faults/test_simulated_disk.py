@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_host.testing.disk import SimulatedDisk
-from agent_host.testing.disk_content import EXTREMES, Chosen
-from agent_host.testing.disk_faults import CODES, Faults
+from agent_host.faults.disk import SimulatedDisk
+from agent_host.faults.disk_content import EXTREMES, Chosen
+from agent_host.faults.disk_faults import CODES, Faults
 from state import recovery
 from state.errors import StateError
 from state.journal import Journal
@@ -26,7 +26,7 @@ from tests.faults.scripted import SCRIPT, STATE_DIR, World, advance
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from agent_host.testing.disk_content import Outcome
+    from agent_host.faults.disk_content import Outcome
     from state.open_step import Call
 
 SHARDS = 4

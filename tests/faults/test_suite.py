@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.testing import fault_command
-from agent_host.testing.faults import KillAfterRecord, NoFault, run_trial
-from agent_host.testing.scenarios import Brief, Effects, Ending
-from agent_host.testing.system_calls import FailSystemCall
-from agent_host.testing.trials import Trial
+from agent_host.faults import command
+from agent_host.faults.crash_run import CrashRun
+from agent_host.faults.faults import KillAfterRecord, NoFault, run_through
+from agent_host.faults.scenarios import Brief, Effects, Ending
+from agent_host.faults.system_calls import FailSystemCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,13 +23,13 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashRun]:
     """A session that went well."""
-    trial = Trial(tmp_path_factory.mktemp("trial"), Effects())
-    with trial.serving():
-        NoFault().inflict(trial)
-        assert trial.check() == []
-        yield trial
+    crash_run = CrashRun(tmp_path_factory.mktemp("run"), Effects())
+    with crash_run.serving():
+        NoFault().inflict(crash_run)
+        assert crash_run.check() == []
+        yield crash_run
 
 
 def changed(path: str, change: Callable[[Any], object]) -> tuple[Path, str]:
@@ -54,7 +54,7 @@ def changed(path: str, change: Callable[[Any], object]) -> tuple[Path, str]:
     ],
     ids=["tokens", "steps", "calls", "answer", "answered twice", "turn lost"],
 )
-def test_a_wrong_record_is_found(done: Trial, which: str, change: Callable[[Any], object], problem: str) -> None:
+def test_a_wrong_record_is_found(done: CrashRun, which: str, change: Callable[[Any], object], problem: str) -> None:
     path = done.paths.result if which == "result" else f"{done.paths.artifacts}/session_history"
     file, text = changed(path, change)
     try:
@@ -73,7 +73,7 @@ def test_a_wrong_record_is_found(done: Trial, which: str, change: Callable[[Any]
         ("old.txt", "old\n", "old.txt is still there"),
     ],
 )
-def test_a_wrong_effect_is_found(done: Trial, name: str, content: str, problem: str) -> None:
+def test_a_wrong_effect_is_found(done: CrashRun, name: str, content: str, problem: str) -> None:
     file = done.workspace / name
     before = file.read_text() if file.exists() else None
     file.write_text(content)
@@ -93,9 +93,9 @@ class Dissatisfied(Brief):
 
 def test_a_failed_trial_prints_its_command_and_keeps_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
     scenario = f"{__name__}:Dissatisfied"
-    assert fault_command.run(["--undisturbed", "--scenario", scenario, "--output", "json"]) == 1
+    assert command.run(["--undisturbed", "--scenario", scenario, "--output", "json"]) == 1
     first, problem, kept = capsys.readouterr().out.splitlines()
-    assert first.endswith(f"python -m agent_host.testing.faults --undisturbed --scenario {scenario} --output json")
+    assert first.endswith(f"python -m agent_host.faults --undisturbed --scenario {scenario} --output json")
     assert first.startswith("FAILED")
     assert problem.strip() == "nothing is ever right"
     folder = Path(kept.partition("kept: ")[2])
@@ -104,14 +104,14 @@ def test_a_failed_trial_prints_its_command_and_keeps_its_folder(capsys: pytest.C
 
 
 def test_a_fault_that_cannot_be_reached_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fault_command.run(["--after-record", "999", "--scenario", "brief"]) == 1
+    assert command.run(["--after-record", "999", "--scenario", "brief"]) == 1
     assert "fewer than 999 records" in capsys.readouterr().out
 
 
 def test_every_command_that_is_listed_can_be_given(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fault_command.run(["--list"]) == 0
+    assert command.run(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "python -m agent_host.testing.faults --race 3,3 --scenario effects --output text" in lines
+    assert "python -m agent_host.faults --race 3,3 --scenario effects --output text" in lines
     assert len(set(lines)) == len(lines) > 20
 
 
@@ -120,7 +120,7 @@ def test_every_command_that_is_listed_can_be_given(capsys: pytest.CaptureFixture
 )
 def test_arguments_that_cannot_be_used(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        fault_command.run(arguments)
+        command.run(arguments)
     assert "error: " in capsys.readouterr().err
 
 
@@ -146,4 +146,4 @@ def test_the_simulated_disk_on_the_page_works() -> None:
 
 def test_the_scenario_on_the_page_works(tmp_path: Path) -> None:
     names = example("class Greeting")
-    assert run_trial(KillAfterRecord(3), tmp_path, names["Greeting"]()) == []
+    assert run_through(KillAfterRecord(3), tmp_path, names["Greeting"]()) == []

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.testing.scenarios import EFFECTS, Brief
-from agent_host.testing.system_calls import KILL, FailSystemCall, every_system_call, traced, why_not
-from agent_host.testing.trials import Trial
-from tests.faults.jobs import passes, trials
+from agent_host.faults.crash_run import CrashRun
+from agent_host.faults.scenarios import EFFECTS, Brief
+from agent_host.faults.system_calls import KILL, FailSystemCall, every_system_call, traced, why_not
+from tests.faults.jobs import passes, runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from agent_host.testing.fault_command import Job, Verdict
+    from agent_host.faults.command import Job, Verdict
 
 REASON = why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
@@ -40,7 +40,7 @@ def tried() -> Iterator[FailSystemCall]:
         yield FailSystemCall(call, (3 * count + 3) // 4, KILL)
 
 
-@trials(tried(), scenario="brief")
+@runs(tried(), scenario="brief")
 def test_a_checkpoint_s_system_calls_fail(job: Job, verdict: Verdict) -> None:
     passes(job, verdict)
 
@@ -53,11 +53,11 @@ def test_what_is_tried_is_what_a_checkpoint_is_made_of() -> None:
 @pytest.mark.parametrize("number", [3, 4, 5])
 def test_nothing_starts_whose_record_is_not_durable(tmp_path: Path, number: int) -> None:
     """The turn that the gateway gave last could not be synced, so none of its calls has had an effect."""
-    trial = Trial(tmp_path, Brief())
-    with trial.serving():
-        FailSystemCall("fdatasync", number, "EIO", persistently=True).inflict(trial)
-        turns = len(trial.gateway.requests)
+    crash_run = CrashRun(tmp_path, Brief())
+    with crash_run.serving():
+        FailSystemCall("fdatasync", number, "EIO", persistently=True).inflict(crash_run)
+        turns = len(crash_run.gateway.requests)
         assert turns in (1, 2)
-        assert sorted((trial.workspace / "effects.log").read_text().split()) == sorted(EFFECTS[: 2 * (turns - 1)])
-        trial.recover()
-        assert trial.check() == []
+        assert sorted((crash_run.workspace / "effects.log").read_text().split()) == sorted(EFFECTS[: 2 * (turns - 1)])
+        crash_run.recover()
+        assert crash_run.check() == []

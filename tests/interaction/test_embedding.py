@@ -47,6 +47,12 @@ def test_the_import_alone_loads_next_to_nothing() -> None:
     assert ended.stdout.strip() == "['agent_host', 'agent_host.own_packages']"
 
 
+def test_no_module_of_another_package_is_switched_off() -> None:
+    code = "import sys, agent_host.lean_httpx; print(None in sys.modules.values())"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 async def test_a_task_from_start_to_end(host: Host) -> None:
     events: list[Mapping[str, Any]] = []
     before = (dict(os.environ), signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))

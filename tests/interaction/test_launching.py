@@ -34,7 +34,7 @@ def effects(host: Host) -> str:
 def killed(host: Host, url: str, *plan: str) -> Outcome:
     """A run that dies as the plan says, or ends."""
     task = ("run", "Do it.", "--gateway", url, "--policy", "full", "--output", "json", "--session-id", "s")
-    return host.start(*plan, *task, program="agent_host.testing.crash").finish()
+    return host.start(*plan, *task, program="agent_host.faults.crash").finish()
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_the_first_record_says_how_the_session_was_started(host: Host) -> None:
         options = ("--session-id", "s", "--approve-all", "--approve", "RunCommand", "--max-steps", "7")
         plan = ("--after-record", "1")
         task = ("run", "Do it.", "--gateway", served.url, "--policy", policy, *options)
-        host.start(*plan, *task, program="agent_host.testing.crash").finish()
+        host.start(*plan, *task, program="agent_host.faults.crash").finish()
     snapshot = (host.state / "checkpoints" / "s.json").read_text()
     options_kept = json.loads(snapshot)["resume"]["options"]
     assert options_kept["started"]["model"] == MODEL
@@ -183,7 +183,7 @@ def test_another_prompt_or_policy_under_the_id_is_refused(host: Host, *, ended: 
         else:
             host.start(
                 "--after-record", "4", "run", "Do it.", "--gateway", served.url, "--policy", policy, *ONCE,
-                program="agent_host.testing.crash",
+                program="agent_host.faults.crash",
             ).finish()  # fmt: skip
         other = host.run("run", "Do more.", "--gateway", served.url, "--policy", policy, *ONCE)
         assert other.code == 2

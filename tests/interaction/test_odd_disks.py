@@ -51,7 +51,7 @@ def killed_after(host: Host, record: int, model: Gateway, *options: str) -> Outc
     return host.start(
         "--after-record", str(record),
         "run", "Do it.", "--gateway", model.url, "--policy", "full", "--session-id", "s", *options,
-        program="agent_host.testing.crash",
+        program="agent_host.faults.crash",
     ).finish()  # fmt: skip
 
 
@@ -284,7 +284,7 @@ def test_a_session_that_cannot_begin_is_no_pause(host: Host) -> None:
         for number in range(18, 26):
             crash = ("--fail-call", str(number), "--persistently")
             run = ("run", "Go", "--gateway", model.url, "--policy", "full", "--session-id", f"s{number}")
-            outcome = host.start(*crash, *run, program="agent_host.testing.crash").finish()
+            outcome = host.start(*crash, *run, program="agent_host.faults.crash").finish()
             assert "internal error" not in outcome.stderr
             codes.append(outcome.code)
     assert codes == sorted(codes, reverse=True)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 RULES = [{"approvalRuleId": "shell", "title": "Run", "description": "Runs a command."}]
 ASKS = {"Shell.Exec": {"requiresApproval": True, "approvalRuleId": "shell"}}
-CRASH = "agent_host.testing.crash"
+CRASH = "agent_host.faults.crash"
 TURN = 1
 """The records up to a model's turn with its calls."""
 

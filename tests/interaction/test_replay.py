@@ -191,7 +191,7 @@ def test_stopped_before_it_ran_and_resumed_without_it(host: Host) -> None:
     with gateway(use(MADE), say("Could not."), say("Not yet.")) as model:
         (known,) = replay_ids(run(host, model.url).result)
         crash = ["--after-record", "1"]  # the task is open again, and no more
-        ended = host.start(*crash, "resume", "s", "--approve", known, program="agent_host.testing.crash").finish()
+        ended = host.start(*crash, "resume", "s", "--approve", known, program="agent_host.faults.crash").finish()
         assert ended.code == -9
         again = host.resume("s")
         assert model.bodies[-1]["messages"][-1]["role"] == "user"

@@ -226,7 +226,7 @@ def test_a_kill_after_any_record_loses_and_doubles_nothing_at_the_services(host:
             env = services_at(services.url)
             options = ("run", "Do it.", "--gateway", served.url, "--approve", "ask", "--output", "json")
             crash = ("--after-record", str(killed + 1))
-            ended = host.start(*crash, *options, env=env, program="agent_host.testing.crash").finish()
+            ended = host.start(*crash, *options, env=env, program="agent_host.faults.crash").finish()
             if ended.code == 0:
                 break
             assert ended.code == -9

@@ -21,12 +21,12 @@ from agent_host.approval.gate import UnattendedGate
 from agent_host.approval.watched import WatchedGate
 from agent_host.events.live_output import LiveOutput
 from agent_host.llm.anthropic import AnthropicDialect
-from agent_host.llm.retry import RetryPolicy
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import ArtifactPlaces, LoopContext
 from agent_host.loop.conversation import Conversation
 from agent_host.loop.journal import Journal
 from agent_host.loop.task import run_task
+from agent_host.retrying import RetryPolicy
 from agent_host.routing.facts import Environment
 from agent_host.routing.judge import Judge
 from agent_host.scrub import Scrubber
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from agent_host.approval.gate import ApprovalGate
     from agent_host.contracts import Category
     from agent_host.events.kinds import EventType
+    from agent_host.faults.disk import SimulatedDisk
     from agent_host.loop.context import TaskEnd
-    from agent_host.testing.disk import SimulatedDisk
     from policy.bundle.model import PolicyBundle
     from policy.rules.options import TaskOptions
     from policy.rules.toolset import Limits

@@ -16,8 +16,8 @@ import orjson
 
 from agent_host.app.headless import Finished, run_headless
 from agent_host.approval.request import ApprovalAnswer
+from agent_host.faults.crash import kill_after_record
 from agent_host.session.opening import Launch
-from agent_host.testing.crash import kill_after_record
 from config.load import load
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tool_runtime.core.hunt import NOBODY, kill_until_quiet
 from tool_runtime.core.pumps import Watch, feed_pipe, read_pipe, watch_exit
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Leftovers
     from tool_runtime.core.guard import ProcessGuard
+    from tool_runtime.settings import StreamName
     from tool_runtime.threads import DaemonPool
 
-StreamName = Literal["stdout", "stderr"]
 MARK_NAME: Final = "AGENT_HOST_CALL_MARK"
 """Environment variable that every process of a command inherits; how strays are found when the tree is ended."""
 _LOOK_AGAIN_S: Final = 0.005

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from httpx_sse import EventSource
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.llm.event_stream import BoundedStream
-from agent_host.llm.lean_httpx import EventSource
 from agent_host.llm.limits import AnswerLimits, AnswerTooLarge
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.testing.disk import SimulatedDisk
+from agent_host.faults.disk import SimulatedDisk
 from state.records import Record, TurnTaken
 from tests.support.loop import Loop
 from tests.support.loop_crashes import killed_before, resumed

@@ -10,8 +10,8 @@ import pytest
 
 from agent_host.contracts import ToolResult
 from agent_host.events.kinds import EventType
-from agent_host.testing.disk import SimulatedDisk
-from agent_host.testing.disk_content import NOTHING_SURVIVES
+from agent_host.faults.disk import SimulatedDisk
+from agent_host.faults.disk_content import NOTHING_SURVIVES
 from state.blobs import sha256_hex
 from tests.support.loop import Loop, sessions_on
 from tests.support.loop_parts import (

@@ -11,6 +11,8 @@ from agent_host.approval.request import ApprovalAnswer
 from agent_host.contracts import ToolConstraints
 from agent_host.errors import CheckpointWriteFailed
 from agent_host.events.kinds import EventType
+from agent_host.faults.disk import SimulatedDisk
+from agent_host.faults.disk_faults import Faults
 from agent_host.loop.call_run import CallRun, CallState, Refusal
 from agent_host.loop.intents import NO_EFFECT
 from agent_host.loop.prepare import (
@@ -25,8 +27,6 @@ from agent_host.loop.prepare import (
     row_of,
 )
 from agent_host.routing.registry import Registry
-from agent_host.testing.disk import SimulatedDisk
-from agent_host.testing.disk_faults import Faults
 from agent_host.thread.messages import ToolCall
 from policy.rules.options import TaskOptions
 from policy.rules.toolset import ToolLimit

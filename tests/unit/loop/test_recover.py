@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent_host.faults.disk import SimulatedDisk
 from agent_host.loop.recover import recover_calls
-from agent_host.testing.disk import SimulatedDisk
 from state.blobs import sha256_hex
 from tests.support.loop import Loop
 from tests.support.loop_crashes import Died, died, killed_before, open_calls, resumed

@@ -18,10 +18,10 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.events.kinds import EventType
+from agent_host.faults.disk import SimulatedDisk
+from agent_host.faults.disk_faults import NO_FAULTS, Faults
 from agent_host.loop.context import ResumeNote
 from agent_host.states import TaskPhase
-from agent_host.testing.disk import SimulatedDisk
-from agent_host.testing.disk_faults import NO_FAULTS, Faults
 from tests.support.loop import Loop
 from tests.support.loop_parts import NOW, Tools, bundle, calls, do, says, shell
 

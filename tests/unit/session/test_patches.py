@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.session.patches import session_patch
+from agent_host.session.patches import as_text, preview
+from agent_host.session.tasks import FirstVersions
 from state.blobs import UNAVAILABLE, sha256_hex
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Project:
         self.kept[sha256_hex(content)] = content
 
     def patch(self) -> str:
-        return session_patch(self.baselines, kept=self.kept.get, workspace=str(self.root))
+        return as_text(preview(FirstVersions(self.baselines), kept=self.kept.get, workspace=str(self.root)))
 
 
 @pytest.fixture
@@ -112,7 +113,8 @@ class Move:
     def patch(self, *between: Path) -> str:
         former = [str(self.old), *map(str, between)]
         project = self.project
-        return session_patch(project.baselines, kept=project.kept.get, workspace=str(self.new), former=former)
+        versions = FirstVersions(project.baselines)
+        return as_text(preview(versions, kept=project.kept.get, workspace=str(self.new), former=former))
 
 
 def test_a_moved_file_is_compared_where_it_is(project: Project, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.session import git_patch, patches
-from agent_host.session.patches import FilePatch, as_text, preview, session_patch
+from agent_host.session.patches import FilePatch, as_text, preview
 from agent_host.session.tasks import FirstVersions, first_versions
 from state.blobs import UNAVAILABLE
 from state.memory_store import MemoryCheckpointStore
@@ -221,7 +221,8 @@ def test_a_preview_has_room_for_so_much(work: Work, monkeypatch: pytest.MonkeyPa
 def test_the_patch_of_the_session_is_the_preview_to_read(work: Work) -> None:
     work.task("one", a="1\n", b="\0")
     state = work.session.state
-    text = session_patch(state.baselines, kept=work.session.kept, workspace=os.fspath(work.root))
+    versions = FirstVersions(state.baselines)
+    text = as_text(preview(versions, kept=work.session.kept, workspace=os.fspath(work.root)))
     assert text == as_text(work.preview())
     assert text.endswith("+1\n# b: binary content differs\n")
 

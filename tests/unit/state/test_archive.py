@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.testing.disk import SimulatedDisk
-from agent_host.testing.disk_faults import Faults, Killed
+from agent_host.faults.disk import SimulatedDisk
+from agent_host.faults.disk_faults import Faults, Killed
 from state.blobs import sha256_hex
 from state.errors import NoSuchSession
 from state.file_store import FileCheckpointStore

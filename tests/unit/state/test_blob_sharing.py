@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.testing.disk import SimulatedDisk
-from agent_host.testing.disk_content import EXTREMES
-from agent_host.testing.disk_faults import Faults
+from agent_host.faults.disk import SimulatedDisk
+from agent_host.faults.disk_content import EXTREMES
+from agent_host.faults.disk_faults import Faults
 from state.blobs import BlobFolder, sha256_hex
 from state.disk import LOCAL_DISK
 from state.errors import StorageLimit
@@ -18,7 +18,7 @@ from tests.unit.state.helpers import create
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.testing.disk_content import Outcome
+    from agent_host.faults.disk_content import Outcome
 
 DATA, NAME = b"content", sha256_hex(b"content")
 

@@ -88,7 +88,7 @@ def test_tokens_are_counted_for_the_session_and_for_the_task(session: OpenSessio
 def test_options_of_a_task(session: OpenSession) -> None:
     session.append(TaskStarted("t1", "p", 3, message("user", "p"), {"allowNetwork": False}))
     assert task_of(session).options == {"allowNetwork": False}
-    assert len(session.state.thread) == 1
+    assert len(session.state.thread) == 2
 
 
 def test_what_the_gateway_counted_goes_with_the_estimate(session: OpenSession) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from agent_host.testing.disk import SimulatedDisk
-from agent_host.testing.disk_faults import Faults, Killed
+from agent_host.faults.disk import SimulatedDisk
+from agent_host.faults.disk_faults import Faults, Killed
 from state.beside import Thread
 from state.disk import LocalDisk
 from state.errors import Damaged, NoSuchSession, UnknownVersion

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.testing.disk import SimulatedDisk
+from agent_host.faults.disk import SimulatedDisk
 from state.boot import boot_id
 from state.disk import LOCAL_DISK, LocalDisk
 from state.errors import Damaged, WriteFailed, as_write_failure

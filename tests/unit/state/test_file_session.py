@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from agent_host.testing.disk import SimulatedDisk
-from agent_host.testing.disk_content import EXTREMES
-from agent_host.testing.disk_faults import Faults
+from agent_host.faults.disk import SimulatedDisk
+from agent_host.faults.disk_content import EXTREMES
+from agent_host.faults.disk_faults import Faults
 from state.disk import LOCAL_DISK, FileStatus, LocalDisk
 from state.errors import Damaged, NoSuchSession, SessionExists, UnknownVersion, Untrusted, WriteFailed
 from state.file_store import FileCheckpointStore
@@ -39,7 +39,7 @@ from tests.unit.state.helpers import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_host.testing.disk_content import Outcome
+    from agent_host.faults.disk_content import Outcome
     from state.checkpoint import Checkpoint
     from state.file_session import FileSession
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from agent_host.testing.disk import SimulatedDisk
-from agent_host.testing.disk_faults import FailingDisk, Faults
+from agent_host.faults.disk import SimulatedDisk
+from agent_host.faults.disk_faults import FailingDisk, Faults
 from state.disk import FileStatus, LocalDisk
 from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed
 from state.file_store import FileCheckpointStore

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_host.testing import crash
-from agent_host.testing.disk import SimulatedDisk
-from agent_host.testing.disk_content import (
+from agent_host.faults import crash
+from agent_host.faults.disk import SimulatedDisk
+from agent_host.faults.disk_content import (
     EVERYTHING_SURVIVES,
     EXTREMES,
     FIRST_WRITE_LOST,
@@ -29,7 +29,7 @@ from agent_host.testing.disk_content import (
     Kept,
     Outcome,
 )
-from agent_host.testing.disk_faults import CODES, FailingDisk, Faults, Killed, PowerCut
+from agent_host.faults.disk_faults import CODES, FailingDisk, Faults, Killed, PowerCut
 from state.disk import LocalDisk
 from state.errors import SessionLocked, WriteFailed
 from state.files import replace_atomically, write_new
@@ -398,9 +398,9 @@ def test_a_real_disk_fails_by_the_same_plan(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
 def test_a_real_process_dies_before_the_call(tmp_path: Path) -> None:
     program = (
-        "import sys; from agent_host.testing.crash import spoil_local_disk;"
+        "import sys; from agent_host.faults.crash import spoil_local_disk;"
         "from state.disk import LOCAL_DISK; from state.files import write_new;"
-        "from agent_host.testing.disk_faults import Faults; spoil_local_disk(Faults(kill_before=3));"
+        "from agent_host.faults.disk_faults import Faults; spoil_local_disk(Faults(kill_before=3));"
         "write_new(LOCAL_DISK, sys.argv[1], [b'written'])"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "a")])
@@ -422,7 +422,7 @@ def test_the_crash_driver_refuses_what_names_no_point(arguments: list[str], caps
 @pytest.mark.parametrize(("more", "later"), [([], "ok"), (["--persistently"], "No space left on device")])
 def test_the_crash_driver_spoils_the_disk_of_the_whole_process(tmp_path: Path, more: list[str], later: str) -> None:
     program = (
-        "import sys; from agent_host.testing import crash; from state.disk import LOCAL_DISK\n"
+        "import sys; from agent_host.faults import crash; from state.disk import LOCAL_DISK\n"
         "from state.files import replace_atomically\n"
         "def main(arguments):\n"
         "    for name in arguments:\n"

@@ -1,4 +1,4 @@
-"""What a fault trial puts a session through: a workspace, the model's side of the conversation, and what must hold at
+"""What a fault run puts a session through: a workspace, the model's side of the conversation, and what must hold at
 the end. `Effects` is the built-in one; see docs/faults.md for one of your own."""
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Ending:
 
 
 class Scenario:
-    """One task for fault trials. The script answers by position; a turn for a call that was cut off has
+    """One task for fault runs. The script answers by position; a turn for a call that was cut off has
     `when = {last_contains = "TOOL_INTERRUPTED", position = N}` and looks before it repeats anything.
 
-    `options` are those of `agent-host run` besides the ones a trial sets itself; `exit_code`, `status` and `answer`
+    `options` are those of `agent-host run` besides the ones a run sets itself; `exit_code`, `status` and `answer`
     are what an undisturbed session ends with, and so must every disturbed one.
     """
 
@@ -75,7 +75,7 @@ class Scenario:
         raise NotImplementedError
 
     def check(self, ending: Ending) -> list[str]:
-        """What is wrong with the end, one line each; a trial checks thread, totals and answer itself."""
+        """What is wrong with the end, one line each; a run checks thread, totals and answer itself."""
         raise NotImplementedError
 
 

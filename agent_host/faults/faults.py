@@ -1,21 +1,20 @@
 """Faults that happen to real processes at work, and the command that puts a session through them.
 
-    python -m agent_host.testing.faults --after-record 7     # one trial; --all runs every one
-    python -m agent_host.testing.faults --list
+    python -m agent_host.faults --after-record 7     # one run; --all runs every one
+    python -m agent_host.faults --list
 
-A trial starts a session, lets its fault happen, resumes until the session is done, and checks the end: no effect twice,
+A run starts a session, lets its fault happen, resumes until the session is done, and checks the end: no effect twice,
 none unreported, the thread sendable, the totals right, the answer of an undisturbed session. docs/faults.md says more.
 """
 
 from __future__ import annotations
 
 import random
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from agent_host.testing.scenarios import Effects, Ending, Scenario
-from agent_host.testing.trials import KILLED, Ended, NotReached, Trial
+from agent_host.faults.crash_run import KILLED, CrashRun, Ended, NotReached
+from agent_host.faults.scenarios import Effects, Ending, Scenario
 
 if TYPE_CHECKING:
     import subprocess
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CrashArguments",
+    "CrashRun",
     "Ended",
     "Ending",
     "Fault",
@@ -33,8 +33,7 @@ __all__ = [
     "NotReached",
     "Race",
     "Scenario",
-    "Trial",
-    "run_trial",
+    "run_through",
 ]
 
 _HELD = 75
@@ -46,22 +45,22 @@ class Fault(Protocol):
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The options of `python -m agent_host.testing.faults` that make it happen again."""
+        """The options of `python -m agent_host.faults` that make it happen again."""
         ...
 
-    def inflict(self, trial: Trial) -> None:
-        """Start the session of `trial` and let it happen; no process runs on return. Raises NotReached."""
+    def inflict(self, crash_run: CrashRun) -> None:
+        """Start the session of `run` and let it happen; no process runs on return. Raises NotReached."""
         ...
 
 
-def run_trial(fault: Fault, folder: Path, scenario: Scenario | None = None, *, output: str = "text") -> list[str]:
+def run_through(fault: Fault, folder: Path, scenario: Scenario | None = None, *, output: str = "text") -> list[str]:
     """Put a session of `scenario` (default: Effects) in `folder`, an existing empty directory, through `fault` and to
     its end. Returns what was wrong, one line each. Raises NotReached."""
-    trial = Trial(folder, scenario if scenario is not None else Effects(), output=output)
-    with trial.serving():
-        fault.inflict(trial)
-        trial.recover()
-        return trial.check()
+    crash_run = CrashRun(folder, scenario if scenario is not None else Effects(), output=output)
+    with crash_run.serving():
+        fault.inflict(crash_run)
+        crash_run.recover()
+        return crash_run.check()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +72,11 @@ class NoFault:
         """See Fault."""
         return ("--undisturbed",)
 
-    def inflict(self, trial: Trial) -> None:
+    def inflict(self, crash_run: CrashRun) -> None:
         """See Fault."""
-        ended = trial.finish(trial.run())
-        if ended.code != trial.scenario.exit_code:
-            trial.problems.append(f"exit code {ended.code}: {ended.err.strip()}")
+        ended = crash_run.finish(crash_run.run())
+        if ended.code != crash_run.scenario.exit_code:
+            crash_run.problems.append(f"exit code {ended.code}: {ended.err.strip()}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +90,9 @@ class KillAfterRecord:
         """See Fault."""
         return ("--after-record", str(self.number))
 
-    def inflict(self, trial: Trial) -> None:
+    def inflict(self, crash_run: CrashRun) -> None:
         """See Fault."""
-        _killed(trial, trial.run(crash=_after(self.number)), f"{self.number} records")
+        _killed(crash_run, crash_run.run(crash=_after(self.number)), f"{self.number} records")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +107,10 @@ class KillDuringRecovery:
         """See Fault."""
         return ("--recovery", f"{self.first},{self.second}")
 
-    def inflict(self, trial: Trial) -> None:
+    def inflict(self, crash_run: CrashRun) -> None:
         """See Fault."""
-        _killed(trial, trial.run(crash=_after(self.first)), f"{self.first} records")
-        _killed(trial, trial.resume(crash=_after(self.second)), f"{self.second} records of the resume")
+        _killed(crash_run, crash_run.run(crash=_after(self.first)), f"{self.first} records")
+        _killed(crash_run, crash_run.resume(crash=_after(self.second)), f"{self.second} records of the resume")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +126,18 @@ class KillAtInstant:
         """See Fault."""
         return ("--random", str(self.seed))
 
-    def inflict(self, trial: Trial) -> None:
+    def inflict(self, crash_run: CrashRun) -> None:
         """See Fault. A session that was done before the last kill is fine."""
-        trial.lock_may_stay = True
+        crash_run.lock_may_stay = True
         chance = random.Random(self.seed)
-        process = trial.run()
+        process = crash_run.run()
         for _ in range(self.kills):
-            trial.wait_until_held(process)
-            trial.finish(process, kill_after_s=chance.uniform(0.0, self.seconds))
-            if trial.told is not None:
+            crash_run.wait_until_held(process)
+            crash_run.finish(process, kill_after_s=chance.uniform(0.0, self.seconds))
+            if crash_run.told is not None:
                 return
-            process = trial.resume()
-        trial.finish(process)
+            process = crash_run.resume()
+        crash_run.finish(process)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,22 +153,22 @@ class Race:
         """See Fault."""
         return ("--race", f"{self.processes}" + ("" if self.record is None else f",{self.record}"))
 
-    def inflict(self, trial: Trial) -> None:
+    def inflict(self, crash_run: CrashRun) -> None:
         """See Fault."""
-        trial.lock_may_stay = True
+        crash_run.lock_may_stay = True
         if self.record is not None:
-            _killed(trial, trial.run(crash=_after(self.record)), f"{self.record} records")
-        start = trial.run if self.record is None else trial.resume
+            _killed(crash_run, crash_run.run(crash=_after(self.record)), f"{self.record} records")
+        start = crash_run.run if self.record is None else crash_run.resume
         started = [start() for _ in range(self.processes)]
-        ended = [trial.finish(process) for process in started]
-        winners = [process for process in ended if trial.tells(process)]
+        ended = [crash_run.finish(process) for process in started]
+        winners = [process for process in ended if crash_run.tells(process)]
         if len(winners) != 1:
-            trial.problems.append(f"{len(winners)} of {self.processes} processes had the session")
+            crash_run.problems.append(f"{len(winners)} of {self.processes} processes had the session")
             return
-        trial.told = winners[0]
+        crash_run.told = winners[0]
         for loser in ended:
             if loser is not winners[0] and not _turned_away(loser, winners[0]):
-                trial.problems.append(f"turned away with exit code {loser.code} and {loser.err.strip()!r}")
+                crash_run.problems.append(f"turned away with exit code {loser.code} and {loser.err.strip()!r}")
 
 
 def _turned_away(loser: Ended, winner: Ended) -> bool:
@@ -184,7 +183,7 @@ def _turned_away(loser: Ended, winner: Ended) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CrashArguments:
-    """Whatever options of agent_host.testing.crash, such as `--fail-call 12 --errno ENOSPC --persistently`: the process
+    """Whatever options of agent_host.faults.crash, such as `--fail-call 12 --errno ENOSPC --persistently`: the process
     is killed by them, or finds its disk failing."""
 
     options: tuple[str, ...]
@@ -194,33 +193,22 @@ class CrashArguments:
         """See Fault."""
         return ("--crash-arguments", " ".join(self.options))
 
-    def inflict(self, trial: Trial) -> None:
+    def inflict(self, crash_run: CrashRun) -> None:
         """See Fault. Whether the fault was reached cannot be seen from here."""
-        ended = trial.finish(trial.run(crash=self.options))
+        ended = crash_run.finish(crash_run.run(crash=self.options))
         if ended.code != KILLED:
-            trial.paused_or_done(ended)
+            crash_run.paused_or_done(ended)
 
 
 def _after(record: int) -> tuple[str, ...]:
     return ("--after-record", str(record))
 
 
-def _killed(trial: Trial, process: subprocess.Popen[str], what: str) -> None:
+def _killed(crash_run: CrashRun, process: subprocess.Popen[str], what: str) -> None:
     """Wait for a process that kills itself. Raises NotReached when it came to its end instead."""
-    ended = trial.finish(process)
+    ended = crash_run.finish(process)
     if ended.code == KILLED:
         return
-    if ended.code == trial.scenario.exit_code:
+    if ended.code == crash_run.scenario.exit_code:
         raise NotReached(f"the session has fewer than {what}")
-    trial.problems.append(f"exit code {ended.code} instead of a kill: {ended.err.strip()}")
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command; see `agent_host.testing.fault_command`."""
-    from agent_host.testing.fault_command import run
-
-    return run(sys.argv[1:] if argv is None else argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    crash_run.problems.append(f"exit code {ended.code} instead of a kill: {ended.err.strip()}")

@@ -1,4 +1,4 @@
-"""`python -m agent_host.testing.faults`: fault trials from the command line, and so one command for each crash bug."""
+"""`python -m agent_host.faults`: fault runs from the command line, and so one command for each crash bug."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent_host.testing.faults import (
+from agent_host.faults.faults import (
     CrashArguments,
     Fault,
     KillAfterRecord,
@@ -23,22 +23,22 @@ from agent_host.testing.faults import (
     NoFault,
     NotReached,
     Race,
-    run_trial,
+    run_through,
 )
-from agent_host.testing.scenarios import SCENARIOS, Scenario
-from agent_host.testing.system_calls import FailSystemCall, every_system_call, why_not
+from agent_host.faults.scenarios import SCENARIOS, Scenario
+from agent_host.faults.system_calls import FailSystemCall, every_system_call, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-_COMMAND = "python -m agent_host.testing.faults"
+_COMMAND = "python -m agent_host.faults"
 RANDOM_SEEDS = range(12)
 RECOVERIES = ((2, 1), (2, 2), (3, 3), (11, 2), (12, 1))
 RACES = (Race(3), Race(3, 3), Race(4, 7), Race(3, 12), Race(2, 30))
 
 
 class Job(NamedTuple):
-    """One trial to run: `scenario` is a name in SCENARIOS or MODULE:CLASS."""
+    """One run to run: `scenario` is a name in SCENARIOS or MODULE:CLASS."""
 
     fault: Fault
     scenario: str
@@ -59,7 +59,7 @@ class Verdict(NamedTuple):
 
 
 def run(argv: Sequence[str]) -> int:
-    """The exit code: 0, 1 when a trial failed, 2 when the arguments cannot be used."""
+    """The exit code: 0, 1 when a run failed, 2 when the arguments cannot be used."""
     chosen = _parse(argv)
     jobs = _jobs(chosen)
     if chosen.list:
@@ -84,10 +84,10 @@ def run(argv: Sequence[str]) -> int:
 
 
 def try_job(job: Job) -> Verdict:
-    """Run one trial in a temporary folder, which is kept when the trial fails and named in its last problem."""
-    folder = Path(tempfile.mkdtemp(prefix="agent-host-trial-")).resolve()
+    """Run one run in a temporary folder, which is kept when the run fails and named in its last problem."""
+    folder = Path(tempfile.mkdtemp(prefix="agent-host-run-")).resolve()
     try:
-        problems = run_trial(job.fault, folder, scenario_named(job.scenario), output=job.output)
+        problems = run_through(job.fault, folder, scenario_named(job.scenario), output=job.output)
     except NotReached as error:
         shutil.rmtree(folder)
         return Verdict([str(error)], reached=False)
@@ -107,7 +107,7 @@ def scenario_named(name: str) -> Scenario:
 
 
 def _report(job: Job, verdict: Verdict, *, alone: bool) -> bool:
-    """Print the line of one trial; True when it failed."""
+    """Print the line of one run; True when it failed."""
     if not verdict.reached and not alone:
         return False  # the one behind the last record
     if not verdict.problems:
@@ -166,7 +166,7 @@ _OPTIONS: tuple[tuple[str, Callable[[str], Fault], str, str], ...] = (
     ("--random", _random, "SEED", "SIGKILL at three random instants"),
     ("--recovery", _recovery, "N,M", "SIGKILL after record N, and after record M of the resume"),
     ("--race", _race, "N[,K]", "N processes start one session at once; with K, resume one killed after record K"),
-    ("--crash-arguments", _crash_arguments, "OPTIONS", "options of agent_host.testing.crash"),
+    ("--crash-arguments", _crash_arguments, "OPTIONS", "options of agent_host.faults.crash"),
     ("--system-call", FailSystemCall.parse, "CALL:N[+][:ERROR]", "the N-th fails (+: and later ones); or SIGKILL"),
 )
 
@@ -181,11 +181,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     for option, read, metavar, text in _OPTIONS:
         which.add_argument(option, type=read, dest="fault", metavar=metavar, help=text)
     which.add_argument("--undisturbed", action="store_const", const=NoFault(), dest="fault", help="no fault at all")
-    which.add_argument("--all", action="store_true", help="every trial; those of system calls with --scenario brief")
+    which.add_argument("--all", action="store_true", help="every run; those of system calls with --scenario brief")
     which.add_argument("--list", action="store_true", help="the commands of --all")
     parser.add_argument("--scenario", default="effects", help=f"{', '.join(SCENARIOS)} or MODULE:CLASS (effects)")
     parser.add_argument("--output", choices=("text", "json"), default="text", help="what the processes print (text)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="trials at once (one a processor)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once (one a processor)")
     chosen = parser.parse_args(argv)
     try:
         scenario_named(chosen.scenario)

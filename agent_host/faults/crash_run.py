@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agent_host.faults.scenarios import Ending, Scenario
 from agent_host.testing.gateway import MockGateway
-from agent_host.testing.scenarios import Ending, Scenario
 from state.locations import SessionPaths
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class NotReached(Exception):
     """The session came to its end before the fault could happen."""
 
 
-class Trial:
+class CrashRun:
     """One session of `scenario` in `folder`, an existing empty directory.
 
     Inside `serving()`, `run` and `resume` start processes and `finish` waits for one; `recover` brings the session to
@@ -72,7 +72,7 @@ class Trial:
         self._started: list[subprocess.Popen[str]] = []
 
     @contextlib.contextmanager
-    def serving(self) -> Iterator[Trial]:
+    def serving(self) -> Iterator[CrashRun]:
         """The gateway listens; processes that are left running are killed in the end."""
         with self.gateway.in_thread() as self.url:
             try:
@@ -86,7 +86,7 @@ class Trial:
     # Processes
 
     def run(self, *, crash: Sequence[str] = (), prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
-        """Start the session. `crash` are options of agent_host.testing.crash, `prefix` a command to start it with."""
+        """Start the session. `crash` are options of agent_host.faults.crash, `prefix` a command to start it with."""
         options = ("--workspace", str(self.workspace), "--session-id", SESSION_ID, *self.scenario.options)
         return self._start(["run", self.scenario.prompt, *options], crash, prefix)
 
@@ -95,7 +95,7 @@ class Trial:
         return self._start(["resume", SESSION_ID], crash, prefix)
 
     def _start(self, arguments: Sequence[str], crash: Sequence[str], prefix: Sequence[str]) -> subprocess.Popen[str]:
-        program = ["agent_host.testing.crash", *crash] if crash else ["agent_host"]
+        program = ["agent_host.faults.crash", *crash] if crash else ["agent_host"]
         options = ["--gateway", self.url, "--state-dir", self.paths.state_dir, "--output", self._output]
         process = subprocess.Popen(  # what follows is this interpreter and this package
             [*prefix, sys.executable, "-P", "-m", *program, *arguments, *options],

@@ -18,15 +18,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent_host.testing.disk_content import Directory, Inode, Names
-from agent_host.testing.disk_faults import NO_FAULTS, Calls, Faults
+from agent_host.faults.disk_content import Directory, Inode, Names
+from agent_host.faults.disk_faults import NO_FAULTS, Calls, Faults
 from state.disk import FileStatus
 from state.errors import SessionLocked, WriteFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent_host.testing.disk_content import Outcome
+    from agent_host.faults.disk_content import Outcome
 
 
 @dataclass(slots=True)

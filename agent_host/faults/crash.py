@@ -1,8 +1,8 @@
 """Runs `agent-host` and has it fail at one chosen point: killed with SIGKILL and no warning, or by a disk that fails.
 
-    python -m agent_host.testing.crash --after-record 7 run "Do it." --gateway http://127.0.0.1:8080
-    python -m agent_host.testing.crash --before-call 31 run "Do it." --gateway http://127.0.0.1:8080
-    python -m agent_host.testing.crash --fail-call 31 --errno ENOSPC --persistently run "Do it." --gateway ...
+    python -m agent_host.faults.crash --after-record 7 run "Do it." --gateway http://127.0.0.1:8080
+    python -m agent_host.faults.crash --before-call 31 run "Do it." --gateway http://127.0.0.1:8080
+    python -m agent_host.faults.crash --fail-call 31 --errno ENOSPC --persistently run "Do it." --gateway ...
 
 For tests of what a crash leaves behind, of this project and of those who build on it. Every durable change of a session
 is a record, so the numbers from 1 upwards visit every state that a crash can leave between two of them. Calls are what
@@ -17,7 +17,7 @@ from types import FunctionType
 from typing import Any
 
 from agent_host.cli.main import main
-from agent_host.testing.disk_faults import CODES, FailingDisk, Faults, kill_this_process
+from agent_host.faults.disk_faults import CODES, FailingDisk, Faults, kill_this_process
 from state.disk import Disk, LocalDisk
 from state.journal import Journal
 
@@ -67,7 +67,7 @@ def run(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m agent_host.testing.crash", allow_abbrev=False)
+    parser = argparse.ArgumentParser("python -m agent_host.faults.crash", allow_abbrev=False)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--after-record", type=_number, metavar="N", help="die after the N-th record")
     where.add_argument("--before-call", type=_number, metavar="N", help="die before the N-th call to the disk")

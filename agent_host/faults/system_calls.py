@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_host.testing.scenarios import Brief
-from agent_host.testing.trials import KILLED, NotReached, Trial
+from agent_host.faults.crash_run import KILLED, CrashRun, NotReached
+from agent_host.faults.scenarios import Brief
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -62,18 +62,20 @@ def traced() -> Traced:
     with tempfile.TemporaryDirectory(prefix="agent-host-traced-") as name:
         folder = Path(name).resolve()
         log = folder / "strace"
-        trial = Trial(folder, Brief())
-        with trial.serving():
+        crash_run = CrashRun(folder, Brief())
+        with crash_run.serving():
             names = ",".join(f"?{call}" for call in _CALLS)
-            trial.finish(trial.run(prefix=[*_QUIET, "--seccomp-bpf", "-y", "-o", str(log), "-e", f"trace={names}"]))
-            problems = trial.check()
+            crash_run.finish(
+                crash_run.run(prefix=[*_QUIET, "--seccomp-bpf", "-y", "-o", str(log), "-e", f"trace={names}"])
+            )
+            problems = crash_run.check()
         if problems:
             raise RuntimeError(f"a traced session without a fault went wrong: {'; '.join(problems)}")
-        return _read_log(log.read_text(encoding="utf-8", errors="replace"), trial)
+        return _read_log(log.read_text(encoding="utf-8", errors="replace"), crash_run)
 
 
-def _read_log(text: str, trial: Trial) -> Traced:
-    state = re.escape(trial.paths.state_dir)
+def _read_log(text: str, crash_run: CrashRun) -> Traced:
+    state = re.escape(crash_run.paths.state_dir)
     ours = re.compile(rf'["<]{state}/(checkpoints(?:/[^">]*)?|sessions/[^/">]+/result\.json[^">]*)[">]')
     files: set[str] = set()
     calls: collections.Counter[str] = collections.Counter()
@@ -109,23 +111,23 @@ class FailSystemCall:
         """See Fault."""
         return ("--system-call", f"{self.call}:{self.number}{'+' if self.persistently else ''}:{self.error}")
 
-    def inflict(self, trial: Trial) -> None:
+    def inflict(self, crash_run: CrashRun) -> None:
         """See Fault. Raises RuntimeError where `why_not` has a reason."""
         if reason := why_not():
             raise RuntimeError(reason)
-        trial.lock_may_stay = True
-        log = trial.folder / "strace"
-        ended = trial.finish(trial.run(prefix=[*self._command(trial), "-o", str(log)]))
+        crash_run.lock_may_stay = True
+        log = crash_run.folder / "strace"
+        ended = crash_run.finish(crash_run.run(prefix=[*self._command(crash_run), "-o", str(log)]))
         if ended.code == KILLED and self.error == KILL:
             return
         if "(INJECTED)" not in log.read_text(encoding="utf-8", errors="replace"):
             raise NotReached(f"the session makes fewer than {self.number} of {self.call}")
-        trial.paused_or_done(ended)
+        crash_run.paused_or_done(ended)
         # Where nothing is left there was nothing to lose either.
-        if ended.code == trial.scenario.exit_code and trial.left_over() and not _warned(trial):
-            trial.problems.append("a call failed, and no event says so")
+        if ended.code == crash_run.scenario.exit_code and crash_run.left_over() and not _warned(crash_run):
+            crash_run.problems.append("a call failed, and no event says so")
 
-    def _command(self, trial: Trial) -> Iterator[str]:
+    def _command(self, crash_run: CrashRun) -> Iterator[str]:
         yield from _QUIET
         when = f"{self.number}{'+' if self.persistently else ''}"
         if self.error == KILL:
@@ -136,11 +138,11 @@ class FailSystemCall:
             yield from ("--seccomp-bpf", "-e", f"trace={self.call}")
             yield from ("-e", f"inject={self.call}:error={self.error}:when={when}")
         for name in traced().files:
-            yield from ("-P", f"{trial.paths.state_dir}/{name}")
+            yield from ("-P", f"{crash_run.paths.state_dir}/{name}")
 
 
-def _warned(trial: Trial) -> bool:
-    return any(event.get("eventType") == "checkpoint_failed" for event in trial.events())
+def _warned(crash_run: CrashRun) -> bool:
+    return any(event.get("eventType") == "checkpoint_failed" for event in crash_run.events())
 
 
 def every_system_call(*, errors: Sequence[str] = ("ENOSPC", "EIO")) -> Iterator[FailSystemCall]:
