@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from config.shapes import listed
 from state.errors import Damaged
 from state.record_shapes import record_problems
-from state.shapes import listed
 from state.store import BLOBS, DURABLE, KIND, MESSAGE
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def change_of(record: Record) -> Change:
     problems = record_problems(kind, fields, message)
     blobs = _decoded(encoded)
     if blobs is None:
-        problems.append(f"{BLOBS}: expected base64 by name")
+        problems.append(f"{BLOBS}: must be base64 by name")
     if problems or blobs is None:
         raise Damaged(f"record {record.seq} ({kind}) is whole and of another shape: {listed(problems)}")
     return Change(kind, fields, message, blobs)
