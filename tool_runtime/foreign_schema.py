@@ -3,8 +3,8 @@
 A kept library, jsonschema-rs, does it (decision 0032). It runs in this process, and a schema may be written to make
 the host hang or look elsewhere. So there are bounds around it:
 
-- A schema has at most 256 KiB and 64 levels. References lead into the schema itself: nothing is
-  fetched, no file is read.
+- A schema has at most 256 KiB and 64 levels. References lead into the schema itself: nothing is fetched, no file is
+  read.
 - Patterns are matched in linear time. One that needs backtracking (a look-around, a back reference) is left to the
   tool. Where more or less would then pass than the schema says, as below `not`, the schema is refused.
 - Arguments have at most 64 levels, and how often subschemas are applied to them is bounded beforehand: a few lines of
@@ -103,7 +103,9 @@ def _usable(schema: Mapping[str, Any]) -> dict[str, Any]:
         raise UnusableSchema(f"is not JSON: {_first_line(error)}") from None
     if len(encoded) > _MAX_SCHEMA_BYTES:
         raise UnusableSchema(f"has {len(encoded):,} bytes, more than {_MAX_SCHEMA_BYTES:,}")
-    copy: dict[str, Any] = orjson.loads(encoded)
+    copy = orjson.loads(encoded)
+    if not isinstance(copy, dict):
+        raise UnusableSchema("must be an object")
     if _extent(copy)[0] > _MAX_DEPTH:
         raise UnusableSchema(f"has more than {_MAX_DEPTH} levels")
     draft = copy.get("$schema", _KNOWN_DRAFTS[-1])
@@ -195,6 +197,7 @@ class _Work:
 
     def at(self, depth: int) -> int:
         """For a value of `depth` levels. Raises UnusableSchema above all bounds."""
+        self._under_way.clear()  # of a value that was too deep
         return self._of(self._root, depth)
 
     def _of(self, schema: Any, depth: int) -> int:

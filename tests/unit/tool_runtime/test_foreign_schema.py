@@ -83,6 +83,7 @@ def test_arguments_are_judged(schema: dict[str, Any], arguments: dict[str, Any],
         ({"not": {"pattern": "(?=a)"}}, "#/not/pattern: a pattern that needs backtracking"),
         ({"$defs": {"a": {"pattern": "(?=a)"}}, "not": {"$ref": "#/$defs/a"}}, "#/not/$ref/pattern: a pattern that"),
         ({"patternProperties": {"(?=a)": {}}}, "#/patternProperties: a pattern that needs backtracking"),
+        ([], "must be an object"),
         ({"default": object()}, "is not JSON: "),
         ({"const": "\ud83d"}, "is not JSON: "),
         ({"description": "x" * 300_000}, "has 300,018 bytes, more than 262,144"),
@@ -126,6 +127,16 @@ def test_a_judgement_takes_no_more_than_a_moment(schema: dict[str, Any], argumen
     begun = time.process_time()
     assert judge(arguments) is not None
     assert time.process_time() - begun < 5
+
+
+def test_arguments_that_are_too_deep_do_not_keep_others_from_being_judged() -> None:
+    judge = judge_of(
+        {"$defs": {"n": {"anyOf": [{"additionalProperties": {"$ref": "#/$defs/n"}}] * 4}}, "$ref": "#/$defs/n"},
+        foreign=True,
+    )
+    for _ in range(2):
+        assert judge(tree(40)) == "$: is too deep to be checked by the tool's schema"
+        assert judge({"a": {"b": {}}}) is None
 
 
 def test_of_many_problems_the_first_ten_are_said() -> None:
