@@ -42,10 +42,11 @@ class ToolSpec(NamedTuple):
     """A tool, described in one place: what the model reads (TR 5), which capability it needs and by what it is
     judged (AH 7.2, 8.2), what it does, and how it is shown to a person.
 
-    `input_schema` is a JSON Schema object. `content` names the argument with text that is written or sent. `after`
-    gives what a call of effect `replace` or `edit` will leave in its file, from its arguments and what is there now
-    (None: no file); None where the arguments do not say, and the call then fails. A tool without a specification never
-    runs (invariant 1).
+    `input_schema` is a JSON Schema object. With `foreign_schema` another program wrote it: arguments are judged by a
+    library, and not by the checker of our own definitions (decision 0032). `content` names the argument with text that
+    is written or sent. `after` gives what a call of effect `replace` or `edit` will leave in its file, from its
+    arguments and what is there now (None: no file); None where the arguments do not say, and the call then fails.
+    A tool without a specification never runs (invariant 1).
     """
 
     name: str
@@ -58,6 +59,7 @@ class ToolSpec(NamedTuple):
     display: Display = "arguments"
     content: str | None = None
     after: After | None = None
+    foreign_schema: bool = False
 
     @property
     def side_effects(self) -> bool:

@@ -9,9 +9,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from config.settings import ALL_TOOLS, SETTINGS, Setting, Settings, Tightening, TomlValue
+from config.shapes import FLAG, TEXT, Leaf, ListOf, first_problem, hint_at, number, one_of, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from config.shapes import Shape
 
 _DEFAULTS = os.path.join(os.path.dirname(__file__), "defaults.toml")
 _LINUX = bool(sys.platform == "linux")
@@ -48,7 +51,7 @@ def load(
             values[key] = _checked(key, environ[variable], f"${variable}")
     for key, value in flags.items():
         if key not in SETTINGS:
-            raise ConfigError(f"{given_by}: unknown key {key}{_nearest(key, SETTINGS)}")
+            raise ConfigError(f"{given_by}: unknown key {key}{hint_at(key, sorted(SETTINGS))}")
         values[key] = _checked(key, value, given_by)
     ignored: list[str] = []
     ceilings: dict[str, float] = {}
@@ -102,13 +105,13 @@ def _read(path: str) -> dict[str, TomlValue]:
     sections = {key.partition(".")[0] for key in SETTINGS}
     for section, content in raw.items():
         if section not in sections:
-            raise ConfigError(f"{path}: unknown section [{section}]{_nearest(section, sections)}")
+            raise ConfigError(f"{path}: unknown section [{section}]{hint_at(section, sorted(sections))}")
         if not isinstance(content, dict):
             raise ConfigError(f"{path}: {section} must be a section of keys: [{section}]")
         for name, value in content.items():
             key = f"{section}.{name}"
             if key not in SETTINGS:
-                raise ConfigError(f"{path}: unknown key {key}{_nearest(key, SETTINGS)}")
+                raise ConfigError(f"{path}: unknown key {key}{hint_at(key, sorted(SETTINGS))}")
             values[key] = _checked(key, value, path)
     return values
 
@@ -124,47 +127,23 @@ def read_regular_file(path: str) -> bytes:
 
 def _checked(key: str, value: TomlValue, where: str) -> TomlValue:
     setting = SETTINGS[key]
+    problem = first_problem(_shape_of(key, setting), value, key)
+    if problem is not None:
+        raise ConfigError(f"{where}: {problem.sentence}")
+    return float(value) if setting.kind is float and isinstance(value, int) else value
+
+
+def _shape_of(key: str, setting: Setting) -> Shape:
     if setting.tables:
-        if not (isinstance(value, list) and all(isinstance(entry, dict) for entry in value)):
-            raise ConfigError(f"{where}: {key} must be a list of tables: [[{key}]]")
-        return value
+        expected = f"a list of tables: [[{key}]]"
+        return Leaf(expected, lambda value: isinstance(value, list) and all(isinstance(entry, dict) for entry in value))
     if setting.kind is list:
-        if not (isinstance(value, list) and all(isinstance(entry, str) for entry in value)):
-            raise ConfigError(f"{where}: {key} must be a list of strings")
-        for entry in value:
-            _check_choice(key, str(entry), setting, where)
-        return value
-    if setting.kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not setting.kind:
-        raise ConfigError(f"{where}: {key} must be {_KIND_NAMES[setting.kind]}, not {value!r}")
-    if isinstance(value, int | float) and setting.kind is not bool:
-        _check_bounds(key, value, setting, where)
-    if isinstance(value, str):
-        _check_choice(key, value, setting, where)
-    return value
-
-
-_KIND_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
-
-
-def _check_bounds(key: str, value: float, setting: Setting, where: str) -> None:
-    low, high = setting.low, setting.high
-    if (low is not None and not value >= low) or (high is not None and not value <= high):
-        bounds = f"from {low:g} to {high:g}" if high is not None else f"at least {low:g}"
-        raise ConfigError(f"{where}: {key} must be {bounds}, not {value:g}")
-
-
-def _check_choice(key: str, value: str, setting: Setting, where: str) -> None:
-    if setting.choices and value not in setting.choices:
-        raise ConfigError(f"{where}: {key} must be one of {', '.join(setting.choices)}, not {value!r}")
-
-
-def _nearest(name: str, known: Any) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(sorted(known))}"
+        return ListOf(one_of(*setting.choices) if setting.choices else TEXT)
+    if setting.kind is bool:
+        return FLAG
+    if setting.kind is str:
+        return one_of(*setting.choices) if setting.choices else TEXT
+    return (whole if setting.kind is int else number)(setting.low, setting.high)
 
 
 def _tighten(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from config.shapes import listed
 from state.errors import Damaged
 from state.record_shapes import record_problems
 from state.records import record_of
-from state.shapes import listed
 from state.store import BLOBS, DURABLE, KIND, MESSAGE, OPENED
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def change_of(line: Line) -> Change:
     problems = record_problems(kind, fields, message)
     blobs = _decoded(encoded)
     if blobs is None:
-        problems.append(f"{BLOBS}: expected base64 by name")
+        problems.append(f"{BLOBS}: must be base64 by name")
     if problems or blobs is None:
         raise Damaged(f"record {line.seq} ({kind}) is whole and of another shape: {listed(problems)}")
     return Change(None if kind == OPENED else record_of(kind, fields, message), blobs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from state.shapes import listed
+from config.shapes import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from state.shapes import COUNT, FLAG, OBJECT, TEXT, Leaf, ListOf, Record, one_of
+from config.shapes import COUNT, FLAG, OBJECT, TEXT, Leaf, ListOf, Record, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state.shapes import Shape
+    from config.shapes import Problem, Shape
 
 ROLES = ("system", "user", "assistant", "tool")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -60,7 +60,7 @@ class Message:
         role = value.get("role") if type(value) is dict else None
         return type(role) is str and role in self._roles and _BY_ROLE[role].fits(value)
 
-    def problems(self, value: Any, path: str) -> Iterator[str]:
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
         """See Shape."""
         role = value.get("role") if type(value) is dict else None
         known = type(role) is str and role in _BY_ROLE
@@ -92,5 +92,5 @@ def message_problems(data: bytes, path: str, spoken: Message = _ANY) -> list[str
     try:
         wire = orjson.loads(data)
     except orjson.JSONDecodeError:
-        return [f"{path}: expected an object, found what is no JSON"]
-    return list(spoken.problems(wire, path)) or [f"{path}: nests too deep to be written again"]
+        return [f"{path}: must be an object, not broken JSON"]
+    return list(map(str, spoken.problems(wire, path))) or [f"{path}: nests too deep to be written again"]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from config.shapes import COUNT, FLAG, TEXT, Either, Leaf, ListOf, MapOf, Nullable, Record, Row, one_of
 from state.message_shapes import RESULT, Message, message_of, message_problems, writable
-from state.shapes import COUNT, FLAG, TEXT, Either, Leaf, ListOf, MapOf, Nullable, Record, Row, one_of
 
 if TYPE_CHECKING:
-    from state.shapes import Shape
+    from config.shapes import Shape
 
 SESSION_STATUSES = (
     "SESSION_CREATED",
@@ -272,7 +272,7 @@ def record_problems(kind: str, fields: dict[str, Any], message: bytes | None) ->
     shape = _RECORDS.get(kind)
     if shape is None:
         return []
-    found = [] if shape.fits(fields) else list(shape.problems(fields, ""))
+    found = [] if shape.fits(fields) else list(map(str, shape.problems(fields, "")))
     spoken = _SPOKEN.get(kind)
     if spoken is None:
         return found
@@ -282,5 +282,5 @@ def record_problems(kind: str, fields: dict[str, Any], message: bytes | None) ->
     if wire is None:
         found += message_problems(message, "message", spoken)
     elif kind == "call_finished" and not found and wire["toolCallId"] != fields["callId"]:
-        found.append("message.toolCallId: expected the record's callId, found another")
+        found.append("message.toolCallId: must be the record's callId, not another")
     return found

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from config.shapes import shown
 from state.message_shapes import message_of, message_problems
 from state.record_shapes import snapshot_shape
-from state.shapes import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,9 +18,9 @@ def snapshot_problems(raw: dict[str, Any], version: int, thread: Sequence[bytes]
     """Every problem, with its path. `raw` is the snapshot without its messages, `version` that of its `resume`;
     `thread` is None where it has no list of messages."""
     shape = snapshot_shape(version)
-    found = [] if shape.fits(raw) else list(shape.problems(raw, ""))
+    found = [] if shape.fits(raw) else list(map(str, shape.problems(raw, "")))
     if thread is None:
-        return [*found, "thread: expected a list"]
+        return [*found, "thread: must be a list"]
     of_thread, waiting = _thread_problems(thread)
     found += of_thread
     if found:  # what is to agree cannot be looked at yet
@@ -28,7 +28,7 @@ def snapshot_problems(raw: dict[str, Any], version: int, thread: Sequence[bytes]
     step = raw["resume"]["openStep"]
     for upload_id, row in raw["resume"].get("uploads", {}).items():
         if row["id"] != upload_id:
-            found.append(f"resume.uploads[{shown(upload_id)}].id: expected the same id, found another")
+            found.append(f"resume.uploads[{shown(upload_id)}].id: must be the same id, not another")
     position = None if step is None else step["position"]
     found += (
         f"thread[{place}].toolCalls: call {shown(call_id)} has no result, and its step is not open"
@@ -57,11 +57,11 @@ def _thread_problems(thread: Sequence[bytes]) -> tuple[list[str], dict[str, int]
             for call in wire["toolCalls"]:
                 waiting[call["id"]] = place
         elif "toolCallId" in wire and waiting.pop(wire["toolCallId"], None) is None:
-            unpaired.append(f"thread[{place}].toolCallId: expected a call before it that has no result yet")
+            unpaired.append(f"thread[{place}].toolCallId: must name a call before it that has no result yet")
     if not thread:
-        found.append("thread: expected at least the system prompt, found none")
+        found.append("thread: must hold at least the system prompt")
     elif not found and orjson.loads(thread[0])["role"] != "system":
-        unpaired.append('thread[0].role: expected "system": the system prompt comes first')
+        unpaired.append('thread[0].role: must be "system": the system prompt comes first')
     return found or unpaired, waiting
 
 
@@ -70,13 +70,13 @@ def _step_problems(step: dict[str, Any], thread: Sequence[bytes], open_calls: se
     path, position = "resume.openStep", step["position"]
     turn = orjson.loads(thread[position]) if position < len(thread) else {}
     if turn.get("role") != "assistant":
-        yield f"{path}.position: expected the place of an assistant's message, found {position}"
+        yield f"{path}.position: must be the place of an assistant's message, not {position}"
         return
     rows = [row["callId"] for row in step["calls"]]
     if len(rows) != len(open_calls) or set(rows) != open_calls:
-        yield f"{path}.calls: expected a row for each call of thread[{position}], and no other"
+        yield f"{path}.calls: must be a row for each call of thread[{position}], and no other"
     for place, row in enumerate(step["calls"]):
         if ("result" in row) != ("status" in row):
-            yield f"{path}.calls[{place}]: expected `result` and `status` together"
+            yield f"{path}.calls[{place}]: must have `result` and `status` together"
         elif "result" in row and row["result"]["toolCallId"] != row["callId"]:
-            yield f"{path}.calls[{place}].result.toolCallId: expected the row's callId, found another"
+            yield f"{path}.calls[{place}].result.toolCallId: must be the row's callId, not another"

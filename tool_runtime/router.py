@@ -14,8 +14,9 @@ from tool_runtime.threads import DaemonPool
 from tool_runtime.tool import CallContext
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from tool_runtime.schema import Judge
     from tool_runtime.tool import Provider, Tool, ToolOutput
 
 __all__ = ["LocalToolRouter", "RuntimeSettings"]
@@ -23,7 +24,8 @@ __all__ = ["LocalToolRouter", "RuntimeSettings"]
 
 class LocalToolRouter:
     """Runs the desktop family's tools on this machine, and those of `others`. Make it and use it on one event loop. Of
-    two tools with one name the first provider's runs."""
+    two tools with one name the first provider's runs. Arguments are judged by the tool's schema before anything happens
+    (TR 8); a tool of `others` whose schema cannot be used is not listed and does not run, see `unusable`."""
 
     def __init__(self, settings: RuntimeSettings, others: Sequence[Provider] = ()) -> None:
         self._settings = settings
@@ -31,13 +33,24 @@ class LocalToolRouter:
         self._desktop = DesktopFamily(settings, self._pool)
         self._providers: tuple[Provider, ...] = (self._desktop, *others)
         self._running: set[asyncio.Task[Any]] = set()
+        self._judges: dict[str, tuple[Mapping[str, Any], Judge]] = {}
+        self.unusable: dict[str, str] = {}
+        """What is wrong with the schema of each tool that was left out of the list, by the tool's name."""
 
     async def tools(self) -> Sequence[ToolSpec]:
         """See ToolRouter."""
         found: dict[str, ToolSpec] = {}
+        unusable: dict[str, str] = {}
         for provider in self._providers:
             for spec in await provider.tools():
-                found.setdefault(spec.name, spec)
+                if spec.name in found or spec.name in unusable:
+                    continue
+                problem = None if provider is self._desktop else self._schema_problem(spec)
+                if problem is None:
+                    found[spec.name] = spec
+                else:
+                    unusable[spec.name] = problem
+        self.unusable = unusable
         return tuple(found.values())
 
     async def execute(self, request: ToolRequest) -> ToolResult:
@@ -50,6 +63,7 @@ class LocalToolRouter:
         if task is not None:
             self._running.add(task)
         try:
+            self._check(tool.spec, request.arguments)
             return _succeeded(request, await tool.run(CallContext.of(request, self._settings)))
         except ToolFault as fault:
             return _failed(request, tool, fault)
@@ -81,6 +95,34 @@ class LocalToolRouter:
         for provider in self._providers:
             await provider.aclose()
         self._pool.close()
+
+    def _judge(self, spec: ToolSpec) -> Judge:
+        """What judges the arguments of a tool, read once from its schema. Raises UnusableSchema."""
+        from tool_runtime.schema import judge_of  # a session's first request needs no tool yet
+
+        schema, judge = self._judges.get(spec.name, (None, None))
+        if judge is None or schema is not spec.input_schema:
+            judge = judge_of(spec.input_schema, foreign=spec.foreign_schema)
+            self._judges[spec.name] = spec.input_schema, judge
+        return judge
+
+    def _schema_problem(self, spec: ToolSpec) -> str | None:
+        from tool_runtime.schema import UnusableSchema
+
+        try:
+            self._judge(spec)
+        except UnusableSchema as error:
+            return f"the schema of the tool {spec.name} cannot be used: {error}"
+        return None
+
+    def _check(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> None:
+        """Raises ToolFault for arguments that break the tool's schema, and for a tool without a usable one."""
+        unusable = self._schema_problem(spec)
+        if unusable is not None:
+            raise ToolFault(FaultKind.UNKNOWN_TOOL, unusable)
+        wrong = self._judge(spec)(arguments)
+        if wrong is not None:
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, wrong)
 
     def _tool(self, name: str) -> tuple[Provider, Tool] | tuple[None, None]:
         for provider in self._providers:

@@ -1,100 +1,203 @@
-"""Checks a value against the subset of JSON Schema that our own tool definitions use.
+"""Judges arguments of tools: by the subset of JSON Schema that our own definitions use, read into shapes once for each
+tool. A schema that another program brings goes to a library (`tool_runtime.foreign_schema`).
 
-Known keywords: type (one or several), required, properties, additionalProperties (false or a schema), enum, const,
-anyOf, minimum, maximum, minLength, maxLength, pattern (RE2's syntax), items. Other keywords are taken as annotations.
+Known keywords: type (one or several), required, properties, additionalProperties, enum and const (scalars), anyOf,
+minimum, maximum, minLength, maxLength, pattern (RE2's syntax), items, minItems, maxItems. description, title, default
+and examples only inform. A schema with any other keyword is refused, so that nothing passes unchecked. One thing is
+stricter than the standard: 1.0 is no whole number, since tools count with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-_TYPES: Mapping[str, type | tuple[type, ...]] = {
-    "object": Mapping,
-    "array": (list, tuple),
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
-    "null": type(None),
+from config.shapes import (
+    ANYTHING,
+    COUNT,
+    FLAG,
+    NULL,
+    OBJECT,
+    TEXT,
+    AllOf,
+    AnyOf,
+    Leaf,
+    ListOf,
+    MapOf,
+    Problem,
+    Record,
+    Shape,
+    Text,
+    first_problem,
+    listed,
+    member_path,
+    number,
+    one_of,
+    shown,
+    whole,
+)
+
+Judge = Callable[[Mapping[str, Any]], str | None]
+"""From the arguments of a call to what is wrong with them, in one line; None when nothing is."""
+
+_ROOT = "$"
+_EXPECTED: Mapping[str, str] = {
+    "object": "an object",
+    "array": "a list",
+    "string": "a string",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "null": "null",
 }
+_KINDS: Mapping[type, str] = {
+    dict: "object",
+    list: "array",
+    tuple: "array",
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+}
+_TYPE = one_of(*_EXPECTED)
+_SCALAR = AnyOf(TEXT, whole(), FLAG, NULL)
+_SCHEMA = Record(
+    {},
+    {
+        "type": AnyOf(_TYPE, ListOf(_TYPE, 1)),
+        "enum": ListOf(_SCALAR, 1),
+        "const": _SCALAR,
+        "anyOf": ListOf(OBJECT, 1),
+        "properties": MapOf(OBJECT),
+        "required": ListOf(TEXT),
+        "additionalProperties": AnyOf(FLAG, OBJECT),
+        "items": OBJECT,
+        "minItems": COUNT,
+        "maxItems": COUNT,
+        "minLength": COUNT,
+        "maxLength": COUNT,
+        "pattern": TEXT,
+        "minimum": number(),
+        "maximum": number(),
+        **dict.fromkeys(("description", "title", "default", "examples"), ANYTHING),
+    },
+    closed=True,
+)
 
 
-def problems(schema: Mapping[str, Any], value: object, path: str = "$") -> list[str]:
-    """Everything about `value` that breaks `schema`, each with its JSON path; empty when it conforms."""
-    return list(_problems(schema, value, path))
+class UnusableSchema(ValueError):
+    """A tool's schema by which no arguments can be judged; the message says what is wrong, and where."""
 
 
-def _problems(schema: Mapping[str, Any], value: object, path: str) -> Iterator[str]:
-    kinds = schema.get("type", ())
-    kinds = (kinds,) if isinstance(kinds, str) else kinds
-    if kinds and not any(_is_a(kind, value) for kind in kinds):
-        yield f"{path}: expected {' or '.join(kinds)}, got {_name(value)}"
-        return
-    if "enum" in schema and not any(_is_same(value, one) for one in schema["enum"]):
-        yield f"{path}: must be one of {', '.join(map(str, schema['enum']))}"
-    if "const" in schema and not _is_same(value, schema["const"]):
-        yield f"{path}: must be {schema['const']}"
+def judge_of(schema: Mapping[str, Any], *, foreign: bool = False) -> Judge:
+    """What judges arguments by `schema`; `foreign` is a schema that another program brings.
+
+    Raises:
+        UnusableSchema: one of ours has a keyword that is not known here, or the library cannot use a foreign one.
+    """
+    if foreign:
+        from tool_runtime.foreign_schema import foreign_judge  # a library of 15 MB, for those who need it
+
+        return foreign_judge(schema)
+    shape = shape_of(schema)
+
+    def judge(arguments: Mapping[str, Any]) -> str | None:
+        given = dict(arguments)
+        return None if shape.fits(given) else listed(list(shape.problems(given, _ROOT)))
+
+    return judge
+
+
+def shape_of(schema: Mapping[str, Any], path: str = _ROOT) -> Shape:
+    """The shape of what `schema` accepts. Raises UnusableSchema."""
+    problem = first_problem(_SCHEMA, schema, path)
+    if problem is not None:
+        raise UnusableSchema(str(problem))
+    parts: list[Shape] = [_shape_by_kind(schema, path)]
+    if "enum" in schema:
+        parts.append(one_of(*schema["enum"]))
+    if "const" in schema:
+        parts.append(one_of(schema["const"]))
     if "anyOf" in schema:
-        tried = [problems(one, value, path) for one in schema["anyOf"]]
-        if all(tried):
-            yield f"{path}: fits none of the {len(tried)} forms that it may have ({tried[0][0]})"
-    if isinstance(value, Mapping):
-        yield from _object_problems(schema, value, path)
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _problems(schema.get("items", {}), item, f"{path}[{index}]")
-    elif isinstance(value, str):
-        yield from _range_problems(schema, len(value), ("minLength", "maxLength"), path, "length")
-        if "pattern" in schema and not _fits(schema["pattern"], value):
-            yield f"{path}: must match {schema['pattern']}"
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield from _range_problems(schema, value, ("minimum", "maximum"), path, "value")
+        forms = enumerate(schema["anyOf"])
+        parts.append(AnyOf(*(shape_of(form, f"{path}.anyOf[{place}]") for place, form in forms)))
+    return parts[0] if len(parts) == 1 else AllOf(*parts)
 
 
-def _object_problems(schema: Mapping[str, Any], value: Mapping[str, Any], path: str) -> Iterator[str]:
-    properties = schema.get("properties", {})
-    extra = schema.get("additionalProperties", {})
-    for name in schema.get("required", ()):
-        if name not in value:
-            yield f"{path}.{name}: is required"
-    for name, item in value.items():
-        if name in properties:
-            yield from _problems(properties[name], item, f"{path}.{name}")
-        elif extra is False:
-            yield f"{path}.{name}: is not an argument of this tool"
+def _shape_by_kind(schema: Mapping[str, Any], path: str) -> Shape:
+    types = schema.get("type", tuple(_EXPECTED))
+    types = (types,) if isinstance(types, str) else types
+    shapes: dict[str, Shape] = {}
+    for kind in types:
+        if kind == "object":
+            shapes[kind] = _object(schema, path)
+        elif kind == "array":
+            items = shape_of(schema["items"], f"{path}.items") if "items" in schema else ANYTHING
+            shapes[kind] = ListOf(items, schema.get("minItems", 0), schema.get("maxItems"))
+        elif kind == "string":
+            shapes[kind] = _string(schema, path)
+        elif kind == "number":
+            shapes[kind] = shapes["integer"] = number(schema.get("minimum"), schema.get("maximum"))
+        elif kind == "integer":
+            shapes.setdefault(kind, whole(schema.get("minimum"), schema.get("maximum")))
         else:
-            yield from _problems(extra, item, f"{path}.{name}")
+            shapes[kind] = FLAG if kind == "boolean" else NULL
+    return next(iter(shapes.values())) if len(types) == 1 else _ByKind(types, shapes)
 
 
-def _range_problems(
-    schema: Mapping[str, Any], amount: float, keywords: tuple[str, str], path: str, what: str
-) -> Iterator[str]:
-    low, high = (schema.get(keyword) for keyword in keywords)
-    if low is not None and amount < low:
-        yield f"{path}: {what} must be at least {low}"
-    if high is not None and amount > high:
-        yield f"{path}: {what} must be at most {high}"
+def _object(schema: Mapping[str, Any], path: str) -> Record:
+    members = {
+        name: shape_of(member, member_path(f"{path}.properties", name))
+        for name, member in schema.get("properties", {}).items()
+    }
+    more = schema.get("additionalProperties", True)
+    others = None if isinstance(more, bool) else shape_of(more, f"{path}.additionalProperties")
+    needed = schema.get("required", ())
+    # A name that must be there and that no property describes is one of the others.
+    unknown: Shape = others or (ANYTHING if more else _NOTHING)
+    return Record(
+        {name: members.get(name, unknown) for name in needed},
+        {name: shape for name, shape in members.items() if name not in needed},
+        closed=more is False,
+        others=others,
+    )
 
 
-def _is_same(value: object, other: object) -> bool:
-    """Whether they are equal in JSON, where true is no 1."""
-    return value == other and isinstance(value, bool) == isinstance(other, bool)
-
-
-def _fits(pattern: str, text: str) -> bool:
+def _string(schema: Mapping[str, Any], path: str) -> Shape:
+    least, most = schema.get("minLength", 0), schema.get("maxLength")
+    bounded: Shape = Text(least, most, nul=True, halves=True) if least or most is not None else TEXT
+    if "pattern" not in schema:
+        return bounded
     import re2  # rarely needed
 
-    return re2.search(pattern, text) is not None
+    try:
+        pattern = re2.compile(schema["pattern"])
+    except re2.error as error:
+        raise UnusableSchema(f"{path}.pattern: is not a regular expression: {error}") from None
+    matching = Leaf(f"what {pattern.pattern} matches", lambda value: pattern.search(value) is not None)
+    return AllOf(bounded, matching)
 
 
-def _is_a(kind: str, value: object) -> bool:
-    if isinstance(value, bool):
-        return kind == "boolean"  # Python's bool is an int, JSON's is not
-    return isinstance(value, _TYPES[kind])
+_NOTHING = Leaf("left out", lambda _: False)
 
 
-def _name(value: object) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    return next((name for name, kind in _TYPES.items() if isinstance(value, kind)), type(value).__name__)
+class _ByKind:
+    """One shape for each kind of JSON value that `types` name; of other kinds is nothing."""
+
+    def __init__(self, types: tuple[str, ...] | list[str], shapes: Mapping[str, Shape]) -> None:
+        self._shapes = shapes
+        self._expected = " or ".join(_EXPECTED[kind] for kind in types)
+
+    def fits(self, value: Any) -> bool:
+        """See Shape."""
+        shape = self._shapes.get(_KINDS.get(type(value), ""))
+        return shape is not None and shape.fits(value)
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        """See Shape."""
+        shape = self._shapes.get(_KINDS.get(type(value), ""))
+        if shape is None:
+            yield Problem(path, f"must be {self._expected}, not {shown(value)}")
+        else:
+            yield from shape.problems(value, path)

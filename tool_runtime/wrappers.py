@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.output.truncate import truncate_text
-from tool_runtime.schema import problems
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tool_runtime.tool import CallContext, Handler, ToolOutput
-
-
-def checked(handler: Handler, schema: Mapping[str, Any]) -> Handler:
-    """Refuses arguments that break `schema` before anything happens (TR 8)."""
-
-    async def run(call: CallContext) -> ToolOutput:
-        if wrong := problems(schema, call.request.arguments):
-            raise ToolFault(FaultKind.INVALID_ARGUMENT, "; ".join(wrong))
-        return await handler(call)
-
-    return run
 
 
 def timed(handler: Handler, timeout_s: float) -> Handler:

@@ -26,6 +26,6 @@ def argument_problem(tool_name: str, arguments: Mapping[str, Any]) -> str | None
         return upload_problem(arguments)
     if spec is None:
         return None
-    from tool_runtime.schema import problems
+    from tool_runtime.schema import judge_of
 
-    return "; ".join(problems({**spec.input_schema, "required": ()}, arguments)) or None
+    return judge_of({**spec.input_schema, "required": []}, foreign=spec.foreign_schema)(arguments)

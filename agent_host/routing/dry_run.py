@@ -11,6 +11,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.routing.facts import Environment
 from agent_host.routing.judge import Judge
+from config.shapes import (
+    ANYTHING,
+    COUNT,
+    FLAG,
+    OBJECT,
+    TEXT,
+    ListOf,
+    MapOf,
+    Nullable,
+    Record,
+    Text,
+    first_problem,
+    one_of,
+)
 from policy.facts import PathFacts
 from policy.paths import is_absolute, normalize
 from policy.rules.case import denied
@@ -21,6 +35,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from agent_host.routing.registry import Registry
+    from config.shapes import Shape
     from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
     from policy.facts import OsFamily, PathKind, ShellName
@@ -30,6 +45,40 @@ _RULE = "case"
 _OS_NAMES: tuple[OsFamily, ...] = ("posix", "windows")
 _SHELLS: tuple[ShellName, ...] = ("bash", "sh", "zsh", "cmd", "powershell")
 _KINDS: tuple[PathKind, ...] = ("file", "directory", "other", "missing")
+
+
+def _may_be_left_out(**shapes: Shape) -> dict[str, Shape]:
+    return {name: Nullable(shape) for name, shape in shapes.items()}
+
+
+_STATED = Record(
+    {},
+    _may_be_left_out(
+        realPath=Text(1, nul=True, halves=True),
+        exists=FLAG,
+        sizeBytes=COUNT,
+        isSymlink=FLAG,
+        kind=one_of(*_KINDS),
+        resolvedAddresses=ListOf(TEXT),
+    ),
+    closed=True,
+)
+_CASE = Record(
+    {"toolName": TEXT, "arguments": OBJECT},
+    {
+        "id": ANYTHING,
+        **_may_be_left_out(
+            capabilities=ListOf(ANYTHING),
+            os=one_of(*_OS_NAMES),
+            shell=one_of(*_SHELLS),
+            cwd=TEXT,
+            home=TEXT,
+            facts=_STATED,
+            env=MapOf(TEXT),
+        ),
+    },
+    closed=True,
+)
 
 
 class InvalidCase(ValueError):
@@ -63,20 +112,20 @@ class DryRunCase(NamedTuple):
 
 def case_from(raw: Mapping[str, Any]) -> DryRunCase:
     """A case from its JSON shape. Raises InvalidCase, which names the field."""
-    known = {"id", "toolName", "arguments", "capabilities", "os", "shell", "cwd", "home", "facts", "env"}
-    unknown = sorted(raw.keys() - known)
-    if unknown:
-        raise InvalidCase(f"{unknown[0]} is no field of a case")
+    problem = first_problem(_CASE, raw)
+    if problem is not None:
+        raise InvalidCase(problem.sentence)
+    stated = raw.get("facts")
     return DryRunCase(
-        _typed(raw, "toolName", str, required=True),
-        _typed(raw, "arguments", dict, required=True),
-        _typed(raw, "capabilities", list),
-        _one_of(raw, "os", _OS_NAMES),
-        _one_of(raw, "shell", _SHELLS),
-        _typed(raw, "cwd", str),
-        _typed(raw, "home", str),
-        None if raw.get("facts") is None else _stated(_typed(raw, "facts", dict)),
-        _environment(raw),
+        raw["toolName"],
+        raw["arguments"],
+        raw.get("capabilities"),
+        raw.get("os"),
+        raw.get("shell"),
+        raw.get("cwd"),
+        raw.get("home"),
+        None if stated is None else _stated(stated),
+        raw.get("env"),
     )
 
 
@@ -151,50 +200,12 @@ def _place(case: DryRunCase, here: Environment) -> Environment:
     return Environment(workspace, case.home or (here.home if native else None), system, shell, environment)
 
 
-def _environment(raw: Mapping[str, Any]) -> dict[str, str] | None:
-    given: dict[str, str] | None = _typed(raw, "env", dict)
-    if given is not None and not all(isinstance(value, str) for value in given.values()):
-        raise InvalidCase("env must have strings for values")
-    return given
-
-
 def _stated(raw: Mapping[str, Any]) -> StatedFacts:
-    known = {"realPath", "exists", "sizeBytes", "isSymlink", "kind", "resolvedAddresses"}
-    unknown = sorted(raw.keys() - known)
-    if unknown:
-        raise InvalidCase(f"facts.{unknown[0]} is no fact")
-    addresses = _typed(raw, "resolvedAddresses", list) or []
-    if not all(isinstance(address, str) for address in addresses):
-        raise InvalidCase("facts.resolvedAddresses must be strings")
-    if raw.get("realPath") == "":
-        raise InvalidCase("facts.realPath must not be empty")
-    size = _typed(raw, "sizeBytes", int)
-    if size is not None and size < 0:
-        raise InvalidCase("facts.sizeBytes must be at least 0")
     return StatedFacts(
-        _typed(raw, "realPath", str),
-        _typed(raw, "exists", bool),
-        size,
-        bool(_typed(raw, "isSymlink", bool)),
-        _one_of(raw, "kind", _KINDS),
-        tuple(addresses),
+        raw.get("realPath"),
+        raw.get("exists"),
+        raw.get("sizeBytes"),
+        bool(raw.get("isSymlink")),
+        raw.get("kind"),
+        tuple(raw.get("resolvedAddresses") or ()),
     )
-
-
-_WORDS = {str: "a string", dict: "an object", list: "a list", bool: "true or false", int: "a whole number"}
-
-
-def _typed(raw: Mapping[str, Any], name: str, kind: type, *, required: bool = False) -> Any:
-    value = raw.get(name)
-    if value is None and not required:
-        return None
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InvalidCase(f"{name} must be {_WORDS[kind]}")
-    return value
-
-
-def _one_of(raw: Mapping[str, Any], name: str, choices: tuple[Any, ...]) -> Any:
-    value = raw.get(name)
-    if value is not None and value not in choices:
-        raise InvalidCase(f"{name} must be one of {', '.join(choices)}")
-    return value

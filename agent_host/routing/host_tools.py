@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from agent_host.contracts import Artifact, Leftovers, Subject, ToolError, ToolResult, ToolSpec
 from agent_host.errors import ErrorCode
 from agent_host.services.workspace import MAX_ARTIFACT_BYTES
+from config.shapes import TEXT, Record, first_problem
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -55,6 +56,7 @@ UPLOAD_ARTIFACT = ToolSpec(
     content="content",
 )
 """The one tool that the host runs itself (AH 7.2)."""
+_ARGUMENTS = Record({}, dict.fromkeys(UPLOAD_ARTIFACT.input_schema["properties"], TEXT), closed=True)
 
 
 class HostTools:
@@ -145,12 +147,9 @@ def upload_problem(arguments: Mapping[str, Any]) -> str | None:
 
 def _wanted(arguments: Mapping[str, Any]) -> _Wanted | str:
     """The arguments, or what is wrong with them in words for the model."""
-    known = UPLOAD_ARTIFACT.input_schema["properties"]
-    for argument, value in arguments.items():
-        if argument not in known:
-            return f"$: unknown argument {argument[:80]!r}"
-        if not isinstance(value, str):
-            return f"$.{argument}: must be a string"
+    problem = first_problem(_ARGUMENTS, dict(arguments), "$")
+    if problem is not None:
+        return str(problem)
     path, content = arguments.get("path"), arguments.get("content")
     if (path is None) == (content is None):
         return "$: give either path or content"

@@ -7,20 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from agent_host.errors import UsageError
-from agent_host.rpc.params import (
-    InvalidParams,
-    Param,
-    an_object,
-    anything,
-    flag,
-    list_of,
-    one_of,
-    optional,
-    text,
-    whole,
-)
+from agent_host.rpc.params import InvalidParams, name, params, prose
 from agent_host.rpc.server import Method
 from agent_host.services.session import NewSession
+from config.shapes import FLAG, OBJECT, ListOf, Text, one_of, whole
 from policy.rules.options import TaskOptions
 
 if TYPE_CHECKING:
@@ -35,18 +25,22 @@ _MAX_TEXT: Final = 16 * 1024 * 1024
 _MAX_EVENT_ID: Final = 2**53
 _MAX_EVENTS_BYTES: Final = 16 * 1024 * 1024
 
-_SESSION: Final = Param(text(128))
-_TASK: Final = Param(text(128))
-_CLIENT = an_object(
-    **{
-        name: optional(text(256, empty=True))
-        for name in ("desktopAppVersion", "localAgentHostVersion", "osFamily", "osVersion", "name", "version")
-    }
+_MAX_MEMBERS: Final = 1000
+
+_ID: Final = name(128)
+_PATHS: Final = ListOf(name(4096), most=_MAX_MEMBERS)
+_CLIENT_TEXT: Final = Text(most=256)
+_CLIENT: Final = params(
+    optional=dict.fromkeys(
+        ("desktopAppVersion", "localAgentHostVersion", "osFamily", "osVersion", "name", "version"), _CLIENT_TEXT
+    )
 )
-_TASK_OPTIONS = an_object(
-    maxSteps=optional(whole(1, 10_000)),
-    approvalMode=optional(one_of("always", "on_risky_actions", "never")),
-    allowNetwork=optional(flag),
+_TASK_OPTIONS: Final = params(
+    optional={
+        "maxSteps": whole(1, 10_000),
+        "approvalMode": one_of("always", "on_risky_actions", "never"),
+        "allowNetwork": FLAG,
+    }
 )
 
 
@@ -61,51 +55,47 @@ class Methods:
         """Every method by its name."""
         return {
             "CreateSession": Method(
-                {
-                    "userId": Param(text()),
-                    "tenantId": Param(text()),
-                    "executionEnvironment": Param(one_of("desktop", "cloud_sandbox", "ci")),
-                    "workspaceHint": optional(an_object(localPaths=optional(list_of(text(4096))))),
-                    "clientInfo": Param(_CLIENT),
-                    "supportedCapabilities": Param(list_of(text(256))),
-                },
+                params(
+                    {
+                        "userId": name(),
+                        "tenantId": name(),
+                        "executionEnvironment": one_of("desktop", "cloud_sandbox", "ci"),
+                        "clientInfo": _CLIENT,
+                        "supportedCapabilities": ListOf(name(256), most=_MAX_MEMBERS),
+                    },
+                    {"workspaceHint": params(optional={"localPaths": _PATHS})},
+                ),
                 self._create_session,
             ),
             "StartTask": Method(
-                {
-                    "sessionId": _SESSION,
-                    "taskId": _TASK,
-                    "prompt": Param(text(_MAX_TEXT, prose=True)),
-                    "taskOptions": optional(_TASK_OPTIONS),
-                },
+                params(
+                    {"sessionId": _ID, "taskId": _ID, "prompt": prose(_MAX_TEXT, least_chars=1)},
+                    {"taskOptions": _TASK_OPTIONS},
+                ),
                 self._start_task,
             ),
-            "CancelTask": Method({"sessionId": _SESSION, "taskId": _TASK, "force": optional(flag)}, self._cancel_task),
+            "CancelTask": Method(params({"sessionId": _ID, "taskId": _ID}, {"force": FLAG}), self._cancel_task),
             "ResumeSession": Method(
-                {
-                    "sessionId": _SESSION,
-                    "checkpointCursor": optional(text(256)),
-                    "autoContinue": optional(flag),
-                },
+                params({"sessionId": _ID}, {"checkpointCursor": name(256), "autoContinue": FLAG}),
                 self._resume_session,
             ),
-            "GetSessionState": Method({"sessionId": _SESSION}, self._get_session_state),
+            "GetSessionState": Method(params({"sessionId": _ID}), self._get_session_state),
             "GetPatchPreview": Method(
-                {"sessionId": _SESSION, "filePaths": optional(list_of(text(4096))), "taskId": optional(text(128))},
-                self._get_patch_preview,
+                params({"sessionId": _ID}, {"filePaths": _PATHS, "taskId": _ID}), self._get_patch_preview
             ),
             "ApproveAction": Method(
-                {
-                    "approvalId": Param(text(128)),
-                    "decision": Param(one_of("approved", "denied")),
-                    "scope": optional(one_of("once", "task", "session")),
-                    "reason": optional(text(4096, empty=True, prose=True)),
-                    "arguments": optional(anything),
-                },
+                params(
+                    {"approvalId": _ID, "decision": one_of("approved", "denied")},
+                    {
+                        "scope": one_of("once", "task", "session"),
+                        "reason": prose(4096),
+                        "arguments": OBJECT,  # what it may hold is for the tool's own schema to say
+                    },
+                ),
                 self._approve_action,
             ),
-            "GetEvents": Method({"sessionId": _SESSION, "sinceId": Param(whole(0, _MAX_EVENT_ID))}, self._get_events),
-            "Shutdown": Method({"reason": optional(text(1024, empty=True, prose=True))}, self._shutdown),
+            "GetEvents": Method(params({"sessionId": _ID, "sinceId": whole(0, _MAX_EVENT_ID)}), self._get_events),
+            "Shutdown": Method(params(optional={"reason": prose(1024)}), self._shutdown),
         }
 
     async def _create_session(self, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,13 +27,14 @@ from agent_host.rpc.messages import (
     parse,
     refuse_line,
 )
-from agent_host.rpc.params import InvalidParams, Param, check_object
+from agent_host.rpc.params import InvalidParams, check
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from agent_host.events.outbox import Outbox
     from agent_host.rpc.transport import Channel
+    from config.shapes import Shape
 
 _MAX_IN_FLIGHT = 64
 _MAX_WAITING_BYTES = 4 * 1024 * 1024
@@ -43,7 +44,7 @@ _DEBUG_VARIABLE = "AGENT_HOST_DEBUG"
 class Method(NamedTuple):
     """What a name stands for: the shape of its parameters, and who serves it."""
 
-    shape: Mapping[str, Param]
+    shape: Shape
     serve: Callable[[dict[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
@@ -154,7 +155,7 @@ class Connection:
             known = ", ".join(self._methods)
             return Fault(METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r}; known are: {known}")
         try:
-            check_object(method.shape, request.params)
+            check(method.shape, request.params)
             return await method.serve(dict(request.params))
         except Exception as error:  # noqa: BLE001  one of the two places that turn exceptions into what clients see
             return _fault_of(error)

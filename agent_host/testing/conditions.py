@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_host.testing.values import boolean, natural, pattern, positions, string, strings, table_of
+from config.shapes import FLAG, TEXT, AnyOf
 
 if TYPE_CHECKING:
     import re
@@ -119,5 +120,5 @@ CONDITIONS: Mapping[str, ConditionKind] = {
     "last_tool_error": ConditionKind(boolean, _equals("last_tool_error")),
     "tools": ConditionKind(strings, _offered),
     "tools_absent": ConditionKind(strings, _not_offered),
-    "headers": ConditionKind(table_of(str, bool), _headers),
+    "headers": ConditionKind(table_of(AnyOf(TEXT, FLAG)), _headers),
 }

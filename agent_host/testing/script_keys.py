@@ -20,6 +20,7 @@ from agent_host.testing.values import (
     table_of,
     whole_number,
 )
+from config.shapes import TEXT
 
 
 def _conditions(raw: Any) -> tuple[Condition, ...]:
@@ -38,19 +39,14 @@ def _arguments(raw: Any) -> Mapping[str, Any]:
 
 
 def _tool_call(raw: Any) -> ToolCall:
-    values = table(raw, TOOL_CALL_KEYS)
-    if "name" not in values:
-        raise BadValue("is missing", "name")
+    values = table(raw, TOOL_CALL_KEYS, required=("name",))
     if "arguments" in values and "raw_arguments" in values:
         raise BadValue("and arguments exclude each other", "raw_arguments")
     return ToolCall(**values)
 
 
 def _error(raw: Any) -> ErrorBody:
-    values = table(raw, ERROR_KEYS)
-    if "message" not in values:
-        raise BadValue("is missing", "message")
-    return ErrorBody(**values)
+    return ErrorBody(**table(raw, ERROR_KEYS, required=("message",)))
 
 
 def _usage(raw: Any) -> Usage:
@@ -98,7 +94,7 @@ TURN_KEYS: Mapping[str, Reader] = {
     "pings": natural,
     "status": whole_number(400, 599),
     "error": _error,
-    "headers": table_of(str),
+    "headers": table_of(TEXT),
     "stream_error": _error,
     "garbage": _garbage,
     "hang": boolean,

@@ -1,12 +1,19 @@
-"""Readers of script values: each takes what TOML or JSON gave and returns a checked, immutable value."""
+"""Readers of script values: each takes what TOML or JSON gave and returns a checked, immutable value.
+
+What a value may be is a shape (`config.shapes`); here stands what the shape does not do: the conversion.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from config.shapes import FLAG, Shape, Text, first_problem, hint_at, shown, whole
+
 Reader = Callable[[Any], Any]
+
+_UTF8 = Text(nul=True)
 
 
 class BadValue(ValueError):
@@ -23,15 +30,23 @@ class BadValue(ValueError):
         return BadValue(self.text, f"{key}{joint}{self.path}")
 
 
-def string(raw: Any) -> str:
-    """A string that can be sent as UTF-8."""
-    if not isinstance(raw, str):
-        raise BadValue(f"must be a string, not {_kind(raw)}")
-    try:
-        raw.encode()
-    except UnicodeEncodeError:
-        raise BadValue("holds half of a surrogate pair, which UTF-8 cannot carry") from None
-    return raw
+def reader(shape: Shape) -> Reader:
+    """A reader of values of one shape, which are given back as they are."""
+
+    def read(raw: Any) -> Any:
+        problem = first_problem(shape, raw)
+        if problem is not None:
+            raise BadValue(problem.text, problem.path)
+        return raw
+
+    return read
+
+
+string: Callable[[Any], str] = reader(_UTF8)
+"""Reads a string that can be sent as UTF-8."""
+boolean: Callable[[Any], bool] = reader(FLAG)
+natural: Callable[[Any], int] = reader(whole(0))
+"""Reads a whole number, zero or more."""
 
 
 def strings(raw: Any) -> tuple[str, ...]:
@@ -39,34 +54,13 @@ def strings(raw: Any) -> tuple[str, ...]:
     if isinstance(raw, str):
         return (string(raw),)
     if not isinstance(raw, (list, tuple)):
-        raise BadValue(f"must be a string or an array of strings, not {_kind(raw)}")
-    return tuple(_items(raw, string))
-
-
-def boolean(raw: Any) -> bool:
-    """True or false."""
-    if not isinstance(raw, bool):
-        raise BadValue(f"must be true or false, not {_kind(raw)}")
-    return raw
-
-
-def natural(raw: Any) -> int:
-    """A whole number, zero or more."""
-    return whole_number(0)(raw)
+        raise BadValue(f"must be a string or an array of strings, not {shown(raw)}")
+    return array_of(string)(raw)
 
 
 def whole_number(lowest: int, highest: int | None = None) -> Callable[[Any], int]:
     """A reader of whole numbers from `lowest` to `highest`."""
-
-    def read(raw: Any) -> int:
-        if not isinstance(raw, int) or isinstance(raw, bool):
-            raise BadValue(f"must be a whole number, not {_kind(raw)}")
-        if raw < lowest or (highest is not None and raw > highest):
-            limit = f"at least {lowest}" if highest is None else f"from {lowest} to {highest}"
-            raise BadValue(f"must be {limit}, not {raw}")
-        return raw
-
-    return read
+    return reader(whole(lowest, highest))
 
 
 def positions(raw: Any) -> tuple[int, ...]:
@@ -82,17 +76,12 @@ def pattern(raw: Any) -> re.Pattern[str]:
         raise BadValue(f"is not a regular expression: {error}") from None
 
 
-def table_of(*kinds: type) -> Callable[[Any], Mapping[str, Any]]:
-    """A reader of tables whose values are of one of `kinds`."""
-    wanted = " or ".join({str: "a string", bool: "true or false"}[kind] for kind in kinds)
+def table_of(item: Shape) -> Callable[[Any], Mapping[str, Any]]:
+    """A reader of tables whose values all have one shape."""
 
     def read(raw: Any) -> Mapping[str, Any]:
-        if not isinstance(raw, Mapping):
-            raise BadValue(f"must be a table, not {_kind(raw)}")
-        for key, value in raw.items():
-            if not isinstance(value, kinds):
-                raise BadValue(f"must be {wanted}, not {_kind(value)}", key)
-        return dict(raw)
+        entries = _table(raw)
+        return table(entries, dict.fromkeys(entries, reader(item)))
 
     return read
 
@@ -102,38 +91,42 @@ def array_of(read_item: Reader) -> Callable[[Any], tuple[Any, ...]]:
 
     def read(raw: Any) -> tuple[Any, ...]:
         if not isinstance(raw, (list, tuple)):
-            raise BadValue(f"must be an array, not {_kind(raw)}")
+            raise BadValue(f"must be an array, not {shown(raw)}")
         return tuple(_items(raw, read_item))
 
     return read
 
 
-def table(raw: Any, readers: Mapping[str, Reader]) -> dict[str, Any]:
+def table(raw: Any, readers: Mapping[str, Reader], required: Sequence[str] = ()) -> dict[str, Any]:
     """The values of a table by key, each read by its reader.
 
     Raises:
-        BadValue: not a table, a key that `readers` lacks (with the nearest one it has), or a value its reader refuses.
+        BadValue: not a table, a key that `readers` lacks (with the nearest one it has), a value its reader refuses, or
+            a `required` key that is missing.
     """
-    if not isinstance(raw, Mapping):
-        raise BadValue(f"must be a table, not {_kind(raw)}")
     values = {}
-    for key, value in raw.items():
+    for key, value in _table(raw).items():
         if key not in readers:
             raise BadValue(unknown_key(key, readers), key)
         try:
             values[key] = readers[key](value)
         except BadValue as problem:
             raise problem.under(key) from None
+    for key in required:
+        if key not in values:
+            raise BadValue("is missing", key)
     return values
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
     """What to say of a key that is not among `known`."""
-    import difflib  # only a mistaken script pays for it
+    return f"is not known{hint_at(key, list(known))}"
 
-    names = list(known)
-    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
-    return f"unknown key; did you mean {near[0]!r}?" if near else f"unknown key; known keys: {', '.join(names)}"
+
+def _table(raw: Any) -> Mapping[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise BadValue(f"must be a table, not {shown(raw)}")
+    return raw
 
 
 def _items(raw: Iterable[Any], read_item: Reader) -> Iterable[Any]:
@@ -142,9 +135,3 @@ def _items(raw: Iterable[Any], read_item: Reader) -> Iterable[Any]:
             yield read_item(item)
         except BadValue as problem:
             raise problem.under(f"[{index}]") from None
-
-
-def _kind(raw: Any) -> str:
-    names = {str: "a string", bool: "true or false", int: "a whole number", float: "a number with a fraction"}
-    names |= {list: "an array", tuple: "an array", dict: "a table", type(None): "null"}
-    return names.get(type(raw), type(raw).__name__)

@@ -246,3 +246,71 @@ async def test_the_tools_of_a_provider_run_and_its_list_may_change(tmp_path: Pat
     assert (await router.execute(ask("ReadFile", path=f"{tmp_path}/f"))).output_text == "here"
     await router.aclose()
     assert echo.is_closed
+
+
+class Foreign(Echo):
+    """A provider whose tools have a schema that another program wrote."""
+
+    def __init__(self, schema: dict[str, Any], *, foreign: bool = True) -> None:
+        super().__init__("theirs")
+        self.spec = ToolSpec("theirs", "Echoes.", schema, "Mcp.Invoke", Subject("name"), "other", "requests",
+                             foreign_schema=foreign)  # fmt: skip
+
+    async def tools(self) -> tuple[ToolSpec, ...]:
+        return (self.spec,)
+
+    def get(self, name: str) -> Tool | None:
+        tool = super().get(name)
+        return None if tool is None else tool._replace(spec=self.spec)
+
+
+async def test_arguments_of_a_tool_with_a_foreign_schema_are_judged_by_it(tmp_path: Path) -> None:
+    schema = {
+        "$defs": {"row": {"type": "object", "oneOf": [{"required": ["id"]}, {"required": ["name"]}]}},
+        "type": "object",
+        "properties": {"rows": {"type": "array", "items": {"$ref": "#/$defs/row"}, "uniqueItems": True}},
+        "dependentRequired": {"limit": ["rows"]},
+    }
+    theirs = Foreign(schema)
+    router = LocalToolRouter(RuntimeSettings(workspace=str(tmp_path)), [theirs])
+    assert (await router.tools())[-1] == theirs.spec
+    assert (await router.execute(ask("theirs", rows=[{"id": 1}, {"name": "x"}]))).status == "succeeded"
+    for arguments, said in (
+        ({"rows": [{"id": 1}, {}]}, "$.rows[1]: "),
+        ({"rows": [{"id": 1}, {"id": 1}]}, "$.rows: "),
+        ({"limit": 1}, "$: "),
+    ):
+        refused = await router.execute(ask("theirs", **arguments))
+        assert refused.error is not None
+        assert refused.error.code == ErrorCode.INVALID_REQUEST
+        assert refused.error.message.startswith(said)
+    assert len(theirs.asked) == 1
+    await router.aclose()
+
+
+@pytest.mark.parametrize(
+    ("schema", "foreign", "says"),
+    [
+        ({"type": "strin"}, True, "is not a valid JSON Schema"),
+        ({"$ref": "http://127.0.0.1:1/"}, True, "$ref: must lead into the schema itself"),
+        ({"type": "object", "allOf": [{"required": ["a"]}]}, False, "$.allOf: is not known"),
+    ],
+)
+async def test_a_tool_whose_schema_cannot_be_used_is_left_out_and_never_runs(
+    tmp_path: Path, schema: dict[str, Any], foreign: bool, says: str
+) -> None:
+    theirs, echo = Foreign(schema, foreign=foreign), Echo("one", "theirs")
+    router = LocalToolRouter(RuntimeSettings(workspace=str(tmp_path)), [theirs, echo])
+    assert [spec.name for spec in await router.tools()] == [*(spec.name for spec in SPECS), "one"]
+    assert list(router.unusable) == ["theirs"]
+    assert says in router.unusable["theirs"]
+    refused = await router.execute(ask("theirs"))
+    assert refused.error is not None
+    assert refused.error.code == ErrorCode.TOOL_NOT_FOUND
+    assert says in refused.error.message
+    assert not theirs.asked
+    theirs.spec = theirs.spec._replace(input_schema={"type": "object"})
+    assert [spec.name for spec in await router.tools()][-2:] == ["theirs", "one"]
+    assert router.unusable == {}
+    assert (await router.execute(ask("theirs"))).status == "succeeded"
+    await router.aclose()

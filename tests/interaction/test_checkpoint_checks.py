@@ -67,9 +67,9 @@ def test_a_whole_checkpoint_of_another_shape_is_refused_with_every_problem(host:
     snapshot.write_bytes(sealed(raw))
     before = files(host)
     said = (
-        "resume.usage.inputTokens: expected a whole number of at least 0, found -3",
-        'task.status: expected one of "running", "completed", "failed", "cancelled", found "TASK_RUNNING"',
-        'thread[1].role: expected one of "system", "user", "assistant", "tool", found "boss"',
+        "resume.usage.inputTokens: must be a whole number of at least 0, not -3",
+        'task.status: must be one of running, completed, failed, cancelled, not "TASK_RUNNING"',
+        'thread[1].role: must be one of system, user, assistant, tool, not "boss"',
         "resume.options.flags: is missing",
     )
     for _ in range(2):
@@ -105,7 +105,7 @@ def test_a_record_of_another_shape_is_damage_behind_what_is_whole(host: Host) ->
     journal.write_bytes(b"".join((first, *rest)))
     refused = host.resume("s", "--gateway", "http://127.0.0.1:1")
     assert refused.code == 1
-    assert "callId: expected a string, found 5" in refused.error
+    assert "callId: must be a string, not 5" in refused.error
     assert "give the same command again" in refused.error
     with gateway(*ONE_STEP) as model:
         assert host.resume("s", "--gateway", model.url).code == 0

@@ -78,8 +78,12 @@ def test_in_words(host: Host) -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "says"),
     [
-        ("RunCommand", {"command": "ls", "timeout": -1}, "INVALID_REQUEST: $.timeout: value must be at least 1"),
-        ("RunCommand", {"command": "ls", "bogus": 1}, "INVALID_REQUEST: $.bogus: is not an argument of this tool"),
+        (
+            "RunCommand",
+            {"command": "ls", "timeout": -1},
+            "INVALID_REQUEST: $.timeout: must be a whole number from 1 to 600, not -1",
+        ),
+        ("RunCommand", {"command": "ls", "bogus": 1}, "INVALID_REQUEST: $.bogus: is not known; known are command"),
         ("UploadArtifact", {"content": "x", "name": "a/b"}, "INVALID_REQUEST: $.name: must be a file name"),
         ("RunCommand", {"command": "ssh x", "bogus": 1}, "command not in allowed commands: ssh"),
     ],
@@ -281,17 +285,23 @@ def test_a_batch_answers_each_case_in_order(host: Host) -> None:
     [
         ("{", "the case cannot be read"),
         ([], "a case is a JSON object"),
-        ({"toolName": "ReadFile"}, "arguments must be an object"),
+        ({"toolName": "ReadFile"}, "arguments is missing"),
         ({"toolName": "ReadFile", "arguments": {}, "os": "mac"}, "os must be one of posix, windows"),
-        ({"toolName": "ReadFile", "arguments": {}, "facts": {"size": 1}}, "facts.size is no fact"),
-        ({"toolName": "ReadFile", "arguments": {}, "capability": []}, "capability is no field"),
+        (
+            {"toolName": "ReadFile", "arguments": {}, "facts": {"size": 1}},
+            "facts.size is not known; did you mean sizeBytes?",
+        ),
+        (
+            {"toolName": "ReadFile", "arguments": {}, "capability": []},
+            "capability is not known; did you mean capabilities?",
+        ),
         (
             {"toolName": "ReadFile", "arguments": {"path": "/w"}, "facts": {"realPath": ""}},
             "realPath must not be empty",
         ),
         (
             {"toolName": "ReadFile", "arguments": {"path": "/w"}, "facts": {"sizeBytes": -1}},
-            "sizeBytes must be at least 0",
+            "sizeBytes must be a whole number of at least 0",
         ),
         ('{"toolName": "ReadFile", "arguments": {"path": "/a", "path": "/b"}}', "'path' stands twice"),
         ('{"toolName": "ReadFile", "arguments": ' + '{"a":' * 1010 + "1" + "}" * 1011, "cannot be read"),

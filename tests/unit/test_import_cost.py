@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 _ROOT = Path(__file__).parents[2]
-HEAVY = {"pydantic", "re2", "tree_sitter", "tree_sitter_bash", "tenacity", "difflib", "rich", "click", "platformdirs"}
+HEAVY = {"pydantic", "re2", "tree_sitter", "tree_sitter_bash", "tenacity", "difflib", "rich", "click"}
+HEAVY |= {"platformdirs", "jsonschema_rs"}
 
 
 def imported_by(code: str) -> set[str]:

@@ -33,7 +33,7 @@ from tool_runtime.output.diff import size_note, unified
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.platform.environment import child_environment
 from tool_runtime.tool import Abandoned, CallContext, Handler, Tool, ToolOutput
-from tool_runtime.wrappers import capped, checked, timed
+from tool_runtime.wrappers import capped, timed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,7 +115,7 @@ class DesktopRunner:
         )
 
     def _tool(self, spec: ToolSpec, handler: Handler) -> Tool:
-        return Tool(spec, checked(capped(handler), spec.input_schema), DESKTOP)
+        return Tool(spec, capped(handler), DESKTOP)
 
     async def _read_file(self, call: CallContext) -> ToolOutput:
         arguments = call.request.arguments

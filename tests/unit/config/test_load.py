@@ -140,20 +140,20 @@ def test_a_workspace_need_not_have_a_file(layers: Layers, tmp_path: Path) -> Non
             "unknown section [zzzzzzzz]; known are approvals, host, limits, llm, policy, ",
         ),
         ("max_steps = 3", "unknown section [max_steps]"),
-        ("[host]\nmax_steps = '3'", "host.max_steps must be a whole number, not '3'"),
-        ("[host]\nmax_steps = 3.0", "host.max_steps must be a whole number, not 3.0"),
-        ("[host]\nmax_steps = true", "host.max_steps must be a whole number, not True"),
-        ("[host]\nmax_steps = 0", "host.max_steps must be from 1 to 10000, not 0"),
-        ("[host]\nmax_steps = 10001", "host.max_steps must be from 1 to 10000, not 10001"),
-        ("[llm]\nread_timeout_s = nan", "llm.read_timeout_s must be from 0.1 to 3600, not nan"),
-        ("[llm]\nread_timeout_s = inf", "llm.read_timeout_s must be from 0.1 to 3600, not inf"),
-        ("[llm]\nread_timeout_s = true", "llm.read_timeout_s must be a number, not True"),
-        ("[limits]\nmax_session_tokens = -1", "limits.max_session_tokens must be at least 0, not -1"),
-        ("[llm]\ndialect = 'klingon'", "llm.dialect must be one of "),
-        ("[host]\ntoolset = ['desktop', 'mobile']", "host.toolset must be one of "),
+        ("[host]\nmax_steps = '3'", 'host.max_steps must be a whole number from 1 to 10,000, not "3"'),
+        ("[host]\nmax_steps = 3.0", "host.max_steps must be a whole number from 1 to 10,000, not 3.0"),
+        ("[host]\nmax_steps = true", "host.max_steps must be a whole number from 1 to 10,000, not true"),
+        ("[host]\nmax_steps = 0", "host.max_steps must be a whole number from 1 to 10,000, not 0"),
+        ("[host]\nmax_steps = 10001", "host.max_steps must be a whole number from 1 to 10,000, not 10001"),
+        ("[llm]\nread_timeout_s = nan", "llm.read_timeout_s must be a number from 0.1 to 3,600, not NaN"),
+        ("[llm]\nread_timeout_s = inf", "llm.read_timeout_s must be a number from 0.1 to 3,600, not Infinity"),
+        ("[llm]\nread_timeout_s = true", "llm.read_timeout_s must be a number from 0.1 to 3,600, not true"),
+        ("[limits]\nmax_session_tokens = -1", "limits.max_session_tokens must be a whole number of at least 0, not -1"),
+        ("[llm]\ndialect = 'klingon'", 'llm.dialect must be anthropic, not "klingon"'),
+        ("[host]\ntoolset = ['desktop', 'mobile']", 'host.toolset[1] must be desktop, not "mobile"'),
         ("[llm]\nmodel = 2026-01-01", "llm.model must be a string"),
-        ("[tools]\ndisabled = 'RunCommand'", "tools.disabled must be a list of strings"),
-        ("[tools]\ndisabled = [1]", "tools.disabled must be a list of strings"),
+        ("[tools]\ndisabled = 'RunCommand'", 'tools.disabled must be a list, not "RunCommand"'),
+        ("[tools]\ndisabled = [1]", "tools.disabled[0] must be a string, not 1"),
         ("[host", "not valid TOML"),
         ("[host]\nmax_steps = 1\nmax_steps = 2", "not valid TOML"),
     ],
@@ -185,9 +185,11 @@ def test_a_known_section_that_is_no_table_is_not_called_unknown(layers: Layers, 
 
 
 def test_variables_and_flags_are_checked_like_files(layers: Layers) -> None:
-    with pytest.raises(ConfigError, match=r"the command line: host\.max_steps must be from 1 to 10000, not 0"):
+    with pytest.raises(
+        ConfigError, match=r"the command line: host\.max_steps must be a whole number from 1 to 10,000, not 0"
+    ):
         layers.load(host__max_steps=0)
-    with pytest.raises(ConfigError, match=r"the command line: llm\.dialect must be one of"):
+    with pytest.raises(ConfigError, match=r"the command line: llm\.dialect must be anthropic"):
         layers.load(llm__dialect="x")
 
 

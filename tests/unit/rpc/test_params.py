@@ -6,30 +6,21 @@ from typing import Any
 
 import pytest
 
-from agent_host.rpc.params import (
-    InvalidParams,
-    Param,
-    an_object,
-    anything,
-    check_object,
-    flag,
-    list_of,
-    one_of,
-    optional,
-    text,
-    whole,
-)
+from agent_host.rpc.params import InvalidParams, check, name, params, prose
+from config.shapes import FLAG, OBJECT, ListOf, Text, one_of, whole
 
-SHAPE = {
-    "name": Param(text(5)),
-    "note": optional(text(5, empty=True)),
-    "kind": optional(one_of("a", "b")),
-    "count": optional(whole(1, 10_000)),
-    "on": optional(flag),
-    "any": optional(anything),
-    "paths": optional(list_of(text(3), most=2)),
-    "inner": optional(an_object(deep=Param(an_object(x=optional(flag))))),
-}
+SHAPE = params(
+    {"name": name(5)},
+    {
+        "note": Text(most=5),
+        "kind": one_of("a", "b"),
+        "count": whole(1, 10_000),
+        "on": FLAG,
+        "any": OBJECT,
+        "paths": ListOf(name(3), most=2),
+        "inner": params({"deep": params(optional={"x": FLAG})}),
+    },
+)
 
 
 @pytest.mark.parametrize(
@@ -41,54 +32,57 @@ SHAPE = {
     ],
 )
 def test_what_fits(value: dict[str, Any]) -> None:
-    check_object(SHAPE, value)
+    check(SHAPE, value)
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
         ({"name": ""}, "name must not be empty"),
-        ({"name": "123456"}, "name must have at most 5 characters"),
-        ({"name": None}, "name must be a string"),
-        ({"name": ["n"]}, "name must be a string"),
-        ({"kind": "c"}, "kind must be one of a, b"),
-        ({"kind": ["a"]}, "kind must be one of a, b"),
-        ({"count": 0}, "count must be a whole number from 1 to 10,000"),
-        ({"count": 10_001}, "count must be a whole number from 1 to 10,000"),
-        ({"count": 1.0}, "count must be a whole number from 1 to 10,000"),
-        ({"count": True}, "count must be a whole number from 1 to 10,000"),
-        ({"count": 1e300}, "count must be a whole number from 1 to 10,000"),
-        ({"on": 1}, "on must be true or false"),
-        ({"on": None}, "on must be true or false"),
-        ({"any": []}, "any must be an object"),
-        ({"paths": "abc"}, "paths must be an array"),
-        ({"paths": ["a", "b", "c"]}, "paths must have at most 2 members"),
-        ({"paths": ["a", 1]}, "paths[1] must be a string"),
-        ({"paths": ["a", "long"]}, "paths[1] must have at most 3 characters"),
+        ({"name": "123456"}, "name must have at most 5 characters, not 6"),
+        ({"name": None}, "name must be a string, not null"),
+        ({"name": ["n"]}, "name must be a string, not a list of 1"),
+        ({"kind": "c"}, 'kind must be one of a, b, not "c"'),
+        ({"kind": ["a"]}, "kind must be one of a, b, not a list of 1"),
+        ({"count": 0}, "count must be a whole number from 1 to 10,000, not 0"),
+        ({"count": 10_001}, "count must be a whole number from 1 to 10,000, not 10001"),
+        ({"count": 1.0}, "count must be a whole number from 1 to 10,000, not 1.0"),
+        ({"count": True}, "count must be a whole number from 1 to 10,000, not true"),
+        ({"count": 1e300}, "count must be a whole number from 1 to 10,000, not 1e+300"),
+        ({"on": 1}, "on must be true or false, not 1"),
+        ({"on": None}, "on must be true or false, not null"),
+        ({"any": []}, "any must be an object, not a list of 0"),
+        ({"paths": "abc"}, 'paths must be a list, not "abc"'),
+        ({"paths": ["a", "b", "c"]}, "paths must have at most 2 items, not 3"),
+        ({"paths": ["a", 1]}, "paths[1] must be a string, not 1"),
+        ({"paths": ["a", "long"]}, "paths[1] must have at most 3 characters, not 4"),
         ({"inner": {}}, "inner.deep is missing"),
-        ({"inner": []}, "inner must be an object"),
-        ({"inner": {"deep": {"x": 0}}}, "inner.deep.x must be true or false"),
-        ({"inner": {"deep": {"y": 0}}}, "inner.deep.y is not a parameter here; known are: x"),
-        ({"more": 1}, "more is not a parameter here; known are: name, note, kind, count, on, any, paths, inner"),
+        ({"inner": []}, "inner must be an object, not a list of 0"),
+        ({"inner": {"deep": {"x": 0}}}, "inner.deep.x must be true or false, not 0"),
+        ({"inner": {"deep": {"y": 0}}}, "inner.deep.y is not known; known are x"),
+        ({"xyz": 1}, "xyz is not known; known are name, note, kind, count, on, any, paths, inner"),
     ],
 )
 def test_what_does_not_fit(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidParams) as found:
-        check_object(SHAPE, {"name": "n", **changes})
+        check(SHAPE, {"name": "n", **changes})
     assert str(found.value) == told
 
 
 def test_what_is_missing() -> None:
     with pytest.raises(InvalidParams, match=r"^name is missing$"):
-        check_object(SHAPE, {})
+        check(SHAPE, {})
 
 
 def test_nothing_is_known() -> None:
-    with pytest.raises(InvalidParams, match=r"known are: none$"):
-        check_object({}, {"a": 1})
+    with pytest.raises(InvalidParams, match=r"^a is not known; none is$"):
+        check(params(), {"a": 1})
 
 
-def test_only_prose_may_hold_half_a_character() -> None:
-    with pytest.raises(InvalidParams, match="taskId holds half of a character"):
-        text()("taskId", "\ud83d")
-    text(prose=True)("prompt", "\ud83d")
+def test_only_prose_may_hold_half_a_character_and_nul() -> None:
+    shape = params(optional={"taskId": name(), "prompt": prose(10)})
+    with pytest.raises(InvalidParams, match="taskId must not hold half of a character"):
+        check(shape, {"taskId": "\ud83d"})
+    with pytest.raises(InvalidParams, match="taskId must not hold a NUL character"):
+        check(shape, {"taskId": "a\0"})
+    check(shape, {"prompt": "\ud83d\0"})

@@ -13,9 +13,10 @@ import pytest
 
 from agent_host.events.kinds import EventType
 from agent_host.events.outbox import Outbox
-from agent_host.rpc.params import Param, whole
+from agent_host.rpc.params import params
 from agent_host.rpc.server import Connection, Method
 from agent_host.rpc.streams import StreamChannel
+from config.shapes import whole
 from tests.support.events import emitter
 
 if TYPE_CHECKING:
@@ -38,10 +39,10 @@ class Side:
         self.over = asyncio.Event()
         self.channel = StreamChannel(self.fds[0], os.dup(self.fds[0]))
         methods = {
-            "echo": Method({"x": Param(whole(0, 10**9))}, self._echo),
-            "wait": Method({}, self._wait),
-            "fail": Method({}, self._fail),
-            "large": Method({}, self._large),
+            "echo": Method(params({"x": whole(0, 10**9)}), self._echo),
+            "wait": Method(params(), self._wait),
+            "fail": Method(params(), self._fail),
+            "large": Method(params(), self._large),
         }
         self.connection = Connection(self.channel, methods, self.outbox, lambda _: self.over.set())
         self.theirs.setblocking(False)

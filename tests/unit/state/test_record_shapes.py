@@ -43,7 +43,9 @@ def test_every_option_of_a_task_can_be_read_again(mode: ApprovalMode | None, net
     fields = {"taskId": "t", "prompt": "p", "maxSteps": 1, "options": options}
     assert record_problems("task_started", fields, message("user", "p")) == []
     options["else"] = 1
-    assert record_problems("task_started", fields, message("user", "p")) == ["options.else: is not known"]
+    assert record_problems("task_started", fields, message("user", "p")) == [
+        "options.else: is not known; known are approval_mode, allow_network"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -68,26 +70,26 @@ CALLS = [{"id": "c", "name": "T", "arguments": {}}]
     [
         ("turn", TURN, message("assistant", ""), []),
         ("turn", TURN, None, ["message: is missing"]),
-        ("turn", TURN, b"{", ["message: expected an object, found what is no JSON"]),
-        ("turn", TURN, message("user", ""), ['message.role: expected a message of assistant, found "user"']),
+        ("turn", TURN, b"{", ["message: must be an object, not broken JSON"]),
+        ("turn", TURN, message("user", ""), ['message.role: must be a message of assistant, not "user"']),
         ("turn", TURN, message("boss", ""),
-         ['message.role: expected one of "system", "user", "assistant", "tool", found "boss"']),
-        ("turn", TURN, b"[]", ["message: expected an object, found a list of 0"]),
+         ['message.role: must be one of system, user, assistant, tool, not "boss"']),
+        ("turn", TURN, b"[]", ["message: must be an object, not a list of 0"]),
         ("turn", {**TURN, "usage": {**USAGE, "inputTokens": -1}}, message("assistant", ""),
-         ["usage.inputTokens: expected a whole number of at least 0, found -1"]),
+         ["usage.inputTokens: must be a whole number of at least 0, not -1"]),
         ("turn", TURN, message("assistant", "", toolCalls=[{**CALLS[0], "arguments": []}]),
-         ["message.toolCalls[0].arguments: expected an object, found a list of 0"]),
+         ["message.toolCalls[0].arguments: must be an object, not a list of 0"]),
         ("call_finished", {"callId": "c", "status": "succeeded"}, message("tool", ""),
          ["message.toolCallId: is missing"]),
         ("call_finished", {"callId": "c", "status": "succeeded"}, message("tool", "", toolCallId="d"),
-         ["message.toolCallId: expected the record's callId, found another"]),
+         ["message.toolCallId: must be the record's callId, not another"]),
         ("call_finished", {"status": "done"}, message("tool", "", toolCallId="d"),
-         ["callId: is missing", 'status: expected one of "succeeded", "failed", "denied", found "done"']),
+         ["callId: is missing", 'status: must be one of succeeded, failed, denied, not "done"']),
         ("step_committed", {"stepCount": 1}, None, []),
         ("grant", {"scope": "session", "approvalId": "a"}, None, []),
         ("grant", {"scope": "task", "approvalId": "a"}, None, ["taskId: is missing"]),
         ("grant", {"scope": "once", "approvalId": "a"}, None,
-         ['scope: expected one of "task", "session", found "once"']),
+         ['scope: must be one of task, session, not "once"']),
         ("approval", {"callId": "c", "approvalId": "a"}, None, []),
         ("approval", {"callId": "c", "approvalId": "a", "scope": "once", "reason": ""}, None,
          ["approved: is missing"]),
@@ -115,15 +117,15 @@ def test_arguments_may_nest_as_deep_as_they_can_be_written() -> None:
         (b"{", "record 1 says no kind"),
         (b'{"kind":5}', "record 1 says no kind"),
         (b'{"kind":"opened","sessionId":5}',
-         "record 1 (opened) is whole and of another shape: sessionId: expected a string, found 5"),
+         "record 1 (opened) is whole and of another shape: sessionId: must be a string, not 5"),
         (b'{"kind":"opened","durable":-1}',
-         "record 1 (opened) is whole and of another shape: durable: expected a whole number of at least 0, found -1"),
+         "record 1 (opened) is whole and of another shape: durable: must be a whole number of at least 0, not -1"),
         (b'{"kind":"opened","sessionId":"s","blobs":[]}',
-         "record 1 (opened) is whole and of another shape: blobs: expected base64 by name"),
+         "record 1 (opened) is whole and of another shape: blobs: must be base64 by name"),
         (b'{"kind":"opened","sessionId":"s","blobs":{"n":5}}',
-         "record 1 (opened) is whole and of another shape: blobs: expected base64 by name"),
+         "record 1 (opened) is whole and of another shape: blobs: must be base64 by name"),
         (b'{"kind":"opened","sessionId":"s","blobs":{"n":"!"}}',
-         "record 1 (opened) is whole and of another shape: blobs: expected base64 by name"),
+         "record 1 (opened) is whole and of another shape: blobs: must be base64 by name"),
     ],
 )  # fmt: skip
 def test_records_of_another_shape_are_damage(fields: bytes, said: str) -> None:

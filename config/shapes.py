@@ -1,0 +1,438 @@
+"""Shapes of values from outside: what a file, a client or a model may send, field by field, with every problem's path.
+
+The one checker for shapes of our own: files of a session, settings, parameters of `serve`, arguments of tools, scripts
+and cases. Each shape answers twice. `fits` is asked of all values, and is quick; `problems` is asked only of what does
+not fit, and says what is wrong and where: `resume.usage.inputTokens: must be a whole number of at least 0, not -3`. A
+model of pydantic would say as much, and its import would take longer than most resumes (decisions 0004 and 0032).
+"""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+_SHOWN_CHARS = 40
+_PLAIN_NAME_CHARS = 80
+_LISTED = 10
+_INFINITE = float("inf")
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong: where (`a.b[2]`; empty for the whole value), and what, as the end of a sentence that
+    begins with the path."""
+
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path or 'it'}: {self.text}"
+
+    @property
+    def sentence(self) -> str:
+        """The problem as one sentence: `count must be a whole number, not true`."""
+        return f"{self.path or 'it'} {self.text}"
+
+
+class Shape(Protocol):
+    """What a value may be."""
+
+    def fits(self, value: Any) -> bool:
+        """Whether `value` has this shape."""
+        ...
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        """One for each thing that is wrong with `value`, which stands at `path`; none when it fits."""
+        ...
+
+
+def first_problem(shape: Shape, value: Any, path: str = "") -> Problem | None:
+    """The first thing that is wrong with `value`; None when it fits."""
+    return None if shape.fits(value) else next(shape.problems(value, path))
+
+
+class Leaf:
+    """A value that is looked at as a whole; `expected` says which values fit, or gives the words for it. `kind`: all of
+    this type do, and no other."""
+
+    def __init__(
+        self, expected: str | Callable[[], str], fits: Callable[[Any], bool], *, kind: type | None = None
+    ) -> None:
+        self._expected = expected
+        self.fits = fits
+        self.kind = kind
+
+    @property
+    def expected(self) -> str:
+        """Which values fit, in words."""
+        return self._expected if isinstance(self._expected, str) else self._expected()
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        """See Shape."""
+        if not self.fits(value):
+            yield Problem(path, f"must be {self.expected}, not {shown(value)}")
+
+
+_SCALARS = frozenset((str, int, bool, type(None)))
+_MISSING = object()
+"""What no shape fits."""
+
+TEXT = Leaf("a string", lambda value: type(value) is str, kind=str)
+OBJECT = Leaf("an object", lambda value: type(value) is dict, kind=dict)
+FLAG = Leaf("true or false", lambda value: value is True or value is False)
+NULL = Leaf("null", lambda value: value is None)
+ANYTHING = Leaf("anything", lambda value: value is not _MISSING)
+
+
+def _limits(low: float | None, high: float | None) -> tuple[float, float]:
+    return -_INFINITE if low is None else low, _INFINITE if high is None else high
+
+
+def _bounds(low: float | None, high: float | None) -> str:
+    if low is not None and high is not None:
+        return f" from {low:,} to {high:,}"
+    if low is not None:
+        return f" of at least {low:,}"
+    return "" if high is None else f" of at most {high:,}"
+
+
+def whole(low: float | None = None, high: float | None = None) -> Leaf:
+    """A whole number within its bounds; true is none, nor is 1.0."""
+
+    def expected() -> str:  # most starts have a shape for each of fifty settings, and a problem with none
+        return f"a whole number{_bounds(low, high)}"
+
+    if low is not None and high is None:
+        return Leaf(expected, lambda value: type(value) is int and value >= low)
+    least, most = _limits(low, high)
+    return Leaf(expected, lambda value: type(value) is int and least <= value <= most)
+
+
+def number(low: float | None = None, high: float | None = None) -> Leaf:
+    """A number within its bounds; true is none, nor is what is not a number (NaN)."""
+    least, most = _limits(low, high)
+    numbers = (int, float)
+    return Leaf(
+        lambda: f"a number{_bounds(low, high)}", lambda value: type(value) in numbers and least <= value <= most
+    )
+
+
+COUNT = whole(0)
+
+
+def one_of(*choices: str | int | None) -> Leaf:
+    """One of `choices`, of the same type: 1 is not true, nor 1.0."""
+    known = frozenset((type(one), one) for one in choices)
+    said = ", ".join(one if isinstance(one, str) and one.isidentifier() else shown(one) for one in choices)
+    # What is no scalar cannot be looked up in a set, and is none of them.
+    return Leaf(
+        f"one of {said}" if len(choices) > 1 else said,
+        lambda value: type(value) in _SCALARS and (type(value), value) in known,
+    )
+
+
+class Text:
+    """A string of `least` to `most` characters. It holds no NUL, which no path and no variable of a process can, and no
+    half of a character, which UTF-8 cannot carry, unless it may."""
+
+    def __init__(self, least: int = 0, most: int | None = None, *, nul: bool = False, halves: bool = False) -> None:
+        self._least, self._most = least, most
+        self._nul, self._halves = nul, halves
+
+    def fits(self, value: Any) -> bool:
+        """See Shape."""
+        return self._wrong(value) is None
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        """See Shape. One at most."""
+        wrong = self._wrong(value)
+        if wrong is not None:
+            yield Problem(path, wrong)
+
+    def _wrong(self, value: Any) -> str | None:
+        if type(value) is not str:
+            return f"must be a string, not {shown(value)}"
+        wrong_size = _wrong_size(len(value), self._least, self._most, "character")
+        if wrong_size is not None:
+            return wrong_size
+        if not self._nul and "\0" in value:
+            return "must not hold a NUL character"
+        if not self._halves and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return "must not hold half of a character (a lone surrogate)"
+        return None
+
+
+class Nullable:
+    """`shape`, or null."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+
+    def fits(self, value: Any) -> bool:
+        """See Shape."""
+        return value is None or self._shape.fits(value)
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        """See Shape."""
+        if value is not None:
+            yield from self._shape.problems(value, path)
+
+
+class Either:
+    """One of two shapes, by what the value says of itself."""
+
+    def __init__(self, is_first: Callable[[dict[str, Any]], bool], first: Shape, second: Shape) -> None:
+        self._is_first = is_first
+        self._first = first
+        self._second = second
+
+    def fits(self, value: Any) -> bool:
+        """See Shape."""
+        return self._shape_of(value).fits(value)
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        """See Shape."""
+        yield from self._shape_of(value).problems(value, path)
+
+    def _shape_of(self, value: Any) -> Shape:
+        return self._first if type(value) is dict and self._is_first(value) else self._second
+
+
+class AnyOf:
+    """At least one of several shapes."""
+
+    def __init__(self, *shapes: Shape) -> None:
+        self._shapes = shapes
+
+    def fits(self, value: Any) -> bool:
+        """See Shape."""
+        return any(shape.fits(value) for shape in self._shapes)
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        """See Shape."""
+        if self.fits(value):
+            return
+        leaves = [shape.expected for shape in self._shapes if isinstance(shape, Leaf)]
+        if len(leaves) == len(self._shapes):
+            yield Problem(path, f"must be {' or '.join(leaves)}, not {shown(value)}")
+            return
+        closest = next(self._shapes[0].problems(value, path))
+        yield Problem(path, f"must have one of {len(self._shapes)} forms; not the first: {closest.sentence}")
+
+
+class AllOf:
+    """Several shapes at once. The problems are those with the first of them that does not fit: where a value has the
+    wrong type, the rest says nothing new."""
+
+    def __init__(self, *shapes: Shape) -> None:
+        self._shapes = shapes
+
+    def fits(self, value: Any) -> bool:
+        """See Shape."""
+        return all(shape.fits(value) for shape in self._shapes)
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        """See Shape."""
+        for shape in self._shapes:
+            if not shape.fits(value):
+                yield from shape.problems(value, path)
+                return
+
+
+class ListOf:
+    """A list of `least` to `most` items that all have one shape."""
+
+    def __init__(self, item: Shape, least: int = 0, most: int | None = None) -> None:
+        self._item = item
+        self._least, self._most = least, most
+        self._bounded = least > 0 or most is not None
+
+    def fits(self, value: Any) -> bool:
+        """See Shape."""
+        if not isinstance(value, (list, tuple)):
+            return False
+        if self._bounded and _wrong_size(len(value), self._least, self._most, "item") is not None:
+            return False
+        return all(map(self._item.fits, value))
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        """See Shape."""
+        if not isinstance(value, (list, tuple)):
+            yield Problem(path, f"must be a list, not {shown(value)}")
+            return
+        wrong_size = _wrong_size(len(value), self._least, self._most, "item")
+        if wrong_size is not None:
+            yield Problem(path, wrong_size)
+            return
+        for place, item in enumerate(value):
+            if not self._item.fits(item):
+                yield from self._item.problems(item, f"{path}[{place}]")
+
+
+class Row:
+    """A list of fixed length, each place with a shape of its own."""
+
+    def __init__(self, *places: Shape) -> None:
+        self._places = places
+
+    def fits(self, value: Any) -> bool:
+        """See Shape."""
+        if type(value) is not list or len(value) != len(self._places):
+            return False
+        return all(shape.fits(item) for shape, item in zip(self._places, value, strict=True))
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        """See Shape."""
+        if type(value) is not list or len(value) != len(self._places):
+            yield Problem(path, f"must be a list of {len(self._places)}, not {shown(value)}")
+            return
+        for place, (shape, item) in enumerate(zip(self._places, value, strict=True)):
+            yield from shape.problems(item, f"{path}[{place}]")
+
+
+class MapOf:
+    """An object of any keys, whose values all have one shape."""
+
+    def __init__(self, item: Shape) -> None:
+        self._item = item
+
+    def fits(self, value: Any) -> bool:
+        """See Shape."""
+        return type(value) is dict and all(map(self._item.fits, value.values()))
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        """See Shape."""
+        if type(value) is not dict:
+            yield Problem(path, f"must be an object, not {shown(value)}")
+            return
+        for key, item in value.items():
+            if not self._item.fits(item):
+                yield from self._item.problems(item, f"{path}[{shown(key)}]")
+
+
+class Record:
+    """An object with named fields. Fields of no name here are passed over: a later version may write them. A `closed`
+    record has none; with `others` each of them has that shape."""
+
+    def __init__(
+        self,
+        required: Mapping[str, Shape],
+        optional: Mapping[str, Shape] | None = None,
+        *,
+        closed: bool = False,
+        others: Shape | None = None,
+    ) -> None:
+        self._required = dict(required)
+        self._optional = dict(optional or {})
+        self._names = self._required.keys() | self._optional.keys()
+        self._closed = closed
+        self._others = others
+        # Most fields of a message are strings, and a session may have a hundred thousand messages: no call for these.
+        plain = {name: shape.kind for name, shape in self._required.items() if _is_plain(shape)}
+        self._kinds = tuple(plain.values())
+        self._plain = itemgetter(*plain) if len(plain) > 1 else lambda value: tuple(value[name] for name in plain)
+        self._needed = [(name, shape.fits) for name, shape in self._required.items() if not _is_plain(shape)]
+        self._may_be_plain = [(name, shape.kind) for name, shape in self._optional.items() if _is_plain(shape)]
+        self._known = [(name, shape.fits) for name, shape in self._optional.items() if not _is_plain(shape)]
+
+    def fits(self, value: Any) -> bool:
+        """See Shape."""
+        if type(value) is not dict:
+            return False
+        try:
+            if tuple(map(type, self._plain(value))) != self._kinds:
+                return False
+        except KeyError:
+            return False
+        for name, fits in self._needed:
+            if not fits(value.get(name, _MISSING)):
+                return False
+        return len(value) == len(self._required) or self._optional_fit(value)
+
+    def _optional_fit(self, value: dict[str, Any]) -> bool:
+        for name, kind in self._may_be_plain:
+            if name in value and type(value[name]) is not kind:
+                return False
+        for name, fits in self._known:
+            if name in value and not fits(value[name]):
+                return False
+        if self._closed:
+            return value.keys() <= self._names
+        return self._others is None or all(self._others.fits(value[name]) for name in value.keys() - self._names)
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        """See Shape."""
+        if type(value) is not dict:
+            yield Problem(path, f"must be an object, not {shown(value)}")
+            return
+        for name, shape in self._required.items():
+            if name in value:
+                yield from shape.problems(value[name], member_path(path, name))
+            else:
+                yield Problem(member_path(path, name), "is missing")
+        for name, shape in self._optional.items():
+            if name in value:
+                yield from shape.problems(value[name], member_path(path, name))
+        if not self._closed and self._others is None:
+            return
+        for name, item in value.items():
+            if name not in self._names:
+                if self._closed:
+                    known = (*self._required, *self._optional)
+                    yield Problem(member_path(path, name), f"is not known{hint_at(name, known)}")
+                elif self._others is not None:
+                    yield from self._others.problems(item, member_path(path, name))
+
+
+def _is_plain(shape: Shape) -> TypeGuard[Leaf]:
+    return isinstance(shape, Leaf) and shape.kind is not None
+
+
+def member_path(path: str, name: str) -> str:
+    """The path of a member of the object at `path`: `path.name`, or `path["odd name"]`."""
+    if type(name) is str and name.isidentifier() and len(name) <= _PLAIN_NAME_CHARS:
+        return f"{path}.{name}" if path else name
+    return f"{path}[{shown(name)}]"
+
+
+def hint_at(name: str, known: Collection[str]) -> str:
+    """The end of a sentence about a name that is not among `known`: the nearest of them, else all."""
+    import difflib  # only a mistake pays for it
+
+    near = difflib.get_close_matches(name[:_PLAIN_NAME_CHARS], known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}" if known else "; none is"
+
+
+def listed(problems: Sequence[object]) -> str:
+    """The problems in one line for a person: the first ten, and how many more there are."""
+    more = len(problems) - _LISTED
+    return "; ".join(map(str, problems[:_LISTED])) + (f"; and {more} more" if more > 0 else "")
+
+
+def shown(value: object) -> str:
+    """`value`, as JSON has it, in one line that is safe to show; what is long is cut."""
+    import json  # for a message that few processes ever write
+
+    if isinstance(value, (list, tuple)):
+        return f"a list of {len(value)}"
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, str):
+        value = value if len(value) <= _SHOWN_CHARS else value[: _SHOWN_CHARS + 1]
+    elif isinstance(value, int) and value.bit_length() > 4 * _SHOWN_CHARS:  # Python refuses to print the longest
+        return "a number of many digits"
+    text = json.dumps(value, default=str)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+
+
+def _wrong_size(size: int, least: int, most: int | None, what: str) -> str | None:
+    if size < least:
+        return "must not be empty" if least == 1 else f"must have at least {least:,} {what}s, not {size:,}"
+    if most is not None and size > most:
+        return f"must have at most {most:,} {what}{'' if most == 1 else 's'}, not {size:,}"
+    return None
