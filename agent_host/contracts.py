@@ -22,7 +22,7 @@ Category = Literal["commands", "files", "requests", "uploads"]
 """What a call takes of the machine: so many of each run at once (`tools.max_parallel_*` in the settings)."""
 Effect = Literal["none", "replace", "edit", "delete", "other"]
 """What a call does. `none`: running it twice changes nothing (invariant 3). `replace`, `edit` and `delete` are all that
-happens, and happen to one file, so that the disk can tell whether they did; anything else is `other`."""
+happens, and happen to one file, so that the disk shows whether they did; anything else is `other`."""
 SubjectKind = Literal["path", "command", "url", "name"]
 Display = Literal["arguments", "command", "delete", "read", "request", "upload", "write"]
 """How a call is shown to the person who decides about it: the describers of `agent_host.approval`."""

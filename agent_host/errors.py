@@ -172,7 +172,7 @@ class OutOfOrder(AgentHostError):
 
 
 class TaskAlreadyRunning(AgentHostError):
-    """A task is at work, or waits to be resumed or cancelled; one follows the other."""
+    """A task is running, or waits to be resumed or cancelled; one follows the other."""
 
     code = ErrorCode.TASK_ALREADY_RUNNING
     rpc_code = -32004

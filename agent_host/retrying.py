@@ -34,7 +34,7 @@ async def with_retries(
 ) -> T:
     """The result of `attempt`, which is called again when it raises `passing`.
 
-    `on_retry(number, wait_s, error)` is told before each wait. Raises the last error when no tries are left.
+    `on_retry(number, wait_s, error)` is called before each wait. Raises the last error when no tries are left.
     """
     try:
         return await attempt()
@@ -66,7 +66,7 @@ async def _again(
         # Jitter over the upper half only: a wait of nothing would not help a server that is overrun.
         return min(policy.max_s, policy.base_s / 2 + backoff(state) / 2)
 
-    def tell(state: RetryCallState) -> None:
+    def report(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
         if state.next_action is not None and isinstance(error, passing):
             on_retry(state.attempt_number, state.next_action.sleep, error)
@@ -80,7 +80,7 @@ async def _again(
         retry=retry_if_exception_type(passing),
         stop=stop_after_attempt(policy.retries + 1),
         wait=wait,
-        before_sleep=tell,
+        before_sleep=report,
         reraise=True,
     )
     return await retrying(next_try)

@@ -1,4 +1,4 @@
-"""Both state machines of a session as tables (AH 3.3): the session's life, and the task at work within it.
+"""Both state machines of a session as tables (AH 3.3): the session's life, and the current task within it.
 
 A row says which trigger leads from which states to which one, when that may happen and what goes with it. What has no
 row cannot happen: `Machine.fire` raises. docs/states.md is generated from these tables.
@@ -25,7 +25,7 @@ class SessionStatus(StrEnum):
 
 
 class TaskPhase(StrEnum):
-    """`task.status` on the wire. IDLE: no task is at work."""
+    """`task.status` on the wire. IDLE: no task is running."""
 
     IDLE = "IDLE"
     RUNNING = "TASK_RUNNING"
@@ -80,14 +80,14 @@ SESSION_TABLE: tuple[Transition[SessionStatus], ...] = (
         "complete",
         (_S.RUNNING,),
         _S.COMPLETED,
-        "Shutdown without a task at work",
+        "Shutdown without a running task",
         "history, `session_completed`, checkpoint removed",
     ),
     Transition(
         "cancel",
         (_S.RUNNING, _S.PAUSED),
         _S.CANCELLED,
-        "Shutdown with a task at work or suspended, or in a pause",
+        "Shutdown with a running task or suspended, or in a pause",
         "task cancelled, history, `session_cancelled`, checkpoint removed",
     ),
     Transition(
@@ -193,5 +193,5 @@ def session_machine() -> Machine[SessionStatus]:
 
 
 def task_machine() -> Machine[TaskPhase]:
-    """A session without a task at work."""
+    """A session without a running task."""
     return Machine(TASK_TABLE, TaskPhase.IDLE)

@@ -39,7 +39,7 @@ def load(
     """The settings of a run. `flags` are those that were given for it, by setting; `given_by` says where.
 
     Raises ConfigError for unknown keys (naming the nearest known one), wrong types and values out of bounds. What the
-    file of the workspace tries to widen is not an error: it is ignored and told (`Settings.ignored`).
+    file of the workspace tries to widen is not an error: it is ignored and reported (`Settings.ignored`).
     """
     environ = os.environ if environ is None else environ
     values = _read(_DEFAULTS)
@@ -153,7 +153,7 @@ def _tighten(
     ignored: list[str],
     ceilings: dict[str, float],
 ) -> None:
-    """Take over what narrows. The file belongs to whoever wrote the workspace, who is not the user."""
+    """Take over what narrows. The file belongs to the author of the workspace, who is not the user."""
     for key, value in wanted.items():
         setting, present = SETTINGS[key], values[key]
         if setting.tightening is Tightening.SMALLER and isinstance(value, int | float):

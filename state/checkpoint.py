@@ -54,7 +54,7 @@ class Usage:
 
 @dataclass(slots=True)
 class Task:
-    """The task at work, with what its result object will need. `finished_calls` rows: name, status, code or None.
+    """The current task, with what its result object will need. `finished_calls` rows: name, status, code or None.
     `baselines` maps a path to the blob of its content before the task's first write to it (None: it did not exist);
     `options` narrow what it may do, in the application's words; `not_uploaded` are artifacts whose upload was given up,
     as rows of `artifact_given_up`."""
@@ -90,7 +90,7 @@ class Checkpoint:
     """Everything that a resume needs. `thread` holds encoded messages; `baselines` maps a path to the blob of its
     content before the session's first write to it (None: it did not exist); `earlier_tasks` are those before `task`,
     oldest first; `grants` are approvals given. `salvaged` says what was lost when the session was saved from damage,
-    until the model has been told. `dropped_messages` of the conversation were left out of the last request;
+    until the model has read it. `dropped_messages` of the conversation were left out of the last request;
     `tokens_known` are its input tokens as the gateway counted them and as they had been estimated. `uploads` are the
     artifacts that are still to be uploaded, by id and in order; `artifact_uris` has what was uploaded, by the call."""
 

@@ -28,7 +28,7 @@ class NoSuchSession(StateError):
 
 
 class SessionExists(StateError):
-    """A checkpoint already lies under this id; creating it anew would overwrite it."""
+    """A checkpoint already lies under this id; creating it again would overwrite it."""
 
 
 class SessionLocked(StateError):

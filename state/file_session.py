@@ -1,8 +1,8 @@
 """One open session on the local disk: a snapshot, a journal and a folder of blobs (AH 9, design section 6).
 
-The snapshot is made anew when the journal has outgrown it, so that bytes written follow bytes changed; that runs beside
-the loop (`state.compaction`). Until then all that is new stands in the journal, blobs included, and shares its two
-syncs a step. A journal whose descriptor failed is never written again: the next write puts everything into a fresh
+The snapshot is made again when the journal has outgrown it, so that bytes written follow bytes changed; that runs
+beside the loop (`state.compaction`). Until then all that is new stands in the journal, blobs included, and shares its
+two syncs a step. A journal whose descriptor failed is never written again: the next write puts everything into a fresh
 snapshot and a fresh journal.
 """
 

@@ -1,4 +1,4 @@
-"""A folder held open, so that whoever swaps its name for a link later does not lead us anywhere else."""
+"""A folder held open, so that swapping its name for a link later leads nowhere else."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ FOLDER = "keys"
 
 
 def prompt_mark(state_dir: str, prompt: str) -> str:
-    """What tells two prompts apart without showing either, which may hold a secret: HMAC-SHA-256, in hex, under the key
-    of the state directory."""
+    """What distinguishes two prompts without showing either, which may hold a secret: HMAC-SHA-256, in hex, under the
+    key of the state directory."""
     return hmac.new(redaction_key(state_dir), prompt.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
 
 

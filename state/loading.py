@@ -124,7 +124,7 @@ class _Beside(NamedTuple):
 
 def _folded(data: bytes | None, records: list[Line], beside: _Beside) -> Found:
     """The snapshot's state with the records over it, as far as they fit. Where the snapshot is damaged, what the
-    journal began with takes its place: a small one stands there too, and a large one can be folded anew."""
+    journal began with takes its place: a small one stands there too, and a large one can be folded again."""
     found = Found(None)
     opening = fields_of_line(records[0]) if records else {}
     session_id = beside.paths.session_id
@@ -133,7 +133,8 @@ def _folded(data: bytes | None, records: list[Line], beside: _Beside) -> Found:
             raise Damaged("the journal is there and its checkpoint is missing")
         state = _decoded(data, found, beside.blobs)
     except Damaged as error:
-        # No flipped bit takes a file away. Who did may have meant it, so that is damage and told before it is gone on.
+        # No flipped bit takes a file away. Who did may have meant it, so that is damage, and reported before the
+        # session goes on.
         found.restored = data is not None
         instead = _instead(found, opening, records, beside)
         if instead is None or not found.restored:
@@ -249,7 +250,7 @@ def _check_owner(disk: Disk, paths: SessionPaths) -> bool:
 
 
 def _refuse_large(disk: Disk, path: str, limit_bytes: int) -> None:
-    """Raise TooLarge for a file that would fill the memory: whoever wrote it had a higher limit, or was no host."""
+    """Raise TooLarge for a file that would fill the memory: its writer had a higher limit, or was no host."""
     status = disk.status(path)
     if status is not None and status.kind == "file" and status.size > limit_bytes:
         name = os.path.basename(path)

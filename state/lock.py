@@ -59,7 +59,8 @@ class SessionLock:
             os.close(fd)
 
     def still_held(self) -> bool:
-        """Whether the file of this lock is still the one under its name. Raises OSError when that cannot be told."""
+        """Whether the file of this lock is still the one under its name. Raises OSError when that cannot be found
+        out."""
         return self._fd >= 0 and is_named(self._fd, self._path)
 
     def release(self, *, remove: bool) -> None:

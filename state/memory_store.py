@@ -1,5 +1,5 @@
 """Sessions in memory, for as long as the process lives: for embedders that want no disk, and for tests of what is above
-the store. It keeps what the file store keeps, encoded, and a session is opened by folding its records anew."""
+the store. It keeps what the file store keeps, encoded, and a session is opened by folding its records again."""
 
 from __future__ import annotations
 

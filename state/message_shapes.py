@@ -76,7 +76,7 @@ RESULT = Message("tool")
 
 
 def message_of(data: bytes, spoken: Message = _ANY) -> dict[str, Any] | None:
-    """The message that `data` encodes; None where something is wrong with it, which `message_problems` tells."""
+    """The message that `data` encodes; None where something is wrong with it, which `message_problems` says."""
     try:
         wire: dict[str, Any] = orjson.loads(data)
     except orjson.JSONDecodeError:

@@ -18,8 +18,8 @@ class Verdict(Enum):
 
     REUSE = "its result is on record"
     RUN = "it never started, or running it again changes nothing"
-    COMPARE = "it may have happened: the disk can tell, its hashes before and after are on record"
-    INTERRUPTED = "it may have happened and nothing can tell: the model is told so"
+    COMPARE = "it may have happened: the disk can show it, its hashes before and after are on record"
+    INTERRUPTED = "it may have happened and nothing can show it: the model reads that"
 
 
 class Outcome(Enum):

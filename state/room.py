@@ -7,7 +7,7 @@ from state.errors import WriteFailed
 
 class Room:
     """The room in the snapshot of one session. `limit_bytes` is what a snapshot may have; it is full at fifteen
-    sixteenths of that. The rest is for the step at work, and for the session to be opened again."""
+    sixteenths of that. The rest is for the current step, and for the session to be opened again."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes

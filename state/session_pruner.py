@@ -198,7 +198,7 @@ class SessionPruner:
     def _last_used(
         self, paths: SessionPaths, parts: AbstractSet[str], standing: Standing, *, real: bool
     ) -> float | None:
-        """Seconds since the epoch: the end that the result tells, else the newest change to a file that counts."""
+        """Seconds since the epoch: the end that the result has, else the newest change to a file that counts."""
         if standing is Standing.ENDED and real and (ended := _ended_at(paths.result)) is not None:
             return ended
         found = [self._checkpoints.stat(f"{paths.session_id}.{part}") for part in parts if not _PASSING.fullmatch(part)]
@@ -289,7 +289,7 @@ def _condemned(parts: AbstractSet[str]) -> AbstractSet[str]:
 
 
 def _ended_at(path: str) -> float | None:
-    """The end of the session as its result tells it, in seconds since the epoch."""
+    """The end of the session as its result has it, in seconds since the epoch."""
     try:
         if os.stat(path, follow_symlinks=False).st_size > _MAX_RESULT_BYTES:
             return None

@@ -114,7 +114,7 @@ class OpenSession(Protocol):
 
     def delete(self) -> None:
         """The clean end (AH 9.6): nothing to resume is left. Raises WriteFailed when the disk refuses; the session is
-        let go all the same, and a resume of it tells its end again."""
+        let go all the same, and a resume of it reports its end again."""
         ...
 
 
@@ -131,8 +131,8 @@ class CheckpointStore(Protocol):
         ...
 
     def load(self, session_id: str) -> Checkpoint:
-        """The state of a session, changing nothing, whoever holds it. Raises NoSuchSession, UnknownVersion, TooLarge,
-        Untrusted, Damaged, WriteFailed."""
+        """The state of a session, changing nothing, also where another process holds it. Raises NoSuchSession,
+        UnknownVersion, TooLarge, Untrusted, Damaged, WriteFailed."""
         ...
 
     def list(self) -> list[Summary]:

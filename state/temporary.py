@@ -29,7 +29,7 @@ _DEFAULTS: tuple[str, ...] = ("C:\\Windows\\Temp",) if _WINDOWS else ("/tmp", "/
 def system_directory(environ: Mapping[str, str]) -> str:
     """The real path of the system's temporary directory: what the environment names where it is one, else the
     platform's default."""
-    # tempfile tells the same, and is a tenth of a start; it also writes a file to find out.
+    # tempfile gives the same, and is a tenth of a start; it also writes a file to find out.
     named = [environ[name] for name in _VARIABLES if environ.get(name)]
     for path in (*named, *_DEFAULTS):
         if os.path.isabs(path) and os.path.isdir(path):

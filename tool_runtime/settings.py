@@ -23,7 +23,7 @@ class RuntimeSettings(NamedTuple):
     `workspace` is an absolute real path and RunCommand's default directory. `shell` is a program path, None for the
     platform's choice (TR 6.2). `secret_env` names variables that no child process gets, beside those whose name looks
     like a secret; `env_passthrough` names the exceptions. `address_allowed` says whether HttpRequest may connect to an
-    IP address; None means `policy.urls.address_is_public`. `temporary` is where child processes are told to put
+    IP address; None means `policy.urls.address_is_public`. `temporary` is where child processes put
     temporary files, None for the host's own place; a stream of a command's output that is longer than
     `output_buffer_bytes` is spooled there. `on_output` is called on the event loop with every chunk a command prints
     and must not block. `guard_processes`: what commands start ends with this process, also where it is killed; it

@@ -104,7 +104,7 @@ class Gateway(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """What this process must not tell anybody."""
+    """What this process must not show."""
 
     gateway: str | None
     services: str | None
@@ -124,7 +124,7 @@ class Tokens(NamedTuple):
 
 
 class Secrets(NamedTuple):
-    """A token that a header can carry, and what keeps it and all others from being told."""
+    """A token that a header can carry, and what keeps it and all others out of what is shown."""
 
     gateway_token: str | None
     scrubber: Scrubber
@@ -253,7 +253,7 @@ def runtime_settings(
     *,
     guard_processes: bool,
 ) -> RuntimeSettings:
-    """What the runtime is told of the settings. `temporary` is the session's own temporary directory."""
+    """The settings of the runtime. `temporary` is the session's own temporary directory."""
     return RuntimeSettings(
         workspace=workspace,
         shell=shell,

@@ -82,7 +82,7 @@ class Backends:
         return Stores(here, UploadQueue(service, limits), uploads_elsewhere=True)
 
     def approvals(self, paths: SessionPaths) -> ApprovalReporter:
-        """Who is told of decisions."""
+        """What decisions are reported to."""
         url = self._urls.approval
         home = EmbeddedApprovalService(paths.approvals) if url is None else HttpApprovalService(self._client(url))
         reporter = ApprovalReporter(home)

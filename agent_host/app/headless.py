@@ -39,7 +39,7 @@ class Finished:
 
 
 class OneLaunch:
-    """Launches of a process that runs one: what the command line said, whoever asks."""
+    """Launches of a process that runs one: what the command line said."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
@@ -71,9 +71,9 @@ async def run_headless(
     without one nobody is there, and what was approved in advance is all that is. `options` narrow a task that starts.
     `tokens` are the environment's, by default read there; `owns_process` as SessionOpener has it.
 
-    `on_end` tells the result while the checkpoint is still there: a process that dies in between leaves a session
-    whose resume tells it again. Raises AgentHostError for what keeps the session from starting; everything later is in
-    the result.
+    `on_end` gets the result while the checkpoint is still there: a process that dies in between leaves a session
+    whose resume reports it again. Raises AgentHostError for what keeps the session from starting; everything later is
+    in the result.
     """
     unattended = UnattendedGate(launch.approvals, approve_all=launch.approve_all)
     opener = SessionOpener(

@@ -74,7 +74,7 @@ def launch_of(
     for what cannot be used."""
     root = anchored(workspace, os.path.realpath)
     if not is_text(root):
-        raise UsageError(f"{named_by} {root!r}: its name is not UTF-8, which no model could be told")
+        raise UsageError(f"{named_by} {root!r}: its name is not UTF-8, which no model could read")
     if not os.path.isdir(root):
         raise UsageError(f"{named_by} {workspace}: there is no such directory")
     return Launch(

@@ -124,7 +124,7 @@ class SessionOpener:
                     checked_session_id(grant.session_id)
                 place = place_of(launch, session_directory(launch.state_dir, grant.session_id, os.environ))
                 bundle = _bundle(launch, place, grant)
-                if grant.policy_bundle is not None and new.user_id == LOCAL:  # whoever it is, the service knows
+                if grant.policy_bundle is not None and new.user_id == LOCAL:  # the service knows who it is
                     new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
                 # A wrong approval, model or tokenizer, or a missing gateway, raises before anything is on disk.
                 _refuse_unknown_approvals(launch, bundle)
@@ -166,8 +166,8 @@ class SessionOpener:
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
     async def refresh(self, session: Session, *, cursor: str | None) -> Opened:
-        """The session under a bundle that is asked for anew (AH 8.6). Raises what `resume` raises; after SessionExpired
-        the session has ended."""
+        """The session under a bundle that is asked for again (AH 8.6). Raises what `resume` raises; after
+        SessionExpired the session has ended."""
         launch, backends = self._launch, self._backends
         if launch is None or backends is None:
             raise RuntimeError("only an opened session is refreshed")

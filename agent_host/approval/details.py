@@ -1,4 +1,4 @@
-"""What a call would do, told to the person who decides about it (AH 10.1, SK 4.1): from the facts that policy judged.
+"""What a call would do, shown to the person who decides about it (AH 10.1, SK 4.1): from the facts that policy judged.
 
 All text of the model goes through a `Screen`; the whole stays below some 128 KiB.
 """
@@ -53,8 +53,8 @@ async def describe(act: Act, scrub: Callable[[str], str]) -> Description:
 
 def _arguments(act: Act, screen: Screen) -> Description:
     """A call of a tool that has no better words for it: its name and all its arguments."""
-    told = screen.others(act, max_bytes=_MAX_ARGUMENT_BYTES)
-    return Description(screen.line(f"{act.spec.name} {' '.join(told.get('otherArguments', '').split())}"), {**told})
+    shown = screen.others(act, max_bytes=_MAX_ARGUMENT_BYTES)
+    return Description(screen.line(f"{act.spec.name} {' '.join(shown.get('otherArguments', '').split())}"), {**shown})
 
 
 # Commands
@@ -137,19 +137,19 @@ def _request(act: Act, facts: UrlFacts, screen: Screen) -> Description:
         details["host"] = host_of(facts.url)
     except UrlProblem as problem:
         details["note"] = screen.line(str(problem))
-    told = ["method"]
+    shown = ["method"]
     headers = act.arguments.get("headers")
     if isinstance(headers, dict):
-        told.append("headers")
+        shown.append("headers")
         details["headers"] = [_header(str(name), value, screen) for name, value in list(headers.items())[:_MAX_HEADERS]]
         if len(headers) > _MAX_HEADERS:
             details["headersNotShown"] = len(headers) - _MAX_HEADERS
     body = act.arguments.get("body")
     if isinstance(body, str):
-        told.append("body")
+        shown.append("body")
         details["bodyBytes"] = _size(body)
         details |= {"binary": True} if "\0" in body else {"body": screen.text(body, _MAX_BODY_BYTES)}
-    return Description(f"{screen.line(facts.method)} {screen.line(facts.url)}", details | screen.others(act, *told))
+    return Description(f"{screen.line(facts.method)} {screen.line(facts.url)}", details | screen.others(act, *shown))
 
 
 def _header(name: str, value: object, screen: Screen) -> dict[str, str]:

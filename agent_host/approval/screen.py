@@ -53,9 +53,10 @@ class Screen(NamedTuple):
         """A path, whole in all but odd cases."""
         return self.line(path, _PATH_BYTES)
 
-    def others(self, act: Act, *told: str | None, max_bytes: int = _MAX_OTHER_BYTES) -> dict[str, str]:
-        """The arguments that nothing else in the description tells of, so that none goes unseen."""
-        rest = {name: value for name, value in act.arguments.items() if name not in (act.spec.subject.argument, *told)}
+    def others(self, act: Act, *described: str | None, max_bytes: int = _MAX_OTHER_BYTES) -> dict[str, str]:
+        """The arguments that nothing else in the description shows, so that none goes unseen."""
+        shown_already = (act.spec.subject.argument, *described)
+        rest = {name: value for name, value in act.arguments.items() if name not in shown_already}
         if not rest:
             return {}
         shown = lenient_json.dumps(rest, option=orjson.OPT_INDENT_2).decode()

@@ -1,4 +1,4 @@
-"""The gate as the loop sees it: whoever waits at it is seen in the task's state (AH 3.3)."""
+"""The gate as the loop sees it: a call that waits at it is seen in the task's state (AH 3.3)."""
 
 from __future__ import annotations
 

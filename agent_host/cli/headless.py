@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 # The disk may have refused records before it refused the end.
 _STAYS = (
-    "; the session stays resumable, and resuming it goes on from the last record on disk, which does no more than tell "
-    "this end again if the disk took it: "
+    "; the session stays resumable, and resuming it goes on from the last record on disk, which does no more than "
+    "report this end again if the disk took it: "
 )
 
 
@@ -181,9 +181,9 @@ async def _run(
             notice(line)
         for name in session.unknown_approvals(launch.approvals):
             notice(f"--approve {name}: this policy knows no such rule, tool or capability")
-        told = session.policy_notice() if prompt is not None and display.is_text else None
-        if told is not None:
-            notice(told)
+        admits = session.policy_notice() if prompt is not None and display.is_text else None
+        if admits is not None:
+            notice(admits)
 
         def stop(number: int) -> None:
             if stopped_by and main_task is not None:
@@ -224,7 +224,7 @@ def _how_to_resume(launcher: Launcher, launch: Launch, finished: Finished) -> st
 
 
 def _tell_of_losses(session: Session, display: Display, resume_command: str) -> None:
-    """What could not be told or kept at the end, after which the disk has been asked for the last time."""
+    """What could not be reported or kept at the end, after which the disk has been asked for the last time."""
     ending = session.ending
     if ending.unkept is not None:
         notice(f"{ending.unkept}{_STAYS}{resume_command}" if ending.stays else ending.unkept)
@@ -243,6 +243,6 @@ def _found_on_disk(report: LoadReport) -> Iterator[str]:
         kept = f"; it is kept as {report.kept_aside}" if report.kept_aside else ""
         yield f"the newest checkpoint was damaged on disk, and what stands beside it has replaced it{kept}"
     if report.lost_blobs:
-        yield f"{len(report.lost_blobs)} large texts of this session are damaged on disk; the model is told where"
+        yield f"{len(report.lost_blobs)} large texts of this session are damaged on disk; the model reads where"
     if report.made_private:
         yield "others could read the files of this session; they no longer can"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def mock_gateway(namespace: argparse.Namespace) -> int:
-    """Serve the script until a signal comes; what a request lacked is told on stderr, and makes the exit code 1."""
+    """Serve the script until a signal comes; what a request lacked is written to stderr, and makes the exit code 1."""
     gc.enable()
     try:
         return asyncio.run(_serve(namespace, os.path.realpath(namespace.workspace)))

@@ -60,7 +60,7 @@ def check(namespace: argparse.Namespace) -> int:
         raise UsageError("give a tool and its arguments as JSON, or --batch FILE")
     decision = trial.judge(DryRunCase(namespace.tool, _arguments(namespace.arguments)))
     if namespace.output == "json":
-        answer(orjson.dumps(_told(decision), option=orjson.OPT_APPEND_NEWLINE))
+        answer(orjson.dumps(_shown(decision), option=orjson.OPT_APPEND_NEWLINE))
     else:
         answer(_in_words(decision))
     return exit_codes.COMPLETED
@@ -73,15 +73,15 @@ def validate(namespace: argparse.Namespace) -> int:
         raw = read_regular_file(anchored(namespace.file))
     except OSError as error:
         raise UsageError(f"policy {namespace.file!r}: {error.strerror}") from error
-    told, admits = "", list[str]()
+    verdict, admits = "", list[str]()
     now = datetime.now(UTC)
     try:
         bundle = bundle_in_file(raw, _here(namespace), state_dir=state_dir_of(namespace), now=now)
         found = check_usable(bundle, session_id=bundle.session_id, now=now)
-        told = f"valid: version {_line(bundle.policy_bundle_version)}, {len(bundle.capabilities)} capabilities, "
+        verdict = f"valid: version {_line(bundle.policy_bundle_version)}, {len(bundle.capabilities)} capabilities, "
         hours = DEFAULT_LIFETIME_S // 3600
         ends = "expiresAt" in json.loads(raw)
-        told += (
+        verdict += (
             f"expires {bundle.expires_at.isoformat()}\n" if ends else f"holds for {hours} hours from each start on\n"
         )
         admits = admitted(bundle)
@@ -92,7 +92,7 @@ def validate(namespace: argparse.Namespace) -> int:
         result = {"valid": not problems, "problems": problems, "admits": [] if problems else admits}
         answer(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
-        answer("".join(f"{_line(one)}\n" for one in found) or told + "".join(f"{_line(one)}\n" for one in admits))
+        answer("".join(f"{_line(one)}\n" for one in found) or verdict + "".join(f"{_line(one)}\n" for one in admits))
     return exit_codes.USAGE if problems else exit_codes.COMPLETED
 
 
@@ -212,13 +212,13 @@ def _batch(trial: _Trial, file: str) -> int:
     for number, line in enumerate(_lines(file), start=1):
         if not line.strip():
             continue
-        told: dict[str, Any] = {}
+        row: dict[str, Any] = {}
         try:
             raw, wrong = _once(line)
             if not isinstance(raw, dict):
                 raise InvalidCase("a case is a JSON object")
             if "id" in raw:
-                told["id"] = raw["id"]
+                row["id"] = raw["id"]
             if wrong is not None:
                 raise InvalidCase(wrong)
             decision = trial.judge(case_from(raw))
@@ -226,7 +226,7 @@ def _batch(trial: _Trial, file: str) -> int:
             unread += 1
             notice(f"line {number}: {error}")
             decision = denied("", "case", f"the case cannot be read: {error}")
-        answer(lenient_json.dumps({**told, **_told(decision)}, option=orjson.OPT_APPEND_NEWLINE))
+        answer(lenient_json.dumps({**row, **_shown(decision)}, option=orjson.OPT_APPEND_NEWLINE))
     return exit_codes.USAGE if unread else exit_codes.COMPLETED
 
 
@@ -281,19 +281,19 @@ def _arguments(text: str) -> dict[str, Any]:
     return arguments
 
 
-def _told(decision: Decision) -> dict[str, Any]:
+def _shown(decision: Decision) -> dict[str, Any]:
     """A decision on the wire (interface section 3)."""
-    told: dict[str, Any] = {
+    row: dict[str, Any] = {
         "decision": decision.decision,
         "reason": decision.reason,
         "capability": decision.capability,
         "rule": decision.rule,
     }
     if decision.rule_id is not None:
-        told["ruleId"] = decision.rule_id
+        row["ruleId"] = decision.rule_id
     if decision.risk_level is not None:
-        told["riskLevel"] = decision.risk_level
-    return told
+        row["riskLevel"] = decision.risk_level
+    return row
 
 
 def _in_words(decision: Decision) -> str:

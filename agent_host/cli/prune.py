@@ -55,7 +55,7 @@ def prune(namespace: argparse.Namespace) -> int:
 
 
 class _Report:
-    """What was done, and how it is told."""
+    """What was done, and how it is shown."""
 
     def __init__(self, *, dry_run: bool, now: float) -> None:
         self._dry_run = dry_run
@@ -76,7 +76,7 @@ class _Report:
         self._done(session_id, size_bytes, lambda: pruner.clear(session_id))
 
     def failed(self, what: str, error: Exception) -> None:
-        """Tell of something that could not be done."""
+        """Report something that could not be done."""
         self.failures += 1
         problem = str(error)
         if isinstance(error, OSError):

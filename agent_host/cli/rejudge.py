@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 class Rejudged(NamedTuple):
-    """One call as the model made it, or the form that whoever approved it gave it: what policy said then (None where it
-    was not asked), and what it would say now (None for a form whose arguments are not on record)."""
+    """One call as the model made it, or the form that the person who approved it gave it: what policy said then (None
+    where it was not asked), and what it would say now (None for a form whose arguments are not on record)."""
 
     call: ToolCall
     before: str | None
@@ -106,8 +106,8 @@ def _lines(rows: list[Rejudged]) -> Iterator[str]:
     edited = sum(row.edited for row in rows)
     calls = len(rows) - edited
     changed = sum(row.differs for row in rows)
-    told = f", {edited} edited" if edited else ""
-    yield f"{calls} call{'' if calls == 1 else 's'}{told}, {changed} decided differently\n"
+    forms = f", {edited} edited" if edited else ""
+    yield f"{calls} call{'' if calls == 1 else 's'}{forms}, {changed} decided differently\n"
 
 
 def _paths(state_dir: str, session_id: str) -> SessionPaths:

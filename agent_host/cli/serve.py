@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Sink
     from agent_host.session.opening import Launch
 
-# Whoever sends a signal waits for the end of the process, and not for that of a request.
+# The sender of a signal waits for the end of the process, and not for that of a request.
 _ANSWERS_S = 1.0
 
 
@@ -55,12 +55,12 @@ async def _serve(launcher: Launcher, socket: str | None, reconnect_s: float, beg
     )
     server = Server(host, feed, reconnect_s=None if socket is None else reconnect_s, begin_s=begin_s)
     main_task = asyncio.current_task()
-    told: list[int] = []
+    signals: list[int] = []
 
     def stop(number: int) -> None:
-        if told and main_task is not None:
+        if signals and main_task is not None:
             main_task.cancel()
-        told.append(number)
+        signals.append(number)
         server.leave(answers_s=_ANSWERS_S)
 
     on_signals(stop)
@@ -80,7 +80,7 @@ async def _serve(launcher: Launcher, socket: str | None, reconnect_s: float, beg
             async with listening(path, server.accept):
                 await server.run()
     except asyncio.CancelledError:
-        if len(told) < 2:
+        if len(signals) < 2:
             raise
         return exit_codes.FAILED
     if server.gave_up:

@@ -43,7 +43,7 @@ def sessions(namespace: argparse.Namespace) -> int:
 
 
 def newest_resumable(state_dir: str) -> str | None:
-    """The id of the session that was last at work and is not held by a live process; None when there is none."""
+    """The id of the session that last ran and is not held by a live process; None when there is none."""
     newest = sorted(_resumable(state_dir), key=lambda summary: summary.updated_at, reverse=True)
     for summary in newest:
         if summary.state is None and summary.pid is None:

@@ -23,7 +23,7 @@ class BatchedSink:
 
     `post` takes up to `max_batch` encoded events, each with its newline, and raises AgentHostError when the service did
     not take them: the same batch is then tried again, after a time that doubles from `retry_base_s` to `retry_max_s`.
-    `shape` says how an event is told, None for not at all; without it the event goes as it is. What waits is bounded by
+    `shape` says how an event is sent, None for not at all; without it the event goes as it is. What waits is bounded by
     `max_pending` and `max_pending_bytes`, and the oldest goes first, except for a batch that is being posted; `dropped`
     counts what the service never got.
     """

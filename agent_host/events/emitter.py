@@ -79,7 +79,7 @@ class Event:
         return envelope
 
     def envelope_of(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """The envelope around another payload: what is told of this event to somebody who may not know all of it."""
+        """The envelope around another payload: what an observer gets that may not see all of it."""
         envelope: dict[str, Any] = {
             "eventId": self.event_id,
             "eventType": self.event_type,
@@ -114,7 +114,7 @@ class Event:
         return payload
 
     def encode(self, value: dict[str, Any]) -> bytes:
-        """Something told of this event as one line of JSON with its newline, without secrets."""
+        """A payload about this event as one line of JSON with its newline, without secrets."""
         line = lenient_json.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
         return lenient_json.to_keep(line if self._scrub is None else self._scrub(line))
 
@@ -157,7 +157,7 @@ class Emitter:
     """Numbers events and hands them on. Cheap when nobody listens.
 
     `scrub` takes one encoded event and gives it without secrets; it is called once for each that is encoded. `losses`
-    are told with the next event that is no piece of a stream.
+    are reported with the next event that is no piece of a stream.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What tools print, on its way to whoever watches: as it comes, and never more than somebody can look at.
+"""What tools print, on its way to the observers: as it comes, and never more than somebody can look at.
 
 A command that prints gigabytes costs a few events a second. The whole output is the result's business, not this one's.
 

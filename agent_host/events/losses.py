@@ -1,4 +1,5 @@
-"""What observers did not get (invariant 9): counted by each of them, and told to whoever works with the session."""
+"""What observers did not get (invariant 9): counted by each of them, and reported to the person who works with the
+session."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 INTERVAL_S = 30.0
-"""An observer that goes on losing is told of once in so long."""
+"""An observer that goes on losing is reported once in so long."""
 
 
 class Counting(Protocol):
@@ -37,11 +38,11 @@ class Loss(NamedTuple):
 
 
 class Losses:
-    """The observers of one session, and what of their losses has been told. `clock` is in seconds."""
+    """The observers of one session, and what of their losses has been reported. `clock` is in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._observers: list[tuple[str, Counting]] = []
-        self._told: dict[int, tuple[int, float]] = {}  # by place: the number, and when it was told
+        self._reported: dict[int, tuple[int, float]] = {}  # by place: the number, and when it was reported
         self._clock = clock
 
     def watch(self, name: str, observer: Counting) -> None:
@@ -53,16 +54,16 @@ class Losses:
         return [Loss(name, observer.dropped) for name, observer in self._observers if observer.dropped]
 
     def news(self) -> list[Loss]:
-        """Losses that have grown since they were told, each with its whole number; an observer comes at most once in
-        INTERVAL_S. Whoever asks tells them."""
+        """Losses that have grown since they were reported, each with its whole number; an observer comes at most once
+        in INTERVAL_S. The caller reports them."""
         found: list[Loss] = []
         for place, (name, observer) in enumerate(self._observers):
             number = observer.dropped
             if not number:
                 continue
-            told, at = self._told.get(place, (0, 0.0))
+            reported, at = self._reported.get(place, (0, 0.0))
             now = self._clock()
-            if number > told and (not told or now - at >= INTERVAL_S):
-                self._told[place] = (number, now)
+            if number > reported and (not reported or now - at >= INTERVAL_S):
+                self._reported[place] = (number, now)
                 found.append(Loss(name, number))
         return found

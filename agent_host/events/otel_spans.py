@@ -179,11 +179,11 @@ class Spans:
 
     def _llm_retry(self, event: Event) -> None:
         if self._chat is not None:
-            told = {
+            details = {
                 "agent_host.retry.attempt": event.payload["attempt"],
                 "agent_host.retry.wait_ms": event.payload["waitMs"],
             }
-            self._chat.add_event("agent_host.llm_retry", told, _ns(event.at))
+            self._chat.add_event("agent_host.llm_retry", details, _ns(event.at))
 
     def _llm_completed(self, event: Event) -> None:
         chat, payload = self._chat, event.payload
@@ -230,7 +230,7 @@ class Spans:
             if name in payload:
                 attributes[f"agent_host.policy.{_SNAKE[name]}"] = payload[name]
         span = self._tools.get(payload["toolCallId"])
-        if span is not None:  # its arguments were edited: the same call, judged anew
+        if span is not None:  # its arguments were edited: the same call, judged again
             span.set_attributes(attributes)
             return
         span = self._begin(f"execute_tool {payload['toolName']}", self._step_of(event), event, attributes)
@@ -254,10 +254,10 @@ class Spans:
     def _approval(self, event: Event) -> None:
         span = self._tools.get(event.payload.get("toolCallId", ""))
         if span is not None:
-            told = {"agent_host.approval.id": event.payload["approvalId"]}
+            details = {"agent_host.approval.id": event.payload["approvalId"]}
             if "decision" in event.payload:
-                told["agent_host.approval.decision"] = event.payload["decision"]
-            span.add_event(f"agent_host.{event.event_type}", told, _ns(event.at))
+                details["agent_host.approval.decision"] = event.payload["decision"]
+            span.add_event(f"agent_host.{event.event_type}", details, _ns(event.at))
 
     # Spans
 

@@ -36,8 +36,8 @@ _TOTAL_TOKENS = Field("totalTokens", "integer", "tokens that the session has use
 _TASK_COUNT = Field("taskCount", "integer", "tasks of the session", telemetry=True)
 _DURATION = Field("durationMs", "integer", "life of the session in this process", telemetry=True)
 _REASON = Field("reason", "string", "a documented name", telemetry=True)
-_WHY = Field("reason", "string", "in the words of whoever ended it")
-_EDITED = Field("edited", "true", "whoever approved the call changed its arguments", optional=True, telemetry=True)
+_WHY = Field("reason", "string", "in the words of the person or program that ended it")
+_EDITED = Field("edited", "true", "the person who approved the call changed it", optional=True, telemetry=True)
 _MESSAGE = Field("message", "string", "one line for a person")
 _MODEL = Field("model", "string", "name of the model", telemetry=True)
 _CALL = Field("toolCallId", "string", "the call", telemetry=True)
@@ -119,7 +119,7 @@ PAYLOADS: dict[EventType, Shape] = {
         ),
     ),
     EventType.LLM_ANSWER_REPAIRED: Shape(
-        "the answer held halves of characters (lone surrogates), told once an answer",
+        "the answer held halves of characters (lone surrogates), reported once an answer",
         (Field("count", "integer", "how many; U+FFFD stands in their place", telemetry=True), _MESSAGE),
     ),
     EventType.LLM_RETRY: Shape(

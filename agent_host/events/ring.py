@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Event
 
 _ENVELOPE_BYTES = 400
-# How much of the list may be spent entries before it is made anew.
+# How much of the list may be spent entries before it is made again.
 _SPENT = 1024
 
 

@@ -119,7 +119,7 @@ class RunLog:
         self._let_go()
         names = [self._path, *(_aside(self._path, number) for number in range(1, self._keep + 1))]
         free = next((at for at, name in enumerate(names) if at and not os.path.lexists(name)), self._keep)
-        # Nobody can be told, and the log only stays larger than it should be: the next write finds it so.
+        # It cannot be reported, and the log only stays larger than it should be: the next write finds it so.
         with contextlib.suppress(OSError):
             for at in range(free, 0, -1):
                 os.replace(names[at - 1], names[at])
@@ -132,7 +132,7 @@ class RunLog:
                 continue
             self.dropped += 1
             written = 0
-        self._let_go()  # opening it anew ends a line that is cut
+        self._let_go()  # opening it again ends a line that is cut
 
     def close(self) -> None:
         """Flush and close."""
@@ -144,7 +144,7 @@ class RunLog:
         self.close()
 
     def _let_go(self) -> None:
-        """Close the file. What the disk did not take cannot be told from a failed close, and nobody waits for it."""
+        """Close the file. What the disk did not take cannot be known from a failed close, and nobody waits for it."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             with contextlib.suppress(OSError):

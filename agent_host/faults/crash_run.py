@@ -115,7 +115,7 @@ class CrashRun:
             out, err = process.communicate(timeout=PATIENCE_S if kill_after_s is None else kill_after_s)
         except subprocess.TimeoutExpired:
             if kill_after_s is None:
-                self.problems.append(f"a process was still at work after {PATIENCE_S:.0f} s")
+                self.problems.append(f"a process was still running after {PATIENCE_S:.0f} s")
             process.kill()
             out, err = process.communicate()
         ended = Ended(process.pid, process.returncode, out, err)
@@ -144,16 +144,16 @@ class CrashRun:
 
     def recover(self) -> None:
         """Resume until the end was told and nothing is left to clear up. A session that a fault kept from beginning
-        is run anew. A resume of an undisturbed machine that ends in any other way is a problem."""
-        anew = False
+        is run again. A resume of an undisturbed machine that ends in any other way is a problem."""
+        again = False
         for _ in range(_MAX_RESUMES):
             if self.told is not None and not self.left_over():
                 return
-            ended = self.finish(self.run() if anew else self.resume())
+            ended = self.finish(self.run() if again else self.resume())
             never_began = ended.code == _NO_SESSION and self.told is None and not self.gateway.requests
-            if anew or not (never_began or ended.code in (self.scenario.exit_code, _NO_SESSION)):
+            if again or not (never_began or ended.code in (self.scenario.exit_code, _NO_SESSION)):
                 self._expect(ended, self.scenario.exit_code)
-            anew = never_began and not anew
+            again = never_began and not again
         self.problems.append(f"not over after {_MAX_RESUMES} resumes; left: {self.left_over()}")
 
     def _expect(self, ended: Ended, code: int) -> None:

@@ -1,4 +1,4 @@
-"""Faults that happen to real processes at work, and the command that puts a session through them.
+"""Faults that happen to real running processes, and the command that puts a session through them.
 
     python -m agent_host.faults --after-record 7     # one run; --all runs every one
     python -m agent_host.faults --list
@@ -41,7 +41,7 @@ _UNUSABLE = 2
 
 
 class Fault(Protocol):
-    """Something that happens to a session at work."""
+    """Something that happens to a running session."""
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ class KillAtInstant:
 @dataclass(frozen=True, slots=True)
 class Race:
     """`processes` at once for one session. With `record`, they resume one that was killed after that record; without,
-    they all start it under the same id. One gets it, the others are told who has it or that it is there or over."""
+    they all start it under the same id. One gets it, the others get to know who has it or that it is there or over."""
 
     processes: int
     record: int | None = None

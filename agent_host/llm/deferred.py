@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Model(Protocol):
-    """Whoever answers the loop's requests."""
+    """What answers the loop's requests."""
 
     async def stream(self, head: bytes, messages: Sequence[bytes], on_text: Callable[[str], None]) -> ModelTurn:
         """See `LlmClient.stream`."""

@@ -34,7 +34,7 @@ _NOT_APPROVED = "not started: the task was cancelled before anybody approved it"
 def granted_by(ctx: LoopContext, run: CallRun) -> str | None:
     """The id of an earlier approval that covers the call too; None when there is none or none is needed.
 
-    An answer to this very call goes before what was granted for others like it.
+    An answer to this very call takes precedence over what was granted for others like it.
     """
     if not run.gated or run.answer is not None or not ctx.state.grants:
         return None
@@ -126,22 +126,22 @@ def _approve(run: CallRun) -> str:
 
 
 async def _answer(ctx: LoopContext, step_id: str, run: CallRun) -> ApprovalAnswer | None:
-    """The answer to the call, on record and told: the one from before a crash, or a new one. None when the task was
+    """The answer to the call, on record and reported: the one from before a crash, or a new one. None when the task was
     cancelled while it waited."""
     if run.answer is not None:
-        # The process that took the answer may have died before it told anybody.
-        _tell(ctx, step_id, run, run.answer, 0.0)
+        # The process that took the answer may have died before it reported it.
+        _emit_answer(ctx, step_id, run, run.answer, 0.0)
         return run.answer
     request = await _request(ctx, step_id, run)
     asked = time.monotonic()
     ctx.emit(EventType.APPROVAL_REQUESTED, step_id, toolCallId=run.call.call_id, **request.to_payload())
-    ctx.emitter.flush()  # the wait may be long, and whoever reads the run log is to see what for
+    ctx.emitter.flush()  # the wait may be long, and the run log is to show what it is for
     try:
         answer = await ctx.cancellation.interruptible(ctx.gate.ask(request))
     except TaskCancelled:
         return None
     await _put_on_record(ctx, step_id, run, request, answer)
-    _tell(ctx, step_id, run, answer, time.monotonic() - asked)
+    _emit_answer(ctx, step_id, run, answer, time.monotonic() - asked)
     return answer
 
 
@@ -171,7 +171,7 @@ async def _put_on_record(
         ctx.journal.record(kept.to_record(call_id, approval_id, bound_to(ctx, run)))
 
 
-def _tell(ctx: LoopContext, step_id: str, run: CallRun, answer: ApprovalAnswer, waited_s: float) -> None:
+def _emit_answer(ctx: LoopContext, step_id: str, run: CallRun, answer: ApprovalAnswer, waited_s: float) -> None:
     waited_ms = int(waited_s * 1000)
     if answer.timed_out:
         ctx.emit(EventType.APPROVAL_TIMEOUT, step_id, approvalId=run.approval_id, waitedMs=waited_ms)

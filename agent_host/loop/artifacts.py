@@ -102,13 +102,13 @@ def reference_note(left: Sequence[Left]) -> str:
 
 
 def hand_over(ctx: LoopContext, step_id: str, call_id: str, left: Iterable[Left]) -> None:
-    """Have the artifacts of a recorded result uploaded, and tell of those that need no upload or get none."""
+    """Have the artifacts of a recorded result uploaded, and report those that need no upload or get none."""
     for one in left:
         row = {**one.row, "callId": call_id, "taskId": ctx.task.task_id, "stepId": step_id}
         if "uri" in row:
-            _tell(ctx, EventType.ARTIFACT_UPLOADED, row, artifactUri=row["uri"])
+            _report(ctx, EventType.ARTIFACT_UPLOADED, row, artifactUri=row["uri"])
         elif "why" in row:
-            _tell(ctx, EventType.ARTIFACT_UPLOAD_FAILED, row, message=row["why"])
+            _report(ctx, EventType.ARTIFACT_UPLOAD_FAILED, row, message=row["why"])
         else:
             ctx.artifacts.queue.put(_upload_of(ctx, row, one.data))
 
@@ -147,16 +147,16 @@ def _content(ctx: LoopContext, row: Mapping[str, Any]) -> Callable[[], bytes]:
 
 def _stored(ctx: LoopContext, row: Mapping[str, Any], uri: str) -> None:
     ctx.journal.checkpoint(row["stepId"], ArtifactUploaded(row["id"], uri), sync=False)
-    _tell(ctx, EventType.ARTIFACT_UPLOADED, row, artifactUri=uri)
+    _report(ctx, EventType.ARTIFACT_UPLOADED, row, artifactUri=uri)
 
 
 def _missed(ctx: LoopContext, row: Mapping[str, Any], message: str, again: bool) -> None:
     if not again:
         ctx.journal.checkpoint(row["stepId"], ArtifactGivenUp(row["id"], message), sync=False)
-    _tell(ctx, EventType.ARTIFACT_UPLOAD_FAILED, row, message=message)
+    _report(ctx, EventType.ARTIFACT_UPLOAD_FAILED, row, message=message)
 
 
-def _tell(ctx: LoopContext, kind: EventType, row: Mapping[str, Any], **more: str) -> None:
+def _report(ctx: LoopContext, kind: EventType, row: Mapping[str, Any], **more: str) -> None:
     payload: dict[str, Any] = {"artifactName": row["name"], **more, "toolCallId": row["callId"]}
     if "ref" in row:
         payload["storageRef"] = row["ref"]

@@ -135,7 +135,7 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
     except ToolStopped:
         pass
     finally:
-        ctx.live_output.end(call.call_id)  # before the call is told to be over, however it ended
+        ctx.live_output.end(call.call_id)  # before the call is reported to be over, however it ended
     if result is None:
         why = ErrorCode.TOOL_INTERRUPTED
         return finish(ctx, step_id, call, "failed", why, f"{why}: {_STOPPED}", None, started, started_at)

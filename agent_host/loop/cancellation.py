@@ -41,7 +41,7 @@ class Cancellation:
     def request(self, *, resumable: bool) -> None:
         """Ask the task to stop. Model calls and waits for approval end now, running tools finish first."""
         if self.requested:
-            self.resumable = self.resumable and resumable  # for good goes before for now
+            self.resumable = self.resumable and resumable  # for good takes precedence over for now
             return
         self.requested = True
         self.resumable = resumable
@@ -101,7 +101,7 @@ class Cancellation:
 
     async def unless_forced(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, a running tool, which only force ends. Raises ToolStopped, with `abandon` before the
-        tool has ended; whoever runs tools ends it then (`ToolRouter.aclose`)."""
+        tool has ended; the router ends it then (`ToolRouter.aclose`)."""
         if self._forced:
             work.close()
             raise ToolStopped

@@ -1,4 +1,4 @@
-"""Arguments that whoever approved a call wrote in place of the model's: what runs, and what the model is told."""
+"""Arguments that the person who approved a call wrote in place of the model's: what runs, and what the model reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN_CHARS = 2000
 _MAX_KEPT_BYTES = 16 * 1024
-_START = "[Whoever approved this call changed its arguments. It was run, or refused, with: "
+# As earlier versions began it; what they kept has the arguments nowhere else.
+_OLD_START = "[Whoever approved this call changed its arguments. It was run, or refused, with: "
+_START = "[The person who approved this call changed its arguments. It was run, or refused, with: "
 _END = "]"
 
 
@@ -46,10 +48,11 @@ def arguments_in_note(text: str) -> dict[str, Any] | None:
     too long for it. For records of earlier versions, which have them nowhere else, and only for the result of a call
     that is known to be edited: any tool may print the like."""
     line = text.partition("\n")[0]
-    if not (line.startswith(_START) and line.endswith(_END)):
+    start = next((one for one in (_START, _OLD_START) if line.startswith(one)), None)
+    if start is None or not line.endswith(_END):
         return None
     try:
-        arguments = orjson.loads(line[len(_START) : -len(_END)])
+        arguments = orjson.loads(line[len(start) : -len(_END)])
     except orjson.JSONDecodeError:
         return None
     return arguments if isinstance(arguments, dict) else None

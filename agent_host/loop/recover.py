@@ -30,7 +30,7 @@ _UNKNOWN = "interrupted by a crash; whether it took effect is unknown: inspect b
 
 
 async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[CallRun, ...]:
-    """What is left to run of the open step, judged by policy anew; calls that are not run again get their results.
+    """What is left to run of the open step, judged by policy again; calls that are not run again get their results.
 
     Raises CheckpointWriteFailed when a new approval cannot be recorded.
     """
@@ -60,7 +60,7 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[CallRun, ...]:
 
 
 async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> Leftovers:
-    """What is left of the call could otherwise take effect after the model has been told of it and has looked."""
+    """What is left of the call could otherwise take effect after the model has read of it and has looked."""
     spec = ctx.judge.tools.get(call.tool_name)
     if spec is None:
         return Leftovers()
@@ -68,7 +68,7 @@ async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> Leftover
 
 
 def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, left: Leftovers) -> None:
-    """Tell the model what became of a call that was cut off."""
+    """Report to the model what became of a call that was cut off."""
     tool_call = call_on_record(call)
     edited = call.edited_arguments is not None
     if outcome is Outcome.DONE:

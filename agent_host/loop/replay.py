@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agent_host.loop.context import LoopContext
     from agent_host.thread.messages import ToolCall
 
-_TOLD = (
+_APPROVED_NOW = (
     "[Calls of yours were denied since nobody was there to approve them. The user has approved them now: they are run "
     "once, exactly as you asked for them, and their results follow. Go on with the task from there.]"
 )
@@ -49,7 +49,7 @@ class Replay(NamedTuple):
 
 def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
     """A turn of these calls, durable and approved. Raises CheckpointWriteFailed."""
-    add_note(ctx, _TOLD)
+    add_note(ctx, _APPROVED_NOW)
     step_id = new_id("step")
     ctx.phase.fire("reopen")
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)

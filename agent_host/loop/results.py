@@ -1,4 +1,4 @@
-"""A call's result: on record, in the words the model reads, and told to the observers."""
+"""A call's result: on record, in the words the model reads, and reported to the observers."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def finish(
     *,
     edited: bool = False,
 ) -> Message:
-    """Put the call's result on record and tell the observers; returns it as it enters the thread.
+    """Put the call's result on record and emit its event; returns it as it enters the thread.
 
-    `text` may hold secrets and what cannot be encoded; here every result passes, whoever worded it. `approve` marks a
+    `text` may hold secrets and what cannot be encoded; here every result passes, whatever its source. `approve` marks a
     call that was denied since nobody was there, and `place` is where it would have acted; the rest of how to replay it
     stands in the thread. `started` is when the call was requested, on the monotonic clock, `started_at` when it began
     to run, in RFC 3339. `artifacts` are rows of what the call left (`loop.artifacts`).
@@ -72,7 +72,7 @@ def finish(
         payload["artifactUris"] = uris
     if refs:
         payload["storageRefs"] = refs
-    # What was observed can be told apart and found again: the whole text stands in the history (SK 7).
+    # What was observed can be distinguished and found again: the whole text stands in the history (SK 7).
     content = text.encode()
     payload |= {"outputBytes": len(content), "outputSha256": sha256_hex(content)}
     payload["latencyMs"] = 0 if started is None else int((time.monotonic() - started) * 1000)

@@ -142,14 +142,14 @@ def add_note(ctx: LoopContext, text: str, *, workspace: str | None = None, of_da
     ctx.conversation.thread.add_note(note)
 
 
-def tell_of_damage(ctx: LoopContext) -> None:
+def report_damage(ctx: LoopContext) -> None:
     """Say to the model that it was here before, where the session was saved from damage."""
     if ctx.state.salvaged is not None:
         add_note(ctx, _DAMAGED, of_damage=True)
 
 
 def _with_new_ids(ctx: LoopContext, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
-    """A gateway may number its calls anew in every answer; in the thread each id stands once (invariant 4)."""
+    """A gateway may number its calls again in every answer; in the thread each id stands once (invariant 4)."""
     return tuple(
         call.renamed(new_id("call")) if ctx.conversation.thread.has_call(call.call_id) else call for call in calls
     )

@@ -62,8 +62,8 @@ _ARGUMENTS = Record({}, dict.fromkeys(UPLOAD_ARTIFACT.input_schema["properties"]
 class HostTools:
     """The router that the host uses: it answers UploadArtifact and hands on the rest.
 
-    `read` reads a file under the same protection as the runtime's tools. Whoever keeps the artifacts of results takes
-    secrets out of them.
+    `read` reads a file under the same protection as the runtime's tools. The code that keeps the artifacts of results
+    takes secrets out of them.
     """
 
     def __init__(self, router: ToolRouter, read: ReadFile) -> None:

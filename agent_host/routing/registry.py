@@ -1,4 +1,4 @@
-"""The tools of a session, by name: a value that is handed on to whoever asks about a tool."""
+"""The tools of a session, by name: a value that goes to all code that asks about a tool."""
 
 from __future__ import annotations
 

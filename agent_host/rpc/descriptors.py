@@ -1,4 +1,4 @@
-"""Reading and writing descriptors without waiting for the other side: watched by the event loop where it can tell when
+"""Reading and writing descriptors without waiting for the other side: watched by the event loop where it shows when
 they are ready, else in a thread.
 """
 
@@ -24,7 +24,7 @@ WINDOWS: Final = sys.platform == "win32"
 
 
 def can_be_watched(fd: int) -> bool:
-    """Whether the event loop can tell when `fd` is ready: it cannot for files, and not on Windows."""
+    """Whether the event loop can find out when `fd` is ready: it cannot for files, and not on Windows."""
     if WINDOWS:
         return False
     loop = asyncio.get_running_loop()

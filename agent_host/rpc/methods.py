@@ -113,7 +113,7 @@ class Methods:
         # Told and begun behind the reply, which goes out before the event loop turns.
         opened.session.announce(params["executionEnvironment"])
         opened.session.warm_up()
-        return _told(opened)
+        return _fields(opened)
 
     async def _start_task(self, params: Mapping[str, Any]) -> dict[str, Any]:
         session = self._host.at_work(params["sessionId"])
@@ -137,16 +137,16 @@ class Methods:
         is_here = self._host.session is not None
         opened = await self._host.resume(params["sessionId"], cursor=params.get("checkpointCursor"))
         session = opened.session
-        told = _told(opened)
+        fields = _fields(opened)
         incomplete = session.incomplete_task
-        told["resumedFromStep"] = session.step_count
+        fields["resumedFromStep"] = session.step_count
         if incomplete is not None:
-            told["incompleteTask"] = incomplete
+            fields["incompleteTask"] = incomplete
             if params.get("autoContinue", True):
                 session.go_on()
         elif not is_here:
             session.announce_return()
-        return told
+        return fields
 
     async def _get_session_state(self, params: Mapping[str, Any]) -> dict[str, Any]:
         return self._host.at_work(params["sessionId"]).state()
@@ -181,9 +181,9 @@ class Methods:
 
     async def _shutdown(self, params: Mapping[str, Any]) -> dict[str, Any]:
         session_id = await self._host.shutdown(params.get("reason") or DEFAULT_REASON)
-        told: dict[str, Any] = {"status": "shutdown", "sessionId": session_id}
+        fields: dict[str, Any] = {"status": "shutdown", "sessionId": session_id}
         losses = [] if self._host.session is None else self._host.session.losses.so_far()
-        return {**told, "undelivered": [loss.to_wire() for loss in losses]} if losses else told
+        return {**fields, "undelivered": [loss.to_wire() for loss in losses]} if losses else fields
 
 
 def _as_many_as_fit(events: Iterable[bytes]) -> Iterator[bytes]:
@@ -196,7 +196,7 @@ def _as_many_as_fit(events: Iterable[bytes]) -> Iterator[bytes]:
         yield event
 
 
-def _told(opened: Opened) -> dict[str, Any]:
+def _fields(opened: Opened) -> dict[str, Any]:
     return {
         "sessionId": opened.session.session_id,
         "workspaceId": opened.session.workspace_id,

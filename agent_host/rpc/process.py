@@ -46,7 +46,7 @@ class Server:
         """Whether it ends because nobody began a session."""
 
     def accept(self, channel: Channel) -> Receiver | None:
-        """Serve the client, unless there is one already; then it is told so, and None is returned."""
+        """Serve the client, unless there is one already; then it gets an error, and None is returned."""
         if self._client is not None or self._left.is_set():
             fault = Fault(_HELD, "another client is connected; one at a time", ErrorCode.SESSION_HELD, retryable=True)
             channel.write(encode_fault(b"null", fault) + b"\n")
@@ -85,7 +85,7 @@ class Server:
         """The client has ended its side."""
         if client is not self._client:
             return
-        if self._reconnect_s is None:  # it may still read, and is told what comes until the end
+        if self._reconnect_s is None:  # it may still read, and gets what comes until the end
             self.leave()
             return
         self._client = None

@@ -133,10 +133,10 @@ class Connection:
 
     async def _serve_line(self, asked: Line) -> None:
         replies = [await self._serve(request) for request in asked.requests]
-        told = [reply for reply in replies if reply is not None]
-        if not told:
+        answers = [reply for reply in replies if reply is not None]
+        if not answers:
             return
-        self._channel.write((b"[" + b",".join(told) + b"]" if asked.is_batch else told[0]) + b"\n")
+        self._channel.write((b"[" + b",".join(answers) + b"]" if asked.is_batch else answers[0]) + b"\n")
         if self._channel.waiting_bytes > _MAX_WAITING_BYTES:
             await self._channel.drained()  # the request counts as in flight until there is room again
 

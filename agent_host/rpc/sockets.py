@@ -89,7 +89,7 @@ class SocketChannel(asyncio.Protocol):
 
     def pause_reading(self, *, paused: bool) -> None:
         """See Channel."""
-        # Behind the end there is nothing to read, and it would be told again.
+        # Behind the end there is nothing to read, and it would be reported again.
         if self._transport is not None and self._receiver is not None and not self._transport.is_closing():
             if paused:
                 self._transport.pause_reading()

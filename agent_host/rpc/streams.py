@@ -16,7 +16,7 @@ class StreamChannel:
 
     Pipes and sockets are watched by the event loop and keep their modes; what it cannot watch (files, and anything on
     Windows) has threads. So has writing to a terminal: one that polls as writable may have room for a few bytes only,
-    and then keeps whoever writes more.
+    and then keeps the writer waiting.
     """
 
     def __init__(self, read_fd: int, write_fd: int) -> None:

@@ -1,5 +1,5 @@
 """What a client is to the server: bytes that come, and bytes that go. Writing never waits; what the other side does not
-take stays with the channel, and whoever writes can see how much that is.
+take stays with the channel, and the writer can see how much that is.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Receiver(Protocol):
-    """Whoever takes what the other side says."""
+    """What receives the messages of the other side."""
 
     def received(self, data: bytes) -> None:
         """The next bytes."""

@@ -99,7 +99,7 @@ class HttpApprovalService:
     async def record(self, decision: ApprovalDecision) -> None:
         """See ApprovalService."""
         body = lenient_json.dumps(decision.to_wire())
-        # What was decided: who tells it again after a crash knows neither when that was nor all that was shown.
+        # What was decided: what reports it again after a crash knows neither when that was nor all that was shown.
         known_by = lenient_json.dumps([decision.session_id, decision.approval_id, decision.decision])
         await self._client.post("/approvals", body, idempotency_key=hashlib.sha256(known_by).hexdigest())
 

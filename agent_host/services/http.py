@@ -156,12 +156,12 @@ class ServiceClient:
         status = response.status_code
         if response.is_redirect:
             return ServiceRejected(f"{shown} redirects elsewhere (HTTP {status}), which is not followed", status=status)
-        told = _error_body(body)
-        code = self._clean(told.code) if told.code else None
-        said = self._clean(told.message if told.message is not None else body.decode("utf-8", "replace"))
+        reported = _error_body(body)
+        code = self._clean(reported.code) if reported.code else None
+        said = self._clean(reported.message if reported.message is not None else body.decode("utf-8", "replace"))
         message = f"{shown} said HTTP {status}{f' {code}' if code else ''}: {said or 'no details'}"
         passing = status in _PASSING_STATUSES or status >= 500
-        if passing if told.retryable is None else told.retryable:
+        if passing if reported.retryable is None else reported.retryable:
             details = {"code": ErrorCode.RATE_LIMITED} if status == 429 else {}
             return ServiceUnavailable(message, status=status, retry_after_s=retry_after_s(response.headers), **details)
         kind = ServiceUnauthorized if status in (401, 403) else ServiceRejected
@@ -214,4 +214,4 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
 
 
 def _untold(_number: int, _wait_s: float, _error: ServiceUnavailable) -> None:
-    """Nobody is told of a retry: these services work beside the session (AH 11)."""
+    """A retry is not reported: these services work beside the session (AH 11)."""

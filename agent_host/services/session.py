@@ -83,7 +83,7 @@ class EmbeddedSessionService:
         self._workspace_of = workspace_of
 
     async def create(self, new: NewSession) -> SessionGrant:
-        """See SessionService. The wished id is granted as it is: whoever puts files under it checks it."""
+        """See SessionService. The wished id is granted as it is: the code that puts files under it checks it."""
         return SessionGrant(new.session_id or new_id("sess"), new_id("ws"), feature_flags=self.FLAGS)
 
     async def resume(self, session_id: str, *, checkpoint_cursor: str | None) -> SessionGrant:  # noqa: ARG002
@@ -130,7 +130,7 @@ class HttpSessionService:
 
 
 async def say_goodbye(service: SessionService, session_id: str, *, reason: str, within_s: float) -> None:
-    """Tell the service that a session has ended, as well as that goes: it is over here, whether or not the service
+    """Report to the service that a session has ended, as well as that goes: it is over here, whether or not the service
     hears of it."""
     try:
         async with asyncio.timeout(within_s):

@@ -1,6 +1,6 @@
 """Artifacts on their way to the Workspace Service (AH 7.5): in order, in the background, and nobody waits.
 
-What waits is bounded in bytes and in time. What finds no room, comes too late, or is refused is given up and told.
+What waits is bounded in bytes and in time. What finds no room, comes too late, or is refused is given up and reported.
 """
 
 from __future__ import annotations

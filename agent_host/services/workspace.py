@@ -210,7 +210,7 @@ class HttpWorkspaceService:
 
     def _key(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> str:
         """The same for the same artifact of the same step. A history is known by its session and its content: it is
-        sent after each task, and by whoever resumes the session."""
+        sent after each task, and by the process that resumes the session."""
         digest = hashlib.sha256(artifact.data).hexdigest()
         parts: list[str | None] = [self._session_id, artifact.artifact_type, digest]
         if artifact.artifact_type != "session_history":

@@ -1,4 +1,4 @@
-"""Decisions on their way to the Approval Service (AH 10.4): put together from the events that tell of them."""
+"""Decisions on their way to the Approval Service (AH 10.4): put together from the events about them."""
 
 from __future__ import annotations
 

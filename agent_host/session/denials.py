@@ -1,4 +1,4 @@
-"""The calls that nobody was there to approve: as the result object tells them, and as they are run after all (SK 4.2,
+"""The calls that nobody was there to approve: as the result object has them, and as they are run after all (SK 4.2,
 4.3). On record is which call it was and what approves its kind; its arguments stand in the thread, and only there."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def calls_to_replay(task: Task, thread: Sequence[bytes], session_id: str, wanted
     """One for each replay id of `wanted`, in the order in which they were denied. Raises UsageError for an id that is
     none of the task's.
 
-    A task that is open may have had its call run, or begun, before a crash: whoever gives the same command again has it
+    A task that is open may have had its call run, or begun, before a crash: giving the same command again has it
     go on from there, and nothing is run twice.
     """
     from agent_host.loop.replay import Replay  # few sessions replay anything
@@ -52,8 +52,8 @@ def calls_to_replay(task: Task, thread: Sequence[bytes], session_id: str, wanted
         made = _made(thread)
         unknown = [replay_id for replay_id in unknown if replay_id not in made]
     if unknown:
-        told = (row["replay"].get("id") for row in denied_approvals(task, thread, session_id))
-        known = ", ".join(dict.fromkeys(replay_id for replay_id in told if replay_id)) or "none"
+        replay_ids = (row["replay"].get("id") for row in denied_approvals(task, thread, session_id))
+        known = ", ".join(dict.fromkeys(replay_id for replay_id in replay_ids if replay_id)) or "none"
         raise UsageError(f"--approve {unknown[0]}: no denied call of this session has that id; there is {known}")
     return list(found.values())
 

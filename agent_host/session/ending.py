@@ -1,4 +1,5 @@
-"""The end of a session (AH 3.4, 9.6): what is kept of it, who is told, what is let go; for good, or to be resumed."""
+"""The end of a session (AH 3.4, 9.6): what is kept of it, who gets to know, what is let go; for good, or to be
+resumed."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ _OBSERVERS_S = 1.0
 
 
 class Ending:
-    """How one session ends. `service` is told of it, `resources` are let go.
+    """How one session ends. `service` gets to know of it, `resources` are let go.
 
     `kept_at` is the file of the result where the disk took it, and `unkept` what it refused, in one line; `stays`: the
     session can then be resumed although its task is over.
@@ -63,11 +64,11 @@ class Ending:
 
     async def for_good(self, trigger: str, end: TaskEnd | None, reason: str | None) -> None:
         """Over by `trigger` of the session's machine, with the last task's `end`. Never raises for a disk that is full:
-        what could not be kept is told by an event and in `unkept`."""
+        what could not be kept is reported by an event and in `unkept`."""
         ctx = self._ctx
         await self._work.end_uploads(_OBSERVERS_S, resumable=False)
         if end is not None and not self._keep_result(end):
-            # A disk that did not take the result keeps the checkpoint instead: a resume tells the end again.
+            # A disk that did not take the result keeps the checkpoint instead: a resume reports the end again.
             self.stays = True
             await self.to_be_resumed()
             return
@@ -77,9 +78,9 @@ class Ending:
             "totalTokens": ctx.state.session_tokens_used,
             "durationMs": int((time.monotonic() - self._began) * 1000),
         }
-        told = {**totals, "reason": reason} if reason is not None else totals
+        payload = {**totals, "reason": reason} if reason is not None else totals
         kind = EventType.SESSION_CANCELLED if trigger == "cancel" else EventType.SESSION_COMPLETED
-        ctx.emitter.emit(kind, told)
+        ctx.emitter.emit(kind, payload)
         ctx.emitter.flush()
         why = reason or ("completed" if end is None else end.status)
         await say_goodbye(self._service, ctx.session_id, reason=why, within_s=_OBSERVERS_S)
@@ -101,8 +102,8 @@ class Ending:
         self._life.fire("pause")
         ctx.journal.checkpoint(None, SessionStatusChanged(SessionStatus.PAUSED, reason=ErrorCode.APPROVAL_REQUIRED))
         totals: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
-        told = {"reason": ErrorCode.APPROVAL_REQUIRED, "message": "a resume can approve the calls that were denied"}
-        ctx.emit(EventType.SESSION_PAUSED, None, **totals, **told)
+        payload = {"reason": ErrorCode.APPROVAL_REQUIRED, "message": "a resume can approve the calls that were denied"}
+        ctx.emit(EventType.SESSION_PAUSED, None, **totals, **payload)
         await self.to_be_resumed()
 
     async def to_be_resumed(self) -> None:
@@ -129,7 +130,7 @@ class Ending:
             temporary.remove(temporary_of(self._paths.state_dir, ctx.state.identity))
 
     def _keep_result(self, end: TaskEnd) -> bool:
-        """Write result.json; False when the disk did not take it, which is then told."""
+        """Write result.json; False when the disk did not take it, which is then reported."""
         kept = {
             **self._work.result(end),
             "prompt": self._ctx.task.prompt,

@@ -35,11 +35,11 @@ class Opener(Protocol):
         ...
 
     async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
-        """The session that a former process left, not at work yet."""
+        """The session that a former process left, not running yet."""
         ...
 
     async def refresh(self, session: Session, *, cursor: str | None) -> Opened:
-        """The session with a policy bundle that is asked for anew (AH 8.6)."""
+        """The session with a policy bundle that is asked for again (AH 8.6)."""
         ...
 
 
@@ -79,7 +79,7 @@ class SessionHost:
 
     async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
         """The session of a former process, or this one's with a new policy bundle. Raises OutOfOrder while a task is
-        at work, and what `Opener.resume` raises."""
+        running, and what `Opener.resume` raises."""
         session = self._session
         if session is None:
             self._only_once()
@@ -148,14 +148,14 @@ class SessionHost:
             self._session.pending_approvals.suspend()
 
     async def let_go(self) -> None:
-        """The client is gone, or the process is told to end: finish the step and leave the session resumable."""
+        """The client is gone, or the process is asked to end: finish the step and leave the session resumable."""
         if self._session is not None:
             await self._end(self._session.leave())
         self.over.set()
 
     async def _end(self, way: Coroutine[Any, Any, None]) -> None:
-        """End the session in this `way`, or wait for the end that it is coming to: there is one, and whoever asked for
-        it need not be there until then."""
+        """End the session in this `way`, or wait for the end that it is coming to: there is one, and the caller that
+        asked for it need not be there until then."""
         await asyncio.shield(self._begin_end(way))
 
     def _begin_end(self, way: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -173,7 +173,7 @@ class SessionHost:
 
     def _may_refresh(self, session_id: str) -> None:
         if self.at_work(session_id).busy:
-            raise OutOfOrder(f"session {session_id} is at work; there is nothing to resume")
+            raise OutOfOrder(f"session {session_id} is running a task; there is nothing to resume")
         if self._refreshing:
             raise OutOfOrder(f"session {session_id} is just being resumed")
 
@@ -188,7 +188,7 @@ class SessionHost:
             raise OutOfOrder("a session is just being opened; one process has one session")
 
     def _broken(self, error: BaseException) -> None:
-        """Whoever watches is told before the process goes, and what is on record stays."""
+        """Observers get the event before the process ends, and what is on record stays."""
         self.failure = error
         if self._session is not None:
             self._begin_end(self._session.leave())

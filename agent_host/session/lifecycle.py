@@ -46,10 +46,10 @@ _UPLOADS_S = 1.0
 class Session:
     """A session around its loop context. One task at a time; each may follow another on the same thread.
 
-    `pending_approvals` is where approvals wait for a client, None where there is none; `service` is told of the end,
-    `resources` are let go with the session, `undelivered` says what observers did not get, and `losses` counts it.
-    `ending` knows what the end could keep. `on_broken` is told when a task died of a fault of the program; whoever
-    waits for the task gets it as well.
+    `pending_approvals` is where approvals wait for a client, None where there is none; `service` gets to know of the
+    end, `resources` are let go with the session, `undelivered` says what observers did not get, and `losses` counts it.
+    `ending` knows what the end could keep. `on_broken` is called when a task died of a fault of the program; the person
+    who waits for the task gets it as well.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Session:
 
     @property
     def step_cursor(self) -> str | None:
-        """The last completed step, as the Session Service is told of it."""
+        """The last completed step, as the Session Service gets it."""
         return self._ctx.state.step_cursor
 
     def state(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class Session:
 
     def _preview(self, task_id: str | None, file_paths: Sequence[str] | None) -> Callable[[], list[FilePatch]]:
         """The preview of what is on record now, to be made in any thread."""
-        # Comparing files is for whoever asks for it: the first reply of the session does not wait for its modules.
+        # Files are compared on request: the first reply of the session does not wait for its modules.
         from agent_host.session.moves import workspaces
         from agent_host.session.patches import preview
         from agent_host.session.tasks import first_versions
@@ -209,7 +209,7 @@ class Session:
     # Its tasks
 
     def announce(self, environment: str) -> None:
-        """Tell that there is a new session."""
+        """Emit that there is a new session."""
         payload = {
             "executionEnvironment": environment,
             "workspace": self._ctx.judge.environment.workspace,
@@ -218,7 +218,7 @@ class Session:
         self._ctx.emitter.emit(EventType.SESSION_STARTED, payload)
 
     def announce_return(self) -> None:
-        """Tell that another process has taken over a session without a task to go on with."""
+        """Emit that another process has taken over a session without a task to go on with."""
         self._ctx.emitter.emit(EventType.SESSION_RESUMED, {"resumedFromStep": self.step_count})
 
     def warm_up(self) -> None:
@@ -246,13 +246,13 @@ class Session:
 
     def renew(self, put_under: Callable[[LoopContext], None]) -> None:
         """Work under another bundle from here on (AH 8.6), which `put_under` brings. A pause is over with it, unless a
-        task waits to be gone on with. Raises SessionNotReady, OutOfOrder for a session that has ended, or is at work,
-        since the bundle was asked for."""
+        task waits to be gone on with. Raises SessionNotReady, OutOfOrder for a session that has ended, or is running a
+        task, since the bundle was asked for."""
         ctx = self._ctx
         if self._over:
             raise SessionNotReady(f"session {self.session_id} has ended")
         if self.busy:
-            raise OutOfOrder(f"session {self.session_id} is at work; there is nothing to resume")
+            raise OutOfOrder(f"session {self.session_id} is running a task; there is nothing to resume")
         put_under(ctx)
         ctx.judge.expired = False
         if not self._work.suspended:
@@ -268,7 +268,7 @@ class Session:
         self._work.stop(resumable=True)
 
     async def task_ended(self) -> TaskEnd:
-        """The end of the task at work; see `TaskRunner.ended`."""
+        """The end of the current task; see `TaskRunner.ended`."""
         return await self._work.ended()
 
     def take_up_uploads(self) -> None:
@@ -285,10 +285,10 @@ class Session:
         await self._work.end_uploads(within_s, resumable=resumable)
 
     async def shut_down(self, reason: str) -> None:
-        """The clean end, whatever is at work (AH 3.4): within the patience of a desktop that waits for it."""
+        """The clean end, whatever is running (AH 3.4): within the patience of a desktop that waits for it."""
         self._over = True
         task = self._ctx.state.task
-        # What is paused cannot complete: whoever ends it gives something up (AH 3.3).
+        # What is paused cannot complete: ending it gives something up (AH 3.3).
         trigger = "cancel" if self._life.state is SessionStatus.PAUSED else "complete"
         if task is not None and task.status == "running" and not self._is_broken:
             trigger = "cancel"

@@ -1,4 +1,4 @@
-"""A session that goes on in another workspace: what the model is told of it, and where the session has been."""
+"""A session that goes on in another workspace: what the model reads of it, and where the session has been."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BEHIND = "\nWhat lay in the one before may be there, or not: look before you re
 
 
 def workspaces(state: Checkpoint) -> list[str]:
-    """Every workspace of the session that the model was told of, in that order; the last one is what it knows."""
+    """Every workspace of the session that the model knows of, in that order; the last one is what it knows."""
     found = [str(state.identity.options.get("workspace", ""))]
     mark = orjson.dumps(_BEFORE)[1:-1]
     for data in state.thread:

@@ -110,7 +110,7 @@ def recorded_options(state_dir: str, session_id: str, *, snapshot_limit_bytes: i
 
 def refuse_other_owner(identity: SessionIdentity, bundle: PolicyBundle) -> None:
     """Raises PolicyBundleInvalid for a bundle of another tenant or user than the session's: what one of them may do is
-    not for the other's session. `local`, on either side, stands for whoever uses this machine (AH 3.2, decision
+    not for the other's session. `local`, on either side, stands for the user of this machine (AH 3.2, decision
     0026)."""
     pairs = {"tenantId": (bundle.tenant_id, identity.tenant_id), "userId": (bundle.user_id, identity.user_id)}
     problems = [

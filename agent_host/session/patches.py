@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from agent_host.session.tasks import Span
 
 MAX_PREVIEW_CHARS: Final = 64 * 1024 * 1024
-"""The diffs of one preview. Files behind that are told without one; `filePaths` has them shown."""
+"""The diffs of one preview. Files behind that are listed without one; `filePaths` has them shown."""
 
 
 class FilePatch(NamedTuple):
@@ -182,8 +182,8 @@ def _file_patch(
     if before == after:
         return None
     patch = git_patch(name, before, after, mode=_mode(path))
-    told = untold._replace(diff=patch.text, additions=patch.additions, deletions=patch.deletions)
-    return told if patch.summary is None else _noted(told, name, patch.summary)
+    counted = untold._replace(diff=patch.text, additions=patch.additions, deletions=patch.deletions)
+    return counted if patch.summary is None else _noted(counted, name, patch.summary)
 
 
 class _NotShown(Exception):

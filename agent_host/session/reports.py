@@ -1,4 +1,4 @@
-"""What is told of a session to those who ask: its state, and the result object of a task that ended."""
+"""What is reported of a session on request: its state, and the result object of a task that ended."""
 
 from __future__ import annotations
 
@@ -52,30 +52,30 @@ def end_of(result: dict[str, Any]) -> TaskEnd:
 
 
 def session_state(ctx: LoopContext, status: SessionStatus, pending: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The result of GetSessionState (interface section 2). The task is the one at work, else the last one there was."""
+    """The result of GetSessionState (interface section 2). The task is the current one, else the last one there was."""
     state, usage, limit = ctx.state, ctx.state.usage, ctx.judge.bundle.llm_policy.max_session_tokens
-    told: dict[str, Any] = {"sessionId": ctx.session_id, "sessionStatus": status}
+    fields: dict[str, Any] = {"sessionId": ctx.session_id, "sessionStatus": status}
     if state.task is not None:
         at_work = ctx.phase.state is not TaskPhase.IDLE
-        told["task"] = {
+        fields["task"] = {
             "taskId": state.task.task_id,
             "status": ctx.phase.state if at_work else _ON_RECORD[state.task.status],
             "stepCount": state.task.step_count,
             "maxSteps": state.task.max_steps,
         }
-    told["tokenUsage"] = {
+    fields["tokenUsage"] = {
         "inputTokens": usage.input_tokens,
         "outputTokens": usage.output_tokens,
         "totalTokens": state.session_tokens_used,
         "remaining": max(0, limit - state.session_tokens_used),
         "maxSessionTokens": limit,
     }
-    told["pendingApprovals"] = list(pending)
-    return told
+    fields["pendingApprovals"] = list(pending)
+    return fields
 
 
 def not_uploaded(ctx: LoopContext, history: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """What of the task at work, or of the last one, the Workspace Service has not stored: {artifactName, artifactType,
+    """What of the current task, or of the last one, the Workspace Service has not stored: {artifactName, artifactType,
     message, storageRef?, toolCallId?}. `history` is such a row for the history, None where there is nothing to say."""
     task = ctx.task
     waiting = [row for row in ctx.state.uploads.values() if row["taskId"] == task.task_id]
@@ -84,8 +84,8 @@ def not_uploaded(ctx: LoopContext, history: dict[str, Any] | None) -> list[dict[
 
 
 def _missing(row: dict[str, Any], message: str) -> dict[str, Any]:
-    told = {"artifactName": row["name"], "artifactType": row["type"], "toolCallId": row["callId"], "message": message}
-    return {**told, "storageRef": row["ref"]} if "ref" in row else told
+    fields = {"artifactName": row["name"], "artifactType": row["type"], "toolCallId": row["callId"], "message": message}
+    return {**fields, "storageRef": row["ref"]} if "ref" in row else fields
 
 
 def result_object(ctx: LoopContext, end: TaskEnd, *, resumed_from_step: int | None, duration_ms: int) -> dict[str, Any]:

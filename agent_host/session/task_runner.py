@@ -1,4 +1,4 @@
-"""The task at work: begun, gone on with, stopped, and wound up; one at a time, each on the thread of those before."""
+"""The current task: begun, gone on with, stopped, and wound up; one at a time, each on the thread of those before."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class TaskRunner:
         self._begin()
 
     def go_on(self, *, max_steps: int | None = None, replay_ids: Collection[str] = (), more_steps: int = 0) -> None:
-        """Go on with the task that is open on record; of one that had ended only its end is told again.
+        """Go on with the task that is open on record; of one that had ended only its end is reported again.
 
         `max_steps` replaces the task's limit. `replay_ids` name denied calls that are run first; for them a task that
         had ended goes on as well, by default for `more_steps`. Raises UsageError when there is no task or no such call,
@@ -151,7 +151,7 @@ class TaskRunner:
         are ended, too. Raises NoActiveTask."""
         ctx, task = self._ctx, self._ctx.state.task
         if task is None or task.task_id != task_id or task.status != "running":
-            raise NoActiveTask(f"no task {task_id[:128]!r} is at work")
+            raise NoActiveTask(f"no task {task_id[:128]!r} is running")
         self.stop(resumable=False)
         if force:
             ctx.cancellation.force(grace_s=grace_s)
@@ -165,7 +165,7 @@ class TaskRunner:
         self._ctx.cancellation.request(resumable=resumable)
 
     async def ended(self) -> TaskEnd:
-        """The end of the task at work, or of the last one. Cancelling this wait ends the task as a crash would."""
+        """The end of the current task, or of the last one. Cancelling this wait ends the task as a crash would."""
         if self._running is None:
             raise RuntimeError("no task was begun")
         return await self._running

@@ -130,7 +130,7 @@ def _progress(messages: Sequence[dict[str, Any]]) -> tuple[int, int]:
     """`turn_index` and `position` of the request (see `RequestView`).
 
     Counting assistant messages falls short once a client has dropped old ones to fit its context window, and cannot
-    tell which of them came from turns with `when`. So the newest tool id of ours decides, and only what follows it is
+    show which of them came from turns with `when`. So the newest tool id of ours decides, and only what follows it is
     counted: a gateway that has just started knows as much as one that has seen the whole session.
     """
     count = 0

@@ -20,7 +20,7 @@ class RequestView:
     """What a script can see of a request, whatever the dialect.
 
     `turn_index` is the number of assistant messages that the conversation had before this request, `position` the same
-    without those that came from turns with `when` (as far as tool ids tell). `last_text` is all text of the newest
+    without those that came from turns with `when` (as far as tool ids show). `last_text` is all text of the newest
     message: prose and tool results, joined by newlines.
     """
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["MockGateway", "RequestRecord", "Script", "ScriptError", "serve_forever"]
 
 FAILURE_HEADER = "x-mock-gateway-failure"
-"""Set to `1` on answers that report a failure of the run, so that they can be told from scripted errors."""
+"""Set to `1` on answers that report a failure of the run, so that they can be distinguished from scripted errors."""
 
 _DIALECTS: Mapping[str, Dialect] = {dialect.path: dialect for dialect in (Anthropic(),)}
 _MAX_RECORDS = 10_000

@@ -28,7 +28,7 @@ How to work:
 - When the task is done, answer in plain text, without calling a tool: say what you did and what you saw.
 """
 _MAX_LISTED = 600
-"""Characters of a list's names; a model that needs another one is told when it is denied."""
+"""Characters of a list's names; a model that needs another one reads of it when it is denied."""
 
 
 def system_prompt(*, workspace: str, os_family: str, shell: str, bundle: PolicyBundle) -> str:
@@ -40,7 +40,7 @@ def system_prompt(*, workspace: str, os_family: str, shell: str, bundle: PolicyB
 
 def policy_lines(bundle: PolicyBundle) -> list[str]:
     """What the lists of the bundle allow, so that a model need not find out by being denied: one line a restriction.
-    Blocked entries are not told, and neither is a list that allows nothing: its tools are not shown."""
+    Blocked entries are not listed, and neither is a list that allows nothing: its tools are not shown."""
     lines = []
     shell, net = bundle.capability(Name.SHELL_EXEC), bundle.capability(Name.NETWORK_HTTP)
     if shell is not None and shell.allowed_commands:

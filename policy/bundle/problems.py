@@ -29,10 +29,10 @@ class BundleProblems(ValueError):
 
 
 def together(of_types: Iterable[Problem], of_values: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Both in one list, each once. Where a value is told to be wrong, that its type is wrong adds nothing."""
-    told = tuple(of_values)
-    places = {problem.path for problem in told}
-    return tuple(dict.fromkeys((*(one for one in of_types if one.path not in places), *told)))
+    """Both in one list, each once. Where a value is found to be wrong, that its type is wrong adds nothing."""
+    first = tuple(of_values)
+    places = {problem.path for problem in first}
+    return tuple(dict.fromkeys((*(one for one in of_types if one.path not in places), *first)))
 
 
 def nearest(name: str, known: tuple[str, ...]) -> str | None:

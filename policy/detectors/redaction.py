@@ -265,7 +265,7 @@ def _may_be_found(encoded: bytes) -> bool:
     concerned = _concerned(encoded)
     if not concerned:
         return False
-    # A number is no secret, whatever the name of its field tells: most of an event's telling names are these.
+    # A number is no secret, whatever the name of its field says: most of an event's telling names are these.
     rest = re.sub(_COUNTED_TOKENS, b"", encoded)
     if rest is not encoded:
         concerned = _concerned(rest)

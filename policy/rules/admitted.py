@@ -1,4 +1,4 @@
-"""What the lists of a bundle admit beyond what they name, in lines for whoever wrote or chose it."""
+"""What the lists of a bundle admit beyond what they name, in lines for its author or user."""
 
 from __future__ import annotations
 

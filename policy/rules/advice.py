@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from policy.bundle.model import Capability
 
-_MAX_TOLD = 5
+_MAX_LISTED = 5
 _MAX_ADVICE = 2
 _MAX_NAMED = 25
 _MAX_COMPARED = 64
@@ -32,10 +32,10 @@ _ELSE = "use plain commands, one a call, or write a script to a file and run tha
 
 def undecidable(reasons: Iterable[str]) -> str:
     """Why a line cannot be decided, and what to write in its place."""
-    told = list(reasons)[:_MAX_TOLD]
-    advice = [next((text for pattern, text in _ADVICE if pattern.search(reason)), _ELSE) for reason in told]
+    listed = list(reasons)[:_MAX_LISTED]
+    advice = [next((text for pattern, text in _ADVICE if pattern.search(reason)), _ELSE) for reason in listed]
     instead = "; or ".join(list(dict.fromkeys(advice))[:_MAX_ADVICE])
-    return f"the command cannot be decided: {'; '.join(told)}. Instead: {instead}"
+    return f"the command cannot be decided: {'; '.join(listed)}. Instead: {instead}"
 
 
 def permitted(entry: Capability, wanted: str | None) -> str:

@@ -44,8 +44,8 @@ def narrow(bundle: PolicyBundle, narrowing: Narrowing) -> PolicyBundle:
 
 
 def scope_of_call(bundle: PolicyBundle, capability_name: str, os: OsFamily) -> Capability | None:
-    """The limits that one call under a capability has, for whoever checks them again at the time of use; None when it
-    is not granted. For a capability that reads a file they are its own and those of File.Read together."""
+    """The limits that one call under a capability has, for the code that checks them again at the time of use; None
+    when it is not granted. For a capability that reads a file they are its own and those of File.Read together."""
     entry = bundle.capability(capability_name)
     reading = bundle.capability(CapabilityName.FILE_READ)
     if entry is None or reading is None or capability_name not in READS_TOO:

@@ -71,10 +71,10 @@ def _judged(case: Case, facts: CommandFacts, one: Redirection | Operand, capabil
             reason = f"{what}: {spelling} is in {place}, where each process finds other files"
             return denied(case.entry.name, f"{PROCESS_RULE}: {place}", reason)
         answer = case.judge(capability, PathFacts(requested=one.path or "", absolute=spelling, real_path=real))
-        told = answer._replace(capability=case.entry.name, reason=f"{what}: {answer.reason}")
+        named = answer._replace(capability=case.entry.name, reason=f"{what}: {answer.reason}")
         if answer.decision == "DENIED":
-            return told
-        approval = approval or (None if answer.allowed else told)
+            return named
+        approval = approval or (None if answer.allowed else named)
     return approval
 
 

@@ -165,7 +165,7 @@ def _network_program(one: SimpleCommand, shell: ShellName) -> str | None:
     known = NETWORK_SUBCOMMANDS.get(name) or NETWORK_SUBCOMMANDS.get(name.rstrip("0123456789."))
     if known is None:
         return None
-    told, may_be_value = "", False
+    seen, may_be_value = "", False
     arguments = iter(rest)
     for argument in arguments:
         if argument is None:
@@ -175,11 +175,11 @@ def _network_program(one: SimpleCommand, shell: ShellName) -> str | None:
         elif argument.startswith(("-", "+")):  # `+` is the toolchain of cargo
             may_be_value = argument.startswith("-") and "=" not in argument and argument not in _TAKES_NONE
         else:
-            longer = f"{told} {argument}".strip()
+            longer = f"{seen} {argument}".strip()
             if longer in known:
                 return f"{name} {longer}"
             if longer in _OF_TWO_WORDS:
-                told = longer
+                seen = longer
             elif not may_be_value:
                 return None
             may_be_value = False
@@ -187,7 +187,7 @@ def _network_program(one: SimpleCommand, shell: ShellName) -> str | None:
 
 
 def _module(name: str, rest: tuple[str | None, ...]) -> tuple[str, tuple[str | None, ...]]:
-    """The module that Python is told to run, and its arguments, in place of Python's own."""
+    """The module that Python runs by `-m`, and its arguments, in place of Python's own."""
     arguments = iter(rest)
     for argument in arguments:
         if argument is None or not argument.startswith("-"):

@@ -41,7 +41,7 @@ def repository_place(
 def repositories_by_shape(path: str, os: OsFamily) -> tuple[tuple[str, str], ...]:
     """(directory, what of it) for each directory of which a normalised absolute path would be a hook, the configuration
     or the like if that directory were a repository, nearest first and three at most. None for most paths, and for those
-    in a `.git`, which that name tells about."""
+    in a `.git`, which that name describes."""
     folded = _parts(key(path, os, "wide"), os)
     if _STEERING.isdisjoint(folded) or ".git" in folded:
         return ()

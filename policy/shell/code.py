@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from policy.shell.words import Word
 
 _CODE = re.compile(r"-(?![WX])[A-Za-z0-9]*?[ceEpr]|--(?:eval|print|run|exec|execute)\b|-\Z")
-"""Options of one interpreter or another whose value is code. Only what is told of the line depends on this."""
+"""Options of one interpreter or another whose value is code. Only the message about the line depends on this."""
 INTERPRETERS = words(
     "python pythonw pypy py micropython jython graalpy bpython ptpython ipython perl ruby node nodejs tsx ts-node php "
     "lua luajit rscript julia elixir groovy scala"

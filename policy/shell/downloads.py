@@ -103,7 +103,7 @@ _LEAST = 3
 
 
 def curl_files(args: list[Word]) -> list[Transfer]:
-    """The files that the arguments of `curl` name; it prints what it is not told to save."""
+    """The files that the arguments of `curl` name; it prints what no option has it save."""
     given = _Given(_CURL, args)
     found = given.files()
     if given.has(_CURL.by_server):
@@ -115,7 +115,7 @@ def curl_files(args: list[Word]) -> list[Transfer]:
 
 
 def wget_files(args: list[Word]) -> list[Transfer]:
-    """The files that the arguments of `wget` name; it saves what it is not told to print."""
+    """The files that the arguments of `wget` name; it saves what no option has it print."""
     given = _Given(_WGET, args)
     found = given.files()
     if given.has(_WGET.trees) or (given.has(_WGET.by_server) and not given.outputs):

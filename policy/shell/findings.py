@@ -16,7 +16,7 @@ _MAX_NAME = 256  # matching takes quadratic time for some names
 
 class Opaque(NamedTuple):
     """A program, as it is spelled, that starts what the line does not show: code that stands in the line (`in_line`),
-    or what some file or package tells it to."""
+    or what some file or package has it run."""
 
     program: str
     what: str

@@ -35,8 +35,8 @@ def expand_wrappers(words: list[Word], found: Findings) -> None:
             found.undecidable("too many programs started through each other")
             return
         name = _place(current[0])
-        told = _place if name in tables.DIRECTORY_BUILTINS else _text
-        found.commands.append((name, tuple(map(told, current[1:]))))
+        read = _place if name in tables.DIRECTORY_BUILTINS else _text
+        found.commands.append((name, tuple(map(read, current[1:]))))
         if name is None or (current[0].tilde and not name.startswith("~/")):
             found.undecidable("the program's name is an expansion")
         elif _ASSIGNMENT.fullmatch(name):
@@ -257,7 +257,7 @@ def _behind(base: str, wrapper: tables.Wrapper, args: list[Word], found: Finding
 
 
 def _with_input(inner: list[Word], marker: str | None) -> list[Word]:
-    """What xargs starts: what it was told, or echo, with words of its input behind it and in the place of a marker."""
+    """What xargs starts: its arguments, or echo, with words of its input behind it and in the place of a marker."""
     words = inner or [plain("echo")]
     if marker is not None:
         words = [UNKNOWN if word.text is not None and marker in word.text else word for word in words]

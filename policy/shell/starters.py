@@ -1,4 +1,4 @@
-"""Programs that start what the line does not show: what a file of the workspace tells them, or a package brings.
+"""Programs that start what the line does not show: what a file of the workspace has them run, or a package brings.
 
 Who lists one consents to that, unless an entry of commandPolicies says `startsPrograms: false`. Interpreters are in
 `code`.

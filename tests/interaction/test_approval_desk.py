@@ -247,7 +247,7 @@ async def test_policy_and_the_tool_judge_the_edited_form(client: Client, argumen
         finished = await client.task(model.url)
         (answer,) = model.results()
     assert [one.get("code") for one in finished.result["toolCalls"]] == [code]
-    assert answer.text.startswith("[Whoever approved this call changed its arguments.")
+    assert answer.text.startswith("[The person who approved this call changed its arguments.")
     assert code in answer.text
     assert not client.file("effects").exists()
 

@@ -158,7 +158,7 @@ async def test_a_block_that_fails_leaves_the_session(host: Host) -> None:
 async def test_a_task_is_cancelled_for_good(host: Host) -> None:
     with gateway(use(shell("touch begun; sleep 60"))) as model:
         async with agent_host.open_session(options(host, model.url)) as session:
-            session.cancel()  # nothing is at work
+            session.cancel()  # nothing is running
             task = asyncio.ensure_future(session.run("Do it."))
             await asyncio.to_thread(eventually, (host.workspace / "begun").exists, "the command runs")
             session.cancel(force=True)

@@ -425,7 +425,7 @@ def test_rejudge_tells_the_models_form_from_the_one_that_was_approved(
         return [(then, row["now"], row["changed"], row.get("edited", False)) for then, row in found]
 
     asked_for = "APPROVAL_REQUIRED"
-    form = (asked_for, None, False, True) if long and ended else (asked_for, asked_for, False, True)
+    form = (asked_for, asked_for, False, True)
     same = (asked_for, asked_for, False, False)
     assert rows(policy) == [same, form, same]
     told = host.run("policy", "rejudge", name, "--policy", policy).text

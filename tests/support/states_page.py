@@ -17,7 +17,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "states.md"
 
 _INTRO = """# States
 
-A session is a machine of two levels (AH 3.3): its own life, and the task that is at work in it. Both are tables in
+A session is a machine of two levels (AH 3.3): its own life, and its current task. Both are tables in
 `agent_host/states.py`, and this page is made from them: `python -m tests.support.states_page`. What has no row cannot
 happen.
 """
@@ -30,7 +30,7 @@ was told to or was killed; the other three ends take the checkpoint away, except
 _TASK = """
 ## The task
 
-`task.status` in GetSessionState. IDLE is never shown: without a task at work the last one's end is, and TASK_RUNNING
+`task.status` in GetSessionState. IDLE is never shown: without a running task the last one's end is, and TASK_RUNNING
 for one that is suspended. Calls of one turn run at once: the task waits for approval as long as any of them does, while
 the others go on.
 """

@@ -50,8 +50,8 @@ class ReadOutcome(NamedTuple):
 
 
 class WriteParams(NamedTuple):
-    """`data` replaces the whole file. `mark` is unique to the call, and the same for whoever asks after a crash what is
-    left of it."""
+    """`data` replaces the whole file. `mark` is unique to the call, and the same for a process that asks after a crash
+    what is left of it."""
 
     path: str
     scope: Scope

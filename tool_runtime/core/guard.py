@@ -32,7 +32,7 @@ _SCRIPT: Final = os.path.join(os.path.dirname(__file__), "watcher.py")
 
 
 class ProcessGuard:
-    """For one host process; made with it, at work from the first command on. Safe to use from its event loop. One at a
+    """For one host process; made with it, started with the first command. Safe to use from its event loop. One at a
     time in a process: it takes every descendant for its own."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class ProcessGuard:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
-        self._told = b""
+        self._reported = b""
         self._known: dict[int, int] = {}
         self._cgroup: str | None = None
         self._job: windows.Job | None = None
@@ -155,15 +155,15 @@ class ProcessGuard:
                     current.reap(pid)
 
     def _tell(self, rows: Mapping[int, ProcessEntry]) -> None:
-        """The dead are told of, too: of what keeps forking a look may see nobody else, and they show the group."""
+        """The dead are reported, too: of what keeps forking a look may see nobody else, and they show the group."""
         members = " ".join(f"{pid}:{row.started}:{row.group}" for pid, row in sorted(rows.items()))
         marks = " ".join(mark for mark in self._marks if " " not in mark and "\n" not in mark)
         group = "" if self._cgroup is None else f"cgroup {self._cgroup}\n"
-        told = f"marks {marks}\nmembers {members}\n" if members else f"marks {marks}\nmembers\n"
-        line = (group + told).encode()
-        if line == self._told and self._watcher is not None and self._watcher.poll() is None:
+        report = f"marks {marks}\nmembers {members}\n" if members else f"marks {marks}\nmembers\n"
+        line = (group + report).encode()
+        if line == self._reported and self._watcher is not None and self._watcher.poll() is None:
             return
-        self._told = line
+        self._reported = line
         if not self._say(line):  # somebody ended it
             self._let_go()
             self._start_watcher()

@@ -23,5 +23,5 @@ def main() -> None:
     if command.stdout is not None:
         sys.stdout.write(command.stdout.readline().decode())
         sys.stdout.flush()
-    time.sleep(4 * TICK_S)  # the watcher is told within one
+    time.sleep(4 * TICK_S)  # the watcher knows within one
     os.kill(os.getpid(), signal.SIGKILL)

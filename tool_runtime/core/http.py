@@ -1,6 +1,6 @@
 """One HTTP exchange with its redirects (TR 4.5, 8.3). Importing this loads httpx: do it when the first request comes.
 
-Each hop is judged anew, and names are resolved here: the connection goes to an address that was checked, so a name
+Each hop is judged again, and names are resolved here: the connection goes to an address that was checked, so a name
 that answers differently a moment later (DNS rebinding) changes nothing. Above the connection everything keeps the
 name: Host, SNI, certificate and pool. No proxies, cookies, or automatic decoding.
 """

@@ -37,7 +37,7 @@ _LOOK_AGAIN_MAX_S: Final = 0.1
 
 class CommandParams(NamedTuple):
     """`argv` as the platform's `shell_argv` gives it; `cwd` is an existing directory; sizes are bytes. `mark` is
-    unique to the call, and the same for whoever asks after a crash what is left of it. Of each stream
+    unique to the call, and the same for a process that asks after a crash what is left of it. Of each stream
     `buffer_bytes` are held in memory, and what is longer in a file in `spool_directory` (see `Spill`)."""
 
     argv: list[str] | str
@@ -134,7 +134,7 @@ class _Command:
         self._params = params
         self._pool = pool
         self._guard = guard
-        # What this process started is told apart from what another one did for a call of the same name.
+        # What this process started is distinguished from what another one did for a call of the same name.
         value = f"{params.mark}#{os.urandom(8).hex()}"
         self._mark = f"{MARK_NAME}={value}"
         self._known: dict[int, int] = {}

@@ -47,7 +47,7 @@ def table() -> Iterator[tuple[int, Row]]:
             row = line.split()
             yield int(row[0]), (int(row[1]), int(row[2]), 0, 0, not row[3].startswith("Z"))
         return
-    last = int(read("/proc/loadavg").rpartition(b" ")[2] or 0)  # numbers begin anew when they are used up
+    last = int(read("/proc/loadavg").rpartition(b" ")[2] or 0)  # numbers start again when they are used up
     for pid in sorted(names, key=lambda pid: (pid <= last, pid), reverse=True):
         stat = read(f"/proc/{pid}/stat")
         if stat:
@@ -77,7 +77,7 @@ def strangers(known: dict[int, int], groups: set[int]) -> set[int]:
 
 
 def belonging(known: dict[int, int], groups: set[int], marks: list[bytes]) -> dict[int, int]:
-    """Live processes with their start times: those known, whoever is in one of the groups or sessions or carries a
+    """Live processes with their start times: those known, and those in one of the groups or sessions or carries a
     mark, and all their descendants. All but the descendants are killed on sight: in a chain that forks and ends each
     lives for milliseconds."""
     rows = {}

@@ -80,7 +80,7 @@ class Spill:
         """A file with what the buffer held. Raises OSError; then the buffer is as it was."""
         from tempfile import TemporaryFile  # a tenth of a start, and most commands print little
 
-        current.give_back_large_memory()  # whoever stores it has all of it in hand
+        current.give_back_large_memory()  # its caller has all of it in memory
 
         file: IO[bytes] = TemporaryFile(buffering=0, dir=self._directory)  # noqa: SIM115  its owner closes it
         try:
@@ -130,7 +130,7 @@ class SpooledFile:
             self._file.close()
 
     def __del__(self) -> None:
-        self._file.close()  # a cancellation may lose a result on its way to whoever would close it
+        self._file.close()  # a cancellation may lose a result on its way to the caller that would close it
 
 
 def _written(file: IO[bytes], data: bytes) -> Iterator[int]:
@@ -147,6 +147,6 @@ def _cut_at_end(file: IO[bytes], size: int) -> int:
     try:
         file.seek(max(0, size - _LONGEST_CHARACTER))
         last = file.read(min(size, _LONGEST_CHARACTER))
-    except OSError:  # whoever reads it all will be told
+    except OSError:  # reading all of it reports that
         return 0
     return len(last) - len(whole_end(last))

@@ -1,5 +1,5 @@
 """Which variables a child process may see: all but secrets (interface, "Secrets never reach …") and those by which a
-shell would read a line in another way than policy has. Programs that would wait for somebody are told that nobody is
+shell would read a line in another way than policy has. Programs that would wait for somebody get to know that nobody is
 there."""
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def child_environment(
     over `passthrough`; names compare in upper case."""
     secret = frozenset(name.upper() for name in secret)
     passthrough = frozenset(name.upper() for name in passthrough)
-    told = _NOBODY_THERE if temporary is None else {**_NOBODY_THERE, **dict.fromkeys(_TEMPORARY, temporary)}
-    answers = {name: value for name, value in told.items() if name not in passthrough}
+    fixed = _NOBODY_THERE if temporary is None else {**_NOBODY_THERE, **dict.fromkeys(_TEMPORARY, temporary)}
+    answers = {name: value for name, value in fixed.items() if name not in passthrough}
     shown = {
         name: value
         for name, value in environ.items()

@@ -25,7 +25,7 @@ def give_back_large_memory() -> None:
 
     glibc learns from the first such piece that is freed to keep the next ones, up to 32 MiB for each thread that had
     one: a process that had large outputs in hand, one at a time, stays as large as if it held several. Elsewhere the
-    allocator does it anyway, or cannot be told.
+    allocator does it anyway, or has no such setting.
     """
     if sys.platform != "linux":
         return
@@ -53,7 +53,7 @@ def shell_argv(shell: str, command: str) -> list[str]:
 
 
 class ProcessEntry(NamedTuple):
-    """One row of the process table. `started` tells a process from a later one with its number."""
+    """One row of the process table. `started` distinguishes a process from a later one with its number."""
 
     pid: int
     parent: int
@@ -99,7 +99,7 @@ def descendants(pid: int) -> dict[int, ProcessEntry]:
 
 @functools.cache
 def children_are_listed() -> bool:
-    """Whether the kernel tells who the children of a process are (CONFIG_PROC_CHILDREN): a tenth of what a look at the
+    """Whether the kernel shows who the children of a process are (CONFIG_PROC_CHILDREN): a tenth of what a look at the
     whole table costs, and it does not grow with what else the machine runs."""
     return os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 
@@ -153,7 +153,7 @@ def reap(pid: int) -> None:
 
 
 def parse_ps(text: str) -> list[ProcessEntry]:
-    """Rows of `ps -axo pid=,ppid=,pgid=,state=`: what a system without /proc (macOS) can tell."""
+    """Rows of `ps -axo pid=,ppid=,pgid=,state=`: what a system without /proc (macOS) can show."""
     rows = (line.split() for line in text.splitlines())
     return [
         ProcessEntry(int(pid), int(parent), int(group), not state.startswith("Z")) for pid, parent, group, state in rows
@@ -177,8 +177,8 @@ def _processes() -> Iterator[ProcessEntry]:
 
 
 def youngest_first(pids: list[int], loadavg: bytes) -> list[int]:
-    """Process ids by their age. The last field of /proc/loadavg is the one given last; numbers begin anew when they are
-    used up, so that larger ones are older than all others."""
+    """Process ids by their age. The last field of /proc/loadavg is the one given last; numbers start again when they
+    are used up, so that larger ones are older than all others."""
     last = int(loadavg.rpartition(b" ")[2] or 0)
     return sorted(pids, key=lambda pid: (pid <= last, pid), reverse=True)
 

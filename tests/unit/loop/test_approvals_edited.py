@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from agent_host.approval.request import ApprovalRequest
     from agent_host.contracts import ToolRequest, ToolResult
 
-NOTE = "[Whoever approved this call changed its arguments. It was run, or refused, with: {}]"
+NOTE = "[The person who approved this call changed its arguments. It was run, or refused, with: {}]"
 
 
 def changes(scope: str = "once", **arguments: Any) -> Person:

@@ -1,4 +1,4 @@
-"""What the model reads of arguments that whoever approved its call has changed."""
+"""What the model reads of arguments that the person who approved its call changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_host.loop.edits import arguments_in_note, call_on_record, note_of_edit
+from agent_host.loop.edits import arguments_in_note, call_on_record, kept_arguments, note_of_edit
 from agent_host.thread.messages import ToolCall
 from state.open_step import Call
 from state.records import ApprovalAnswered
@@ -48,6 +48,17 @@ def test_the_arguments_can_be_read_from_the_note(loop: Loop, arguments: dict[str
     assert found == arguments or (long and found is None)
 
 
+def test_the_note_of_an_earlier_version_is_read_too() -> None:
+    text = '[Whoever approved this call changed its arguments. It was run, or refused, with: {"a":1}]\nok'
+    assert arguments_in_note(text) == {"a": 1}
+
+
+def test_arguments_too_long_for_a_message_are_not_kept(loop: Loop) -> None:
+    short, long = ({"command": "x" * length} for length in (1_000, 20_000))
+    assert kept_arguments(loop.ctx, ToolCall("c", "RunCommand", short)) == short
+    assert kept_arguments(loop.ctx, ToolCall("c", "RunCommand", long)) is None
+
+
 def test_a_note_holds_no_secret(loop: Loop) -> None:
     note = note_of_edit(loop.ctx, ToolCall("c", "RunCommand", {"command": "login s3cret-value"}))
     assert arguments_in_note(note) == {"command": "login [redacted]"}
@@ -65,12 +76,12 @@ def test_what_is_too_long_is_cut_and_says_so(loop: Loop, length: int, *, cut: bo
     [
         "",
         "ok",
-        "[Whoever approved this call changed its arguments. It was run, or refused, with: {}",
-        "[Whoever approved this call changed its arguments. It was run, or refused, with: [1]]",
-        "[Whoever approved this call changed its arguments. It was run, or refused, with: {]",
-        'ok\n[Whoever approved this call changed its arguments. It was run, or refused, with: {"a":1}]',
+        "[The person who approved this call changed its arguments. It was run, or refused, with: {}",
+        "[The person who approved this call changed its arguments. It was run, or refused, with: [1]]",
+        "[The person who approved this call changed its arguments. It was run, or refused, with: {]",
+        'ok\n[The person who approved this call changed its arguments. It was run, or refused, with: {"a":1}]',
         "[Something else: {}]",
-        "{}]".rjust(len("[Whoever approved this call changed its arguments. It was run, or refused, with: {}]")),
+        "{}]".rjust(len("[The person who approved this call changed its arguments. It was run, or refused, with: {}]")),
     ],
 )
 def test_what_is_no_note_has_no_arguments(text: str) -> None:

@@ -12,7 +12,7 @@ from agent_host.faults.disk import SimulatedDisk
 from agent_host.faults.disk_content import NOTHING_SURVIVES
 from agent_host.faults.disk_faults import NO_FAULTS, Faults
 from agent_host.llm.stream import TokenUsage
-from agent_host.loop.step import add_note, commit, reopen, take_turn, tell_of_damage
+from agent_host.loop.step import add_note, commit, reopen, report_damage, take_turn
 from agent_host.states import TaskPhase
 from agent_host.thread.messages import GO_ON, decode
 from agent_host.thread.tokens import message_tokens
@@ -291,10 +291,10 @@ def test_a_note_is_on_record_and_in_the_thread(tmp_path: Path) -> None:
 
 def test_only_a_session_that_was_saved_is_told_of_damage(tmp_path: Path) -> None:
     loop = begun(tmp_path)
-    tell_of_damage(loop.ctx)
+    report_damage(loop.ctx)
     loop.ctx.state.salvaged = "torn"
-    tell_of_damage(loop.ctx)
-    tell_of_damage(loop.ctx)
+    report_damage(loop.ctx)
+    report_damage(loop.ctx)
     assert len([data for data in loop.kept().thread if b"was damaged on disk" in data]) == 1
 
 

@@ -171,7 +171,7 @@ async def test_a_new_bundle_ends_a_pause_unless_a_task_waits(tmp_path: Path) -> 
     assert (status(opened), opened.loop.ctx.judge.expired) == ("SESSION_PAUSED", False)
     assert (opened.loop.kept().policy_bundle_version, opened.loop.kept().session_status) == ("v2", "SESSION_PAUSED")
     opened.session.cancel_task("t")
-    with pytest.raises(OutOfOrder, match="is at work"):
+    with pytest.raises(OutOfOrder, match="is running a task"):
         opened.session.renew(put)
     await over(opened)
     opened.session.renew(put)
