@@ -254,7 +254,7 @@ class ListOf:
 
     def fits(self, value: Any) -> bool:
         """See Shape."""
-        if not isinstance(value, (list, tuple)):
+        if type(value) is not list and not isinstance(value, tuple):
             return False
         if self._bounded and _wrong_size(len(value), self._least, self._most, "item") is not None:
             return False
@@ -332,6 +332,7 @@ class Record:
         self._names = self._required.keys() | self._optional.keys()
         self._closed = closed
         self._others = others
+        self._open = not closed and others is None
         # Most fields of a message are strings, and a session may have a hundred thousand messages: no call for these.
         plain = {name: shape.kind for name, shape in self._required.items() if _is_plain(shape)}
         self._kinds = tuple(plain.values())
@@ -352,15 +353,17 @@ class Record:
         for name, fits in self._needed:
             if not fits(value.get(name, _MISSING)):
                 return False
-        return len(value) == len(self._required) or self._optional_fit(value)
-
-    def _optional_fit(self, value: dict[str, Any]) -> bool:
+        if len(value) == len(self._required):
+            return True
         for name, kind in self._may_be_plain:
             if name in value and type(value[name]) is not kind:
                 return False
         for name, fits in self._known:
             if name in value and not fits(value[name]):
                 return False
+        return self._open or self._unknown_fit(value)
+
+    def _unknown_fit(self, value: dict[str, Any]) -> bool:
         if self._closed:
             return value.keys() <= self._names
         return self._others is None or all(self._others.fits(value[name]) for name in value.keys() - self._names)
@@ -378,7 +381,7 @@ class Record:
         for name, shape in self._optional.items():
             if name in value:
                 yield from shape.problems(value[name], member_path(path, name))
-        if not self._closed and self._others is None:
+        if self._open:
             return
         for name, item in value.items():
             if name not in self._names:
