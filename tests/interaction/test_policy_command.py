@@ -430,7 +430,7 @@ def test_rejudge_tells_the_models_form_from_the_one_that_was_approved(
     assert rows(policy) == [same, form, same]
     told = host.run("policy", "rejudge", name, "--policy", policy).text
     assert told.endswith("2 calls, 1 edited, 0 decided differently\n")
-    assert ("are not on record" in told) == (long and ended)
+    assert "are not on record" not in told
     other = host.policy(grants={"Shell.Exec": {**asks["Shell.Exec"], "blockedCommands": ["rm"]}})
     assert rows(other) == [(asked_for, "DENIED", True, False), form, same]
 
