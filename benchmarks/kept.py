@@ -16,6 +16,7 @@ from benchmarks.report import MIB
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from state.records import CallFinished, CallRow, CallStarted, Record, StepCommitted, TurnTaken, message_of, record_of
+from state.usage import TokenUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -99,7 +100,7 @@ def make_step(number: int, calls: int = 1, text: str = "Again.") -> Step:
     assistant = Message("assistant", text, 30, named)
     results = [Message("tool", output, 300, tool_call_id=call) for call in ids]
     step = f"step_{number:06}"
-    usage = {"inputTokens": 1000, "outputTokens": 30, "cachedInputTokens": 900}
+    usage = TokenUsage(1000, 30, 900)
     rows: list[CallRow] = [{"callId": call, "sideEffects": True} for call in ids]
     said = encode(assistant, session_id=SESSION, task_id="task_1", step_id=step)
     done = [encode(result, session_id=SESSION, task_id="task_1", step_id=step) for result in results]

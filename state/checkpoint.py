@@ -10,11 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from state.usage import NO_TOKENS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state.open_step import Call, OpenStep
     from state.records import ApprovalGranted, TaskStatus
+    from state.usage import TokenUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +33,6 @@ class SessionIdentity:
 
 
 @dataclass(slots=True)
-class Usage:
-    """Tokens as the gateway counted them."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_input_tokens: int = 0
-
-    def add(self, other: dict[str, int]) -> None:
-        """Add the counts of one call, by their wire names."""
-        self.input_tokens += other.get("inputTokens", 0)
-        self.output_tokens += other.get("outputTokens", 0)
-        self.cached_input_tokens += other.get("cachedInputTokens", 0)
-
-    def to_wire(self) -> dict[str, int]:
-        """The `usage` object of the result."""
-        return {
-            "inputTokens": self.input_tokens,
-            "outputTokens": self.output_tokens,
-            "cachedInputTokens": self.cached_input_tokens,
-        }
-
-
-@dataclass(slots=True)
 class Task:
     """The current task, with what its result object will need. `finished_calls` rows: name, status, code or None.
     `baselines` maps a path to the blob of its content before the task's first write to it (None: it did not exist);
@@ -65,7 +45,7 @@ class Task:
     status: TaskStatus = "running"
     reason: str | None = None
     step_count: int = 0
-    usage: Usage = field(default_factory=Usage)
+    usage: TokenUsage = NO_TOKENS
     finished_calls: list[tuple[str, str, str | None]] = field(default_factory=list)
     denied: list[dict[str, Any]] = field(default_factory=list)
     baselines: dict[str, str | None] = field(default_factory=dict)
@@ -101,7 +81,7 @@ class Checkpoint:
     task: Task | None = None
     step_cursor: str | None = None
     open_step: OpenStep | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: TokenUsage = NO_TOKENS
     baselines: dict[str, str | None] = field(default_factory=dict)
     earlier_tasks: list[EarlierTask] = field(default_factory=list)
     grants: list[ApprovalGranted] = field(default_factory=list)
@@ -115,7 +95,7 @@ class Checkpoint:
     @property
     def session_tokens_used(self) -> int:
         """Input and output of every call so far (AH 5.3)."""
-        return self.usage.input_tokens + self.usage.output_tokens
+        return self.usage.total
 
     @property
     def awaits_approval(self) -> bool:

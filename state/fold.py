@@ -78,12 +78,12 @@ def _turn_taken(state: Checkpoint, record: TurnTaken) -> None:
     state.thread.append(record.message)
     # Calls that this turn makes good for; rows of earlier versions do not say which call they are about.
     task.denied = [row for row in task.denied if row["replay"].get("callId") not in record.settled]
-    state.usage.add(record.usage)
-    task.usage.add(record.usage)
+    state.usage = state.usage.plus(record.usage)
+    task.usage = task.usage.plus(record.usage)
     _add_baselines(state, record.baselines)
     if record.window is not None:
         state.dropped_messages = record.window["dropped"]
-        state.tokens_known = (record.usage["inputTokens"], record.window["estimated"])
+        state.tokens_known = (record.usage.input_tokens, record.window["estimated"])
     state.open_step = step
 
 

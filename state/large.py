@@ -3,7 +3,7 @@ kept once. Journal and memory hold messages whole.
 
     {"role": "tool", "content": "", ..., "contentBlob": {"sha256": "...", "bytes": 81920}}
 
-The same goes for a call's `arguments`, beside which `argumentsBlob` stands.
+The same goes for a call's `arguments`, beside which `argumentsBlob` stands, and for a block's `raw` and its `rawBlob`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,17 @@ def shortened(message: bytes) -> tuple[bytes, list[bytes]]:
         if len(arguments) > LARGE_BYTES:
             call |= {"arguments": {}, "argumentsBlob": _reference(arguments)}
             parts.append(arguments)
+    for block in wire.get("blocks", ()):
+        raw = block["raw"].encode()
+        if len(raw) > LARGE_BYTES:
+            block |= {"raw": "", "rawBlob": _reference(raw)}
+            parts.append(raw)
     return (orjson.dumps(wire), parts) if parts else (message, [])
 
 
 def restored(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes, list[str]]:
     """The whole message again, and the names of the parts that `get` no longer has: in their place stands a word about
-    it, so that the thread can still be sent. A blob that is put back is found again."""
+    it, so that the thread can still be sent; a lost block stays empty. A blob that is put back is found again."""
     if _MARK not in message:
         return message, []
     wire = orjson.loads(message)
@@ -55,7 +60,7 @@ def restored(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes,
             said = f"{reference['bytes']} bytes that stood here were damaged on disk and are lost"
             if key == "content":
                 holder[key] = f"[{said}]"
-            else:  # a call that cannot be made any more
+            elif key == "arguments":  # a call that cannot be made any more
                 holder["problem"] = said
         else:
             holder[key] = part
@@ -66,7 +71,7 @@ def restored(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes,
 def _part(key: str, data: bytes | None) -> str | dict[str, Any] | None:
     """What a blob holds for `key`; None when it is gone, or is the blob of something else."""
     try:
-        if data is None or key == "content":
+        if data is None or key != "arguments":
             return None if data is None else data.decode()
         arguments = orjson.loads(data)
     except ValueError:
@@ -91,3 +96,6 @@ def _holders(wire: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     for call in wire.get("toolCalls", ()):
         if "argumentsBlob" in call:
             yield call, "arguments"
+    for block in wire.get("blocks", ()):
+        if "rawBlob" in block:
+            yield block, "raw"

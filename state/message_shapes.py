@@ -31,6 +31,12 @@ def writable(value: Any) -> bool:
 _BLOB = Record({"sha256": Leaf("a SHA-256", lambda value: type(value) is str and bool(_SHA256.fullmatch(value))),
                 "bytes": COUNT})  # fmt: skip
 _NAMED_CALL = Record({"id": TEXT, "name": TEXT, "arguments": OBJECT}, {"problem": TEXT, "argumentsBlob": _BLOB})
+# What only the provider reads, as JSON text, and the order of text, calls and blocks (`agent_host.thread.blocks`).
+_BLOCK = Record({"raw": TEXT, "dialect": TEXT, "model": TEXT}, {"holdsText": FLAG, "rawBlob": _BLOB})
+_PLACE = Leaf(
+    'a number of characters, "call" or "block"',
+    lambda value: value >= 0 if type(value) is int else type(value) is str and value in ("call", "block"),
+)
 _OF_EVERY_MESSAGE: dict[str, Shape] = {
     "messageId": TEXT,
     "sessionId": TEXT,
@@ -42,7 +48,10 @@ _MAY_BE: dict[str, Shape] = {"taskId": TEXT, "stepId": TEXT, "contentBlob": _BLO
 _BY_ROLE = {
     "system": Record(_OF_EVERY_MESSAGE, {**_MAY_BE, "goesOn": FLAG, "workspace": TEXT}),
     "user": Record(_OF_EVERY_MESSAGE, _MAY_BE),
-    "assistant": Record(_OF_EVERY_MESSAGE, {**_MAY_BE, "toolCalls": ListOf(_NAMED_CALL)}),
+    "assistant": Record(
+        _OF_EVERY_MESSAGE,
+        {**_MAY_BE, "toolCalls": ListOf(_NAMED_CALL), "blocks": ListOf(_BLOCK), "order": ListOf(_PLACE)},
+    ),
     "tool": Record({**_OF_EVERY_MESSAGE, "toolCallId": TEXT}, {**_MAY_BE, "isError": FLAG, "editedArguments": OBJECT}),
 }
 _ANY_ROLE = Record({"role": one_of(*ROLES), **_OF_EVERY_MESSAGE}, _MAY_BE)
@@ -70,7 +79,7 @@ class Message:
 
 
 _ANY = Message(*ROLES)
-_MAY_NEST = frozenset(("toolCalls", "contentBlob", "editedArguments"))
+_MAY_NEST = frozenset(("toolCalls", "blocks", "contentBlob", "editedArguments"))
 RESULT = Message("tool")
 """What a call came to."""
 

@@ -40,7 +40,7 @@ _TEXT_OR_NULL = Nullable(TEXT)
 _TASK_STATUS, _SESSION_STATUS = one_of(*TASK_STATUSES), one_of(*SESSION_STATUSES)
 # Blobs of first versions, by path. A blob is a hash, or a word for content that was not kept.
 _BASELINES = MapOf(_TEXT_OR_NULL)
-_USAGE = Record({"inputTokens": COUNT, "outputTokens": COUNT, "cachedInputTokens": COUNT})
+_USAGE = Record({"inputTokens": COUNT, "outputTokens": COUNT, "cachedInputTokens": COUNT}, {"cacheWriteTokens": COUNT})
 _INTENT = Record({"path": TEXT, "before": _TEXT_OR_NULL, "after": _TEXT_OR_NULL}, {"kept": TEXT})
 # Rows of earlier versions have all of the call (`id`, `command`, `request`) in place of its id.
 _REPLAY = Record(

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NotRequired, TypedDict
 
 from state.errors import Damaged, UnknownVersion
+from state.usage import TokenUsage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,13 +81,13 @@ class TaskReopened(NamedTuple):
 
 class TurnTaken(NamedTuple):
     """The model answered. `stop_reason` is the gateway's word and `meaning` what its dialect makes of it, None in
-    records of earlier versions; `usage` is {inputTokens, outputTokens, cachedInputTokens}. `baselines` are first
-    versions of files that its calls are about to write, `settled` the ids of denied calls that it makes good for."""
+    records of earlier versions. `baselines` are first versions of files that its calls are about to write, `settled`
+    the ids of denied calls that it makes good for."""
 
     step_id: str
     stop_reason: str
     boot: str | None
-    usage: dict[str, int]
+    usage: TokenUsage
     calls: Sequence[CallRow]
     message: bytes
     meaning: str | None = None
@@ -251,6 +252,8 @@ def kind_of(record: Record) -> str:
 def fields_of(record: Record) -> dict[str, Any]:
     """The record's fields as JSON has them, without its message."""
     fields = dict(_given(record))
+    if isinstance(record, TurnTaken):
+        fields["usage"] = record.usage.to_wire()
     if isinstance(record, CallStarted) and record.effect is not None:
         fields |= {"intent": record.effect.intent, "baselines": record.effect.baselines}
     return fields
@@ -277,6 +280,8 @@ def record_of(kind: str, fields: Mapping[str, Any], message: bytes | None = None
     given = {attribute: fields[name] for attribute, name in _NAMES[of] if name in fields}
     if message is not None and "message" in of._fields:
         given["message"] = message
+    if of is TurnTaken and "usage" in given:
+        given["usage"] = TokenUsage.from_wire(given["usage"])
     if of is CallStarted and ("intent" in fields or "baselines" in fields):
         given["effect"] = FileEffect(fields.get("intent"), fields.get("baselines", {}))
     missing = [name for name in of._fields if name not in given and name not in of._field_defaults]

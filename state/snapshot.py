@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity, Task, Usage
+from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity, Task
 from state.errors import Damaged, OtherShape, UnknownVersion
 from state.open_step import OpenStep, call_to_json, open_step_from
 from state.records import ApprovalGranted, fields_of, record_of
 from state.snapshot_checks import snapshot_problems
+from state.usage import TokenUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -116,7 +117,7 @@ def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, b
         task=None if task is None else _task_from_json(task, baselines),
         step_cursor=raw["stepCursor"],
         open_step=_open_step(resume["openStep"], thread),
-        usage=_usage_from(resume["usage"]),
+        usage=TokenUsage.from_wire(resume["usage"]),
         baselines=baselines,
         earlier_tasks=[_earlier_from_json(earlier) for earlier in resume.get("earlierTasks", ())],
         grants=[_grant_from(grant) for grant in resume["grants"]],
@@ -251,7 +252,7 @@ def _task_from_json(raw: dict[str, Any], of_session: dict[str, str | None]) -> T
         raw["status"],
         raw["reason"],
         raw["stepCount"],
-        _usage_from(raw["usage"]),
+        TokenUsage.from_wire(raw["usage"]),
         [(name, status, code) for name, status, code in raw["finishedCalls"]],
         raw["denied"],
         dict(raw.get("baselines", of_session)),
@@ -284,7 +285,3 @@ def _grant_from(raw: dict[str, Any]) -> ApprovalGranted:
 
 def _pair(raw: list[int] | None) -> tuple[int, int] | None:
     return None if raw is None else (raw[0], raw[1])
-
-
-def _usage_from(raw: dict[str, int]) -> Usage:
-    return Usage(raw["inputTokens"], raw["outputTokens"], raw["cachedInputTokens"])

@@ -210,7 +210,7 @@ async def make_context(
         ),
         judge=Judge(parts.bundle, parts.place.where, Registry(await router.tools()), limits_of(settings), utc_now),
         conversation=Conversation(
-            _thread(parts.dialect, store.state, secrets.scrubber),
+            _thread(parts, store.state, secrets.scrubber),
             DeferredClient(lambda: _client(settings, gateway, secrets.gateway_token, parts.dialect, session_id)),
             parts.model,
             _head_maker(parts, secrets.scrubber, store.state),
@@ -236,10 +236,11 @@ async def make_context(
 
 def put_under(ctx: LoopContext, launch: Launch, parts: Parts) -> None:
     """Have a session go on under the parts' bundle."""
+    other_model = ctx.conversation.model != parts.model  # it gets no blocks of the one before
     ctx.judge.bundle, ctx.conversation.model = parts.bundle, parts.model
     ctx.scrubber.redaction = redaction_of(launch, parts.bundle)
-    if parts.bundle.redaction_rules:
-        ctx.conversation.thread = _thread(parts.dialect, ctx.state, ctx.scrubber)
+    if parts.bundle.redaction_rules or other_model:
+        ctx.conversation.thread = _thread(parts, ctx.state, ctx.scrubber)
     ctx.conversation.make_head = _head_maker(parts, ctx.scrubber, ctx.state)
     ctx.conversation.renew_head(ctx.judge)
 
@@ -277,10 +278,10 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _thread(dialect: Dialect, state: Checkpoint, scrubber: Scrubber) -> Thread:
+def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber) -> Thread:
     """The conversation behind the system prompt; a turn whose step is open enters it when the step is over. What was
     recorded under other rules leaves under those of this bundle."""
-    thread, step = Thread(dialect.renderer), state.open_step
+    thread, step = Thread(parts.dialect.renderer(parts.model)), state.open_step
     messages: Iterator[Message] = map(decode, itertools.islice(state.thread, 1, None))
     if scrubber.redaction is not None and scrubber.redaction.has_rules:
         messages = (clean_message(scrubber, message) for message in messages)
@@ -307,7 +308,7 @@ def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable
     def head(judge: Judge) -> bytes:
         return parts.dialect.head(
             model=parts.model,
-            max_tokens=parts.bundle.llm_policy.max_output_tokens,
+            max_output_tokens=parts.bundle.llm_policy.max_output_tokens,
             system=scrubber.text(decode(state.thread[0]).content),
             tools=judge.offered(),
         )

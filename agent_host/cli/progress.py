@@ -106,6 +106,7 @@ class TextOutput:
         EventType.STEP_STARTED: _step_started,
         EventType.LLM_REQUEST_COMPLETED: _model_answered,
         EventType.LLM_ANSWER_REPAIRED: _warning,
+        EventType.LLM_BLOCK_DROPPED: _warning,
         EventType.LLM_RETRY: _retry,
         EventType.TOOL_REQUESTED: _tool_requested,
         EventType.TOOL_COMPLETED: _tool_completed,

@@ -29,6 +29,7 @@ class EventType(StrEnum):
     LLM_REQUEST_STARTED = "llm_request_started"
     LLM_REQUEST_COMPLETED = "llm_request_completed"
     LLM_ANSWER_REPAIRED = "llm_answer_repaired"
+    LLM_BLOCK_DROPPED = "llm_block_dropped"
     LLM_RETRY = "llm_retry"
     TOOL_REQUESTED = "tool_requested"
     TOOL_COMPLETED = "tool_completed"
@@ -57,6 +58,7 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.LLM_REQUEST_STARTED: ("llm", "info"),
     EventType.LLM_REQUEST_COMPLETED: ("llm", "info"),
     EventType.LLM_ANSWER_REPAIRED: ("llm", "warning"),
+    EventType.LLM_BLOCK_DROPPED: ("llm", "warning"),
     EventType.LLM_RETRY: ("llm", "warning"),
     EventType.TOOL_OUTPUT_CHUNK: ("routing", "info"),
     EventType.TOOL_REQUESTED: ("routing", "info"),

@@ -194,6 +194,7 @@ class Spans:
                 "gen_ai.usage.input_tokens": payload["inputTokens"],
                 "gen_ai.usage.output_tokens": payload["outputTokens"],
                 "gen_ai.usage.cache_read.input_tokens": payload["cachedInputTokens"],
+                "gen_ai.usage.cache_creation.input_tokens": payload.get("cacheWriteTokens", 0),
                 "gen_ai.response.finish_reasons": [payload["stopReason"]],
             }
         )

@@ -114,6 +114,7 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("inputTokens", "integer", "tokens sent, those from the cache included", telemetry=True),
             Field("outputTokens", "integer", "tokens answered", telemetry=True),
             Field("cachedInputTokens", "integer", "the part of the input read from the cache", telemetry=True),
+            Field("cacheWriteTokens", "integer", "the part written to it, if any", True, telemetry=True),
             Field("stopReason", "string", "why the model stopped", telemetry=True),
             Field("latencyMs", "integer", "from the request to the answer's end, retries included", telemetry=True),
         ),
@@ -121,6 +122,10 @@ PAYLOADS: dict[EventType, Shape] = {
     EventType.LLM_ANSWER_REPAIRED: Shape(
         "the answer held halves of characters (lone surrogates), reported once an answer",
         (Field("count", "integer", "how many; U+FFFD stands in their place", telemetry=True), _MESSAGE),
+    ),
+    EventType.LLM_BLOCK_DROPPED: Shape(
+        "blocks of an answer that only its provider reads, such as signed reasoning, cannot be sent back unchanged",
+        (Field("count", "integer", "how many are left out of the conversation", telemetry=True), _MESSAGE),
     ),
     EventType.LLM_RETRY: Shape(
         "the gateway failed in a way that may pass",

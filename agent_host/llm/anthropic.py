@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import orjson
 
 from agent_host.lenient_json import to_keep
-from agent_host.llm.anthropic_answer import AnthropicAssembler
+from agent_host.llm.anthropic_answer import NAME, AnthropicAssembler
+from agent_host.thread.blocks import Block
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import ToolSpec
-    from agent_host.thread.messages import Message
+    from agent_host.thread.messages import Message, ToolCall
 
 _API_VERSION = "2023-06-01"
 _UNSENDABLE = re.compile(r"[^A-Za-z0-9_-]")
@@ -24,7 +25,11 @@ _NOTHING_SAID = "(no text)"
 
 
 class AnthropicRenderer:
-    """Messages as the Messages API takes them: results of one turn's calls stand together in one user message."""
+    """Messages as the Messages API takes them: results of one turn's calls stand together in one user message. Blocks
+    go out that `model` made."""
+
+    def __init__(self, model: str = "") -> None:
+        self._model = model
 
     def user(self, messages: Sequence[Message]) -> bytes:
         """One user message, a text block for each of `messages`."""
@@ -32,17 +37,7 @@ class AnthropicRenderer:
 
     def exchange(self, assistant: Message, results: Sequence[Message]) -> bytes:
         """The assistant's blocks and, where it called tools, the user message with their results."""
-        blocks = [_text(assistant)] if assistant.content.strip() or not assistant.tool_calls else []
-        blocks += [
-            {
-                "type": "tool_use",
-                "id": call.call_id,
-                "name": _sendable_name(call.name),
-                "input": orjson.Fragment(call.arguments_json),
-            }
-            for call in assistant.tool_calls
-        ]
-        turn = orjson.dumps({"role": "assistant", "content": blocks})
+        turn = orjson.dumps({"role": "assistant", "content": self._blocks(assistant)})
         if not results:
             return to_keep(turn)
         answers: list[dict[str, Any]] = []
@@ -54,6 +49,38 @@ class AnthropicRenderer:
                 block["is_error"] = True
             answers.append(block)
         return turn + b"," + orjson.dumps({"role": "user", "content": answers})
+
+    def _blocks(self, assistant: Message) -> list[Any]:
+        blocks: list[Any] = []
+        answered = False
+        for part in assistant.parts_for(NAME, self._model):
+            if isinstance(part, Block):
+                blocks.append(orjson.Fragment(part.raw))
+                answered = answered or not _is_thinking(part)
+            elif not isinstance(part, str):
+                blocks.append(_tool_use(part))
+                answered = True
+            elif part.strip():
+                whole = part == assistant.content
+                text = orjson.Fragment(assistant.content_json) if whole else part
+                blocks.append({"type": "text", "text": text})
+                answered = True
+        # The API refuses an answer that is empty, or thinking and nothing else.
+        return blocks if answered else [*blocks, {"type": "text", "text": _NOTHING_SAID}]
+
+
+def _is_thinking(block: Block) -> bool:
+    kind = orjson.loads(block.raw)["type"]
+    return kind in ("thinking", "redacted_thinking")
+
+
+def _tool_use(call: ToolCall) -> dict[str, Any]:
+    return {
+        "type": "tool_use",
+        "id": call.call_id,
+        "name": _sendable_name(call.name),
+        "input": orjson.Fragment(call.arguments_json),
+    }
 
 
 def _sendable_name(name: str) -> str:
@@ -69,11 +96,13 @@ def _text(message: Message) -> dict[str, Any]:
 class AnthropicDialect:
     """See `agent_host.llm.stream.Dialect`."""
 
+    name: ClassVar[str] = NAME
     path: ClassVar[str] = "/v1/messages"
     tail: ClassVar[bytes] = b"]}"
 
-    def __init__(self) -> None:
-        self.renderer = AnthropicRenderer()
+    def renderer(self, model: str) -> AnthropicRenderer:
+        """See `agent_host.llm.stream.Dialect`."""
+        return AnthropicRenderer(model)
 
     def headers(self, token: str | None) -> Mapping[str, str]:
         """JSON out, events in; the token goes where the vendor's own clients put it."""
@@ -86,11 +115,11 @@ class AnthropicDialect:
             headers["x-api-key"] = token
         return headers
 
-    def head(self, *, model: str, max_tokens: int, system: str, tools: Sequence[ToolSpec]) -> bytes:
+    def head(self, *, model: str, max_output_tokens: int, system: str, tools: Sequence[ToolSpec]) -> bytes:
         """Model, limits, system prompt and tools, with a cache mark behind them: they are the same in every call."""
         request: dict[str, Any] = {
             "model": model,
-            "max_tokens": max_tokens,
+            "max_tokens": max_output_tokens,
             "stream": True,
             "system": [{"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}],
         }

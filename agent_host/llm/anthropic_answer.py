@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import orjson
 
 from agent_host.ids import new_id
+from agent_host.llm.anthropic_blocks import OpaqueBlock, member, text_with
 from agent_host.llm.limits import AnswerTooLarge
-from agent_host.llm.stream import Meaning, ModelTurn, StreamFault, StreamProtocolError, TokenUsage
+from agent_host.llm.stream import Meaning, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.surrogates import (
     REPLACEMENT,
     loads_with_halves,
@@ -18,12 +19,16 @@ from agent_host.llm.surrogates import (
     repaired_json,
     without_open_end,
 )
+from agent_host.thread.blocks import Block, shortest
 from agent_host.thread.messages import ToolCall
+from state.usage import TokenUsage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# Errors that come after HTTP 200; all but these are passing troubles of the gateway.
+    from agent_host.thread.blocks import Order
+
+NAME = "anthropic"
 _MEANINGS: dict[str, Meaning] = {
     "end_turn": "complete",
     "stop_sequence": "complete",
@@ -33,7 +38,9 @@ _MEANINGS: dict[str, Meaning] = {
     "pause_turn": "continue",
     "refusal": "blocked",
 }
+# Errors that come after HTTP 200; all but these are passing troubles of the gateway.
 _PERMANENT_ERRORS = frozenset({"invalid_request_error", "authentication_error", "permission_error", "not_found_error"})
+_OURS = frozenset({"text", "tool_use"})
 # Far above what any model takes; the sums of a whole session stay countable in any JSON.
 _MAX_COUNT = 10**9
 
@@ -46,9 +53,12 @@ def meaning_of(stop_reason: str) -> Meaning:
 @dataclass(slots=True)
 class _Block:
     kind: str
-    call_id: str = ""
-    name: str = ""
-    start_input: Any = None
+    call_id: str
+    name: str
+    start: dict[str, Any]
+    opaque: OpaqueBlock | None = None  # None for text and for calls of our tools
+    closed: bool = False
+    citations: list[Any] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
     argument_bytes: int = 0
     open_end: str = ""  # the first half of a character that the next text may complete
@@ -68,13 +78,15 @@ class AnthropicAssembler:
         self._stop_reason: str | None = None
         self._started = False
         self._over = False
+        self._data = ""
 
     def feed(self, event: str, data: str) -> str | None:
-        """Take one event; unknown ones are skipped, as the API asks of its clients."""
+        """Take one event; unknown ones are skipped, as the API asks of its clients, and so is all behind the end."""
         handler = self._HANDLERS.get(event)
-        if handler is None:
+        if handler is None or self._over:
             return None
         try:
+            self._data = data
             return handler(self, self._loads(event, data))
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
             # Its frames hold what was read of the event, and a retry holds the error while it reads the next answer.
@@ -87,10 +99,18 @@ class AnthropicAssembler:
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
         text = "".join(part for block in blocks if block.kind == "text" for part in block.parts)
         calls = _with_distinct_ids([self._tool_call(block) for block in blocks if block.kind == "tool_use"])
-        cached = self._usage.get("cache_read_input_tokens", 0)
-        uncached = self._usage.get("input_tokens", 0) + self._usage.get("cache_creation_input_tokens", 0)
-        usage = TokenUsage(uncached + cached, self._usage.get("output_tokens", 0), cached)
-        return ModelTurn(text, calls, self._stop_reason, meaning_of(self._stop_reason), usage, self._replaced)
+        opaque, order, dropped = _opaque_parts(blocks)
+        return ModelTurn(
+            text,
+            calls,
+            self._stop_reason,
+            meaning_of(self._stop_reason),
+            self._token_usage(),
+            self._replaced,
+            opaque,
+            order,
+            dropped,
+        )
 
     def _loads(self, event: str, data: str) -> Any:
         try:
@@ -106,17 +126,21 @@ class AnthropicAssembler:
         return orjson.loads(data)
 
     def _message_start(self, data: dict[str, Any]) -> None:
-        self.content += not self._started
+        if self._started:
+            raise StreamProtocolError("a second message begins in the stream of the first")
+        self.content += 1
         self._started = True
         self._note_usage(data["message"].get("usage") or {})
 
     def _block_start(self, data: dict[str, Any]) -> str | None:
         raw = data["content_block"]
-        block = _Block(raw["type"], _string(raw.get("id")), _string(raw.get("name")), raw.get("input"))
+        block = _Block(_string(raw["type"], required=True), _string(raw.get("id")), _string(raw.get("name")), raw)
         left = self._close_ends() if self._halves else ""
         index = int(data["index"])
         self.content += index not in self._blocks
         self._blocks[index] = block
+        if block.kind not in _OURS:
+            block.opaque = OpaqueBlock(member(self._data, "content_block"))
         if block.kind != "text":
             return left
         text = _string(raw.get("text"))
@@ -126,6 +150,8 @@ class AnthropicAssembler:
     def _block_delta(self, data: dict[str, Any]) -> str | None:
         block, delta = self._blocks[data["index"]], data["delta"]
         kind = delta["type"]
+        if block.opaque is not None:
+            block.opaque.add(delta)
         if kind == "text_delta":
             text = _string(delta["text"], required=True)
             self.content += len(text)
@@ -134,11 +160,18 @@ class AnthropicAssembler:
                 text = self._repaired(text)
             block.parts.append(text)
             return text
+        if kind == "citations_delta":
+            block.citations.append(delta["citation"])
         if kind == "input_json_delta":
             self._add_arguments(block, _string(delta["partial_json"], required=True))
         elif any(value for name, value in delta.items() if name != "type"):
             self.content += 1
         return None
+
+    def _block_stop(self, data: dict[str, Any]) -> None:
+        block = self._blocks.get(data["index"])
+        if block is not None:
+            block.closed = True
 
     def _add_arguments(self, block: _Block, part: str) -> None:
         self.content += len(part)
@@ -186,8 +219,10 @@ class AnthropicAssembler:
         max_tokens ends inside them) leave an empty object and the reason: the call is answered with it and never
         runs."""
         text = "".join(block.parts)
+        if not block.closed:
+            return ToolCall(block.call_id, block.name, {}, "the answer ended before the call did")
         try:
-            arguments = self._arguments(text) if text else block.start_input
+            arguments = self._arguments(text) if text else block.start.get("input")
         except orjson.JSONDecodeError:
             return ToolCall(block.call_id, block.name, {}, "the arguments are not complete JSON")
         if not isinstance(arguments, dict):
@@ -213,6 +248,12 @@ class AnthropicAssembler:
         self._replaced += count
         return arguments
 
+    def _token_usage(self) -> TokenUsage:
+        """The counts; `input_tokens` of this API leaves out what was read from the cache and written to it."""
+        read, written = (self._usage.get(f"cache_{what}_input_tokens", 0) for what in ("read", "creation"))
+        whole = self._usage.get("input_tokens", 0) + read + written
+        return TokenUsage(whole, self._usage.get("output_tokens", 0), read, written)
+
     def _note_usage(self, usage: Mapping[str, Any]) -> None:
         # Counts in message_delta are cumulative and replace those of message_start.
         counts = {name: min(count, _MAX_COUNT) for name, count in usage.items() if type(count) is int and count >= 0}
@@ -222,10 +263,32 @@ class AnthropicAssembler:
         "message_start": _message_start,
         "content_block_start": _block_start,
         "content_block_delta": _block_delta,
+        "content_block_stop": _block_stop,
         "message_delta": _message_delta,
         "message_stop": _message_stop,
         "error": _error,
     }
+
+
+def _opaque_parts(blocks: list[_Block]) -> tuple[tuple[Block, ...], Order, int]:
+    """What only the provider reads of the blocks of an answer, the order of its parts, and how many were dropped. A
+    block that the answer ended in is not kept."""
+    opaque: list[Block] = []
+    order: list[int | Literal["call", "block"]] = []
+    dropped = 0
+    for block in blocks:
+        if block.kind == "tool_use":
+            order.append("call")
+            continue
+        text = "".join(block.parts) if block.opaque is None else ""
+        raw = text_with(block.start, text, block.citations) if block.opaque is None else block.opaque.whole()
+        dropped += block.closed and block.opaque is not None and raw is None
+        if raw is not None and block.closed and (text or block.opaque is not None):
+            opaque.append(Block(raw, NAME, holds_text=block.opaque is None))
+            order.append("block")
+        if text:
+            order.append(len(text))
+    return tuple(opaque), shortest(tuple(order)), dropped
 
 
 def _string(value: object, *, required: bool = False) -> str:

@@ -8,8 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import ToolSpec
+    from agent_host.thread.blocks import Block, Order
     from agent_host.thread.messages import ToolCall
     from agent_host.thread.thread import Renderer
+    from state.usage import TokenUsage
 
 Meaning = Literal["complete", "continue", "cut", "blocked"]
 """What the end of an answer means for a turn without calls (AH 4.4), as its dialect says: the model is done; it wants
@@ -17,25 +19,11 @@ to go on; the answer was cut at a limit; the model or the gateway refused. With 
 on."""
 
 
-class TokenUsage(NamedTuple):
-    """Tokens of one call as the gateway counted them; `cached_input` is the part of `input` read from its cache."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_input_tokens: int = 0
-
-    def to_wire(self) -> dict[str, int]:
-        """By the names of the result object."""
-        return {
-            "inputTokens": self.input_tokens,
-            "outputTokens": self.output_tokens,
-            "cachedInputTokens": self.cached_input_tokens,
-        }
-
-
 class ModelTurn(NamedTuple):
     """One whole response. `stop_reason` is the gateway's own word, and `meaning` what its dialect makes of it.
-    `replaced` counts halves of characters in it that became U+FFFD."""
+    `replaced` counts halves of characters in it that became U+FFFD. `blocks` are what the provider alone reads, `order`
+    is their place among text and calls (`agent_host.thread.blocks`); `dropped_blocks` counts those that cannot be sent
+    back unchanged."""
 
     text: str
     tool_calls: tuple[ToolCall, ...]
@@ -43,6 +31,9 @@ class ModelTurn(NamedTuple):
     meaning: Meaning
     usage: TokenUsage
     replaced: int = 0
+    blocks: tuple[Block, ...] = ()
+    order: Order = ()
+    dropped_blocks: int = 0
 
 
 class StreamProtocolError(Exception):
@@ -74,23 +65,28 @@ class Assembler(Protocol):
 
 
 class Dialect(Protocol):
-    """One wire format of a gateway: request out, events in."""
+    """One wire format of a gateway: request out, events in, what a stop means, which parts only the provider reads.
+    All that is one provider's is behind this (docs/architecture.md, "A dialect")."""
+
+    @property
+    def name(self) -> str:
+        """What marks this dialect's blocks on record; it never changes."""
+        ...
 
     @property
     def path(self) -> str:
         """Where requests are posted, behind the gateway's URL."""
         ...
 
-    @property
-    def renderer(self) -> Renderer:
-        """Messages to wire form."""
+    def renderer(self, model: str) -> Renderer:
+        """Messages to wire form. Of their blocks those go out that this dialect and `model` made."""
         ...
 
     def headers(self, token: str | None) -> Mapping[str, str]:
         """Request headers, credentials included."""
         ...
 
-    def head(self, *, model: str, max_tokens: int, system: str, tools: Sequence[ToolSpec]) -> bytes:
+    def head(self, *, model: str, max_output_tokens: int, system: str, tools: Sequence[ToolSpec]) -> bytes:
         """The request's JSON up to where the first message goes; encoded once a session. `tail` closes it."""
         ...
 

@@ -13,7 +13,6 @@ from agent_host.approval.request import ApprovalAnswer
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
-from agent_host.llm.stream import TokenUsage
 from agent_host.loop.call_run import Refusal
 from agent_host.loop.prepare import ask_after_all, bound_to, first_versions, prepare_calls, row_of
 from agent_host.loop.step import Step, add_note
@@ -21,6 +20,7 @@ from agent_host.thread.messages import Message, encode
 from agent_host.thread.tokens import message_tokens
 from state.boot import boot_id
 from state.records import TurnTaken
+from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
         step_id,
         "replay",
         boot_id(),
-        TokenUsage(0, 0, 0).to_wire(),
+        NO_TOKENS,
         list(map(row_of, runs)),
         encode(assistant, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id),
         "continue",

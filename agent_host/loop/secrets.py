@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from agent_host.thread.blocks import with_lengths
 from agent_host.thread.messages import ToolCall
 from policy.detectors.redaction import PLACEHOLDER
 
 if TYPE_CHECKING:
     from agent_host.scrub import Scrubber
+    from agent_host.thread.blocks import Block
     from agent_host.thread.messages import Message
 
 NOT_KEPT = "its arguments held a secret, which is kept nowhere, so it cannot be taken up again: make the call anew"
@@ -26,10 +28,17 @@ _HOLDS_PLACEHOLDER = (
 
 
 def clean_message(scrubber: Scrubber, message: Message) -> Message:
-    """The message as it is kept, and goes back to the model."""
-    return message._replace(
-        content=scrubber.text(message.content), tool_calls=tuple(_kept(scrubber, call) for call in message.tool_calls)
-    )
+    """The message as it is kept, and goes back to the model. A block of the provider that holds a secret is left out:
+    blocks are signed, and one with a placeholder in it would be refused."""
+    content = scrubber.text(message.content)
+    changed = content != message.content
+    kept = message.keeping(lambda block: not (changed and block.holds_text) and _is_clean(scrubber, block))
+    if changed:
+        texts = [scrubber.text(part) for part in kept.parts() if isinstance(part, str)]
+        # A secret may begin in one text and end in the next: then they become one.
+        lengths = [len(text) for text in texts] if "".join(texts) == content else [len(content)]
+        kept = kept._replace(content=content, order=with_lengths(kept.order, lengths))
+    return kept._replace(tool_calls=tuple(_kept(scrubber, call) for call in message.tool_calls))
 
 
 def holds_secret(scrubber: Scrubber, call: ToolCall) -> bool:
@@ -43,6 +52,11 @@ def placeholder_problem(call: ToolCall) -> str | None:
         return None
     found = re.search(PLACEHOLDER, call.arguments_json.decode())
     return None if found is None else _HOLDS_PLACEHOLDER.format(placeholder=found.group())
+
+
+def _is_clean(scrubber: Scrubber, block: Block) -> bool:
+    raw = block.raw.encode()
+    return scrubber.json(raw) == raw
 
 
 def _kept(scrubber: Scrubber, call: ToolCall) -> ToolCall:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, cast
 from agent_host.errors import ErrorCode, GatewayUnavailable
 from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
-from agent_host.llm.stream import TokenUsage
 from agent_host.loop.limits import check_before_call
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
 from agent_host.loop.secrets import clean_message
@@ -63,7 +62,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     turn = await _call_model(ctx, step_id, needed)
     meaning = _meaning(turn)
     calls = () if meaning == "blocked" else _with_new_ids(ctx, turn.tool_calls)
-    assistant = clean_message(ctx.scrubber, Message("assistant", turn.text, turn.usage.output_tokens, calls))
+    assistant = _kept_message(ctx, step_id, turn, calls)
     if calls:
         ctx.phase.fire("check")
     runs = prepare_calls(ctx, calls)
@@ -71,7 +70,7 @@ async def take_turn(ctx: LoopContext) -> Step:
         step_id,
         turn.stop_reason,
         boot_id(),
-        turn.usage.to_wire(),
+        turn.usage,
         list(map(row_of, runs)),
         encode(assistant, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id),
         turn.meaning,
@@ -115,7 +114,9 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     by_call = {result.tool_call_id: result for result in made}
     results = [by_call.get(call.call_id) or decode(call.result) for call in calls if call.result is not None]
     cut_short = step.meaning in ("continue", "cut") and not calls
-    note = ctx.conversation.note(GO_ON)._replace(goes_on=True) if cut_short else None
+    # A model that paused at a tool of its provider goes on when it reads its own turn.
+    paused = step.meaning == "continue" and step.assistant.blocks
+    note = ctx.conversation.note(GO_ON)._replace(goes_on=True) if cut_short and not paused else None
     count = ctx.task.step_count + 1
     encoded = None if note is None else encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id)
     status, reason = _END_OF_TASK.get(step.meaning, (None, None))
@@ -146,6 +147,21 @@ def report_damage(ctx: LoopContext) -> None:
     """Say to the model that it was here before, where the session was saved from damage."""
     if ctx.state.salvaged is not None:
         add_note(ctx, _DAMAGED, of_damage=True)
+
+
+def _kept_message(ctx: LoopContext, step_id: str, turn: ModelTurn, calls: tuple[ToolCall, ...]) -> Message:
+    """The turn as it is kept and sent back. Blocks of a turn that was blocked are not: the model takes none back."""
+    message = Message("assistant", turn.text, turn.usage.output_tokens, calls)
+    if turn.meaning != "blocked":
+        blocks = tuple(block._replace(model=ctx.conversation.model) for block in turn.blocks)
+        message = message._replace(blocks=blocks, order=turn.order)
+    kept = clean_message(ctx.scrubber, message)
+    secret = len(message.blocks) - len(kept.blocks)
+    for count, why in ((turn.dropped_blocks, "could not be read whole"), (secret, "held a secret")):
+        if count:
+            text = f"{count} part(s) of the model's answer, such as reasoning, {why} and will not be sent back to it"
+            ctx.emit(EventType.LLM_BLOCK_DROPPED, step_id, count=count, message=text)
+    return kept
 
 
 def _with_new_ids(ctx: LoopContext, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
@@ -182,9 +198,7 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:
         EventType.LLM_REQUEST_COMPLETED,
         step_id,
         model=talk.model,
-        inputTokens=turn.usage.input_tokens,
-        outputTokens=turn.usage.output_tokens,
-        cachedInputTokens=turn.usage.cached_input_tokens,
+        **turn.usage.to_wire(),
         stopReason=turn.stop_reason,
         latencyMs=int((time.monotonic() - started) * 1000),
     )
@@ -200,6 +214,6 @@ def _with_counted_usage(ctx: LoopContext, turn: ModelTurn, needed: int) -> Model
     if usage.input_tokens and usage.output_tokens:
         return turn
     calls = tuple(call.arguments_json.decode() for call in turn.tool_calls)
-    said = usage.output_tokens or message_tokens(ctx.conversation.count, turn.text, calls)
-    counted = TokenUsage(usage.input_tokens or needed, said, usage.cached_input_tokens)
-    return turn._replace(usage=counted)
+    blocks = tuple(block.raw for block in turn.blocks)
+    said = usage.output_tokens or message_tokens(ctx.conversation.count, turn.text, calls + blocks)
+    return turn._replace(usage=usage._replace(input_tokens=usage.input_tokens or needed, output_tokens=said))

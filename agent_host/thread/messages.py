@@ -14,9 +14,10 @@ import orjson
 from agent_host.ids import new_id, now_rfc3339
 from agent_host.lenient_json import encodable as encodable
 from agent_host.lenient_json import to_keep
+from agent_host.thread.blocks import Block, Order, in_order, without
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 GO_ON: Final = "[Your answer was cut at the output limit. Go on where it stopped.]"
 """What the host says behind an answer that is not whole."""
@@ -57,18 +58,47 @@ class _MessageFields(NamedTuple):
     edited_arguments: dict[str, Any] | None = None
     goes_on: bool = False
     workspace: str | None = None
+    blocks: tuple[Block, ...] = ()
+    order: Order = ()
 
 
 class Message(_MessageFields):
     """One ConversationMessage. `tokens` is an estimate made when the message was.
 
     `edited_arguments` are those that the call of a result ran with where the person who approved it wrote them.
-    `goes_on` marks the note behind an answer that was cut, `workspace` the note that names a new workspace."""
+    `goes_on` marks the note behind an answer that was cut, `workspace` the note that names a new workspace. `blocks`
+    are what the provider alone reads of an assistant's message, `order` is their place (`agent_host.thread.blocks`).
+    """
 
     @cached_property
     def content_json(self) -> bytes:
         """The content as a JSON string. Raises orjson.JSONEncodeError for a lone surrogate."""
         return orjson.dumps(self.content)
+
+    def parts(self) -> Iterator[str | ToolCall | Block]:
+        """Text, calls and blocks of an assistant's message in order."""
+        return in_order(self.content, self.tool_calls, self.blocks, self.order)
+
+    def parts_for(self, dialect: str, model: str) -> Iterator[str | ToolCall | Block]:
+        """The parts that are sent to `model`: without the blocks of others, and without text that stands in a block."""
+        held = False
+        for part in self.parts():
+            if isinstance(part, Block):
+                if (part.dialect, part.model) != (dialect, model):
+                    continue
+                held = part.holds_text
+            elif isinstance(part, str) and held:
+                held = False
+                continue
+            yield part
+
+    def keeping(self, is_kept: Callable[[Block], bool]) -> Message:
+        """The same message with those of its blocks for which `is_kept` is true."""
+        kept = [is_kept(block) for block in self.blocks]
+        if all(kept):
+            return self
+        blocks = tuple(block for block, flag in zip(self.blocks, kept, strict=True) if flag)
+        return self._replace(blocks=blocks, order=without(self.order, kept))
 
 
 def encode(message: Message, *, session_id: str, task_id: str | None = None, step_id: str | None = None) -> bytes:
@@ -93,6 +123,14 @@ def encode(message: Message, *, session_id: str, task_id: str | None = None, ste
         wire["isError"] = message.is_error
     if message.edited_arguments is not None:
         wire["editedArguments"] = message.edited_arguments
+    if message.blocks:
+        wire["blocks"] = [
+            {"dialect": block.dialect, "model": block.model, "raw": block.raw}
+            | ({"holdsText": True} if block.holds_text else {})
+            for block in message.blocks
+        ]
+    if message.order:
+        wire["order"] = message.order
     if message.goes_on:
         wire["goesOn"] = True
     if message.workspace is not None:
@@ -108,16 +146,18 @@ def last_answer(thread: Sequence[bytes]) -> str:
     """The text that the model ended with: its last message, with the parts before it where the output limit cut the
     answer and the model went on."""
     parts: list[str] = []
-    goes_on = True
+    notes: list[Message] = []
     for data in reversed(thread):
         message = decode(data)
         if message.role == "system":
-            goes_on = goes_on or message.goes_on or message.content == GO_ON  # older records have only the text
+            notes.append(message)
             continue
+        # Without a note between them the model went on by itself, as after a pause.
+        goes_on = not (parts and notes) or any(note.goes_on or note.content == GO_ON for note in notes)  # older records
         if message.role != "assistant" or message.tool_calls or not goes_on:
             break
         parts.append(message.content)
-        goes_on = False
+        notes.clear()
     return "".join(reversed(parts))
 
 
@@ -127,7 +167,11 @@ def decode(data: bytes) -> Message:
     calls = tuple(
         ToolCall(call["id"], call["name"], call["arguments"], call.get("problem")) for call in wire.get("toolCalls", ())
     )
-    return Message(
+    blocks = tuple(
+        Block(block["raw"], block["dialect"], block["model"], block.get("holdsText", False))
+        for block in wire.get("blocks", ())
+    )
+    message = Message(
         wire["role"],
         wire["content"],
         wire["tokenCount"],
@@ -137,4 +181,7 @@ def decode(data: bytes) -> Message:
         wire.get("editedArguments"),
         wire.get("goesOn", False),
         wire.get("workspace"),
+        blocks,
+        tuple(wire.get("order", ())),
     )
+    return message.keeping(lambda block: bool(block.raw))  # a store that lost one leaves it empty

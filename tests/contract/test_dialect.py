@@ -10,12 +10,13 @@ import pytest
 
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.llm.anthropic import AnthropicDialect
-from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError, TokenUsage
+from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.testing.anthropic_wire import Anthropic
 from agent_host.testing.gateway import Script
 from agent_host.testing.script import ErrorBody
 from agent_host.thread.messages import Message, ToolCall
 from agent_host.thread.thread import Thread
+from state.usage import TokenUsage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ class Pair:
 
     def request(self, thread: Thread, tools: Sequence[ToolSpec] = (TOOL,)) -> RequestView:
         """A request with the thread, as the gateway reads it."""
-        head = self.ours.head(model="some-model", max_tokens=77, system="Be careful.", tools=tools)
+        head = self.ours.head(model="some-model", max_output_tokens=77, system="Be careful.", tools=tools)
         body = b"".join([head, *thread.encoded(), self.ours.tail])
         return self.theirs.read(orjson.loads(body), {"x-session-id": "s"})
 
@@ -61,7 +62,7 @@ class Pair:
         return assembler.finish()
 
     def thread(self, prompt: str) -> Thread:
-        made = Thread(self.ours.renderer)
+        made = Thread(self.ours.renderer("some-model"))
         made.add_task(Message("user", prompt, 1))
         return made
 
@@ -90,7 +91,7 @@ def test_a_request_says_all_that_it_must(pair: Pair) -> None:
 
 
 def test_the_head_is_the_same_in_every_call(pair: Pair) -> None:
-    heads = {pair.ours.head(model="m", max_tokens=1, system="s", tools=[TOOL]) for _ in range(3)}
+    heads = {pair.ours.head(model="m", max_output_tokens=1, system="s", tools=[TOOL]) for _ in range(3)}
     assert len(heads) == 1
 
 
@@ -134,7 +135,7 @@ def test_an_answer_comes_back_whole(pair: Pair) -> None:
     got = pair.assemble(pair.events(turn), shown)
     assert got.text == "".join(shown) == "Good morning"
     assert got.tool_calls == (ToolCall("c1", "ReadFile", {"path": "/ü", "n": [1, None]}), ToolCall("c2", "X", {}))
-    assert got.usage == TokenUsage(142, 7, 40)
+    assert got.usage == TokenUsage(142, 7, 40, 2)
     assert len(shown) == 4
 
 

@@ -19,6 +19,7 @@ import orjson
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.file_store import FileCheckpointStore
 from state.records import ApprovalAnswered, ApprovalGranted, fields_of, record_of
+from state.usage import TokenUsage
 
 if TYPE_CHECKING:
     from state.file_session import FileSession
@@ -41,6 +42,9 @@ def plain(value: object) -> object:
         return orjson.loads(value)
     if isinstance(value, ApprovalGranted):
         return fields_of(value)
+    if isinstance(value, TokenUsage):
+        names = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_tokens")
+        return dict(zip(names, value, strict=True))
     if isinstance(value, dict) and isinstance(answer := value.get("answer"), ApprovalAnswered):
         decision = {key: said for key, said in fields_of(answer).items() if key not in _OF_THE_CALL}
         return plain({**value, "answer": None, "decision": decision, "edited_arguments": answer.arguments})

@@ -222,11 +222,11 @@ def sessions_on(disk: SimulatedDisk | None, max_stored: int = 10**9) -> Checkpoi
 
 
 def _head(_: Judge) -> bytes:
-    return AnthropicDialect().head(model=MODEL, max_tokens=100, system="Be careful.", tools=())
+    return AnthropicDialect().head(model=MODEL, max_output_tokens=100, system="Be careful.", tools=())
 
 
 def _thread(state: Checkpoint) -> Thread:
-    thread, step = Thread(AnthropicDialect().renderer), state.open_step
+    thread, step = Thread(AnthropicDialect().renderer("m")), state.open_step
     still_open = None if step is None else step.position - 1
     thread.restore(map(decode, state.thread[1:]), still_open=still_open, dropped=state.dropped_messages)
     return thread

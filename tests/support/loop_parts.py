@@ -15,11 +15,12 @@ from agent_host.approval.pending import PendingApprovals
 from agent_host.contracts import Leftovers, ToolResult, ToolSpec
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.anthropic_answer import meaning_of
-from agent_host.llm.stream import ModelTurn, TokenUsage
+from agent_host.llm.stream import ModelTurn
 from agent_host.services.workspace import Kept, UploadFailed
 from agent_host.testing.anthropic_request import read_request
 from agent_host.thread.messages import ToolCall
 from policy.bundle.model import ApprovalRule, Capability, LlmPolicy, PolicyBundle
+from state.usage import TokenUsage
 from tests.support.tools import TOOLS
 
 if TYPE_CHECKING:

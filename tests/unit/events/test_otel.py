@@ -91,6 +91,7 @@ async def test_a_session_is_a_tree_of_spans(seen: Receiver) -> None:
         "gen_ai.usage.input_tokens": 10,
         "gen_ai.usage.output_tokens": 5,
         "gen_ai.usage.cache_read.input_tokens": 4,
+        "gen_ai.usage.cache_creation.input_tokens": 0,
         "gen_ai.response.finish_reasons": ["tool_use"],
     }
     tool = seen.named("execute_tool ReadFile")

@@ -126,8 +126,8 @@ def test_a_request_is_head_messages_and_tail() -> None:
     dialect = AnthropicDialect()
     schema = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
     tool = ToolSpec("ReadFile", "Reads.", schema, "File.Read", Subject("path", "path"), "none", "files")
-    head = dialect.head(model="m", max_tokens=9, system="Be careful.", tools=[tool])
-    assert orjson.loads(head + dialect.renderer.user([prompt("hi")]) + dialect.tail) == {
+    head = dialect.head(model="m", max_output_tokens=9, system="Be careful.", tools=[tool])
+    assert orjson.loads(head + dialect.renderer("m").user([prompt("hi")]) + dialect.tail) == {
         "model": "m",
         "max_tokens": 9,
         "stream": True,
@@ -139,7 +139,7 @@ def test_a_request_is_head_messages_and_tail() -> None:
 
 def test_without_tools_none_are_named() -> None:
     dialect = AnthropicDialect()
-    request = orjson.loads(dialect.head(model="m", max_tokens=9, system="s", tools=[]) + dialect.tail)
+    request = orjson.loads(dialect.head(model="m", max_output_tokens=9, system="s", tools=[]) + dialect.tail)
     assert "tools" not in request
 
 

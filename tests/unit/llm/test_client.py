@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 
 async def call(made: LlmClient, shown: list[str] | None = None, *messages: bytes) -> ModelTurn:
-    head = made.dialect.head(model="m", max_tokens=64, system="Be careful.", tools=[])
+    head = made.dialect.head(model="m", max_output_tokens=64, system="Be careful.", tools=[])
     pieces: list[str] = [] if shown is None else shown
-    return await made.stream(head, messages or [made.dialect.renderer.user([prompt("hi")])], pieces.append)
+    return await made.stream(head, messages or [made.dialect.renderer("m").user([prompt("hi")])], pieces.append)
 
 
 async def answered(turn: dict[str, Any], token: str | None = None) -> ModelTurn:
@@ -83,7 +83,8 @@ async def test_an_answer_comes_whole_however_it_is_cut_up(split: int | None) -> 
 async def test_the_request_is_that_of_the_messages_api() -> None:
     script = Script.from_turns([{"text": "ok"}])
     async with MockGateway(script, keep_bodies=True) as gateway, client(gateway.url + "/", "the-token") as made:
-        first, second = made.dialect.renderer.user([prompt("one")]), b"," + made.dialect.renderer.user([prompt("two")])
+        renderer = made.dialect.renderer("m")
+        first, second = renderer.user([prompt("one")]), b"," + renderer.user([prompt("two")])
         await call(made, None, first, second)
         (record,) = gateway.requests
     assert record.path == "/v1/messages"
@@ -108,7 +109,7 @@ async def test_without_a_token_no_credentials_are_sent() -> None:
 async def test_a_thread_of_megabytes_arrives_as_it_is() -> None:
     script = Script.from_turns([{"text": "ok"}])
     async with MockGateway(script, keep_bodies=True) as gateway, client(gateway.url) as made:
-        user = made.dialect.renderer.user([prompt("x" * 400_000)])
+        user = made.dialect.renderer("m").user([prompt("x" * 400_000)])
         await call(made, None, user, b",", user, b",", user)
         body = gateway.requests[0].body
     assert body is not None

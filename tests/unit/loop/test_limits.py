@@ -11,6 +11,7 @@ from agent_host.errors import BudgetExceeded, PolicyDenied, PolicyExpired
 from agent_host.events.kinds import EventType
 from agent_host.loop.limits import check_before_call, estimated_input, warn_of_step_limit
 from agent_host.thread.messages import Message
+from state.usage import TokenUsage
 from tests.support.loop import Loop
 from tests.support.loop_parts import NOW, bundle, calls, says, shell
 
@@ -73,7 +74,7 @@ def test_the_window_leaves_room_for_the_head(tmp_path: Path) -> None:
 
 def test_the_budget_covers_what_it_says(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
-    loop.ctx.state.usage.add({"inputTokens": 400, "outputTokens": 100})
+    loop.ctx.state.usage = TokenUsage(400, 100)
     needed = estimated_input(loop.ctx)
     loop.ctx.judge.bundle = bundle(tmp_path, max_session=500 + needed)
     assert check_before_call(loop.ctx, "st") == needed

@@ -11,6 +11,7 @@ from agent_host.loop.context import TaskEnd
 from agent_host.session.reports import result_object, session_state
 from agent_host.states import SessionStatus
 from state.records import record_of
+from state.usage import TokenUsage
 from tests.support.loop import Loop
 from tests.support.loop_parts import Person, bundle, call, calls, says, settled, shell
 
@@ -50,7 +51,7 @@ async def test_a_task_that_waits_for_somebody(tmp_path: Path) -> None:
 
 async def test_used_up_is_not_less_than_nothing(tmp_path: Path) -> None:
     loop = Loop(tmp_path, policy=bundle(tmp_path, max_session=5))
-    loop.ctx.state.usage.add({"inputTokens": 7})
+    loop.ctx.state.usage = TokenUsage(7)
     assert session_state(loop.ctx, SessionStatus.RUNNING, [])["tokenUsage"]["remaining"] == 0
 
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from state.checkpoint import Checkpoint, SessionIdentity, Task, Usage
+from state.checkpoint import Checkpoint, SessionIdentity, Task
 from state.errors import Damaged, UnknownVersion
 from state.memory_store import MemoryCheckpointStore
 from state.open_step import Call
 from state.records import ApprovalGranted, TaskStarted, record_of
+from state.usage import TokenUsage
 from tests.unit.state.helpers import USAGE, commit, finish, fresh_state, message, start_task, turn
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def test_a_session_begins_with_nothing() -> None:
     assert (state.session_status, state.policy_bundle_version) == ("SESSION_RUNNING", "")
     assert (state.thread, state.task, state.step_cursor, state.open_step) == ([], None, None, None)
     assert (state.usage, state.usage.to_wire()) == (
-        Usage(),
+        TokenUsage(),
         {"inputTokens": 0, "outputTokens": 0, "cachedInputTokens": 0},
     )
     assert (state.baselines, state.earlier_tasks, state.grants) == ({}, [], [])
@@ -53,7 +54,12 @@ def test_a_task_begins_with_nothing(session: OpenSession) -> None:
     assert session.state.task == Task("t1", "do it", 40)
     task = task_of(session)
     assert (task.status, task.reason, task.step_count, task.options) == ("running", None, 0, {})
-    assert (task.finished_calls, task.denied, task.baselines, task.usage.to_wire()) == ([], [], {}, Usage().to_wire())
+    assert (task.finished_calls, task.denied, task.baselines, task.usage.to_wire()) == (
+        [],
+        [],
+        {},
+        TokenUsage().to_wire(),
+    )
 
 
 def test_a_call_begins_with_nothing() -> None:
@@ -64,13 +70,15 @@ def test_a_call_begins_with_nothing() -> None:
 
 
 def test_what_a_gateway_does_not_count_is_nothing(session: OpenSession) -> None:
-    usage = Usage(1, 2, 3)
-    usage.add({})
-    assert usage == Usage(1, 2, 3)
-    usage.add(USAGE)
-    assert usage == Usage(11, 5, 4)
-    usage.add({"cachedInputTokens": 5})
-    assert usage == Usage(11, 5, 9)
+    usage = TokenUsage(1, 2, 3)
+    usage = usage.plus(TokenUsage.from_wire({}))
+    assert usage == TokenUsage(1, 2, 3)
+    usage = usage.plus(TokenUsage.from_wire(USAGE))
+    assert usage == TokenUsage(11, 5, 4)
+    usage = usage.plus(TokenUsage.from_wire({"cachedInputTokens": 5, "cacheWriteTokens": 2}))
+    assert usage == TokenUsage(11, 5, 9, 2)
+    assert TokenUsage.from_wire(usage.to_wire()) == usage
+    assert usage.total == 16
 
 
 def test_tokens_are_counted_for_the_session_and_for_the_task(session: OpenSession) -> None:
@@ -80,8 +88,8 @@ def test_tokens_are_counted_for_the_session_and_for_the_task(session: OpenSessio
     session.append(record_of("task_ended", {"status": "completed"}))
     session.append(TaskStarted("t2", "p", 3, message("user", "p")))
     turn(session, "step_2")
-    assert session.state.usage == Usage(20, 6, 2)
-    assert task_of(session).usage == Usage(10, 3, 1)
+    assert session.state.usage == TokenUsage(20, 6, 2)
+    assert task_of(session).usage == TokenUsage(10, 3, 1)
     assert session.state.session_tokens_used == 26
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity, Task, Usage
+from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity, Task
 from state.disk import LOCAL_DISK, LocalDisk
 from state.errors import Damaged, NoSuchSession, UnknownVersion, WriteFailed
 from state.file_store import FileCheckpointStore
@@ -18,6 +18,7 @@ from state.journal import Journal, JournalContent, frame, parse
 from state.open_step import Call, OpenStep, call_to_json, open_step_from
 from state.records import ApprovalAnswered, ApprovalGranted, Intent, ReplayRow, record_of
 from state.snapshot import decode_snapshot, encode_snapshot
+from state.usage import TokenUsage
 from tests.unit.state.helpers import SESSION, create, fresh_state, message, on_disk, paths_in, reopen, start_task, turn
 
 if TYPE_CHECKING:
@@ -192,11 +193,12 @@ def full() -> Checkpoint:
              "appr", ApprovalAnswered("c1", "appr", approved=False, scope="once", reason="no", arguments={"n": 9})),
         Call("c2", "T2", {"n": 2}, side_effects=False, problem="cut"),
     ]  # fmt: skip
-    task = Task("t3", "third", 33, "failed", "why", 4, Usage(5, 6, 7), [("T", "failed", "X"), ("U", "succeeded", None)],
-                [{"toolName": "T", "replay": REPLAY}], {"/t": "b1"}, {"allow_network": True}, [LOST])  # fmt: skip
+    task = Task("t3", "third", 33, "failed", "why", 4, TokenUsage(5, 6, 7),
+                [("T", "failed", "X"), ("U", "succeeded", None)], [{"toolName": "T", "replay": REPLAY}],
+                {"/t": "b1"}, {"allow_network": True}, [LOST])  # fmt: skip
     return Checkpoint(
         IDENTITY, "SESSION_PAUSED", "v8", [SYSTEM, turn_message], task, "step_9",
-        OpenStep("step_10", "tool_use", "boot", 1, "words", calls), Usage(11, 12, 13), {"/s": None},
+        OpenStep("step_10", "tool_use", "boot", 1, "words", calls), TokenUsage(11, 12, 13), {"/s": None},
         [EarlierTask("t1", "first", "completed", None, 14, {"/e": "b2"}),
          EarlierTask("t2", "second", "cancelled", "stop", 15, {})],
         [ApprovalGranted("session", "appr_0")], 16, "a record", 17, (18, 19), {"art_1": WAITS}, {"c9": ["uri"]},

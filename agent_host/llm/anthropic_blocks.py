@@ -1,0 +1,105 @@
+"""Content blocks of the Anthropic Messages dialect that go back as they came: thinking with its signature, redacted
+thinking, what tools of the provider did, and kinds that are not known here."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import orjson
+
+from agent_host.llm.surrogates import repaired
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_value_at = json.JSONDecoder().raw_decode
+# Deltas whose text is appended to a field of the block, and those whose value replaces one.
+_APPENDED = {"thinking_delta": "thinking"}
+_REPLACED = {"signature_delta": ("signature",), "compaction_delta": ("content", "encrypted_content")}
+
+
+class OpaqueBlock:
+    """One block. `start` is its JSON text in content_block_start, None where that cannot be had unchanged."""
+
+    def __init__(self, start: str | None) -> None:
+        self._start = start
+        self._appended: dict[str, list[str]] = {}
+        self._replaced: dict[str, Any] = {}
+        self._input: list[str] = []
+        self._known = True
+
+    def add(self, delta: dict[str, Any]) -> None:
+        """Take one delta. Raises KeyError, TypeError for one that is malformed."""
+        kind = delta["type"]
+        if kind in _APPENDED:
+            field = _APPENDED[kind]
+            self._appended.setdefault(field, []).append(delta[field])
+        elif kind in _REPLACED:
+            self._replaced |= {field: delta[field] for field in _REPLACED[kind] if field in delta}
+        elif kind == "input_json_delta":
+            self._input.append(delta["partial_json"])
+        elif any(value for name, value in delta.items() if name != "type"):
+            self._known = False
+
+    def whole(self) -> str | None:
+        """The block as JSON text; None where it cannot be sent back unchanged: half of a character was in it, or a
+        delta of an unknown kind. Raises TypeError, ValueError for a block that is malformed."""
+        if self._start is None or not self._known:
+            return None
+        try:
+            block: dict[str, Any] = orjson.loads(self._start)
+            if not (self._appended or self._replaced or self._input):
+                return self._start
+            for field, pieces in self._appended.items():
+                block[field], replaced = repaired(block.get(field, "") + "".join(pieces))
+                if replaced:
+                    return None
+            block |= self._replaced
+            arguments = "".join(self._input)
+            if arguments:
+                orjson.loads(arguments)
+                block["input"] = orjson.Fragment(arguments)
+            return orjson.dumps(block).decode()
+        except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+            return None
+
+
+def text_with(start: dict[str, Any], text: str, citations: list[Any]) -> str | None:
+    """A text block with what stands in it beside its text, None where that is nothing or cannot be encoded."""
+    beside = {name: value for name, value in start.items() if name not in ("type", "text") and value is not None}
+    cited = [*(beside.pop("citations", None) or ()), *citations]
+    if not beside and not cited:
+        return None
+    try:
+        return orjson.dumps(
+            {"type": "text", "text": text, **({"citations": cited} if cited else {}), **beside}
+        ).decode()
+    except orjson.JSONEncodeError:
+        return None
+
+
+def member(data: str, name: str) -> str | None:
+    """The JSON text of the member `name` of the object that `data` is, as it stands there; the last one of this name.
+    Raises ValueError for what is no JSON."""
+    found = None
+    at = _behind(data, data.index("{") + 1)
+    try:
+        while data[at : at + 1] == '"':
+            key, at = _value_at(data, at)
+            at = _behind(data, _behind(data, at) + 1)  # the colon
+            _, end = _value_at(data, at)
+            if key == name:
+                found = data[at:end]
+            at = _behind(data, end)
+            if data[at : at + 1] != ",":
+                break
+            at = _behind(data, at + 1)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    return found
+
+
+def _behind(data: str, at: int) -> int:
+    """The first place from `at` on that is no white space."""
+    match = _SPACE.match(data, at)
+    return at if match is None else match.end()

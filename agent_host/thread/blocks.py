@@ -1,0 +1,69 @@
+"""Parts of a model's turn that only its provider can read, and their place among text and tool calls.
+
+A block is kept as the JSON text that its dialect made or received, and goes back to that dialect and model unchanged.
+For all others the turn is text and tool calls.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from agent_host.thread.messages import ToolCall
+
+Order = tuple[int | Literal["call", "block"], ...]
+"""The parts of a turn in order: a number stands for that many characters of its text, the words for the next call and
+the next block. The empty order is the usual one: all blocks, the text, all calls."""
+
+
+class Block(NamedTuple):
+    """`raw` is JSON. `holds_text`: the text directly behind the block is also in `raw`, so that a dialect that sends the block
+    leaves that text out. The loop sets `model`, which a dialect does not know."""
+
+    raw: str
+    dialect: str
+    model: str = ""
+    holds_text: bool = False
+
+
+def in_order(
+    content: str, calls: Sequence[ToolCall], blocks: Sequence[Block], order: Order
+) -> Iterator[str | ToolCall | Block]:
+    """The parts of a turn. An order that does not fit them, since a part was lost, stands for the usual one."""
+    lengths = [entry for entry in order if isinstance(entry, int)]
+    counts = (sum(lengths), order.count("call"), order.count("block"))
+    if not order or counts != (len(content), len(calls), len(blocks)):
+        yield from blocks
+        yield content
+        yield from calls
+        return
+    at, next_call, next_block = 0, iter(calls), iter(blocks)
+    for entry in order:
+        if isinstance(entry, int):
+            yield content[at : at + entry]
+            at += entry
+        else:
+            yield next(next_call) if entry == "call" else next(next_block)
+
+
+def shortest(order: Order) -> Order:
+    """`order`, or the empty one where it is the usual one."""
+    blocks, calls = order.count("block"), order.count("call")
+    texts = [entry for entry in order if isinstance(entry, int)]
+    usual = [*["block"] * blocks, *texts, *["call"] * calls]
+    return () if list(order) == usual and len(texts) < 2 else order
+
+
+def without(order: Order, kept: Sequence[bool]) -> Order:
+    """`order` for those blocks that are kept, one flag a block."""
+    flags = iter(kept)
+    return shortest(tuple(entry for entry in order if entry != "block" or next(flags, True)))
+
+
+def with_lengths(order: Order, lengths: Sequence[int]) -> Order:
+    """`order` with other lengths for its texts; texts behind the last of `lengths` are left out."""
+    remaining = iter(lengths)
+    replaced = (next(remaining, None) if isinstance(entry, int) else entry for entry in order)
+    return shortest(tuple(entry for entry in replaced if entry is not None))

@@ -1,0 +1,54 @@
+"""Tokens of model calls, as the gateway counts them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class TokenUsage(NamedTuple):
+    """Tokens of one call, of a task or of a session.
+
+    `input_tokens` are all tokens of the request; `cache_read_tokens` and `cache_write_tokens` are parts of them that
+    the gateway read from its cache and wrote to it. `output_tokens` are all tokens of the answer, reasoning included.
+    The budget of a session counts input and output (`total`), whatever a provider charges for a cached token.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+
+    @property
+    def total(self) -> int:
+        """What the budget counts."""
+        return self.input_tokens + self.output_tokens
+
+    def plus(self, other: TokenUsage) -> TokenUsage:
+        """The sum of both."""
+        return TokenUsage(*map(sum, zip(self, other, strict=True)))
+
+    def to_wire(self) -> dict[str, int]:
+        """The JSON form, the same in records, snapshots, events and results. `cacheWriteTokens` is left out where it is
+        0, as in files of earlier versions."""
+        wire = {
+            "inputTokens": self.input_tokens,
+            "outputTokens": self.output_tokens,
+            "cachedInputTokens": self.cache_read_tokens,
+        }
+        return wire | {"cacheWriteTokens": self.cache_write_tokens} if self.cache_write_tokens else wire
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, int]) -> TokenUsage:
+        """What `to_wire` wrote; a count that is missing is 0."""
+        return cls(
+            wire.get("inputTokens", 0),
+            wire.get("outputTokens", 0),
+            wire.get("cachedInputTokens", 0),
+            wire.get("cacheWriteTokens", 0),
+        )
+
+
+NO_TOKENS = TokenUsage()
