@@ -21,10 +21,9 @@ from policy.rules.canonical import policy_hash
 
 if TYPE_CHECKING:
     from agent_host.approval.request import ApprovalAnswer
+    from agent_host.loop.admission import Place, Slot
     from agent_host.loop.call_run import CallRun
     from agent_host.loop.context import LoopContext
-    from agent_host.loop.order import Place
-    from agent_host.loop.slots import Slot
 
 _MAX_AUDITED_BYTES = 16 * 1024
 _NOT_STARTED = "not started: the task was cancelled first"

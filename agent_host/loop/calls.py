@@ -14,14 +14,13 @@ from agent_host.approval.grants import place_of
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import now_rfc3339
+from agent_host.loop.admission import PathOrder, Slots
 from agent_host.loop.approvals import granted_by, refuse_unstarted, settle, wait_for_start
 from agent_host.loop.artifacts import hand_over, keep_artifacts, reference_note
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
-from agent_host.loop.order import PathOrder
 from agent_host.loop.prepare import record_start, request_for
 from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import finish, text_of
-from agent_host.loop.slots import Slots
 from agent_host.routing.host_tools import unless_lost
 from policy.rules.risk import DEFAULT_RISK
 from state.blobs import sha256_hex
@@ -30,10 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from agent_host.contracts import ToolResult
+    from agent_host.loop.admission import Place, Slot
     from agent_host.loop.call_run import CallRun, Refusal
     from agent_host.loop.context import LoopContext
-    from agent_host.loop.order import Place
-    from agent_host.loop.slots import Slot
     from agent_host.loop.step import Step
     from agent_host.thread.messages import Message
 

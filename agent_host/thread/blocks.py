@@ -19,8 +19,8 @@ the next block. The empty order is the usual one: all blocks, the text, all call
 
 
 class Block(NamedTuple):
-    """`raw` is JSON. `holds_text`: the text directly behind the block is also in `raw`, so a dialect that sends the block
-    leaves that text out. The loop sets `model`, which a dialect does not know."""
+    """`raw` is JSON. `holds_text`: the text directly behind the block is also in `raw`, so a dialect that sends the
+    block leaves that text out. The loop sets `model`, which a dialect does not know."""
 
     raw: str
     dialect: str

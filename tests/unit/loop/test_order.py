@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_host.loop.order import PathOrder
+from agent_host.loop.admission import PathOrder
 
 PATHS = ("a", "b", None)
 Plan = list[tuple[str | None, str | None, int]]

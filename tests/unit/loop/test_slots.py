@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from agent_host.approval.gate import UnattendedGate
 from agent_host.events.kinds import EventType
+from agent_host.loop.admission import PathOrder, Slots
 from agent_host.loop.cancellation import Cancellation, TaskCancelled
-from agent_host.loop.order import PathOrder
-from agent_host.loop.slots import Slots
 from state.blobs import sha256_hex
 from tests.support.loop import Loop
 from tests.support.loop_parts import NOW, YES, Person, Tools, bundle, call, calls, do, read, says, settled, shell, write
