@@ -33,10 +33,19 @@ def own_ms(runs: Iterable[Run]) -> float:
 
 def start_up(bench: Bench, runs: int) -> Iterator[Row]:
     bare, version = medians((bare_interpreter_ms(), program_ms(PROGRAM, "--version")) for _ in range(runs))
-    yield Row("--version against a bare interpreter", version / bare, "x", 3, f"{version:.0f} / {bare:.0f} ms")
+    yield Row("--version against a bare interpreter", version / bare, "x", 1.5, f"{version:.0f} / {bare:.0f} ms")
     done: Turns = [{"text": "Done."}]
-    floor, ours = medians((bench.floor(done).first_request_ms, bench.ours(done).first_request_ms) for _ in range(runs))
-    yield Row("start to the first request, against the floor", ours / floor, "x", 1.4, f"{ours:.0f} / {floor:.0f} ms")
+    floor, built_in, bundle = medians(
+        (
+            bench.floor(done).first_request_ms,
+            bench.ours(done).first_request_ms,
+            bench.ours(done, policy=bench.bundle).first_request_ms,
+        )
+        for _ in range(runs)
+    )
+    what = "start to the first request, against the floor"
+    for name, ours, goal in ((what, built_in, 1.2), ("  the same with a bundle file", bundle, 1.35)):
+        yield Row(name, ours / floor, "x", goal, f"{ours:.0f} / {floor:.0f} ms")
 
 
 def short_steps(bench: Bench, steps: int, rounds: int) -> Iterator[Row]:
@@ -47,7 +56,7 @@ def short_steps(bench: Bench, steps: int, rounds: int) -> Iterator[Row]:
     floor, what = own_ms(floors), f"own time of a step over {steps} steps, against the floor"
     for name, measured in ((what, built_in), ("  the same with a bundle file", bundle)):
         ours = own_ms(measured)
-        yield Row(name, ours / floor, "x", 1.7, f"{ours:.2f} / {floor:.2f} ms")
+        yield Row(name, ours / floor, "x", 1.5, f"{ours:.2f} / {floor:.2f} ms")
     peak = max(run.peak_mib for run in (*built_in, *bundle))
     yield Row(f"peak memory at {steps} steps", peak, "MiB", 45, f"floor {max(run.peak_mib for run in floors):.0f}")
 

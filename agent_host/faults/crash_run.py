@@ -240,10 +240,12 @@ class CrashRun:
             return [f"{turns} answers are in the thread and {len(said)} were given"]
         cached = sum(usage.cache_read_input_tokens for usage in said)
         uncached = sum(usage.input_tokens + usage.cache_creation_input_tokens for usage in said)
+        written = sum(usage.cache_creation_input_tokens for usage in said)
         total = {
             "inputTokens": uncached + cached,
             "outputTokens": sum(usage.output_tokens for usage in said),
             "cachedInputTokens": cached,
+            **({"cacheWriteTokens": written} if written else {}),
         }
         found = ending.result["usage"]
         return [] if found == total else [f"usage is {found}, and the gateway reported {total}"]

@@ -99,10 +99,13 @@ Part = tuple["list[dict[str, Any]]", "list[dict[str, Any]]"]
 
 def script_of(parts: Sequence[Part], final: str) -> Script:
     """A script that makes each part's calls in turn and says `final`. A part is (calls, calls that mend it where some
-    were interrupted); every turn reports another usage, so that no total comes out right by accident."""
+    were interrupted), and thinking leads to each. Every turn reports another usage, so that no total comes out right by
+    accident."""
     turns: list[dict[str, Any]] = []
     for position, (calls, mend) in enumerate(parts, 1):
-        turns.append({"text": f"Part {position}.", "tool_calls": calls, "usage": _usage(10 * position)})
+        thought = f"Part {position} is next."
+        said = {"thinking": thought, "text": f"Part {position}.", "tool_calls": calls}
+        turns.append({**said, "usage": _usage(10 * position)})
         interrupted = {"position": position + 1, "last_contains": "TOOL_INTERRUPTED"}
         usage = _usage(10 * position + 5)
         turns.append({"when": interrupted, "text": "I look at what is there.", "tool_calls": mend, "usage": usage})

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import orjson
 
 from agent_host.ids import new_id
-from agent_host.llm.anthropic_blocks import OpaqueBlock, member, text_with
+from agent_host.llm.anthropic_blocks import OpaqueBlock, text_with
 from agent_host.llm.limits import AnswerTooLarge
+from agent_host.llm.raw_json import member
 from agent_host.llm.stream import Meaning, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.surrogates import (
     REPLACEMENT,

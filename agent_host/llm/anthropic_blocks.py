@@ -3,16 +3,12 @@ thinking, what tools of the provider did, and kinds that are not known here."""
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any
 
 import orjson
 
 from agent_host.llm.surrogates import repaired
 
-_SPACE = re.compile(r"[ \t\r\n]*")
-_value_at = json.JSONDecoder().raw_decode
 # Deltas whose text is appended to a field of the block, and those whose value replaces one.
 _APPENDED = {"thinking_delta": "thinking"}
 _REPLACED = {"signature_delta": ("signature",), "compaction_delta": ("content", "encrypted_content")}
@@ -76,30 +72,3 @@ def text_with(start: dict[str, Any], text: str, citations: list[Any]) -> str | N
         ).decode()
     except orjson.JSONEncodeError:
         return None
-
-
-def member(data: str, name: str) -> str | None:
-    """The JSON text of the member `name` of the object that `data` is, as it stands there; the last one of this name.
-    Raises ValueError for what is no JSON."""
-    found = None
-    at = _behind(data, data.index("{") + 1)
-    try:
-        while data[at : at + 1] == '"':
-            key, at = _value_at(data, at)
-            at = _behind(data, _behind(data, at) + 1)  # the colon
-            _, end = _value_at(data, at)
-            if key == name:
-                found = data[at:end]
-            at = _behind(data, end)
-            if data[at : at + 1] != ",":
-                break
-            at = _behind(data, at + 1)
-    except RecursionError as error:
-        raise ValueError("nested too deep") from error
-    return found
-
-
-def _behind(data: str, at: int) -> int:
-    """The first place from `at` on that is no white space."""
-    match = _SPACE.match(data, at)
-    return at if match is None else match.end()

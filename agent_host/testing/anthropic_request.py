@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from agent_host.testing.anthropic_thinking import check_thinking
 from agent_host.testing.dialect import BadRequest, RequestView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-_OUR_TOOL_ID = re.compile(r"toolu_(\d+)_\d+(?:_(\d+))?")
+_OUR_TOOL_ID = re.compile(r"toolu_(\d+)_\d+(?:_(\d+))?(?:_t[0-9a-f]{16})?")
 _ROLES = ("user", "assistant")
 
 
@@ -31,6 +32,7 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
     if not messages:
         raise BadRequest("messages: at least one message is required")
     _check_messages(messages)
+    check_thinking(messages, model)
     last = messages[-1]
     turn_index, position = _progress(messages)
     return RequestView(
@@ -115,15 +117,16 @@ def _check_pairing(index: int, calls: list[str], results: list[str]) -> None:
         raise BadRequest(f"messages.{index}: more than one tool_result for one tool_use")
 
 
-def tool_id(view: RequestView, call: int, *, takes_position: bool) -> str:
+def tool_id(view: RequestView, call: int, *, takes_position: bool, mark: str = "") -> str:
     """An id for the tool call with index `call` in the answer to `view`, unique in its conversation.
 
     It carries how far the conversation has come, for `_progress` to read: `toolu_{turn_index}_{call}`, and after that
-    the position of the next answer where turns with `when` have made it lag behind.
+    the position of the next answer where turns with `when` have made it lag behind. `mark` is what it ends with
+    (`agent_host.testing.anthropic_thinking`).
     """
     next_position = view.position + takes_position
     plain = f"toolu_{view.turn_index}_{call}"
-    return plain if next_position == view.turn_index + 1 else f"{plain}_{next_position}"
+    return (plain if next_position == view.turn_index + 1 else f"{plain}_{next_position}") + mark
 
 
 def _progress(messages: Sequence[dict[str, Any]]) -> tuple[int, int]:

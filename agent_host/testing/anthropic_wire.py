@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.testing.anthropic_request import read_request, tool_id
+from agent_host.testing.anthropic_thinking import mark_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -100,17 +101,25 @@ def _stop_reason(turn: Turn) -> str:
 
 def _blocks(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
     """The content blocks of the answer, a tool call's `input` still being the text of its arguments."""
-    if turn.thinking:
-        yield {"type": "thinking", "thinking": turn.thinking, "signature": f"sig_{view.session}_{view.turn_index}"}
+    thinking = list(_thinking(turn, view))
+    yield from thinking
     if turn.text:
         yield {"type": "text", "text": turn.text}
     for number, call in enumerate(turn.tool_calls):
         yield {
             "type": "tool_use",
-            "id": call.id or tool_id(view, number, takes_position=turn.when is None),
+            "id": call.id
+            or tool_id(view, number, takes_position=turn.when is None, mark=mark_of(view.model, thinking)),
             "name": call.name,
             "input": call.encoded_arguments(),
         }
+
+
+def _thinking(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
+    if turn.thinking:
+        yield {"type": "thinking", "thinking": turn.thinking, "signature": f"sig_{view.session}_{view.turn_index}"}
+    if turn.redacted_thinking:
+        yield {"type": "redacted_thinking", "data": turn.redacted_thinking}
 
 
 def _whole_block(block: dict[str, Any]) -> dict[str, Any]:
@@ -140,8 +149,8 @@ _DELTAS: Mapping[str, tuple[tuple[str, str, str, bool], ...]] = {
 
 def _block_events(index: int, block: dict[str, Any], chunk_chars: int) -> Iterator[bytes]:
     kind = block["type"]
-    yield _event("content_block_start", {"index": index, "content_block": {**block, **_EMPTY_START[kind]}})
-    for source, delta_type, target, chunked in _DELTAS[kind]:
+    yield _event("content_block_start", {"index": index, "content_block": {**block, **_EMPTY_START.get(kind, {})}})
+    for source, delta_type, target, chunked in _DELTAS.get(kind, ()):
         text: str = block[source]
         step = chunk_chars if chunked else max(len(text), 1)
         for start in range(0, len(text), step):

@@ -69,6 +69,7 @@ class Turn:
     expect: tuple[Condition, ...] = ()
     text: str = ""
     thinking: str = ""
+    redacted_thinking: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     usage: Usage = field(default_factory=Usage)
     stop_reason: str = ""

@@ -82,6 +82,7 @@ TURN_KEYS: Mapping[str, Reader] = {
     "expect": _conditions,
     "text": string,
     "thinking": string,
+    "redacted_thinking": string,
     "tool_calls": array_of(_tool_call),
     "usage": _usage,
     "stop_reason": string,
@@ -102,7 +103,7 @@ TURN_KEYS: Mapping[str, Reader] = {
     "repeat": whole_number(1),
 }
 
-_ANSWER = ("text", "thinking", "tool_calls")
+_ANSWER = ("text", "thinking", "redacted_thinking", "tool_calls")
 _WAYS_TO_ANSWER = (*_ANSWER, "stream_error", "status", "garbage", "hang")
 _ANSWER_KEYS = (
     *_ANSWER,

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from agent_host.testing.anthropic_request import read_request
+from agent_host.testing.anthropic_wire import Anthropic
 from agent_host.testing.dialect import BadRequest
+from agent_host.testing.gateway import Script
 from tests.unit.testing.support import assistant, body, call, result, user
 
 
@@ -60,3 +63,50 @@ def test_a_conversation_without_a_session_is_known_by_its_first_message() -> Non
     assert one == read_request(body(user("a"), assistant("b"), user("c")), {}).session
     assert one != read_request(body(user("b")), {}).session
     assert read_request(body(user("a")), {"x-session-id": "s"}).session == "s"
+
+
+SCRIPT = {"thinking": "hm", "redacted_thinking": "b3A=", "text": "Now.", "tool_calls": [{"name": "A"}, {"name": "B"}]}
+
+
+def answered(content: list[dict[str, Any]], model: str = "m") -> dict[str, Any]:
+    results = [result(block["id"])["content"][0] for block in content if block["type"] == "tool_use"]
+    message = {"role": "assistant", "content": content}
+    return body(user("a"), message, {"role": "user", "content": results}, model=model)
+
+
+def scripted() -> list[dict[str, Any]]:
+    wire, turn = Anthropic(), Script.from_turns([SCRIPT]).turns[0]
+    content: list[dict[str, Any]] = orjson.loads(wire.message(turn, read_request(body(user("a"), model="m"), {})))[
+        "content"
+    ]
+    return content
+
+
+def test_thinking_that_comes_back_as_it_was_is_taken() -> None:
+    content = scripted()
+    assert [block["type"] for block in content] == ["thinking", "redacted_thinking", "text", "tool_use", "tool_use"]
+    view = read_request(answered(content), {})
+    assert (view.turn_index, view.position) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("kept", "changes", "problem"),
+    [
+        ([2, 3, 4], {}, "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `text`"),
+        ([2, 3, 4, 0, 1], {}, "Expected `thinking` or `redacted_thinking`"),
+        ([0, 2, 3, 4], {}, "messages.1.content.0: `thinking` or `redacted_thinking` blocks in the latest"),
+        ([1, 0, 2, 3, 4], {}, "cannot be modified"),
+        ([2, 0, 1, 3, 4], {"thinking": "Hm"}, "messages.1.content.1: "),
+        ([0, 1, 3, 4], {"signature": "other"}, "cannot be modified"),
+    ],
+)
+def test_thinking_that_is_missing_or_altered_is_refused(kept: list[int], changes: dict[str, str], problem: str) -> None:
+    content = scripted()
+    content[0] |= changes
+    with pytest.raises(BadRequest) as caught:
+        read_request(answered([content[place] for place in kept]), {})
+    assert problem in str(caught.value)
+
+
+def test_another_model_need_not_send_it() -> None:
+    assert read_request(answered(scripted()[2:], model="other"), {}).turn_index == 1

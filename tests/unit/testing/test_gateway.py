@@ -58,7 +58,9 @@ async def test_a_stream_has_the_events_of_the_dialect_in_order(serve: Serve) -> 
     assert found[2]["delta"] == {"type": "thinking_delta", "thinking": "hm"}
     assert found[3]["delta"]["type"] == "signature_delta"
     assert [found[6]["delta"]["text"], found[7]["delta"]["text"]] == ["Hello ", "there"]
-    assert found[9]["content_block"] == {"type": "tool_use", "id": "toolu_0_0", "name": "ReadFile", "input": {}}
+    call = found[9]["content_block"]
+    assert call == {"type": "tool_use", "id": call["id"], "name": "ReadFile", "input": {}}
+    assert call["id"].startswith("toolu_0_0_t")
     assert "".join(event["delta"]["partial_json"] for event in found[10:12]) == '{"path":"a"}'
     assert "".join(event["delta"]["partial_json"] for event in found[14:16]) == "{broken"
     assert found[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}

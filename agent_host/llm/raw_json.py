@@ -1,0 +1,36 @@
+"""Parts of JSON text as they stand there: what goes back to a provider unchanged is not read and written again."""
+
+from __future__ import annotations
+
+import json
+import re
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_value_at = json.JSONDecoder().raw_decode
+
+
+def member(data: str, name: str) -> str | None:
+    """The JSON text of the member `name` of the object that `data` is, as it stands there; the last one of this name.
+    Raises ValueError for what is no JSON."""
+    found = None
+    at = _behind(data, data.index("{") + 1)
+    try:
+        while data[at : at + 1] == '"':
+            key, at = _value_at(data, at)
+            at = _behind(data, _behind(data, at) + 1)  # the colon
+            _, end = _value_at(data, at)
+            if key == name:
+                found = data[at:end]
+            at = _behind(data, end)
+            if data[at : at + 1] != ",":
+                break
+            at = _behind(data, at + 1)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    return found
+
+
+def _behind(data: str, at: int) -> int:
+    """The first place from `at` on that is no white space."""
+    match = _SPACE.match(data, at)
+    return at if match is None else match.end()

@@ -1,0 +1,99 @@
+"""Blocks of the provider in a message: their order, and what stays when some are lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from agent_host.thread.blocks import Block, in_order, shortest, with_lengths, without
+from agent_host.thread.messages import GO_ON, Message, ToolCall, decode, encode, last_answer
+from state.large import named_in, restored, shortened
+
+if TYPE_CHECKING:
+    from agent_host.thread.blocks import Order
+
+CALLS = (ToolCall("c1", "A", {}), ToolCall("c2", "B", {}))
+BLOCKS = (Block('{"n":1}', "d", "m"), Block('{"n":2}', "e", "m"), Block('{"n":3}', "d", "m", holds_text=True))
+MIXED: Order = (2, "block", "call", "block", 3, "call", "block", 1)
+MESSAGE = Message("assistant", "abcdé!", 5, CALLS, blocks=BLOCKS, order=MIXED)
+
+
+def test_parts_come_in_their_order() -> None:
+    one, two, three = BLOCKS
+    assert list(MESSAGE.parts()) == ["ab", one, CALLS[0], two, "cdé", CALLS[1], three, "!"]
+
+
+@pytest.mark.parametrize("order", [(), (3,), (6, "call", "call"), (*MIXED, "call"), (*MIXED, 1), ("block",) * 3])
+def test_an_order_that_does_not_fit_is_the_usual_one(order: Order) -> None:
+    assert list(in_order("abcdé!", CALLS, BLOCKS, order)) == [*BLOCKS, "abcdé!", *CALLS]
+
+
+@pytest.mark.parametrize(
+    ("order", "short"),
+    [
+        ((3,), ()), (("block", 3, "call"), ()), (("call",), ()), (("block", "block"), ()), ((), ()),
+        ((1, 2), (1, 2)), (("call", 3), ("call", 3)), ((3, "block"), (3, "block")),
+    ],
+)  # fmt: skip
+def test_the_usual_order_is_not_kept(order: Order, short: Order) -> None:
+    assert shortest(order) == short
+
+
+def test_a_dialect_gets_its_own_blocks_and_no_text_twice() -> None:
+    one, two, three = BLOCKS
+    assert list(MESSAGE.parts_for("d", "m")) == ["ab", one, CALLS[0], "cdé", CALLS[1], three]
+    assert list(MESSAGE.parts_for("e", "m")) == ["ab", CALLS[0], two, "cdé", CALLS[1], "!"]
+    assert list(MESSAGE.parts_for("d", "other")) == ["ab", CALLS[0], "cdé", CALLS[1], "!"]
+
+
+def test_blocks_leave_and_the_rest_keeps_its_order() -> None:
+    left = MESSAGE.keeping(lambda block: block.dialect == "e")
+    assert (left.blocks, left.order) == ((BLOCKS[1],), (2, "call", "block", 3, "call", 1))
+    assert without(("block", 3, "call"), [False]) == ()
+    assert MESSAGE.keeping(lambda _: True) is MESSAGE
+
+
+def test_texts_get_other_lengths() -> None:
+    assert with_lengths(MIXED, [5, 0, 2]) == (5, "block", "call", "block", 0, "call", "block", 2)
+    assert with_lengths((2, "call", 3), [9]) == ()
+    assert with_lengths((), [9]) == ()
+
+
+def test_a_message_on_record_has_all_of_it() -> None:
+    data = encode(MESSAGE, session_id="s")
+    assert decode(data) == MESSAGE
+    wire = orjson.loads(data)
+    assert (wire["blocks"][0], wire["order"]) == ({"dialect": "d", "model": "m", "raw": '{"n":1}'}, list(MIXED))
+    assert {"blocks", "order"}.isdisjoint(orjson.loads(encode(Message("assistant", "x", 1), session_id="s")))
+
+
+def test_a_large_block_that_is_lost_leaves_the_rest_sendable() -> None:
+    large = BLOCKS[1]._replace(raw='"' + "x" * 20_000 + '"')
+    data = encode(MESSAGE._replace(blocks=(BLOCKS[0], large, BLOCKS[2])), session_id="s")
+    short, (part,) = shortened(data)
+    assert (part.decode(), len(short) < 2000, len(named_in(short))) == (large.raw, True, 1)
+    whole, lost = restored(short, lambda _: part)
+    assert (decode(whole), lost) == (decode(data), [])
+    without_it, lost = restored(short, lambda _: None)
+    assert lost == named_in(short)
+    assert decode(without_it) == MESSAGE.keeping(lambda block: block.dialect == "d")
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([("assistant", "a", False), ("assistant", "b", False)], "ab"),
+        ([("assistant", "a", False), ("system", "by the way", False), ("assistant", "b", False)], "b"),
+        ([("assistant", "a", False), ("system", GO_ON, True), ("assistant", "b", False)], "ab"),
+        ([("assistant", "a", False), ("user", "more", False), ("assistant", "b", False)], "b"),
+        ([("assistant", "a", False), ("assistant", "b", False), ("system", "note", False)], "ab"),
+    ],
+)
+def test_the_last_answer_has_what_a_pause_cut_off(messages: list[tuple[str, str, bool]], text: str) -> None:
+    thread = [
+        encode(Message(role, content, 1, goes_on=goes_on), session_id="s")  # type: ignore[arg-type]  # a role
+        for role, content, goes_on in messages
+    ]
+    assert last_answer(thread) == text
