@@ -38,8 +38,8 @@ class OpaqueBlock:
             self._known = False
 
     def whole(self) -> str | None:
-        """The block as JSON text; None where it cannot be sent back unchanged: half of a character was in it, or a
-        delta of an unknown kind. Raises TypeError, ValueError for a block that is malformed."""
+        """The block as JSON text; None where it cannot be sent back unchanged: it is malformed, or half of a character
+        was in it, or a delta of an unknown kind."""
         if self._start is None or not self._known:
             return None
         try:
@@ -56,19 +56,19 @@ class OpaqueBlock:
                 orjson.loads(arguments)
                 block["input"] = orjson.Fragment(arguments)
             return orjson.dumps(block).decode()
-        except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        except (TypeError, ValueError):  # orjson's own errors are of these kinds
             return None
 
 
 def text_with(start: dict[str, Any], text: str, citations: list[Any]) -> str | None:
     """A text block with what stands in it beside its text, None where that is nothing or cannot be encoded."""
-    beside = {name: value for name, value in start.items() if name not in ("type", "text") and value is not None}
-    cited = [*(beside.pop("citations", None) or ()), *citations]
-    if not beside and not cited:
+    beside = {name: value for name, value in start.items() if value is not None} | {"type": "text", "text": text}
+    if citations:
+        first = beside.get("citations")
+        beside["citations"] = [*first, *citations] if isinstance(first, list) else citations
+    if len(beside) == len(("type", "text")) or beside.get("citations") == []:
         return None
     try:
-        return orjson.dumps(
-            {"type": "text", "text": text, **({"citations": cited} if cited else {}), **beside}
-        ).decode()
+        return orjson.dumps(beside).decode()
     except orjson.JSONEncodeError:
         return None

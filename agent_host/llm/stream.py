@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from state.usage import TokenUsage
 
 Meaning = Literal["complete", "continue", "cut", "blocked"]
-"""What the end of an answer means for a turn without calls (AH 4.4), as its dialect says: the model is done; it wants
-to go on; the answer was cut at a limit; the model or the gateway refused. With calls all but `blocked` run them and go
-on."""
+"""What the end of an answer means for a turn without calls (AH 4.4), as its dialect says: the model is done; it paused
+and wants to go on; the answer was cut at a limit; the model or the gateway refused. With calls all but `blocked` run
+them and go on."""
 
 
 class ModelTurn(NamedTuple):

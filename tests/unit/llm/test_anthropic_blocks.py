@@ -89,12 +89,13 @@ def test_what_a_tool_of_the_provider_is_called_with_goes_back() -> None:
 def test_text_goes_back_with_its_citations() -> None:
     cited = {"type": "char_location", "cited_text": "é"}
     delta = event("content_block_delta", index=0, delta={"type": "citations_delta", "citation": cited})
+    none = block(2, '{"type":"text","text":"","citations":[]}', {"type": "text_delta", "text": "!"})
     start, first, second, stop = text(0, "It is ", "so.")
-    turn = assemble([started(), start, first, delta, second, stop, *text(1, " Yes."), *ended()])
-    assert turn.text == "It is so. Yes."
+    turn = assemble([started(), start, first, delta, second, stop, *text(1, " Yes."), *none, *ended()])
+    assert (turn.text, len(turn.blocks)) == ("It is so. Yes.!", 1)
     whole = {"type": "text", "text": "It is so.", "citations": [cited]}
-    assert content(echoed(turn)) == [whole, {"type": "text", "text": " Yes."}]
-    assert [one["text"] for one in content(echoed(turn, "other"))] == ["It is so.", " Yes."]
+    assert content(echoed(turn)) == [whole, {"type": "text", "text": " Yes."}, {"type": "text", "text": "!"}]
+    assert [one["text"] for one in content(echoed(turn, "other"))] == ["It is so.", " Yes.", "!"]
 
 
 def test_the_order_of_text_thinking_and_calls_is_kept() -> None:
@@ -138,6 +139,8 @@ def test_a_block_that_the_answer_ended_in_is_not_kept(events: Events) -> None:
         block(0, r'{"type":"redacted_thinking","data":"\ud800"}'),
         block(0, '{"type":"of_tomorrow"}', {"type": "delta_of_tomorrow", "more": [1]}),
         block(0, '{"type":"server_tool_use","input":{}}', {"type": "input_json_delta", "partial_json": '{"a":'}),
+        block(0, '{"type":"thinking","thinking":[]}', {"type": "thinking_delta", "thinking": "x"}),
+        block(0, '{"type":"thinking","thinking":""}', {"type": "thinking_delta", "thinking": 5}),
     ],
 )
 def test_a_block_that_cannot_go_back_unchanged_is_dropped_and_counted(events: Events) -> None:
