@@ -82,7 +82,6 @@ WITHOUT_CONTENT = {
     "a line that drips": (START + b"data: ", b"x"),
     "empty texts": (START + block("text"), delta("text_delta", "text", "")),
     "events of tomorrow": (START, b"event: tomorrow\ndata: {}\n\n"),
-    "repeated starts": (START, START + block("text")),
 }
 
 

@@ -37,7 +37,8 @@ def text(index: int, *encoded: str) -> str:
 def call(index: int, call_id: str, name: str, *parts: str) -> str:
     block = f'{{"type":"tool_use","id":"{call_id}","name":"{name}","input":{{}}}}'
     start = event("content_block_start", f'"index":{index},"content_block":{block}')
-    return start + "".join(delta(index, "input_json_delta", "partial_json", json.dumps(part)) for part in parts)
+    pieces = "".join(delta(index, "input_json_delta", "partial_json", json.dumps(part)) for part in parts)
+    return start + pieces + event("content_block_stop", f'"index":{index}')
 
 
 def test_halves_of_characters_do_not_stop_a_task(host: Host) -> None:
