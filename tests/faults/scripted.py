@@ -142,7 +142,12 @@ def fingerprint(state: Checkpoint) -> bytes:
     if state.open_step is not None:
         calls = [dataclasses.replace(call, started=False) for call in state.open_step.calls]
         plain.open_step = dataclasses.replace(state.open_step, calls=calls)
-    return hashlib.sha256(orjson.dumps(plain, default=bytes.decode)).digest()
+    return hashlib.sha256(orjson.dumps(plain, default=_plain)).digest()
+
+
+def _plain(value: bytes | tuple[object, ...]) -> object:
+    """An encoded message as text, a named tuple as a list."""
+    return value.decode() if isinstance(value, bytes) else list(value)
 
 
 class Host:

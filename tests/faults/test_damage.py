@@ -13,7 +13,7 @@ SESSION = "s1"
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> CrashRun:
+def crash_run(tmp_path: Path) -> CrashRun:
     return CrashRun(tmp_path, Brief())
 
 

@@ -109,7 +109,7 @@ def test_damaged_blobs_are_told_to_user_and_model(host: Host) -> None:
             path.write_bytes(b"garbage")
         outcome = host.resume("s", "--gateway", model.url)
     assert outcome.code == 0
-    outcome.names_once("damaged on disk; the model is told where")
+    outcome.names_once("damaged on disk; the model reads where")
     assert "were damaged on disk and are lost" in json.dumps(host.history("s"))
 
 
