@@ -10,18 +10,11 @@ own_packages.settle()
 
 TYPE_CHECKING = False  # importing it from typing would cost every start
 if TYPE_CHECKING:
-    from agent_host.api import (
-        Approve,
-        Decision,
-        OnEvent,
-        Result,
-        Session,
-        SessionOptions,
-        open_session,
-        resume_session,
-        resume_task,
-        run_task,
-    )
+    from agent_host.api.callbacks import Approve, Decision, OnEvent
+    from agent_host.api.options import SessionOptions
+    from agent_host.api.results import Result
+    from agent_host.api.sessions import Closing, Session, open_session, resume_session
+    from agent_host.api.tasks import OnOpen, OnResult, resume_task, run_task
     from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
     from agent_host.errors import (
         AgentHostError,
@@ -53,6 +46,7 @@ __all__ = [
     "BudgetExceeded",
     "CheckpointUnreadable",
     "CheckpointWriteFailed",
+    "Closing",
     "Decision",
     "ErrorCode",
     "GatewayError",
@@ -60,6 +54,8 @@ __all__ = [
     "Incompatible",
     "NoActiveTask",
     "OnEvent",
+    "OnOpen",
+    "OnResult",
     "PolicyError",
     "Result",
     "ServiceError",
@@ -79,13 +75,25 @@ __all__ = [
     "run_task",
 ]
 
+# The cheap ones first.
+_HOMES = (
+    "version",
+    "errors",
+    "approval.request",
+    "api.results",
+    "api.options",
+    "api.callbacks",
+    "api.sessions",
+    "api.tasks",
+)
+
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    for home in ("version", "errors", "approval.request", "api"):  # the cheap ones first
+    for home in _HOMES:
         module = importlib.import_module(f"{__name__}.{home}")
         if hasattr(module, name):
             return getattr(module, name)

@@ -20,22 +20,35 @@ ArtifactType = Literal["tool_output", "file_diff", "session_history"]
 
 Category = Literal["commands", "files", "requests", "uploads"]
 """What a call takes of the machine: so many of each run at once (`tools.max_parallel_*` in the settings)."""
-Effect = Literal["none", "replace", "edit", "delete", "other"]
-"""What a call does. `none`: running it twice changes nothing (invariant 3). `replace`, `edit` and `delete` are all that
-happens, and happen to one file, so that the disk shows whether they did; anything else is `other`."""
-SubjectKind = Literal["path", "command", "url", "name"]
-Display = Literal["arguments", "command", "delete", "read", "request", "upload", "write"]
+Effect = Literal["none", "replace", "edit", "delete", "move", "other"]
+"""What a call does. `none`: running it twice changes nothing (invariant 3). `replace`, `edit`, `delete` and `move` are
+all that happens, and happen to one file, so that the disk shows whether they did; anything else is `other`. What a
+`move` takes from its subject is then at the path that File.Write is needed for."""
+SubjectKind = Literal["path", "command", "url", "name", "output"]
+Display = Literal["arguments", "command", "delete", "move", "read", "request", "upload", "write"]
 """How a call is shown to the person who decides about it: the describers of `agent_host.approval`."""
 
 
 class Subject(NamedTuple):
     """How the facts of a call are found (AH 8.2): the `argument` that holds a path, a command line or a URL; of kind
-    `name` a call is judged by its tool's name alone. `by_name`: the capability lists tools by name, so the facts of a
-    path carry it, and a call that has content in place of the path is judged by the name."""
+    `name` a call is judged by its tool's name alone, of kind `output` by the call of the session that left what the
+    argument names. `by_name`: the capability lists tools by name, so the facts of a
+    path carry it, and a call that has content in place of the path is judged by the name.
+    `or_workspace`: a path that is left out is the workspace."""
 
     kind: SubjectKind
     argument: str = ""
     by_name: bool = False
+    or_workspace: bool = False
+
+
+class Need(NamedTuple):
+    """A capability that a call needs besides its tool's first one, and by what it is judged under it. `optional`: only
+    calls that have the subject's argument need it."""
+
+    capability: str
+    subject: Subject
+    optional: bool = False
 
 
 class ToolSpec(NamedTuple):
@@ -44,8 +57,10 @@ class ToolSpec(NamedTuple):
 
     `input_schema` is a JSON Schema object. With `foreign_schema` another program wrote it: arguments are judged by a
     library, and not by the checker of our own definitions (decision 0032). `content` names the argument with text that
-    is written or sent. `after` gives what a call of effect `replace` or `edit` will leave in its file, from its
-    arguments and what is there now (None: no file); None where the arguments do not say, and the call then fails.
+    is written or sent, `sought` the one with what is looked for. `after` gives what a call of effect `replace` or
+    `edit` will leave in its file, from its arguments and what is there now (None: no file); None where the arguments do
+    not say, and the call then fails. `also` are capabilities that calls need besides, for paths of its own or for
+    the same one: the strictest decision counts.
     A tool without a specification never runs (invariant 1).
     """
 
@@ -60,6 +75,35 @@ class ToolSpec(NamedTuple):
     content: str | None = None
     after: After | None = None
     foreign_schema: bool = False
+    also: tuple[Need, ...] = ()
+    sought: str | None = None
+
+    def completed(self, arguments: Mapping[str, Any], workspace: str) -> Mapping[str, Any]:
+        """The arguments with the `workspace` where its path was left out."""
+        kind, name, _, or_workspace = self.subject
+        if kind != "path" or not or_workspace or arguments.get(name) is not None:
+            return arguments
+        return {**arguments, name: workspace}
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """All that every call needs, the one that it is listed under first."""
+        return (self.capability, *(need.capability for need in self.also if not need.optional))
+
+    def needs(self, arguments: Mapping[str, Any]) -> tuple[Need, ...]:
+        """What a call of these arguments needs besides the first capability."""
+        return tuple(need for need in self.also if not need.optional or need.subject.argument in arguments)
+
+    @property
+    def subjects(self) -> frozenset[str]:
+        """The arguments that say on what a call acts."""
+        return frozenset({self.subject.argument, *(need.subject.argument for need in self.also)} - {""})
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The arguments that hold paths on which a call acts."""
+        subjects = (self.subject, *(need.subject for need in self.also))
+        return frozenset(subject.argument for subject in subjects if subject.kind == "path")
 
     @property
     def side_effects(self) -> bool:
@@ -69,11 +113,16 @@ class ToolSpec(NamedTuple):
     @property
     def changes_file(self) -> bool:
         """Whether the call's whole effect is on one file."""
-        return self.effect in ("replace", "edit", "delete")
+        return self.effect in ("replace", "edit", "delete", "move")
 
     def summary(self, arguments: Mapping[str, Any]) -> str:
         """On what a call of these arguments acts, as they say it; empty where they do not."""
-        return str(arguments.get(self.subject.argument, "")) if self.subject.argument else ""
+        others = (need.subject.argument for need in self.also if not need.optional)
+        named = dict.fromkeys((self.subject.argument, *others))
+        places = " → ".join(str(arguments[name]) for name in named if name in arguments)
+        if self.sought is None:
+            return places
+        return f"{arguments.get(self.sought, '')}{places and f' in {places}'}"
 
 
 class ToolConstraints(NamedTuple):
@@ -91,7 +140,9 @@ class ToolConstraints(NamedTuple):
 
 
 class ToolRequest(NamedTuple):
-    """One tool call that policy has allowed, with the capability it was allowed under."""
+    """One tool call that policy has allowed, with the capability it was allowed under. `also` has the scopes of what
+    its tool needs besides, by capability; for a call that changes a file that of File.Read as well, where it is
+    granted. `last_seen` is what the result of the last call on the same file had as `seen`."""
 
     tool_name: str
     arguments: Mapping[str, Any]
@@ -101,6 +152,8 @@ class ToolRequest(NamedTuple):
     tool_call_id: str
     capability: str
     constraints: ToolConstraints = ToolConstraints()
+    also: Mapping[str, ToolConstraints] = {}
+    last_seen: str | None = None
 
 
 class Spooled(Protocol):
@@ -122,12 +175,13 @@ class Spooled(Protocol):
 
 class Artifact(NamedTuple):
     """Bytes too large or too precious for the thread, to be stored by the host (AH 7.5, TR 7.2). A tool may leave them
-    in a file. The receiver of the result closes that file."""
+    in a file. The receiver of the result closes that file, and knows which tool left them."""
 
     artifact_type: ArtifactType
     name: str
     content_type: str
     content: bytes | Spooled
+    tool_name: str = ""
 
     @property
     def size(self) -> int:
@@ -145,6 +199,29 @@ class Artifact(NamedTuple):
             self.content.close()
 
 
+class Image(NamedTuple):
+    """A picture for the model, as its file has it: a PNG, JPEG, GIF or WebP of `width` times `height` pixels."""
+
+    media_type: str
+    width: int
+    height: int
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        """What it is, in words for the model and for people."""
+        return f"{self.media_type}, {self.width}x{self.height}, {len(self.data)} bytes"
+
+    def to_wire(self) -> dict[str, Any]:
+        """What it is, without its bytes: {mediaType, width, height, bytes}."""
+        return {
+            "mediaType": self.media_type,
+            "width": self.width,
+            "height": self.height,
+            "bytes": len(self.data),
+        }
+
+
 class ToolError(NamedTuple):
     """`code` is one of `agent_host.errors.ErrorCode` for the desktop family; each family has its own catalogue."""
 
@@ -153,7 +230,11 @@ class ToolError(NamedTuple):
 
 
 class ToolResult(NamedTuple):
-    """What came of one call. `artifacts` is data still to be stored; `artifact_uris` names what has been."""
+    """What came of one call. `artifacts` is data still to be stored; `artifact_uris` names what has been. `exit_code`
+    is a command's; with any but 0 the call has succeeded all the same: the tool did its work (TR 4.4). `seen` is the
+    file that the call read or wrote, as it was then: only the tools read it, to tell whether it has changed since.
+    `command_id` is that of a command that the call has left running in the background. `images` go to models
+    that take them (TR 11) and are not in `to_wire`, whose schema is closed."""
 
     tool_name: str
     session_id: str
@@ -164,6 +245,10 @@ class ToolResult(NamedTuple):
     artifact_uris: tuple[str, ...] = ()
     error: ToolError | None = None
     artifacts: tuple[Artifact, ...] = ()
+    exit_code: int | None = None
+    seen: str | None = None
+    command_id: str | None = None
+    images: tuple[Image, ...] = ()
 
     @classmethod
     def failure(cls, request: ToolRequest, code: str, message: str, *, output_text: str | None = None) -> ToolResult:
@@ -215,6 +300,52 @@ class Leftovers(NamedTuple):
         return f"still running after SIGKILL: {named}{f' and {more} more' if more > 0 else ''}"
 
 
+CommandReason = Literal["exited", "timed_out", "stopped", "session_ended", "interrupted"]
+"""Why a background command is over: by itself, by its time-out, by StopCommand, by the end of the session's process, or
+since that process was killed."""
+
+
+_ENDED: Final[Mapping[CommandReason, str]] = {
+    "exited": "ended",
+    "timed_out": "ended by its time-out",
+    "stopped": "stopped",
+    "session_ended": "ended with the process of the session",
+    "interrupted": "ended by a crash of the host",
+}
+
+
+class CommandEnd(NamedTuple):
+    """The end of a background command. `exit_code` is as a shell reports it, None where nobody saw it. `left` is how
+    many processes of it still run; they end with the session."""
+
+    command_id: str
+    reason: CommandReason
+    exit_code: int | None = None
+    left: int = 0
+
+    def note(self) -> str:
+        """How it ended, in words for the model."""
+        said = _ENDED[self.reason]
+        if self.exit_code is not None:
+            said = f"exit code {self.exit_code}" if self.reason == "exited" else f"{said}, exit code {self.exit_code}"
+        if self.left:
+            said += f"; {self.left} of its processes still run, and end with the session"
+        return said
+
+
+class CommandObserver(Protocol):
+    """What the runtime reports of background commands, on the event loop, in the order in which it happens. `request`
+    is the call that started the command."""
+
+    def started(self, request: ToolRequest, command_id: str) -> None:
+        """The command runs."""
+        ...
+
+    def ended(self, request: ToolRequest, end: CommandEnd) -> None:
+        """It is over."""
+        ...
+
+
 class ToolRouter(Protocol):
     """The sole way to a tool (AH 7.1)."""
 
@@ -226,9 +357,19 @@ class ToolRouter(Protocol):
         """All tools that this router can run by now, before policy narrows them. Each task asks again."""
         ...
 
+    def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
+        """What is wrong with a call's arguments by the tool's own schema; None where nothing is, or there is no such
+        tool."""
+        ...
+
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """Do away with what is left of a call whose host process died, so that it has no effect after it has been
         reported: end its processes, remove its temporary files. What cannot be reached stays and raises nothing."""
+        ...
+
+    async def end_commands(self) -> Leftovers:
+        """End the session's background commands, and then what commands have left running besides, which is what the
+        result counts. No call follows. Harmless when repeated."""
         ...
 
     async def aclose(self) -> None:

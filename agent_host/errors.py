@@ -11,7 +11,7 @@
     │   ├── SessionNotFound
     │   ├── SessionNotReady            not created yet, paused, or over
     │   ├── SessionExpired             the Session Service has ended it (AH 9.6)
-    │   ├── Incompatible               the Session Service does not serve this version (AH 3.2)
+    │   ├── Incompatible               no version in common with the Session Service (AH 3.2) or the client
     │   ├── SessionHeld                another live process has it
     │   └── CheckpointUnreadable
     ├── OutOfOrder                     a request that cannot come now
@@ -143,7 +143,8 @@ class SessionExpired(SessionError):
 
 
 class Incompatible(SessionError):
-    """The Session Service does not work with this version of the host; no session begins (AH 3.2)."""
+    """The Session Service does not work with this version of the host (AH 3.2), or the client speaks no version of the
+    protocol that the host does; no session begins."""
 
     code = ErrorCode.INCOMPATIBLE
     rpc_code = -32005

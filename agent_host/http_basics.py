@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import threading
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import UsageError
@@ -36,7 +37,6 @@ def retry_after_s(headers: Mapping[str, Any]) -> float | None:
         return max(0.0, float(value))
     except ValueError:
         pass
-    from datetime import UTC, datetime
     from email.utils import parsedate_to_datetime
 
     try:

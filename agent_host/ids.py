@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 
+REPLAY_PREFIX = "replay_"
+"""What the ids of denied calls begin with, by which a resume can run them."""
+
 
 def new_id(prefix: str) -> str:
     """An opaque id such as `msg_9f2c...`; 64 random bits, unique within a session for all practical purposes."""

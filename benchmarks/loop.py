@@ -12,10 +12,9 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks.processes import PROGRAM, bare_interpreter_ms, program_ms, scratch
+from benchmarks.processes import PROGRAM, bare_commands, bare_interpreter_ms, program_ms, scratch
 from benchmarks.report import MIB, Row, medians, milliseconds
 from benchmarks.runs import Bench, Run, Turns
 
@@ -98,14 +97,6 @@ def parallel_tools(bench: Bench, steps: int) -> Iterator[Row]:
     ours, floor = own_ms([bench.ours(turns)]), own_ms([bench.floor(turns)])
     bare = statistics.median(milliseconds(bare_commands) for _ in range(steps))
     yield Row("8 parallel `sleep 0.1` in bash", ours, "ms", None, f"floor {floor:.1f}, eight bare Popen {bare:.1f}")
-
-
-def bare_commands() -> None:
-    """Eight `bash -c "sleep 0.1"` at once with nothing around them: the machine's own share."""
-    pipe = subprocess.PIPE
-    running = [subprocess.Popen(["bash", "-c", "sleep 0.1"], stdout=pipe, stderr=pipe) for _ in range(8)]
-    for process in running:
-        process.communicate()
 
 
 class Effort(NamedTuple):

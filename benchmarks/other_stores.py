@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Kept(NamedTuple):
+class StoreCost(NamedTuple):
     """What one way to keep a session cost: milliseconds of each step, bytes written in all."""
 
     times: list[float]
     written: int
 
 
-def kept_by_us(folder: str, steps: int) -> Kept:
+def kept_by_us(folder: str, steps: int) -> StoreCost:
     before, store = written(), new_session(folder)
     times = [keep(store, make_step(number)).ms for number in range(1, steps + 1)]
     store.close()
-    return Kept(times, written() - before)
+    return StoreCost(times, written() - before)
 
 
-def kept_by_rewriting(folder: str, steps: int) -> Kept:
+def kept_by_rewriting(folder: str, steps: int) -> StoreCost:
     """The whole checkpoint after each step: temporary file, sync, rename, sync of the directory. Encoded by orjson,
     once a step and not twice: so a crash during the tools loses what the model said and what they did."""
     os.mkdir(folder)
@@ -54,10 +54,10 @@ def kept_by_rewriting(folder: str, steps: int) -> Kept:
         os.fsync(directory)
         os.close(directory)
         times.append((time.perf_counter_ns() - started) / 1e6)
-    return Kept(times, written() - before)
+    return StoreCost(times, written() - before)
 
 
-def kept_by_langgraph(folder: str, steps: int) -> Kept:
+def kept_by_langgraph(folder: str, steps: int) -> StoreCost:
     """A graph of a model node and a tools node over MessagesState. `durability="sync"` has each checkpoint written
     before the next node starts, as ours is; the saver opens its database with SQLite's WAL and synchronous=FULL."""
     graphs, messages = importlib.import_module("langgraph.graph"), importlib.import_module("langchain_core.messages")
@@ -87,7 +87,7 @@ def kept_by_langgraph(folder: str, steps: int) -> Kept:
         prompt = {"messages": [messages.HumanMessage("Read on.")]}
         graph.compile(checkpointer=checkpointer).invoke(prompt, config, durability="sync")
     ends.append(time.perf_counter_ns())
-    return Kept([(after - at) / 1e6 for at, after in itertools.pairwise(ends)], written() - before)
+    return StoreCost([(after - at) / 1e6 for at, after in itertools.pairwise(ends)], written() - before)
 
 
 def comparison(folder: str, steps: int, rounds: int) -> Iterator[object]:
@@ -99,7 +99,7 @@ def comparison(folder: str, steps: int, rounds: int) -> Iterator[object]:
         ways["LangGraph, SqliteSaver"] = kept_by_langgraph
     except ImportError:
         pass
-    kept: dict[str, list[Kept]] = {way: [] for way in ways}
+    kept: dict[str, list[StoreCost]] = {way: [] for way in ways}
     for turn, way in itertools.product(range(rounds), ways):
         kept[way].append(ways[way](os.path.join(folder, f"{way}-{turn}"), steps))
     thread = sum(make_step(number).thread_bytes for number in range(1, steps + 1))

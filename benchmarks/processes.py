@@ -57,9 +57,23 @@ def program_ms(*argv: str) -> float:
     return milliseconds(lambda: subprocess.run(argv, check=True, stdout=subprocess.DEVNULL))
 
 
+def bare_commands() -> None:
+    """Eight `bash -c "sleep 0.1"` at once with nothing around them: the machine's own share."""
+    pipe = subprocess.PIPE
+    running = [subprocess.Popen(["bash", "-c", "sleep 0.1"], stdout=pipe, stderr=pipe) for _ in range(8)]
+    for process in running:
+        process.communicate()
+
+
+def resident_mib(pid: int) -> float:
+    """The memory that a process has now. Linux and macOS have `ps`."""
+    kib = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, check=True).stdout
+    return int(kib) / 1024
+
+
 @contextlib.contextmanager
 def scratch(parent: str | None = None) -> Iterator[str]:
     """The real path of a new folder, which is removed at the end; in `parent`, whose disk is then measured, or where
-    temporary files go."""
-    with tempfile.TemporaryDirectory(prefix="agent-host-bench-", dir=parent) as folder:
+    temporary files go. Its name is not like that of a session's own temporary directory, for which policy has rules."""
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=parent) as folder:
         yield os.path.realpath(folder)

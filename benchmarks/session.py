@@ -20,7 +20,7 @@ import orjson
 
 from agent_host.testing.services import MockServices
 from benchmarks.bundles import of_a_user
-from benchmarks.processes import PROGRAM, bare_interpreter_ms, output_of_child, scratch, start_child
+from benchmarks.processes import PROGRAM, bare_interpreter_ms, output_of_child, resident_mib, scratch, start_child
 from benchmarks.report import Row, medians
 
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ def start_up(folder: str, runs: int) -> Iterator[Row]:
             (bare_interpreter_ms(), first_reply_ms(folder, {}), first_reply_ms(folder, everything)) for _ in range(runs)
         )
     note = f"{with_defaults:.0f} / {floor:.0f} ms"
-    yield Row("start to the first reply, against a bare interpreter", with_defaults / floor, "x", 12, note)
+    yield Row("start to the first reply, against a bare interpreter", with_defaults / floor, "x", 10, note)
     note = f"{with_all:.0f} / {floor:.0f} ms"
-    yield Row("the same with five services, a bundle and traces", with_all / floor, "x", 12, note)
+    yield Row("the same with five services, a bundle and traces", with_all / floor, "x", 10, note)
 
 
 def first_reply_ms(folder: str, env: Mapping[str, str]) -> float:
@@ -205,12 +205,6 @@ def memory(folder: str) -> Iterator[Row]:
         serve.task(session_id, "task")
         yield Row("resident memory of an idle session", resident_mib(serve.process.pid), "MiB", 60, "after one task")
         serve.end()
-
-
-def resident_mib(pid: int) -> float:
-    """Linux and macOS have `ps`."""
-    kib = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, check=True).stdout
-    return int(kib) / 1024
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

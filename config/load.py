@@ -9,10 +9,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from config.settings import ALL_TOOLS, SETTINGS, Setting, Settings, Tightening, TomlValue
-from config.shapes import FLAG, TEXT, Leaf, ListOf, first_problem, hint_at, number, one_of, whole
+from config.shapes import FLAG, TEXT, Leaf, ListOf, Problem, first_problem, hint_at, number, one_of, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from config.shapes import Shape
 
@@ -93,7 +93,7 @@ def _user_folder() -> str | None:
 
 def _read(path: str) -> dict[str, TomlValue]:
     """The settings in one file, by full key, each checked."""
-    import tomllib
+    import tomllib  # most sessions have no file
 
     try:
         raw = tomllib.loads(read_regular_file(path).decode())
@@ -134,9 +134,13 @@ def _checked(key: str, value: TomlValue, where: str) -> TomlValue:
 
 
 def _shape_of(key: str, setting: Setting) -> Shape:
+    if setting.proxy:
+        return _ProxyUrl()
     if setting.tables:
         expected = f"a list of tables: [[{key}]]"
         return Leaf(expected, lambda value: isinstance(value, list) and all(isinstance(entry, dict) for entry in value))
+    if setting.kind is dict:
+        return Leaf(f"a table of strings: [{key}]", _is_table_of_strings)
     if setting.kind is list:
         return ListOf(one_of(*setting.choices) if setting.choices else TEXT)
     if setting.kind is bool:
@@ -144,6 +148,37 @@ def _shape_of(key: str, setting: Setting) -> Shape:
     if setting.kind is str:
         return one_of(*setting.choices) if setting.choices else TEXT
     return (whole if setting.kind is int else number)(setting.low, setting.high)
+
+
+class _ProxyUrl:
+    """The URL of a proxy, or an empty string. It may hold a password, so that no problem quotes it."""
+
+    def fits(self, value: object) -> bool:
+        """See Shape."""
+        if not isinstance(value, str) or not value:
+            return value == ""
+        import re  # most sessions have no proxy
+        from ipaddress import IPv6Address
+
+        user, host = r"[A-Za-z0-9._~!$&'()*+,;=:%-]+@", r"\[([0-9A-Fa-f:.]+)\]|[A-Za-z0-9._-]+"
+        found = re.fullmatch(rf"https?://(?:{user})?(?:{host})(?::([0-9]{{1,5}}))?/?", value)
+        if found is None or not 0 < int(found[2] or 1) < 65_536:
+            return False
+        try:
+            return found[1] is None or bool(IPv6Address(found[1]).compressed)
+        except ValueError:
+            return False
+
+    def problems(self, value: object, path: str) -> Iterator[Problem]:
+        """See Shape."""
+        if not self.fits(value):
+            yield Problem(
+                path, "must be empty or the URL of a proxy: http://HOST:PORT or http://USER:PASSWORD@HOST:PORT"
+            )
+
+
+def _is_table_of_strings(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(one, str) for one in value.values())
 
 
 def _tighten(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-TomlValue = str | int | float | bool | list[str] | list[dict[str, Any]]
+TomlValue = str | int | float | bool | list[str] | list[dict[str, Any]] | dict[str, str]
 
 
 class Tightening(Enum):
@@ -27,7 +27,8 @@ class Tightening(Enum):
 
 class Setting(NamedTuple):
     """One key. `low` and `high` bound numbers, `choices` names; `zero_is_unset`: 0 stands for "no limit of its own";
-    `tables`: a list of tables in place of one of strings, whose content is for its reader to check."""
+    `tables`: a list of tables in place of one of strings, whose content is for its reader to check; `proxy`: the URL of
+    one, or nothing."""
 
     kind: type
     tightening: Tightening = Tightening.NEVER
@@ -36,6 +37,7 @@ class Setting(NamedTuple):
     choices: tuple[str, ...] = ()
     zero_is_unset: bool = False
     tables: bool = False
+    proxy: bool = False
 
 
 _SMALLER, _MORE = Tightening.SMALLER, Tightening.MORE
@@ -50,10 +52,13 @@ SETTINGS: dict[str, Setting] = {
     "host.max_snapshot_bytes": Setting(int, low=65_536, high=8 * 1024**3),
     "host.max_run_log_bytes": Setting(int, low=65_536),
     "host.output": Setting(str, choices=("text", "json", "jsonl")),
+    "host.verbose": Setting(bool),
     "serve.begin_timeout_s": Setting(float, low=0, high=86_400),
     "llm.gateway": Setting(str),
     "llm.dialect": Setting(str, choices=("anthropic",)),
+    "llm.headers": Setting(dict),
     "llm.model": Setting(str),
+    "llm.images": Setting(bool),
     "llm.tokenizer": Setting(str, choices=("estimate", "o200k_base", "cl100k_base")),
     "llm.connect_timeout_s": Setting(float, low=0.1, high=600),
     "llm.read_timeout_s": Setting(float, low=0.1, high=3600),
@@ -69,15 +74,25 @@ SETTINGS: dict[str, Setting] = {
     "tools.allowed": Setting(list, Tightening.FEWER),
     "tools.disabled": Setting(list, _MORE),
     "tools.file_timeout_s": Setting(float, _SMALLER, low=0.1, high=600),
-    "tools.command_timeout_s": Setting(float, _SMALLER, low=1, high=600),
-    "tools.http_timeout_s": Setting(float, _SMALLER, low=0.1, high=60),
+    "tools.command_timeout_s": Setting(float, _SMALLER, low=1, high=86_400),
+    "tools.command_timeout_max_s": Setting(int, _SMALLER, low=1, high=86_400),
+    "tools.http_timeout_s": Setting(float, _SMALLER, low=0.1, high=3600),
+    "tools.http_timeout_max_s": Setting(int, _SMALLER, low=1, high=3600),
+    "tools.http_proxy": Setting(str, proxy=True),
+    "tools.https_proxy": Setting(str, proxy=True),
     "tools.max_output_bytes": Setting(int, _SMALLER, low=1024, high=100 * 1024 * 1024),
+    "tools.max_response_bytes": Setting(int, _SMALLER, low=1024, high=1 << 30),
+    "tools.max_download_bytes": Setting(int, _SMALLER, low=1024, high=1 << 30),
     "tools.max_artifact_bytes": Setting(int, _SMALLER, low=65_536, high=48 * 1024 * 1024),
     "tools.output_buffer_bytes": Setting(int, _SMALLER, low=1024, high=16 * 1024 * 1024),
     "tools.max_parallel_commands": Setting(int, _SMALLER, low=1, high=64),
     "tools.max_parallel_files": Setting(int, _SMALLER, low=1, high=64),
     "tools.max_parallel_requests": Setting(int, _SMALLER, low=1, high=64),
     "tools.max_parallel_uploads": Setting(int, _SMALLER, low=1, high=64),
+    "tools.max_background_commands": Setting(int, _SMALLER, low=0, high=64),
+    "tools.background_lifetime_s": Setting(float, _SMALLER, low=0, high=604_800, zero_is_unset=True),
+    "tools.watch_changes": Setting(bool),
+    "tools.env_allowed": Setting(list, Tightening.FEWER),
     "tools.env_passthrough": Setting(list),
     "approvals.timeout_s": Setting(float, _SMALLER, low=0.01, high=604_800),
     "limits.max_file_size_bytes": Setting(int, _SMALLER, low=0, zero_is_unset=True),
@@ -155,6 +170,13 @@ class Settings:
         if not isinstance(value, list):
             raise TypeError(f"{key} is not a list")
         return tuple(entry for entry in value if isinstance(entry, str))
+
+    def pairs(self, key: str) -> dict[str, str]:
+        """A setting that is a table of strings."""
+        value = self._values[key]
+        if not isinstance(value, dict):
+            raise TypeError(f"{key} is not a table")
+        return dict(value)
 
     def tables(self, key: str) -> tuple[dict[str, Any], ...]:
         """A setting that is a list of tables."""

@@ -8,6 +8,7 @@ model of pydantic would say as much, and its import would take longer than most 
 
 from __future__ import annotations
 
+import json
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _SHOWN_CHARS = 40
 _PLAIN_NAME_CHARS = 80
 _LISTED = 10
+_KNOWN_NAMES = 60
 _INFINITE = float("inf")
 
 
@@ -404,23 +406,32 @@ def member_path(path: str, name: str) -> str:
 
 
 def hint_at(name: str, known: Collection[str]) -> str:
-    """The end of a sentence about a name that is not among `known`: the nearest of them, else all."""
+    """The end of a sentence about a name that is not among `known`: the nearest of them, else all, up to 60. Letter
+    case, `_` and `-` make no difference."""
     import difflib  # only a mistake pays for it
 
-    near = difflib.get_close_matches(name[:_PLAIN_NAME_CHARS], known, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}" if known else "; none is"
+    if not known:
+        return "; none is"
+    folded = {_folded(one): one for one in known}
+    near = difflib.get_close_matches(_folded(name[:_PLAIN_NAME_CHARS]), folded, n=1, cutoff=0.5)
+    if near:
+        return f"; did you mean {folded[near[0]]}?"
+    more = len(known) - _KNOWN_NAMES
+    return f"; known are {', '.join(list(known)[:_KNOWN_NAMES])}" + (f" and {more} more" if more > 0 else "")
 
 
-def listed(problems: Sequence[object]) -> str:
-    """The problems in one line for a person: the first ten, and how many more there are."""
-    more = len(problems) - _LISTED
-    return "; ".join(map(str, problems[:_LISTED])) + (f"; and {more} more" if more > 0 else "")
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
+def listed(problems: Sequence[object], most: int = _LISTED) -> str:
+    """The problems in one line for a person: the first ten, or `most`, and how many more there are."""
+    more = len(problems) - most
+    return "; ".join(map(str, problems[:most])) + (f"; and {more} more" if more > 0 else "")
 
 
 def shown(value: object) -> str:
     """`value`, as JSON has it, in one line that is safe to show; what is long is cut."""
-    import json  # for a message that few processes ever write
-
     if isinstance(value, (list, tuple)):
         return f"a list of {len(value)}"
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The one function that every tool call passes first, and its sibling for LLM calls (AH 8.2, 8.6, 8.7).
+"""The one function that every tool call passes first (AH 8.2, 8.6).
 
 A decision is made by an ordered table of rules: the first one that answers decides. A rule gets everything as values
 and returns a denial, or None to let the next rule speak.
@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from policy.decision import Decision
-from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, UrlFacts
+from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, OutputFacts, PathFacts, UrlFacts
+from policy.names import FOLLOW_COMMANDS
 from policy.names import CapabilityName as Name
-from policy.rules.case import Case, Rule, approval_needed, denied, where
+from policy.rules.case import Case, Rule, approval_needed, denied, expired_or_not_granted, where
+from policy.rules.commands import command_rules
 from policy.rules.paths import (
     file_kind,
     file_size,
@@ -22,11 +24,12 @@ from policy.rules.paths import (
     session_places,
 )
 from policy.rules.risk import assess
+from policy.rules.urls import url_rules
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from policy.bundle.model import PolicyBundle
+    from policy.bundle.model import Capability, PolicyBundle
 
 
 _FACTS_OF: dict[str, tuple[type, ...]] = {
@@ -40,7 +43,8 @@ _FACTS_OF: dict[str, tuple[type, ...]] = {
     Name.MCP_INVOKE: (NamedToolFacts,),
     Name.TOOL_INVOKE: (NamedToolFacts,),
 }
-"""What a capability is judged by: an upload by the file that goes, or by its tool's name. LLM.Call is no tool's."""
+"""What a capability is judged by: an upload by the file that goes, or by its tool's name. LLM.Call is no tool's.
+What follows a command of the session needs no facts but its tool's name (`FOLLOW_COMMANDS`)."""
 
 
 def check_tool(
@@ -58,7 +62,12 @@ def check_tool(
     """
     entry = bundle.capability(capability_name)
     if entry is None or now >= bundle.expires_at:
-        return _expired_or_not_granted(bundle, capability_name, now)
+        return expired_or_not_granted(bundle, capability_name, now)
+    if capability_name == Name.SHELL_EXEC and isinstance(facts, NamedToolFacts) and facts.tool_name in FOLLOW_COMMANDS:
+        # Its line was judged, and approved where it had to be, when it started.
+        return Decision("ALLOWED", "it acts on a command of this session", entry.name, where(entry))
+    if isinstance(facts, OutputFacts):
+        return _stored_output(entry, facts)
     if not isinstance(facts, _FACTS_OF.get(capability_name, ())):
         return denied(entry.name, where(entry), "the call's facts do not fit the capability")
 
@@ -77,23 +86,12 @@ def check_tool(
     return _with_approval(case, workspace, Decision("ALLOWED", "granted", entry.name, granted_by))
 
 
-def check_llm(bundle: PolicyBundle, *, model: str, now: datetime) -> Decision:
-    """The verdict on one LLM request: expiry, the LLM.Call grant, the model (AH 8.7)."""
-    entry = bundle.capability(Name.LLM_CALL)
-    if entry is None or now >= bundle.expires_at:
-        return _expired_or_not_granted(bundle, Name.LLM_CALL.value, now)
-    if model not in bundle.llm_policy.allowed_models:
-        return denied(entry.name, "llmPolicy.allowedModels", f"model not allowed: {model}")
-    if entry.requires_approval:
-        return approval_needed(entry, "low", ())
-    return Decision("ALLOWED", "granted", entry.name, f"llmPolicy.allowedModels: {model}")
-
-
-def _expired_or_not_granted(bundle: PolicyBundle, name: str, now: datetime) -> Decision:
-    if now >= bundle.expires_at:
-        rule = f"expiresAt: {bundle.expires_at.isoformat()}"
-        return denied(name, rule, "the policy bundle has expired")._replace(expired=True)
-    return denied(name, "capabilities", f"capability not granted: {name}")
+def _stored_output(entry: Capability, facts: OutputFacts) -> Decision:
+    """Its call was judged, and approved where it had to be, when it ran; what it gave may be read as long as the bundle
+    grants such a call."""
+    if entry.allowed_tool_names is not None and facts.tool_name not in entry.allowed_tool_names:
+        return denied(entry.name, where(entry, "allowedToolNames"), f"tool not allowed: {facts.tool_name}")
+    return Decision("ALLOWED", "an allowed call of this session stored it", entry.name, where(entry))
 
 
 def _with_approval(case: Case, workspace: str | None, allowed: Decision) -> Decision:
@@ -104,20 +102,6 @@ def _with_approval(case: Case, workspace: str | None, allowed: Decision) -> Deci
     if case.entry.requires_approval:
         return approval_needed(case.entry, level, risks)
     return allowed._replace(risk_level=level, risks=(*allowed.risks, *risks))
-
-
-def _command_rules(case: Case) -> Decision | str | None:
-    """The parser is only loaded when a command has to be judged."""
-    from policy.rules.commands import command_rules
-
-    return command_rules(case)
-
-
-def _url_rules(case: Case) -> Decision | str | None:
-    """Hosts are only read when there is one to judge."""
-    from policy.rules.urls import url_rules
-
-    return url_rules(case)
 
 
 def tool_name(case: Case) -> Decision | str | None:
@@ -142,7 +126,7 @@ _RULES: dict[type, tuple[Rule, ...]] = {
         tool_name,
         readable_too,
     ),
-    CommandFacts: (_command_rules,),
-    UrlFacts: (_url_rules,),
+    CommandFacts: (command_rules,),
+    UrlFacts: (url_rules,),
     NamedToolFacts: (tool_name,),
 }

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 RiskLevel = Literal["low", "medium", "high"]
 Verdict = Literal["ALLOWED", "DENIED", "APPROVAL_REQUIRED"]
+RISK_LEVELS: Final[tuple[RiskLevel, ...]] = get_args(RiskLevel)
+"""From the lowest to the highest."""
+_STRICTNESS: Final[dict[Verdict, int]] = {"ALLOWED": 0, "APPROVAL_REQUIRED": 1, "DENIED": 2}
 
 
 class Decision(NamedTuple):
@@ -31,3 +37,15 @@ class Decision(NamedTuple):
     def allowed(self) -> bool:
         """True for ALLOWED only."""
         return self.decision == "ALLOWED"
+
+
+def strictest(decisions: Sequence[Decision]) -> Decision:
+    """One decision for a call that needs several capabilities: the first of those that are strictest, with the highest
+    risk and all risks of those that are as strict. `decisions` are in the order of the capabilities, at least one."""
+    first = max(decisions, key=lambda one: _STRICTNESS[one.decision])
+    alike = [one for one in decisions if one.decision == first.decision]
+    levels = [one.risk_level for one in alike if one.risk_level is not None]
+    if first.decision == "DENIED" or not levels:
+        return first
+    risks = tuple(dict.fromkeys(risk for one in alike for risk in one.risks))
+    return first._replace(risk_level=max(levels, key=RISK_LEVELS.index), risks=risks)

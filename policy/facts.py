@@ -23,7 +23,8 @@ class PathFacts(NamedTuple):
     present size of a file; `new_size_bytes` the size it would get from a write. `tool_name` is set where the
     capability can list tools by name. `in_repository`: a directory that the path is in is laid out like a git
     repository (has HEAD, objects and refs) and is not called `.git`; only looked up for what could be a hook or a
-    configuration of one.
+    configuration of one. `also` are the other paths of the call, or this one again, each with the capability that it
+    needs there; a path among these has none of its own.
     """
 
     requested: str
@@ -35,6 +36,12 @@ class PathFacts(NamedTuple):
     new_size_bytes: int | None = None
     tool_name: str | None = None
     in_repository: bool = False
+    also: tuple[tuple[str, PathFacts], ...] = ()
+
+    @property
+    def real_paths(self) -> tuple[str, ...]:
+        """Where the call acts, each place once, this one first."""
+        return tuple(dict.fromkeys((self.real_path, *(facts.real_path for _, facts in self.also))))
 
 
 class CommandFacts(NamedTuple):
@@ -52,11 +59,18 @@ class CommandFacts(NamedTuple):
 
 
 class UrlFacts(NamedTuple):
-    """One outbound request. `resolved_addresses` are the addresses its host has, where somebody looked them up."""
+    """One outbound request. `resolved_addresses` are the addresses its host has, where somebody looked them up. `also`
+    are the files that it sends or saves, each with the capability that it needs there."""
 
     url: str
     method: str = "GET"
     resolved_addresses: tuple[str, ...] = ()
+    also: tuple[tuple[str, PathFacts], ...] = ()
+
+    @property
+    def real_paths(self) -> tuple[str, ...]:
+        """The files of the request, where they really are, each once."""
+        return tuple(dict.fromkeys(facts.real_path for _, facts in self.also))
 
 
 class NamedToolFacts(NamedTuple):
@@ -66,4 +80,10 @@ class NamedToolFacts(NamedTuple):
     tool_name: str
 
 
-ActionFacts = PathFacts | CommandFacts | UrlFacts | NamedToolFacts
+class OutputFacts(NamedTuple):
+    """What an earlier call of the session stored; `tool_name` is that call's."""
+
+    tool_name: str
+
+
+ActionFacts = PathFacts | CommandFacts | UrlFacts | NamedToolFacts | OutputFacts

@@ -7,6 +7,7 @@ a block list also matches what a case-folding or Unicode-normalising file system
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -96,8 +97,6 @@ def key(path: str, os: OsFamily, width: Width) -> str:
     if path.isascii():
         return path.lower() if width == "wide" or os == "windows" else path
     if width == "wide":
-        import unicodedata
-
         path = unicodedata.normalize("NFD", _IGNORED.sub("", path)).casefold()
         return unicodedata.normalize("NFD", path)
     return "".join(map(_fold_one, path)) if os == "windows" else path

@@ -76,12 +76,17 @@ def fits(pattern: Pattern, text: str) -> bool:
         return False
 
 
+def _engine() -> Any:
+    """RE2, imported with the first pattern: most bundles have none."""
+    import re2
+
+    return re2
+
+
 @lru_cache(maxsize=64)
 def shipped(pattern: str) -> Pattern:
     """A pattern of our own, over bytes of any encoding."""
-    import re2
-
-    made: Pattern = re2.compile(pattern.encode(), _over_bytes(case_sensitive=True))
+    made: Pattern = _engine().compile(pattern.encode(), _over_bytes(case_sensitive=True))
     return made
 
 
@@ -89,9 +94,7 @@ class LiteralSets:
     """Which of several sets of ASCII literals a text has one of, in any letter case: one pass over the text."""
 
     def __init__(self, sets: Iterable[Iterable[str]]) -> None:
-        import re2
-
-        self._set = re2.Set.SearchSet(_over_bytes(case_sensitive=False))
+        self._set = _engine().Set.SearchSet(_over_bytes(case_sensitive=False))
         for literals in sets:
             self._set.Add("|".join(map(re.escape, literals)).encode())
         self._set.Compile()
@@ -102,8 +105,7 @@ class LiteralSets:
 
 
 def _over_bytes(*, case_sensitive: bool) -> Any:
-    import re2
-
+    re2 = _engine()
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.case_sensitive = case_sensitive
@@ -114,8 +116,7 @@ def _over_bytes(*, case_sensitive: bool) -> Any:
 
 @lru_cache(maxsize=256)
 def _compile(pattern: str) -> _Compiled:
-    import re2
-
+    re2 = _engine()
     if len(pattern) > MAX_CHARACTERS:
         return _Compiled(None, f"it is longer than {MAX_CHARACTERS} characters")
     if _ONE_BYTE.search(pattern):

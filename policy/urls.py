@@ -1,47 +1,25 @@
-"""URLs, domain rules and addresses, by spelling alone: no name is looked up here.
-
-The table of networks that are not public is our own: the standard library's `is_global` takes NAT64, 6to4,
-IPv4-compatible, site-local and multicast forms of local addresses for global ones.
-"""
+"""URLs and domain rules, by spelling alone: no name is looked up here."""
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from ipaddress import IPv4Address, IPv6Address, IPv4Network, IPv6Network  # isort: skip
+    from collections.abc import Iterable, Iterator
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)")
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{0,5}))?")
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
 _MAX_HOST = 253
-_SCHEMES = frozenset({"http", "https"})
+_MAX_PORT = 65_535
+_PORTS = {"http": 80, "https": 443}
+_ENTRY_PORT = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*):(?P<port>[0-9]{1,5})")
 _LOCAL_NAMES = frozenset(
     {"localhost", "local", "internal", "localdomain", "home", "corp", "lan", "intranet", "private", "home.arpa"}
 )
 """Reserved (RFC 6761, 6762, 8375, `internal`), or never given out because local networks use them."""
-
-_NOT_PUBLIC_V4 = (
-    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
-    "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
-    "224.0.0.0/4", "240.0.0.0/4",
-    "168.63.129.16/32",  # the platform of a cloud to its machines, though the address is out of a public range
-)  # fmt: skip
-_PUBLIC_V6 = "2000::/3"
-_NOT_PUBLIC_V6 = ("2001::/23", "2001:db8::/32", "3fff::/20")
-_EMBEDDED_V4 = (
-    # network, bits to the right of the embedded address
-    ("::/96", 0),  # IPv4-compatible
-    ("::ffff:0:0/96", 0),  # IPv4-mapped
-    ("::ffff:0:0:0/96", 0),  # IPv4-translated
-    ("64:ff9b::/96", 0),  # NAT64
-    ("2002::/16", 80),  # 6to4
-)
-_ISATAP = frozenset({0x0000_5EFE, 0x0200_5EFE})
 
 
 class UrlProblem(ValueError):
@@ -62,25 +40,60 @@ def port_of(url: str) -> int | None:
     return int(port) if port else None
 
 
+def target_of(url: str) -> tuple[str, int]:
+    """The host as `host_of` gives it, and the port that is connected to: the scheme's where the URL names none. Raises
+    what `host_of` raises."""
+    host, port = host_of(url), port_of(url)
+    return host, _PORTS[url.partition(":")[0].lower()] if port is None else port
+
+
+def host_and_port(url: str) -> str:
+    """The host, with the port where that is not the scheme's own, as a rule for it would be written. Raises what
+    `host_of` raises."""
+    host, port = target_of(url)
+    return host if port == _PORTS[url.partition(":")[0].lower()] else _with_port(host, port)
+
+
 def _authority_of(url: str) -> re.Match[str]:
     match = _URL.match(url)
     if match is None:
         raise UrlProblem("not an absolute URL")
-    if match["scheme"].lower() not in _SCHEMES:
+    if match["scheme"].lower() not in _PORTS:
         raise UrlProblem(f"scheme {match['scheme']} is not http or https")
     if "@" in match["authority"]:
         raise UrlProblem("the URL carries user information")
     parts = _AUTHORITY.fullmatch(match["authority"])
-    if parts is None or int(parts["port"] or 0) > 65_535:
+    if parts is None or int(parts["port"] or 0) > _MAX_PORT:
         raise UrlProblem("the URL has no valid host and port")
     return parts
 
 
 def canonical_domain(entry: str) -> str:
-    """A domain rule in canonical form: `example.com`, `*.example.com` or an IP literal. Raises UrlProblem."""
-    if entry.startswith("*."):
-        return "*." + _canonical_host(entry[2:])
-    return _canonical_host(f"[{entry}]" if entry.count(":") > 1 else entry)
+    """A domain rule in canonical form: `example.com`, `*.example.com` or an IP literal, followed by `:port` where
+    the entry names one; an IPv6 literal with a port stands in brackets, `[::1]:8080`. Raises UrlProblem."""
+    named = _ENTRY_PORT.fullmatch(entry)
+    if named is None:
+        if entry.startswith("[") and not entry.endswith("]"):
+            raise UrlProblem(f"{entry!r} is not an address, or no port follows it")
+        return _canonical_name(f"[{entry}]" if entry.count(":") > 1 and not entry.startswith("[") else entry)
+    port = int(named["port"])
+    if not 0 < port <= _MAX_PORT:
+        raise UrlProblem(f"{port} is not a port")
+    return _with_port(_canonical_name(named["host"]), port)
+
+
+def _canonical_name(entry: str) -> str:
+    return "*." + _canonical_host(entry[2:]) if entry.startswith("*.") else _canonical_host(entry)
+
+
+def _with_port(rule: str, port: int) -> str:
+    return f"[{rule}]:{port}" if ":" in rule else f"{rule}:{port}"
+
+
+def _without_port(rule: str) -> tuple[str, int | None]:
+    """The host or `*.` form of a canonical rule, and its port."""
+    named = _ENTRY_PORT.fullmatch(rule)
+    return (rule, None) if named is None else (named["host"].strip("[]"), int(named["port"]))
 
 
 def domain_rules(entries: Iterable[str]) -> dict[str, str]:
@@ -95,16 +108,32 @@ def domain_rules(entries: Iterable[str]) -> dict[str, str]:
     return table
 
 
-def matching_rule(host: str, table: dict[str, str]) -> str | None:
-    """The entry of `domain_rules(…)` for a canonical host. `*.example.com` covers every name below it, not itself."""
-    if host in table:
-        return table[host]
+def matching_rule(host: str, table: dict[str, str], port: int | None = None) -> str | None:
+    """The entry of `domain_rules(…)` for a canonical host and the port that is connected to; without a port only
+    entries without one count. `*.example.com` covers every name below it, not itself; an entry without a port covers
+    every port. The host's own entries go before those with a star, and of two for the same names the one with the
+    port."""
+    for name in _covering_names(host):
+        if port is not None and (rule := _with_port(name, port)) in table:
+            return table[rule]
+        if name in table:
+            return table[name]
+    return None
+
+
+def _covering_names(host: str) -> Iterator[str]:
+    yield host
     rest = host
     while "." in rest and not is_address(host):
         rest = rest.partition(".")[2]
-        if "*." + rest in table:
-            return table["*." + rest]
-    return None
+        yield f"*.{rest}"
+
+
+def covers(rule: str, table: dict[str, str]) -> bool:
+    """Whether `domain_rules(…)` cover all that a canonical rule does. A star is covered by a star only: some name below
+    it is in no list."""
+    name, port = _without_port(rule)
+    return matching_rule(name, table, port) is not None
 
 
 def is_address(host: str) -> bool:
@@ -121,90 +150,30 @@ def is_local_name(host: str) -> bool:
     return len(labels) == 1 or labels[-1] in _LOCAL_NAMES or ".".join(labels[-2:]) in _LOCAL_NAMES
 
 
-def address_is_public(address: str) -> bool:
-    """True when an IP address (text as a resolver gives it) lies on the public internet. Anything else, text that is no
-    address and scoped addresses included, is False. IPv4 inside IPv6 is judged as the IPv4 address it is."""
-    from ipaddress import ip_address
-
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return False
-    return _v4_is_public(parsed) if parsed.version == 4 else _v6_is_public(parsed)
-
-
-def embedded_v4(host: str) -> str | None:
-    """The IPv4 address that a canonical host, an IPv6 literal, carries; None for any other host. For refusing alone:
-    whether the address is reached depends on the network."""
-    from ipaddress import IPv4Address, IPv6Address
-
-    if ":" not in host:
-        return None
-    address = IPv6Address(host)
-    number = int(address)
-    if (number >> 32) & 0xFFFF_FFFF in _ISATAP:
-        return str(IPv4Address(number & 0xFFFF_FFFF))
-    for network, shift in _tables()[3]:
-        if address in network:
-            return str(IPv4Address((number >> shift) & 0xFFFF_FFFF))
-    return None
-
-
-def blocking_rule(host: str, table: dict[str, str]) -> str | None:
-    """The entry of `domain_rules(…)` that refuses a canonical host: one that can't be read, one that matches it, or one
-    for the same IPv4 address, whether host or entry carries that in an IPv6 address."""
-    found = table.get("") or matching_rule(host, table)
+def blocking_rule(host: str, table: dict[str, str], port: int | None = None) -> str | None:
+    """The entry of `domain_rules(…)` that refuses a canonical host on a port: one that can't be read, one that matches
+    it, or one for the same IPv4 address, whether host or entry carries that in an IPv6 address."""
+    found = table.get("") or matching_rule(host, table, port)
     if found is not None or not is_address(host):
         return found
+    from policy.addresses import embedded_v4
+
     wanted = embedded_v4(host) or host
-    return next((entry for rule, entry in table.items() if (embedded_v4(rule) or rule) == wanted), None)
-
-
-def _v4_is_public(address: IPv4Address) -> bool:
-    return not any(address in network for network in _tables()[0])
-
-
-def _v6_is_public(address: IPv6Address) -> bool:
-    from ipaddress import IPv4Address
-
-    if address.scope_id is not None:
-        return False
-    number = int(address)
-    _, public, not_public, embedded = _tables()
-    for network, shift in embedded:
-        if address in network:
-            return _v4_is_public(IPv4Address((number >> shift) & 0xFFFF_FFFF))
-    if (number >> 32) & 0xFFFF_FFFF in _ISATAP and not _v4_is_public(IPv4Address(number & 0xFFFF_FFFF)):
-        return False
-    return address in public and not any(address in network for network in not_public)
-
-
-@lru_cache(maxsize=1)
-def _tables() -> tuple[
-    tuple[IPv4Network, ...], IPv6Network, tuple[IPv6Network, ...], tuple[tuple[IPv6Network, int], ...]
-]:
-    from ipaddress import IPv4Network, IPv6Network
-
-    return (
-        tuple(map(IPv4Network, _NOT_PUBLIC_V4)),
-        IPv6Network(_PUBLIC_V6),
-        tuple(map(IPv6Network, _NOT_PUBLIC_V6)),
-        tuple((IPv6Network(network), shift) for network, shift in _EMBEDDED_V4),
-    )
+    for rule, entry in table.items():
+        name, its_port = _without_port(rule)
+        if its_port in (None, port) and (embedded_v4(name) or name) == wanted:
+            return entry
+    return None
 
 
 def _canonical_host(host: str) -> str:
     if host.startswith("["):
-        from ipaddress import IPv6Address
+        from policy.addresses import canonical_v6  # few hosts are addresses
 
-        try:
-            address = IPv6Address(host.strip("[]"))
-        except ValueError:
-            raise UrlProblem(f"{host} is not an IPv6 address") from None
-        if address.ipv4_mapped is not None:  # which newer Pythons write with dots
-            low = int(address) & 0xFFFFFFFF
-            return f"::ffff:{low >> 16:x}:{low & 0xFFFF:x}"
-        return str(address)
+        address = canonical_v6(host.strip("[]"))
+        if address is None:
+            raise UrlProblem(f"{host} is not an IPv6 address")
+        return address
     if not host.isascii():
         host = _to_ascii(host)
     host = host.lower().removesuffix(".")

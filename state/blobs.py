@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from state.errors import StorageLimit
-from state.files import TEMPORARY, make_durable_dir, second_name, write_new
+from state.files import TEMPORARY, make_durable_dir, put_in_place, second_name, write_new
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 # In place of a name: there was content, and it was not kept.
 UNAVAILABLE = "unavailable"
+# The same of content that a command changed, and that nothing else has.
+OVERWRITTEN = "overwritten"
+NOT_KEPT = frozenset((UNAVAILABLE, OVERWRITTEN))
 
 
 def sha256_hex(data: bytes) -> str:
@@ -56,6 +59,10 @@ class BlobFolder:
     def has_room(self, size: int) -> bool:
         """Whether `size` more bytes may be kept."""
         return self.used_bytes + size <= self.limit_bytes
+
+    def holds(self, name: str) -> bool:
+        """Whether the blob is there, and durable, for all that this process knows."""
+        return name in self._durable
 
     def trust(self, names: AbstractSet[str]) -> None:
         """Take `names` for durable: a checkpoint names them, and they were before it did."""
@@ -123,7 +130,7 @@ class BlobFolder:
     def _write(self, name: str, data: bytes, *, durable: bool) -> None:
         temporary = self._path(name) + TEMPORARY
         write_new(self._disk, temporary, [data], durable=durable)
-        self._disk.replace(temporary, self._path(name))
+        put_in_place(self._disk, temporary, self._path(name))
         self._known()[name] = len(data)
 
     def _known(self) -> dict[str, int]:

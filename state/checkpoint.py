@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from state.open_step import Call, OpenStep
-    from state.records import ApprovalGranted, TaskStatus
+    from state.records import ApprovalGranted, CommandRow, TaskQueued, TaskStatus
     from state.usage import TokenUsage
 
 
@@ -34,10 +34,11 @@ class SessionIdentity:
 
 @dataclass(slots=True)
 class Task:
-    """The current task, with what its result object will need. `finished_calls` rows: name, status, code or None.
-    `baselines` maps a path to the blob of its content before the task's first write to it (None: it did not exist);
-    `options` narrow what it may do, in the application's words; `not_uploaded` are artifacts whose upload was given up,
-    as rows of `artifact_given_up`."""
+    """The current task, with what its result object will need. `finished_calls` rows: name, status, code or None;
+    `exit_codes` are those of commands, by the place of the row, `tool_ms` how long the calls of a tool ran. `baselines`
+    maps a path to the blob of its content before the task's first write to it (None: it did not exist); `options`
+    narrow what it may do, in the application's words; `not_uploaded` are artifacts whose upload was given up, as rows
+    of `artifact_given_up`."""
 
     task_id: str
     prompt: str
@@ -51,6 +52,8 @@ class Task:
     baselines: dict[str, str | None] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     not_uploaded: list[dict[str, Any]] = field(default_factory=list)
+    exit_codes: dict[int, int] = field(default_factory=dict)
+    tool_ms: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,11 @@ class Checkpoint:
     oldest first; `grants` are approvals given. `salvaged` says what was lost when the session was saved from damage,
     until the model has read it. `dropped_messages` of the conversation were left out of the last request;
     `tokens_known` are its input tokens as the gateway counted them and as they had been estimated. `uploads` are the
-    artifacts that are still to be uploaded, by id and in order; `artifact_uris` has what was uploaded, by the call."""
+    artifacts that are still to be uploaded, by id and in order; `artifact_uris` has what was uploaded, by the call.
+    `queue` are the tasks that follow, the next one first. `seen` are files as a call last read or wrote them, by path,
+    in words of the tools: the ones that were seen last, in that order. `unseen` says by task why not all that its
+    commands changed is known. `commands` are background commands that run, or whose end the model does not know yet, by
+    id; `commands_started` is how many there have been."""
 
     identity: SessionIdentity
     session_status: str = "SESSION_RUNNING"
@@ -91,6 +98,11 @@ class Checkpoint:
     tokens_known: tuple[int, int] | None = None
     uploads: dict[str, dict[str, Any]] = field(default_factory=dict)
     artifact_uris: dict[str, list[str]] = field(default_factory=dict)
+    queue: list[TaskQueued] = field(default_factory=list)
+    seen: dict[str, str] = field(default_factory=dict)
+    unseen: dict[str, str] = field(default_factory=dict)
+    commands: dict[str, CommandRow] = field(default_factory=dict)
+    commands_started: int = 0
 
     @property
     def session_tokens_used(self) -> int:
@@ -109,10 +121,11 @@ class Checkpoint:
         return self.task is not None or bool(self.earlier_tasks)
 
     def has_task(self, task_id: str) -> bool:
-        """Whether a task of this id is or was one of the session's."""
+        """Whether a task of this id is, was or will be one of the session's."""
         if self.task is not None and self.task.task_id == task_id:
             return True
-        return any(task.task_id == task_id for task in self.earlier_tasks)
+        others = {task.task_id for task in self.earlier_tasks} | {task.task_id for task in self.queue}
+        return task_id in others
 
     def first_version_blobs(self) -> Iterator[str]:
         """The blobs of first versions that the session or one of its tasks names."""

@@ -20,8 +20,8 @@ from state.store import SNAPSHOT
 
 if TYPE_CHECKING:
     from state.disk import Lock
-    from state.file_session import Place
-    from state.kept import SnapshotThread
+    from state.file_session import SessionStorage
+    from state.large_values import SnapshotThread
     from state.room import Room
 
 # A snapshot of this size stands in the journal as well.
@@ -42,14 +42,16 @@ class Compaction:
     """One compaction, from the moment that its snapshot is of. `seq` and `opening` are of the next journal's first
     record; `size` is the snapshot's in bytes once it is encoded."""
 
-    def __init__(self, place: Place, lock: Lock, content: Content, seq: int, opening: dict[str, Any]) -> None:
-        self._place = place
+    def __init__(
+        self, storage: SessionStorage, lock: Lock, content: Content, seq: int, opening: dict[str, Any]
+    ) -> None:
+        self._storage = storage
         self._lock = lock
         self.content = content
         self.seq = seq
         self.opening = opening
         self.size = 0
-        self._job = place.beside(self._write)
+        self._job = storage.beside(self._write)
 
     def done(self) -> bool:
         """Whether the snapshot is in its place, or could not be put there. Never waits."""
@@ -60,7 +62,7 @@ class Compaction:
         self._job.wait()
 
     def _write(self) -> None:
-        disk, paths = self._place.disk, self._place.paths
+        disk, paths = self._storage.disk, self._storage.paths
         snapshot = EncodedSnapshot(self.content.head, self.content.thread.write())
         self.size = snapshot.size
         self.content.room.refuse(self.size)

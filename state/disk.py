@@ -17,6 +17,9 @@ from typing import Literal, Protocol
 from state import boot, locations
 from state.lock import SessionLock, holder, is_named
 
+if sys.platform == "darwin":
+    import fcntl
+
 _BINARY = getattr(os, "O_BINARY", 0)
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 # A named pipe in a file's place would otherwise hold the open up until somebody writes to it.
@@ -150,8 +153,6 @@ class LocalDisk:
     def sync(self, fd: int) -> None:
         """See Disk. macOS needs F_FULLFSYNC: its fsync stops at the drive's cache."""
         if sys.platform == "darwin":
-            import fcntl
-
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         elif sys.platform == "win32":
             os.fsync(fd)

@@ -20,13 +20,13 @@ from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed, as_
 from state.files import TEMPORARY, make_durable_dir, replace_atomically, second_name, write_new
 from state.fold import fold
 from state.journal import Journal
-from state.kept import Kept
+from state.large_values import LargeValues
 from state.loading import find
 from state.quarantine import copy_aside, is_quarantined, move_aside
 from state.records import SessionStatusChanged, message_of
 from state.room import Room
 from state.snapshot import EncodedSnapshot, encode_head
-from state.store import ENDED, KIND, OPENED, SNAPSHOT_LIMIT_BYTES, LoadReport, encoded
+from state.store import ENDED, KIND, OPENED, REOPENED, SNAPSHOT_LIMIT_BYTES, LoadReport, encoded
 
 if TYPE_CHECKING:
     from state.beside import Beside
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from state.records import Record
 
 
-class Place(NamedTuple):
+class SessionStorage(NamedTuple):
     """Where a session lies, its limits, and what starts a compaction. Below `min_compact_bytes` of journal a new
     snapshot would cost more in syncs than it saves in replay; one above `snapshot_limit_bytes` is not written, and not
     read. `archives`: the records stay when the session has ended."""
@@ -55,16 +55,16 @@ class Place(NamedTuple):
 class FileSession:
     """See `state.store.OpenSession`."""
 
-    def __init__(self, place: Place, lock: Lock, state: Checkpoint, report: LoadReport) -> None:
-        self._place = place
+    def __init__(self, storage: SessionStorage, lock: Lock, state: Checkpoint, report: LoadReport) -> None:
+        self._storage = storage
         self._lock = lock
         self._journal: Journal | None = None
         self._snapshot_bytes = 0
-        self._room = Room(place.snapshot_limit_bytes)
+        self._room = Room(storage.snapshot_limit_bytes)
         self._compaction: Compaction | None = None
         self._retry_bytes = 0  # of journal: what it takes to try again after a compaction that failed
-        self._kept = Kept(place.blobs)
-        self._archive = Archive(place.disk, place.paths, place.blobs)
+        self._kept = LargeValues(storage.blobs)
+        self._archive = Archive(storage.disk, storage.paths, storage.blobs)
         self._first_seq: int | None = None  # of the journal that is there
         self._is_base_previous = False  # the journal goes on from the snapshot before the newest
         self.state = state
@@ -83,27 +83,29 @@ class FileSession:
     @property
     def blobs(self) -> BlobFolder:
         """The session's folder of large things."""
-        return self._place.blobs
+        return self._storage.blobs
 
     @classmethod
-    def create(cls, place: Place, state: Checkpoint) -> Self:
-        """A new session. Raises SessionExists, SessionLocked, WriteFailed."""
-        disk, paths = place.disk, place.paths
+    def create(cls, storage: SessionStorage, state: Checkpoint, *, again: bool = False) -> Self:
+        """A new session, or with `again` one that had ended, whose archive goes on. Raises SessionExists,
+        SessionLocked, WriteFailed."""
+        disk, paths = storage.disk, storage.paths
         with as_write_failure("preparing the state directory"):
             for directory in (paths.checkpoints, paths.records):
                 make_durable_dir(disk, directory, within=paths.state_dir)
         lock = disk.lock(paths.lock, paths.session_id)
         try:
             with as_write_failure("looking for a session of this id"):
-                _refuse_existing(place)
-            session = cls(place, lock, state, LoadReport())
+                _refuse_existing(storage, again=again)
+            session = cls(storage, lock, state, LoadReport())
             # The journal first: so a checkpoint without one is never the trace of a crash, and always damage.
             with as_write_failure("writing the journal"):
                 session._remove_previous()
-                session._archive.clear()
+                if not again:
+                    session._archive.clear()
                 first = session._encoded()
                 session._take_room(first.size)
-                session._start_journal(first)
+                session._start_journal(first, again=again)
                 session._put_snapshot(session._encoded())
         except WriteFailed:
             lock.release(remove=True)
@@ -114,19 +116,19 @@ class FileSession:
         return session
 
     @classmethod
-    def open(cls, place: Place) -> Self:
+    def open(cls, storage: SessionStorage) -> Self:
         """An existing session. Raises what `CheckpointStore.open` does."""
-        lock = place.disk.lock(place.paths.lock, place.paths.session_id)
+        lock = storage.disk.lock(storage.paths.lock, storage.paths.session_id)
         try:
-            found = find(place.disk, place.paths, place.blobs, place.snapshot_limit_bytes)
+            found = find(storage.disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
             if found.state is None:
-                raise _moved_aside(place, found)
-            session = cls(place, lock, found.state, LoadReport())
+                raise _moved_aside(storage, found)
+            session = cls(storage, lock, found.state, LoadReport())
             session._take_over(found)
         except NoSuchSession:
             with contextlib.suppress(OSError):
-                for path in reversed(place.paths.checkpoint_files):  # the journal says that the session is over: last
-                    place.disk.remove(path)
+                for path in reversed(storage.paths.checkpoint_files):  # the journal says that the session is over: last
+                    storage.disk.remove(path)
             lock.release(remove=True)
             raise
         except Damaged as error:
@@ -147,6 +149,26 @@ class FileSession:
             self._write_snapshot()
         else:
             self._journal.append(fields, message_of(record))
+
+    def try_append(self, record: Record) -> None:
+        """See OpenSession. The record is written before the state has it: a snapshot that has to replace a broken
+        journal is made without it."""
+        if self._journal is None or self._journal.broken:
+            self._write_snapshot()
+        journal = self._journal
+        if journal is None:
+            raise WriteFailed("the journal was not renewed")
+        fields = encoded(record, self._kept.to_record())
+        self.state.seq += 1
+        try:
+            journal.append(fields, message_of(record))
+            fold(self.state, record)
+        except (WriteFailed, Damaged):
+            # All of it may be in the file: a snapshot that names its number has it passed over.
+            with contextlib.suppress(WriteFailed):
+                self._write_snapshot()
+            raise
+        self._kept.recorded()
 
     def sync(self) -> None:
         """See OpenSession. A journal that failed gives way to a new snapshot."""
@@ -206,13 +228,13 @@ class FileSession:
         The snapshot goes first: alone it would be an older state that a resume could take for the present one. The
         journal that a crash leaves behind says that the session is over; where it cannot be made to, both stay.
         """
-        disk, paths = self._place.disk, self._place.paths
+        disk, paths = self._storage.disk, self._storage.paths
         gone = False
         try:
             self._end_compaction()
             self._record_end()
             self._close_journal()
-            archives = self._place.archives and self.state.has_begun
+            archives = self._storage.archives and self.state.has_begun
             if archives:
                 self._archive_journal()
                 self._archive.seal()
@@ -231,8 +253,8 @@ class FileSession:
 
     def _archive_journal(self) -> None:
         """Keep the journal that is about to go, where records are archived."""
-        if self._place.archives and self._first_seq is not None:
-            paths = self._place.paths
+        if self._storage.archives and self._first_seq is not None:
+            paths = self._storage.paths
             self._archive.add(self._first_seq, paths.previous_snapshot if self._is_base_previous else paths.snapshot)
 
     def _record_end(self) -> None:
@@ -252,14 +274,14 @@ class FileSession:
         aside = None
         with as_write_failure("taking the session over"):
             if found.damage is not None or found.suspect or found.restored:
-                aside = copy_aside(self._place.disk, self._place.paths)
+                aside = copy_aside(self._storage.disk, self._storage.paths)
             if found.journal.records:
                 self._first_seq = found.journal.records[0].seq
             self._renew()
             if found.damage is None:
                 # An archive keeps versions of files that only journals name.
                 named = self._kept.named(self.state.first_version_blobs())
-                self._remove_leftovers(self.blobs.names if self._place.archives else named)
+                self._remove_leftovers(self.blobs.names if self._storage.archives else named)
         if found.damage is not None:
             self._close_journal()
             error = Damaged(found.damage)
@@ -272,18 +294,18 @@ class FileSession:
 
     def _remove_leftovers(self, named: frozenset[str]) -> None:
         """Take away what a crash left half written, and blobs that no record names; what was put aside may name any."""
-        disk, paths = self._place.disk, self._place.paths
+        disk, paths = self._storage.disk, self._storage.paths
         for path in paths.checkpoint_files:
             disk.remove(path + TEMPORARY)
         if not is_quarantined(disk, paths):
-            self._place.blobs.sweep(named)
+            self._storage.blobs.sweep(named)
 
     def _is_due(self, journal: Journal) -> bool:
         """Whether a new snapshot is worth its cost, or has to show whether there is room for more. Near the limit that
         is a snapshot for each sixteenth of it, until it is full."""
         if self._room.is_full or journal.grown_bytes <= self._retry_bytes:
             return False
-        worth = journal.grown_bytes > max(self._place.min_compact_bytes, self._snapshot_bytes)
+        worth = journal.grown_bytes > max(self._storage.min_compact_bytes, self._snapshot_bytes)
         return worth or self._is_near_limit(journal)
 
     def _is_near_limit(self, journal: Journal) -> bool:
@@ -301,7 +323,7 @@ class FileSession:
             return
         self.state.seq = seq
         content = Content(head, thread, self._room, between_steps=self.state.open_step is None)
-        self._compaction = Compaction(self._place, self._lock, content, seq, opening)
+        self._compaction = Compaction(self._storage, self._lock, content, seq, opening)
         if self._compaction.done():
             self._take_next_journal(self._compaction)
 
@@ -312,7 +334,7 @@ class FileSession:
         journal = self._journal
         if journal is None or journal.broken:
             return False
-        disk, paths = self._place.disk, self._place.paths
+        disk, paths = self._storage.disk, self._storage.paths
         try:
             compaction.wait()
             self._is_base_previous = True
@@ -354,8 +376,8 @@ class FileSession:
             held = self._lock.still_held()
         if held:
             return
-        paths = self._place.paths
-        if self._place.disk.status(paths.checkpoints) is None:
+        paths = self._storage.paths
+        if self._storage.disk.status(paths.checkpoints) is None:
             raise WriteFailed(
                 f"the state directory {paths.state_dir} was removed or moved: put back as it was, the session can be "
                 "resumed; without it the task has to be started again, and what it did to the workspace is there"
@@ -385,7 +407,7 @@ class FileSession:
         The journal can do without a small snapshot. A copy of a large one takes the place of the one before, which may
         be what the state was read from: so it comes first.
         """
-        disk, paths = self._place.disk, self._place.paths
+        disk, paths = self._storage.disk, self._storage.paths
         is_copied = False
         if not in_opening(snapshot):
             with contextlib.suppress(OSError):  # the session can go on without
@@ -396,7 +418,7 @@ class FileSession:
         return is_copied
 
     def _remove_previous(self, *, but_snapshot: bool = False) -> None:
-        disk, paths = self._place.disk, self._place.paths
+        disk, paths = self._storage.disk, self._storage.paths
         disk.remove(paths.previous_journal)
         if not but_snapshot:
             disk.remove(paths.previous_snapshot)
@@ -411,22 +433,22 @@ class FileSession:
     def _head(self) -> bytes:
         return encode_head(self.state, datetime.now(UTC).isoformat(timespec="milliseconds"))
 
-    def _start_journal(self, snapshot: EncodedSnapshot) -> None:
-        """A journal with nothing but its opening in place of the old one."""
+    def _start_journal(self, snapshot: EncodedSnapshot, *, again: bool = False) -> None:
+        """A journal with nothing but its opening in place of the old one. `again`: the session had ended."""
         self._close_journal()
-        opening = self._opening() | in_opening(snapshot)
+        opening = self._opening() | in_opening(snapshot) | ({REOPENED: True} if again else {})
         self.state.seq += 1
         self._retry_bytes = 0
-        paths = self._place.paths
-        self._journal = Journal.create(self._place.disk, paths.journal, self.state.seq, orjson.dumps(opening))
+        paths = self._storage.paths
+        self._journal = Journal.create(self._storage.disk, paths.journal, self.state.seq, orjson.dumps(opening))
         self._first_seq, self._is_base_previous = self.state.seq, False
 
     def _opening(self) -> dict[str, Any]:
         return {
             KIND: OPENED,
-            "sessionId": self._place.paths.session_id,
+            "sessionId": self._storage.paths.session_id,
             "status": self.state.session_status,
-            "boot": self._place.disk.boot_id(),
+            "boot": self._storage.disk.boot_id(),
         }
 
     def _close_journal(self) -> None:
@@ -435,22 +457,23 @@ class FileSession:
             self._journal = None
 
 
-def _moved_aside(place: Place, found: Found) -> Damaged:
+def _moved_aside(storage: SessionStorage, found: Found) -> Damaged:
     error = Damaged(found.damage or "the checkpoint holds nothing")
     with as_write_failure("putting damaged files aside"):
-        error.quarantined = move_aside(place.disk, place.paths)
+        error.quarantined = move_aside(storage.disk, storage.paths)
     return error
 
 
-def _refuse_existing(place: Place) -> None:
-    """Raise SessionExists unless nothing of a session lies here, or only what a cut-off end or start left behind."""
-    disk, paths = place.disk, place.paths
+def _refuse_existing(storage: SessionStorage, *, again: bool) -> None:
+    """Raise SessionExists unless nothing of a session lies here, or only what a cut-off end or start left behind; with
+    `again` also what an end leaves."""
+    disk, paths = storage.disk, storage.paths
     taken = SessionExists(f"session {paths.session_id} exists already: resume it, or choose another id")
     if disk.status(paths.snapshot) is not None or disk.status(paths.journal) is not None:
         with contextlib.suppress(NoSuchSession):  # the journal of a cut-off end or start, which a new one replaces
-            find(disk, paths, place.blobs, place.snapshot_limit_bytes)
+            find(disk, paths, storage.blobs, storage.snapshot_limit_bytes)
             raise taken
     if is_quarantined(disk, paths):
         raise SessionExists(f"damaged files of an earlier session {paths.session_id} are kept: choose another id")
-    if disk.status(paths.result) is not None:
+    if not again and disk.status(paths.result) is not None:
         raise SessionExists(f"session {paths.session_id} has ended earlier: choose another id")

@@ -9,8 +9,8 @@ from state.beside import Thread
 from state.blobs import BlobFolder
 from state.disk import LOCAL_DISK
 from state.errors import Damaged, InvalidSessionId, NoSuchSession, StateError, as_write_failure
-from state.file_session import FileSession, Place
-from state.loading import find, no_such
+from state.file_session import FileSession, SessionStorage
+from state.loading import find, find_archived, no_such
 from state.locations import SessionPaths
 from state.store import SNAPSHOT_LIMIT_BYTES, Summary
 
@@ -26,7 +26,8 @@ _READ_TRIES = 3
 
 
 class FileCheckpointStore:
-    """See `state.store.CheckpointStore`. `blob_limit_bytes` holds for each session; the others are Place's."""
+    """See `state.store.CheckpointStore`. `blob_limit_bytes` holds for each session; SessionStorage has the
+    others."""
 
     def __init__(
         self,
@@ -49,21 +50,31 @@ class FileCheckpointStore:
 
     def create(self, session_id: str, state: Checkpoint) -> FileSession:
         """See CheckpointStore."""
-        return FileSession.create(self._place(session_id), state)
+        return FileSession.create(self._storage(session_id), state)
+
+    def reopen(self, session_id: str) -> FileSession:
+        """A session that has ended, from its archive, with its last task over. Raises NoSuchSession where its records
+        were not kept, Damaged, and what `create` raises."""
+        storage = self._storage(session_id)
+        found = find_archived(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
+        found.state.session_status = "SESSION_RUNNING"
+        with as_write_failure("keeping what the archived records hold"):  # before the checkpoint that names it
+            storage.blobs.put(*found.inline.values(), limited=False)
+        return FileSession.create(storage, found.state, again=True)
 
     def open(self, session_id: str) -> FileSession:
         """See CheckpointStore. What is damaged is kept as `.corrupt-N`; what was whole before the damage takes its
         place, and the next `open` finds it."""
-        place = self._place(session_id)
+        storage = self._storage(session_id)
         with as_write_failure("looking for the session"):
-            if all(self._disk.status(path) is None for path in (place.paths.snapshot, place.paths.journal)):
-                raise no_such(self._disk, place.paths)
-        return FileSession.open(place)
+            if all(self._disk.status(path) is None for path in (storage.paths.snapshot, storage.paths.journal)):
+                raise no_such(self._disk, storage.paths)
+        return FileSession.open(storage)
 
     def load(self, session_id: str) -> Checkpoint:
         """See CheckpointStore."""
-        place = self._place(session_id)
-        found = find(self._disk, place.paths, place.blobs, place.snapshot_limit_bytes)
+        storage = self._storage(session_id)
+        found = find(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
         if found.damage is not None or found.state is None:
             raise Damaged(found.damage or "the checkpoint holds nothing")
         return found.state
@@ -79,6 +90,18 @@ class FileCheckpointStore:
                     rows.append(self._summary(SessionPaths(self._state_dir, session_id)))
             return rows
 
+    def summary(self, session_id: str) -> Summary | None:
+        """The row of `list` for one session, None where there is none to resume. Raises InvalidSessionId,
+        WriteFailed."""
+        paths = SessionPaths(self._state_dir, session_id)
+        with as_write_failure("looking for the session"):
+            if all(self._disk.status(path) is None for path in (paths.snapshot, paths.journal)):
+                return None
+            try:
+                return self._summary(paths)
+            except NoSuchSession:  # an end that was cut off
+                return None
+
     def _summary(self, paths: SessionPaths) -> Summary:
         found = [self._disk.status(path) for path in (paths.snapshot, paths.journal)]
         updated = max((status.modified for status in found if status is not None), default=0.0)
@@ -93,9 +116,9 @@ class FileCheckpointStore:
                 problem = str(error)
         return Summary(paths.session_id, None, problem, pid, updated)
 
-    def _place(self, session_id: str) -> Place:
+    def _storage(self, session_id: str) -> SessionStorage:
         paths = SessionPaths(self._state_dir, session_id)
         blobs = BlobFolder(self._disk, paths.blobs, self._blob_limit_bytes)
-        return Place(
+        return SessionStorage(
             self._disk, paths, blobs, self._min_compact_bytes, self._beside, self._snapshot_limit_bytes, self._archives
         )

@@ -43,12 +43,21 @@ def write_new(disk: Disk, path: str, chunks: Iterable[bytes], *, durable: bool =
         if durable:
             disk.sync(fd)
     except BaseException:
-        disk.close(fd)
         with contextlib.suppress(OSError):
-            disk.remove(path)
+            disk.close(fd)
+        _take_away(disk, path)
         raise
-    disk.close(fd)
+    try:
+        disk.close(fd)
+    except OSError:  # a disk that is full may say so only now
+        _take_away(disk, path)
+        raise
     return size
+
+
+def _take_away(disk: Disk, path: str) -> None:
+    with contextlib.suppress(OSError):
+        disk.remove(path)
 
 
 def replace_atomically(disk: Disk, path: str, chunks: Iterable[bytes]) -> int:
@@ -58,16 +67,26 @@ def replace_atomically(disk: Disk, path: str, chunks: Iterable[bytes]) -> int:
     Raises OSError.
     """
     size = write_new(disk, path + TEMPORARY, chunks)
-    disk.replace(path + TEMPORARY, path)
+    put_in_place(disk, path + TEMPORARY, path)
     disk.sync_directory(os.path.dirname(path))
     return size
+
+
+def put_in_place(disk: Disk, temporary: str, path: str) -> None:
+    """Rename `temporary` to `path`, in place of what is there; where the disk refuses that, it is taken away. Not
+    durable. Raises OSError."""
+    try:
+        disk.replace(temporary, path)
+    except OSError:
+        _take_away(disk, temporary)
+        raise
 
 
 def second_name(disk: Disk, path: str, second: str) -> None:
     """Have `second` lead to the file at `path`, atomically in place of what was there; a copy where the file system
     knows no second names. Not durable. Raises OSError."""
     temporary = second_temporary(disk, path, second)
-    disk.replace(temporary, second)
+    put_in_place(disk, temporary, second)
     disk.remove(temporary)  # it stays where both lead to one file already: POSIX then renames nothing
 
 

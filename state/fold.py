@@ -15,12 +15,16 @@ from state.records import (
     ArtifactUploaded,
     CallFinished,
     CallStarted,
+    CommandEnded,
+    CommandStarted,
     NoteAdded,
     SessionStatusChanged,
     StepCommitted,
     TaskEnded,
+    TaskQueued,
     TaskReopened,
     TaskStarted,
+    TaskUnqueued,
     TurnTaken,
     fields_of,
     kind_of,
@@ -30,10 +34,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state.checkpoint import Checkpoint
-    from state.records import FirstVersions, Record
+    from state.records import EndRow, FirstVersions, Record
 
 # What a listing shows of a task that is over; its whole prompt stands in the thread.
 _EARLIER_PROMPT_CHARS = 200
+# What is said of a background command's line when it ends.
+_LINE_CHARS = 80
+_BY_THE_MODEL = "stopped"
+_MAX_SEEN = 256
 
 
 def fold(state: Checkpoint, record: Record) -> None:
@@ -49,12 +57,21 @@ def _task_started(state: Checkpoint, record: TaskStarted) -> None:
         raise KeyError("a task follows when the step before it is over")
     if state.task is not None:
         state.earlier_tasks.append(_as_earlier(state.task))
+    state.queue = [queued for queued in state.queue if queued.task_id != record.task_id]
     state.task = Task(record.task_id, record.prompt, record.max_steps, options=dict(record.options))
     # It waits for nothing any more that kept it from being over.
     state.session_status = "SESSION_RUNNING"
     # Approvals for a task end with it.
     state.grants = [grant for grant in state.grants if grant.scope != "task"]
     state.thread.append(record.message)
+
+
+def _task_queued(state: Checkpoint, record: TaskQueued) -> None:
+    state.queue.append(record)
+
+
+def _task_unqueued(state: Checkpoint, record: TaskUnqueued) -> None:
+    state.queue.remove(next(queued for queued in state.queue if queued.task_id == record.task_id))
 
 
 def _as_earlier(task: Task) -> EarlierTask:
@@ -121,8 +138,18 @@ def _call_started(state: Checkpoint, record: CallStarted) -> None:
 def _call_finished(state: Checkpoint, record: CallFinished) -> None:
     call = state.open_call(record.call_id)
     call.result, call.status, call.code, call.replay = record.message, record.status, record.code, record.replay
+    call.exit_code, call.duration_ms = record.exit_code, record.duration_ms
     for row in record.artifacts:
         _add_artifact(state, {**row, "callId": record.call_id})
+    _add_baselines(state, record.changed)
+    if record.unseen is not None:
+        state.unseen.setdefault(_task(state).task_id, record.unseen)
+    for path, seen in record.seen.items():
+        state.seen.pop(path, None)  # the ones that were seen last stand last
+        if seen is not None:
+            state.seen[path] = seen
+    for path in list(state.seen)[:-_MAX_SEEN]:
+        del state.seen[path]
 
 
 def _add_artifact(state: Checkpoint, row: dict[str, Any]) -> None:
@@ -148,6 +175,34 @@ def _artifact_given_up(state: Checkpoint, record: ArtifactGivenUp) -> None:
         task.not_uploaded.append({**row, "why": record.why})
 
 
+def _command_started(state: Checkpoint, record: CommandStarted) -> None:
+    call, step = state.open_call(record.call_id), state.open_step
+    if step is None or record.id in state.commands:
+        raise KeyError("a background command is started once, by a call of the open step")
+    arguments = call.arguments if call.edited_arguments is None else call.edited_arguments
+    line = " ".join(str(arguments.get("command", "")).split())[:_LINE_CHARS]
+    state.commands[record.id] = {
+        "callId": record.call_id,
+        "taskId": _task(state).task_id,
+        "stepId": step.step_id,
+        "line": line,
+    }
+    state.commands_started += 1
+
+
+def _command_ended(state: Checkpoint, record: CommandEnded) -> None:
+    row = state.commands[record.id]
+    if record.reason == _BY_THE_MODEL:  # the answer to its call says so
+        del state.commands[record.id]
+        return
+    ended: EndRow = {"reason": record.reason}
+    if record.exit_code is not None:
+        ended["exitCode"] = record.exit_code
+    if record.left:
+        ended["left"] = record.left
+    row["ended"] = ended
+
+
 def _step_committed(state: Checkpoint, record: StepCommitted) -> None:
     task, step = _task(state), state.open_step
     if step is None or any(call.result is None for call in step.calls):
@@ -155,6 +210,10 @@ def _step_committed(state: Checkpoint, record: StepCommitted) -> None:
     for call in step.calls:
         if call.result is not None:
             state.thread.append(call.result)
+        if call.exit_code is not None:
+            task.exit_codes[len(task.finished_calls)] = call.exit_code
+        if call.duration_ms is not None:
+            task.tool_ms[call.tool_name] = task.tool_ms.get(call.tool_name, 0) + call.duration_ms
         task.finished_calls.append((call.tool_name, call.status or "failed", call.code))
         if call.replay is not None:
             task.denied.append({"toolName": call.tool_name, "replay": call.replay})
@@ -172,6 +231,8 @@ def _note_added(state: Checkpoint, record: NoteAdded) -> None:
     state.thread.append(record.message)
     if record.of_damage:
         state.salvaged = None
+    for command_id in record.of_commands:
+        del state.commands[command_id]
 
 
 def _task_ended(state: Checkpoint, record: TaskEnded) -> None:
@@ -190,6 +251,8 @@ def _session_status_changed(state: Checkpoint, record: SessionStatusChanged) -> 
 _FOLDS: dict[type, Callable[[Checkpoint, Any], None]] = {
     TaskStarted: _task_started,
     TaskReopened: _task_reopened,
+    TaskQueued: _task_queued,
+    TaskUnqueued: _task_unqueued,
     TurnTaken: _turn_taken,
     ApprovalAsked: _approval_asked,
     ApprovalAnswered: _approval_answered,
@@ -198,6 +261,8 @@ _FOLDS: dict[type, Callable[[Checkpoint, Any], None]] = {
     CallFinished: _call_finished,
     ArtifactUploaded: _artifact_uploaded,
     ArtifactGivenUp: _artifact_given_up,
+    CommandStarted: _command_started,
+    CommandEnded: _command_ended,
     StepCommitted: _step_committed,
     NoteAdded: _note_added,
     TaskEnded: _task_ended,

@@ -3,11 +3,13 @@ kept once. Journal and memory hold messages whole.
 
     {"role": "tool", "content": "", ..., "contentBlob": {"sha256": "...", "bytes": 81920}}
 
-The same goes for a call's `arguments`, beside which `argumentsBlob` stands, and for a block's `raw` and its `rawBlob`.
+The same goes for a call's `arguments`, beside which `argumentsBlob` stands, for a block's `raw` and its `rawBlob`, and
+for a picture's `data`, which is base64: its `dataBlob` names the picture itself.
 """
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -42,12 +44,18 @@ def shortened(message: bytes) -> tuple[bytes, list[bytes]]:
         if len(raw) > LARGE_BYTES:
             block |= {"raw": "", "rawBlob": _reference(raw)}
             parts.append(raw)
+    for image in wire.get("images", ()):
+        data = b64decode(image["data"])
+        if len(data) > LARGE_BYTES and b64encode(data).decode() == image["data"]:  # else it would come back changed
+            image |= {"data": "", "dataBlob": _reference(data)}
+            parts.append(data)
     return (orjson.dumps(wire), parts) if parts else (message, [])
 
 
 def restored(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes, list[str]]:
     """The whole message again, and the names of the parts that `get` no longer has: in their place stands a word about
-    it, so that the thread can still be sent; a lost block stays empty. A blob that is put back is found again."""
+    it, so that the thread can still be sent; a lost block or picture stays empty. A blob that is put back is found
+    again."""
     if _MARK not in message:
         return message, []
     wire = orjson.loads(message)
@@ -62,6 +70,8 @@ def restored(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes,
                 holder[key] = f"[{said}]"
             elif key == "arguments":  # a call that cannot be made any more
                 holder["problem"] = said
+            elif key == "data":
+                wire["content"] += f"\n[A picture of {said}]"
         else:
             holder[key] = part
     # In a buffer of its own size: orjson's can be ten times as large, and the message is kept for the session's life.
@@ -71,8 +81,12 @@ def restored(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes,
 def _part(key: str, data: bytes | None) -> str | dict[str, Any] | None:
     """What a blob holds for `key`; None when it is gone, or is the blob of something else."""
     try:
-        if data is None or key != "arguments":
-            return None if data is None else data.decode()
+        if data is None:
+            return None
+        if key == "data":
+            return b64encode(data).decode()
+        if key != "arguments":
+            return data.decode()
         arguments = orjson.loads(data)
     except ValueError:
         return None
@@ -99,3 +113,6 @@ def _holders(wire: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     for block in wire.get("blocks", ()):
         if "rawBlob" in block:
             yield block, "raw"
+    for image in wire.get("images", ()):
+        if "dataBlob" in image:
+            yield image, "data"

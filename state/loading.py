@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from state import archive
 from state.changes import change_of, durable_of, fields_of_line
 from state.errors import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, as_write_failure
 from state.fold import fold
@@ -14,7 +16,7 @@ from state.journal import JournalContent, Line, parse
 from state.large import restored
 from state.mending import mended
 from state.snapshot import decode_snapshot
-from state.store import ENDED, KIND, OPENED, SNAPSHOT, SNAPSHOT_LIMIT_BYTES
+from state.store import ENDED, KIND, OPENED, REOPENED, SNAPSHOT, SNAPSHOT_LIMIT_BYTES
 
 if TYPE_CHECKING:
     from state.blobs import BlobFolder
@@ -82,6 +84,34 @@ def _find(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_byt
     if found.suspect and found.state is not None:
         found.state.suspect_starts()
     return found
+
+
+class Archived(NamedTuple):
+    """An ended session. `inline` are blobs that stand in its journals alone, by their names."""
+
+    state: Checkpoint
+    inline: dict[str, bytes]
+
+
+def find_archived(disk: Disk, paths: SessionPaths, blobs: BlobFolder, snapshot_limit_bytes: int) -> Archived:
+    """Read an ended session from its archive, without changing anything. Raises NoSuchSession where none is whole
+    there, Damaged, TooLarge, WriteFailed."""
+    with as_write_failure("reading the archive"):
+        names = sorted(disk.names(paths.archive)) if disk.status(paths.archive) is not None else []
+        bases = [name for name in names if name.endswith(archive.SNAPSHOT)]
+        if len(bases) != 1 or archive.FULL in names:
+            raise NoSuchSession(f"the records of session {paths.session_id} were not kept, so it cannot go on")
+        base = os.path.join(paths.archive, bases[0])
+        _refuse_large(disk, base, snapshot_limit_bytes)
+        kept = [os.path.join(paths.archive, name) for name in names if name.endswith(archive.JOURNAL)]
+        journals = [parse(disk.read(path)) for path in kept]
+        found = Found(None)
+        state = _decoded(disk.read(base), found, blobs)
+    if state.identity.session_id != paths.session_id or found.lost or any(one.damaged for one in journals):
+        raise Damaged(f"the archive of session {paths.session_id} is damaged, so it cannot go on")
+    for record in itertools.chain.from_iterable(one.records for one in journals):
+        _fold(state, record, found.inline)  # what stands in two journals is folded once
+    return Archived(state, found.inline)
 
 
 def no_such(disk: Disk, paths: SessionPaths) -> NoSuchSession:
@@ -225,8 +255,11 @@ def _lost_with_power(disk: Disk, state: Checkpoint, content: JournalContent) -> 
 
 
 def _never_begun(content: JournalContent) -> bool:
-    """True when the process died between the first journal and the first checkpoint."""
-    return len(content.records) == 1 and content.torn_bytes == 0 and content.records[0].seq == 1
+    """True when the process died between the first journal and the first checkpoint; of a session that had ended, the
+    archive is still there."""
+    if len(content.records) != 1 or content.torn_bytes:
+        return False
+    return content.records[0].seq == 1 or fields_of_line(content.records[0]).get(REOPENED) is True
 
 
 def _says_ended(content: JournalContent) -> bool:

@@ -128,6 +128,11 @@ class SessionPaths:
         return os.path.join(self.records, "events.jsonl")
 
     @property
+    def trace(self) -> str:
+        """The last span of the process that had the session, where traces are sent."""
+        return os.path.join(self.records, "trace.json")
+
+    @property
     def result(self) -> str:
         """The result object of the session's last task."""
         return os.path.join(self.records, "result.json")

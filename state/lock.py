@@ -11,6 +11,11 @@ from typing import Self
 from state.errors import SessionLocked, WriteFailed
 from state.locations import FILE_MODE
 
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 # `holder` takes the lock for an instant; a process that starts in that instant looks again before it gives up.
@@ -96,8 +101,6 @@ def holder(path: str) -> int | None:
 
 def _try_lock(fd: int) -> bool:
     if sys.platform == "win32":
-        import msvcrt
-
         # A byte far behind the pid, so that the file stays readable for the second process.
         os.lseek(fd, 1 << 30, os.SEEK_SET)
         try:
@@ -106,8 +109,6 @@ def _try_lock(fd: int) -> bool:
             return False
         os.lseek(fd, 0, os.SEEK_SET)
         return True
-    import fcntl
-
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -108,6 +108,10 @@ class MemorySession:
         self._kept.records.append((fields, message_of(record)))
         self._kept.updated_at = time.time()
 
+    def try_append(self, record: Record) -> None:
+        """See OpenSession. Memory refuses nothing."""
+        self.append(record)
+
     def sync(self) -> None:
         """See OpenSession."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,14 @@ def writable(value: Any) -> bool:
     return True
 
 
+def _is_base64(text: str) -> bool:
+    try:
+        binascii.a2b_base64(text, strict_mode=True)
+    except ValueError:
+        return False
+    return True
+
+
 # In place of a large part; `state.large` takes it out and puts it back.
 _BLOB = Record({"sha256": Leaf("a SHA-256", lambda value: type(value) is str and bool(_SHA256.fullmatch(value))),
                 "bytes": COUNT})  # fmt: skip
@@ -36,6 +45,17 @@ _BLOCK = Record({"raw": TEXT, "dialect": TEXT, "model": TEXT}, {"holdsText": FLA
 _PLACE = Leaf(
     'a number of characters, "call" or "block"',
     lambda value: value >= 0 if type(value) is int else type(value) is str and value in ("call", "block"),
+)
+# A picture, whose data is base64 (`agent_host.contracts.Image`).
+_IMAGE = Record(
+    {
+        "mediaType": one_of("image/png", "image/jpeg", "image/gif", "image/webp"),
+        "width": COUNT,
+        "height": COUNT,
+        "bytes": COUNT,
+        "data": Leaf("base64", lambda value: type(value) is str and _is_base64(value)),
+    },
+    {"dataBlob": _BLOB},
 )
 _OF_EVERY_MESSAGE: dict[str, Shape] = {
     "messageId": TEXT,
@@ -52,7 +72,10 @@ _BY_ROLE = {
         _OF_EVERY_MESSAGE,
         {**_MAY_BE, "toolCalls": ListOf(_NAMED_CALL), "blocks": ListOf(_BLOCK), "order": ListOf(_PLACE)},
     ),
-    "tool": Record({**_OF_EVERY_MESSAGE, "toolCallId": TEXT}, {**_MAY_BE, "isError": FLAG, "editedArguments": OBJECT}),
+    "tool": Record(
+        {**_OF_EVERY_MESSAGE, "toolCallId": TEXT},
+        {**_MAY_BE, "isError": FLAG, "editedArguments": OBJECT, "images": ListOf(_IMAGE)},
+    ),
 }
 _ANY_ROLE = Record({"role": one_of(*ROLES), **_OF_EVERY_MESSAGE}, _MAY_BE)
 
@@ -79,7 +102,7 @@ class Message:
 
 
 _ANY = Message(*ROLES)
-_MAY_NEST = frozenset(("toolCalls", "blocks", "contentBlob", "editedArguments"))
+_MAY_NEST = frozenset(("toolCalls", "blocks", "contentBlob", "editedArguments", "images"))
 RESULT = Message("tool")
 """What a call came to."""
 

@@ -38,6 +38,8 @@ class Call:
     replay: ReplayRow | None = None
     approval_id: str | None = None
     answer: ApprovalAnswered | None = None
+    exit_code: int | None = None
+    duration_ms: int | None = None
 
     @property
     def edited_arguments(self) -> dict[str, Any] | None:
@@ -97,6 +99,8 @@ def _call_from(raw: dict[str, Any], named: dict[str, Any]) -> Call:
         raw.get("replay"),
         raw.get("approvalId"),
         _answer_from(raw),
+        raw.get("exitCode"),
+        raw.get("durationMs"),
     )
 
 
@@ -126,6 +130,8 @@ def call_to_json(call: Call) -> dict[str, Any]:
         "status": call.status,
         "code": call.code,
         "replay": call.replay,
+        "exitCode": call.exit_code,
+        "durationMs": call.duration_ms,
         "approvalId": call.approval_id,
         "decision": _answer_to_json(call.answer),
         "editedArguments": call.edited_arguments,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from config.shapes import COUNT, FLAG, TEXT, Either, Leaf, ListOf, MapOf, Nullable, Record, Row, one_of
+from config.shapes import COUNT, FLAG, TEXT, Either, Leaf, ListOf, MapOf, Nullable, Record, Row, one_of, whole
 from state.message_shapes import RESULT, Message, message_of, message_problems, writable
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ TASK_STATUSES = ("running", "completed", "failed", "cancelled")
 MEANINGS = ("complete", "continue", "cut", "blocked")
 CALL_STATUSES = ("succeeded", "failed", "denied")
 SCOPES = ("once", "task", "session")
+COMMAND_REASONS = ("exited", "timed_out", "stopped", "session_ended", "interrupted")
 APPROVAL_MODES = ("always", "on_risky_actions", "never")
 
 ARTIFACT_TYPES = ("tool_output", "file_diff", "session_history")
@@ -37,18 +38,26 @@ _REF = re.compile(r"artifacts/[A-Za-z0-9_-]+")
 _OBJECT = Leaf("an object that does not nest too deep", lambda value: type(value) is dict and writable([[[[[value]]]]]))
 
 _TEXT_OR_NULL = Nullable(TEXT)
+_EXIT_CODE = whole()
 _TASK_STATUS, _SESSION_STATUS = one_of(*TASK_STATUSES), one_of(*SESSION_STATUSES)
 # Blobs of first versions, by path. A blob is a hash, or a word for content that was not kept.
 _BASELINES = MapOf(_TEXT_OR_NULL)
 _USAGE = Record({"inputTokens": COUNT, "outputTokens": COUNT, "cachedInputTokens": COUNT}, {"cacheWriteTokens": COUNT})
-_INTENT = Record({"path": TEXT, "before": _TEXT_OR_NULL, "after": _TEXT_OR_NULL}, {"kept": TEXT})
+_SEEN = MapOf(_TEXT_OR_NULL)
+_TARGET = Record({"path": TEXT, "before": _TEXT_OR_NULL})
+_INTENT = Record(
+    {"path": TEXT, "before": _TEXT_OR_NULL, "after": _TEXT_OR_NULL},
+    {"kept": TEXT, "target": _TARGET},
+)
 # Rows of earlier versions have all of the call (`id`, `command`, `request`) in place of its id.
 _REPLAY = Record(
     {"approve": TEXT},
     {"callId": TEXT, "place": _TEXT_OR_NULL, "id": TEXT, "command": TEXT, "request": _OBJECT},
 )
 _TASK_OPTIONS = Record(
-    {}, {"approval_mode": Nullable(one_of(*APPROVAL_MODES)), "allow_network": Nullable(FLAG)}, closed=True
+    {},
+    {"approval_mode": Nullable(one_of(*APPROVAL_MODES)), "allow_network": Nullable(FLAG), "model": TEXT},
+    closed=True,
 )
 _GRANT_OPTIONAL: dict[str, Shape] = dict.fromkeys(
     ("toolName", "capability", "action", "actionHash", "policyBundleVersion", "taskId", "grantedAt"), TEXT
@@ -120,6 +129,8 @@ _CALL = Record(
         "status": one_of(*CALL_STATUSES),
         "code": TEXT,
         "replay": _REPLAY,
+        "exitCode": _EXIT_CODE,
+        "durationMs": COUNT,
         "decision": _DECISION,
         "editedArguments": _OBJECT,
     },
@@ -147,6 +158,8 @@ _TASK = Record(
     {
         "options": _TASK_OPTIONS,
         "baselines": _BASELINES,
+        "exitCodes": MapOf(_EXIT_CODE),
+        "toolMs": MapOf(COUNT),
         "notUploaded": ListOf(_artifact(callId=TEXT, why=TEXT)),
     },
 )
@@ -160,6 +173,9 @@ _EARLIER_TASK = Record(
         "baselines": _BASELINES,
     }
 )
+_QUEUED = Record({"taskId": TEXT, "prompt": TEXT, "maxSteps": COUNT}, {"options": _TASK_OPTIONS})
+_END = Record({"reason": one_of(*COMMAND_REASONS)}, {"exitCode": _EXIT_CODE, "left": COUNT})
+_COMMAND = Record({"callId": TEXT, "taskId": TEXT, "stepId": TEXT, "line": TEXT}, {"ended": _END})
 _RESUME: dict[str, Shape] = {
     "journalSeq": COUNT,
     "options": _OPTIONS,
@@ -181,6 +197,11 @@ _SINCE: dict[int, dict[str, Shape]] = {
 _RESUME_OPTIONAL: dict[str, Shape] = {
     "uploads": MapOf(_artifact(callId=TEXT, taskId=TEXT, stepId=_TEXT_OR_NULL)),
     "artifactUris": MapOf(ListOf(TEXT)),
+    "queue": ListOf(_QUEUED),
+    "commands": MapOf(_COMMAND),
+    "commandsStarted": COUNT,
+    "seen": MapOf(TEXT),
+    "unseen": MapOf(TEXT),
 }
 _HEAD: dict[str, Shape] = {
     "checkpointVersion": TEXT,
@@ -218,10 +239,20 @@ _APPROVAL = Either(
 )
 _RECORDS: dict[str, Shape] = {
     "opened": Record(
-        {}, {"sessionId": TEXT, "status": _SESSION_STATUS, "boot": _TEXT_OR_NULL, "snapshot": TEXT, "durable": COUNT}
+        {},
+        {
+            "sessionId": TEXT,
+            "status": _SESSION_STATUS,
+            "boot": _TEXT_OR_NULL,
+            "snapshot": TEXT,
+            "durable": COUNT,
+            "reopened": FLAG,
+        },
     ),
     "task_started": Record({"taskId": TEXT, "prompt": TEXT, "maxSteps": COUNT}, {"options": _TASK_OPTIONS}),
     "task_reopened": Record({"maxSteps": COUNT}),
+    "task_queued": _QUEUED,
+    "task_unqueued": Record({"taskId": TEXT}),
     "turn": Record(
         {
             "stepId": TEXT,
@@ -241,12 +272,23 @@ _RECORDS: dict[str, Shape] = {
     "call_started": Record({"callId": TEXT}, {"intent": Nullable(_INTENT), "baselines": _BASELINES}),
     "call_finished": Record(
         {"callId": TEXT, "status": one_of(*CALL_STATUSES)},
-        {"code": TEXT, "replay": _REPLAY, "artifacts": ListOf(_artifact())},
+        {
+            "code": TEXT,
+            "replay": _REPLAY,
+            "artifacts": ListOf(_artifact()),
+            "exitCode": _EXIT_CODE,
+            "seen": _SEEN,
+            "changed": _BASELINES,
+            "unseen": TEXT,
+            "durationMs": COUNT,
+        },
     ),
     "artifact_uploaded": Record({"id": TEXT, "uri": TEXT}),
     "artifact_given_up": Record({"id": TEXT, "why": TEXT}),
     "step_committed": Record({"stepCount": COUNT}, {"taskStatus": _TASK_STATUS, "taskReason": _TEXT_OR_NULL}),
-    "note": Record({}, {"ofDamage": FLAG}),
+    "command_started": Record({"id": TEXT, "callId": TEXT}),
+    "command_ended": Record({"id": TEXT, "reason": one_of(*COMMAND_REASONS)}, {"exitCode": _EXIT_CODE, "left": COUNT}),
+    "note": Record({}, {"ofDamage": FLAG, "ofCommands": ListOf(TEXT)}),
     "task_ended": Record({"status": _TASK_STATUS}, {"reason": _TEXT_OR_NULL}),
     "session_status": Record(
         {"status": _SESSION_STATUS}, {"policyBundleVersion": TEXT, "maxSteps": COUNT, "reason": _TEXT_OR_NULL}

@@ -17,18 +17,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TaskStatus = Literal["running", "completed", "failed", "cancelled"]
+CommandReason = Literal["exited", "timed_out", "stopped", "session_ended", "interrupted"]
 FirstVersions = Mapping[str, str | None]
 """Blobs of what files held before they were first written, by path; None for a file that did not exist."""
 
 
+class Target(TypedDict):
+    """Where a file is about to be moved, and the SHA-256 of what is there before, None for no file."""
+
+    path: str
+    before: str | None
+
+
 class Intent(TypedDict):
-    """What a call is about to do to one file: its path and the SHA-256 before and after, None for no file. `kept` names
-    the blob of what it finds, where that is kept."""
+    """What a call is about to do to one file: its path and the SHA-256 before and after. None stands for no file,
+    "unavailable" for a hash that cannot be said. `kept` names the blob of what it finds, without secrets: the
+    version that would take the call back; "unavailable" where that is not kept. `target`: the file is moved there."""
 
     path: str
     before: str | None
     after: str | None
     kept: NotRequired[str]
+    target: NotRequired[Target]
 
 
 class CallRow(TypedDict):
@@ -56,6 +66,25 @@ class ReplayRow(TypedDict):
     place: NotRequired[str]
 
 
+class EndRow(TypedDict):
+    """How a background command ended; fields as in CommandEnded."""
+
+    reason: CommandReason
+    exitCode: NotRequired[int]
+    left: NotRequired[int]
+
+
+class CommandRow(TypedDict):
+    """A background command: the call that started it, and the start of its line. `ended` stands there from its end on
+    until the model has been told."""
+
+    callId: str
+    taskId: str
+    stepId: str
+    line: str
+    ended: NotRequired[EndRow]
+
+
 class FileEffect(NamedTuple):
     """What a call does to its file: the intent, None where it has none, and the first versions that it finds."""
 
@@ -77,6 +106,21 @@ class TaskReopened(NamedTuple):
     """A task that was over goes on."""
 
     max_steps: int
+
+
+class TaskQueued(NamedTuple):
+    """A prompt came while another task was open; its task begins when that one is over. Fields as in TaskStarted."""
+
+    task_id: str
+    prompt: str
+    max_steps: int
+    options: Mapping[str, Any] = {}
+
+
+class TaskUnqueued(NamedTuple):
+    """A queued task was cancelled before it began."""
+
+    task_id: str
 
 
 class TurnTaken(NamedTuple):
@@ -141,7 +185,11 @@ class CallStarted(NamedTuple):
 
 class CallFinished(NamedTuple):
     """A call has its result. `replay` is how a denied one can be approved, `artifacts` are rows of what it left
-    (`agent_host.loop.artifacts`)."""
+    (`agent_host.loop.artifacts`), `exit_code` is a command's. `seen` are the files that it read or wrote, by path,
+    as the tools know them again; None for one that is not there any more. `changed` are the files that a command was
+    seen to change: the version before it by path, None for no file, a word of `state.blobs.NOT_KEPT` for what was not
+    kept; those that the task had not on record are first versions. `unseen` says what was not looked at.
+    `duration_ms` is how long the call ran, None for one that did not."""
 
     call_id: str
     status: str
@@ -149,6 +197,11 @@ class CallFinished(NamedTuple):
     code: str | None = None
     replay: ReplayRow | None = None
     artifacts: Sequence[Mapping[str, Any]] = ()
+    exit_code: int | None = None
+    seen: Mapping[str, str | None] = {}
+    changed: Mapping[str, str | None] = {}
+    unseen: str | None = None
+    duration_ms: int | None = None
 
 
 class ArtifactUploaded(NamedTuple):
@@ -165,6 +218,22 @@ class ArtifactGivenUp(NamedTuple):
     why: str
 
 
+class CommandStarted(NamedTuple):
+    """The call started a command that runs on in the background under `id`."""
+
+    id: str
+    call_id: str
+
+
+class CommandEnded(NamedTuple):
+    """The background command `id` is over; fields as in `agent_host.contracts.CommandEnd`."""
+
+    id: str
+    reason: CommandReason
+    exit_code: int | None = None
+    left: int = 0
+
+
 class StepCommitted(NamedTuple):
     """All calls of the step have results. The last step of a task says how the task ended."""
 
@@ -175,10 +244,12 @@ class StepCommitted(NamedTuple):
 
 
 class NoteAdded(NamedTuple):
-    """A note of the host to the model. `of_damage`: it reports what damage to the record did."""
+    """A note of the host to the model. `of_damage`: it reports what damage to the record did. `of_commands` are the
+    background commands whose end it reports."""
 
     message: bytes
     of_damage: bool = False
+    of_commands: Sequence[str] = ()
 
 
 class TaskEnded(NamedTuple):
@@ -200,6 +271,8 @@ class SessionStatusChanged(NamedTuple):
 Record = (
     TaskStarted
     | TaskReopened
+    | TaskQueued
+    | TaskUnqueued
     | TurnTaken
     | ApprovalAsked
     | ApprovalAnswered
@@ -208,6 +281,8 @@ Record = (
     | CallFinished
     | ArtifactUploaded
     | ArtifactGivenUp
+    | CommandStarted
+    | CommandEnded
     | StepCommitted
     | NoteAdded
     | TaskEnded
@@ -216,6 +291,8 @@ Record = (
 _KINDS: Final[dict[type[Record], str]] = {
     TaskStarted: "task_started",
     TaskReopened: "task_reopened",
+    TaskQueued: "task_queued",
+    TaskUnqueued: "task_unqueued",
     TurnTaken: "turn",
     ApprovalAsked: "approval",
     ApprovalAnswered: "approval",
@@ -224,6 +301,8 @@ _KINDS: Final[dict[type[Record], str]] = {
     CallFinished: "call_finished",
     ArtifactUploaded: "artifact_uploaded",
     ArtifactGivenUp: "artifact_given_up",
+    CommandStarted: "command_started",
+    CommandEnded: "command_ended",
     StepCommitted: "step_committed",
     NoteAdded: "note",
     TaskEnded: "task_ended",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from state.blobs import UNAVAILABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from state.open_step import Call
-    from state.records import Intent
 
 
 class Verdict(Enum):
@@ -41,7 +42,8 @@ def judge(call: Call, *, same_boot: bool) -> Verdict:
         return Verdict.REUSE
     if not call.side_effects or (not call.started and (same_boot or call.gated)):
         return Verdict.RUN
-    return Verdict.INTERRUPTED if call.intent is None else Verdict.COMPARE
+    known = call.intent is not None and UNAVAILABLE not in (call.intent["before"], call.intent["after"])
+    return Verdict.COMPARE if known else Verdict.INTERRUPTED
 
 
 def compare(calls: Sequence[Call], found: Mapping[str, str | None], *, same_boot: bool) -> dict[str, Outcome]:
@@ -50,44 +52,78 @@ def compare(calls: Sequence[Call], found: Mapping[str, str | None], *, same_boot
     `found` has for each of their paths the hash of what is there: None for no file, anything that is no hash for what
     cannot be read. All calls on a path are looked at together, since the file at the end of one is what the next finds.
     """
-    on_path: dict[str, list[Call]] = {}
+    on_path: dict[str, list[_Change]] = {}
     for call in calls:
-        if call.intent is not None:
-            on_path.setdefault(call.intent["path"], []).append(call)
+        for path, change in _changes(call):
+            on_path.setdefault(path, []).append(change)
     outcomes: dict[str, Outcome] = {}
     for path, there in on_path.items():
-        asked = {call.call_id: call for call in there if judge(call, same_boot=same_boot) is Verdict.COMPARE}
+        compared = (one for one in there if judge(one.call, same_boot=same_boot) is Verdict.COMPARE)
+        asked = {one.call.call_id: one for one in compared}
         if asked:
-            outcomes.update(zip(asked, _outcomes(_Path(there, asked), found[path]), strict=True))
+            for call_id, outcome in zip(asked, _outcomes(_Path(there, asked), found[path]), strict=True):
+                outcomes[call_id] = _both(outcomes.get(call_id, outcome), outcome)
     return outcomes
+
+
+def paths_of(call: Call) -> tuple[str, ...]:
+    """The paths on which the call's intent is: what `compare` is to be given of it."""
+    return tuple(path for path, _ in _changes(call))
+
+
+class _Change(NamedTuple):
+    """What a call was to do at one path: the hashes before and after."""
+
+    call: Call
+    before: str | None
+    after: str | None
+
+
+def _changes(call: Call) -> Iterator[tuple[str, _Change]]:
+    intent = call.intent
+    if intent is None:
+        return
+    yield intent["path"], _Change(call, intent["before"], intent["after"])
+    if "target" in intent:
+        target = intent["target"]
+        yield target["path"], _Change(call, target["before"], intent["before"])
+
+
+def _both(one: Outcome, other: Outcome) -> Outcome:
+    """What two paths say of one move, which happens at both at once or not at all."""
+    if one is other:
+        return one
+    certain = {one, other} - {Outcome.UNKNOWN}
+    return certain.pop() if len(certain) == 1 and Outcome.REPEAT not in certain else Outcome.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """The calls on one path with what they were to do, in call order, and by their ids those that are `asked` about.
+    """What calls were to do at one path, in call order, and by their ids those that are `asked` about.
 
     Calls on one path run in call order, so of those asked about some first ones took effect and the others did not. One
     that failed without a result on record counts with those behind it: what it was to leave is gone either way.
     """
 
-    calls: Sequence[Call]
-    asked: Mapping[str, Call]
+    changes: Sequence[_Change]
+    asked: Mapping[str, _Change]
 
-    def states(self, done: int, before: Call | None = None) -> set[str | None]:
-        """What the file may hold at the end, or just before the call `before`, when `done` of those asked about took
+    def states(self, done: int, before: _Change | None = None) -> set[str | None]:
+        """What the file may hold at the end, or just before the change `before`, when `done` of those asked about took
         effect. A success on record says what it held; a failure does not, and what was denied changed nothing."""
-        states: set[str | None] = {_intent(self.calls[0])["before"]}
+        states: set[str | None] = {self.changes[0].before}
         first, left = True, done
-        for call in self.calls:
+        for change in self.changes:
+            call = change.call
             asked = call.call_id in self.asked
             if asked and first and call.started:  # its start record names what it has really found
-                states.add(_intent(call)["before"])
-            if call is before:
+                states.add(change.before)
+            if change is before:
                 break
             if call.status == "succeeded" or (asked and left > 0):
-                states = {_intent(call)["after"]}
+                states = {change.after}
             elif call.status == "failed":
-                states.add(_intent(call)["after"])
+                states.add(change.after)
             if asked:
                 first, left = False, left - 1
         return states
@@ -95,9 +131,9 @@ class _Path:
 
 def _outcomes(path: _Path, found: str | None) -> Iterator[Outcome]:
     fitting = [done for done in range(len(path.asked) + 1) if found in path.states(done)]
-    for number, call in enumerate(path.asked.values()):
-        after = _intent(call)["after"]
-        finds = path.states(number, before=call)
+    for number, change in enumerate(path.asked.values()):
+        after = change.after
+        finds = path.states(number, before=change)
         if not fitting:
             yield Outcome.UNKNOWN
         elif number >= fitting[-1]:
@@ -106,9 +142,3 @@ def _outcomes(path: _Path, found: str | None) -> Iterator[Outcome]:
             yield Outcome.REPEAT if finds == {after} and found == after else Outcome.UNKNOWN
         else:
             yield Outcome.DONE if number < fitting[0] else Outcome.UNKNOWN
-
-
-def _intent(call: Call) -> Intent:
-    if call.intent is None:
-        raise KeyError("only calls with an intent are compared")
-    return call.intent

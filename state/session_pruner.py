@@ -4,7 +4,7 @@ A session goes in this order, each step under the session's lock, so that a proc
 session that is whole, one that has ended, or remains that the next run of `SessionPruner.clear` takes away whatever the
 limits are:
 
-    0. a stub of its result, where its id was chosen or may have been (`state.launch_keys`); the pair of files before
+    0. a stub of its result, where its id was chosen or may have been (`state.session_keys`); the pair of files before
        the newest
     1. snapshot   renamed to `{id}.json.being-pruned`: its journal alone is condemned from here on
     2. journal, then the renamed snapshot: the session has ended from here on
@@ -42,10 +42,10 @@ from state.errors import (
 )
 from state.file_store import FileCheckpointStore
 from state.folder import BY_DESCRIPTOR, Folder, is_directory, is_link
-from state.launch_keys import leave_stub
 from state.locations import PREVIOUS, SessionPaths, checked_session_id
 from state.lock import SessionLock, holder
 from state.retention import Standing, Stored
+from state.session_keys import leave_stub
 from state.store import SNAPSHOT_LIMIT_BYTES
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import orjson
 from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity, Task
 from state.errors import Damaged, OtherShape, UnknownVersion
 from state.open_step import OpenStep, call_to_json, open_step_from
-from state.records import ApprovalGranted, fields_of, record_of
+from state.records import ApprovalGranted, TaskQueued, fields_of, record_of
 from state.snapshot_checks import snapshot_problems
 from state.usage import TokenUsage
 
@@ -97,6 +97,10 @@ def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkp
     return _state_from(raw, short or [], whole)
 
 
+def _queued_from(raw: dict[str, Any]) -> TaskQueued:
+    return TaskQueued(raw["taskId"], raw["prompt"], raw["maxSteps"], raw.get("options", {}))
+
+
 def _end(data: bytes) -> int:
     """Where the white space at the end of `data` begins."""
     end = len(data)
@@ -127,6 +131,11 @@ def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, b
         tokens_known=_pair(resume.get("tokensKnown")),
         uploads=resume.get("uploads", {}),
         artifact_uris=resume.get("artifactUris", {}),
+        queue=[_queued_from(queued) for queued in resume.get("queue", ())],
+        commands=resume.get("commands", {}),
+        commands_started=resume.get("commandsStarted", 0),
+        seen=resume.get("seen", {}),
+        unseen=resume.get("unseen", {}),
     )
 
 
@@ -206,6 +215,11 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
             "tokensKnown": state.tokens_known,
             **({"uploads": state.uploads} if state.uploads else {}),
             **({"artifactUris": state.artifact_uris} if state.artifact_uris else {}),
+            **({"queue": [fields_of(queued) for queued in state.queue]} if state.queue else {}),
+            **({"commands": state.commands} if state.commands else {}),
+            **({"commandsStarted": state.commands_started} if state.commands_started else {}),
+            **({"seen": state.seen} if state.seen else {}),
+            **({"unseen": state.unseen} if state.unseen else {}),
         },
     }
 
@@ -228,6 +242,7 @@ def _step_to_json(step: OpenStep) -> dict[str, Any]:
 def _task_to_json(task: Task, of_session: dict[str, str | None]) -> dict[str, Any]:
     """`of_session` are the session's baselines: those of its only task are the same, and stand in the file once."""
     own = {} if task.baselines == of_session else {"baselines": task.baselines}
+    exit_codes = {str(place): code for place, code in task.exit_codes.items()}
     return {
         "taskId": task.task_id,
         "prompt": task.prompt,
@@ -238,6 +253,8 @@ def _task_to_json(task: Task, of_session: dict[str, str | None]) -> dict[str, An
         "usage": task.usage.to_wire(),
         "finishedCalls": task.finished_calls,
         "denied": task.denied,
+        **({"exitCodes": exit_codes} if exit_codes else {}),
+        **({"toolMs": task.tool_ms} if task.tool_ms else {}),
         **({"options": task.options} if task.options else {}),
         **({"notUploaded": task.not_uploaded} if task.not_uploaded else {}),
         **own,
@@ -258,6 +275,8 @@ def _task_from_json(raw: dict[str, Any], of_session: dict[str, str | None]) -> T
         dict(raw.get("baselines", of_session)),
         raw.get("options", {}),
         raw.get("notUploaded", []),
+        {int(place): code for place, code in raw.get("exitCodes", {}).items()},
+        raw.get("toolMs", {}),
     )
 
 

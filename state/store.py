@@ -29,6 +29,8 @@ SNAPSHOT_LIMIT_BYTES = 256 * 1024 * 1024
 KIND, MESSAGE, BLOBS, SNAPSHOT, DURABLE = "kind", "message", "blobs", "snapshot", "durable"
 # The kind of a journal's first record, which changes nothing.
 OPENED = "opened"
+# In the opening of a session that had ended: its archive has all that was before.
+REOPENED = "reopened"
 
 
 class LoadReport(NamedTuple):
@@ -84,6 +86,11 @@ class OpenSession(Protocol):
         """Fold one record over the state and write it; on return it survives the death of this process, and after
         `sync` that of the machine. Raises WriteFailed, and then the state has the record all the same: the next
         write that succeeds carries it."""
+        ...
+
+    def try_append(self, record: Record) -> None:
+        """`append`, or nothing: where it raises WriteFailed, the state is as it was, and a later process does not find
+        the record either."""
         ...
 
     def sync(self) -> None:

@@ -25,6 +25,8 @@ class FaultKind(Enum):
     RESPONSE_TOO_LARGE = auto()
     OUT_OF_SCOPE = auto()
     PATH_CHANGED = auto()
+    CHANGED = auto()
+    EXISTS = auto()
     ACCESS_DENIED = auto()
     ADDRESS_REFUSED = auto()
     NETWORK = auto()

@@ -21,11 +21,11 @@ from urllib.parse import unquote
 import jsonschema_rs
 import orjson
 
-from config.shapes import Problem, listed, member_path
-from tool_runtime.schema import UnusableSchema
+from config.shapes import Problem, hint_at, listed, member_path, shown
+from tool_runtime.schema import MAX_LISTED, UnusableSchema, advice_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tool_runtime.schema import Judge
 
@@ -58,6 +58,10 @@ _INSIDE: Final = (
 )  # fmt: skip
 _INSIDE_BY_NAME: Final = ("properties", "patternProperties")
 _KEPT_BY_NAME: Final = ("$defs", "definitions")
+_Kind = jsonschema_rs.ValidationErrorKind
+_PYTHON_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "object": (dict,), "array": (list,), "integer": (int,), "number": (int, float), "boolean": (bool,),
+}  # fmt: skip
 _NEGATING: Final = ("not", "if", "oneOf", "contains", "propertyNames", "unevaluatedItems", "unevaluatedProperties")
 """Below these more or less would pass if a pattern were left out."""
 
@@ -90,7 +94,7 @@ def foreign_judge(schema: Mapping[str, Any]) -> Judge:
             return "$: is too deep to be checked by the tool's schema"
         except ValueError as error:
             return f"$: cannot be checked by the tool's schema: {_first_line(error)}"
-        return listed([_problem(error) for error in found]) if found else None
+        return listed([_problem(error, usable) for error in found], MAX_LISTED) if found else None
 
     return judge
 
@@ -251,11 +255,40 @@ def _extent(value: Any) -> tuple[int, int]:
     return depth, size
 
 
-def _problem(error: jsonschema_rs.ValidationError) -> Problem:
+def _problem(error: jsonschema_rs.ValidationError, schema: Mapping[str, Any]) -> Problem:
     path = "$"
     for part in error.instance_path:
         path = f"{path}[{part}]" if isinstance(part, int) else member_path(path, part)
-    return Problem(path, error.message[:_MAX_MESSAGE_CHARS])
+    return Problem(path, error.message[:_MAX_MESSAGE_CHARS] + _more(error, schema))
+
+
+def _more(error: jsonschema_rs.ValidationError, schema: Mapping[str, Any]) -> str:
+    """What the library leaves out: which name is nearest to one that is not known, else what the value is."""
+    kind = error.kind
+    if isinstance(kind, _Kind.AdditionalProperties | _Kind.UnevaluatedProperties):
+        known = _properties_at(schema, error.schema_path[:-1])
+        return hint_at(kind.unexpected[0], known) if kind.unexpected and known else ""
+    if isinstance(kind, _Kind.Required):
+        return ""
+    value = error.instance
+    return f"; it is {shown(value)}{advice_on(value, _of_types(kind.types)) if isinstance(kind, _Kind.Type) else ''}"
+
+
+def _properties_at(schema: Mapping[str, Any], steps: Sequence[str | int]) -> list[str]:
+    """The names that a part of the schema has properties for; none where the steps lead through a reference."""
+    place: Any = schema
+    for step in steps:
+        if isinstance(place, list) and isinstance(step, int) and step < len(place):
+            place = place[step]
+        else:
+            place = place.get(step) if isinstance(place, dict) else None
+    known = place.get("properties") if isinstance(place, dict) else None
+    return list(known) if isinstance(known, dict) else []
+
+
+def _of_types(types: Sequence[str]) -> Callable[[Any], bool]:
+    kinds = {kind for name in types for kind in _PYTHON_TYPES.get(name, ())}
+    return lambda value: type(value) in kinds
 
 
 def _first_line(error: Exception) -> str:

@@ -6,9 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, ToolSpec
-from tool_runtime.families.desktop_family import DesktopFamily
+from config.shapes import hint_at
+from tool_runtime.families.desktop.family import DesktopFamily
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.threads import DaemonPool
 from tool_runtime.tool import CallContext
@@ -58,7 +60,8 @@ class LocalToolRouter:
         _, tool = self._tool(request.tool_name)
         if tool is None:
             code = DESKTOP[FaultKind.UNKNOWN_TOOL]
-            return ToolResult.failure(request, code, f"Unknown tool: {request.tool_name}")
+            hint = hint_at(request.tool_name, [spec.name for spec in await self.tools()])
+            return ToolResult.failure(request, code, f"Unknown tool: {request.tool_name}{hint}")
         task = asyncio.current_task()
         if task is not None:
             self._running.add(task)
@@ -80,26 +83,34 @@ class LocalToolRouter:
         except ToolFault as fault:
             return ToolError(str(DESKTOP[fault.kind]), str(fault))
 
+    def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
+        """See ToolRouter."""
+        _, tool = self._tool(tool_name)
+        return None if tool is None else self._schema_problem(tool.spec) or self._judge(tool.spec)(arguments)
+
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter."""
         provider, _ = self._tool(request.tool_name)
         return Leftovers() if provider is None else await provider.end_leftovers(request)
 
-    async def aclose(self) -> None:
-        """Cancel calls that are under way, end their processes, close connections."""
+    async def end_commands(self) -> Leftovers:
+        """See ToolRouter. Calls that are under way are cancelled, and their processes ended."""
         running = self._running - {asyncio.current_task()}
         for task in running:
             task.cancel()
         if running:
             await asyncio.wait(running)
+        return await self._desktop.end_commands()
+
+    async def aclose(self) -> None:
+        """Cancel calls that are under way, end their processes, close connections."""
+        await self.end_commands()
         for provider in self._providers:
             await provider.aclose()
         self._pool.close()
 
     def _judge(self, spec: ToolSpec) -> Judge:
         """What judges the arguments of a tool, read once from its schema. Raises UnusableSchema."""
-        from tool_runtime.schema import judge_of  # a session's first request needs no tool yet
-
         schema, judge = self._judges.get(spec.name, (None, None))
         if judge is None or schema is not spec.input_schema:
             judge = judge_of(spec.input_schema, foreign=spec.foreign_schema)
@@ -107,8 +118,6 @@ class LocalToolRouter:
         return judge
 
     def _schema_problem(self, spec: ToolSpec) -> str | None:
-        from tool_runtime.schema import UnusableSchema
-
         try:
             self._judge(spec)
         except UnusableSchema as error:
@@ -141,6 +150,10 @@ def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
         "succeeded",
         output_text=output.text,
         artifacts=output.artifacts,
+        exit_code=output.exit_code,
+        seen=output.seen,
+        command_id=output.command_id,
+        images=output.images,
     )
 
 

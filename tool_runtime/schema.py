@@ -9,6 +9,8 @@ stricter than the standard: 1.0 is no whole number, since tools count with it.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -40,7 +42,10 @@ from config.shapes import (
 Judge = Callable[[Mapping[str, Any]], str | None]
 """From the arguments of a call to what is wrong with them, in one line; None when nothing is."""
 
+MAX_LISTED = 5
+"""How many problems of a call its message lists."""
 _ROOT = "$"
+_MAX_READ_CHARS = 100_000
 _EXPECTED: Mapping[str, str] = {
     "object": "an object",
     "array": "a list",
@@ -104,7 +109,7 @@ def judge_of(schema: Mapping[str, Any], *, foreign: bool = False) -> Judge:
 
     def judge(arguments: Mapping[str, Any]) -> str | None:
         given = dict(arguments)
-        return None if shape.fits(given) else listed(list(shape.problems(given, _ROOT)))
+        return None if shape.fits(given) else listed(list(shape.problems(given, _ROOT)), MAX_LISTED)
 
     return judge
 
@@ -131,18 +136,18 @@ def _shape_by_kind(schema: Mapping[str, Any], path: str) -> Shape:
     shapes: dict[str, Shape] = {}
     for kind in types:
         if kind == "object":
-            shapes[kind] = _object(schema, path)
+            shapes[kind] = _Advised(_object(schema, path))
         elif kind == "array":
             items = shape_of(schema["items"], f"{path}.items") if "items" in schema else ANYTHING
-            shapes[kind] = ListOf(items, schema.get("minItems", 0), schema.get("maxItems"))
+            shapes[kind] = _Advised(ListOf(items, schema.get("minItems", 0), schema.get("maxItems")))
         elif kind == "string":
             shapes[kind] = _string(schema, path)
         elif kind == "number":
-            shapes[kind] = shapes["integer"] = number(schema.get("minimum"), schema.get("maximum"))
+            shapes[kind] = shapes["integer"] = _AdvisedLeaf(number(schema.get("minimum"), schema.get("maximum")))
         elif kind == "integer":
-            shapes.setdefault(kind, whole(schema.get("minimum"), schema.get("maximum")))
+            shapes.setdefault(kind, _AdvisedLeaf(whole(schema.get("minimum"), schema.get("maximum"))))
         else:
-            shapes[kind] = FLAG if kind == "boolean" else NULL
+            shapes[kind] = _AdvisedLeaf(FLAG) if kind == "boolean" else NULL
     return next(iter(shapes.values())) if len(types) == 1 else _ByKind(types, shapes)
 
 
@@ -182,6 +187,51 @@ def _string(schema: Mapping[str, Any], path: str) -> Shape:
 _NOTHING = Leaf("left out", lambda _: False)
 
 
+def advice_on(value: Any, fits: Callable[[Any], bool]) -> str:
+    """What to send in place of a value that is of the wrong type and would fit in another spelling, as the end of a
+    sentence; empty where there is none. The value is not taken for it: a call does what it says."""
+    if isinstance(value, float) and value.is_integer() and fits(int(value)):
+        return f"; send {shown(int(value))}"
+    if not isinstance(value, str) or len(value) > _MAX_READ_CHARS:
+        return ""
+    spelled = value.strip()
+    try:
+        meant = json.loads(spelled.lower() if spelled in ("True", "False") else spelled)
+    except (ValueError, RecursionError):
+        return ""
+    if isinstance(meant, str) or meant in (math.inf, -math.inf) or not fits(meant):
+        return ""
+    if isinstance(meant, (dict, list)):
+        return f"; send {'the object' if isinstance(meant, dict) else 'the list'} itself, not a string that holds it"
+    return f"; send {shown(meant)}, without quotes"
+
+
+class _AdvisedLeaf(Leaf):
+    """The same values; a problem says what to send in place of one in another spelling."""
+
+    def __init__(self, leaf: Leaf) -> None:
+        super().__init__(lambda: leaf.expected, leaf.fits)
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        """See Shape."""
+        for problem in super().problems(value, path):
+            yield problem._replace(text=problem.text + advice_on(value, self.fits))
+
+
+class _Advised:
+    """As `_AdvisedLeaf`, for objects and lists."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self.fits = shape.fits
+
+    def problems(self, value: Any, path: str) -> Iterator[Problem]:
+        """See Shape."""
+        advice = advice_on(value, self.fits)
+        for problem in self._shape.problems(value, path):
+            yield problem._replace(text=problem.text + advice)
+
+
 class _ByKind:
     """One shape for each kind of JSON value that `types` name; of other kinds is nothing."""
 
@@ -198,6 +248,6 @@ class _ByKind:
         """See Shape."""
         shape = self._shapes.get(_KINDS.get(type(value), ""))
         if shape is None:
-            yield Problem(path, f"must be {self._expected}, not {shown(value)}")
+            yield Problem(path, f"must be {self._expected}, not {shown(value)}{advice_on(value, self.fits)}")
         else:
             yield from shape.problems(value, path)

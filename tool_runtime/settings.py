@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 from tool_runtime.output.spill import BUFFER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent_host.contracts import ToolRequest
+    from agent_host.contracts import CommandObserver, ToolRequest
 
 
 StreamName = Literal["stdout", "stderr"]
@@ -22,14 +22,19 @@ class RuntimeSettings(NamedTuple):
 
     `workspace` is an absolute real path and RunCommand's default directory. `shell` is a program path, None for the
     platform's choice (TR 6.2). `secret_env` names variables that no child process gets, beside those whose name looks
-    like a secret; `env_passthrough` names the exceptions. `address_allowed` says whether HttpRequest may connect to an
-    IP address; None means `policy.urls.address_is_public`. `temporary` is where child processes put
-    temporary files, None for the host's own place; a stream of a command's output that is longer than
-    `output_buffer_bytes` is spooled there. `on_output` is called on the event loop with every chunk a command prints
-    and must not block. `guard_processes`: what commands start ends with this process, also where it is killed; it
-    adopts orphans then, and has a small watcher process (see `core.guard`). Of the children that the rest of this
-    process starts it leaves alone those in its own process group; others it takes for a command's, so one runtime of a
-    process may ask for it.
+    like a secret; `env_passthrough` names the exceptions. `env_allowed` are the only variables that they get besides
+    these and those that every program needs, None for all. `open_output` opens what a call of the session stored under
+    a reference, and gives None for any other. `address_allowed` says whether HttpRequest may connect to an IP address,
+    whatever its host is called; None means `policy.addresses.address_is_public`, and no local names.
+    `http_proxy` and `https_proxy` are the URLs of the proxies for requests of that scheme, None for none. `temporary`
+    is where child processes put temporary files, None for the host's own place; a stream of a command's output that is
+    longer than `output_buffer_bytes` is spooled there. `on_output` is called on the event loop with every chunk a
+    command prints and must not block. `guard_processes`: what commands start ends with this process, also where it is
+    killed; it adopts orphans then, and has a small watcher process (see `core.guard`). Of the children that the rest of
+    this process starts it leaves alone those in its own process group; others it takes for a command's, so one runtime
+    of a process may ask for it. `max_background` commands run in the background at once, each for
+    `background_lifetime_s` at most, None for as long as the session; `commands_before` is how many the session has had,
+    so that ids do not come twice, and `commands` is told of each.
     """
 
     workspace: str
@@ -39,10 +44,13 @@ class RuntimeSettings(NamedTuple):
     command_timeout_max_s: int = 600
     kill_grace_s: float = 5.0
     drain_s: float = 0.2
-    http_timeout_s: float = 30.0
+    http_timeout_s: float = 60.0
     http_timeout_max_s: int = 60
     http_max_body_bytes: int = 10 * MIB
+    http_max_download_bytes: int = 64 * MIB
     http_max_redirects: int = 5
+    http_proxy: str | None = None
+    https_proxy: str | None = None
     max_output_bytes: int = 102_400
     max_file_size_bytes: int | None = None
     artifact_threshold_bytes: int = 10_240
@@ -50,7 +58,13 @@ class RuntimeSettings(NamedTuple):
     output_buffer_bytes: int = BUFFER_BYTES
     secret_env: frozenset[str] = frozenset()
     env_passthrough: frozenset[str] = frozenset()
+    env_allowed: frozenset[str] | None = None
+    open_output: Callable[[str], BinaryIO | None] | None = None
     temporary: str | None = None
     address_allowed: Callable[[str], bool] | None = None
     on_output: Callable[[ToolRequest, StreamName, bytes], None] | None = None
     guard_processes: bool = False
+    max_background: int = 8
+    background_lifetime_s: float | None = None
+    commands_before: int = 0
+    commands: CommandObserver | None = None

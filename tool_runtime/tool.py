@@ -9,17 +9,23 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from agent_host.contracts import Artifact, Leftovers, ToolRequest, ToolSpec
+    from agent_host.contracts import Artifact, Image, Leftovers, ToolRequest, ToolSpec
     from tool_runtime.faults import FaultKind
     from tool_runtime.settings import RuntimeSettings
 
 
 class ToolOutput(NamedTuple):
-    """Text for the model and artifacts for the host. `capped` says that the tool has kept the output limit itself."""
+    """Text for the model and artifacts for the host. `capped` says that the tool has kept the output limit itself.
+    `exit_code` is a command's, `seen` the file that was read or written, as it was then, `command_id` that of a command
+    that runs on. `images` are for models that take them."""
 
     text: str
     artifacts: tuple[Artifact, ...] = ()
     capped: bool = False
+    exit_code: int | None = None
+    seen: str | None = None
+    command_id: str | None = None
+    images: tuple[Image, ...] = ()
 
 
 class Abandoned:

@@ -1,28 +1,34 @@
-"""The backend services of one process: over HTTP where the environment names one, else embedded on this disk."""
+"""The backend services of one process, over HTTP where the environment names one, else embedded on this disk; and the
+gateway."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent_host.errors import SessionNotFound
+from agent_host.errors import SessionNotFound, UsageError
 from agent_host.events.losses import Losses
 from agent_host.http_basics import TlsContext, shown_url
+from agent_host.llm.urls import checked_url
 from agent_host.services.approval import ApprovalReporter, EmbeddedApprovalService, HttpApprovalService
 from agent_host.services.endpoints import endpoints
 from agent_host.services.session import EmbeddedSessionService, HttpSessionService
 from agent_host.services.uploads import UploadLimits, UploadQueue
 from agent_host.services.workspace import EmbeddedWorkspaceService, HttpWorkspaceService
+from agent_host.session.opening import MOCK_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
+    from agent_host.events.batches import BatchedSink
     from agent_host.events.emitter import Sink
     from agent_host.events.otel import OtelSink
     from agent_host.services.http import ServiceClient
     from agent_host.services.session import SessionService
     from agent_host.services.workspace import ArtifactHome
+    from agent_host.session.opening import ResolvedOptions
     from config.settings import Settings
     from state.blobs import BlobFolder
     from state.checkpoint import SessionIdentity
@@ -90,18 +96,24 @@ class Backends:
         self.losses.watch(where, reporter)
         return reporter
 
-    def observers(self) -> list[Sink]:
-        """Sinks of the Audit and Telemetry Services and of OpenTelemetry, as far as there are such."""
+    def observers(self, gateway: str, paths: SessionPaths) -> list[Sink]:
+        """Sinks of the Audit and Telemetry Services and of OpenTelemetry, as far as there are such, for the session at
+        `paths` whose gateway has the URL `gateway`."""
+        urls = (self._urls.audit, self._urls.telemetry)
+        traced = any(name.startswith("OTEL_") for name in self._environ)
+        if urls == (None, None) and not traced:
+            return []
+        from agent_host.app import remote
+
         found: list[Sink] = []
         if self._urls.audit is not None:
-            found.append(self._audit(self._urls.audit))
+            found.append(self._observed("the audit service", self._urls.audit, remote.audit_sink))
         if self._urls.telemetry is not None:
-            found.append(self._telemetry(self._urls.telemetry))
-        if not any(name.startswith("OTEL_") for name in self._environ):
+            found.append(self._observed("the telemetry service", self._urls.telemetry, remote.telemetry_sink))
+        if not traced:
             return found
-        from agent_host.events.otel import otel_sink
-
-        traces = otel_sink(self._environ, provider=self._settings.text("llm.dialect"))
+        provider = self._settings.text("llm.dialect")
+        traces = remote.otel_sink(self._environ, provider=provider, gateway=gateway, trace_file=paths.trace)
         if traces is None:
             return found
         self._traces = traces
@@ -123,43 +135,20 @@ class Backends:
         """Close the connections."""
         await asyncio.gather(*(client.aclose() for client in self._clients.values()))
 
-    def _audit(self, url: str) -> Sink:
-        from agent_host.events.audit import AUDIT_EVENTS, AuditRecords
-        from agent_host.events.batches import BatchedSink
-        from agent_host.services.observers import HttpEventService
-
-        post = HttpEventService(self._client(url), "/audit/events").post
-        sink = BatchedSink(post, AUDIT_EVENTS, shape=AuditRecords())
-        self.losses.watch(f"the audit service ({shown_url(url)})", sink)
-        return sink
-
-    def _telemetry(self, url: str) -> Sink:
-        from agent_host.events.batches import BatchedSink
-        from agent_host.events.telemetry import TELEMETRY_EVENTS, telemetry_line
-        from agent_host.services.observers import HttpEventService
-
-        post = HttpEventService(self._client(url), "/telemetry/events").post
-        sink = BatchedSink(post, TELEMETRY_EVENTS, shape=telemetry_line)
-        self.losses.watch(f"the telemetry service ({shown_url(url)})", sink)
+    def _observed(self, name: str, url: str, make: Callable[[ServiceClient], BatchedSink]) -> Sink:
+        sink = make(self._client(url))
+        self.losses.watch(f"{name} ({shown_url(url)})", sink)
         return sink
 
     def _client(self, url: str) -> ServiceClient:
         """One client a URL: services behind one address share their connections."""
         if url not in self._clients:
-            from agent_host.services.http import ServiceClient
+            from agent_host.app.remote import client_of
 
-            settings = self._settings
             if self._tls is None and url.startswith("https:"):
                 self._tls = TlsContext(url)
-            self._clients[url] = ServiceClient(
-                url,
-                self._token,
-                timeout_s=settings.number("services.timeout_s"),
-                retries=settings.integer("services.max_retries"),
-                retry_base_s=settings.number("services.retry_base_s"),
-                retry_max_s=settings.number("services.retry_max_s"),
-                tls=self._tls if url.startswith("https:") else None,
-            )
+            tls = self._tls if url.startswith("https:") else None
+            self._clients[url] = client_of(url, self._token, self._settings, tls)
         return self._clients[url]
 
     def _workspace_of(self, session_id: str) -> str:
@@ -167,3 +156,23 @@ class Backends:
             return self._workspaces[session_id]
         except KeyError:
             raise SessionNotFound(f"there is no session {session_id} on this machine") from None
+
+
+@contextlib.asynccontextmanager
+async def serving_gateway(resolved: ResolvedOptions) -> AsyncIterator[str]:
+    """The gateway's URL; `mock:FILE` starts the scripted one in this process for as long."""
+    url = resolved.settings.text("llm.gateway")
+    if not url:
+        raise UsageError("no LLM gateway: give --gateway URL or set LLM_GATEWAY_ENDPOINT")
+    if url.startswith(MOCK_PREFIX):
+        from agent_host.testing.gateway import MockGateway, Script, ScriptError
+
+        try:
+            script = Script.load(url.removeprefix(MOCK_PREFIX), {"workspace": resolved.workspace})
+        except ScriptError as error:
+            raise UsageError(f"--gateway {url}: {error}") from error
+        async with MockGateway(script) as gateway:
+            yield gateway.url
+    else:
+        checked_url(url)
+        yield url

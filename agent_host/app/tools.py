@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from agent_host.routing.host_tools import UPLOAD_ARTIFACT, upload_problem
 from agent_host.routing.registry import Registry
 from policy.names import CapabilityName
-from tool_runtime.families.desktop_definitions import SPECS
+from tool_runtime.families.desktop.specs import SPECS
+from tool_runtime.schema import judge_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +27,4 @@ def argument_problem(tool_name: str, arguments: Mapping[str, Any]) -> str | None
         return upload_problem(arguments)
     if spec is None:
         return None
-    from tool_runtime.schema import judge_of
-
     return judge_of({**spec.input_schema, "required": []}, foreign=spec.foreign_schema)(arguments)

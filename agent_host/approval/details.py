@@ -8,9 +8,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from agent_host.approval.display import json_size
+from agent_host.approval import file_details
 from agent_host.approval.screen import Act, Description, Screen
+from agent_host.shown_text import json_size
 from policy.facts import CommandFacts, PathFacts, UrlFacts
+from policy.names import CapabilityName
+from policy.shell.commands import parsed_line
+from policy.urls import UrlProblem, host_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,9 +43,6 @@ async def describe(act: Act, scrub: Callable[[str], str]) -> Description:
         return _command(act, facts, screen)
     if display == "request" and isinstance(facts, UrlFacts):
         return _request(act, facts, screen)
-    # Only files need what reads and compares them.
-    from agent_host.approval import file_details
-
     path = facts if isinstance(facts, PathFacts) else None
     if display == "upload":
         return await asyncio.to_thread(file_details.describe_upload, act, path, screen)
@@ -61,8 +62,6 @@ def _arguments(act: Act, screen: Screen) -> Description:
 
 
 def _command(act: Act, facts: CommandFacts, screen: Screen) -> Description:
-    from policy.shell.commands import parsed_line
-
     # Never in a thread: the parser and its memory of the last lines are the loop's.
     parsed = parsed_line(facts)
     details: dict[str, Any] = {
@@ -75,11 +74,12 @@ def _command(act: Act, facts: CommandFacts, screen: Screen) -> Description:
         "dynamic": bool(parsed.dynamic),
         "doubts": [screen.line(str(one)) for one in (*parsed.dynamic, *parsed.opaque)[:_MAX_LISTED]],
     }
+    title = "Run in the background" if act.arguments.get("background") is True else "Run"
     stdin = act.arguments.get("stdin")
     if isinstance(stdin, str):
         details |= {"stdinBytes": _size(stdin), "stdin": screen.text(stdin, _MAX_STDIN_BYTES)}
-        return Description(f"Run: {screen.line(facts.command)}", details | screen.others(act, "cwd", "stdin"))
-    return Description(f"Run: {screen.line(facts.command)}", details | screen.others(act, "cwd"))
+        return Description(f"{title}: {screen.line(facts.command)}", details | screen.others(act, "cwd", "stdin"))
+    return Description(f"{title}: {screen.line(facts.command)}", details | screen.others(act, "cwd"))
 
 
 def _segments(parsed: ParsedCommand, screen: Screen) -> dict[str, Any]:
@@ -130,8 +130,6 @@ def _places(one: Redirection | Operand, facts: CommandFacts) -> list[str | None]
 
 
 def _request(act: Act, facts: UrlFacts, screen: Screen) -> Description:
-    from policy.urls import UrlProblem, host_of
-
     details: dict[str, Any] = {"method": screen.line(facts.method), "url": screen.text(facts.url, _MAX_URL_BYTES)}
     try:
         details["host"] = host_of(facts.url)
@@ -149,6 +147,13 @@ def _request(act: Act, facts: UrlFacts, screen: Screen) -> Description:
         shown.append("body")
         details["bodyBytes"] = _size(body)
         details |= {"binary": True} if "\0" in body else {"body": screen.text(body, _MAX_BODY_BYTES)}
+    for needed, file in facts.also:
+        if needed == CapabilityName.FILE_WRITE:
+            details |= {"saveTo": screen.path(file.real_path), "saveToExists": file.kind != "missing"}
+        else:
+            details["bodyFile"] = screen.path(file.real_path)
+            if file.size_bytes is not None:
+                details["bodyBytes"] = file.size_bytes
     return Description(f"{screen.line(facts.method)} {screen.line(facts.url)}", details | screen.others(act, *shown))
 
 

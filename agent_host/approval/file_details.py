@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from agent_host.approval.screen import Act, Description, Screen, short_path
 from agent_host.diffs import hunks
 from agent_host.regular_files import open_regular
+from policy.names import CapabilityName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,13 +34,16 @@ def describe_write(act: Act, facts: PathFacts, screen: Screen) -> Description:
     created = facts.kind == "missing"
     before = b"" if created else _read(facts.real_path)
     known = before if isinstance(before, bytes) and not created else None
-    content = (act.spec.after(act.arguments, known) if act.spec.after is not None else None) or b""
-    change = _change(before, content, short_path(facts.real_path, act.workspace), created=created)
+    content = act.spec.after(act.arguments, known) if act.spec.after is not None else None
+    if content is None:
+        change = _Change("cannot be made", note="the file is not as the edits need it, so that the call would fail")
+    else:
+        change = _change(before, content, short_path(facts.real_path, act.workspace), created=created)
     details: dict[str, Any] = {
         **_place(facts, screen),
         "action": "create" if created else "overwrite",
         "sizeBefore": None if created else facts.size_bytes,
-        "sizeAfter": len(content),
+        "sizeAfter": None if content is None else len(content),
         **change.fields,
     }
     if change.note is None:
@@ -55,6 +59,19 @@ def describe_delete(act: Act, facts: PathFacts, screen: Screen) -> Description:
     details = {**_place(facts, screen), "exists": facts.kind != "missing", "sizeBytes": facts.size_bytes}
     shown = screen.line(short_path(facts.real_path, act.workspace))
     return Description(f"Delete: {shown}", details | screen.others(act))
+
+
+def describe_move(act: Act, facts: PathFacts, screen: Screen) -> Description:
+    """A file that gets another name."""
+    target = next((other for needed, other in facts.also if needed == CapabilityName.FILE_WRITE), facts)
+    details = {
+        **_place(facts, screen),
+        "newPath": screen.path(target.real_path),
+        "exists": target.kind != "missing",
+        "sizeBytes": facts.size_bytes,
+    }
+    old, new = (screen.line(short_path(one.real_path, act.workspace)) for one in (facts, target))
+    return Description(f"Move: {old} → {new}", details | screen.others(act))
 
 
 def describe_file(act: Act, facts: PathFacts, screen: Screen) -> Description:
@@ -80,6 +97,7 @@ def describe_upload(act: Act, facts: PathFacts | None, screen: Screen) -> Descri
 
 BY_DISPLAY: Mapping[str, Callable[[Act, PathFacts, Screen], Description]] = {
     "delete": describe_delete,
+    "move": describe_move,
     "read": describe_file,
     "write": describe_write,
 }

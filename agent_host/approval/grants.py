@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from policy.facts import CommandFacts, PathFacts
+from policy.facts import CommandFacts, PathFacts, UrlFacts
 from policy.rules.canonical import canonical_form
 from state.records import ApprovalGranted
 
@@ -18,29 +18,35 @@ if TYPE_CHECKING:
     from policy.facts import ActionFacts, OsFamily
 
 
+_BETWEEN: Final = "\n\0"
+"""Between the places of one call: no real path that stands behind another begins so."""
+
+
 def exact_call(tool_name: str, arguments: Mapping[str, Any], facts: ActionFacts, policy_hash: str) -> str:
     """What an approval of one call is bound to, as sha256 in hex: the arguments, where it acts, and the policy that
     asked. `policy_hash` is that of `policy.rules.canonical`."""
     place = place_of(facts)
-    where = {"cwd": None, "file": place} if isinstance(facts, PathFacts) else {"cwd": place}
+    where = {"cwd": place} if place is None or isinstance(facts, CommandFacts) else {"cwd": None, "file": place}
     return _digest(toolName=tool_name, arguments=dict(arguments), policy=policy_hash, **where)
 
 
 def place_of(facts: ActionFacts | None) -> str | None:
-    """Where a call acts, as a real path that can be put on record: the directory of a command, the file of a file call;
-    None for what has none.
+    """Where a call acts, as real paths that can be put on record: the directory of a command, the files of a file call
+    or of a request; None for what has none.
 
     The arguments do not say it: a link on the way may be moved between the question and the start."""
     if isinstance(facts, CommandFacts):
         return _recordable(facts.cwd)
-    return _recordable(facts.real_path) if isinstance(facts, PathFacts) else None
+    paths = facts.real_paths if isinstance(facts, PathFacts | UrlFacts) else ()
+    return _BETWEEN.join(map(_recordable, paths)) if paths else None
 
 
 def moved(asked: str | None, now: str | None) -> str | None:
     """Why an approval of what acts at the place `asked` is none for what acts at `now`; None when it is one."""
     if asked is None or asked == now:
         return None
-    return f"it was to act in {asked} when that was asked, and leads to {now} now: that needs an approval of its own"
+    then, leads = (" and ".join((place or "").split(_BETWEEN)) for place in (asked, now))
+    return f"it was to act in {then} when that was asked, and leads to {leads} now: that needs an approval of its own"
 
 
 def same_action(

@@ -81,6 +81,11 @@ class PendingApprovals:
         self._settle(waiting, ApprovalAnswer(approved, said, scope=scope, arguments=edited))
         return "delivered"
 
+    def tool_of(self, approval_id: str) -> str | None:
+        """The tool whose call waits for this approval, None where none does."""
+        waiting = self._waiting.get(approval_id)
+        return None if waiting is None else waiting.request.tool_name
+
     def listed(self) -> list[dict[str, Any]]:
         """What waits, oldest first: each the payload of its `approval_requested` with its session, task and step."""
         return [

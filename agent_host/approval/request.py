@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
 
 import orjson
 
-from agent_host.approval.display import clipped, one_line
+from agent_host.ids import REPLAY_PREFIX
+from agent_host.shown_text import clipped, one_line
 from state.records import ApprovalAnswered
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 Scope = Literal["once", "task", "session"]
 
-REPLAY_PREFIX = "replay_"
 _MAX_DESCRIPTION_BYTES = 4096
 _MAX_RISKS = 20
 

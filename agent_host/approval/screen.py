@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from agent_host import lenient_json
-from agent_host.approval.display import LINE_BYTES, clipped, one_line
+from agent_host.shown_text import LINE_BYTES, clipped, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,7 +55,7 @@ class Screen(NamedTuple):
 
     def others(self, act: Act, *described: str | None, max_bytes: int = _MAX_OTHER_BYTES) -> dict[str, str]:
         """The arguments that nothing else in the description shows, so that none goes unseen."""
-        shown_already = (act.spec.subject.argument, *described)
+        shown_already = (*act.spec.subjects, *described)
         rest = {name: value for name, value in act.arguments.items() if name not in shown_already}
         if not rest:
             return {}

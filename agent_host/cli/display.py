@@ -8,25 +8,36 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host import lenient_json
-from agent_host.cli.progress import TextOutput, defused
+from agent_host.cli.progress import Progress
 from agent_host.cli.streams import notice, put, reason_of
+from agent_host.cli.text_output import TextOutput, defused
 from agent_host.events.sinks import JsonLines
+from agent_host.states import SessionStatus, TaskPhase
 
 if TYPE_CHECKING:
-    from agent_host.app.headless import Finished
+    from agent_host import Result
     from agent_host.events.emitter import Sink
 
 # What each form puts on stdout.
 _SHOWN = {"text": "the answer", "json": "the result", "jsonl": "the events"}
+_ENDS: dict[str, str] = {
+    TaskPhase.FAILED: "failed",
+    TaskPhase.CANCELLED: "cancelled",
+    SessionStatus.PAUSED: "paused",
+}
 
 
 class Display:
-    """The output of one task in the form `text`, `json` or `jsonl` (interface section 1)."""
+    """The output of one task in the form `text`, `json` or `jsonl` (interface section 1). `verbose` shows all output of
+    commands, and `asks` says that approvals are asked for at the terminal."""
 
-    def __init__(self, form: str) -> None:
+    def __init__(self, form: str, *, verbose: bool = False, asks: bool = False) -> None:
+        self.asks = asks
         self._shown = _SHOWN[form]
-        self._text = TextOutput() if form == "text" else None
+        self._text = TextOutput(verbose=verbose, asks=asks) if form == "text" else None
+        self._progress = self._text or Progress(verbose=verbose, asks=asks)
         self._lines = JsonLines(sys.stdout.buffer) if form == "jsonl" else None
+        self._result: bytes | None = None
         self._refused: Exception | None = None
 
     @property
@@ -37,7 +48,7 @@ class Display:
     @property
     def sinks(self) -> list[Sink]:
         """What watches the session."""
-        return [sink for sink in (self._text, self._lines) if sink is not None]
+        return [sink for sink in (self._progress, self._lines) if sink is not None]
 
     @property
     def lost(self) -> str | None:
@@ -48,33 +59,48 @@ class Display:
             return None
         return f"{self._shown} could not be written to stdout: {reason_of(refused)}"
 
+    def notice(self, line: str) -> None:
+        """One line on stderr, while the task runs."""
+        self._progress.clear()
+        notice(line)
+
+    def stop(self) -> None:
+        """The task runs no longer, however it ended: nothing is shown by itself any more."""
+        self._progress.stop()
+
     def close(self) -> None:
-        """Wait for a reader of events that is behind, and say how many it did not get."""
+        """Wait for a reader of events that is behind, say how many it did not get, and show the result behind the last
+        one."""
         if self._lines is not None:
             self._lines.close()
             if self._lines.dropped:
                 notice(f"{self._lines.dropped} events were left out: stdout was not read in time")
+            if self._result is not None and self._lines.refused is None:
+                self._refused = put(sys.stdout, self._result)
 
-    def end(self, finished: Finished, resume_command: str) -> None:
-        """Show the result, and how to go on from it."""
-        end = finished.end
+    def end(self, result: Result, resume_command: str, patch: str = "") -> None:
+        """Show the result and what it changed, and how to go on from it."""
+        self.stop()
         if self._text is not None:
-            self._text.answer(end.text)
-            _show_totals(finished)
-        elif self._lines is None:
-            line = lenient_json.dumps(finished.result, option=orjson.OPT_APPEND_NEWLINE)
-            self._refused = put(sys.stdout, line)
-        if end.status != "completed":
-            notice(f"{end.status}: {end.reason}: {end.message or ''}")
-        _tell_denied(finished.result["deniedApprovals"], resume_command)
-        if end.resumable:
+            self._text.answer(result.text)
+            _show_totals(result, patch)
+        else:
+            again = result.resumable or bool(result.details["deniedApprovals"])
+            shown = {**result.details, "resumeCommand": resume_command if again else None}
+            line = lenient_json.dumps(shown, option=orjson.OPT_APPEND_NEWLINE)
+            if self._lines is None:
+                self._refused = put(sys.stdout, line)
+            else:
+                self._result = line
+        if not result.completed:
+            notice(f"{_ENDS[result.status]}: {result.reason}: {result.message or ''}")
+        _tell_denied(result.details["deniedApprovals"], resume_command)
+        if result.unfinished:
             notice(f"resume with: {resume_command}")
 
-    def repeat(self, finished: Finished, resume_command: str) -> None:
+    def repeat(self, result: Result, resume_command: str) -> None:
         """Show a stored result. No event comes with it, so the result is the one line of the form `jsonl`."""
-        if self._lines is not None:
-            self._refused = put(sys.stdout, lenient_json.dumps(finished.result, option=orjson.OPT_APPEND_NEWLINE))
-        self.end(finished, resume_command)
+        self.end(result, resume_command)
 
 
 def _tell_denied(denied: list[dict[str, Any]], resume_command: str) -> None:
@@ -85,14 +111,14 @@ def _tell_denied(denied: list[dict[str, Any]], resume_command: str) -> None:
         notice(f"to have that call run after all, and the task go on: {resume_command} --approve {replay_id}")
 
 
-def _show_totals(finished: Finished) -> None:
+def _show_totals(result: Result, patch: str) -> None:
     """The patch, and what the task took."""
-    result = finished.result
-    if finished.patch:
-        put(sys.stderr, "\n" + (defused(finished.patch) if sys.stderr.isatty() else finished.patch))
-    usage = result["usage"]
+    if patch:
+        put(sys.stderr, "\n" + (defused(patch) if sys.stderr.isatty() else patch))
+    details = result.details
+    usage = details["usage"]
     put(
         sys.stderr,
-        f"\n{result['stepCount']} steps, {len(result['toolCalls'])} tool calls, {usage['inputTokens']} tokens in, "
-        f"{usage['outputTokens']} out, {result['durationMs'] / 1000:.2f} s\nrecords: {finished.records}\n",
+        f"\n{result.step_count} steps, {len(details['toolCalls'])} tool calls, {usage['inputTokens']} tokens in, "
+        f"{usage['outputTokens']} out, {details['durationMs'] / 1000:.2f} s\nrecords: {result.records}\n",
     )

@@ -3,179 +3,21 @@ service that the environment names."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
-from agent_host import own_packages
+from agent_host.api.machine_checks import machine_checks
+from agent_host.cli import exit_codes
 from agent_host.cli.shared import given_settings, state_dir_of
 from agent_host.cli.streams import answer
-from agent_host.errors import UsageError
-from agent_host.http_basics import LOOPBACK, shown_url
-from agent_host.services.endpoints import endpoints
-from agent_host.thread.tokens import TokenizerUnavailable, counter
-from config.load import ConfigError, load
-from state.locations import make_private_dir
-from tool_runtime.platform import current
 
 if TYPE_CHECKING:
     import argparse
 
-    from config.settings import Settings
-
-_PROBE_TIMEOUT_S = 5.0
-_PROBE = "import sys; sys.path.append(sys.argv[1]); from tool_runtime.core.guard_probe import main; main()"
-
-
-class Check(NamedTuple):
-    """One line of the report. `ok` None: worth knowing, nothing depends on it."""
-
-    name: str
-    ok: bool | None
-    found: str
+_MARKS = {True: "ok  ", False: "FAIL", None: "-   "}
 
 
 def doctor(namespace: argparse.Namespace) -> int:
     """Run every check and print a line for each."""
-    try:
-        settings = load(given_settings(namespace), workspace=None)
-    except ConfigError as error:
-        raise UsageError(str(error)) from error
-    checks = (
-        _python(),
-        _gateway(settings),
-        *_services(),
-        _state_dir(state_dir_of(namespace)),
-        _tokenizer(settings),
-        _shell(),
-        _leftovers(),
-        _sandbox(),
-    )
-    marks = {True: "ok  ", False: "FAIL", None: "-   "}
-    answer("".join(f"{marks[check.ok]}  {check.name:10} {check.found}\n" for check in checks))
-    return 1 if any(check.ok is False for check in checks) else 0
-
-
-def _python() -> Check:
-    return Check("python", sys.version_info >= (3, 11), sys.version.split()[0])
-
-
-def _gateway(settings: Settings) -> Check:
-    """Reachable means that something answers HTTP there; a model call would cost money."""
-    url = settings.text("llm.gateway")
-    if not url:
-        return Check("gateway", False, "none: give --gateway URL or set LLM_GATEWAY_ENDPOINT")
-    if url.startswith("mock:"):
-        return _mock_gateway(url.removeprefix("mock:"))
-    return _answers("gateway", url, trust_env=False)
-
-
-def _services() -> list[Check]:
-    """Those that the environment names."""
-    try:
-        named = endpoints(os.environ)._asdict()
-    except UsageError as error:
-        return [Check("services", False, str(error))]
-    urls = {name: url for name, url in named.items() if url is not None}
-    return [_answers(name, url, trust_env=urlsplit(url).hostname not in LOOPBACK) for name, url in urls.items()]
-
-
-def _answers(name: str, url: str, *, trust_env: bool) -> Check:
-    from agent_host.lean_httpx import httpx
-
-    shown = shown_url(url)
-    try:
-        status = httpx.get(url, timeout=_PROBE_TIMEOUT_S, trust_env=trust_env).status_code
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return Check(name, False, f"{shown}: {str(error) or type(error).__name__}")
-    return Check(name, True, f"{shown} answers (HTTP {status})")
-
-
-def _mock_gateway(path: str) -> Check:
-    from agent_host.testing.script import Script, ScriptError
-
-    try:
-        turns = len(Script.load(path).turns)
-    except ScriptError as error:
-        return Check("gateway", False, str(error))
-    return Check("gateway", True, f"script {path} with {turns} turns")
-
-
-def _state_dir(path: str) -> Check:
-    try:
-        make_private_dir(path)
-        with tempfile.TemporaryFile(dir=path) as handle:
-            handle.write(b"probe")
-            handle.flush()
-            os.fsync(handle.fileno())
-    except OSError as error:
-        return Check("state dir", False, f"{path}: {error.strerror}")
-    return Check("state dir", True, f"{path} takes and syncs files")
-
-
-def _tokenizer(settings: Settings) -> Check:
-    name = settings.text("llm.tokenizer")
-    try:
-        counter(name)
-    except TokenizerUnavailable as error:
-        return Check("tokenizer", False, str(error))
-    return Check("tokenizer", True, name)
-
-
-def _shell() -> Check:
-    shell = current.default_shell(os.environ)
-    found = shutil.which(shell)
-    return Check("shell", found is not None, found or f"{shell} is not there")
-
-
-def _leftovers() -> Check:
-    """Whether what a command starts ends with a host that is killed: tried with a process that has left everything by
-    which it could be known."""
-    if sys.platform == "win32":
-        return Check("leftovers", None, "a Job Object ends what commands started")
-    try:
-        said = subprocess.run(
-            [sys.executable, "-P", "-c", _PROBE, own_packages.ROOT],
-            # Not from the working directory, and not from what PYTHONPATH has of the same name.
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            check=False,
-            timeout=_PROBE_TIMEOUT_S * 4,
-        ).stdout.strip()
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Check("leftovers", None, f"not tried: {type(error).__name__}")
-    if not said.isdigit():
-        return Check("leftovers", None, "not tried: `setsid` and `env` are needed for it")
-    left, deadline = int(said), time.monotonic() + _PROBE_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if not _runs(left):
-            return Check("leftovers", True, "what a command started ends with the host, killed or not")
-        time.sleep(0.01)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(left, signal.SIGKILL)
-    return Check("leftovers", None, "what hides may outlive a killed host; a resume ends what carries its mark")
-
-
-def _runs(pid: int) -> bool:
-    """A process that has ended and that nobody has waited for does not: in a container nobody may ever."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    row = current.entry_of(pid)
-    return row is None or row.alive
-
-
-def _sandbox() -> Check:
-    """Policy decides what runs; a sandbox of the operating system would confine it as well. None is used yet."""
-    found = shutil.which("bwrap") or shutil.which("sandbox-exec")
-    return Check("sandbox", None, f"none used; {found} is installed" if found else "none used, none installed")
+    checks = machine_checks(given_settings(namespace), state_dir_of(namespace))
+    answer("".join(f"{_MARKS[check.ok]}  {check.name:10} {check.found}\n" for check in checks))
+    return exit_codes.FAILED if any(check.ok is False for check in checks) else exit_codes.COMPLETED

@@ -14,11 +14,10 @@ from agent_host.errors import (
     SessionNotFound,
     UsageError,
 )
+from agent_host.states import SessionStatus, TaskPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from agent_host.loop.context import EndStatus
+    from agent_host import Result
 
 COMPLETED = 0
 FAILED = 1
@@ -29,11 +28,11 @@ HELD = 75
 BY_SIGINT = 130
 BY_SIGTERM = 143
 
-BY_STATUS: dict[EndStatus, int] = {
-    "completed": COMPLETED,
-    "failed": FAILED,
-    "paused": PAUSED,
-    "cancelled": BY_SIGINT,
+_BY_STATUS: dict[str, int] = {
+    TaskPhase.COMPLETED: COMPLETED,
+    TaskPhase.FAILED: FAILED,
+    SessionStatus.PAUSED: PAUSED,
+    TaskPhase.CANCELLED: BY_SIGINT,
 }
 
 # Errors that keep a session from starting; anything else fails.
@@ -48,9 +47,9 @@ _BY_ERROR: dict[type[AgentHostError], int] = {
 }
 
 
-def of_end(status: EndStatus, denied: Sequence[object]) -> int:
-    """The exit code for a task that ended so; `denied` are the calls that needed an approval nobody could give."""
-    return NEEDED_APPROVAL if status == "completed" and denied else BY_STATUS[status]
+def of_result(result: Result) -> int:
+    """The exit code for a task that ended so; one that completed may have calls that nobody was there to approve."""
+    return NEEDED_APPROVAL if result.completed and result.details["deniedApprovals"] else _BY_STATUS[result.status]
 
 
 def of_error(error: AgentHostError) -> int:

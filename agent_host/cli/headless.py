@@ -1,4 +1,4 @@
-"""`agent-host run` and `agent-host resume`: one task without anybody to ask."""
+"""`agent-host run` and `agent-host resume`: one task, from start to end."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from agent_host.api.records import Unfinished, newest_resumable, reopen, session_id_of, session_under
 from agent_host.cli import exit_codes
+from agent_host.cli.ask import Terminal, can_ask
+from agent_host.cli.command_line import CommandLine
 from agent_host.cli.display import Display
-from agent_host.cli.launching import Launcher
-from agent_host.cli.sessions import newest_resumable
-from agent_host.cli.shared import snapshot_limit
 from agent_host.cli.signals import on_signals
 from agent_host.cli.streams import notice
 from agent_host.errors import (
@@ -23,25 +23,15 @@ from agent_host.errors import (
     SessionNotFound,
     UsageError,
 )
-from agent_host.services.endpoints import TOKEN_VARIABLE
-from agent_host.session.handshake import policy_source
-from agent_host.session.launched import Begun, find_launched, refuse_another
-from agent_host.session.opening import state_errors_translated
-from agent_host.session.reports import end_of
 from config.policies import BUILT_IN
-from state.launch_keys import session_of
-from state.locations import SessionPaths
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
-    from agent_host.app.headless import Finished
-    from agent_host.session.launched import Over
-    from agent_host.session.lifecycle import Session
-    from agent_host.session.opening import Launch
-    from state.store import LoadReport
+    from agent_host import Result, Session
+    from agent_host.api.options import ResolvedOptions
 
+_SERVICES_TOKEN_VARIABLE = "AGENT_HOST_SERVICES_TOKEN"  # noqa: S105  the variable's name, not its value
 # The disk may have refused records before it refused the end.
 _STAYS = (
     "; the session stays resumable, and resuming it goes on from the last record on disk, which does no more than "
@@ -52,80 +42,76 @@ _STAYS = (
 def run(namespace: argparse.Namespace) -> int:
     """`agent-host run PROMPT`."""
     prompt = _prompt(namespace.prompt)
-    launcher = Launcher(namespace)
+    line = CommandLine(namespace)
     if not namespace.or_resume:
-        return _start(launcher, prompt)
+        return _start(line, prompt)
     if namespace.session_id is None:
         raise UsageError("--or-resume needs --session-id ID: the id says which session is meant")
-    return _start_or_resume(launcher, namespace.session_id, prompt)
+    return _start_or_resume(line, namespace.session_id, prompt)
 
 
-def _start(launcher: Launcher, prompt: str) -> int:
+def _start(line: CommandLine, prompt: str) -> int:
     try:
-        return _drive(launcher, launcher.new(), prompt, None)
+        return _drive(line, line.source.new(), prompt)
     except ServiceError as error:
         notice(f"error: no session was begun: {error}; {_hint(error)}")
         return exit_codes.of_error(error)
 
 
-def _start_or_resume(launcher: Launcher, key: str, prompt: str) -> int:
+def _start_or_resume(line: CommandLine, key: str, prompt: str) -> int:
     """Once for each id, however often it is asked for. Another process may begin or end the session between a look and
     what follows from it, so a refusal is followed by another look."""
-    limit = snapshot_limit()
+    state_dir = line.source.state_dir
     while True:
-        found = find_launched(launcher.state_dir, key, snapshot_limit_bytes=limit)
-        if found is not None:
-            policy = policy_source(launcher.new().settings)
-            refuse_another(launcher.state_dir, key, found.started, prompt=prompt, policy=policy)
+        found = session_under(state_dir, key, same=(line.source, prompt))
         try:
             if found is None:
-                return _start(launcher, prompt)
-            if isinstance(found, Begun):
-                return _go_on(launcher, found.session_id)
+                return _start(line, prompt)
+            if isinstance(found, Unfinished):
+                return _go_on(line, found.session_id)
         except (UsageError, SessionNotFound):
-            if type(find_launched(launcher.state_dir, key, snapshot_limit_bytes=limit)) is type(found):
+            if type(session_under(state_dir, key)) is type(found):
                 raise
         else:
-            return _repeat(launcher, found)
+            return _repeat(line, found)
 
 
-def _repeat(launcher: Launcher, found: Over) -> int:
+def _repeat(line: CommandLine, result: Result) -> int:
     """Show the result of a session that ended, as its run did."""
-    from agent_host.app.headless import Finished
-
-    display = Display(launcher.new().settings.text("host.output"))
-    end = end_of(found.result)
-    records = SessionPaths(launcher.state_dir, found.session_id).records
-    finished = Finished(end, found.result, "", records)
-    display.repeat(finished, launcher.resume_command(found.session_id))
+    display = Display(line.source.new().settings.text("host.output"))
+    display.repeat(result, line.resume_command(result.session_id))
     display.close()
-    if end.status == "completed" and display.lost is not None:
+    if result.completed and display.lost is not None:
         return exit_codes.FAILED
-    return exit_codes.of_end(end.status, found.result["deniedApprovals"])
+    return exit_codes.of_result(result)
 
 
 def resume(namespace: argparse.Namespace) -> int:
     """`agent-host resume [SESSION_ID]`: as the session was started, with what is given now over it."""
-    launcher = Launcher(namespace)
+    line = CommandLine(namespace)
+    state_dir = line.source.state_dir
     if namespace.session_id is not None:
-        with state_errors_translated():
-            return _go_on(launcher, session_of(launcher.state_dir, namespace.session_id))
-    session_id = newest_resumable(launcher.state_dir)
-    if session_id is None:
-        raise SessionNotFound(f"there is no session to resume under {launcher.state_dir}")
-    return _go_on(launcher, session_id)
+        session_id = session_id_of(state_dir, namespace.session_id)
+        if namespace.prompt is None:
+            return _go_on(line, session_id)
+        prompt = _prompt(namespace.prompt)
+        reopen(state_dir, session_id)
+        return _go_on(line, session_id, prompt)
+    newest = newest_resumable(state_dir, notice)
+    if newest is None:
+        raise SessionNotFound(f"there is no session to resume under {state_dir}")
+    return _go_on(line, newest)
 
 
-def _go_on(launcher: Launcher, session_id: str) -> int:
+def _go_on(line: CommandLine, session_id: str, prompt: str | None = None) -> int:
     try:
-        launch = launcher.again(session_id)
-        return _drive(launcher, launch, None, launcher.max_steps(launch))
+        return _drive(line, line.source.resumed(session_id), prompt, resumes=True)
     except CheckpointWriteFailed as error:  # of a disk that may take it later
-        raise CheckpointWriteFailed(f"{error}; resume with: {launcher.resume_command(session_id)}") from error
+        raise CheckpointWriteFailed(f"{error}; resume with: {line.resume_command(session_id)}") from error
     except ServiceError as error:
         notice(
             f"error: the session stays resumable: {error}; {_hint(error)}; "
-            f"resume with: {launcher.resume_command(session_id)}"
+            f"resume with: {line.resume_command(session_id)}"
         )
         return exit_codes.PAUSED
 
@@ -133,7 +119,7 @@ def _go_on(launcher: Launcher, session_id: str) -> int:
 def _hint(error: ServiceError) -> str:
     """What a user can do about the Session Service, which is the only one that a session waits for."""
     if isinstance(error, ServiceUnauthorized):
-        return f"check {TOKEN_VARIABLE}"
+        return f"check {_SERVICES_TOKEN_VARIABLE}"
     return "check SESSION_SERVICE_URL, or try again later" if error.retryable else "check SESSION_SERVICE_URL"
 
 
@@ -144,105 +130,105 @@ def _prompt(given: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _drive(launcher: Launcher, launch: Launch, prompt: str | None, max_steps: int | None) -> int:
-    display = Display(launch.settings.text("host.output"))
+def _drive(line: CommandLine, resolved: ResolvedOptions, prompt: str | None, *, resumes: bool = False) -> int:
+    asks = can_ask(no_input=line.no_input)
+    display = Display(resolved.settings.text("host.output"), verbose=resolved.settings.flag("host.verbose"), asks=asks)
     stopped_by: list[int] = []
-    finished = asyncio.run(_run(launcher, launch, prompt, max_steps, display, stopped_by))
+    result = asyncio.run(_run(line, resolved, prompt, display, stopped_by, resumes=resumes))
     display.close()
-    if finished is None:
+    if result is None:
         return exit_codes.BY_SIGTERM if stopped_by == [signal.SIGTERM] else exit_codes.BY_SIGINT
-    if finished.end.status == "cancelled" and stopped_by == [signal.SIGTERM]:
+    if exit_codes.of_result(result) == exit_codes.BY_SIGINT and stopped_by == [signal.SIGTERM]:
         return exit_codes.BY_SIGTERM
-    if finished.end.status == "completed" and not finished.result["deniedApprovals"] and display.lost is not None:
+    if exit_codes.of_result(result) == exit_codes.COMPLETED and display.lost is not None:
         return exit_codes.FAILED
-    return exit_codes.of_end(finished.end.status, finished.result["deniedApprovals"])
+    return exit_codes.of_result(result)
 
 
 async def _run(
-    launcher: Launcher,
-    launch: Launch,
+    line: CommandLine,
+    resolved: ResolvedOptions,
     prompt: str | None,
-    max_steps: int | None,
     display: Display,
     stopped_by: list[int],
-) -> Finished | None:
+    *,
+    resumes: bool,
+) -> Result | None:
     """None when a second signal ended it by force; the session is then as after a crash."""
-    from agent_host.app.assembly import Tokens
-    from agent_host.app.headless import run_headless
+    # What runs a session is the most of the start, and a result that is only repeated does without.
+    from agent_host.api.tasks import run_to_end
 
     main_task = asyncio.current_task()
     sessions: list[Session] = []
+
+    def stop(number: int) -> None:
+        if stopped_by and main_task is not None:
+            main_task.cancel()
+            return
+        stopped_by.append(number)
+        sessions[0].interrupt()
+        display.notice("stopping once the running tools are done; the same signal again ends them")
 
     def on_open(session: Session) -> None:
         sessions.append(session)
         gc.freeze()
         gc.enable()
-        for line in _found_on_disk(session.report):
-            notice(line)
-        for name in session.unknown_approvals(launch.approvals):
-            notice(f"--approve {name}: this policy knows no such rule, tool or capability")
-        admits = session.policy_notice() if prompt is not None and display.is_text else None
-        if admits is not None:
-            notice(admits)
-
-        def stop(number: int) -> None:
-            if stopped_by and main_task is not None:
-                main_task.cancel()
-                return
-            stopped_by.append(number)
-            session.interrupt()
-            notice("stopping once the running tools are done; the same signal again ends them")
-
+        _show_what_was_found(session, policy=prompt is not None and display.is_text)
         on_signals(stop)
 
+    def on_result(result: Result) -> None:
+        patch = sessions[0].patch() if display.is_text else ""
+        display.end(result, _how_to_resume(line, resolved, result), patch)
+
+    approve = None
+    if display.asks:
+        approve = Terminal(resolved.settings.number("approvals.timeout_s")).approve
     try:
-        finished = await run_headless(
-            launch,
+        result = await run_to_end(
+            resolved,
             prompt,
-            max_steps=max_steps,
+            resumes=resumes,
             sinks=display.sinks,
-            tokens=Tokens.taken(),
-            owns_process=True,
             on_open=on_open,
-            on_end=lambda finished: display.end(finished, _how_to_resume(launcher, launch, finished)),
+            on_result=on_result,
+            approve=approve,
         )
     except asyncio.CancelledError:
         if not stopped_by:
             raise
-        notice(f"ended; resume with: {launcher.resume_command(sessions[0].session_id)}")
+        display.notice(f"ended; resume with: {line.resume_command(sessions[0].id)}")
         return None
-    for session in sessions:
-        _tell_of_losses(session, display, launcher.resume_command(session.session_id))
-    return finished
+    finally:
+        display.stop()
+    _show_what_was_lost(sessions[0], display, line.resume_command(sessions[0].id))
+    return result
 
 
-def _how_to_resume(launcher: Launcher, launch: Launch, finished: Finished) -> str:
+def _how_to_resume(line: CommandLine, resolved: ResolvedOptions, result: Result) -> str:
     """The command; a policy file that has expired has to be replaced by another one."""
-    command = launcher.resume_command(finished.result["sessionId"])
-    expired = finished.end.reason == ErrorCode.POLICY_EXPIRED and launch.settings.text("host.policy") not in BUILT_IN
+    command = line.resume_command(result.session_id)
+    expired = result.reason == ErrorCode.POLICY_EXPIRED and resolved.settings.text("host.policy") not in BUILT_IN
     return f"{command} --policy NEW" if expired else command
 
 
-def _tell_of_losses(session: Session, display: Display, resume_command: str) -> None:
-    """What could not be reported or kept at the end, after which the disk has been asked for the last time."""
-    ending = session.ending
-    if ending.unkept is not None:
-        notice(f"{ending.unkept}{_STAYS}{resume_command}" if ending.stays else ending.unkept)
-    for line in session.undelivered:
-        notice(line)
+def _show_what_was_found(session: Session, *, policy: bool) -> None:
+    """What a user should know before the task begins; `policy`: also what its bundle admits."""
+    for found in session.found_on_disk:
+        notice(found)
+    for name in session.unknown_approvals:
+        notice(f"--approve {name}: this policy knows no such rule, tool or capability")
+    admitted = session.policy_notice if policy else None
+    if admitted is not None:
+        notice(admitted)
+
+
+def _show_what_was_lost(session: Session, display: Display, resume_command: str) -> None:
+    """What could not be shown or kept at the end, after which the disk has been asked for the last time."""
+    closing = session.closing
+    if closing.problem is not None:
+        notice(f"{closing.problem}{_STAYS}{resume_command}" if closing.resumable else closing.problem)
+    for loss in closing.undelivered:
+        notice(loss)
     if display.lost is not None:
-        notice(display.lost if ending.kept_at is None else f"{display.lost}; the result is kept in {ending.kept_at}")
-
-
-def _found_on_disk(report: LoadReport) -> Iterator[str]:
-    """What a user should know about the files that the session was opened from."""
-    if report.torn_bytes:
-        kept = f"; the files are kept as {report.kept_aside}" if report.kept_aside else ""
-        yield f"{report.torn_bytes} bytes of a record that was not whole were dropped{kept}"
-    if report.restored:
-        kept = f"; it is kept as {report.kept_aside}" if report.kept_aside else ""
-        yield f"the newest checkpoint was damaged on disk, and what stands beside it has replaced it{kept}"
-    if report.lost_blobs:
-        yield f"{len(report.lost_blobs)} large texts of this session are damaged on disk; the model reads where"
-    if report.made_private:
-        yield "others could read the files of this session; they no longer can"
+        kept = "" if closing.result_file is None else f"; the result is kept in {closing.result_file}"
+        notice(f"{display.lost}{kept}")

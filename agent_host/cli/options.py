@@ -34,7 +34,7 @@ class _OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: COMMAND"):
-            message = "choose a command: run, resume, serve, sessions, policy, mock-gateway or doctor"
+            message = "choose a command: run, resume, serve, sessions, show, policy, mock-gateway or doctor"
         elif message.endswith("required: VERB"):
             message = "say what to do: check, tools, show, validate or rejudge"
         notice(f"error: {message} (see `{self.prog} --help`)")
@@ -60,9 +60,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="with --session-id: start the session, go on with it, or repeat its result",
     )
     _session_options(run)
+    _no_input(run)
     resume = _add(commands, "resume", "headless:resume", "go on with a crashed or paused session, headless")
     resume.add_argument("session_id", metavar="SESSION_ID", nargs="?", help="default: the newest resumable one")
+    resume.add_argument(
+        "prompt", metavar="PROMPT", nargs="?", help="another task, for a session whose last one is over"
+    )
     _session_options(resume)
+    _no_input(resume)
     serve = _add(commands, "serve", "serve:serve", "one session for a client that talks JSON-RPC 2.0")
     serve.add_argument("--socket", metavar="PATH", help="listen on a local socket instead of standard input and output")
     serve.add_argument(
@@ -72,11 +77,19 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         default=0.0,
         help="how long a session waits for a client of the socket to come back (0: not at all)",
     )
-    _session_options(serve, without=("--output",))
+    _session_options(serve, without=("--output", "--verbose"))
     sessions = _add(commands, "sessions", "sessions:sessions", "list resumable and finished sessions, or prune them")
     sessions.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
+    sessions.add_argument(
+        "--search", metavar="TEXT", default="", help="only those with TEXT in title, prompt, workspace or id"
+    )
     _prune_options(sessions)
     _state_dir(sessions)
+    show = _add(commands, "show", "show:show", "what a session did: calls, decisions, output, approvals, marks")
+    show.add_argument("session_id", metavar="SESSION_ID")
+    show.add_argument("--step", metavar="N", type=int, help="one step, whole")
+    show.add_argument("--output", choices=("text", "json"), default="text", help="form of what is shown")
+    _state_dir(show)
     gateway = _add(commands, "mock-gateway", "mock_gateway:mock_gateway", "a scripted LLM gateway on loopback")
     gateway.add_argument("--script", metavar="FILE", required=True, help="TOML or JSON lines")
     gateway.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
@@ -85,6 +98,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     _policy_verbs(_add(commands, "policy", "", "try a policy, or see what is wrong with a bundle"))
     doctor = _add(commands, "doctor", "doctor:doctor", "what this machine has; exit 0 or 1")
     _setting_option(doctor, "llm.gateway")
+    _setting_option(doctor, "llm.model")
     _state_dir(doctor)
     return parser.parse_args(arguments)
 
@@ -133,6 +147,10 @@ def _session_options(parser: argparse.ArgumentParser, without: tuple[str, ...] =
     )
     parser.add_argument("--approve-all", action="store_true", help="approve everything: for a throw-away sandbox")
     _state_dir(parser)
+
+
+def _no_input(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-input", action="store_true", help="never ask at the terminal")
 
 
 def _prune_options(parser: argparse.ArgumentParser) -> None:

@@ -1,129 +1,161 @@
-"""What a person sees while a task runs: prose on stdout, progress on stderr."""
+"""What stderr shows while a task runs, whatever the form of output: that it still runs, and what commands print."""
 
 from __future__ import annotations
 
 import sys
-import time
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from typing import TYPE_CHECKING
 
+from agent_host.cli.output_lines import OutputLines
+from agent_host.cli.running import Clock, Heartbeat, LoopClock, Running
+from agent_host.cli.screen import in_ci
 from agent_host.cli.streams import put
 from agent_host.events.kinds import EventType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import ClassVar, TextIO
+    from typing import TextIO
 
+    from agent_host.cli.live_view import LiveView
     from agent_host.events.emitter import Event
 
-_SUMMARY_CHARS = 100
+OUTPUT_PREFIX = f"{'':13}| "
+_MAX_HELD_CHARS = 256 * 1024
+_ENDS = frozenset({EventType.TASK_COMPLETED, EventType.TASK_FAILED, EventType.TASK_CANCELLED, EventType.SESSION_PAUSED})
 
 
-class TextOutput:
-    """A sink for `--output text`. Text of the model goes to `out` as it comes, everything else to `progress`. `refused`
-    is why `out` takes no more, None as long as it does."""
+class Progress:
+    """A sink that prints to `progress` a line now and then where that is no terminal, so that a log does not look as
+    if the task hung, and with `verbose` all that commands print.
 
-    def __init__(self, out: TextIO | None = None, progress: TextIO | None = None) -> None:
-        self._out = sys.stdout if out is None else out
+    `asks`: approvals are asked for on the same terminal. What comes while a question stands there is printed behind
+    its answer.
+    """
+
+    def __init__(
+        self,
+        progress: TextIO | None = None,
+        *,
+        verbose: bool = False,
+        asks: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
         self._progress = sys.stderr if progress is None else progress
-        self._in_text = False
-        self._any_text = False
-        self.refused: Exception | None = None
-        self._subjects: dict[str, str] = {}
-        self._began = time.monotonic()
+        self._verbose = verbose
+        self._asks = asks
+        self._clock = LoopClock() if clock is None else clock
+        self._began = self._clock.now()
+        self._running = Running(self._clock)
+        self._outputs: dict[str, OutputLines] = {}
+        self._printed_last: str | None = None
+        self._held: deque[str] = deque()
+        self._left_out = 0
+        self._started = False
+        self._heartbeat = Heartbeat(self._clock, self._beat) if self._beats() else None
+        self._view: LiveView | None = None
 
     def take(self, event: Event) -> None:
         """Show the event, if it has something to show."""
-        handler = self._HANDLERS.get(event.event_type)
-        if handler is not None:
-            handler(self, event.told)
+        kind = event.event_type
+        if kind in _ENDS:
+            self.stop()
+        elif not self._started:
+            self._started = True
+            if self._heartbeat is not None:
+                self._heartbeat.start()
+        self._running.take(event)
+        self._show(event)
+        if kind is EventType.TOOL_COMPLETED:
+            self._running.over(event.payload["toolCallId"])
+            self._outputs.pop(event.payload["toolCallId"], None)
+        elif kind in (EventType.TOOL_REQUESTED, EventType.APPROVAL_RESOLVED) and self._view is not None:
+            self._view.began()
 
     def flush(self) -> None:
-        """End a line of prose that is still open."""
-        if self._in_text:
-            self._write("\n")
-            self._in_text = False
+        """All that was taken is printed already."""
 
-    def answer(self, text: str) -> None:
-        """The model's last words, unless they were shown as they came: a process before this one may have had them."""
-        if text and not self._any_text:
-            self._prose(text)
-        self.flush()
+    def clear(self) -> None:
+        """Take away what is redrawn on the terminal, for something else to be printed there."""
+        if self._view is not None:
+            self._view.clear()
 
-    def _write(self, text: str) -> None:
-        """A reader that went away or a full disk ends the prose, not the task."""
-        if self.refused is None:
-            self.refused = put(self._out, text)
+    def stop(self) -> None:
+        """The task is over: no timer stays, and what waited for an answer is printed."""
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        if self._view is not None:
+            self._view.stop()
+        self._heartbeat = self._view = None
+        self._asks = False
+        self._release()
 
-    def _say(self, line: str) -> None:
-        self.flush()
-        put(self._progress, f"[{time.monotonic() - self._began:7.2f}s] {line}\n")
+    def _beats(self) -> bool:
+        """Whether nothing else says that the task still runs."""
+        return not self._progress.isatty() or in_ci()
 
-    def _text(self, payload: dict[str, Any]) -> None:
-        self._prose(payload["text"])
+    def _beat(self) -> None:
+        if not self._is_asking():
+            put(self._progress, self._stamped(f"  {self._running.line()}"))
 
-    def _prose(self, text: str) -> None:
-        self._write(text if not self._out.isatty() else defused(text))
-        self._in_text = self._any_text = True
+    def _show(self, event: Event) -> None:
+        kind = event.event_type
+        if kind is EventType.TOOL_OUTPUT_CHUNK and self._verbose:
+            self._take_output(event)
+        elif kind is EventType.TOOL_COMPLETED and self._verbose:
+            call_id = event.payload["toolCallId"]
+            if call_id in self._outputs:
+                self._print_output(call_id, self._outputs[call_id].end())
+        elif kind is EventType.APPROVAL_REQUESTED:
+            self.clear()
+        elif kind is EventType.APPROVAL_RESOLVED:
+            self._release()
 
-    def _step_started(self, payload: dict[str, Any]) -> None:
-        self._say(f"step {payload['stepCount']}")
+    def _take_output(self, event: Event) -> None:
+        call_id = event.payload["toolCallId"]
+        if call_id not in self._running.calls:
+            return
+        payload = event.public_payload
+        lines = self._outputs.setdefault(call_id, OutputLines()).add(payload["stream"], payload["text"])
+        if self._verbose:
+            self._print_output(call_id, lines)
+        elif self._view is not None:
+            self._view.printed(call_id)
 
-    def _model_answered(self, payload: dict[str, Any]) -> None:
-        cached = f" ({payload['cachedInputTokens']} cached)" if payload["cachedInputTokens"] else ""
-        self._say(
-            f"  model   {payload['inputTokens']} tokens in{cached}, {payload['outputTokens']} out, "
-            f"{payload['latencyMs']} ms"
-        )
+    def _print_output(self, call_id: str, lines: list[str]) -> None:
+        """The lines, under a line that names the call where it was not the last to print."""
+        if not lines:
+            return
+        if call_id != self._printed_last:
+            self._put(self._stamped(f"  output  {self._running.label(call_id)}"))
+        self._put("".join(f"{OUTPUT_PREFIX}{line}\n" for line in lines))
+        self._printed_last = call_id
 
-    def _tool_requested(self, payload: dict[str, Any]) -> None:
-        subject = " ".join(str(payload.get("summary", "")).split())
-        shown = f"{subject[:_SUMMARY_CHARS]}…" if len(subject) > _SUMMARY_CHARS else subject
-        self._subjects[payload["toolCallId"]] = _printable(shown)
+    def _stamped(self, line: str) -> str:
+        return f"[{self._clock.now() - self._began:7.2f}s] {line}\n"
 
-    def _tool_completed(self, payload: dict[str, Any]) -> None:
-        subject = self._subjects.pop(payload["toolCallId"], "")
-        outcome = payload["status"] + (f" {payload['code']}" if "code" in payload else "")
-        self._say(f"  tool    {payload['toolName']} {subject} — {outcome}, {payload['latencyMs']} ms")
+    def _put(self, text: str) -> None:
+        """Print `text`, lines with their ends; while a question stands on the terminal, behind its answer."""
+        self._printed_last = None
+        if self._is_asking():
+            self._hold(text)
+            return
+        self.clear()
+        put(self._progress, text)
+        if self._heartbeat is not None:
+            self._heartbeat.printed()
 
-    def _retry(self, payload: dict[str, Any]) -> None:
-        wait = payload["waitMs"] / 1000
-        self._say(f"  retry   {payload['attempt']} in {wait:.1f} s: {_printable(payload['message'])}")
+    def _is_asking(self) -> bool:
+        return self._asks and any(call.asked for call in self._running.calls.values())
 
-    def _step_limit(self, payload: dict[str, Any]) -> None:
-        self._say(f"  notice  {payload['stepCount']} of {payload['maxSteps']} steps used")
+    def _hold(self, text: str) -> None:
+        self._held.append(text)
+        while len(self._held) > 1 and sum(map(len, self._held)) > _MAX_HELD_CHARS:
+            self._left_out += self._held.popleft().count("\n")
 
-    def _warning(self, payload: dict[str, Any]) -> None:
-        self._say(f"  warning {_printable(payload.get('message', ''))}")
-
-    def _expired(self, _: dict[str, Any]) -> None:
-        self._say("  warning the policy has expired")
-
-    def _approval(self, payload: dict[str, Any]) -> None:
-        self._say(f"  approve {payload['decision']}: {_printable(payload['reason'])}")
-
-    _HANDLERS: ClassVar[dict[EventType, Callable[[TextOutput, dict[str, Any]], None]]] = {
-        EventType.TEXT_CHUNK: _text,
-        EventType.STEP_STARTED: _step_started,
-        EventType.LLM_REQUEST_COMPLETED: _model_answered,
-        EventType.LLM_ANSWER_REPAIRED: _warning,
-        EventType.LLM_BLOCK_DROPPED: _warning,
-        EventType.LLM_RETRY: _retry,
-        EventType.TOOL_REQUESTED: _tool_requested,
-        EventType.TOOL_COMPLETED: _tool_completed,
-        EventType.STEP_LIMIT_APPROACHING: _step_limit,
-        EventType.APPROVAL_RESOLVED: _approval,
-        EventType.CHECKPOINT_FAILED: _warning,
-        EventType.ARTIFACT_UPLOAD_FAILED: _warning,
-        EventType.STORAGE_LIMIT_REACHED: _warning,
-        EventType.POLICY_EXPIRED: _expired,
-    }
-
-
-def defused(text: str) -> str:
-    """Text for a terminal: whatever a model or a file put into it, it only shows and steers nothing."""
-    return "".join(char if char in "\n\t" or char.isprintable() else repr(char)[1:-1] for char in text)
-
-
-def _printable(text: str) -> str:
-    """Control characters escaped, so that what a model chose cannot steer the terminal."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    def _release(self) -> None:
+        if self._held and not self._is_asking():
+            text = "".join(self._held)
+            if self._left_out:
+                text = f"{OUTPUT_PREFIX}[... {self._left_out} lines left out ...]\n{text}"
+            self._held.clear()
+            self._left_out = 0
+            self._put(text)

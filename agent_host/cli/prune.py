@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from agent_host.api.options import snapshot_limit
 from agent_host.cli import exit_codes
-from agent_host.cli.shared import PRUNE_OPTIONS, snapshot_limit, state_dir_of
+from agent_host.cli.shared import PRUNE_OPTIONS, state_dir_of
 from agent_host.cli.streams import answer, notice
 from agent_host.errors import UsageError
 from config.load import ConfigError, load

@@ -8,27 +8,22 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from agent_host.app.assembly import Tokens
-from agent_host.app.launches import anchored
-from agent_host.app.opener import SessionOpener
-from agent_host.approval.gate import InAdvance
-from agent_host.approval.pending import PendingApprovals
+from agent_host.api.hosting import session_host
+from agent_host.api.options import LayeredOptions, anchored
 from agent_host.cli import exit_codes
-from agent_host.cli.launching import Launcher
+from agent_host.cli.command_line import CommandLine
 from agent_host.cli.signals import on_signals
 from agent_host.cli.streams import notice
 from agent_host.errors import UsageError
 from agent_host.rpc.feed import Feed
 from agent_host.rpc.process import Server
 from agent_host.rpc.streams import StreamChannel
-from agent_host.session.host import SessionHost
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
     from agent_host.events.emitter import Sink
-    from agent_host.session.opening import Launch
 
 # The sender of a signal waits for the end of the process, and not for that of a request.
 _ANSWERS_S = 1.0
@@ -36,23 +31,21 @@ _ANSWERS_S = 1.0
 
 def serve(namespace: argparse.Namespace) -> int:
     """Serve one session; exit 0 when it is over or left resumable."""
-    launcher = Launcher(namespace)
+    source = CommandLine(namespace).source
     if namespace.reconnect_s and namespace.socket is None:
         raise UsageError("--reconnect-s is for --socket: nobody can come back to standard input")
-    begin_s = launcher.own_settings().number("serve.begin_timeout_s")
-    return asyncio.run(_serve(launcher, namespace.socket, namespace.reconnect_s, begin_s))
+    begin_s = source.own_settings().number("serve.begin_timeout_s")
+    return asyncio.run(_serve(source, namespace.socket, namespace.reconnect_s, begin_s))
 
 
-async def _serve(launcher: Launcher, socket: str | None, reconnect_s: float, begin_s: float) -> int:
+async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float, begin_s: float) -> int:
     feed = Feed()
 
     def watch(first_id: int) -> Sequence[Sink]:
         feed.begin(first_id)
         return (feed,)
 
-    host = SessionHost(
-        SessionOpener(launcher, gate=_pending_approvals, watch=watch, tokens=Tokens.taken(), owns_process=True)
-    )
+    host = session_host(source, watch)
     server = Server(host, feed, reconnect_s=None if socket is None else reconnect_s, begin_s=begin_s)
     main_task = asyncio.current_task()
     signals: list[int] = []
@@ -91,11 +84,6 @@ async def _serve(launcher: Launcher, socket: str | None, reconnect_s: float, beg
         notice(f"error: internal error: {type(host.failure).__name__}: {host.failure}; the session stays resumable")
         return exit_codes.FAILED
     return exit_codes.COMPLETED
-
-
-def _pending_approvals(launch: Launch) -> PendingApprovals:
-    in_advance = InAdvance(launch.approvals, launch.approve_all)
-    return PendingApprovals(timeout_s=launch.settings.number("approvals.timeout_s"), in_advance=in_advance)
 
 
 def _protocol_streams() -> tuple[int, int]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agent_host.app.launches import settings_from, state_dir_from
-from state.errors import NoHomeDirectory
-from state.locations import default_state_dir
+from agent_host.api.options import state_dir_from
 
 if TYPE_CHECKING:
     import argparse
@@ -28,6 +26,11 @@ SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"metavar": "FAMILY", "action": "append", "help": "tool family the model sees: desktop; repeatable"},
     ),
     ("--output", "host.output", {"metavar": "FORM", "help": "text, json or jsonl"}),
+    (
+        "--verbose",
+        "host.verbose",
+        {"action": "store_true", "default": None, "help": "show all output of commands, on standard error"},
+    ),
 )
 
 # Options of `sessions` that need `--prune`, by attribute.
@@ -52,20 +55,6 @@ def _destination(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
 
 
-def snapshot_limit() -> int:
-    """The bytes that a snapshot may have (`host.max_snapshot_bytes`), for what reads sessions before it knows their
-    workspaces, which have no say in it. Raises UsageError for a configuration that cannot be used."""
-    return settings_from({}, workspace=None).integer("host.max_snapshot_bytes")
-
-
 def state_dir_of(namespace: argparse.Namespace) -> str:
     """The state directory of `--state-dir`, the environment or the platform, absolute."""
     return state_dir_from(namespace.state_dir)
-
-
-def is_default_state_dir(path: str) -> bool:
-    """Whether `path` is the state directory of a command line that names none."""
-    try:
-        return path == default_state_dir()
-    except NoHomeDirectory:
-        return False

@@ -34,6 +34,8 @@ _AS_THEY_ARE = frozenset(
 AUDIT_EVENTS = _AS_THEY_ARE | {EventType.TOOL_REQUESTED, EventType.TOOL_COMPLETED, EventType.ARTIFACT_UPLOADED}
 """What an audit record is made from, or is."""
 
+# What a record takes from the request: a hash and a summary of the arguments, and not these.
+_ASKED = ("capability", "riskLevel", "summary", "argumentsSha256", "decision", "rule", "grantedBy")
 # Calls that are under way, and answers that later calls may refer to. A host has far fewer of both.
 _MAX_REMEMBERED = 4096
 
@@ -58,7 +60,8 @@ class AuditRecords:
         """The event as the Audit Service gets it; None for what only goes into a later record."""
         payload = event.payload
         if event.event_type is EventType.TOOL_REQUESTED:
-            _remember(self._requested, payload["toolCallId"], {**payload, "at": rfc3339(event.at)})
+            asked = {name: payload[name] for name in _ASKED if name in payload}
+            _remember(self._requested, payload["toolCallId"], {**asked, "at": rfc3339(event.at)})
             return None
         if event.event_type is EventType.TOOL_COMPLETED:
             return event.encode(event.envelope_of(self._record(event)))

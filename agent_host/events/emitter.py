@@ -106,7 +106,7 @@ class Event:
         return self._line
 
     @property
-    def told(self) -> dict[str, Any]:
+    def public_payload(self) -> dict[str, Any]:
         """The payload without secrets, as it comes from the wire."""
         if self._scrub is None:
             return self.payload
@@ -118,18 +118,42 @@ class Event:
         line = lenient_json.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
         return lenient_json.to_keep(line if self._scrub is None else self._scrub(line))
 
-    def with_text(self, text: str) -> Event:
-        """This event with `text` for its payload's text: what several pieces of a stream come to."""
-        return Event(
+    def as_sent(self, *, first_id: int | None = None, text: str | None = None, dropped: int = 0) -> Event:
+        """This event for one client. `text` is what the pieces of a stream from the event `first_id` to this one come
+        to; `dropped` events right before them are not sent to that client."""
+        payload = self.payload if text is None else {**self.payload, "text": text}
+        sent = _SentEvent(
             self.event_id,
             self.event_type,
-            {**self.payload, "text": text},
+            payload,
             self.chain,
             at=self.at,
             task_id=self.task_id,
             step_id=self.step_id,
             scrub=self._scrub,
+            undelivered=self.undelivered,
         )
+        sent.first_id, sent.dropped = first_id, dropped
+        return sent
+
+
+class _SentEvent(Event):
+    """An event that says of itself what else one client gets, or does not get, with it. A class of its own: an event
+    that everybody gets as it is pays nothing for it."""
+
+    __slots__ = ("dropped", "first_id")
+
+    dropped: int
+    first_id: int | None
+
+    @property
+    def envelope(self) -> dict[str, Any]:
+        envelope = super().envelope
+        if self.first_id is not None:
+            envelope["firstEventId"] = self.first_id
+        if self.dropped:
+            envelope["droppedEvents"] = self.dropped
+        return envelope
 
 
 class Sink(Protocol):

@@ -17,6 +17,7 @@ class EventType(StrEnum):
     SESSION_COMPLETED = "session_completed"
     SESSION_FAILED = "session_failed"
     SESSION_CANCELLED = "session_cancelled"
+    TASK_QUEUED = "task_queued"
     TASK_STARTED = "task_started"
     TASK_COMPLETED = "task_completed"
     TASK_FAILED = "task_failed"
@@ -25,6 +26,7 @@ class EventType(StrEnum):
     STEP_COMPLETED = "step_completed"
     STEP_LIMIT_APPROACHING = "step_limit_approaching"
     TEXT_CHUNK = "text_chunk"
+    THINKING_CHUNK = "thinking_chunk"
     TOOL_OUTPUT_CHUNK = "tool_output_chunk"
     LLM_REQUEST_STARTED = "llm_request_started"
     LLM_REQUEST_COMPLETED = "llm_request_completed"
@@ -33,6 +35,7 @@ class EventType(StrEnum):
     LLM_RETRY = "llm_retry"
     TOOL_REQUESTED = "tool_requested"
     TOOL_COMPLETED = "tool_completed"
+    COMMAND_ENDED = "command_ended"
     APPROVAL_REQUESTED = "approval_requested"
     APPROVAL_RESOLVED = "approval_resolved"
     APPROVAL_TIMEOUT = "approval_timeout"
@@ -55,6 +58,7 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.TASK_FAILED: ("loop", "error"),
     EventType.STEP_LIMIT_APPROACHING: ("loop", "warning"),
     EventType.TEXT_CHUNK: ("llm", "info"),
+    EventType.THINKING_CHUNK: ("llm", "info"),
     EventType.LLM_REQUEST_STARTED: ("llm", "info"),
     EventType.LLM_REQUEST_COMPLETED: ("llm", "info"),
     EventType.LLM_ANSWER_REPAIRED: ("llm", "warning"),
@@ -63,6 +67,7 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.TOOL_OUTPUT_CHUNK: ("routing", "info"),
     EventType.TOOL_REQUESTED: ("routing", "info"),
     EventType.TOOL_COMPLETED: ("routing", "info"),
+    EventType.COMMAND_ENDED: ("routing", "info"),
     EventType.APPROVAL_REQUESTED: ("approval", "info"),
     EventType.APPROVAL_RESOLVED: ("approval", "info"),
     EventType.APPROVAL_TIMEOUT: ("approval", "warning"),
@@ -74,7 +79,7 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
 }
 
 # Pieces of a stream: shown live, never kept, since the whole is kept elsewhere.
-LIVE_ONLY = frozenset({EventType.TEXT_CHUNK, EventType.TOOL_OUTPUT_CHUNK})
+LIVE_ONLY = frozenset({EventType.TEXT_CHUNK, EventType.THINKING_CHUNK, EventType.TOOL_OUTPUT_CHUNK})
 
 
 def source_of(event_type: EventType) -> tuple[str, str]:

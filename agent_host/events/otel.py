@@ -29,13 +29,18 @@ _MAX_WAITING = 20_000
 _AFTER_START_S = 0.3
 
 
-def otel_sink(environ: Mapping[str, str], *, provider: str = "anthropic") -> OtelSink | None:
+def otel_sink(
+    environ: Mapping[str, str], *, provider: str = "anthropic", gateway: str = "", trace_file: str = ""
+) -> OtelSink | None:
     """The sink that `environ` asks for; None when it asks for none, for a protocol other than http/protobuf, or when
-    the extra is not installed. Imports nothing. `provider` is the gateway's dialect, as the conventions name it."""
+    the extra is not installed. Imports nothing.
+
+    `provider` is the gateway's dialect, as the conventions name it, and `gateway` its URL. The file `trace_file` is
+    where the last span is kept, to which the process that resumes the session links its own; "" keeps none."""
     signals = frozenset(signal for signal in _SIGNALS if _wanted(environ, signal))
     if not signals or find_spec("opentelemetry") is None:
         return None
-    return OtelSink(signals, provider=provider)
+    return OtelSink(signals, provider=provider, gateway=gateway, trace_file=trace_file)
 
 
 def _wanted(environ: Mapping[str, str], signal: str) -> bool:
@@ -54,9 +59,11 @@ class OtelSink:
     """Hands events to a thread that makes spans and metrics of them. `dropped` counts events that came while 20,000
     waited, and all where nothing can be sent; `unusable` says why nothing is sent, None as long as it is."""
 
-    def __init__(self, signals: frozenset[str], *, provider: str) -> None:
+    def __init__(self, signals: frozenset[str], *, provider: str, gateway: str = "", trace_file: str = "") -> None:
         self._signals = signals
         self._provider = provider
+        self._gateway = gateway
+        self._trace_file = trace_file
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
@@ -99,7 +106,7 @@ class OtelSink:
             while not self._events.empty():
                 self.dropped += self._events.get() is not None
             return
-        export = Export(self._signals, provider=self._provider)
+        export = Export(self._signals, provider=self._provider, gateway=self._gateway, trace_file=self._trace_file)
         while (event := self._events.get()) is not None:
             export.spans.take(event)
         export.close(self._timeout_s)

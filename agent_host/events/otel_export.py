@@ -6,6 +6,7 @@ import logging
 import threading
 from hashlib import sha256
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
@@ -14,7 +15,9 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import RandomIdGenerator, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from agent_host.events.otel_spans import SCOPE, Spans
+from agent_host.events.otel_last import DeliveredSpans, LastSpan
+from agent_host.events.otel_parts import SCHEMA_URL, SCOPE, Endpoint
+from agent_host.events.otel_spans import Spans
 from agent_host.version import __version__
 
 if TYPE_CHECKING:
@@ -22,20 +25,21 @@ if TYPE_CHECKING:
 
 
 class Export:
-    """Providers of their own, not the process's global ones. `spans` takes the events."""
+    """Providers of their own, not the process's global ones. `spans` takes the events. See `otel_sink` for the rest."""
 
-    def __init__(self, signals: frozenset[str], *, provider: str) -> None:
+    def __init__(self, signals: frozenset[str], *, provider: str, gateway: str, trace_file: str) -> None:
         # Without a handler Python would print the SDK's warnings on stderr, where one line is one error of ours.
         logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
-        ours = Resource({"service.name": SCOPE, "service.version": __version__})
+        ours = Resource({"service.name": SCOPE, "service.version": __version__}, SCHEMA_URL)
         resource = Resource.create().merge(ours).merge(OTELResourceDetector().detect())
         self._ends: list[Callable[[], None]] = []
         ids = _OneTrace()
         tracers = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=ids)
+        last = LastSpan(trace_file if "traces" in signals else "")
         if "traces" in signals:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-            processor = BatchSpanProcessor(OTLPSpanExporter())
+            processor = BatchSpanProcessor(DeliveredSpans(OTLPSpanExporter(), last))
             tracers.add_span_processor(processor)
             self._ends.append(processor.shutdown)
         meters: MeterProvider | NoOpMeterProvider = NoOpMeterProvider()
@@ -45,8 +49,13 @@ class Export:
             reader = PeriodicExportingMetricReader(OTLPMetricExporter())
             meters = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
             self._ends.append(reader.shutdown)
-        tracer = tracers.get_tracer(SCOPE, __version__)
-        self.spans = Spans(tracer, meters.get_meter(SCOPE, __version__), provider=provider, on_session=ids.use)
+        self.spans = Spans(
+            tracers.get_tracer(SCOPE, __version__, SCHEMA_URL),
+            meters.get_meter(SCOPE, __version__, SCHEMA_URL),
+            endpoint=_endpoint(provider, gateway),
+            last=last,
+            on_session=ids.use,
+        )
 
     def close(self, timeout_s: float) -> None:
         """End the open spans and send all there is. No signal waits for another, whose receiver may be away."""
@@ -56,6 +65,15 @@ class Export:
             thread.start()
         for thread in threads:
             thread.join(timeout_s)
+
+
+def _endpoint(provider: str, gateway: str) -> Endpoint:
+    """The provider behind the gateway's URL, of which nothing but host and port is used."""
+    try:
+        url = urlsplit(gateway)
+        return Endpoint(provider, url.hostname or "", url.port or (443 if url.scheme.lower() == "https" else 80))
+    except ValueError:  # no request goes to such a URL
+        return Endpoint(provider)
 
 
 class _OneTrace(RandomIdGenerator):  # type: ignore[misc]  # the SDK has no types for mypy, see pyproject.toml

@@ -42,9 +42,14 @@ _MESSAGE = Field("message", "string", "one line for a person")
 _MODEL = Field("model", "string", "name of the model", telemetry=True)
 _CALL = Field("toolCallId", "string", "the call", telemetry=True)
 _TOOL = Field("toolName", "string", "as the model named it", telemetry=True)
+_COMMAND = Field("commandId", "string", "the command, as the model names it", telemetry=True)
 _APPROVAL = Field("approvalId", "string", "the request", telemetry=True)
 _RISK = Field("riskLevel", "string", "`low`, `medium` or `high`", telemetry=True)
 _CODE = Field("code", "string", "name of the error", telemetry=True)
+
+_ITEM = Field("itemId", "string", "where more was cut: the item of GetTranscript that has all of it", optional=True)
+_ATTEMPT = Field("attempt", "integer", "the try of the model call that it is of, from 1", telemetry=True)
+_PIECE = Field("text", "string", "a piece of it")
 
 _ARTIFACT = Field("artifactName", "string", "its name")
 _REF = Field("storageRef", "string", "where it is kept on this machine, below the session's folder")
@@ -78,6 +83,10 @@ PAYLOADS: dict[EventType, Shape] = {
     EventType.SESSION_CANCELLED: Shape(
         "the session was ended while a task was open, or in a pause", (_WHY, _TASK_COUNT, _TOTAL_TOKENS, _DURATION)
     ),
+    EventType.TASK_QUEUED: Shape(
+        "a prompt was taken that follows the task that is open",
+        (Field("position", "integer", "its place in the queue, from 1", telemetry=True), _MAX_STEPS),
+    ),
     EventType.TASK_STARTED: Shape("a prompt was taken", (_MAX_STEPS,)),
     EventType.TASK_COMPLETED: Shape("the model is done", _ENDED),
     EventType.TASK_FAILED: Shape("the task cannot go on", _ENDED_BADLY),
@@ -91,13 +100,16 @@ PAYLOADS: dict[EventType, Shape] = {
         (Field("stepId", "string", "the step", telemetry=True), _STEP_COUNT),
     ),
     EventType.STEP_LIMIT_APPROACHING: Shape("four fifths of the steps are used", (_STEP_COUNT, _MAX_STEPS)),
-    EventType.TEXT_CHUNK: Shape("text of the model, as it comes", (Field("text", "string", "a piece of it"),)),
+    EventType.TEXT_CHUNK: Shape("text of the model, as it comes", (_PIECE, _ATTEMPT)),
+    EventType.THINKING_CHUNK: Shape(
+        "thinking of the model, as it comes; redacted thinking has no text and no event", (_PIECE, _ATTEMPT)
+    ),
     EventType.TOOL_OUTPUT_CHUNK: Shape(
-        "output of a tool, as it comes",
+        "output of a tool, as it comes; what a background command prints is read with CommandOutput and not streamed",
         (
             _CALL,
             Field("stream", "string", "`stdout` or `stderr`", telemetry=True),
-            Field("text", "string", "a piece of it"),
+            _PIECE,
         ),
     ),
     EventType.LLM_REQUEST_STARTED: Shape(
@@ -105,6 +117,7 @@ PAYLOADS: dict[EventType, Shape] = {
         (
             _MODEL,
             Field("estimatedInputTokens", "integer", "what the request is expected to cost", telemetry=True),
+            Field("maxOutputTokens", "integer", "the most that the model may answer", telemetry=True),
         ),
     ),
     EventType.LLM_REQUEST_COMPLETED: Shape(
@@ -117,6 +130,8 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("cacheWriteTokens", "integer", "the part written to it, if any", True, telemetry=True),
             Field("stopReason", "string", "why the model stopped", telemetry=True),
             Field("latencyMs", "integer", "from the request to the answer's end, retries included", telemetry=True),
+            Field("responseId", "string", "the gateway's id of the answer", optional=True, telemetry=True),
+            Field("responseModel", "string", "the model that answered, as the gateway says", True, telemetry=True),
         ),
     ),
     EventType.LLM_ANSWER_REPAIRED: Shape(
@@ -128,9 +143,9 @@ PAYLOADS: dict[EventType, Shape] = {
         (Field("count", "integer", "how many are left out of the conversation", telemetry=True), _MESSAGE),
     ),
     EventType.LLM_RETRY: Shape(
-        "the gateway failed in a way that may pass",
+        "the gateway failed in a way that may pass: the text and thinking of this attempt are taken back",
         (
-            Field("attempt", "integer", "the retry that follows, from 1", telemetry=True),
+            _ATTEMPT._replace(meaning="the try that failed, from 1; the next one has the next number"),
             Field("waitMs", "integer", "until it follows", telemetry=True),
             _MESSAGE,
         ),
@@ -148,6 +163,9 @@ PAYLOADS: dict[EventType, Shape] = {
                 "of the arguments as JSON, without secrets; missing where they are none",
                 optional=True,
             ),
+            Field("arguments", "object", "without secrets, up to 8 KiB as JSON", optional=True),
+            Field("argumentsHead", "string", "in place of longer ones: the start of their JSON", optional=True),
+            _ITEM,
             Field("decision", "string", "`ALLOWED`, `DENIED` or `APPROVAL_REQUIRED`", True, telemetry=True),
             Field("rule", "string", "the entry of the bundle that decided", optional=True),
             _optional(_RISK),
@@ -162,12 +180,38 @@ PAYLOADS: dict[EventType, Shape] = {
             _TOOL,
             Field("status", "string", "`succeeded`, `failed` or `denied`", telemetry=True),
             _optional(_CODE),
+            Field("message", "string", "why it failed or was denied, in one line", optional=True),
+            Field(
+                "exitCode", "integer", "of a command; one that is not 0 has `succeeded` as a call", True, telemetry=True
+            ),
+            _COMMAND._replace(meaning="of a command that the call left running in the background", optional=True),
+            Field("pathsChanged", "list of strings", "files that it is known to have changed", optional=True),
+            Field("changesUnseen", "string", "of a command: why not all that it changed is known", optional=True),
+            Field("output", "string", "what the model reads, up to 8 KiB of it"),
+            Field("images", "list of strings", "pictures beside it: media type, pixels, bytes of each", optional=True),
+            _ITEM,
             Field("startedAt", "string", "when it began to run, RFC 3339; missing if it did not", True, telemetry=True),
             Field("artifactUris", "list of strings", "what was stored of it by then", optional=True),
             Field("storageRefs", "list of strings", "what is kept of it below the session's folder", optional=True),
             Field("outputBytes", "integer", "size of what the model reads", telemetry=True),
             Field("outputSha256", "string", "of what the model reads"),
             Field("latencyMs", "integer", "from the request, waits included", telemetry=True),
+        ),
+    ),
+    EventType.COMMAND_ENDED: Shape(
+        "a background command is over; without an id: what else commands had left running was ended with the session",
+        (
+            _optional(_COMMAND),
+            _CALL._replace(meaning="the call that started it", optional=True),
+            Field(
+                "reason",
+                "string",
+                "`exited`, `timed_out`, `stopped` (by StopCommand), `session_ended`, or `interrupted` by a crash",
+                telemetry=True,
+            ),
+            Field("exitCode", "integer", "where it was seen", optional=True, telemetry=True),
+            Field("processesLeft", "integer", "how many processes of it still run", optional=True, telemetry=True),
+            Field("processesEnded", "integer", "without an id: how many were ended", optional=True, telemetry=True),
         ),
     ),
     EventType.APPROVAL_REQUESTED: Shape(

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agent_host.faults.scenarios import Ending, Scenario
+from agent_host.faults.scenarios import RunOutcome, Scenario
 from agent_host.testing.gateway import MockGateway
 from state.locations import SessionPaths
 
@@ -65,7 +65,7 @@ class CrashRun:
         self.script = scenario.script(self.workspace)
         self.gateway = MockGateway(self.script)
         self.problems: list[str] = []
-        self.told: Ended | None = None
+        self.reported: Ended | None = None
         self.url = ""
         self.lock_may_stay = False
         self._output = output
@@ -121,15 +121,15 @@ class CrashRun:
         ended = Ended(process.pid, process.returncode, out, err)
         if "Traceback" in err or "internal error" in err:
             self.problems.append(f"a process broke down: {err.strip()}")
-        # Told is told, even if the process was killed while it cleaned up.
-        if self.tells(ended):
-            self.told = ended
+        # The end counts as reported even if the process was killed while it cleaned up.
+        if self.reports_the_end(ended):
+            self.reported = ended
         return ended
 
-    def tells(self, ended: Ended) -> bool:
+    def reports_the_end(self, ended: Ended) -> bool:
         """Whether the process printed the result of the task. A paused task has one too, and is not over with it."""
-        told = bool(ended.out) if self._output == "json" else "\nrecords: " in ended.err
-        return told and f"resume {SESSION_ID}" not in ended.err
+        reported = bool(ended.out) if self._output == "json" else "\nrecords: " in ended.err
+        return reported and f"resume {SESSION_ID}" not in ended.err
 
     def wait_until_held(self, process: subprocess.Popen[str]) -> None:
         """Until `process` has the session or has ended; a start takes differently long."""
@@ -143,14 +143,14 @@ class CrashRun:
     # The end
 
     def recover(self) -> None:
-        """Resume until the end was told and nothing is left to clear up. A session that a fault kept from beginning
+        """Resume until the end was reported and nothing is left to clear up. A session that a fault kept from beginning
         is run again. A resume of an undisturbed machine that ends in any other way is a problem."""
         again = False
         for _ in range(_MAX_RESUMES):
-            if self.told is not None and not self.left_over():
+            if self.reported is not None and not self.left_over():
                 return
             ended = self.finish(self.run() if again else self.resume())
-            never_began = ended.code == _NO_SESSION and self.told is None and not self.gateway.requests
+            never_began = ended.code == _NO_SESSION and self.reported is None and not self.gateway.requests
             if again or not (never_began or ended.code in (self.scenario.exit_code, _NO_SESSION)):
                 self._expect(ended, self.scenario.exit_code)
             again = never_began and not again
@@ -185,25 +185,25 @@ class CrashRun:
         problems = [*self.problems, *self.gateway.failures]  # the gateway refuses a thread that could not be sent
         if left := self.left_over():
             problems.append(f"left under checkpoints: {', '.join(left)}")
-        if self.told is None or not os.path.exists(self.paths.result):
+        if self.reported is None or not os.path.exists(self.paths.result):
             return [*problems, "the session has no result"]
-        ending = self._ending(self.told)
-        found = (ending.result["status"], ending.result["text"])
+        outcome = self._outcome(self.reported)
+        found = (outcome.result["status"], outcome.result["text"])
         if found != (self.scenario.status, self.scenario.answer):
             problems.append(f"it ended with {found}")
-        problems += self._told_problems(self.told, ending.result)
-        problems += _thread_problems(ending)
-        problems += self._usage_problems(ending)
-        return problems + self.scenario.check(ending)
+        problems += self._report_problems(self.reported, outcome.result)
+        problems += _thread_problems(outcome)
+        problems += self._usage_problems(outcome)
+        return problems + self.scenario.check(outcome)
 
-    def _ending(self, told: Ended) -> Ending:
-        return Ending(
+    def _outcome(self, reported: Ended) -> RunOutcome:
+        return RunOutcome(
             self.workspace,
             _read_json(self.paths.result),
             _read_json(os.path.join(self.paths.artifacts, "session_history")),
             self.events(),
-            told.out,
-            None if self._output == "json" else _patch_in(told.err),
+            reported.out,
+            None if self._output == "json" else _patch_in(reported.err),
         )
 
     def events(self) -> list[dict[str, Any]]:
@@ -215,27 +215,27 @@ class CrashRun:
                     found.append(json.loads(line))
         return found
 
-    def _told_problems(self, told: Ended, kept: Mapping[str, Any]) -> list[str]:
-        """What was told must be what is kept."""
+    def _report_problems(self, reported: Ended, kept: Mapping[str, Any]) -> list[str]:
+        """What was reported must be what is kept."""
         keys = ("status", "reason", "text", "stepCount", "usage", "toolCalls")
         if self._output == "json":
-            said = json.loads(told.out)
-            return [f"{key}: told {said[key]!r}, kept {kept[key]!r}" for key in keys if said[key] != kept[key]]
+            said = json.loads(reported.out)
+            return [f"{key}: reported {said[key]!r}, kept {kept[key]!r}" for key in keys if said[key] != kept[key]]
         usage = kept["usage"]
         totals = (
             f"{kept['stepCount']} steps, {len(kept['toolCalls'])} tool calls, {usage['inputTokens']} tokens in, "
             f"{usage['outputTokens']} out"
         )
-        return [] if totals in told.err else [f"the totals told are not those kept: {totals!r}"]
+        return [] if totals in reported.err else [f"the totals reported are not those kept: {totals!r}"]
 
-    def _usage_problems(self, ending: Ending) -> list[str]:
+    def _usage_problems(self, outcome: RunOutcome) -> list[str]:
         """The totals are the sum over the answers that are in the thread, as the gateway reported them."""
         # An answer that a crash took away is asked for again, with as many messages: the last one is in the thread.
         answers: dict[int | None, RequestRecord] = {
             record.message_count: record for record in self.gateway.requests if record.turn is not None
         }
         said = [self.script.turns[(record.turn or 0) - 1].usage for record in answers.values()]
-        turns = sum(message["role"] == "assistant" for message in ending.history)
+        turns = sum(message["role"] == "assistant" for message in outcome.history)
         if len(said) != turns:
             return [f"{turns} answers are in the thread and {len(said)} were given"]
         cached = sum(usage.cache_read_input_tokens for usage in said)
@@ -247,24 +247,24 @@ class CrashRun:
             "cachedInputTokens": cached,
             **({"cacheWriteTokens": written} if written else {}),
         }
-        found = ending.result["usage"]
+        found = outcome.result["usage"]
         return [] if found == total else [f"usage is {found}, and the gateway reported {total}"]
 
 
-def _thread_problems(ending: Ending) -> list[str]:
+def _thread_problems(outcome: RunOutcome) -> list[str]:
     """Every call has one answer, in call order, and the result counts what the thread holds."""
-    calls = [call["id"] for message in ending.history for call in message.get("toolCalls", [])]
-    answers = [message["toolCallId"] for message in ending.history if message["role"] == "tool"]
-    turns = sum(message["role"] == "assistant" for message in ending.history)
+    calls = [call["id"] for message in outcome.history for call in message.get("toolCalls", [])]
+    answers = [message["toolCallId"] for message in outcome.history if message["role"] == "tool"]
+    turns = sum(message["role"] == "assistant" for message in outcome.history)
     problems = []
     if answers != calls:
         problems.append(f"calls {calls} were answered by {answers}")
     if len(set(answers)) != len(answers):
         problems.append(f"a call was answered twice: {answers}")
-    if len(ending.result["toolCalls"]) != len(answers):
-        problems.append(f"{len(answers)} calls were made, {len(ending.result['toolCalls'])} are reported")
-    if ending.result["stepCount"] != turns:
-        problems.append(f"{turns} turns are in the thread, {ending.result['stepCount']} are counted")
+    if len(outcome.result["toolCalls"]) != len(answers):
+        problems.append(f"{len(answers)} calls were made, {len(outcome.result['toolCalls'])} are reported")
+    if outcome.result["stepCount"] != turns:
+        problems.append(f"{turns} turns are in the thread, {outcome.result['stepCount']} are counted")
     return problems
 
 

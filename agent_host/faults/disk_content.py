@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class WriteOutcome:
     """What came of one write: its bytes before `head` and from `tail` on. Those between are as they were; `grown`:
     where nothing was, they are zeros."""
 
@@ -24,12 +24,12 @@ class Kept:
     grown: bool = True
 
     @classmethod
-    def all_of(cls, size: int) -> Kept:
+    def all_of(cls, size: int) -> WriteOutcome:
         """The whole write is there."""
         return cls(size, size)
 
     @classmethod
-    def nothing_of(cls, size: int) -> Kept:
+    def nothing_of(cls, size: int) -> WriteOutcome:
         """The write never came to the disk."""
         return cls(0, size, grown=False)
 
@@ -41,7 +41,7 @@ class Outcome(Protocol):
         """Which of its versions a name has: 0 is the durable one, `versions - 1` the newest."""
         ...
 
-    def write(self, size: int, *, first: bool, last: bool) -> Kept:
+    def write(self, size: int, *, first: bool, last: bool) -> WriteOutcome:
         """What is left of a write; `first` and `last` of those on the whole disk that were not synced."""
         ...
 
@@ -57,16 +57,16 @@ class Chosen:
         """See Outcome."""
         return versions - 1 - self.pick(versions)
 
-    def write(self, size: int, *, first: bool, last: bool) -> Kept:  # noqa: ARG002  all writes are alike to it
+    def write(self, size: int, *, first: bool, last: bool) -> WriteOutcome:  # noqa: ARG002  all writes are alike to it
         """See Outcome."""
         kind = self.pick(4)
         if kind == 0:
-            return Kept.all_of(size)
+            return WriteOutcome.all_of(size)
         if kind == 1:
-            return Kept.nothing_of(size)
+            return WriteOutcome.nothing_of(size)
         head = self.pick(size + 1)
         tail = size if kind == 2 else head + self.pick(size - head + 1)
-        return Kept(head, tail, grown=self.pick(2) == 0)
+        return WriteOutcome(head, tail, grown=self.pick(2) == 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ class _Extreme:
     def name(self, versions: int) -> int:
         return versions - 1 if self.names else 0
 
-    def write(self, size: int, *, first: bool, last: bool) -> Kept:
+    def write(self, size: int, *, first: bool, last: bool) -> WriteOutcome:
         if not self.contents or (self.lose_first and first):
-            return Kept.nothing_of(size)
-        return Kept(size // 2, size, grown=False) if self.tear_last and last else Kept.all_of(size)
+            return WriteOutcome.nothing_of(size)
+        return WriteOutcome(size // 2, size, grown=False) if self.tear_last and last else WriteOutcome.all_of(size)
 
 
 NOTHING_SURVIVES: Final[Outcome] = _Extreme(names=False, contents=False)
@@ -128,7 +128,7 @@ class Inode:
     def change(self, number: int, offset: int, data: bytes) -> None:
         """Write `data` at `offset`."""
         self.changes.append(Change(number, offset, data))
-        self.now = _applied(self.now, self.changes[-1], Kept.all_of(len(data)))
+        self.now = _applied(self.now, self.changes[-1], WriteOutcome.all_of(len(data)))
 
     def sync(self) -> None:
         """Make every change durable, but those that an earlier failure has dropped."""
@@ -136,7 +136,7 @@ class Inode:
             change.durable = change.durable or not change.lost
         while self.changes and self.changes[0].durable:
             change = self.changes.pop(0)
-            self.durable = _applied(self.durable, change, Kept.all_of(len(change.data)))
+            self.durable = _applied(self.durable, change, WriteOutcome.all_of(len(change.data)))
 
     def fail_to_sync(self) -> None:
         """What was not durable is clean in the cache from now on, and perhaps not on the disk."""
@@ -153,7 +153,7 @@ class Inode:
         for change in self.changes:
             size = len(change.data)
             if change.durable:
-                content = _applied(content, change, Kept.all_of(size))
+                content = _applied(content, change, WriteOutcome.all_of(size))
             else:
                 kept = outcome.write(size, first=change.number == first, last=change.number == last)
                 content = _applied(content, change, kept)
@@ -165,7 +165,7 @@ class Inode:
         return Inode(self.durable, self.now, self.modified, changes)
 
 
-def _applied(content: bytes, change: Change, kept: Kept) -> bytes:
+def _applied(content: bytes, change: Change, kept: WriteOutcome) -> bytes:
     start, data = change.offset, change.data
     end = start + (len(data) if kept.grown or kept.tail < len(data) else kept.head)
     if end == start:

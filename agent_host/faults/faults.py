@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from agent_host.faults.crash_run import KILLED, CrashRun, Ended, NotReached
-from agent_host.faults.scenarios import Effects, Ending, Scenario
+from agent_host.faults.scenarios import Effects, RunOutcome, Scenario
 
 if TYPE_CHECKING:
     import subprocess
@@ -24,7 +24,6 @@ __all__ = [
     "CrashArguments",
     "CrashRun",
     "Ended",
-    "Ending",
     "Fault",
     "KillAfterRecord",
     "KillAtInstant",
@@ -32,6 +31,7 @@ __all__ = [
     "NoFault",
     "NotReached",
     "Race",
+    "RunOutcome",
     "Scenario",
     "run_through",
 ]
@@ -134,7 +134,7 @@ class KillAtInstant:
         for _ in range(self.kills):
             crash_run.wait_until_held(process)
             crash_run.finish(process, kill_after_s=chance.uniform(0.0, self.seconds))
-            if crash_run.told is not None:
+            if crash_run.reported is not None:
                 return
             process = crash_run.resume()
         crash_run.finish(process)
@@ -161,11 +161,11 @@ class Race:
         start = crash_run.run if self.record is None else crash_run.resume
         started = [start() for _ in range(self.processes)]
         ended = [crash_run.finish(process) for process in started]
-        winners = [process for process in ended if crash_run.tells(process)]
+        winners = [process for process in ended if crash_run.reports_the_end(process)]
         if len(winners) != 1:
             crash_run.problems.append(f"{len(winners)} of {self.processes} processes had the session")
             return
-        crash_run.told = winners[0]
+        crash_run.reported = winners[0]
         for loser in ended:
             if loser is not winners[0] and not _turned_away(loser, winners[0]):
                 crash_run.problems.append(f"turned away with exit code {loser.code} and {loser.err.strip()!r}")

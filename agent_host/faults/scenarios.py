@@ -4,14 +4,15 @@ the end. `Effects` is the built-in one; see docs/faults.md for one of your own."
 from __future__ import annotations
 
 import collections
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_host.testing.script import Script
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 FINAL = "All six are in the log, the note is written and the colour is green."
 EFFECTS = ("one", "two", "three", "four", "five", "six")
@@ -38,11 +39,11 @@ diff --git a/settings.ini b/settings.ini
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class RunOutcome:
     """What a session that has ended left behind.
 
     `result` is its result.json, `history` the messages of its whole thread, `events` its run log, `text` what the
-    process that told the end wrote to stdout, `patch` what it showed as changed (None with `--output json`).
+    process that reported the end wrote to stdout, `patch` what it showed as changed (None with `--output json`).
     """
 
     workspace: Path
@@ -74,7 +75,7 @@ class Scenario:
         """The gateway's script."""
         raise NotImplementedError
 
-    def check(self, ending: Ending) -> list[str]:
+    def check(self, outcome: RunOutcome) -> list[str]:
         """What is wrong with the end, one line each; a run checks thread, totals and answer itself."""
         raise NotImplementedError
 
@@ -151,9 +152,9 @@ class Effects(Scenario):
         ]
         return script_of(parts, FINAL)
 
-    def check(self, ending: Ending) -> list[str]:
+    def check(self, outcome: RunOutcome) -> list[str]:
         """See Scenario."""
-        workspace = ending.workspace
+        workspace = outcome.workspace
         problems = effect_problems(workspace, EFFECTS)
         for name, content in (("note.txt", "done\n"), ("settings.ini", "colour = green\n")):
             path = workspace / name
@@ -162,8 +163,8 @@ class Effects(Scenario):
                 problems.append(f"{name} holds {found!r}, not {content!r}")
         if (workspace / "old.txt").exists():
             problems.append("old.txt is still there")
-        if ending.patch is not None and ending.patch != PATCH:
-            problems.append(f"the patch is not that of an undisturbed session: {ending.patch!r}")
+        if outcome.patch is not None and outcome.patch != PATCH:
+            problems.append(f"the patch is not that of an undisturbed session: {outcome.patch!r}")
         return problems
 
 
@@ -185,9 +186,9 @@ class Brief(Scenario):
         first, second = EFFECTS[:2], EFFECTS[2]
         return script_of([([*map(append, first)], [repair(*first)]), ([append(second)], [repair(second)])], self.answer)
 
-    def check(self, ending: Ending) -> list[str]:
+    def check(self, outcome: RunOutcome) -> list[str]:
         """See Scenario."""
-        return effect_problems(ending.workspace, EFFECTS[:3])
+        return effect_problems(outcome.workspace, EFFECTS[:3])
 
 
 class StepLimit(Scenario):
@@ -206,13 +207,13 @@ class StepLimit(Scenario):
         """See Scenario."""
         return Script.from_turns([{"text": "Again.", "tool_calls": [append("tick")], "repeat": 4 * self.steps}])
 
-    def check(self, ending: Ending) -> list[str]:
+    def check(self, outcome: RunOutcome) -> list[str]:
         """See Scenario."""
-        result = ending.result
+        result = outcome.result
         ends = (result["reason"], result["stepCount"])
         problems = [] if ends == ("max_steps_exceeded", self.steps) else [f"it ended with {ends}"]
         statuses = [call["status"] for call in result["toolCalls"]]
-        made = len((ending.workspace / "effects.log").read_text().split())
+        made = len((outcome.workspace / "effects.log").read_text().split())
         if not statuses.count("succeeded") <= made <= len(statuses):
             problems.append(f"{made} effects of {statuses.count('succeeded')} calls that succeeded of {len(statuses)}")
         return problems
@@ -241,9 +242,94 @@ class CutAnswer(Scenario):
             ]
         )
 
-    def check(self, ending: Ending) -> list[str]:
+    def check(self, outcome: RunOutcome) -> list[str]:
         """See Scenario."""
-        return effect_problems(ending.workspace, EFFECTS[:1])
+        return effect_problems(outcome.workspace, EFFECTS[:1])
+
+
+class Files(Scenario):
+    """A file that is edited twice and then moved, and another that is moved: what the disk tells of edits and moves."""
+
+    answer = "Both are in their place."
+
+    def prepare(self, workspace: Path) -> None:
+        """See Scenario."""
+        (workspace / "old.txt").write_text("old\n")
+        (workspace / "settings.ini").write_text("colour = red\n")
+
+    def script(self, workspace: Path) -> Script:
+        """See Scenario. What mends a part is the part: a call of it that is done already only fails."""
+        del workspace  # its calls name no absolute path
+        parts = [
+            [_edit("red", "blue"), _move("old.txt", "kept/old.txt")],
+            [_edit("blue", "green")],
+            [_move("settings.ini", "kept/settings.ini")],
+        ]
+        return script_of([(calls, calls) for calls in parts], self.answer)
+
+    def check(self, outcome: RunOutcome) -> list[str]:
+        """See Scenario."""
+        there = sorted(path for path in outcome.workspace.rglob("*") if path.is_file())
+        found = {str(path.relative_to(outcome.workspace)): path.read_text() for path in there}
+        wanted = {"kept/old.txt": "old\n", "kept/settings.ini": "colour = green\n"}
+        return [] if found == wanted else [f"there is {found}, not {wanted}"]
+
+
+def _edit(old: str, new: str) -> dict[str, Any]:
+    edits = [{"oldText": old, "newText": new}]
+    return {"name": "EditFile", "arguments": {"path": "settings.ini", "edits": edits}}
+
+
+def _move(path: str, new_path: str) -> dict[str, Any]:
+    return {"name": "MoveFile", "arguments": {"path": path, "newPath": new_path}}
+
+
+class Background(Scenario):
+    """A command that runs on while another one has its effect: it is started once, and it is gone at the end."""
+
+    answer = "The server ran, and both steps are done."
+    _line = "echo $$ >> pids.log; echo one >> effects.log; exec sleep 60307"
+
+    def prepare(self, workspace: Path) -> None:
+        """See Scenario."""
+        (workspace / "effects.log").write_text("")
+        (workspace / "pids.log").write_text("")
+
+    def script(self, workspace: Path) -> Script:  # noqa: ARG002  its calls name no path
+        """See Scenario."""
+        server = {"name": "RunCommand", "arguments": {"command": self._line, "background": True}}
+        mend = {"tool_calls": [repair("two")], "usage": _usage(25)}
+        return Script.from_turns(
+            [
+                {"text": "First the server.", "tool_calls": [server], "usage": _usage(10)},
+                {"text": "Then the rest.", "tool_calls": [append("two")], "usage": _usage(20)},
+                {"when": {"position": 3, "last_contains": "TOOL_INTERRUPTED"}, **mend},
+                # The note about the server comes behind the results.
+                {"when": {"position": 3, "last_contains": "cmd_1"}, **mend},
+                {"text": self.answer, "expect": {"last_role": "user"}, "usage": _usage(30)},
+            ]
+        )
+
+    def check(self, outcome: RunOutcome) -> list[str]:
+        """See Scenario. Whether it came to its first effect is up to the moment of the kill."""
+        made = (outcome.workspace / "effects.log").read_text().split()
+        problems = [] if made.count("one") <= 1 else [f"the background command ran {made.count('one')} times"]
+        if made.count("two") != 1:
+            problems.append(f"effect 'two' was made {made.count('two')} times")
+        pids = (outcome.workspace / "pids.log").read_text().split()
+        return problems + [f"the background command {pid} still runs" for pid in pids if _runs(int(pid), "60307")]
+
+
+def _runs(pid: int, argument: str) -> bool:
+    """Whether a process of this number was started with `argument`; where nobody can tell, whether there is one."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        return argument.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return not os.path.isdir("/proc")
 
 
 SCENARIOS: Mapping[str, type[Scenario]] = {
@@ -251,4 +337,6 @@ SCENARIOS: Mapping[str, type[Scenario]] = {
     "brief": Brief,
     "step-limit": StepLimit,
     "cut-answer": CutAnswer,
+    "files": Files,
+    "background": Background,
 }

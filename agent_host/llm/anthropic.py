@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import orjson
@@ -14,7 +15,7 @@ from agent_host.thread.blocks import Block
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent_host.contracts import ToolSpec
+    from agent_host.contracts import Image, ToolSpec
     from agent_host.thread.messages import Message, ToolCall
 
 _API_VERSION = "2023-06-01"
@@ -43,7 +44,9 @@ class AnthropicRenderer:
         answers: list[dict[str, Any]] = []
         for result in results:
             block: dict[str, Any] = {"type": "tool_result", "tool_use_id": result.tool_call_id}
-            if result.content:
+            if result.images:
+                block["content"] = [*_said(result), *map(_image, result.images)]
+            elif result.content:
                 block["content"] = orjson.Fragment(result.content_json)
             if result.is_error:
                 block["is_error"] = True
@@ -67,6 +70,15 @@ class AnthropicRenderer:
                 answered = True
         # The API refuses an answer that is empty, or thinking and nothing else.
         return blocks if answered else [*blocks, {"type": "text", "text": _NOTHING_SAID}]
+
+
+def _said(result: Message) -> list[dict[str, Any]]:
+    return [_text(result)] if result.content.strip() else []
+
+
+def _image(image: Image) -> dict[str, Any]:
+    data = orjson.Fragment(b'"%s"' % b64encode(image.data))
+    return {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": data}}
 
 
 def _is_thinking(block: Block) -> bool:
@@ -99,20 +111,21 @@ class AnthropicDialect:
     name: ClassVar[str] = NAME
     path: ClassVar[str] = "/v1/messages"
     tail: ClassVar[bytes] = b"]}"
+    takes_images: ClassVar[bool] = True
 
     def renderer(self, model: str) -> AnthropicRenderer:
         """See `agent_host.llm.stream.Dialect`."""
         return AnthropicRenderer(model)
 
     def headers(self, token: str | None) -> Mapping[str, str]:
-        """JSON out, events in; the token goes where the vendor's own clients put it."""
+        """JSON out, events in; the token goes where the vendor's own clients put it, and where other gateways look."""
         headers = {
             "content-type": "application/json",
             "accept": "text/event-stream",
             "anthropic-version": _API_VERSION,
         }
         if token:
-            headers["x-api-key"] = token
+            headers |= {"x-api-key": token, "authorization": f"Bearer {token}"}
         return headers
 
     def head(self, *, model: str, max_output_tokens: int, system: str, tools: Sequence[ToolSpec]) -> bytes:

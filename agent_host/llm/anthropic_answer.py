@@ -44,6 +44,7 @@ _PERMANENT_ERRORS = frozenset({"invalid_request_error", "authentication_error", 
 _OURS = frozenset({"text", "tool_use"})
 # Far above what any model takes; the sums of a whole session stay countable in any JSON.
 _MAX_COUNT = 10**9
+_MAX_NAME_CHARS = 256
 
 
 def meaning_of(stop_reason: str) -> Meaning:
@@ -71,11 +72,13 @@ class AnthropicAssembler:
 
     def __init__(self, max_call_arguments_bytes: int | None = None) -> None:
         self.content = 0
+        self.thinking = ""
         self._max_call_arguments_bytes = max_call_arguments_bytes
         self._halves = False
         self._replaced = 0
         self._blocks: dict[int, _Block] = {}
         self._usage: dict[str, int] = {}
+        self._response_id = self._response_model = ""
         self._stop_reason: str | None = None
         self._started = False
         self._over = False
@@ -83,6 +86,7 @@ class AnthropicAssembler:
 
     def feed(self, event: str, data: str) -> str | None:
         """Take one event; unknown ones are skipped, as the API asks of its clients, and so is all behind the end."""
+        self.thinking = ""
         handler = self._HANDLERS.get(event)
         if handler is None or self._over:
             return None
@@ -111,6 +115,8 @@ class AnthropicAssembler:
             opaque,
             order,
             dropped,
+            self._response_id,
+            self._response_model,
         )
 
     def _loads(self, event: str, data: str) -> Any:
@@ -131,7 +137,9 @@ class AnthropicAssembler:
             raise StreamProtocolError("a second message begins in the stream of the first")
         self.content += 1
         self._started = True
-        self._note_usage(data["message"].get("usage") or {})
+        message = data["message"]
+        self._response_id, self._response_model = _name(message.get("id")), _name(message.get("model"))
+        self._note_usage(message.get("usage") or {})
 
     def _block_start(self, data: dict[str, Any]) -> str | None:
         raw = data["content_block"]
@@ -142,6 +150,7 @@ class AnthropicAssembler:
         self._blocks[index] = block
         if block.kind not in _OURS:
             block.opaque = OpaqueBlock(member(self._data, "content_block"))
+            self.thinking = block.opaque.shown(raw)
         if block.kind != "text":
             return left
         text = _string(raw.get("text"))
@@ -153,6 +162,7 @@ class AnthropicAssembler:
         kind = delta["type"]
         if block.opaque is not None:
             block.opaque.add(delta)
+            self.thinking = block.opaque.shown(delta)
         if kind == "text_delta":
             text = _string(delta["text"], required=True)
             self.content += len(text)
@@ -299,6 +309,12 @@ def _string(value: object, *, required: bool = False) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a string")
     return value
+
+
+def _name(value: object) -> str:
+    """A name that only observers read: what is no string, or too long, is none. It is not cut, since a secret in it
+    could not be found any more."""
+    return value if isinstance(value, str) and len(value) <= _MAX_NAME_CHARS else ""
 
 
 def _with_distinct_ids(calls: list[ToolCall]) -> tuple[ToolCall, ...]:

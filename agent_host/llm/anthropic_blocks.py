@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from agent_host.llm.surrogates import repaired
+from agent_host.llm.surrogates import repaired, without_open_end
 
 # Deltas whose text is appended to a field of the block, and those whose value replaces one.
 _APPENDED = {"thinking_delta": "thinking"}
@@ -23,6 +23,7 @@ class OpaqueBlock:
         self._replaced: dict[str, Any] = {}
         self._input: list[str] = []
         self._known = True
+        self._open_end = ""
 
     def add(self, delta: dict[str, Any]) -> None:
         """Take one delta. Raises KeyError, TypeError for one that is malformed."""
@@ -36,6 +37,15 @@ class OpaqueBlock:
             self._input.append(delta["partial_json"])
         elif any(value for name, value in delta.items() if name != "type"):
             self._known = False
+
+    def shown(self, part: dict[str, Any]) -> str:
+        """The thinking in `part`, the start of this block or a delta, for a person to read; "" for none. The first half
+        of a character waits for the second, and is not shown without it."""
+        text = part.get("thinking") if part["type"] in ("thinking", "thinking_delta") else None
+        if not isinstance(text, str):
+            return ""
+        text, self._open_end = without_open_end(self._open_end + text)
+        return repaired(text)[0]
 
     def whole(self) -> str | None:
         """The block as JSON text; None where it cannot be sent back unchanged: it is malformed, or half of a character
@@ -61,7 +71,7 @@ class OpaqueBlock:
 
 
 def text_with(start: dict[str, Any], text: str, citations: list[Any]) -> str | None:
-    """A text block with what stands in it beside its text, None where that is nothing or cannot be encoded."""
+    """A text block with its other fields, None where it has none or they cannot be encoded."""
     beside = {name: value for name, value in start.items() if value is not None} | {"type": "text", "text": text}
     if citations:
         first = beside.get("citations")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 import orjson
@@ -24,11 +25,11 @@ from httpx_sse import EventSource
 
 from agent_host.llm.limits import AnswerTooLarge, Patience
 from agent_host.llm.stream import StreamFault, StreamProtocolError
-from agent_host.llm.urls import checked_token, checked_url, password_of
+from agent_host.llm.urls import checked_headers, checked_token, checked_url, password_of, without_path
 from agent_host.scrub import Scrubber
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
     from agent_host.llm.stream import Dialect, ModelTurn
@@ -40,6 +41,7 @@ _ONE_PIECE_BYTES = 512 * 1024
 
 class LlmClient:
     """Posts requests to one gateway. Safe to build before the event loop runs; connects with the first request.
+    `headers` are those of `llm.headers`.
 
     Raises UsageError for a URL or a token that no request could carry.
     """
@@ -54,6 +56,7 @@ class LlmClient:
         timeouts: GatewayTimeouts,
         limits: AnswerLimits,
         tls: TlsContext | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         url = checked_url(base_url)
         try:
@@ -62,25 +65,36 @@ class LlmClient:
             raise UsageError(f"--gateway {shown_url(base_url)!r}: {error}") from error
         token = checked_token(token)
         self.dialect = dialect
-        self._scrubber = Scrubber([token, password_of(base_url)])  # a gateway may quote what it refuses
+        headers = checked_headers(headers)
+        self._scrubber = Scrubber(
+            [token, password_of(base_url), *headers.values()]
+        )  # a gateway may quote what it refuses
         self._timeouts = timeouts
         self._limits = limits
-        base_url = base_url.rstrip("/").removesuffix(dialect.path)
+        base_url = without_path(base_url, dialect.path)
         self._url = base_url + dialect.path
         self._shown = shown_url(base_url) + dialect.path
         self._http = httpx.AsyncClient(
-            headers={**dialect.headers(token), "x-session-id": session_id, "accept-encoding": ACCEPTED},
+            headers={**dialect.headers(token), **headers, "x-session-id": session_id, "accept-encoding": ACCEPTED},
             timeout=httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s),
             verify=(tls or TlsContext(base_url)).get(),
             follow_redirects=False,
             trust_env=url.host not in LOOPBACK,
         )
 
-    async def stream(self, head: bytes, messages: Sequence[bytes], on_text: Callable[[str], None]) -> ModelTurn:
+    async def stream(
+        self,
+        head: bytes,
+        messages: Sequence[bytes],
+        on_text: Callable[[str], None],
+        on_thinking: Callable[[str], None] | None = None,
+    ) -> ModelTurn:
         """One call: `head`, then `messages` in chunks as they were encoded, then the dialect's tail.
 
-        `on_text` gets each piece of text as it arrives; tool calls come only with the whole turn. Nothing is retried
-        here. Raises GuardrailBlocked, GatewayUnavailable, GatewayRejected.
+        `on_text` gets each piece of text as it arrives, `on_thinking` each piece of the model's thinking; tool calls
+        come only with the whole turn. Nothing is retried here.
+
+        Raises GuardrailBlocked, GatewayUnavailable, GatewayRejected.
         """
         parts = _parts(head, messages, self.dialect.tail)
         length = {"content-length": str(sum(map(len, parts)))}
@@ -92,7 +106,7 @@ class LlmClient:
             ):
                 if response.status_code != httpx.codes.OK:
                     raise await self._http_error(response)
-                return await self._read(response, on_text, patience)
+                return await self._read(response, on_text, on_thinking, patience)
         except TimeoutError as error:
             raise GatewayUnavailable(f"the gateway at {self._shown} {patience.what_was_missed()}") from error
         except httpx.TimeoutException as error:
@@ -105,7 +119,13 @@ class LlmClient:
         """Close the connection."""
         await self._http.aclose()
 
-    async def _read(self, response: httpx.Response, on_text: Callable[[str], None], patience: Patience) -> ModelTurn:
+    async def _read(
+        self,
+        response: httpx.Response,
+        on_text: Callable[[str], None],
+        on_thinking: Callable[[str], None] | None,
+        patience: Patience,
+    ) -> ModelTurn:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "text/event-stream":
             raise GatewayRejected(
@@ -120,6 +140,8 @@ class LlmClient:
                 text = assembler.feed(event.event, event.data)
                 if text:
                     on_text(text)
+                if assembler.thinking and on_thinking is not None:
+                    on_thinking(assembler.thinking)
                 if assembler.content > content:
                     content = assembler.content
                     patience.renew()

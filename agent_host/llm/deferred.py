@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 class Model(Protocol):
     """What answers the loop's requests."""
 
-    async def stream(self, head: bytes, messages: Sequence[bytes], on_text: Callable[[str], None]) -> ModelTurn:
+    async def stream(
+        self,
+        head: bytes,
+        messages: Sequence[bytes],
+        on_text: Callable[[str], None],
+        on_thinking: Callable[[str], None] | None = None,
+    ) -> ModelTurn:
         """See `LlmClient.stream`."""
         ...
 
@@ -39,11 +45,17 @@ class DeferredClient:
         """See Model: what the first request imports takes a while."""
         threading.Thread(target=_import_client, name="warm-up", daemon=True).start()
 
-    async def stream(self, head: bytes, messages: Sequence[bytes], on_text: Callable[[str], None]) -> ModelTurn:
+    async def stream(
+        self,
+        head: bytes,
+        messages: Sequence[bytes],
+        on_text: Callable[[str], None],
+        on_thinking: Callable[[str], None] | None = None,
+    ) -> ModelTurn:
         """See `LlmClient.stream`. Raises what making the client raises, too."""
         if self._client is None:
             self._client = self._make()
-        return await self._client.stream(head, messages, on_text)
+        return await self._client.stream(head, messages, on_text, on_thinking)
 
     async def aclose(self) -> None:
         """Close the connection, where there is one."""

@@ -23,7 +23,8 @@ class ModelTurn(NamedTuple):
     """One whole response. `stop_reason` is the gateway's own word, and `meaning` what its dialect makes of it.
     `replaced` counts halves of characters in it that became U+FFFD. `blocks` are what the provider alone reads, `order`
     is their place among text and calls (`agent_host.thread.blocks`); `dropped_blocks` counts those that cannot be sent
-    back unchanged."""
+    back unchanged. `response_id` and `response_model` are what the gateway calls the answer and the model that made it,
+    "" where it does not say."""
 
     text: str
     tool_calls: tuple[ToolCall, ...]
@@ -34,6 +35,8 @@ class ModelTurn(NamedTuple):
     blocks: tuple[Block, ...] = ()
     order: Order = ()
     dropped_blocks: int = 0
+    response_id: str = ""
+    response_model: str = ""
 
 
 class StreamProtocolError(Exception):
@@ -53,6 +56,9 @@ class Assembler(Protocol):
 
     content: int
     """Grows with each event that brings something of the answer, and with no other: pings bring nothing."""
+
+    thinking: str
+    """The model's thinking that the last event brought, to be shown at once; "" where it brought none."""
 
     def feed(self, event: str, data: str) -> str | None:
         """Take one server-sent event; returns text to show at once. Raises StreamProtocolError, StreamFault,
@@ -76,6 +82,11 @@ class Dialect(Protocol):
     @property
     def path(self) -> str:
         """Where requests are posted, behind the gateway's URL."""
+        ...
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether its requests may have pictures. Where it is false, no message with one is given to a renderer."""
         ...
 
     def renderer(self, model: str) -> Renderer:

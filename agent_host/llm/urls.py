@@ -6,10 +6,13 @@ Nothing here needs httpx, whose import takes as long as the rest of a session's 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.errors import UsageError
 from agent_host.http_basics import shown_url, usable_in_header
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _URL = re.compile(
     r"(?i:https?)://(?:(?P<user>[^/?#@]*)@)?(?P<host>\[[0-9a-fA-F:.]+\]|[^/?#@:\[\]\\]+)(?::(?P<port>[0-9]{0,5}))?(?:[/?#].*)?"
@@ -31,11 +34,42 @@ def checked_url(url: str) -> GatewayUrl:
     return GatewayUrl(found["host"].strip("[]").lower(), (found["user"] or "").partition(":")[2] or None)
 
 
+def without_path(url: str, path: str) -> str:
+    """`url` without the `path` of a dialect, such as `/v1/messages`, or the version in front of it: gateways are named
+    with either, and with neither."""
+    url = url.rstrip("/")
+    version = path[: path.index("/", 1)]
+    return url.removesuffix(path) if url.endswith(path) else url.removesuffix(version)
+
+
 def checked_token(token: str | None) -> str | None:
     """`token` as it is. Raises UsageError for one that no header can carry."""
     if token is not None and not usable_in_header(token):
         raise UsageError("the gateway's token holds characters that no header can carry")
     return token
+
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+# What each request says of itself: another value would break it.
+_OWN_HEADERS = frozenset(
+    ("accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "host", "te",
+     "transfer-encoding", "upgrade", "x-session-id")
+)  # fmt: skip
+
+
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """`headers` of the setting `llm.headers`, with names in lower case. They may replace `authorization`, `x-api-key`
+    and what the dialect sends. Raises UsageError, which quotes no value."""
+    found: dict[str, str] = {}
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise UsageError(f"llm.headers: {name[:80]!r} is no name of a header")
+        if name.lower() in _OWN_HEADERS:
+            raise UsageError(f"llm.headers: {name} is set by each request itself; leave it out")
+        if not usable_in_header(value):
+            raise UsageError(f"llm.headers: the value of {name} holds characters that no header can carry")
+        found[name.lower()] = value
+    return found
 
 
 def password_of(url: str) -> str | None:

@@ -15,86 +15,84 @@ from agent_host.errors import CheckpointWriteFailed
 from agent_host.loop.cancellation import TaskCancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import Category
     from agent_host.loop.cancellation import Cancellation
 
 
 class _Done(asyncio.Event):
-    """Set when a place is left. `open`: its call, or one before it, is still to be run, by a resume."""
+    """Set when a turn is over. `open`: its call, or one before it, is still to be run, by a resume."""
 
     open = False
 
 
 class PathOrder:
-    """The places of a turn's calls on the paths that they act on; all are taken before the first call runs."""
+    """The order of calls that act on the same path; every call takes its turn before the first one runs."""
 
     def __init__(self) -> None:
         self._last: dict[str, _Done] = {}
 
-    def place(self, path: str | None) -> Place:
-        """The next place on `path`; a call on no path has one of its own."""
-        return Place(self, path)
+    def turn(self, paths: Sequence[str]) -> PathTurn:
+        """The next turn on all of `paths`; a call on no path has one of its own."""
+        return PathTurn(self, paths)
 
-    def enter(self, path: str | None, done: _Done) -> _Done | None:
-        """Put `done` behind all that is on `path`; what it stands behind, None when it is first."""
-        if path is None:
-            return None
-        before = self._last.get(path)
-        self._last[path] = done
+    def enter(self, paths: Sequence[str], done: _Done) -> tuple[_Done, ...]:
+        """Put `done` behind all that is on `paths`; what it stands behind, nothing when it is first."""
+        before = tuple(self._last[path] for path in paths if path in self._last)
+        self._last.update(dict.fromkeys(paths, done))
         return before
 
 
-class Place:
-    """One call's place. It is left in the end, whether the call was run or not."""
+class PathTurn:
+    """One call's turn on its paths. It is left in the end, whether the call was run or not."""
 
-    def __init__(self, order: PathOrder, path: str | None) -> None:
+    def __init__(self, order: PathOrder, paths: Sequence[str]) -> None:
         self._order = order
-        self._path = path
+        self._paths = tuple(paths)
         self._done = _Done()
-        self._before = order.enter(path, self._done)
+        self._before = order.enter(self._paths, self._done)
 
     @property
     def is_first(self) -> bool:
         """True when no call stands before it."""
-        return self._before is None
+        return not self._before
 
-    async def turn(self) -> None:
+    async def wait(self) -> None:
         """Wait for the calls before it. Raises CheckpointWriteFailed when one of them could not be put on record and
         is left to a resume: then so is this one, for they take effect in call order."""
-        if self._before is not None:
-            await self._before.wait()
-            if self._before.open:
-                raise CheckpointWriteFailed("a call before it on the same path was not recorded; nothing was started")
+        if await _through(self._before):
+            raise CheckpointWriteFailed("a call before it on the same path was not recorded; nothing was started")
 
     async def leave(self, *, still_open: bool = False) -> None:
         """Let the next call begin, once those before are through: who waits for this one means them too. `still_open`:
         it is left to a resume."""
-        before = self._before
-        if before is not None:
-            await before.wait()
-        self._done.open = still_open or (before is not None and before.open)
+        self._done.open = await _through(self._before) or still_open
         self._done.set()
 
-    async def move(self, path: str | None) -> None:
-        """Go over to `path`, to which a person has moved the call, behind all calls of the turn that are there.
+    async def move(self, paths: Sequence[str]) -> None:
+        """Go over to `paths`, to which a person has moved the call, behind all calls of the turn that are there.
 
         In call order would be too late for those behind it: they may have run while the person was thinking. At the
         end nothing runs beside it, and what it finds is what its record says. Nothing can wait in a circle: the places
-        that were taken at first wait for earlier calls only, and one that is moved into lets its first place go.
+        that were taken at first wait for earlier calls only, and one that is moved into lets its first turn go.
         """
-        if path == self._path:
+        if tuple(paths) == self._paths:
             return
         before, done = self._before, self._done
-        self._path, self._done = path, _Done()
-        self._before = self._order.enter(path, self._done)
+        self._paths, self._done = tuple(paths), _Done()
+        self._before = self._order.enter(self._paths, self._done)
         try:
-            if before is not None:
-                await before.wait()
-                done.open = before.open
+            done.open = await _through(before)
         finally:
             done.set()
+
+
+async def _through(turns: Sequence[_Done]) -> bool:
+    """Wait for all of `turns` to be over; whether one of them is left to a resume."""
+    for turn in turns:
+        await turn.wait()
+    return any(turn.open for turn in turns)
 
 
 class Slots:

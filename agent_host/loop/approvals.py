@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.grants import covering, grant_for, moved, place_of, same_action
-from agent_host.approval.request import ApprovalRequest, replay_of
+from agent_host.approval.request import ApprovalAnswer, ApprovalRequest, replay_of
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import now_rfc3339
@@ -20,8 +20,7 @@ from agent_host.loop.secrets import holds_secret
 from policy.rules.canonical import policy_hash
 
 if TYPE_CHECKING:
-    from agent_host.approval.request import ApprovalAnswer
-    from agent_host.loop.admission import Place, Slot
+    from agent_host.loop.admission import PathTurn, Slot
     from agent_host.loop.call_run import CallRun
     from agent_host.loop.context import LoopContext
 
@@ -46,7 +45,7 @@ def _action(ctx: LoopContext, run: CallRun) -> str:
     if spec is None or facts is None:
         raise RuntimeError("only a call that policy has judged can be approved")
     # What is written to a file may differ from call to call. What is uploaded leaves the machine: that may not.
-    seen = frozenset({spec.subject.argument, spec.content} if spec.changes_file else {spec.subject.argument})
+    seen: frozenset[str | None] = spec.subjects | ({spec.content} if spec.changes_file else set())
     return same_action(
         call.name,
         call.arguments,
@@ -65,16 +64,16 @@ def refuse_unstarted(ctx: LoopContext, run: CallRun, why: str = _NOT_STARTED) ->
     run.refuse(Refusal("failed", ErrorCode.TOOL_INTERRUPTED, why))
 
 
-async def wait_for_start(ctx: LoopContext, run: CallRun, place: Place, slot: Slot) -> bool:
+async def wait_for_start(ctx: LoopContext, run: CallRun, path_turn: PathTurn, slot: Slot) -> bool:
     """Wait for the calls before it on its path, then for a slot; False when the call was refused meanwhile, since the
     task was cancelled. A call that waited is judged again: what it finds may be something else.
 
-    Raises CheckpointWriteFailed as `Place.turn` does, TaskCancelled when it is left open for a resume.
+    Raises CheckpointWriteFailed as `PathTurn.wait` does, TaskCancelled when it is left open for a resume.
     """
     approved = run.state is CallState.APPROVED
     run.state = CallState.WAITING
-    waited = not place.is_first
-    await place.turn()
+    waited = not path_turn.is_first
+    await path_turn.wait()
     try:
         waited = await slot.take(ctx.cancellation) or waited
     except TaskCancelled:
@@ -85,7 +84,9 @@ async def wait_for_start(ctx: LoopContext, run: CallRun, place: Place, slot: Slo
     return run.refusal is None
 
 
-async def settle(ctx: LoopContext, step_id: str, run: CallRun, place: Place, slot: Slot, *, granted: bool) -> None:
+async def settle(
+    ctx: LoopContext, step_id: str, run: CallRun, path_turn: PathTurn, slot: Slot, *, granted: bool
+) -> None:
     """Have a gated call started, with that on record and synced, or refused. Policy has the last word, after the wait.
 
     `place` is its place on its path, `slot` what it needs to run; `granted`: it need not be asked for. Raises
@@ -100,10 +101,10 @@ async def settle(ctx: LoopContext, step_id: str, run: CallRun, place: Place, slo
             run.refuse(_denial(run, answer))
         if run.refusal is not None:
             return
-        await place.move(run.path)
+        await path_turn.move(run.paths)
     run.state = CallState.APPROVED
     asked = place_of(run.facts)
-    if not await wait_for_start(ctx, run, place, slot):
+    if not await wait_for_start(ctx, run, path_turn, slot):
         return
     elsewhere = moved(asked, place_of(run.facts))
     if elsewhere is not None and run.gated:
@@ -136,8 +137,10 @@ async def _answer(ctx: LoopContext, step_id: str, run: CallRun) -> ApprovalAnswe
     ctx.emit(EventType.APPROVAL_REQUESTED, step_id, toolCallId=run.call.call_id, **request.to_payload())
     ctx.emitter.flush()  # the wait may be long, and the run log is to show what it is for
     try:
-        answer = await ctx.cancellation.interruptible(ctx.gate.ask(request))
+        answer = await ctx.cancellation.interruptible(ctx.questions.ask(ctx.gate, request, _action(ctx, run)))
     except TaskCancelled:
+        if not ctx.cancellation.resumable:  # else the question stays open, and a resume asks it again
+            _emit_answer(ctx, step_id, run, ApprovalAnswer(False, _NOT_APPROVED), time.monotonic() - asked)
         return None
     await _put_on_record(ctx, step_id, run, request, answer)
     _emit_answer(ctx, step_id, run, answer, time.monotonic() - asked)
@@ -165,6 +168,7 @@ async def _put_on_record(
         ctx.journal.record(
             grant_for(request, answer.scope, action=action, policy_bundle_version=version, granted_at=at)
         )
+        ctx.questions.cover(action, approval_id)
     edited = answer.arguments
     if edited is None or ctx.scrubber.value(edited) == edited:  # else a crash before the start asks again
         ctx.journal.record(kept.to_record(call_id, approval_id, bound_to(ctx, run)))
@@ -220,7 +224,7 @@ async def _request(ctx: LoopContext, step_id: str, run: CallRun) -> ApprovalRequ
         ctx.task.task_id,
         step_id,
         call.name,
-        spec.capability,
+        decision.capability or spec.capability,
         call.arguments,
         rule.title if rule is not None else f"{call.name} wants to act",
         rule.description if rule is not None else clean(decision.reason),

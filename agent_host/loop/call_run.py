@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.loop.intents import NO_EFFECT
 from agent_host.routing.judge import NOT_JUDGED, Judged
-from policy.facts import PathFacts
+from policy.facts import PathFacts, UrlFacts
 
 if TYPE_CHECKING:
     from agent_host.approval.request import ApprovalAnswer
@@ -47,7 +47,7 @@ class CallState(Enum):
 @dataclass(slots=True)
 class CallRun:
     """One call of the current step. `judged` has its tool, its facts and policy's decision; `effect` is that of a call
-    that changes one file and may start. `renewed`: its effect is newer than the turn's record, and stands in the record
+    that changes one file and may start. `renewed`: its effect is newer than the turn's record, and is in the record
     of its start.
 
     `approval_id`: policy wants an approval for it, or wanted one when its turn was recorded, and so its start record
@@ -115,6 +115,6 @@ class CallRun:
         return None if self.spec is None else self.spec.category
 
     @property
-    def path(self) -> str | None:
-        """The real path it acts on, None for what is no file call."""
-        return self.facts.real_path if isinstance(self.facts, PathFacts) else None
+    def paths(self) -> tuple[str, ...]:
+        """The real paths that it acts on, none for what has no files."""
+        return self.facts.real_paths if isinstance(self.facts, PathFacts | UrlFacts) else ()

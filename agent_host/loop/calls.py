@@ -10,26 +10,30 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from agent_host.approval.grants import place_of
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import now_rfc3339
+from agent_host.lenient_json import encodable
 from agent_host.loop.admission import PathOrder, Slots
 from agent_host.loop.approvals import granted_by, refuse_unstarted, settle, wait_for_start
 from agent_host.loop.artifacts import hand_over, keep_artifacts, reference_note
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
+from agent_host.loop.command_changes import IN_BACKGROUND, CommandChanges, is_watched, watched
 from agent_host.loop.prepare import record_start, request_for
 from agent_host.loop.recover import recover_calls
-from agent_host.loop.results import finish, text_of
+from agent_host.loop.results import SHOWN_BYTES, finish, head_of, text_of
 from agent_host.routing.host_tools import unless_lost
-from policy.rules.risk import DEFAULT_RISK
+from policy.rules.toolset import DEFAULT_RISK
 from state.blobs import sha256_hex
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from agent_host.contracts import ToolResult
-    from agent_host.loop.admission import Place, Slot
+    from agent_host.loop.admission import PathTurn, Slot
     from agent_host.loop.call_run import CallRun, Refusal
     from agent_host.loop.context import LoopContext
     from agent_host.loop.step import Step
@@ -53,7 +57,7 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
         ctx.phase.fire("execute")
     order, slots = PathOrder(), Slots(ctx.at_once)
     running: list[Coroutine[Any, Any, Message]] = [
-        _run_one(ctx, step.step_id, run, order.place(run.path), slots.slot(run.category, number))
+        _run_one(ctx, step.step_id, run, order.turn(run.paths), slots.slot(run.category, number))
         for number, run in enumerate(runs)
     ]
     if len(running) == 1:
@@ -78,7 +82,7 @@ def _is_asked(ctx: LoopContext, run: CallRun) -> bool:
     return run.gated and run.answer is None and granted_by(ctx, run) is None
 
 
-async def _run_one(ctx: LoopContext, step_id: str, run: CallRun, place: Place, slot: Slot) -> Message:
+async def _run_one(ctx: LoopContext, step_id: str, run: CallRun, path_turn: PathTurn, slot: Slot) -> Message:
     """One call from policy's decision to its result on record."""
     still_open = False
     try:
@@ -87,11 +91,11 @@ async def _run_one(ctx: LoopContext, step_id: str, run: CallRun, place: Place, s
         ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, run, grant))
         if run.gated:
             was_edited = run.edited
-            await settle(ctx, step_id, run, place, slot, granted=grant is not None)
+            await settle(ctx, step_id, run, path_turn, slot, granted=grant is not None)
             if run.edited and not was_edited:  # what is requested is another call now
                 ctx.emit(EventType.TOOL_REQUESTED, step_id, **_request_payload(ctx, run, None))
         elif run.refusal is None:
-            await wait_for_start(ctx, run, place, slot)
+            await wait_for_start(ctx, run, path_turn, slot)
         if run.refusal is None and ctx.cancellation.requested:
             refuse_unstarted(ctx, run)
         if run.refusal is not None:
@@ -103,7 +107,7 @@ async def _run_one(ctx: LoopContext, step_id: str, run: CallRun, place: Place, s
     finally:
         slot.give_back()
         # A refused call waits for none, and a call that waits for it means those before it too.
-        await place.leave(still_open=still_open)
+        await path_turn.leave(still_open=still_open)
 
 
 def _refuse(ctx: LoopContext, step_id: str, run: CallRun, refusal: Refusal, began: float) -> Message:
@@ -127,18 +131,39 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
         raise RuntimeError("only a call of a known tool is executed")
     record_start(ctx, run)
     started_at = now_rfc3339()
+    request = request_for(ctx, step_id, call, spec, run.facts)
     result: ToolResult | None = None
+    changed, duration_ms = CommandChanges(), 0
     try:
-        result = await ctx.cancellation.unless_forced(ctx.router.execute(request_for(ctx, step_id, call, spec)))
+        async with watched(ctx, spec) as changed:
+            runs_since = time.monotonic()
+            try:
+                result = await ctx.cancellation.unless_forced(ctx.router.execute(request))
+            finally:
+                duration_ms = int((time.monotonic() - runs_since) * 1000)
     except ToolStopped:
         pass
     finally:
         ctx.live_output.end(call.call_id)  # before the call is reported to be over, however it ended
     if result is None:
         why = ErrorCode.TOOL_INTERRUPTED
-        return finish(ctx, step_id, call, "failed", why, f"{why}: {_STOPPED}", None, started, started_at)
+        return finish(
+            ctx,
+            step_id,
+            call,
+            "failed",
+            why,
+            f"{why}: {_STOPPED}",
+            None,
+            started,
+            started_at,
+            changed=changed,
+            duration_ms=duration_ms,
+        )
 
-    left = await keep_artifacts(ctx, step_id, result.artifacts)
+    if result.command_id is not None and is_watched(ctx, spec):
+        changed.unseen = changed.unseen or IN_BACKGROUND
+    left = await keep_artifacts(ctx, step_id, call.name, result.artifacts)
     result = unless_lost(result, [one.row.get("why") for one in left])
     code = None if result.error is None else result.error.code
     text = text_of(result) + reference_note(left)
@@ -155,21 +180,45 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
         result.artifact_uris,
         artifacts=[one.row for one in left],
         edited=run.edited,
+        exit_code=result.exit_code,
+        command_id=result.command_id,
+        paths=run.paths if spec.changes_file and result.status == "succeeded" else (),
+        seen=_seen(ctx, run, result),
+        changed=changed,
+        images=result.images,
+        duration_ms=duration_ms,
     )
     hand_over(ctx, step_id, call.call_id, left)
     return message
+
+
+def _seen(ctx: LoopContext, run: CallRun, result: ToolResult) -> dict[str, str | None]:
+    """The files that the call read or wrote, as the next one on them is to find them; None for one that is gone."""
+    if not run.paths or encodable(run.paths[0]) != run.paths[0]:  # a name that cannot be put on record
+        return {}
+    path, effect = run.paths[0], None if run.spec is None else run.spec.effect
+    if result.seen is not None:
+        return {path: result.seen}
+    if result.status != "succeeded" or effect not in ("delete", "move"):
+        return {}
+    return {**dict.fromkeys(run.paths[1:], ctx.state.seen.get(path)), path: None}
 
 
 def _request_payload(ctx: LoopContext, run: CallRun, grant: str | None) -> dict[str, Any]:
     call, spec, decision = run.call, run.spec, run.decision
     payload: dict[str, Any] = {"toolCallId": call.call_id, "toolName": call.name}
     if spec is not None:
-        payload["capability"] = spec.capability
+        payload["capability"] = spec.capability if decision is None else decision.capability
         # Before the cut: half a secret is found by nobody.
         payload["summary"] = ctx.scrubber.text(spec.summary(call.arguments))[:_SUMMARY_CHARS]
     if call.problem is None:
         # Of what is kept: a hash of a password could be tried out.
-        payload["argumentsSha256"] = sha256_hex(ctx.scrubber.json(call.arguments_json))
+        clean = ctx.scrubber.json(call.arguments_json)
+        payload["argumentsSha256"] = sha256_hex(clean)
+        if len(clean) <= SHOWN_BYTES:
+            payload["arguments"] = call.arguments if clean == call.arguments_json else orjson.loads(clean)
+        else:
+            payload["argumentsHead"], payload["itemId"] = head_of(clean), call.call_id
     if decision is not None:
         payload["decision"] = decision.decision
         payload["rule"] = decision.rule

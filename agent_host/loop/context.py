@@ -6,7 +6,9 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from agent_host.loop.questions import Questions
 from agent_host.routing.registry import Registry
+from policy.rules.options import TaskOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from agent_host.events.kinds import EventType
     from agent_host.events.live_output import LiveOutput
     from agent_host.loop.cancellation import Cancellation
+    from agent_host.loop.command_changes import CommandWatch
     from agent_host.loop.conversation import Conversation
     from agent_host.loop.journal import Journal
     from agent_host.routing.judge import Judge
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from agent_host.services.uploads import UploadQueue
     from agent_host.services.workspace import ArtifactHome
     from agent_host.states import Machine, TaskPhase
-    from policy.rules.options import TaskOptions
     from state.checkpoint import Checkpoint, Task
 
 EndStatus = Literal["completed", "failed", "cancelled", "paused"]
@@ -35,6 +37,10 @@ class ResumeNote(NamedTuple):
 
     text: str
     workspace: str | None = None
+
+
+MODEL_OPTION = "model"
+"""The option of a task on record that names its model."""
 
 
 class TaskEnd(NamedTuple):
@@ -62,7 +68,8 @@ class ArtifactPlaces:
 @dataclass(slots=True)
 class LoopContext:
     """What one session is put together from. `phase` is where the current task stands; `at_once` is how many calls of
-    one turn may run at the same time, by category."""
+    one turn may run at the same time, by category; `questions` are those that wait for an answer. `command_watch` looks
+    at what commands change; None where the settings have it off."""
 
     journal: Journal
     judge: Judge
@@ -76,6 +83,8 @@ class LoopContext:
     phase: Machine[TaskPhase]
     live_output: LiveOutput
     at_once: Mapping[Category, int]
+    questions: Questions = field(default_factory=Questions)
+    command_watch: CommandWatch | None = None
 
     def __post_init__(self) -> None:
         self.conversation.renew_head(self.judge)
@@ -86,6 +95,12 @@ class LoopContext:
         if specs != tuple(self.judge.tools):
             self.judge.tools = Registry(specs)
             self.conversation.renew_head(self.judge)
+
+    def begin_task(self, task: Task) -> None:
+        """Have the options and the model of a task on record hold, which begins or goes on."""
+        options = {name: value for name, value in task.options.items() if name != MODEL_OPTION}
+        self.narrow_task(TaskOptions(**options))
+        self.conversation.use_model(task.options.get(MODEL_OPTION), self.judge)
 
     def narrow_task(self, options: TaskOptions) -> None:
         """Have `options` hold for the current task."""

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.thread.messages import Message, encodable
+from agent_host.thread.pictures import ALL_KEPT, MAX_KEPT_BYTES, NONE_TAKEN
 from agent_host.thread.tokens import message_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from agent_host.contracts import Image
     from agent_host.llm.deferred import Model
     from agent_host.retrying import RetryPolicy
     from agent_host.routing.judge import Judge
     from agent_host.thread.thread import Thread
+
+
+class ForModel(NamedTuple):
+    """A conversation as one model reads it: another model gets none of its opaque blocks."""
+
+    thread: Thread
+    make_head: Callable[[Judge], bytes]
 
 
 class Conversation:
@@ -21,6 +30,8 @@ class Conversation:
 
     `make_head` encodes the head of a request: model, limits, system prompt, and the tools that the judge may allow a
     call of. `head` is the current one, `head_tokens` its estimated size. `count` estimates the tokens of a text.
+    `for_model` gives thread and head as another model reads them, and `default_model` is that of tasks that name none.
+    `takes_images`: models read pictures.
     """
 
     def __init__(
@@ -31,13 +42,20 @@ class Conversation:
         make_head: Callable[[Judge], bytes],
         retry: RetryPolicy,
         count: Callable[[str], int],
+        for_model: Callable[[str], ForModel] | None = None,
+        *,
+        takes_images: bool = True,
     ) -> None:
         self.thread = thread
         self.llm = llm
-        self.model = model
+        self.model = self.default_model = model
+        self.for_model = for_model
         self.make_head = make_head
         self.retry = retry
         self.count = count
+        self.takes_images = takes_images
+        self.open_picture_bytes = 0
+        """Bytes of the pictures that are on record of the open step, and not in the thread yet."""
         self.head = b""
         self.head_tokens = 0
 
@@ -45,6 +63,25 @@ class Conversation:
     def tokens(self) -> int:
         """The estimated size of the next request."""
         return self.head_tokens + self.thread.tokens
+
+    def use_model(self, model: str | None, judge: Judge) -> None:
+        """Have `model`, None for the default, read the conversation from its next request on."""
+        wanted = model or self.default_model
+        if wanted != self.model and self.for_model is not None:
+            self.model, (self.thread, self.make_head) = wanted, self.for_model(wanted)
+            self.renew_head(judge)
+
+    def keep_images(self, images: Sequence[Image]) -> str | None:
+        """Count the pictures of a result that goes on record. Returns why they cannot be kept, None where they are."""
+        if not images:
+            return None
+        if not self.takes_images:
+            return NONE_TAKEN
+        size = sum(len(image.data) for image in images)
+        if self.thread.picture_bytes + self.open_picture_bytes + size > MAX_KEPT_BYTES:
+            return ALL_KEPT
+        self.open_picture_bytes += size
+        return None
 
     def renew_head(self, judge: Judge) -> None:
         """Encode the head again, for the bundle, the tools and the options that `judge` has now."""

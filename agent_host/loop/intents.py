@@ -3,9 +3,11 @@ did, and so that the session's patch has a first version to compare with."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from policy.facts import PathFacts
+from policy.names import CapabilityName
 from state.blobs import UNAVAILABLE, sha256_hex
 from state.disk import LOCAL_DISK
 from state.records import FileEffect
@@ -26,54 +28,73 @@ Held = tuple[str | None, bytes | str | None]
 _MAX_BASELINE_BYTES = 16 * 1024 * 1024
 
 
+class Versions(NamedTuple):
+    """What is kept of the files that calls change. `keep` stores a version of a file and returns its name. `known` are
+    the paths whose first version the task has on record. `all`: each version that a call writes over is
+    kept, and not only the first one."""
+
+    keep: Callable[[PathFacts, bytes], str]
+    known: Mapping[str, str | None]
+    all: bool
+
+
 def capture_intent(
     spec: ToolSpec,
     facts: ActionFacts | None,
     arguments: Mapping[str, Any],
-    *,
-    keep: Callable[[bytes], str],
-    known: Mapping[str, str | None],
+    versions: Versions,
     will_hold: dict[str, Held],
-    versions: dict[str, str | None] | None = None,
 ) -> FileEffect:
-    """What a call that changes one file will do to it; NO_EFFECT for any other call.
-
-    `keep` stores a first version and returns its name. `known` are the paths whose first version the task has on
-    record; `will_hold` is what earlier calls of the same turn will leave at a path, with its SHA-256, updated here.
-
-    `versions` are what calls of this process left at a path, kept up to date here, None where only first versions are
-    kept. What something else left there is kept too, and the intent has its name under `kept`.
-    """
+    """What a call that changes one file will do to it; NO_EFFECT for any other call. `will_hold` is what earlier calls
+    of the same turn will leave at a path, with its SHA-256, updated here."""
     if not (spec.changes_file and isinstance(facts, PathFacts)):
         return NO_EFFECT
-    path = facts.real_path
     baselines: dict[str, str | None] = {}
-    kept: str | None = None
+    before, data, kept = _found(facts, versions, will_hold, baselines)
+    content = _content_after(spec, arguments, data)
+    after = None if content is None else sha256_hex(content) if isinstance(content, bytes) else content
+    intent: Intent = {"path": facts.real_path, "before": before, "after": after}
+    if kept is not None:
+        intent["kept"] = kept
+    target = _target(spec, facts)
+    if target is not None:
+        there, _, _ = _found(target, versions, will_hold, baselines)
+        intent["target"] = {"path": target.real_path, "before": there}
+        will_hold[target.real_path] = (before, data)
+    will_hold[facts.real_path] = (after, content)
+    return FileEffect(intent, baselines)
+
+
+def _found(
+    facts: PathFacts, versions: Versions, will_hold: dict[str, Held], baselines: dict[str, str | None]
+) -> tuple[str | None, bytes | str | None, str | None]:
+    """What a call finds at a path: its hash, its content, and the name under which it is kept, None where there is
+    nothing to keep. A first version goes into `baselines`."""
+    path = facts.real_path
     if path in will_hold:
         before, data = will_hold[path]
     else:
         data = _content(facts)
         before = None if data is None else sha256_hex(data) if isinstance(data, bytes) else data
-        if path not in known:
-            baselines[path] = keep(data) if isinstance(data, bytes) else data
-        elif versions is not None and isinstance(data, bytes) and versions.get(path) != before:
-            kept = keep(data)
-    content = _content_after(spec, arguments, data)
-    after = None if content is None else sha256_hex(content) if isinstance(content, bytes) else content
-    will_hold[path] = (after, content)
-    if versions is not None:
-        versions[path] = after
-    if UNAVAILABLE in (before, after):
-        return FileEffect(None, baselines)
-    intent: Intent = {"path": path, "before": before, "after": after}
-    if kept is not None:
-        intent["kept"] = kept
-    return FileEffect(intent, baselines)
+    is_first = path not in versions.known and path not in will_hold
+    if not (is_first or versions.all):
+        return before, data, None
+    kept = versions.keep(facts, data) if isinstance(data, bytes) else data
+    if is_first:
+        baselines[path] = kept
+    return before, data, kept if versions.all else None
+
+
+def _target(spec: ToolSpec, facts: PathFacts) -> PathFacts | None:
+    """Where the call moves its file, None where it does not."""
+    if spec.effect != "move":
+        return None
+    return next(other for needed, other in facts.also if needed == CapabilityName.FILE_WRITE)
 
 
 def _content_after(spec: ToolSpec, arguments: Mapping[str, Any], before: bytes | str | None) -> bytes | str | None:
     """What the call leaves, as the tool itself computes it: None for no file, UNAVAILABLE where it cannot be said."""
-    if spec.effect == "delete":
+    if spec.effect in ("delete", "move"):
         return None
     if spec.after is None or (spec.effect == "edit" and not isinstance(before, bytes)):
         return UNAVAILABLE
@@ -81,10 +102,13 @@ def _content_after(spec: ToolSpec, arguments: Mapping[str, Any], before: bytes |
     return UNAVAILABLE if content is None else content
 
 
-def hash_on_disk(path: str) -> str | None:
-    """What is at `path` now, as intents have it: None for no file, UNAVAILABLE for what cannot be read."""
+def hash_on_disk(path: str, clean: Callable[[bytes], bytes] = bytes) -> str | None:
+    """What is at `path` now, as intents have it: None for no file, UNAVAILABLE for what cannot be read or is larger
+    than what intents hash. With `clean` as it is kept as a first version."""
     try:
-        return sha256_hex(LOCAL_DISK.read(path))
+        if os.stat(path).st_size > _MAX_BASELINE_BYTES:
+            return UNAVAILABLE
+        return sha256_hex(clean(LOCAL_DISK.read(path)))
     except FileNotFoundError:
         return None
     except OSError:

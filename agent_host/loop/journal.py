@@ -16,18 +16,19 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """The record of one session. `max_stored_bytes` is the limit at which `store` is full. `versions` is what calls
-    left at a path, by SHA-256, None where only first versions of files are kept."""
+    """The record of one session. `max_stored_bytes` is the limit at which `store` is full. `keeps_versions`:
+    each version of a file that a call writes over is kept, and not only the first of a task."""
 
     def __init__(
         self,
         store: OpenSession,
         emitter: Emitter,
         max_stored_bytes: int,
-        versions: dict[str, str | None] | None = None,
+        *,
+        keeps_versions: bool = False,
     ) -> None:
         self.store = store
-        self.versions = versions
+        self.keeps_versions = keeps_versions
         self._emitter = emitter
         self._max_stored_bytes = max_stored_bytes
         self._reported_full = False
@@ -47,6 +48,13 @@ class Journal:
         """Put something on record that must be there before the loop goes on. Raises CheckpointWriteFailed."""
         try:
             self.store.append(record)
+        except WriteFailed as error:
+            raise _nothing_started(error) from error
+
+    def try_record(self, record: Record) -> None:
+        """Put something on record, or leave all as it was. Raises CheckpointWriteFailed."""
+        try:
+            self.store.try_append(record)
         except WriteFailed as error:
             raise _nothing_started(error) from error
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from agent_host.errors import BudgetExceeded, CheckpointWriteFailed, PolicyDenied, PolicyExpired
 from agent_host.events.kinds import EventType
-from policy.check import check_llm
+from policy.check_llm import check_llm
 
 if TYPE_CHECKING:
     from agent_host.loop.context import LoopContext

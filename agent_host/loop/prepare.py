@@ -3,6 +3,7 @@ file, the id of its approval where it needs one. A call that waited is judged ag
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.grants import exact_call
@@ -12,9 +13,11 @@ from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
 from agent_host.loop.call_run import CallRun, CallState, Refusal
-from agent_host.loop.intents import capture_intent
+from agent_host.loop.intents import Versions, capture_intent
 from agent_host.loop.secrets import placeholder_problem
+from config.shapes import hint_at
 from policy.facts import PathFacts
+from policy.names import CapabilityName
 from policy.rules.canonical import policy_hash
 from policy.rules.grants import scope_of_call
 from state.blobs import UNAVAILABLE
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
     from policy.facts import ActionFacts
     from state.open_step import Call
     from state.records import CallRow, FirstVersions
+
+
+_MAX_NAME_CHARS = 200
 
 
 def prepare_calls(
@@ -59,9 +65,13 @@ def judge(ctx: LoopContext, run: CallRun) -> None:
     judged = ctx.judge.decide(call.name, call.arguments)
     problem = call.problem or placeholder_problem(call) or judged.problem
     if judged.spec is None:
-        refusal: Refusal | None = Refusal("failed", ErrorCode.TOOL_NOT_FOUND, f"there is no tool {call.name!r}")
+        hint = hint_at(call.name, [spec.name for spec in ctx.judge.tools])
+        reason = f"there is no tool {call.name[:_MAX_NAME_CHARS]!r}{hint}"
+        refusal: Refusal | None = Refusal("failed", ErrorCode.TOOL_NOT_FOUND, reason)
     elif problem is not None:
         judged = judged._replace(facts=None, decision=None)
+        if problem is judged.problem:  # the tool's schema says more of arguments that name nothing to act on
+            problem = ctx.router.argument_problem(call.name, call.arguments) or problem
         refusal = Refusal("failed", ErrorCode.INVALID_REQUEST, problem)
     elif judged.decision is None:
         reason = f"{call.name} is switched off for this session: {judged.withheld}"
@@ -168,35 +178,67 @@ def _find_effect(ctx: LoopContext, run: CallRun, will_hold: dict[str, Held]) -> 
             run.spec,
             run.facts,
             run.call.arguments,
-            keep=lambda data: _kept(ctx, run.facts, data),
-            known=ctx.task.baselines,
-            will_hold=will_hold,
-            versions=ctx.journal.versions,
+            Versions(functools.partial(_kept, ctx), ctx.task.baselines, ctx.journal.keeps_versions),
+            will_hold,
         )
 
 
-def _kept(ctx: LoopContext, facts: ActionFacts | None, data: bytes) -> str:
+def _kept(ctx: LoopContext, facts: PathFacts, data: bytes) -> str:
     """Keep what a file holds, without secrets; not of a file that the bundle does not let anybody read."""
-    if isinstance(facts, PathFacts) and not ctx.judge.may_read(facts):
+    if not ctx.judge.may_read(facts):
         return UNAVAILABLE
     return ctx.journal.keep(ctx.scrubber.data(data))
 
 
-def request_for(ctx: LoopContext, step_id: str, call: ToolCall, spec: ToolSpec) -> ToolRequest:
-    """The call as it crosses to the runtime, with the scope that the bundle gives it."""
-    capability = scope_of_call(ctx.judge.bundle, spec.capability, ctx.judge.environment.os_family)
-    constraints = (
-        ToolConstraints()
-        if capability is None
-        else ToolConstraints(
-            capability.max_file_size_bytes,
-            capability.max_output_bytes,
-            capability.allowed_paths,
-            capability.blocked_paths,
-            capability.allowed_domains,
-            capability.blocked_domains,
-        )
-    )
+def request_for(
+    ctx: LoopContext, step_id: str, call: ToolCall, spec: ToolSpec, facts: ActionFacts | None = None
+) -> ToolRequest:
+    """The call as it crosses to the runtime, with the scope that the bundle gives it. `facts` are what policy judged it
+    by, where it is to run."""
+    needed = (spec.capability, *(need.capability for need in spec.needs(call.arguments)))
+    scopes = {name: _constraints(ctx, name) for name in needed}
+    if spec.changes_file and _is_readable(ctx, facts):
+        scopes[CapabilityName.FILE_READ] = _constraints(ctx, CapabilityName.FILE_READ)
+    arguments = dict(spec.completed(call.arguments, ctx.judge.environment.workspace))
+    for argument in spec.paths & arguments.keys():  # relative to the workspace; the runtime takes absolute ones
+        path = arguments[argument]
+        if isinstance(path, str):
+            arguments[argument] = ctx.judge.environment.absolute(path)
     return ToolRequest(
-        call.name, call.arguments, ctx.session_id, ctx.task.task_id, step_id, call.call_id, spec.capability, constraints
+        call.name,
+        arguments,
+        ctx.session_id,
+        ctx.task.task_id,
+        step_id,
+        call.call_id,
+        spec.capability,
+        scopes.pop(spec.capability),
+        scopes,
+        _last_seen(ctx, facts),
+    )
+
+
+def _is_readable(ctx: LoopContext, facts: ActionFacts | None) -> bool:
+    """Whether the bundle grants reading the file, so that a call which changes it may be told what it holds."""
+    granted = ctx.judge.bundle.capability(CapabilityName.FILE_READ) is not None
+    return granted and isinstance(facts, PathFacts) and ctx.judge.may_read(facts)
+
+
+def _last_seen(ctx: LoopContext, facts: ActionFacts | None) -> str | None:
+    """What the last call on the same file saw of it."""
+    return ctx.state.seen.get(facts.real_path) if isinstance(facts, PathFacts) else None
+
+
+def _constraints(ctx: LoopContext, capability_name: str) -> ToolConstraints:
+    """The scope that the bundle gives a call under one capability."""
+    capability = scope_of_call(ctx.judge.bundle, capability_name, ctx.judge.environment.os_family)
+    if capability is None:
+        return ToolConstraints()
+    return ToolConstraints(
+        capability.max_file_size_bytes,
+        capability.max_output_bytes,
+        capability.allowed_paths,
+        capability.blocked_paths,
+        capability.allowed_domains,
+        capability.blocked_domains,
     )

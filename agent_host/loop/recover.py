@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from agent_host.contracts import Leftovers
 from agent_host.errors import ErrorCode
+from agent_host.loop.command_changes import CUT_OFF, CommandChanges, is_watched
 from agent_host.loop.edits import call_on_record
 from agent_host.loop.intents import hash_on_disk
 from agent_host.loop.prepare import prepare_calls, request_for
 from agent_host.loop.results import finish
 from state.boot import boot_id
 from state.records import ApprovalAsked
-from state.recovery import Outcome, Verdict, compare, judge
+from state.recovery import Outcome, Verdict, compare, judge, paths_of
 
 if TYPE_CHECKING:
     from agent_host.loop.call_run import CallRun
@@ -41,7 +42,7 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[CallRun, ...]:
     verdicts = {call.call_id: judge(call, same_boot=same_boot) for call in step.calls}
     cut_off = [call for call in step.calls if verdicts[call.call_id] in _LEFT_OPEN]
     left = await asyncio.gather(*(_end_leftovers(ctx, step_id, call) for call in cut_off))  # each looks for a while
-    paths = {call.intent["path"] for call in cut_off if call.intent is not None}
+    paths = {path for call in cut_off for path in paths_of(call)}
     outcomes = compare(step.calls, {path: hash_on_disk(path) for path in paths}, same_boot=same_boot)
     repeated = {call_id for call_id, outcome in outcomes.items() if outcome is Outcome.REPEAT}
     for call, found in zip(cut_off, left, strict=True):
@@ -72,9 +73,12 @@ def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, left: 
     tool_call = call_on_record(call)
     edited = call.edited_arguments is not None
     if outcome is Outcome.DONE:
-        finish(ctx, step_id, tool_call, "succeeded", None, _DONE, edited=edited)
+        # What it left is what the model asked for, so no later call is to take it for a change by somebody else.
+        seen = dict.fromkeys(paths_of(call))
+        finish(ctx, step_id, tool_call, "succeeded", None, _DONE, edited=edited, seen=seen)
         return
     said = _NOT_DONE if outcome is Outcome.NOT_DONE else _UNKNOWN
     said = "; ".join(filter(None, (said, left.note())))
     code = ErrorCode.TOOL_INTERRUPTED
-    finish(ctx, step_id, tool_call, "failed", code, f"{code}: {said}", edited=edited)
+    changed = CommandChanges(unseen=CUT_OFF if is_watched(ctx, ctx.judge.tools.get(call.tool_name)) else None)
+    finish(ctx, step_id, tool_call, "failed", code, f"{code}: {said}", edited=edited, changed=changed)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agent_host.thread.blocks import Block
     from agent_host.thread.messages import Message
 
-NOT_KEPT = "its arguments held a secret, which is kept nowhere, so it cannot be taken up again: make the call anew"
+NOT_KEPT = "its arguments held a secret, which is kept nowhere, so it cannot be resumed: make the call again"
 _HOLDS_PLACEHOLDER = (
     "the arguments hold {placeholder}, which stands in the place of a secret that you were not shown; it would be put "
     "there for good: leave that part of the file as it is, or name where the value is to come from"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, cast
 from agent_host.errors import ErrorCode, GatewayUnavailable
 from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
+from agent_host.llm.anthropic_answer import meaning_of
+from agent_host.loop.background import commands_to_report
 from agent_host.loop.limits import check_before_call
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
 from agent_host.loop.secrets import clean_message
@@ -19,7 +21,7 @@ from state.boot import boot_id
 from state.records import NoteAdded, StepCommitted, TurnTaken
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from agent_host.llm.stream import Meaning, ModelTurn
     from agent_host.loop.call_run import CallRun
@@ -101,8 +103,6 @@ def reopen(ctx: LoopContext) -> Step:
 def _meaning_on_record(step: OpenStep) -> Meaning:
     if step.meaning is not None:
         return cast("Meaning", step.meaning)
-    from agent_host.llm.anthropic_answer import meaning_of  # an older record, from when there was no other dialect
-
     return meaning_of(step.stop_reason)
 
 
@@ -128,18 +128,27 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     elif cut_short:
         ctx.phase.fire("cut_short")
     ctx.conversation.thread.add_exchange(step.assistant, results)
+    ctx.conversation.open_picture_bytes = 0
     if note is not None:
         ctx.conversation.thread.add_note(note)
     ctx.emit(EventType.STEP_COMPLETED, step.step_id, stepId=step.step_id, stepCount=count)
     ctx.emitter.flush()
 
 
-def add_note(ctx: LoopContext, text: str, *, workspace: str | None = None, of_damage: bool = False) -> None:
+def add_note(
+    ctx: LoopContext,
+    text: str,
+    *,
+    workspace: str | None = None,
+    of_damage: bool = False,
+    of_commands: Sequence[str] = (),
+) -> None:
     """Put a note of the host to the model into the thread; the model sees it with the next request. `workspace` is the
-    new one that the note is about, where it is about one; `of_damage`: it reports damage to the record."""
+    new one that the note is about, where it is about one; `of_damage`: it reports damage to the record; `of_commands`
+    are background commands whose end it reports."""
     note = ctx.conversation.note(text)._replace(workspace=workspace)
     encoded = encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id)
-    ctx.journal.checkpoint(None, NoteAdded(encoded, of_damage), sync=False)
+    ctx.journal.checkpoint(None, NoteAdded(encoded, of_damage, of_commands), sync=False)
     ctx.conversation.thread.add_note(note)
 
 
@@ -147,6 +156,14 @@ def report_damage(ctx: LoopContext) -> None:
     """Say to the model that it was here before, where the session was saved from damage."""
     if ctx.state.salvaged is not None:
         add_note(ctx, _DAMAGED, of_damage=True)
+
+
+def report_commands(ctx: LoopContext) -> None:
+    """Say to the model which background commands have ended since its last turn."""
+    report = commands_to_report(ctx.state)
+    if report is not None:
+        text, of_commands = report
+        add_note(ctx, text, of_commands=of_commands)
 
 
 def _kept_message(ctx: LoopContext, step_id: str, turn: ModelTurn, calls: tuple[ToolCall, ...]) -> Message:
@@ -181,17 +198,28 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:
     messages = talk.thread.encoded()
     started = time.monotonic()
 
-    def on_text(text: str) -> None:
-        ctx.emit(EventType.TEXT_CHUNK, step_id, text=text)
+    attempt = 0
 
-    def on_retry(attempt: int, wait_s: float, error: GatewayUnavailable) -> None:
-        ctx.emit(EventType.LLM_RETRY, step_id, attempt=attempt, waitMs=int(wait_s * 1000), message=str(error))
+    def ask() -> Awaitable[ModelTurn]:
+        nonlocal attempt
+        attempt += 1
+        return talk.llm.stream(talk.head, messages, on_text, on_thinking)
+
+    def on_text(text: str) -> None:
+        ctx.emit(EventType.TEXT_CHUNK, step_id, text=text, attempt=attempt)
+
+    def on_thinking(text: str) -> None:
+        ctx.emit(EventType.THINKING_CHUNK, step_id, text=text, attempt=attempt)
+
+    def on_retry(failed: int, wait_s: float, error: GatewayUnavailable) -> None:
+        ctx.emit(EventType.LLM_RETRY, step_id, attempt=failed, waitMs=int(wait_s * 1000), message=str(error))
 
     ctx.phase.fire("call_model")
-    ctx.emit(EventType.LLM_REQUEST_STARTED, step_id, model=talk.model, estimatedInputTokens=needed)
-    turn = await ctx.cancellation.interruptible(
-        with_retries(GatewayUnavailable, lambda: talk.llm.stream(talk.head, messages, on_text), talk.retry, on_retry)
+    limit = ctx.judge.bundle.llm_policy.max_output_tokens
+    ctx.emit(
+        EventType.LLM_REQUEST_STARTED, step_id, model=talk.model, estimatedInputTokens=needed, maxOutputTokens=limit
     )
+    turn = await ctx.cancellation.interruptible(with_retries(GatewayUnavailable, ask, talk.retry, on_retry))
     ctx.phase.fire("answered")
     turn = _with_counted_usage(ctx, turn, needed)
     ctx.emit(
@@ -201,11 +229,19 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:
         **turn.usage.to_wire(),
         stopReason=turn.stop_reason,
         latencyMs=int((time.monotonic() - started) * 1000),
+        **_names_of_answer(ctx, turn),
     )
     if turn.replaced:
         message = f"the model's answer held halves of characters: U+FFFD stands in {turn.replaced} place(s)"
         ctx.emit(EventType.LLM_ANSWER_REPAIRED, step_id, count=turn.replaced, message=message)
     return turn
+
+
+def _names_of_answer(ctx: LoopContext, turn: ModelTurn) -> dict[str, str]:
+    """What the gateway calls the answer and its model, as far as it does. Scrubbed here, since OpenTelemetry gets
+    payloads as they are emitted."""
+    names = {"responseId": turn.response_id, "responseModel": turn.response_model}
+    return {key: ctx.scrubber.text(name) for key, name in names.items() if name}
 
 
 def _with_counted_usage(ctx: LoopContext, turn: ModelTurn, needed: int) -> ModelTurn:

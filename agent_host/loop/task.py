@@ -25,7 +25,7 @@ from agent_host.loop.cancellation import TaskCancelled
 from agent_host.loop.context import TaskEnd
 from agent_host.loop.limits import warn_of_step_limit
 from agent_host.loop.replay import take_replay
-from agent_host.loop.step import add_note, commit, reopen, report_damage, take_turn
+from agent_host.loop.step import add_note, commit, reopen, report_commands, report_damage, take_turn
 from agent_host.thread.messages import last_answer
 from state.records import SessionStatusChanged, TaskEnded
 
@@ -81,6 +81,7 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
         if ctx.state.open_step is None:
             ctx.cancellation.check()
             report_damage(ctx)
+            report_commands(ctx)
             if resume_note is not None:
                 add_note(ctx, resume_note.text, workspace=resume_note.workspace)
                 resume_note = None

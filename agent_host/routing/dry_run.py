@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.routing.facts import Environment
+from agent_host.routing.environment import Environment
 from agent_host.routing.judge import Judge
 from config.shapes import (
     ANYTHING,
@@ -159,10 +159,13 @@ class _Stated(NamedTuple):
 
     facts: StatedFacts
 
-    def path(self, spelled: str, where: Environment, new_size_bytes: int | None) -> PathFacts | None:
-        """See `World`."""
-        stated, absolute = self.facts, normalize(spelled, where.os_family, home=where.home)
-        if not is_absolute(absolute, where.os_family):
+    def path(
+        self, spelled: str, environment: Environment, new_size_bytes: int | None, *, is_subject: bool = True
+    ) -> PathFacts | None:
+        """See `World`. What a case states is about the call's first path."""
+        stated = self.facts if is_subject else StatedFacts()
+        absolute = normalize(environment.absolute(spelled), environment.os_family)
+        if not is_absolute(absolute, environment.os_family):
             return None
         there_already = stated.exists if stated.exists is not None else stated.size_bytes is not None
         return PathFacts(
@@ -175,13 +178,13 @@ class _Stated(NamedTuple):
             new_size_bytes=new_size_bytes,
         )
 
-    def directory(self, spelled: str, where: Environment) -> str:
+    def directory(self, spelled: str, environment: Environment) -> str:
         """See `World`."""
-        return normalize(spelled, where.os_family, where.workspace, where.home)
+        return normalize(spelled, environment.os_family, environment.workspace, environment.home)
 
-    def real(self, path: str, where: Environment) -> str:
+    def real(self, path: str, environment: Environment) -> str:
         """See `World`."""
-        return self.facts.real_path or normalize(path, where.os_family)
+        return self.facts.real_path or normalize(path, environment.os_family)
 
     def addresses(self) -> tuple[str, ...]:
         """See `World`."""

@@ -5,28 +5,20 @@ from __future__ import annotations
 import os
 import re
 import stat
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, ShellName, UrlFacts
-from policy.paths import nested_parts, nested_path, normalize
+from policy.detectors.redaction import Redaction
+from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, UrlFacts
+from policy.paths import normalize
 from policy.rules.repository_paths import repositories_by_shape
+from policy.shell.commands import parsed_line, referenced_paths
+from policy.shell.variables import names_read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from agent_host.contracts import ToolSpec
-    from policy.bundle.model import PolicyBundle
-
-
-class Environment(NamedTuple):
-    """What relative things are relative to. All paths are real, absolute strings."""
-
-    workspace: str
-    home: str | None
-    os_family: OsFamily
-    shell: ShellName
-    environment: Mapping[str, str] | None = None
-    """What a command is given for its environment; None where nobody says."""
+    from agent_host.routing.environment import Environment
 
 
 _OS_FAMILY: OsFamily = "windows" if os.name == "nt" else "posix"
@@ -42,15 +34,18 @@ class UnusableArguments(Exception):
 class World(Protocol):
     """Where facts come from: this disk, or what somebody states about another one."""
 
-    def path(self, spelled: str, where: Environment, new_size_bytes: int | None) -> PathFacts | None:
-        """The facts of a path as a call spells it; None for one that is not absolute."""
+    def path(
+        self, spelled: str, environment: Environment, new_size_bytes: int | None, *, is_subject: bool = True
+    ) -> PathFacts | None:
+        """The facts of a path as a call spells it; None for one that cannot be made absolute. `is_subject`: it is the
+        first of the call's paths."""
         ...
 
-    def directory(self, spelled: str, where: Environment) -> str:
+    def directory(self, spelled: str, environment: Environment) -> str:
         """The real directory that a command begins in."""
         ...
 
-    def real(self, path: str, where: Environment) -> str:
+    def real(self, path: str, environment: Environment) -> str:
         """Where an absolute path of a command line leads."""
         ...
 
@@ -59,33 +54,73 @@ class World(Protocol):
         ...
 
 
-def gather(spec: ToolSpec, arguments: Mapping[str, Any], where: Environment, world: World | None = None) -> ActionFacts:
+def gather(
+    spec: ToolSpec, arguments: Mapping[str, Any], environment: Environment, world: World | None = None
+) -> ActionFacts:
     """The facts about one call, from this disk where no other `world` is given. Raises UnusableArguments."""
-    kind, argument, by_name = spec.subject
+    kind, argument, by_name, _ = spec.subject
+    arguments = spec.completed(arguments, environment.workspace)
     if kind == "name" or (by_name and argument not in arguments and spec.content in arguments):
         return NamedToolFacts(spec.name)
     if by_name and spec.content in arguments:
         raise UnusableArguments(f"give {argument!r} or {spec.content!r}, not both")
+    world = world or _DISK
+    subject = _subject(argument, arguments)
+    if kind == "command":
+        return _command(subject, arguments, environment, world)
+    if kind == "url":
+        found = _url(subject, arguments, world)
+        files = ((need.capability, need.subject.argument) for need in spec.needs(arguments))
+        return found._replace(
+            also=tuple((needed, _path(spec, name, arguments, environment, world)) for needed, name in files)
+        )
+    facts = _path(spec, argument, arguments, environment, world)
+    if by_name:
+        facts = facts._replace(tool_name=spec.name)
+    return _with_others(facts, spec, arguments, environment, world) if spec.also else facts
+
+
+def _subject(argument: str, arguments: Mapping[str, Any]) -> str:
     subject = arguments.get(argument)
     if not isinstance(subject, str) or not subject:
         raise UnusableArguments(f"argument {argument!r} must be a non-empty string")
     if "\0" in subject:
         raise UnusableArguments(f"argument {argument!r} must not contain a null byte")
-    world = world or _DISK
-    if kind == "command":
-        return _command(subject, arguments, where, world)
-    return _url(subject, arguments, world) if kind == "url" else _path(spec, subject, arguments, where, world)
+    return subject
 
 
-def _path(spec: ToolSpec, subject: str, arguments: Mapping[str, Any], where: Environment, world: World) -> PathFacts:
+def _path(
+    spec: ToolSpec, argument: str, arguments: Mapping[str, Any], environment: Environment, world: World
+) -> PathFacts:
+    """The facts of the path that stands in `argument`, with the size that the call's content would give it."""
+    subject = _subject(argument, arguments)
     content = arguments.get(spec.content) if spec.content else None
     new_size_bytes = len(content.encode("utf-8", "replace")) if isinstance(content, str) else None
-    facts = world.path(subject, where, new_size_bytes)
+    facts = world.path(subject, environment, new_size_bytes, is_subject=argument == spec.subject.argument)
     if facts is None:
-        raise UnusableArguments(f"argument {spec.subject.argument!r} must be an absolute path, not {subject!r}")
+        raise UnusableArguments(
+            f"argument {argument!r} must be a path in the workspace or an absolute one, not {subject!r}"
+        )
     if spec.changes_file and not _is_text(facts.real_path):  # what changes goes on record by this name
         raise UnusableArguments(f"{subject!r} leads to a name that is not UTF-8; files of such names are not changed")
-    return facts._replace(tool_name=spec.name) if spec.subject.by_name else facts
+    return facts
+
+
+def _with_others(
+    facts: PathFacts, spec: ToolSpec, arguments: Mapping[str, Any], environment: Environment, world: World
+) -> PathFacts:
+    """`facts` with what the call needs besides; a file that moves brings its size along."""
+    others: list[tuple[str, PathFacts]] = []
+    for need in spec.also:
+        argument = need.subject.argument
+        if argument == spec.subject.argument:
+            others.append((need.capability, facts))
+            continue
+        other = _path(spec, argument, arguments, environment, world)
+        if spec.effect == "move":
+            other = other._replace(new_size_bytes=facts.size_bytes)
+        others.append((need.capability, other))
+    return facts._replace(also=tuple(others))
 
 
 def _is_text(path: str) -> bool:
@@ -131,58 +166,18 @@ def _in_repository(path: str) -> bool:
     return any(has(one, "HEAD") and (has(one, "objects", "refs") or has(one, "commondir")) for one, _ in directories)
 
 
-def on_this_disk(bundle: PolicyBundle, where: Environment) -> PolicyBundle:
-    """The bundle with where the entries of its path lists really lead. For an allowed path no link inside the workspace
-    is followed: a change there would choose what is allowed."""
-    allowed = {path for entry in bundle.capabilities for path in entry.allowed_paths or ()}
-    blocked = {path for entry in bundle.capabilities for path in entry.blocked_paths or ()}
-    outside = {path: _real_outside_of(path, where.workspace) for path in filter(_is_followed, allowed)}
-    anywhere: dict[str, str] = {}
-    for path in filter(_is_followed, blocked):
-        nested = nested_parts(normalize(path, where.os_family), where.os_family)
-        if nested is None:
-            anywhere[path] = os.path.realpath(path)
-            continue
-        # Never as it is spelled: something might be called `**`.
-        root, name = nested
-        anywhere[path] = nested_path(os.path.realpath(root), name, where.os_family)
-        direct = os.path.join(root, name)
-        anywhere[direct] = os.path.realpath(direct)
-    found = {"allowed": _moved(outside), "blocked": _moved(anywhere)}
-    return bundle.on_disk(found) if any(found.values()) else bundle
-
-
-def _is_followed(path: str) -> bool:
-    return os.path.isabs(path) and "\0" not in path
-
-
-def _moved(places: Mapping[str, str]) -> dict[str, str]:
-    return {path: real for path, real in places.items() if real != os.path.normpath(path)}
-
-
-def _real_outside_of(path: str, workspace: str) -> str:
-    """Where `path` leads, with no link followed from the real `workspace` on."""
-    parts = os.path.normpath(path).split(os.sep)
-    for count in range(2, len(parts) + 1):
-        real = os.path.realpath(os.sep.join(parts[:count]))
-        if real == workspace or real.startswith(workspace.rstrip(os.sep) + os.sep):
-            return os.path.join(real, *parts[count:])
-    return os.path.realpath(path)
-
-
-def _command(subject: str, arguments: Mapping[str, Any], where: Environment, world: World) -> CommandFacts:
-    # The grammar is imported with the first command, not with the program.
-    from policy.shell.commands import parsed_line, referenced_paths
-
-    asked = arguments.get("cwd") or where.workspace
+def _command(subject: str, arguments: Mapping[str, Any], environment: Environment, world: World) -> CommandFacts:
+    asked = arguments.get("cwd") or environment.workspace
     if not isinstance(asked, str):
         raise UnusableArguments("argument 'cwd' must be a string")
     if "\0" in asked:
         raise UnusableArguments("argument 'cwd' must not contain a null byte")
-    cwd = world.directory(asked, where)
-    facts = CommandFacts(subject, cwd, where.shell, where.home, environment=read_from(where.environment, subject))
-    paths = referenced_paths(parsed_line(facts), cwd, where.home)
-    return facts._replace(real_paths={path: world.real(path, where) for path in paths})
+    cwd = world.directory(asked, environment)
+    facts = CommandFacts(
+        subject, cwd, environment.shell, environment.home, environment=read_from(environment.environment, subject)
+    )
+    paths = referenced_paths(parsed_line(facts), cwd, environment.home)
+    return facts._replace(real_paths={path: world.real(path, environment) for path in paths})
 
 
 def read_from(environment: Mapping[str, str] | None, command: str) -> dict[str, str]:
@@ -190,8 +185,6 @@ def read_from(environment: Mapping[str, str] | None, command: str) -> dict[str, 
     left out."""
     if environment is None or "$" not in command:
         return {}
-    from policy.shell.variables import names_read
-
     read = {name: environment.get(name, "") for name in names_read(command)}
     return {name: value for name, value in read.items() if not _is_secret(name, value)}
 
@@ -199,8 +192,6 @@ def read_from(environment: Mapping[str, str] | None, command: str) -> dict[str, 
 def _is_secret(name: str, value: str) -> bool:
     if not _MAY_BE_SECRET.search(value):
         return False
-    from policy.detectors.redaction import Redaction
-
     text = f"{name}={value}"
     return Redaction((), key=lambda: b"", detectors=True).text(text) != text
 
@@ -245,24 +236,20 @@ def _url(subject: str, arguments: Mapping[str, Any], world: World) -> UrlFacts:
     return UrlFacts(subject, method.upper(), world.addresses())
 
 
-def _expand_home(path: str, home: str | None) -> str:
-    """`~` and `~/...` only: another user's home is nobody's business here."""
-    if home is not None and (path == "~" or path.startswith(("~/", "~" + os.sep))):
-        return home + path[1:]
-    return path
-
-
 class _Disk:
     """This machine, as it is now."""
 
-    def path(self, spelled: str, where: Environment, new_size_bytes: int | None) -> PathFacts | None:
-        expanded = _expand_home(spelled, where.home)
-        return path_facts(spelled, expanded, new_size_bytes=new_size_bytes) if os.path.isabs(expanded) else None
+    def path(
+        self, spelled: str, environment: Environment, new_size_bytes: int | None, *, is_subject: bool = True
+    ) -> PathFacts | None:
+        del is_subject  # all paths are on one disk
+        absolute = environment.absolute(spelled)
+        return path_facts(spelled, absolute, new_size_bytes=new_size_bytes) if os.path.isabs(absolute) else None
 
-    def directory(self, spelled: str, where: Environment) -> str:
-        return os.path.realpath(normalize(spelled, where.os_family, where.workspace, where.home))
+    def directory(self, spelled: str, environment: Environment) -> str:
+        return os.path.realpath(normalize(spelled, environment.os_family, environment.workspace, environment.home))
 
-    def real(self, path: str, _where: Environment) -> str:
+    def real(self, path: str, _environment: Environment) -> str:
         return _real_for_child(path)
 
     def addresses(self) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ UPLOAD_ARTIFACT = ToolSpec(
         "type": "object",
         "required": [],
         "properties": {
-            "path": _text("Absolute path of the file to upload", minLength=1),
+            "path": _text("Path of the file to upload, absolute or relative to the workspace", minLength=1),
             "content": _text("Text to upload in place of a file"),
             "name": _text("Name of the artifact. Default: the file's own", minLength=1, maxLength=_MAX_NAME),
             "contentType": _text(f"Media type. Default: {_TEXT} for text, else {_BYTES}", minLength=1),
@@ -86,9 +86,19 @@ class HostTools:
             return ToolResult.failure(request, data.code, data.message)
         return _left(request, wanted, data)
 
+    def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
+        """See ToolRouter."""
+        if tool_name == UPLOAD_ARTIFACT.name:
+            return upload_problem(arguments)
+        return self._router.argument_problem(tool_name, arguments)
+
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter. An upload leaves nothing on this machine."""
         return Leftovers() if request.tool_name == UPLOAD_ARTIFACT.name else await self._router.end_leftovers(request)
+
+    async def end_commands(self) -> Leftovers:
+        """See ToolRouter."""
+        return await self._router.end_commands()
 
     async def aclose(self) -> None:
         """See ToolRouter."""

@@ -36,4 +36,4 @@ class Registry:
     @property
     def capabilities(self) -> frozenset[str]:
         """The capabilities that they need."""
-        return frozenset(spec.capability for spec in self)
+        return frozenset(capability for spec in self for capability in spec.capabilities)

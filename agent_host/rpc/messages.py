@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -47,7 +48,8 @@ class Line(NamedTuple):
 
 
 def parse(line: bytes) -> Line:
-    """The requests of one line; what is wrong with one is in its `fault`."""
+    """The requests of one line; what is wrong with one is in its `fault`. Responses, which answer no request of ours,
+    are left out: nobody answers a response."""
     try:
         value = _with_exact_ids(orjson.loads(line), line)
     except orjson.JSONDecodeError as error:
@@ -55,12 +57,12 @@ def parse(line: bytes) -> Line:
         if value is None:
             return _refused(PARSE_ERROR, f"this line is not JSON in UTF-8: {error}")
     if not isinstance(value, list):
-        return Line((_request(value),))
+        return Line(() if _is_response(value) else (_request(value),))
     if not value:
         return _refused(INVALID_REQUEST, "a batch needs at least one request")
     if len(value) > MAX_BATCH:
         return _refused(INVALID_REQUEST, f"a batch holds {MAX_BATCH} requests at most, not {len(value)}")
-    return Line(tuple(_request(member) for member in value), is_batch=True)
+    return Line(tuple(_request(member) for member in value if not _is_response(member)), is_batch=True)
 
 
 def refuse_line(message: str) -> Line:
@@ -83,12 +85,16 @@ def encode_fault(id_json: bytes, fault: Fault) -> bytes:
 
 
 def encode_event(envelope: bytes) -> bytes:
-    """The `SessionEvent` notification of one encoded envelope, with its newline."""
-    return b'{"jsonrpc":"2.0","method":"SessionEvent","params":' + envelope.rstrip(b"\n") + b"}\n"
+    """The `SessionEvent` notification of one encoded envelope."""
+    return b'{"jsonrpc":"2.0","method":"SessionEvent","params":' + envelope.rstrip(b"\n") + b"}"
 
 
 def _refused(code: int, message: str) -> Line:
     return Line((Request(b"null", fault=Fault(code, message)),))
+
+
+def _is_response(value: Any) -> bool:
+    return isinstance(value, dict) and "method" not in value and ("result" in value or "error" in value)
 
 
 def _request(value: Any) -> Request:
@@ -122,7 +128,6 @@ def _with_half_characters(line: bytes) -> Any:
     does not read it. None for everything else that it refuses."""
     if b"\\u" not in line:
         return None
-    import json
 
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is no JSON")
@@ -138,8 +143,6 @@ def _with_exact_ids(value: Any, line: bytes) -> Any:
     members = value if isinstance(value, list) else [value]
     if not any(isinstance(member, dict) and _is_rounded(member.get("id")) for member in members):
         return value
-    import json
-
     try:
         return json.loads(line)
     except RecursionError:  # it nests deeper than the standard library follows

@@ -6,26 +6,34 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from agent_host.errors import UsageError
+from agent_host import lenient_json
+from agent_host.errors import Incompatible, UsageError
 from agent_host.rpc.params import InvalidParams, name, params, prose
 from agent_host.rpc.server import Method
 from agent_host.services.session import NewSession
+from agent_host.session.stored import Owner
 from config.shapes import FLAG, OBJECT, ListOf, Text, one_of, whole
 from policy.rules.options import TaskOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from agent_host.rpc.feed import Feed
+    from agent_host.rpc.params import Params
     from agent_host.session.host import Opened, SessionHost
 
-PROTOCOL_VERSION: Final = "1.0"
+PROTOCOL_VERSIONS: Final = ("1.0",)
+"""What this host speaks, the highest last."""
 DEFAULT_REASON: Final = "shutdown"
 _MAX_TEXT: Final = 16 * 1024 * 1024
 _MAX_EVENT_ID: Final = 2**53
 _MAX_EVENTS_BYTES: Final = 16 * 1024 * 1024
 
 _MAX_MEMBERS: Final = 1000
+_MAX_SEARCH: Final = 256
+_MAX_CURSOR: Final = 256
+_PAGE, _MAX_PAGE = 50, 500
+_MAX_VERSIONS: Final = 100
 
 _ID: Final = name(128)
 _PATHS: Final = ListOf(name(4096), most=_MAX_MEMBERS)
@@ -40,8 +48,53 @@ _TASK_OPTIONS: Final = params(
         "maxSteps": whole(1, 10_000),
         "approvalMode": one_of("always", "on_risky_actions", "never"),
         "allowNetwork": FLAG,
+        "model": name(256),
+        "queue": FLAG,
     }
 )
+
+_OWNER: Final = {"userId": name(), "tenantId": name()}
+_PARAMS: Final[dict[str, Params]] = {
+    "CreateSession": params(
+        {
+            **_OWNER,
+            "executionEnvironment": one_of("desktop", "cloud_sandbox", "ci"),
+            "clientInfo": _CLIENT,
+            "supportedCapabilities": ListOf(name(256), most=_MAX_MEMBERS),
+        },
+        {
+            "workspaceHint": params(optional={"localPaths": _PATHS}),
+            "protocolVersions": ListOf(Text(most=64), most=_MAX_VERSIONS),
+        },
+    ),
+    "StartTask": params(
+        {"sessionId": _ID, "taskId": _ID, "prompt": prose(_MAX_TEXT, least_chars=1)}, {"taskOptions": _TASK_OPTIONS}
+    ),
+    "CancelTask": params({"sessionId": _ID, "taskId": _ID}, {"force": FLAG}),
+    "ResumeSession": params({"sessionId": _ID}, {"checkpointCursor": name(256), "autoContinue": FLAG}),
+    "GetSessionState": params({"sessionId": _ID}),
+    "GetPatchPreview": params({"sessionId": _ID}, {"filePaths": _PATHS, "taskId": _ID}),
+    "ApproveAction": params(
+        {"approvalId": _ID, "decision": one_of("approved", "denied")},
+        {
+            "scope": one_of("once", "task", "session"),
+            "reason": prose(4096),
+            "arguments": OBJECT,  # what it may hold is for the tool's own schema to say
+        },
+    ),
+    "GetEvents": params({"sessionId": _ID, "sinceId": whole(0, _MAX_EVENT_ID)}),
+    "ListSessions": params(
+        optional={
+            "search": prose(_MAX_SEARCH),
+            "limit": whole(1, _MAX_PAGE),
+            "cursor": name(_MAX_CURSOR),
+            **_OWNER,
+        }
+    ),
+    "GetTranscript": params({"sessionId": _ID}, {"cursor": name(_MAX_CURSOR), "limit": whole(1, _MAX_PAGE), **_OWNER}),
+    "Shutdown": params(optional={"reason": prose(1024)}),
+}
+"""The parameters of each method (interface section 2)."""
 
 
 class Methods:
@@ -53,59 +106,32 @@ class Methods:
 
     def table(self) -> dict[str, Method]:
         """Every method by its name."""
-        return {
-            "CreateSession": Method(
-                params(
-                    {
-                        "userId": name(),
-                        "tenantId": name(),
-                        "executionEnvironment": one_of("desktop", "cloud_sandbox", "ci"),
-                        "clientInfo": _CLIENT,
-                        "supportedCapabilities": ListOf(name(256), most=_MAX_MEMBERS),
-                    },
-                    {"workspaceHint": params(optional={"localPaths": _PATHS})},
-                ),
-                self._create_session,
-            ),
-            "StartTask": Method(
-                params(
-                    {"sessionId": _ID, "taskId": _ID, "prompt": prose(_MAX_TEXT, least_chars=1)},
-                    {"taskOptions": _TASK_OPTIONS},
-                ),
-                self._start_task,
-            ),
-            "CancelTask": Method(params({"sessionId": _ID, "taskId": _ID}, {"force": FLAG}), self._cancel_task),
-            "ResumeSession": Method(
-                params({"sessionId": _ID}, {"checkpointCursor": name(256), "autoContinue": FLAG}),
-                self._resume_session,
-            ),
-            "GetSessionState": Method(params({"sessionId": _ID}), self._get_session_state),
-            "GetPatchPreview": Method(
-                params({"sessionId": _ID}, {"filePaths": _PATHS, "taskId": _ID}), self._get_patch_preview
-            ),
-            "ApproveAction": Method(
-                params(
-                    {"approvalId": _ID, "decision": one_of("approved", "denied")},
-                    {
-                        "scope": one_of("once", "task", "session"),
-                        "reason": prose(4096),
-                        "arguments": OBJECT,  # what it may hold is for the tool's own schema to say
-                    },
-                ),
-                self._approve_action,
-            ),
-            "GetEvents": Method(params({"sessionId": _ID, "sinceId": whole(0, _MAX_EVENT_ID)}), self._get_events),
-            "Shutdown": Method(params(optional={"reason": prose(1024)}), self._shutdown),
+        serves = {
+            "CreateSession": self._create_session,
+            "StartTask": self._start_task,
+            "CancelTask": self._cancel_task,
+            "ResumeSession": self._resume_session,
+            "GetSessionState": self._get_session_state,
+            "GetPatchPreview": self._get_patch_preview,
+            "ApproveAction": self._approve_action,
+            "GetEvents": self._get_events,
+            "ListSessions": self._list_sessions,
+            "GetTranscript": self._get_transcript,
+            "Shutdown": self._shutdown,
         }
+        return {name: Method(shape, serves[name]) for name, shape in _PARAMS.items()}
 
     async def _create_session(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        hint = params.get("workspaceHint", {})
+        version = _common_version(params.get("protocolVersions"))
+        local_paths = params.get("workspaceHint", {}).get("localPaths", ())
+        if len(local_paths) > 1:
+            raise InvalidParams(f"workspaceHint.localPaths: one workspace path is supported, not {len(local_paths)}")
         opened = await self._host.create(
             NewSession(
                 params["userId"],
                 params["tenantId"],
                 params["executionEnvironment"],
-                tuple(hint.get("localPaths", ())),
+                tuple(local_paths),
                 params["clientInfo"],
                 tuple(params["supportedCapabilities"]),
             )
@@ -113,20 +139,22 @@ class Methods:
         # Told and begun behind the reply, which goes out before the event loop turns.
         opened.session.announce(params["executionEnvironment"])
         opened.session.warm_up()
-        return _fields(opened)
+        return _fields(opened, version)
 
     async def _start_task(self, params: Mapping[str, Any]) -> dict[str, Any]:
         session = self._host.at_work(params["sessionId"])
         if not params["prompt"].strip():
             raise UsageError("the prompt is empty")
         options = params.get("taskOptions", {})
-        session.start_task(
+        waits = session.start_task(
             params["taskId"],
             params["prompt"],
             max_steps=options.get("maxSteps"),
             options=TaskOptions(options.get("approvalMode"), options.get("allowNetwork")),
+            model=options.get("model"),
+            queue=options.get("queue", False),
         )
-        return {"taskId": params["taskId"], "status": "running"}
+        return {"taskId": params["taskId"], "status": "queued" if waits else "running"}
 
     async def _cancel_task(self, params: Mapping[str, Any]) -> dict[str, Any]:
         session = self._host.at_work(params["sessionId"])
@@ -137,7 +165,7 @@ class Methods:
         is_here = self._host.session is not None
         opened = await self._host.resume(params["sessionId"], cursor=params.get("checkpointCursor"))
         session = opened.session
-        fields = _fields(opened)
+        fields = _fields(opened, PROTOCOL_VERSIONS[-1])
         incomplete = session.incomplete_task
         fields["resumedFromStep"] = session.step_count
         if incomplete is not None:
@@ -146,6 +174,10 @@ class Methods:
                 session.go_on()
         elif not is_here:
             session.announce_return()
+        if session.queued:
+            fields["queuedTasks"] = session.queued
+            if incomplete is None and params.get("autoContinue", True):
+                session.start_queued()
         return fields
 
     async def _get_session_state(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,7 +186,8 @@ class Methods:
     async def _get_patch_preview(self, params: Mapping[str, Any]) -> dict[str, Any]:
         session = self._host.at_work(params["sessionId"])
         files = await session.preview(params.get("taskId"), params.get("filePaths"))
-        return {"files": [file.to_wire() for file in files]}
+        unseen = session.unseen(params.get("taskId"))
+        return {"files": [file.to_wire() for file in files], **({} if unseen is None else {"unseen": unseen})}
 
     async def _approve_action(self, params: Mapping[str, Any]) -> dict[str, Any]:
         decision = params["decision"]
@@ -172,18 +205,53 @@ class Methods:
 
     async def _get_events(self, params: Mapping[str, Any]) -> dict[str, Any]:
         self._host.at_work(params["sessionId"])
-        found = self._feed.since(params["sinceId"])
+        since_id = params["sinceId"]
+        found = self._feed.since(since_id)
+        if since_id > found.latest_id:
+            raise UsageError(
+                f"sinceId {since_id} is beyond the latest event of session {params['sessionId']}, {found.latest_id}; "
+                "ask with 0 for all events",
+                latestId=found.latest_id,
+            )
         return {
             "events": [orjson.Fragment(event) for event in _as_many_as_fit(found.events)],
             "gapDetected": found.gap_detected,
             "latestId": found.latest_id,
         }
 
+    async def _list_sessions(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        found = await self._host.listed(_owner_in(params), params.get("search", ""))
+        keys = [f"{one.updated_at}~{one.session_id}" for one in found]
+        cursor = params.get("cursor")
+        # Newest first: a session that ran since the last page is not on a later one.
+        start = 0 if cursor is None else sum(key >= cursor for key in keys)
+        end = start + params.get("limit", _PAGE)
+        fields: dict[str, Any] = {"sessions": [one.to_wire() for one in found[start:end]]}
+        return fields | ({"nextCursor": keys[end - 1]} if end < len(found) else {})
+
+    async def _get_transcript(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        items = await self._host.transcript(params["sessionId"], _owner_in(params))
+        cursor = params.get("cursor", "0")
+        if not (cursor.isascii() and cursor.isdecimal()):
+            raise InvalidParams("cursor: give the nextCursor of an earlier reply")
+        start, most = int(cursor), params.get("limit", _PAGE)
+        encoded = (lenient_json.dumps(item) for item in items[start : start + most])
+        page = [orjson.Fragment(item) for item in _as_many_as_fit(encoded)]
+        end = start + len(page)
+        return {"items": page} | ({"nextCursor": str(end)} if end < len(items) else {})
+
     async def _shutdown(self, params: Mapping[str, Any]) -> dict[str, Any]:
         session_id = await self._host.shutdown(params.get("reason") or DEFAULT_REASON)
         fields: dict[str, Any] = {"status": "shutdown", "sessionId": session_id}
         losses = [] if self._host.session is None else self._host.session.losses.so_far()
         return {**fields, "undelivered": [loss.to_wire() for loss in losses]} if losses else fields
+
+
+def _owner_in(params: Mapping[str, Any]) -> Owner | None:
+    """Whose sessions are asked for, where a request says both; a session of this process says it better."""
+    if "userId" in params and "tenantId" in params:
+        return Owner(params["tenantId"], params["userId"])
+    return None
 
 
 def _as_many_as_fit(events: Iterable[bytes]) -> Iterator[bytes]:
@@ -196,12 +264,24 @@ def _as_many_as_fit(events: Iterable[bytes]) -> Iterator[bytes]:
         yield event
 
 
-def _fields(opened: Opened) -> dict[str, Any]:
+def _common_version(offered: Sequence[str] | None) -> str:
+    """The highest version of the protocol that the client speaks as well; the host's highest where it does not say.
+    Raises Incompatible where there is none."""
+    common = [version for version in PROTOCOL_VERSIONS if offered is None or version in offered]
+    if not common:
+        raise Incompatible(
+            f"none of the client's protocol versions is supported; this host speaks {', '.join(PROTOCOL_VERSIONS)}",
+            protocolVersions=list(PROTOCOL_VERSIONS),
+        )
+    return common[-1]
+
+
+def _fields(opened: Opened, version: str) -> dict[str, Any]:
     return {
         "sessionId": opened.session.session_id,
         "workspaceId": opened.session.workspace_id,
         "status": "ready",
         "compatibilityStatus": opened.compatibility_status,
         "featureFlags": dict(opened.feature_flags),
-        "protocolVersion": PROTOCOL_VERSION,
+        "protocolVersion": version,
     }

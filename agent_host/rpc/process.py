@@ -7,6 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import ErrorCode
+from agent_host.rpc.framing import Framing
 from agent_host.rpc.messages import Fault, encode_fault
 from agent_host.rpc.methods import Methods
 from agent_host.rpc.server import Connection
@@ -38,6 +39,7 @@ class Server:
         self._reconnect_s = reconnect_s
         self._begin_s = begin_s
         self._client: Connection | None = None
+        self._framing = Framing()  # of the last client
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting: asyncio.TimerHandle | None = None
         self._left = asyncio.Event()
@@ -49,12 +51,13 @@ class Server:
         """Serve the client, unless there is one already; then it gets an error, and None is returned."""
         if self._client is not None or self._left.is_set():
             fault = Fault(_HELD, "another client is connected; one at a time", ErrorCode.SESSION_HELD, retryable=True)
-            channel.write(encode_fault(b"null", fault) + b"\n")
+            channel.write(self._framing.wrap(encode_fault(b"null", fault)))
             return None
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
-        self._client = Connection(channel, self._methods, self._feed.attach(), self._gone)
+        self._framing = Framing(before=self._framing)
+        self._client = Connection(channel, self._methods, self._feed.attach(), self._gone, self._framing)
         self._host.attend()
         return self._client
 

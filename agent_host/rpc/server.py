@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.errors import AgentHostError, ErrorCode
-from agent_host.rpc.framing import LineSplitter, LineTooLong
+from agent_host.rpc.framing import Framing, FramingError
 from agent_host.rpc.messages import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -27,14 +27,14 @@ from agent_host.rpc.messages import (
     parse,
     refuse_line,
 )
-from agent_host.rpc.params import InvalidParams, check
+from agent_host.rpc.params import InvalidParams, check, ignored
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from agent_host.events.outbox import Outbox
+    from agent_host.rpc.params import Params
     from agent_host.rpc.transport import Channel
-    from config.shapes import Shape
 
 _MAX_IN_FLIGHT = 64
 _MAX_WAITING_BYTES = 4 * 1024 * 1024
@@ -44,22 +44,27 @@ _DEBUG_VARIABLE = "AGENT_HOST_DEBUG"
 class Method(NamedTuple):
     """What a name stands for: the shape of its parameters, and who serves it."""
 
-    shape: Shape
+    shape: Params
     serve: Callable[[dict[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
 class Connection:
-    """A `Receiver` for one client. `on_end` is called when the client is gone."""
+    """A `Receiver` for one client. `on_end` is called when the client is gone; `framing` is how it speaks."""
 
     def __init__(
-        self, channel: Channel, methods: Mapping[str, Method], outbox: Outbox, on_end: Callable[[Connection], None]
+        self,
+        channel: Channel,
+        methods: Mapping[str, Method],
+        outbox: Outbox,
+        on_end: Callable[[Connection], None],
+        framing: Framing | None = None,
     ) -> None:
         self._channel = channel
         self._methods = methods
         self._outbox = outbox
         self._on_end = on_end
-        self._splitter = LineSplitter()
-        self._lines: deque[bytes | LineTooLong] = deque()  # came with the last bytes, and wait for their turn
+        self.framing = Framing() if framing is None else framing
+        self._lines: deque[bytes | FramingError] = deque()  # came with the last bytes, and wait for their turn
         self._serving: set[asyncio.Task[None]] = set()
         self._paused = False
         self._events = asyncio.ensure_future(self._send_events())
@@ -68,12 +73,12 @@ class Connection:
 
     def received(self, data: bytes) -> None:
         """Bytes of the client."""
-        self._lines.extend(self._splitter.feed(data))
+        self._lines.extend(self.framing.feed(data))
         self._balance()
 
     def ended(self) -> None:
         """The client has nothing more to say, or is gone; a last line without its newline counts."""
-        last = self._splitter.end()
+        last = self.framing.end()
         if last is not None:
             self._lines.append(last)
             self._balance()
@@ -103,8 +108,8 @@ class Connection:
 
     # Requests
 
-    def _take(self, line: bytes | LineTooLong) -> None:
-        if isinstance(line, LineTooLong):
+    def _take(self, line: bytes | FramingError) -> None:
+        if isinstance(line, FramingError):
             asked = refuse_line(str(line))
         elif line.strip():
             asked = parse(line)
@@ -136,7 +141,8 @@ class Connection:
         answers = [reply for reply in replies if reply is not None]
         if not answers:
             return
-        self._channel.write((b"[" + b",".join(answers) + b"]" if asked.is_batch else answers[0]) + b"\n")
+        answer = b"[" + b",".join(answers) + b"]" if asked.is_batch else answers[0]
+        self._channel.write(self.framing.wrap(answer))
         if self._channel.waiting_bytes > _MAX_WAITING_BYTES:
             await self._channel.drained()  # the request counts as in flight until there is room again
 
@@ -156,15 +162,18 @@ class Connection:
             return Fault(METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r}; known are: {known}")
         try:
             check(method.shape, request.params)
-            return await method.serve(dict(request.params))
+            result = await method.serve(dict(request.params))
+            passed_over = ignored(method.shape, request.params)
+            return {**result, "ignored": passed_over} if passed_over else result
         except Exception as error:  # noqa: BLE001  one of the two places that turn exceptions into what clients see
             return _fault_of(error)
 
     # Events
 
     async def _send_events(self) -> None:
+        wrap = self.framing.wrap
         while events := await self._outbox.get():
-            self._channel.write(b"".join(encode_event(event.line()) for event in events))
+            self._channel.write(b"".join(wrap(encode_event(event.line())) for event in events))
             if self._channel.waiting_bytes:
                 await self._channel.drained()
                 self._balance()

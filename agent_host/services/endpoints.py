@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.errors import UsageError
@@ -45,7 +46,6 @@ def checked_service_url(url: str, named: str) -> str:
     A password in it would be used in place of the token, and a query would end up in the middle of every path, so both
     are refused.
     """
-    import re
     from urllib.parse import urlsplit
 
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+from base64 import b64encode
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import orjson
@@ -22,7 +23,7 @@ from state.files import TEMPORARY, write_new
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, BinaryIO
 
     from agent_host.contracts import Artifact
     from agent_host.services.http import ServiceClient
@@ -33,6 +34,7 @@ MAX_ARTIFACT_BYTES = 50 * 1024 * 1024
 INLINE_BYTES = 1024 * 1024
 """What is larger is read, written and encoded beside the event loop."""
 _REFERENCES = "artifacts/"
+_INDEX = "index.jsonl"
 
 
 class UploadFailed(AgentHostError):
@@ -46,7 +48,7 @@ class UploadFailed(AgentHostError):
         self.passing = passing
 
 
-class Kept(NamedTuple):
+class StoredArtifact(NamedTuple):
     """An artifact on this disk. `ref` is its local reference (SK 6, `storage_ref`): a path below the session's folder.
     `uri` is its address where no other service is asked."""
 
@@ -59,12 +61,12 @@ class Kept(NamedTuple):
 class ArtifactHome(Protocol):
     """Where a session's artifacts lie on this machine."""
 
-    async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> Kept:
+    async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> StoredArtifact:
         """Keep one artifact of at most MAX_ARTIFACT_BYTES. It survives the death of this process. Raises
         UploadFailed."""
         ...
 
-    def keep_history(self, artifact: Artifact, *, task_id: str | None) -> Kept:
+    def keep_history(self, artifact: Artifact, *, task_id: str | None) -> StoredArtifact:
         """Keep the session's history, of any size, in place of the one before. Raises UploadFailed."""
         ...
 
@@ -75,6 +77,15 @@ class ArtifactHome(Protocol):
 
     def uri_of(self, ref: str) -> str:
         """The address of what was kept under `ref`, where no other service is asked."""
+        ...
+
+    def maker_of(self, ref: str) -> str | None:
+        """The tool whose call left what is kept under `ref`; None for what no call of this session left."""
+        ...
+
+    def open(self, ref: str) -> BinaryIO | None:
+        """What is kept under `ref`, to be closed by the caller; None where no call of this session left it. Raises
+        OSError."""
         ...
 
 
@@ -103,7 +114,7 @@ class EmbeddedWorkspaceService:
         """See WorkspaceService. Large artifacts are written beside the event loop; a history has no limit here."""
         return (await self.keep(artifact, task_id=task_id, step_id=step_id)).uri
 
-    async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> Kept:
+    async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> StoredArtifact:
         """See ArtifactHome."""
         if artifact.artifact_type != "session_history":
             _refuse_large(artifact)
@@ -111,7 +122,7 @@ class EmbeddedWorkspaceService:
             return self._store(artifact, task_id, step_id)
         return await asyncio.to_thread(self._store, artifact, task_id, step_id)
 
-    def keep_history(self, artifact: Artifact, *, task_id: str | None) -> Kept:
+    def keep_history(self, artifact: Artifact, *, task_id: str | None) -> StoredArtifact:
         """See ArtifactHome."""
         return self._store(artifact, task_id, None)
 
@@ -131,7 +142,29 @@ class EmbeddedWorkspaceService:
         """See ArtifactHome."""
         return f"workspaces/{self._workspace_id}/{ref}"
 
-    def _store(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> Kept:
+    def maker_of(self, ref: str) -> str | None:
+        """See ArtifactHome."""
+        wanted = ref.removeprefix(_REFERENCES)
+        if wanted == ref:
+            return None
+        try:
+            with os.fdopen(open_regular(os.path.join(self._directory, _INDEX), os.O_RDONLY), "rb") as lines:
+                for line in lines:
+                    entry = orjson.loads(line) if wanted.encode("utf-8", "replace") in line else {}
+                    if entry.get("artifactId") == wanted:
+                        return entry.get("toolName") or None
+        except (OSError, orjson.JSONDecodeError):
+            return None
+        return None
+
+    def open(self, ref: str) -> BinaryIO | None:
+        """See ArtifactHome."""
+        if self.maker_of(ref) is None:
+            return None
+        path = os.path.join(self._directory, ref.removeprefix(_REFERENCES))
+        return os.fdopen(open_regular(path, os.O_RDONLY), "rb")
+
+    def _store(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> StoredArtifact:
         is_history = artifact.artifact_type == "session_history"
         artifact_id = "session_history" if is_history else new_id("art")
         path = os.path.join(self._directory, artifact_id)
@@ -144,6 +177,7 @@ class EmbeddedWorkspaceService:
             "artifactName": encodable(artifact.name),
             "contentType": artifact.content_type,
             "sizeBytes": len(artifact.data),
+            "toolName": artifact.tool_name,
             "taskId": task_id,
             "stepId": step_id,
             "storedAt": now_rfc3339(),
@@ -155,11 +189,11 @@ class EmbeddedWorkspaceService:
                 LOCAL_DISK.replace(path + TEMPORARY, path)
             else:
                 entry["sha256"] = sha256 = self._blobs.share(artifact.data, path)
-            _append(os.path.join(self._directory, "index.jsonl"), orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
+            _append(os.path.join(self._directory, _INDEX), orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
         except (OSError, StorageLimit) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise UploadFailed(f"storing artifact {shown_name(artifact.name)} failed: {reason}") from error
-        return Kept(artifact_id, ref, uri, sha256)
+        return StoredArtifact(artifact_id, ref, uri, sha256)
 
 
 def _append(path: str, line: bytes) -> None:
@@ -193,8 +227,6 @@ class HttpWorkspaceService:
 
     def _encoded(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> tuple[bytes, str]:
         """(body, Idempotency-Key)."""
-        from base64 import b64encode
-
         fields = {
             "sessionId": self._session_id,
             "taskId": task_id,

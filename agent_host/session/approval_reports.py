@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.events.kinds import EventType
 from agent_host.ids import rfc3339
 from agent_host.services.approval import ApprovalDecision
+from agent_host.shown_text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,8 +115,6 @@ class ApprovalReports:
 
     def _summary(self, call: Call) -> str:
         """The call in one line; what the person was shown of it is not on record."""
-        from agent_host.approval.display import one_line  # rarely needed
-
         spec = self._tools.get(call.tool_name)
         subject = "" if spec is None else f": {spec.summary(call.arguments)}"
         return one_line(self._scrub(f"{call.tool_name}{subject}"))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.request import replay_of
 from agent_host.errors import UsageError
+from agent_host.loop.replay import Replay
 from agent_host.thread.messages import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from agent_host.loop.replay import Replay
     from agent_host.thread.messages import ToolCall
     from state.checkpoint import Task
 
@@ -34,8 +34,6 @@ def calls_to_replay(task: Task, thread: Sequence[bytes], session_id: str, wanted
     A task that is open may have had its call run, or begun, before a crash: giving the same command again has it
     go on from there, and nothing is run twice.
     """
-    from agent_host.loop.replay import Replay  # few sessions replay anything
-
     calls = _calls(task, thread)
     found: dict[str, Replay] = {}
     for row in task.denied:
@@ -56,6 +54,16 @@ def calls_to_replay(task: Task, thread: Sequence[bytes], session_id: str, wanted
         known = ", ".join(dict.fromkeys(replay_id for replay_id in replay_ids if replay_id)) or "none"
         raise UsageError(f"--approve {unknown[0]}: no denied call of this session has that id; there is {known}")
     return list(found.values())
+
+
+def replays_approved(
+    task: Task, thread: Sequence[bytes], session_id: str, *, approves: Callable[[str, str], bool]
+) -> frozenset[str]:
+    """The replay ids of those denied calls that are approved by now. `approves` says so of a tool's name and of what
+    approves its kind: a rule's id, else that name."""
+    rows = denied_approvals(task, thread, session_id)
+    found = ((row["toolName"], row["replay"]) for row in rows)
+    return frozenset(replay["id"] for name, replay in found if "id" in replay and approves(name, replay["approve"]))
 
 
 def _replay(kept: dict[str, Any], calls: dict[str, ToolCall], tool_name: str, session_id: str) -> dict[str, Any]:

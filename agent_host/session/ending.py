@@ -13,8 +13,10 @@ from agent_host import lenient_json
 from agent_host.errors import ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import now_rfc3339
+from agent_host.loop.background import end_commands
 from agent_host.services.session import say_goodbye
 from agent_host.session.opening import temporary_of
+from agent_host.session.stored import title_of
 from agent_host.states import SessionStatus
 from state import errors as state_errors
 from state import temporary
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 _OBSERVERS_S = 1.0
 
 
-class Ending:
+class SessionEnd:
     """How one session ends. `service` gets to know of it, `resources` are let go.
 
     `kept_at` is the file of the result where the disk took it, and `unkept` what it refused, in one line; `stays`: the
@@ -72,6 +74,7 @@ class Ending:
             self.stays = True
             await self.to_be_resumed()
             return
+        await end_commands(ctx)
         self._life.fire(trigger)
         totals = {
             "taskCount": self._work.tasks,
@@ -88,6 +91,7 @@ class Ending:
 
     async def expired(self, reason: str) -> None:
         """The Session Service has ended the session: nobody will ever resume it (AH 9.6)."""
+        await end_commands(self._ctx)
         self._life.fire("fail")
         payload = {"reason": ErrorCode.SESSION_EXPIRED, "message": reason}
         self._ctx.emitter.emit(EventType.SESSION_FAILED, payload)
@@ -99,6 +103,7 @@ class Ending:
         ctx = self._ctx
         await self._work.end_uploads(_OBSERVERS_S, resumable=True)
         self._keep_result(end)
+        await end_commands(ctx)
         self._life.fire("pause")
         ctx.journal.checkpoint(None, SessionStatusChanged(SessionStatus.PAUSED, reason=ErrorCode.APPROVAL_REQUIRED))
         totals: dict[str, Any] = {"stepCount": ctx.task.step_count, "totalTokens": ctx.state.session_tokens_used}
@@ -108,6 +113,7 @@ class Ending:
 
     async def to_be_resumed(self) -> None:
         """Leave everything as it is on record."""
+        await end_commands(self._ctx)
         await self._work.end_uploads(_OBSERVERS_S, resumable=True)
         self._ctx.emitter.flush()
         await self._resources.aclose()
@@ -131,9 +137,14 @@ class Ending:
 
     def _keep_result(self, end: TaskEnd) -> bool:
         """Write result.json; False when the disk did not take it, which is then reported."""
+        state = self._ctx.state
         kept = {
             **self._work.result(end),
             "prompt": self._ctx.task.prompt,
+            "title": title_of(state.earlier_tasks[0].prompt if state.earlier_tasks else self._ctx.task.prompt),
+            "tenantId": state.identity.tenant_id,
+            "userId": state.identity.user_id,
+            "totalTokens": state.session_tokens_used,
             "workspace": self._ctx.judge.environment.workspace,
             "resumable": end.resumable,
             "startedAt": self._began_at,

@@ -61,6 +61,22 @@ def git_patch(name: str, before: bytes | None, after: bytes | None, *, mode: str
     return GitPatch(text, diff.additions, diff.deletions)
 
 
+def git_rename(old_name: str, name: str, before: bytes, after: bytes, alike: int) -> GitPatch | None:
+    """What renames the file, and turns `before` into `after`; None where they differ and one is no text, or too long
+    for a diff of lines. `alike` is how much of them is the same, in percent."""
+    text = (
+        f"diff --git {quoted(f'a/{old_name}')} {quoted(f'b/{name}')}\n"
+        f"similarity index {alike}%\nrename from {quoted(old_name)}\nrename to {quoted(name)}\n"
+    )
+    if before == after:
+        return GitPatch(text, 0, 0)
+    if not all(_is_text(one) and _is_short(one) for one in (before, after)):
+        return None
+    diff = compare(before, after)
+    text += f"--- {quoted(f'a/{old_name}')}\n+++ {quoted(f'b/{name}')}\n{diff.hunks.decode()}"
+    return GitPatch(text, diff.additions, diff.deletions)
+
+
 def quoted(name: str) -> str:
     """A file name as git writes it: in quotes, C-style, when it holds what would break the line."""
     if name.isprintable() and '"' not in name and "\\" not in name:

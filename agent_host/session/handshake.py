@@ -6,10 +6,10 @@ import os
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent_host.errors import PolicyBundleInvalid, PolicyExpired, UsageError
-from agent_host.routing.facts import on_this_disk
+from agent_host.errors import UsageError
+from agent_host.routing.environment import on_this_disk
 from config.load import read_regular_file, user_files
-from config.policies import BUILT_IN, digest, place_groups, template, template_as_written
+from config.policies import BUILT_IN, digest, template
 from policy.bundle.builtin import instantiate
 from policy.bundle.placeholders import Places, step_files
 from policy.names import ANY_SESSION
@@ -17,18 +17,19 @@ from policy.rules.grants import Narrowing, narrow
 from state.temporary import session_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from datetime import datetime
 
-    from agent_host.routing.facts import Environment
+    from agent_host.routing.environment import Environment
     from agent_host.routing.registry import Registry
+    from agent_host.session.outside_bundles import FileSource
     from config.settings import Settings
     from policy.bundle.model import CommandPolicy, PolicyBundle
 
 
 def load_bundle(
     settings: Settings,
-    where: Environment,
+    environment: Environment,
     *,
     session_id: str,
     state_dir: str,
@@ -42,17 +43,17 @@ def load_bundle(
 
     Raises PolicyBundleInvalid with every problem in one message, PolicyExpired, UsageError when there is no such file.
     """
-    places = _places(where, state_dir, session_id)
+    places = _places(environment, state_dir, session_id)
     places = places if temporary is None else places._replace(tmp=temporary)
     if granted is not None:
-        bundle = _usable(_read_granted(granted), _GRANTED, session_id, now, any_session=False)
+        from agent_host.session import outside_bundles
+
+        bundle = outside_bundles.granted_bundle(granted, now, session_id=session_id)
     elif settings.text("host.policy") in BUILT_IN:
         bundle = _built_in(settings, places, session_id, now)
     else:
-        bundle = _usable(
-            _read_file(settings, places, now), settings.text("host.policy"), session_id, now, any_session=True
-        )
-    return on_this_disk(narrow(bundle, _narrowing(settings, where.workspace)), where)
+        bundle = _file(settings).usable(places, now, session_id=session_id)
+    return on_this_disk(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
 
 
 class PolicySource(NamedTuple):
@@ -87,38 +88,40 @@ def unknown_approvals(bundle: PolicyBundle, tools: Registry, names: Iterable[str
 
 
 def bundle_to_try(
-    settings: Settings, where: Environment, *, state_dir: str, now: datetime, session_id: str = ANY_SESSION
+    settings: Settings, environment: Environment, *, state_dir: str, now: datetime, session_id: str = ANY_SESSION
 ) -> PolicyBundle:
     """The bundle that `host.policy` names, for trying: whose session it is and whether it has expired is for the
     decisions to say. Raises PolicyBundleInvalid, UsageError."""
-    places = _places(where, state_dir, session_id)
+    places = _places(environment, state_dir, session_id)
     if settings.text("host.policy") in BUILT_IN:
         bundle = _built_in(settings, places, ANY_SESSION, now)
     else:
-        bundle = _parsed(_read_file(settings, places, now), settings.text("host.policy"))
-    return on_this_disk(narrow(bundle, _narrowing(settings, where.workspace)), where)
+        bundle = _file(settings).parsed(places, now)
+    return on_this_disk(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
 
 
-def bundle_in_file(raw: bytes, where: Environment, *, state_dir: str, now: datetime) -> PolicyBundle:
+def bundle_in_file(raw: bytes, environment: Environment, *, state_dir: str, now: datetime) -> PolicyBundle:
     """The bundle of a file's content, before any settings. Raises BundleProblems."""
-    return _file_bundle(raw, (), _places(where, state_dir, ANY_SESSION), now)
+    from agent_host.session import outside_bundles
+
+    file = outside_bundles.FileSource("", raw, models=(), steering=_own_files())
+    return file.read(_places(environment, state_dir, ANY_SESSION), now)
 
 
-_GRANTED = "of the session service"
 SESSION_TO_TRY = "SESSION"
 """In place of an id in the name of a directory, where there is no session."""
 
 
-def _places(where: Environment, state_dir: str, session_id: str) -> Places:
+def _places(environment: Environment, state_dir: str, session_id: str) -> Places:
     """What stands for the placeholders of a bundle in this session."""
     name = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     return Places(
-        workspace=where.workspace,
-        home=where.home,
+        workspace=environment.workspace,
+        home=environment.home,
         state_dir=os.path.realpath(state_dir),
-        os=where.os_family,
+        os=environment.os_family,
         tmp=session_directory(state_dir, name, os.environ),
-        step_files=_real(step_files(os.environ, where.os_family)),
+        step_files=_real(step_files(os.environ, environment.os_family)),
     )
 
 
@@ -157,25 +160,18 @@ def _programs(settings: Settings) -> tuple[str, ...]:
     """What the user's configuration adds to a built-in's list of commands. Raises UsageError."""
     names = settings.names("policy.allowed_commands")
     if names:
-        from policy.bundle.file_forms import program_problem
+        from agent_host.session import outside_bundles
 
-        for place, name in enumerate(names):
-            problem = program_problem(name)
-            if problem is not None:
-                raise UsageError(f"configuration: policy.allowed_commands[{place}]: {problem[0]} ({problem[1]})")
+        outside_bundles.refuse_odd_programs(names)
     return names
 
 
-def _read_granted(raw: bytes) -> Callable[[], PolicyBundle]:
-    from policy.bundle.validate import parse_bundle
+def _file(settings: Settings) -> FileSource:
+    """The file that `host.policy` names. Raises UsageError when there is none."""
+    from agent_host.session import outside_bundles
 
-    return lambda: parse_bundle(raw)
-
-
-def _read_file(settings: Settings, places: Places, now: datetime) -> Callable[[], PolicyBundle]:
-    """What reads the file that `host.policy` names. Raises UsageError when there is none."""
-    raw = _content(settings.text("host.policy"))
-    return lambda: _file_bundle(raw, _models(settings), places, now)
+    name = settings.text("host.policy")
+    return outside_bundles.FileSource(name, _content(name), models=_models(settings), steering=_own_files())
 
 
 def _content(path: str) -> bytes:
@@ -188,54 +184,14 @@ def _content(path: str) -> bytes:
         ) from error
 
 
-def _file_bundle(raw: bytes, models: tuple[str, ...], places: Places, now: datetime) -> PolicyBundle:
-    from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
-
-    groups = place_groups()
-    groups["steering"] = [*groups["steering"], *_own_files()]
-    built_ins = BuiltIns(BUILT_IN, template_as_written, models)
-    return parse_file_bundle(raw, places=places._replace(groups=groups), built_ins=built_ins, now=now)
-
-
-def _parsed(read: Callable[[], PolicyBundle], source: str) -> PolicyBundle:
-    # pydantic is what validates a bundle from outside; the shipped ones need none of it.
-    from policy.bundle.problems import BundleProblems
-
-    try:
-        return read()
-    except BundleProblems as error:
-        raise PolicyBundleInvalid(f"policy {source}: {error}") from error
-
-
-def _usable(
-    read: Callable[[], PolicyBundle], source: str, session_id: str, now: datetime, *, any_session: bool
-) -> PolicyBundle:
-    """`any_session`: the bundle may be for all of them, which only a user can say."""
-    from policy.bundle.validate import check_usable
-
-    bundle = _parsed(read, source)
-    if bundle.expires_at <= now:
-        raise PolicyExpired(f"policy {source} expired at {bundle.expires_at.isoformat()}; get a new one")
-    problems = [str(problem) for problem in check_usable(bundle, session_id=session_id, now=now)]
-    if bundle.session_id == ANY_SESSION and not any_session:
-        problems.append(f"sessionId: only a bundle in a file is for any session, this one is for {session_id}")
-    if problems:
-        raise PolicyBundleInvalid(f"policy {source}: " + "; ".join(problems))
-    return bundle
-
-
 def _command_policies(settings: Settings) -> tuple[CommandPolicy, ...]:
     """Raises UsageError with every problem of the entries."""
     tables = settings.tables("policy.command_policies")
     if not tables:
         return ()
-    from policy.bundle.configured import command_policies
-    from policy.bundle.problems import BundleProblems
+    from agent_host.session import outside_bundles
 
-    try:
-        return command_policies(tables, "policy.command_policies")
-    except BundleProblems as error:
-        raise UsageError(f"configuration: {error}") from error
+    return outside_bundles.command_policies(tables)
 
 
 def _narrowing(settings: Settings, workspace: str) -> Narrowing:

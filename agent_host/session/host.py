@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agent_host.errors import OutOfOrder, SessionNotFound, SessionNotReady
+from agent_host.session.stored import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from agent_host.approval.request import Scope
     from agent_host.services.session import NewSession
     from agent_host.session.lifecycle import Session
+    from agent_host.session.stored import StoredSession, StoredSessions
 
 
 class Opened(NamedTuple):
@@ -47,8 +49,9 @@ class SessionHost:
     """At most one session, from its creation to its end. `over` is set when there will be no more to do; `failure` is
     the fault of the program that was the reason, where one was."""
 
-    def __init__(self, opener: Opener) -> None:
+    def __init__(self, opener: Opener, stored: StoredSessions) -> None:
         self._opener = opener
+        self._stored = stored
         self._opening: asyncio.Task[Opened] | None = None
         self._refreshing = False
         self._session: Session | None = None
@@ -109,6 +112,22 @@ class SessionHost:
         opened.session.on_broken = self._broken
         return opened
 
+    async def listed(self, owner: Owner | None, search: str) -> list[StoredSession]:
+        """The sessions of the state directory, newest first; see `StoredSessions.all`. With a session in this process
+        those of its owner."""
+        return await asyncio.to_thread(self._stored.all, self._owner or owner, search)
+
+    async def transcript(self, session_id: str, owner: Owner | None) -> list[dict[str, Any]]:
+        """The items of a session's transcript; see `StoredSessions.transcript`. Raises SessionNotFound."""
+        return await asyncio.to_thread(self._stored.transcript, session_id, self._owner or owner)
+
+    @property
+    def _owner(self) -> Owner | None:
+        if self._session is None:
+            return None
+        identity = self._session.identity
+        return Owner(identity.tenant_id, identity.user_id)
+
     def decide(
         self,
         approval_id: str,
@@ -118,13 +137,12 @@ class SessionHost:
         reason: str | None,
         arguments: Mapping[str, Any] | None,
     ) -> Delivery:
-        """Somebody's answer to an approval; see `PendingApprovals.decide`. Raises SessionNotReady, ValueError."""
+        """Somebody's answer to an approval; see `Session.decide`. Raises SessionNotReady, ValueError."""
         if self._session is None:
             raise SessionNotReady("there is no session yet: CreateSession or ResumeSession comes first")
-        pending_approvals = self._session.pending_approvals
-        if pending_approvals is None or self._session.ended or self._ending is not None:
+        if self._session.ended or self._ending is not None:
             return "not_found"
-        return pending_approvals.decide(approval_id, approved=approved, scope=scope, reason=reason, arguments=arguments)
+        return self._session.decide(approval_id, approved=approved, scope=scope, reason=reason, arguments=arguments)
 
     async def shutdown(self, reason: str) -> str | None:
         """The clean end of whatever there is (AH 3.4); returns the session's id, None when there was none."""

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import ErrorCode, OutOfOrder, SessionNotReady, UsageError
 from agent_host.events.kinds import EventType
-from agent_host.session.ending import Ending
+from agent_host.loop.background import take_up_commands
+from agent_host.session.denials import replays_approved
+from agent_host.session.ending import SessionEnd
 from agent_host.session.handshake import unknown_approvals
 from agent_host.session.new_task import NewTask, max_steps_of
 from agent_host.session.opening import temporary_of
 from agent_host.session.reports import session_state
 from agent_host.session.task_runner import TaskRunner
+from agent_host.session.tasks import first_versions
 from agent_host.states import SessionStatus, session_machine
 from config.policies import is_built_in
 from policy.rules.options import AS_THE_BUNDLE_SAYS
 from state.records import SessionStatusChanged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from contextlib import AsyncExitStack
 
-    from agent_host.approval.pending import PendingApprovals
+    from agent_host.approval.pending import Delivery, PendingApprovals
+    from agent_host.approval.request import Scope
     from agent_host.events.losses import Losses
     from agent_host.loop.context import LoopContext, TaskEnd
     from agent_host.services.session import SessionService
@@ -75,7 +78,7 @@ class Session:
         self._over = False
         self.on_broken: Callable[[BaseException], None] | None = None
         self.pending_approvals = pending_approvals
-        self.ending = Ending(ctx, paths, self._work, self._life, service, resources)
+        self.ending = SessionEnd(ctx, paths, self._work, self._life, service, resources)
 
     # What it is
 
@@ -145,9 +148,9 @@ class Session:
 
     def state(self) -> dict[str, Any]:
         """The result of GetSessionState."""
-        return session_state(
-            self._ctx, self._life.state, [] if self.pending_approvals is None else self.pending_approvals.listed()
-        )
+        pending = [] if self.pending_approvals is None else self.pending_approvals.listed()
+        state = session_state(self._ctx, self._life.state, pending)
+        return {**state, "queuedTasks": self.queued} if self.queued else state
 
     def policy_notice(self) -> str | None:
         """What a user should know of a bundle that is none of the built-ins, in one line; None where there is
@@ -165,36 +168,24 @@ class Session:
 
     def patch(self) -> str:
         """What the session changed, as a unified diff."""
-        from agent_host.session.patches import as_text
+        from agent_host.session import previews  # comparing files is a large import, and the first reply needs none
 
-        return as_text(self._preview(None, None)())
+        return previews.as_text(previews.preview_of(self._ctx)(), self.unseen())
+
+    def unseen(self, task_id: str | None = None) -> str | None:
+        """Why a preview of the session or one of its tasks may leave out what commands changed; None where it does
+        not."""
+        return first_versions(self._ctx.state).unseen_in(task_id)
 
     async def preview(self, task_id: str | None = None, file_paths: Sequence[str] | None = None) -> list[FilePatch]:
         """What the session or one of its tasks changed, file by file; see `session.patches.preview`. Raises UsageError
         for a task that it does not know."""
+        from agent_host.session import previews  # see `patch`
+
         try:
-            return await asyncio.to_thread(self._preview(task_id, file_paths))
+            return await asyncio.to_thread(previews.preview_of(self._ctx, task_id, file_paths))
         except LookupError as error:
             raise UsageError(str(error.args[0])) from error
-
-    def _preview(self, task_id: str | None, file_paths: Sequence[str] | None) -> Callable[[], list[FilePatch]]:
-        """The preview of what is on record now, to be made in any thread."""
-        # Files are compared on request: the first reply of the session does not wait for its modules.
-        from agent_host.session.moves import workspaces
-        from agent_host.session.patches import preview
-        from agent_host.session.tasks import first_versions
-
-        ctx = self._ctx
-        return functools.partial(
-            preview,
-            first_versions(ctx.state),
-            kept=ctx.journal.store.kept,
-            clean=ctx.scrubber.data,
-            workspace=ctx.judge.environment.workspace,
-            former=workspaces(ctx.state),
-            task_id=task_id,
-            file_paths=file_paths,
-        )
 
     def result(self, end: TaskEnd) -> dict[str, Any]:
         """The result object of the last task (interface section 1), with what observers have not got so far."""
@@ -226,13 +217,35 @@ class Session:
         asyncio.get_running_loop().call_soon(self._ctx.conversation.llm.warm_up)
 
     def start_task(
-        self, task_id: str, prompt: str, *, max_steps: int | None = None, options: TaskOptions = AS_THE_BUNDLE_SAYS
-    ) -> None:
-        """Begin a task; see `TaskRunner.start`. Without `max_steps` the settings' limit holds, and the workspace's in
-        any case. Raises SessionNotReady while the session is paused."""
+        self,
+        task_id: str,
+        prompt: str,
+        *,
+        max_steps: int | None = None,
+        options: TaskOptions = AS_THE_BUNDLE_SAYS,
+        model: str | None = None,
+        queue: bool = False,
+    ) -> bool:
+        """Begin a task; see `TaskRunner.start`. With `queue` it follows the one that is open and those that wait; see
+        `TaskRunner.enqueue`. Returns whether it waits. Without `max_steps` the settings' limit holds, and the
+        workspace's in any case; without `model` the session's. Raises SessionNotReady while the session is paused."""
+        task = NewTask(task_id, prompt, max_steps_of(self._settings, max_steps), options, model)
+        if queue and (self.busy or self.incomplete_task is not None or self.queued):
+            self._work.enqueue(task)
+            return True
         if self._life.state is SessionStatus.PAUSED:
             raise SessionNotReady("the session is paused; ResumeSession comes first")
-        self._work.start(NewTask(task_id, prompt, max_steps_of(self._settings, max_steps), options))
+        self._work.start(task)
+        return False
+
+    @property
+    def queued(self) -> list[dict[str, str]]:
+        """{taskId, prompt} of each task that waits, the next one first."""
+        return self._work.queue.listed()
+
+    def start_queued(self) -> None:
+        """Begin the next task that waits, where no task is open; see `TaskRunner.start_queued`."""
+        self._work.start_queued()
 
     def start_recorded_task(self) -> None:
         """Begin the task that the session was created with."""
@@ -243,6 +256,20 @@ class Session:
         more_steps = self._settings.integer("host.max_steps")
         self._work.go_on(max_steps=max_steps, replay_ids=replay_ids, more_steps=more_steps)
         self._leave_pause()  # only now: a disk that is still full leaves the session paused
+
+    def replays_approved(self, approvals: Collection[str], *, everything: bool) -> frozenset[str]:
+        """The replay ids of the calls that were denied since nobody was there, and that `approvals` name now by their
+        rule, tool or capability. None for a task that is not over: what it asks for is answered as it comes."""
+        task, tools = self._ctx.state.task, self._ctx.judge.tools
+        if task is None or task.status == "running" or not task.denied:
+            return frozenset()
+
+        def approves(tool_name: str, approve: str) -> bool:
+            spec = tools.get(tool_name)
+            names = {approve, tool_name, *(spec.capabilities if spec is not None else ())}
+            return everything or not names.isdisjoint(approvals)
+
+        return replays_approved(task, self._ctx.state.thread, self.session_id, approves=approves)
 
     def renew(self, put_under: Callable[[LoopContext], None]) -> None:
         """Work under another bundle from here on (AH 8.6), which `put_under` brings. A pause is over with it, unless a
@@ -267,9 +294,34 @@ class Session:
         """Stop the task at its next safe point and leave it open on record, as a signal asks for."""
         self._work.stop(resumable=True)
 
+    def decide(
+        self,
+        approval_id: str,
+        *,
+        approved: bool,
+        scope: Scope,
+        reason: str | None,
+        arguments: Mapping[str, Any] | None,
+    ) -> Delivery:
+        """Somebody's answer to an approval; see `PendingApprovals.decide`. Raises ValueError for edited arguments that
+        cannot be put on record, or that the tool would refuse: the call goes on waiting then."""
+        pending = self.pending_approvals
+        if pending is None:
+            return "not_found"
+        tool_name = pending.tool_of(approval_id)
+        if approved and arguments is not None and tool_name is not None:
+            problem = self._ctx.router.argument_problem(tool_name, arguments)
+            if problem is not None:
+                raise ValueError(problem)
+        return pending.decide(approval_id, approved=approved, scope=scope, reason=reason, arguments=arguments)
+
     async def task_ended(self) -> TaskEnd:
         """The end of the current task; see `TaskRunner.ended`."""
         return await self._work.ended()
+
+    async def take_up_commands(self) -> None:
+        """End what is left of the background commands of a former process that was killed."""
+        await take_up_commands(self._ctx)
 
     def take_up_uploads(self) -> None:
         """Go on with what former processes of the session had not uploaded."""
@@ -286,7 +338,7 @@ class Session:
 
     async def shut_down(self, reason: str) -> None:
         """The clean end, whatever is running (AH 3.4): within the patience of a desktop that waits for it."""
-        self._over = True
+        self._over = self._work.closing = True
         task = self._ctx.state.task
         # What is paused cannot complete: ending it gives something up (AH 3.3).
         trigger = "cancel" if self._life.state is SessionStatus.PAUSED else "complete"
@@ -296,14 +348,15 @@ class Session:
         if not await self._stopped() or self._is_broken:
             await self.ending.to_be_resumed()
         else:
+            self._work.queue.cancel_all("the session was ended before it began")
             await self.ending.for_good(trigger, self._work.end_on_record(), reason)
 
     async def expire(self, reason: str) -> None:
-        """The Session Service has ended the session; see `Ending.expired`. A task that was begun while it was asked is
+        """The Session Service has ended the session; see `SessionEnd.expired`. A task that was begun meanwhile is
         stopped first."""
         if self._over:  # somebody was faster
             return
-        self._over = True
+        self._over = self._work.closing = True
         stopped = True
         if self._work.busy:
             self._work.stop(resumable=False)
@@ -315,7 +368,7 @@ class Session:
 
     async def leave(self) -> None:
         """Finish the step and let the session go; the next process resumes it."""
-        self._over = True
+        self._over = self._work.closing = True
         if self.pending_approvals is not None:
             self.pending_approvals.suspend()
         if self._work.busy:
@@ -327,8 +380,8 @@ class Session:
     async def conclude(self, end: TaskEnd | None) -> None:
         """The end of a session that had one task: over for good when that is, else resumable. `end` is None when the
         task has none. Calls that nobody was there to approve keep it from being over."""
-        self._over = True
-        if end is None or end.resumable:
+        self._over = self._work.closing = True
+        if end is None or end.resumable or self.queued:
             await self.ending.to_be_resumed()
         elif self.result(end)["deniedApprovals"]:
             await self.ending.until_approved(end)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from agent_host.loop.context import MODEL_OPTION
 from agent_host.thread.messages import Message, encodable, encode
 from agent_host.thread.tokens import message_tokens
 from policy.rules.options import AS_THE_BUNDLE_SAYS, TaskOptions
-from state.records import TaskStarted
+from state.records import TaskQueued, TaskStarted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
 
 
 class NewTask(NamedTuple):
-    """`max_steps` is 1 to 10,000; `options` narrow what the bundle allows."""
+    """`max_steps` is 1 to 10,000; `options` narrow what the bundle allows; `model` is None for the session's."""
 
     task_id: str
     prompt: str
     max_steps: int
     options: TaskOptions = AS_THE_BUNDLE_SAYS
+    model: str | None = None
 
 
 class TaskRecord(NamedTuple):
@@ -36,9 +38,25 @@ def record_of_task(task: NewTask, *, session_id: str, scrubber: Scrubber, count:
     """The record of `task` without the secrets of its prompt. `count` gives the tokens of a text."""
     prompt = scrubber.text(encodable(task.prompt))
     message = Message("user", prompt, message_tokens(count, prompt))
-    options = {} if task.options == AS_THE_BUNDLE_SAYS else task.options._asdict()
     encoded = encode(message, session_id=session_id, task_id=task.task_id)
-    return TaskRecord(TaskStarted(task.task_id, prompt, task.max_steps, encoded, options), message)
+    return TaskRecord(TaskStarted(task.task_id, prompt, task.max_steps, encoded, _options_of(task)), message)
+
+
+def queued_record(task: NewTask, scrubber: Scrubber) -> TaskQueued:
+    """The record of a task that waits, without the secrets of its prompt."""
+    return TaskQueued(task.task_id, scrubber.text(encodable(task.prompt)), task.max_steps, _options_of(task))
+
+
+def task_in_queue(queued: TaskQueued) -> NewTask:
+    """The task that `queued_record` put on record."""
+    options = dict(queued.options)
+    model = options.pop(MODEL_OPTION, None)
+    return NewTask(queued.task_id, queued.prompt, queued.max_steps, TaskOptions(**options), model)
+
+
+def _options_of(task: NewTask) -> dict[str, Any]:
+    options = {} if task.options == AS_THE_BUNDLE_SAYS else task.options._asdict()
+    return options | ({} if task.model is None else {MODEL_OPTION: task.model})
 
 
 def max_steps_of(settings: Settings, wanted: int | None) -> int:

@@ -6,7 +6,7 @@ import contextlib
 import os
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agent_host.errors import (
     CheckpointUnreadable,
@@ -30,7 +30,7 @@ from state.temporary import session_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from agent_host.routing.facts import Environment
+    from agent_host.routing.environment import Environment
     from agent_host.services.session import NewSession, SessionGrant
     from agent_host.session.new_task import TaskRecord
     from config.settings import Settings
@@ -40,15 +40,20 @@ if TYPE_CHECKING:
 MOCK_PREFIX = "mock:"
 LOCAL = "local"
 
-# Settings that say how this process shows its work, not how the session works: a resume has its own.
-_OF_ONE_PROCESS = frozenset({"host.output"})
+# Settings that say how this process shows its work, or hold secrets: a resume has its own.
+_OF_ONE_PROCESS = frozenset({"host.output", "host.verbose", "llm.headers"})
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """What a session is started with. `flags` are the settings given on the command line: a resume takes them over
-    from the run. `session_id` is the one that is resumed, or wished for. `approve_all` and `approvals` answer approval
-    requests in advance; `replays` are the ids of denied calls that a resume is to run."""
+class ResolvedOptions:
+    """What a session is started with: the options of a client, the configuration below them, and for a resume what is
+    on record. Paths are absolute.
+
+    `flags` are the settings that the client gave: a resume takes them over from the run. `session_id` is the one that
+    is resumed, or asked for. `approve_all` and `approvals` answer approval requests in advance; `replays` are the ids
+    of denied calls that a resume runs. `max_steps` is the limit of steps where the client gave one, as the workspace
+    may have tightened it.
+    """
 
     settings: Settings
     flags: Mapping[str, Any]
@@ -58,6 +63,34 @@ class Launch:
     approvals: frozenset[str] = frozenset()
     approve_all: bool = False
     replays: frozenset[str] = frozenset()
+    max_steps: int | None = None
+
+
+class OptionsSource(Protocol):
+    """Gives the options of each session that a process opens. Raises UsageError for what cannot be used."""
+
+    def new(self, workspace: str | None = None) -> ResolvedOptions:
+        """For a new session in `workspace`, else in that of the options."""
+        ...
+
+    def resumed(self, session_id: str) -> ResolvedOptions:
+        """For a session that is resumed. Raises SessionNotFound, CheckpointUnreadable."""
+        ...
+
+
+class FixedOptions:
+    """The source of a process that has one session, with these options."""
+
+    def __init__(self, resolved: ResolvedOptions) -> None:
+        self._resolved = resolved
+
+    def new(self, workspace: str | None = None) -> ResolvedOptions:  # noqa: ARG002  that of the options counts
+        """See OptionsSource."""
+        return self._resolved
+
+    def resumed(self, session_id: str) -> ResolvedOptions:  # noqa: ARG002  they are the options of that session
+        """See OptionsSource."""
+        return self._resolved
 
 
 @contextlib.contextmanager
@@ -127,13 +160,13 @@ def temporary_of(state_dir: str, identity: SessionIdentity) -> str:
     return session_directory(state_dir, identity.session_id, os.environ, identity.options.get("temporary"))
 
 
-def open_store(launch: Launch, session_id: str) -> FileSession:
+def open_store(resolved: ResolvedOptions, session_id: str) -> FileSession:
     """The session's store, taken over from the process that had it last.
 
     Raises SessionHeld, SessionNotFound, CheckpointUnreadable, CheckpointWriteFailed.
     """
     with state_errors_translated():
-        return _sessions(launch).open(session_id)
+        return _sessions(resolved).open(session_id)
 
 
 class Beginning(NamedTuple):
@@ -142,42 +175,44 @@ class Beginning(NamedTuple):
     it, or not at all."""
 
     bundle: PolicyBundle
-    where: Environment
+    environment: Environment
     count: Callable[[str], int]
     temporary: str
     started: Mapping[str, Any] = MappingProxyType({})
     task: TaskRecord | None = None
 
 
-def create_store(launch: Launch, beginning: Beginning, grant: SessionGrant, new: NewSession) -> FileSession:
+def create_store(resolved: ResolvedOptions, beginning: Beginning, grant: SessionGrant, new: NewSession) -> FileSession:
     """The store of the session that `grant` allows. What was approved on the command line is not kept: it holds for
     this process. Raises SessionHeld, UsageError, CheckpointUnreadable."""
     options = {
-        "flags": _kept_flags(launch.flags),
-        "workspace": launch.workspace,
+        "flags": _kept_flags(resolved.flags),
+        "workspace": resolved.workspace,
         "temporary": beginning.temporary,
         "started": dict(beginning.started),
     }
     identity = SessionIdentity(grant.session_id, grant.workspace_id, new.tenant_id, new.user_id, options)
-    where, bundle = beginning.where, beginning.bundle
-    text = system_prompt(workspace=where.workspace, os_family=where.os_family, shell=where.shell, bundle=bundle)
+    environment, bundle = beginning.environment, beginning.bundle
+    text = system_prompt(
+        workspace=environment.workspace, os_family=environment.os_family, shell=environment.shell, bundle=bundle
+    )
     first = encode(Message("system", text, message_tokens(beginning.count, text)), session_id=grant.session_id)
     state = Checkpoint(identity, policy_bundle_version=bundle.policy_bundle_version, thread=[first])
     if beginning.task is not None:
         fold(state, beginning.task.record)
-    sessions = _sessions(launch)
+    sessions = _sessions(resolved)
     with state_errors_translated():
         try:
             _clear_unbegun(sessions, grant.session_id)
             return sessions.create(grant.session_id, state)
         except WriteFailed as error:  # nothing was begun, so there is nothing to resume
-            raise UsageError(f"the state directory {launch.state_dir} cannot be used: {error}") from error
+            raise UsageError(f"the state directory {resolved.state_dir} cannot be used: {error}") from error
 
 
-def _sessions(launch: Launch) -> FileCheckpointStore:
-    settings = launch.settings
+def _sessions(resolved: ResolvedOptions) -> FileCheckpointStore:
+    settings = resolved.settings
     return FileCheckpointStore(
-        launch.state_dir,
+        resolved.state_dir,
         blob_limit_bytes=settings.integer("host.max_stored_bytes"),
         snapshot_limit_bytes=settings.integer("host.max_snapshot_bytes"),
         archives=settings.flag("retention.keep_file_versions"),
@@ -198,7 +233,7 @@ def _clear_unbegun(sessions: FileCheckpointStore, session_id: str) -> None:
 
 
 def _kept_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that a resume takes over. A gateway URL with a password in it is a secret and is not kept."""
+    """The flags that a resume takes over. Headers, and a gateway URL with a password in it, are secrets: not kept."""
     kept = {key: value for key, value in flags.items() if key not in _OF_ONE_PROCESS}
     url = kept.get("llm.gateway", "")
     if "@" in url and not url.startswith(MOCK_PREFIX) and shown_url(url) != url.rstrip("/"):

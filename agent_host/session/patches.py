@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from agent_host.diffs import replaced_lines
 from agent_host.regular_files import open_regular
-from agent_host.session.git_patch import MAX_PATCH_BYTES, git_patch, quoted
+from agent_host.session.git_patch import MAX_PATCH_BYTES, git_patch, git_rename, quoted
+from agent_host.session.renames import renamed
 from agent_host.session.tasks import ON_DISK, FirstVersions, spans
-from state.blobs import UNAVAILABLE
+from state.blobs import NOT_KEPT, OVERWRITTEN
 from state.disk import LOCAL_DISK
 
 if TYPE_CHECKING:
@@ -28,11 +29,16 @@ if TYPE_CHECKING:
 
 MAX_PREVIEW_CHARS: Final = 64 * 1024 * 1024
 """The diffs of one preview. Files behind that are listed without one; `filePaths` has them shown."""
+_MAX_RENAMED_BYTES: Final = 64 * 1024 * 1024
+"""What is read to find renames; files behind that are shown as deleted and added."""
 
 
 class FilePatch(NamedTuple):
     """One file of a preview; `file_path` is absolute. `diff` is git's, or one line `# name: why there is none`, which
-    git passes over. `note` is that line's text, also where the diff is a binary patch, which is not for reading."""
+    git passes over. `note` is that line's text, also where the diff is a binary patch, which is not for reading.
+
+    A file that was renamed is two: one is added, with `renamed_from` and the diff of both, the other is deleted, with
+    `renamed_to`."""
 
     file_path: str
     status: Literal["added", "modified", "deleted"]
@@ -40,15 +46,19 @@ class FilePatch(NamedTuple):
     additions: int
     deletions: int
     note: str | None = None
+    renamed_from: str | None = None
+    renamed_to: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """An entry of `files` in the answer to GetPatchPreview (interface section 2)."""
+        renames = {"renamedFrom": self.renamed_from, "renamedTo": self.renamed_to}
         return {
             "filePath": self.file_path,
             "status": self.status,
             "diff": self.diff,
             "additions": self.additions,
             "deletions": self.deletions,
+            **{name: path for name, path in renames.items() if path is not None},
         }
 
 
@@ -78,10 +88,12 @@ def preview(
     places, lost = _places(versions.session, workspace, former)
     found = spans(versions, task_id, places)
     wanted = None if file_paths is None else _wanted(file_paths, workspace, places)
+    found = {path: span for path, span in sorted(found.items()) if wanted is None or path in wanted}
+    renames = _renames(found, kept, clean, workspace, lost)
     shown: list[FilePatch] = []
     room = MAX_PREVIEW_CHARS
-    for path, span in sorted(found.items()):
-        patch = _file_patch(path, span, kept, clean, workspace, lost) if wanted is None or path in wanted else None
+    for path, span in found.items():
+        patch = renames[path] if path in renames else _file_patch(path, span, kept, clean, workspace, lost)
         if patch is not None:
             if len(patch.diff) > room:
                 patch = _without_diff(patch, workspace)
@@ -90,9 +102,11 @@ def preview(
     return shown
 
 
-def as_text(patches: Iterable[FilePatch]) -> str:
-    """A preview for reading; "" for an empty one. In place of binary patches stands a line that says what differs."""
-    return "".join(patch.diff if patch.note is None else f"# {patch.note}\n" for patch in patches)
+def as_text(patches: Iterable[FilePatch], unseen: str | None = None) -> str:
+    """A preview for reading; "" for an empty one. In place of binary patches stands a line that says what differs, and
+    in front one that says what is `unseen`."""
+    said = "" if unseen is None else f"# not all changes by commands are known: {unseen}\n"
+    return said + "".join(patch.diff if patch.note is None else f"# {patch.note}\n" for patch in patches)
 
 
 # Where the files are
@@ -160,7 +174,7 @@ def _file_patch(
     lost: Collection[str],
 ) -> FilePatch | None:
     """What happened to one file; None when nothing did in the end."""
-    if span.before == span.after != UNAVAILABLE:
+    if span.before == span.after and span.before not in NOT_KEPT:
         return None
     gone = span.after is None or (span.after == ON_DISK and _is_gone(path))
     if gone and span.before is None:
@@ -170,7 +184,7 @@ def _file_patch(
     if path in lost and span.after == ON_DISK:
         return _noted(untold, name, "its workspace has moved, and it is in neither place")
     try:
-        before = _version(span.before, kept, f"{'deleted' if gone else 'changed'}; its first version was not kept")
+        before = _version(span.before, kept, _not_kept(span.before, gone=gone))
         if span.after == ON_DISK and not gone:
             after: bytes | None = clean(_content(path, before or b""))
         else:
@@ -184,6 +198,47 @@ def _file_patch(
     patch = git_patch(name, before, after, mode=_mode(path))
     counted = untold._replace(diff=patch.text, additions=patch.additions, deletions=patch.deletions)
     return counted if patch.summary is None else _noted(counted, name, patch.summary)
+
+
+def _renames(
+    found: Mapping[str, Span],
+    kept: Callable[[str], bytes | None],
+    clean: Callable[[bytes], bytes],
+    workspace: str,
+    lost: Collection[str],
+) -> dict[str, FilePatch]:
+    """The patches of the files that were renamed, under both of their paths."""
+    gone: dict[str, bytes] = {}
+    new: dict[str, bytes] = {}
+    if not any(span.before is None for span in found.values()):
+        return {}
+    room = _MAX_RENAMED_BYTES
+    for path, span in found.items():
+        is_gone = span.after is None or (span.after == ON_DISK and _is_gone(path))
+        if path in lost or is_gone == (span.before is None) or room < 0:
+            continue
+        version = span.before if is_gone else span.after
+        with contextlib.suppress(_NotShown, OSError):
+            content = clean(_content(path, b"")) if version == ON_DISK else _version(version, kept, "") or b""
+            (gone if is_gone else new)[path] = content
+            room -= len(content)
+    patches: dict[str, FilePatch] = {}
+    for path, (old, alike) in renamed(gone, new).items():
+        old_name, name = _shown(old, workspace), _shown(path, workspace)
+        patch = git_rename(old_name, name, gone[old], new[path], alike)
+        if patch is not None:
+            added = FilePatch(path, "added", patch.text, patch.additions, patch.deletions, renamed_from=old)
+            deleted = FilePatch(old, "deleted", "", 0, 0, renamed_to=path)
+            patches |= {path: added, old: _noted(deleted, old_name, f"renamed to {quoted(name)}")}
+    return patches
+
+
+def _not_kept(version: str | None, *, gone: bool) -> str:
+    """Why there is no diff from a version of which the record has this name."""
+    done = "deleted" if gone else "changed"
+    if version == OVERWRITTEN:
+        return f"{done} by a command; its earlier content was not kept"
+    return f"{done}; its first version was not kept"
 
 
 class _NotShown(Exception):

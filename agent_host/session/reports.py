@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
-from agent_host.loop.context import TaskEnd
+from agent_host.loop.intents import hash_on_disk
 from agent_host.session.denials import denied_approvals
 from agent_host.states import SessionStatus, TaskPhase
+from state.blobs import NOT_KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent_host.loop.context import EndStatus, LoopContext
+    from agent_host.loop.context import EndStatus, LoopContext, TaskEnd
+    from state.checkpoint import Task
     from state.records import TaskStatus
 
 _END_NAMES: dict[EndStatus, str] = {
@@ -43,12 +46,6 @@ def is_result(kept: dict[str, Any]) -> bool:
         and all(isinstance(row, list) and all(isinstance(one, dict) for one in row) for row in rows)
         and isinstance(kept.get("started", {}), dict)
     )
-
-
-def end_of(result: dict[str, Any]) -> TaskEnd:
-    """How the task of a result object ended. For what `is_result` takes."""
-    status = next(status for status, name in _END_NAMES.items() if name == result["status"])
-    return TaskEnd(status, result["reason"], result["reason"], result["text"])
 
 
 def session_state(ctx: LoopContext, status: SessionStatus, pending: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -100,10 +97,44 @@ def result_object(ctx: LoopContext, end: TaskEnd, *, resumed_from_step: int | No
         "stepCount": task.step_count,
         "usage": task.usage.to_wire(),
         "toolCalls": [
-            {"toolName": name, "status": status} | ({"code": code} if code is not None else {})
-            for name, status, code in task.finished_calls
+            {"toolName": name, "status": status}
+            | ({"code": code} if code is not None else {})
+            | ({"exitCode": task.exit_codes[place]} if place in task.exit_codes else {})
+            for place, (name, status, code) in enumerate(task.finished_calls)
         ],
+        "tools": _by_tool(task),
         "deniedApprovals": denied_approvals(task, ctx.state.thread, ctx.session_id),
         "resumedFromStep": resumed_from_step,
         "durationMs": duration_ms,
+        "message": end.message,
+        "model": ctx.conversation.model,
+        "filesChanged": files_changed(ctx),
+        **({"changesUnseen": ctx.state.unseen[task.task_id]} if task.task_id in ctx.state.unseen else {}),
     }
+
+
+def _by_tool(task: Task) -> dict[str, dict[str, int]]:
+    """{calls, failed, denied, durationMs} of each tool that was called, in order of the first calls. `durationMs` is
+    how long its calls ran together, without waits for approvals and for others."""
+    found: dict[str, dict[str, int]] = {}
+    for name, status, _ in task.finished_calls:
+        row = found.setdefault(name, {"calls": 0, "failed": 0, "denied": 0, "durationMs": task.tool_ms.get(name, 0)})
+        row["calls"] += 1
+        if status in ("failed", "denied"):
+            row[status] += 1
+    return found
+
+
+def files_changed(ctx: LoopContext) -> list[str]:
+    """The files that calls of the last task wrote or deleted and that are not as they were before, in order of their
+    absolute paths, and those that commands were seen to change. Of a file too large to look at it is assumed, and of
+    one whose first version was not kept."""
+    found = []
+    for path, version in ctx.task.baselines.items():
+        if version is None:
+            is_changed = os.path.lexists(path)
+        else:
+            is_changed = version in NOT_KEPT or hash_on_disk(path, ctx.scrubber.data) != version
+        if is_changed:
+            found.append(path)
+    return sorted(found)

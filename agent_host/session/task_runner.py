@@ -15,8 +15,8 @@ from agent_host.session.history import History
 from agent_host.session.moves import note_of_move
 from agent_host.session.new_task import record_of_task
 from agent_host.session.reports import not_uploaded, result_object
+from agent_host.session.task_queue import TaskQueue
 from agent_host.thread.messages import decode, last_answer
-from policy.rules.options import TaskOptions
 from state.records import SessionStatusChanged, TaskEnded, TaskReopened
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ class TaskRunner:
         self._resumed_from_step: int | None = None
         self._result: dict[str, Any] | None = None
         self._history = History(ctx)
+        self.queue = TaskQueue(ctx)
         self.leaving = False
+        self.closing = False
 
     @property
     def busy(self) -> bool:
@@ -93,31 +95,51 @@ class TaskRunner:
         """How the last task ended, in this process or before; None for a session without any."""
         return self.last_end or (None if self._ctx.state.task is None else self._told_again())
 
-    def start(self, task: NewTask) -> None:
-        """Begin a task; on return it is on record and under way.
+    def start(self, task: NewTask, *, queued: bool = False) -> None:
+        """Begin a task; on return it is on record and under way. `queued`: it is the first of those that wait.
 
-        Raises TaskAlreadyRunning, PolicyExpired, UsageError for an id that the session has had, CheckpointWriteFailed.
+        Raises TaskAlreadyRunning, PolicyExpired, UsageError for an id that the session has had and for a model that the
+        bundle does not allow, CheckpointWriteFailed. The session has no such task then, and the id can be used again.
         """
         ctx = self._ctx
+        self._refuse_model(task.model)
         started = record_of_task(task, session_id=ctx.session_id, scrubber=ctx.scrubber, count=ctx.conversation.count)
-        self._make_room(task.task_id)
+        self._make_room(task.task_id, queued=queued)
         if ctx.judge.bundle.expires_at <= ctx.judge.clock():
             raise PolicyExpired(
                 f"the policy expired at {ctx.judge.bundle.expires_at.isoformat()}; resume with a new one"
             )
+        ctx.conversation.use_model(
+            task.model, ctx.judge
+        )  # before the record: the thread is read from what stands there
+        ctx.journal.try_record(started.record)
         ctx.narrow_task(task.options)
-        try:
-            ctx.journal.record(started.record)
-        except CheckpointWriteFailed:
-            ctx.conversation.thread.add_task(started.message)
-            ctx.journal.checkpoint(None, TaskEnded("failed", CheckpointWriteFailed.code))
-            raise
         ctx.conversation.thread.add_task(started.message)
         self._begin()
 
+    def enqueue(self, task: NewTask) -> None:
+        """Have a task follow the one that is open and those that wait. Raises what `TaskQueue.add` raises, UsageError
+        for an id that the session has had and for a model that the bundle does not allow."""
+        self._refuse_used(task.task_id)
+        self._refuse_model(task.model)
+        self.queue.add(task)
+
+    def start_queued(self) -> None:
+        """Begin the next task that waits, where no task is open. Under a bundle that has expired it goes on waiting for
+        a resume; a disk that does not take its start has it fail."""
+        task = self.queue.first
+        if task is None or self.closing or self.busy or self.suspended:
+            return
+        try:
+            self.start(task, queued=True)
+        except PolicyExpired:
+            self._ctx.emit(EventType.POLICY_EXPIRED, None)
+        except (CheckpointWriteFailed, UsageError) as error:
+            self.queue.fail(task.task_id, error.code, str(error))
+
     def start_recorded(self) -> None:
         """Begin the task that the session's first record holds; see `opening.create_store`."""
-        self._ctx.narrow_task(TaskOptions(**self._ctx.task.options))
+        self._ctx.begin_task(self._ctx.task)
         self._begin()
 
     def go_on(self, *, max_steps: int | None = None, replay_ids: Collection[str] = (), more_steps: int = 0) -> None:
@@ -138,7 +160,7 @@ class TaskRunner:
                 return
             ctx.journal.record(TaskReopened(max_steps or task.step_count + more_steps))
         ctx.journal.record(SessionStatusChanged("SESSION_RUNNING", ctx.judge.bundle.policy_bundle_version, max_steps))
-        ctx.narrow_task(TaskOptions(**task.options))
+        ctx.begin_task(task)
         ctx.phase.fire("resume")
         ctx.emit(EventType.SESSION_RESUMED, None, resumedFromStep=task.step_count)
         resume_note = note_of_move(ctx.state, ctx.judge.environment.workspace)
@@ -150,13 +172,16 @@ class TaskRunner:
         """End the task for good at its next safe point (AH 4.5); with `force` running tools have `grace_s` until they
         are ended, too. Raises NoActiveTask."""
         ctx, task = self._ctx, self._ctx.state.task
+        if self.queue.has(task_id):
+            self.queue.cancel(task_id)
+            return
         if task is None or task.task_id != task_id or task.status != "running":
             raise NoActiveTask(f"no task {task_id[:128]!r} is running")
         self.stop(resumable=False)
         if force:
             ctx.cancellation.force(grace_s=grace_s)
         if not self.busy:  # its open step needs its results, and its end has to be recorded
-            ctx.narrow_task(TaskOptions(**task.options))
+            ctx.begin_task(task)
             ctx.phase.fire("resume")
             self._run(self._drive())
 
@@ -213,12 +238,21 @@ class TaskRunner:
         self._resumed_from_step = None
         self._run(self._drive())
 
-    def _make_room(self, task_id: str) -> None:
+    def _refuse_model(self, model: str | None) -> None:
+        allowed = self._ctx.judge.bundle.llm_policy.allowed_models
+        if model is not None and model not in allowed:
+            raise UsageError(f"model {model!r} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
+
+    def _refuse_used(self, task_id: str) -> None:
+        if self._ctx.state.has_task(task_id):
+            raise UsageError(f"task id {task_id!r} has been used in this session; choose another")
+
+    def _make_room(self, task_id: str, *, queued: bool) -> None:
         """See to it that no other task is open."""
         if self.busy:
             raise TaskAlreadyRunning(f"task {self._ctx.task.task_id} is running; one task follows the other")
-        if self._ctx.state.has_task(task_id):
-            raise UsageError(f"task id {task_id!r} has been used in this session; choose another")
+        if not queued:
+            self._refuse_used(task_id)
         if self.suspended:
             end = self.last_end
             if end is None or end.status != "failed":
@@ -226,7 +260,7 @@ class TaskRunner:
                     f"task {self._ctx.task.task_id} is not over: resume the session, or cancel the task"
                 )
             # It failed for a reason that a resume could have mended; nobody asked for one.
-            self._ctx.journal.checkpoint(None, TaskEnded("failed", end.reason or _GIVEN_UP))
+            self._ctx.journal.try_record(TaskEnded("failed", end.reason or _GIVEN_UP))
 
     def _run(self, work: Coroutine[Any, Any, TaskEnd]) -> None:
         self._result = None
@@ -238,6 +272,8 @@ class TaskRunner:
         error = None if running.cancelled() else running.exception()
         if error is not None:
             self._on_broken(error)
+        elif not running.cancelled() and not running.result().resumable:
+            self.start_queued()
 
     async def _drive(self, resume_note: ResumeNote | None = None, replays: Sequence[Replay] = ()) -> TaskEnd:
         # The loop's modules are for the first task: the first reply of the session does not wait for them.

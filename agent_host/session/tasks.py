@@ -23,10 +23,18 @@ class Span(NamedTuple):
 
 class FirstVersions(NamedTuple):
     """First versions of files by their paths, for the session and for each task with its id, oldest first. A copy, so
-    that another thread may read it while the session goes on."""
+    that another thread may read it while the session goes on. `unseen` says by task why not all that its commands
+    changed is known."""
 
     session: Mapping[str, str | None]
     tasks: tuple[tuple[str, Mapping[str, str | None]], ...] = ()
+    unseen: Mapping[str, str] = {}
+
+    def unseen_in(self, task_id: str | None) -> str | None:
+        """Why a preview of the task, for None of the session, may leave out changes; None where it does not."""
+        if task_id is not None:
+            return self.unseen.get(task_id)
+        return "; ".join(dict.fromkeys(self.unseen.values())) or None
 
 
 def first_versions(state: Checkpoint) -> FirstVersions:
@@ -34,7 +42,7 @@ def first_versions(state: Checkpoint) -> FirstVersions:
     tasks = [(task.task_id, dict(task.baselines)) for task in state.earlier_tasks]
     if state.task is not None:
         tasks.append((state.task.task_id, dict(state.task.baselines)))
-    return FirstVersions(dict(state.baselines), tuple(tasks))
+    return FirstVersions(dict(state.baselines), tuple(tasks), dict(state.unseen))
 
 
 def spans(versions: FirstVersions, task_id: str | None, places: Mapping[str, str]) -> dict[str, Span]:

@@ -6,8 +6,10 @@ Above all a thread must be sendable: each tool call answered by exactly one resu
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from agent_host.testing.anthropic_images import check_image, images_in
 from agent_host.testing.anthropic_thinking import check_thinking
 from agent_host.testing.dialect import BadRequest, RequestView
 
@@ -48,6 +50,8 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         last_role=last["role"],
         last_text=_text(last["content"]),
         last_tool_error=any(block.get("is_error") is True for block in _blocks(last, "tool_result")),
+        last_images=tuple(images_in(last["content"])),
+        image_count=sum(1 for message in messages for _ in images_in(message["content"])),
         headers=headers,
     )
 
@@ -95,6 +99,9 @@ def _check_content(index: int, content: Any) -> tuple[list[str], list[str]]:
         kind = block.get("type") if isinstance(block, dict) else None
         if kind == "tool_result":
             results.append(str(block.get("tool_use_id")))
+            _check_result(block.get("content"), f"messages.{index}.content.{position}")
+        elif kind == "image":
+            check_image(block, f"messages.{index}.content.{position}")
         elif kind == "tool_use":
             calls.append(str(block.get("id")))
             if not isinstance(block.get("input"), dict):
@@ -104,6 +111,18 @@ def _check_content(index: int, content: Any) -> tuple[list[str], list[str]]:
         elif not isinstance(kind, str):
             raise BadRequest(f"messages.{index}.content.{position}: must be an object with a type")
     return calls, results
+
+
+def _check_result(content: Any, where: str) -> None:
+    """The content of a tool result, where it is blocks: texts that are not empty, and images."""
+    for position, block in enumerate(content if isinstance(content, list) else ()):
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind == "image":
+            check_image(block, f"{where}.content.{position}")
+        elif kind == "text" and not block.get("text"):
+            raise BadRequest(f"{where}.content.{position}: text blocks must not be empty")
+        elif not isinstance(kind, str):
+            raise BadRequest(f"{where}.content.{position}: must be an object with a type")
 
 
 def _check_pairing(index: int, calls: list[str], results: list[str]) -> None:
@@ -151,8 +170,6 @@ def _progress(messages: Sequence[dict[str, Any]]) -> tuple[int, int]:
 
 def _thread_key(messages: Sequence[dict[str, Any]]) -> str:
     """A key for conversations that do not say their session: it stays the same as long as the first message does."""
-    from hashlib import sha256
-
     return sha256(_text(messages[0]["content"]).encode()).hexdigest()[:16]
 
 

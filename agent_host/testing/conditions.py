@@ -65,6 +65,11 @@ def _last_matches(wanted: re.Pattern[str], view: RequestView) -> str | None:
     return None if wanted.search(view.last_text) else f"{wanted.pattern!r} finds nothing in {_excerpt(view.last_text)}"
 
 
+def _last_images(wanted: tuple[str, ...], view: RequestView) -> str | None:
+    found = view.last_images
+    return None if found == wanted else f"is {_listed(found) or 'none'}, wanted {_listed(wanted) or 'none'}"
+
+
 def _offered(wanted: tuple[str, ...], view: RequestView) -> str | None:
     lacking = [name for name in wanted if name not in view.tools]
     return f"lacks {_listed(lacking)}; offered: {_listed(view.tools) or 'none'}" if lacking else None
@@ -118,6 +123,8 @@ CONDITIONS: Mapping[str, ConditionKind] = {
     "last_contains": ConditionKind(strings, _contains("last_text")),
     "last_matches": ConditionKind(pattern, _last_matches),
     "last_tool_error": ConditionKind(boolean, _equals("last_tool_error")),
+    "last_images": ConditionKind(strings, _last_images),
+    "image_count": ConditionKind(natural, _equals("image_count")),
     "tools": ConditionKind(strings, _offered),
     "tools_absent": ConditionKind(strings, _not_offered),
     "headers": ConditionKind(table_of(AnyOf(TEXT, FLAG)), _headers),

@@ -21,7 +21,8 @@ class RequestView:
 
     `turn_index` is the number of assistant messages that the conversation had before this request, `position` the same
     without those that came from turns with `when` (as far as tool ids show). `last_text` is all text of the newest
-    message: prose and tool results, joined by newlines.
+    message: prose and tool results, joined by newlines. `last_images` are the media types of its images, `image_count`
+    is the number of images in the whole request.
     """
 
     session: str
@@ -37,6 +38,8 @@ class RequestView:
     last_text: str
     last_tool_error: bool
     headers: Mapping[str, str]
+    last_images: tuple[str, ...] = ()
+    image_count: int = 0
 
 
 class Dialect(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -36,8 +37,6 @@ def read_file(path: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]
 
 
 def _read_toml(path: str, text: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
-    import tomllib  # only scripts in TOML pay for it
-
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -6,15 +6,18 @@ made when it is first asked for and is kept as long as the message is.
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import orjson
 
+from agent_host.contracts import Image
 from agent_host.ids import new_id, now_rfc3339
 from agent_host.lenient_json import encodable as encodable
 from agent_host.lenient_json import to_keep
 from agent_host.thread.blocks import Block, Order, in_order, without
+from agent_host.thread.tokens import image_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -60,6 +63,7 @@ class _MessageFields(NamedTuple):
     workspace: str | None = None
     blocks: tuple[Block, ...] = ()
     order: Order = ()
+    images: tuple[Image, ...] = ()
 
 
 class Message(_MessageFields):
@@ -68,12 +72,20 @@ class Message(_MessageFields):
     `edited_arguments` are those that the call of a result ran with where the person who approved it wrote them.
     `goes_on` marks the note behind an answer that was cut, `workspace` the note that names a new workspace. `blocks`
     are what the provider alone reads of an assistant's message, `order` is their place (`agent_host.thread.blocks`).
+    `images` are the pictures of a result, which its content describes.
     """
 
     @cached_property
     def content_json(self) -> bytes:
         """The content as a JSON string. Raises orjson.JSONEncodeError for a lone surrogate."""
         return orjson.dumps(self.content)
+
+    def without_images(self, why: str) -> Message:
+        """The same result without its pictures, and why in their place."""
+        if not self.images:
+            return self
+        tokens = max(0, self.tokens - sum(image_tokens(image.width, image.height) for image in self.images))
+        return self._replace(content=f"{self.content}; {why}", tokens=tokens, images=())
 
     def parts(self) -> Iterator[str | ToolCall | Block]:
         """Text, calls and blocks of an assistant's message in order."""
@@ -121,6 +133,8 @@ def encode(message: Message, *, session_id: str, task_id: str | None = None, ste
     if message.tool_call_id is not None:
         wire["toolCallId"] = message.tool_call_id
         wire["isError"] = message.is_error
+    if message.images:
+        wire["images"] = [{**image.to_wire(), "data": b64encode(image.data).decode()} for image in message.images]
     if message.edited_arguments is not None:
         wire["editedArguments"] = message.edited_arguments
     if message.blocks:
@@ -171,6 +185,11 @@ def decode(data: bytes) -> Message:
         Block(block["raw"], block["dialect"], block["model"], block.get("holdsText", False))
         for block in wire.get("blocks", ())
     )
+    images = tuple(
+        Image(image["mediaType"], image["width"], image["height"], b64decode(image["data"]))
+        for image in wire.get("images", ())
+        if image["data"]  # a store that lost it leaves it empty, and says so in the content
+    )
     message = Message(
         wire["role"],
         wire["content"],
@@ -183,5 +202,6 @@ def decode(data: bytes) -> Message:
         wire.get("workspace"),
         blocks,
         tuple(wire.get("order", ())),
+        images,
     )
     return message.keeping(lambda block: bool(block.raw))  # a store that lost one leaves it empty

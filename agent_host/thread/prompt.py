@@ -19,7 +19,7 @@ Operating system: {os_family}
 Shell for commands: {shell}
 {policy}
 How to work:
-- Paths given to file tools are absolute. Stay inside the workspace unless the task needs otherwise.
+- Paths given to tools are absolute, or relative to the workspace. Stay inside it unless the task needs otherwise.
 - Look before you change: read the files concerned, and run the project's own checks before and after a change.
 - Every call is checked against a policy. A denied call tells you why; find another way, do not repeat it.
 - A call that comes back with TOOL_INTERRUPTED was cut off by a crash and may or may not have taken effect: inspect the

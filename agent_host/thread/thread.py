@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from agent_host.thread.messages import Message
+from agent_host.thread.pictures import Pictured, SentPictures, sizes_of, without_pictures
 from agent_host.thread.window import advance
 from agent_host.thread.wire import WireBuffer
 
@@ -27,10 +28,15 @@ class Renderer(Protocol):
 
 
 class Thread:
-    """Append-only. Invariant 4 holds by construction: an assistant message enters together with all its results."""
+    """Append-only, but for pictures: where there are too many, the older ones are left out (`thread.pictures`), and all
+    are where the model does not take them. Invariant 4 holds by construction: an assistant message enters together with
+    all its results."""
 
-    def __init__(self, renderer: Renderer) -> None:
+    def __init__(self, renderer: Renderer, *, takes_images: bool = True) -> None:
         self._renderer = renderer
+        self._pictures = SentPictures(takes_images=takes_images)
+        self.picture_bytes = 0
+        """Bytes of all pictures in the conversation, sent or not."""
         self._wire = WireBuffer()
         self._sizes: list[int] = []
         self._messages: list[int] = []
@@ -70,8 +76,17 @@ class Thread:
     def add_exchange(self, assistant: Message, results: Sequence[Message]) -> None:
         """A model turn with the results of its calls."""
         self._call_ids.update(call.call_id for call in assistant.tool_calls)
-        tokens = assistant.tokens + sum(result.tokens for result in results)
+        if any(result.images for result in results):
+            self.picture_bytes += sum(sizes_of(results))
+            results = self._pictures.admitted(results)
+        unit, tokens = len(self._wire), assistant.tokens + sum(result.tokens for result in results)
         self._add(self._renderer.exchange(assistant, results), tokens, 1 + len(results))
+        if sizes := sizes_of(results):
+            plain = without_pictures(results)
+            saved = tokens - assistant.tokens - sum(result.tokens for result in plain)
+            without = self._renderer.exchange(assistant, plain)
+            for old in self._pictures.add(Pictured(unit, len(sizes), sum(sizes), saved, without)):
+                self._leave_pictures_out(old)
 
     def restore(self, messages: Iterable[Message], *, still_open: int | None = None, dropped: int = 0) -> None:
         """Fill an empty thread from a checkpoint's messages behind the system prompt, in their order.
@@ -123,6 +138,12 @@ class Thread:
         text = f"[Earlier conversation truncated — {self._removed()} messages removed]"
         marker = Message("system", text, _MARKER_TOKENS)
         return [self._renderer.user([*pinned, marker]), b",", *self._wire.chunks(self._start)]
+
+    def _leave_pictures_out(self, old: Pictured) -> None:
+        self._wire.replace(old.unit, old.without)
+        self._sizes[old.unit] -= old.tokens
+        if old.unit >= self._start:
+            self._kept -= old.tokens
 
     def _begin_at(self, start: int, kept: int) -> None:
         """Move the window forward to the unit `start`; `kept` are the tokens from there on."""

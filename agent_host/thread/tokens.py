@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _PIECE = re.compile(r" ?[A-Za-z]{1,6}|\d{1,3}|\s+|[^\sA-Za-z\d]")
 
 PER_MESSAGE_OVERHEAD = 6
+_PIXELS_PER_TOKEN = 750
+_MAX_IMAGE_TOKENS = 4784
 _PER_CALL_OVERHEAD = 12
 
 # tiktoken downloads a missing rank file without any time-out, so a missing one is an error here, not a download.
@@ -40,6 +42,12 @@ def estimate(text: str) -> int:
 def message_tokens(count: Callable[[str], int], content: str, encoded_calls: tuple[str, ...] = ()) -> int:
     """Tokens of a message with `content` and the JSON of its tool calls."""
     return PER_MESSAGE_OVERHEAD + count(content) + sum(_PER_CALL_OVERHEAD + count(call) for call in encoded_calls)
+
+
+def image_tokens(width: int, height: int) -> int:
+    """Tokens of a picture of so many pixels, by Anthropic's rule. A large one is scaled down before it is counted, to
+    at most 4784 tokens with the models that see most of it."""
+    return min(_MAX_IMAGE_TOKENS, -(-width * height // _PIXELS_PER_TOKEN))
 
 
 def counter(name: str) -> Callable[[str], int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 _BLOCK_BYTES = 128 * 1024
 
 
 class WireBuffer:
-    """Append-only. Units are gathered into blocks, each made once; a request then consists of a few large chunks, and
-    no unit is looked at again for it (invariant 8)."""
+    """Grows at its end. Units are gathered into blocks, each made once; a request then consists of a few large chunks,
+    and no unit is looked at again for it (invariant 8)."""
 
     def __init__(self) -> None:
         self._blocks: list[bytes] = []  # each ends with a comma: something always follows it
@@ -28,6 +30,19 @@ class WireBuffer:
         self._open.append(unit)
         self._open_bytes += len(unit)
         self._lengths.append(len(unit))
+
+    def replace(self, number: int, unit: bytes) -> None:
+        """Put another unit in the place of that `number`. Only the block that it is in is made again."""
+        first_open = len(self._lengths) - len(self._open)
+        if number >= first_open:
+            self._open_bytes += len(unit) - self._lengths[number]
+            self._open[number - first_open] = unit
+        else:
+            place = bisect_right(self._block_starts, number) - 1
+            block, first = self._blocks[place], self._block_starts[place]
+            begins = sum(length + 1 for length in self._lengths[first:number])
+            self._blocks[place] = b"".join((block[:begins], unit, block[begins + self._lengths[number] :]))
+        self._lengths[number] = len(unit)
 
     def chunks(self, start: int) -> list[bytes]:
         """All units from number `start` on, commas between them, in as few pieces as that takes no copying."""

@@ -16,14 +16,13 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from agent_host.app.headless import OneLaunch
 from agent_host.app.opener import SessionOpener
 from agent_host.approval.gate import UnattendedGate
 from agent_host.rpc.feed import Feed
 from agent_host.rpc.server import Connection
 from agent_host.rpc.streams import StreamChannel
 from agent_host.services.session import NewSession
-from agent_host.session.opening import Launch
+from agent_host.session.opening import FixedOptions, ResolvedOptions
 from config.load import load
 
 if TYPE_CHECKING:
@@ -58,8 +57,8 @@ async def main(gateway: str, client: str) -> tuple[float, float]:
 
     with tempfile.TemporaryDirectory() as folder:
         flags = {"llm.gateway": gateway, "host.policy": "full"}
-        launch = Launch(load(flags, workspace=folder), flags, folder, os.path.join(folder, "state"), None)
-        opener = SessionOpener(OneLaunch(launch), gate=lambda _: UnattendedGate(frozenset()), watch=watch)
+        resolved = ResolvedOptions(load(flags, workspace=folder), flags, folder, os.path.join(folder, "state"), None)
+        opener = SessionOpener(FixedOptions(resolved), gate=lambda _: UnattendedGate(frozenset()), watch=watch)
         session = (await opener.create(NewSession("u", "t", "ci", (folder,)))).session
         connection = None if client == "nobody" else connect(feed, reads=client == "slow")
         # The first task imports and connects; the second one is measured.

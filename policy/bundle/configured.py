@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import ValidationError
+
 from policy.bundle.entry_meaning import command_policy_problems
 from policy.bundle.problems import BundleProblems, Problem, together
+from policy.bundle.schema import command_policies_validator
 from policy.bundle.validate import type_problems
 
 if TYPE_CHECKING:
@@ -36,10 +39,6 @@ def command_policies(entries: Sequence[dict[str, Any]], name: str) -> tuple[Comm
 
 
 def _typed(text: str, name: str) -> tuple[tuple[CommandPolicy, ...], list[Problem]]:
-    from pydantic_core import ValidationError
-
-    from policy.bundle.schema import command_policies_validator
-
     try:
         return command_policies_validator().validate_json(text), []
     except ValidationError as fault:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from policy import patterns
 from policy.bundle.model import Capability, json_names
 from policy.bundle.problems import Problem
 from policy.names import ALL_CAPABILITIES, words
 from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, nested_parts, normalize
+from policy.urls import UrlProblem, canonical_domain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -145,11 +147,12 @@ def command_entry(value: str) -> tuple[str, str] | None:
 
 
 def _domain_entry(value: str) -> tuple[str, str] | None:
-    from policy.urls import UrlProblem, canonical_domain
-
     try:
         canonical_domain(value)
     except UrlProblem as problem:
+        host, _, port = value.rpartition(":")
+        if host and port.isdecimal():
+            return str(problem), "a port is a number from 1 to 65535: example.com:8080, 127.0.0.1:8080, [::1]:8080"
         return str(problem), "entries are example.com, *.example.com or an address"
     return None
 
@@ -178,8 +181,6 @@ def command_policy_problems(path: str, policy: dict[str, Any]) -> Iterator[Probl
 
 
 def _argument_problems(path: str, rule: dict[str, Any], most: Any) -> Iterator[Problem]:
-    from policy import patterns
-
     yield from at_least(path, rule, {"index": 0}, "0 is the first argument")
     index = rule.get("index")
     if is_whole(index) and is_whole(most) and 0 <= most <= index:

@@ -6,6 +6,7 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from policy import patterns
 from policy.bundle.entry_meaning import at_least, list_problems, objects, scope_problems
 from policy.bundle.problems import Problem, nearest
 from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION
@@ -82,16 +83,13 @@ def _server(path: str, server: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _redaction_rule(path: str, rule: dict[str, Any]) -> Iterator[Problem]:
-    from policy import patterns
-    from policy.patterns import UnusablePattern, rule_pattern
-
     if rule.get("redactionRuleId") == "":
         yield Problem(f"{path}.redactionRuleId", "is empty", "it stands in the placeholders")
     pattern = rule.get("pattern")
     try:
         if isinstance(pattern, str):
-            rule_pattern(pattern)
-    except UnusablePattern as error:
+            patterns.rule_pattern(pattern)
+    except patterns.UnusablePattern as error:
         yield Problem(f"{path}.pattern", f"{pattern!r} is not usable: {error}", patterns.HINT)
 
 

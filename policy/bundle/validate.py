@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import ValidationError
+
 from policy.bundle.meaning import meaning
 from policy.bundle.model import PolicyBundle, bundle_part, json_names
 from policy.bundle.problems import BundleProblems, Problem, nearest, together
+from policy.bundle.schema import bundle_validator
 from policy.names import ANY_SESSION, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from datetime import datetime
-
-    from pydantic_core import ValidationError
 
 
 MAX_BYTES = 16 * 1024 * 1024
@@ -91,10 +92,6 @@ def _read(raw: bytes, problems: list[Problem]) -> Any:
 
 def typed(text: str) -> tuple[PolicyBundle | None, list[Problem]]:
     """The bundle of JSON text, None where there are problems with its types."""
-    from pydantic_core import ValidationError
-
-    from policy.bundle.schema import bundle_validator
-
     try:
         bundle: PolicyBundle = bundle_validator().validate_json(text)
         return bundle, []

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from policy.names import CapabilityName as Name
 from policy.names import words
+from policy.shell.consent import what_it_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,8 +24,6 @@ _MAX_SHOWN = 2
 def starters(bundle: PolicyBundle) -> dict[str, str]:
     """Programs of allowedCommands that start others, and what they start; in the order of the list. One whose
     commandPolicies entry says `startsPrograms: false` does not."""
-    from policy.shell.consent import what_it_starts
-
     entry = bundle.capability(Name.SHELL_EXEC)
     if entry is None:
         return {}

@@ -3,12 +3,14 @@ command in the same directory, the same request (SK 3.3). Pure."""
 
 from __future__ import annotations
 
+import json
 import re
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from policy.facts import CommandFacts, PathFacts, UrlFacts
 from policy.paths import key, normalize
+from policy.urls import UrlProblem, host_of, port_of
 
 if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
@@ -25,10 +27,10 @@ def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
     """The action in one spelling: two calls of one tool with the same form act on the same thing in the same way.
 
     For a file that is where it really is, whatever is written there; for a command its working directory, shell and
-    text; for a request its method and URL.
+    text; for a request its method, its URL and the files that it sends or saves.
     """
     if isinstance(facts, PathFacts):
-        return ("path", key(normalize(facts.real_path, os), os, "narrow"))
+        return ("path", *(key(normalize(path, os), os, "narrow") for path in facts.real_paths))
     if isinstance(facts, CommandFacts):
         line = facts.command
         # Programs on Windows get the line as it is.
@@ -36,14 +38,13 @@ def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
             line = " ".join(line.split())
         return ("command", facts.shell, facts.cwd, line)
     if isinstance(facts, UrlFacts):
-        return ("request", facts.method, canonical_url(facts.url))
+        files = (f"{needed} {key(normalize(one.real_path, os), os, 'narrow')}" for needed, one in facts.also)
+        return ("request", facts.method, canonical_url(facts.url), *files)
     return ("tool", facts.tool_name)
 
 
 def canonical_url(url: str) -> str:
     """Scheme, host and port in one spelling, path and query as they are, no fragment. What is no URL stays as it is."""
-    from policy.urls import UrlProblem, host_of, port_of
-
     match = _URL.match(url)
     if match is None:
         return url
@@ -61,8 +62,6 @@ def policy_hash(bundle: PolicyBundle) -> str:
     """sha256, in hex, of what the bundle says; whose session it is for and until when does not count."""
     found: str | None = bundle.memo.get(policy_hash)
     if found is None:
-        import json
-
         said = {name: value for name, value in bundle.to_json().items() if name not in {"expiresAt", "sessionId"}}
         found = sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
         bundle.memo[policy_hash] = found

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from policy.decision import Decision
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from policy.bundle.model import Capability, PolicyBundle
     from policy.facts import ActionFacts, OsFamily
 
@@ -53,3 +55,11 @@ def approval_needed(entry: Capability, level: str, risks: tuple[str, ...]) -> De
         level,  # type: ignore[arg-type]
         risks,
     )
+
+
+def expired_or_not_granted(bundle: PolicyBundle, name: str, now: datetime) -> Decision:
+    """The denial by a bundle that does not grant the capability `name`, or is expired at `now`."""
+    if now >= bundle.expires_at:
+        rule = f"expiresAt: {bundle.expires_at.isoformat()}"
+        return denied(name, rule, "the policy bundle has expired")._replace(expired=True)
+    return denied(name, "capabilities", f"capability not granted: {name}")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from policy.names import FILE_CAPABILITIES, READS_TOO, CapabilityName
-from policy.paths import is_under
+from policy.paths import is_under, nested_parts, normalize
 
 if TYPE_CHECKING:
     from policy.bundle.model import Capability, CommandPolicy, LlmPolicy, PolicyBundle
@@ -45,9 +45,10 @@ def narrow(bundle: PolicyBundle, narrowing: Narrowing) -> PolicyBundle:
 
 def scope_of_call(bundle: PolicyBundle, capability_name: str, os: OsFamily) -> Capability | None:
     """The limits that one call under a capability has, for the code that checks them again at the time of use; None
-    when it is not granted. For a capability that reads a file they are its own and those of File.Read together."""
-    entry = bundle.capability(capability_name)
-    reading = bundle.capability(CapabilityName.FILE_READ)
+    when it is not granted. For a capability that reads a file they are its own and those of File.Read together. Paths
+    that are links stand beside where they lead."""
+    entry = _with_real_places(bundle, bundle.capability(capability_name), os)
+    reading = _with_real_places(bundle, bundle.capability(CapabilityName.FILE_READ), os)
     if entry is None or reading is None or capability_name not in READS_TOO:
         return entry
     return replace(
@@ -55,6 +56,23 @@ def scope_of_call(bundle: PolicyBundle, capability_name: str, os: OsFamily) -> C
         allowed_paths=_common(entry.allowed_paths, reading.allowed_paths, os),
         blocked_paths=_union(entry.blocked_paths, reading.blocked_paths or ()),
         max_file_size_bytes=_smaller(entry.max_file_size_bytes, reading.max_file_size_bytes),
+    )
+
+
+def _with_real_places(bundle: PolicyBundle, entry: Capability | None, os: OsFamily) -> Capability | None:
+    if entry is None or not bundle.real_places:
+        return entry
+    allowed, blocked = (bundle.real_places.get(which, {}) for which in ("allowed", "blocked"))
+    spelled = entry.blocked_paths or ()
+    nested = filter(None, (nested_parts(normalize(path, os), os) for path in spelled))
+    direct = ("/".join(parts) if parts[0] != "/" else f"/{parts[1]}" for parts in nested)
+    looked_up = (*spelled, *(normalize(path, os) for path in direct))
+    return replace(
+        entry,
+        allowed_paths=_union(
+            entry.allowed_paths, tuple(allowed[one] for one in entry.allowed_paths or () if one in allowed)
+        ),
+        blocked_paths=_union(entry.blocked_paths, tuple(blocked[one] for one in looked_up if one in blocked)),
     )
 
 

@@ -8,25 +8,15 @@ from policy.facts import ActionFacts, CommandFacts, OsFamily, PathFacts, UrlFact
 from policy.names import CapabilityName as Name
 from policy.names import words
 from policy.paths import is_under
+from policy.rules.toolset import DEFAULT_RISK
+from policy.shell.commands import parsed_line, real_path_of
+from policy.urls import UrlProblem, domain_rules, matching_rule, target_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from policy.bundle.model import Capability
     from policy.decision import RiskLevel
-
-DEFAULT_RISK: dict[str, RiskLevel] = {
-    Name.FILE_READ: "low",
-    Name.FILE_WRITE: "medium",
-    Name.FILE_DELETE: "high",
-    Name.SHELL_EXEC: "medium",
-    Name.NETWORK_HTTP: "medium",
-    Name.WORKSPACE_UPLOAD: "low",
-    Name.BACKEND_TOOL_INVOKE: "medium",
-    Name.MCP_INVOKE: "medium",
-    Name.TOOL_INVOKE: "medium",
-    Name.LLM_CALL: "low",
-}
 
 KNOWN_PROGRAMS = words(
     "[ basename cat cd cmp column cut date diff dirname du echo env false file find git grep head id jq ls make "
@@ -59,8 +49,6 @@ def _path_reasons(entry: Capability, facts: ActionFacts, workspace: str | None, 
 
 def _command_reasons(entry: Capability, facts: ActionFacts, workspace: str | None, os: OsFamily) -> list[str]:
     assert isinstance(facts, CommandFacts)  # noqa: S101
-    from policy.shell.commands import parsed_line, real_path_of
-
     parsed = parsed_line(facts)
     known = KNOWN_PROGRAMS if entry.allowed_commands is None else frozenset(entry.allowed_commands)
     unknown = dict.fromkeys(one.program for one in parsed.commands if one.program and one.program not in known)
@@ -77,14 +65,12 @@ def _command_reasons(entry: Capability, facts: ActionFacts, workspace: str | Non
 
 def _url_reasons(entry: Capability, facts: ActionFacts, _workspace: str | None, _os: OsFamily) -> list[str]:
     assert isinstance(facts, UrlFacts)  # noqa: S101
-    from policy.urls import UrlProblem, domain_rules, host_of, matching_rule
-
     known = RECOGNIZED_DOMAINS if entry.allowed_domains is None else entry.allowed_domains
     try:
-        host = host_of(facts.url)
+        host, port = target_of(facts.url)
     except UrlProblem as problem:
         return [str(problem)]
-    return [] if matching_rule(host, domain_rules(known)) else [f"domain is not a recognised one: {host}"]
+    return [] if matching_rule(host, domain_rules(known), port) else [f"domain is not a recognised one: {host}"]
 
 
 _ELEVATIONS: dict[type, Callable[[Capability, ActionFacts, str | None, OsFamily], list[str]]] = {

@@ -7,29 +7,39 @@ matters, and each tool that is withheld can say by whom.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple
 
-from policy.decision import RiskLevel
+from policy.decision import RISK_LEVELS, RiskLevel
 from policy.names import FILE_CAPABILITIES
 from policy.names import CapabilityName as Name
 from policy.paths import covering, is_absolute, is_under, normalize, roots
 from policy.rules.options import AS_THE_BUNDLE_SAYS
-from policy.rules.risk import DEFAULT_RISK, assess
+from policy.urls import covers, domain_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from policy.bundle.model import Capability, PolicyBundle
-    from policy.decision import Decision
-    from policy.facts import ActionFacts, OsFamily
+    from policy.facts import OsFamily
     from policy.rules.options import TaskOptions
 
 _EMPTY = "{}.{} of the bundle is empty"
 _UNREADABLE = "an entry of {}.{} of the bundle cannot be read, so that all is refused"
 _BLOCKED = "every {} that {} of the bundle allows is blocked"
 
-RISK_LEVELS: tuple[RiskLevel, ...] = get_args(RiskLevel)
-"""From the lowest to the highest."""
+DEFAULT_RISK: dict[str, RiskLevel] = {
+    Name.FILE_READ: "low",
+    Name.FILE_WRITE: "medium",
+    Name.FILE_DELETE: "high",
+    Name.SHELL_EXEC: "medium",
+    Name.NETWORK_HTTP: "medium",
+    Name.WORKSPACE_UPLOAD: "low",
+    Name.BACKEND_TOOL_INVOKE: "medium",
+    Name.MCP_INVOKE: "medium",
+    Name.TOOL_INVOKE: "medium",
+    Name.LLM_CALL: "low",
+}
+"""The risk of a call where nothing about it says more, by capability."""
 
 
 class ToolLimit(NamedTuple):
@@ -55,13 +65,13 @@ def withheld_by(limits: Limits, tool_name: str, capability: str, least: RiskLeve
     """Who takes the tool away and how, None when nobody does. Of several the first in order of their names. `least` is
     the lowest risk of any call, where that is not the capability's default."""
     least = least or DEFAULT_RISK.get(capability, "high")
-    for limit in sorted(limits, key=_order):
+    for limit in sorted(limits, key=order):
         if tool_name in limit.withheld:
             return limit.source
         if limit.allowed is not None and tool_name not in limit.allowed:
             return f"{limit.source} does not list it"
-        if limit.risk_ceiling is not None and _exceeds(least, limit.risk_ceiling):
-            return _over(limit, least)
+        if limit.risk_ceiling is not None and exceeds(least, limit.risk_ceiling):
+            return over(limit, least)
     return None
 
 
@@ -92,30 +102,6 @@ def why_not_offered(
         return "the network is taken away from the task"
     misses = capability == Name.FILE_WRITE and workspace is not None and _misses(entry, workspace, os)
     return withheld_by(limits, tool_name, capability, "high" if misses else None)
-
-
-def under_ceiling(
-    decision: Decision,
-    limits: Limits,
-    bundle: PolicyBundle,
-    facts: ActionFacts,
-    *,
-    workspace: str | None = None,
-    os: OsFamily = "posix",
-) -> Decision:
-    """The decision, denied where the call's risk is above a ceiling (SK 3.1). Denials stay as they are."""
-    ceilings = sorted((limit for limit in limits if limit.risk_ceiling is not None), key=_order)
-    entry = bundle.capability(decision.capability)
-    if decision.decision == "DENIED" or not ceilings or entry is None:
-        return decision
-    level, risks = assess(entry, facts, workspace=workspace, os=os)
-    for limit in ceilings:
-        if limit.risk_ceiling is not None and _exceeds(level, limit.risk_ceiling):
-            why = "; ".join((_over(limit, level), *risks))
-            return decision._replace(
-                decision="DENIED", reason=why, rule=limit.source, rule_id=None, risk_level=level, risks=risks
-            )
-    return decision
 
 
 def _allows_nothing(entry: Capability, tool_name: str, os: OsFamily) -> str | None:
@@ -160,25 +146,24 @@ def _no_domain(entry: Capability) -> str | None:
         return _EMPTY.format(entry.name, "allowedDomains")
     if not entry.blocked_domains:
         return None
-    from policy.urls import domain_rules, matching_rule
-
     blocked, allowed = domain_rules(entry.blocked_domains), domain_rules(entry.allowed_domains or ())
     if "" in blocked:
         return _UNREADABLE.format(entry.name, "blockedDomains")
-    # A star is blocked by a star only: some name below it is in no list.
-    free = [one for one in allowed if one and not matching_rule(one, blocked)]
+    free = [one for one in allowed if one and not covers(one, blocked)]
     return _BLOCKED.format("domain", entry.name) if allowed and not free else None
 
 
-def _order(limit: ToolLimit) -> tuple[str, str, bool, list[str], list[str]]:
+def order(limit: ToolLimit) -> tuple[str, str, bool, list[str], list[str]]:
     """One order for any set of limits, several of one source included."""
     allowed = sorted(limit.allowed or ())
     return limit.source, limit.risk_ceiling or "", limit.allowed is not None, allowed, sorted(limit.withheld)
 
 
-def _exceeds(level: RiskLevel, ceiling: RiskLevel) -> bool:
+def exceeds(level: RiskLevel, ceiling: RiskLevel) -> bool:
+    """Whether a risk is above a ceiling."""
     return RISK_LEVELS.index(level) > RISK_LEVELS.index(ceiling)
 
 
-def _over(limit: ToolLimit, level: RiskLevel) -> str:
+def over(limit: ToolLimit, level: RiskLevel) -> str:
+    """The reason for what a limit's ceiling takes away."""
     return f"its risk is {level}, and {limit.source} admits {limit.risk_ceiling} at most"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from policy import urls
+from policy.addresses import address_is_public
 from policy.facts import UrlFacts
 from policy.rules.case import denied, where
 
@@ -18,21 +19,22 @@ def url_rules(case: Case) -> Decision | str | None:
     entry, facts = case.entry, case.facts
     assert isinstance(facts, UrlFacts)  # noqa: S101  the table of rules is keyed by this type
     try:
-        host = urls.host_of(facts.url)
+        host, port = urls.target_of(facts.url)
     except urls.UrlProblem as problem:
         return denied(entry.name, where(entry), str(problem))
-    blocked = urls.blocking_rule(host, _domain_table(case, "blocked"))
+    shown = urls.host_and_port(facts.url)
+    blocked = urls.blocking_rule(host, _domain_table(case, "blocked"), port)
     if blocked is not None:
-        return denied(entry.name, where(entry, "blockedDomains", blocked), f"domain is blocked: {host}")
+        return denied(entry.name, where(entry, "blockedDomains", blocked), f"domain is blocked: {shown}")
     admitted = None
     if entry.allowed_domains is not None:
-        admitted = urls.matching_rule(host, _domain_table(case, "allowed"))
+        admitted = urls.matching_rule(host, _domain_table(case, "allowed"), port)
         if admitted is None:
-            return denied(entry.name, where(entry, "allowedDomains"), f"domain not allowed: {host}")
+            return denied(entry.name, where(entry, "allowedDomains"), f"domain not allowed: {shown}")
     # A local name or address that is listed as such was meant; one that is merely not excluded was not.
     named = admitted is not None and not admitted.startswith("*")
     addresses = (host, *facts.resolved_addresses) if urls.is_address(host) else facts.resolved_addresses
-    local = urls.is_local_name(host) or not all(map(urls.address_is_public, addresses))
+    local = urls.is_local_name(host) or not all(map(address_is_public, addresses))
     if local and not named:
         return denied(entry.name, where(entry), f"not a public address: {host}")
     return None if admitted is None else where(entry, "allowedDomains", admitted)

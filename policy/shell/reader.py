@@ -15,6 +15,7 @@ from policy.shell.operands import split_pattern
 from policy.shell.programs import expand_wrappers
 from policy.shell.syntax import Command, scan
 from policy.shell.tables import DIRECTORY_BUILTINS
+from policy.shell.zsh import note_zsh_arguments, note_zsh_differences
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,8 +101,6 @@ class Reader:
     ) -> None:
         """Reads the line (`depth` 0), or one that it hands to a shell; `is_own` for a text that the shell around it
         runs itself, and `functions` are those of it that are certain to be there; `repeats` for a text in a loop."""
-        from policy.shell.zsh import note_zsh_arguments, note_zsh_differences
-
         found = self.found
         found.grammar = grammar
         environment = None if depth or grammar == "zsh" else self.environment

@@ -11,6 +11,9 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+import tree_sitter_bash
+from tree_sitter import Language, Parser
+
 from policy.names import words
 from policy.shell.evaluated import EVERYWHERE
 from policy.shell.findings import Findings, check_assignment, note_declared
@@ -32,7 +35,7 @@ from policy.shell.words import Word, plain, read_word
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tree_sitter import Language, Node
+    from tree_sitter import Node
 
 
 class Command(NamedTuple):
@@ -94,9 +97,6 @@ _ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[\$?\{?[A-Za-z0-9_]+\}?\]")
 
 @lru_cache(maxsize=1)
 def _language() -> Language:
-    import tree_sitter_bash
-    from tree_sitter import Language
-
     return Language(tree_sitter_bash.language())
 
 
@@ -113,8 +113,6 @@ def scan(
     shell that may not know what bash has beyond POSIX. `environment` is what is known of the shell's variables, None
     where it is nothing; what the text itself sets is only known where it `learns`. `functions` are those that stand
     around the text."""
-    from tree_sitter import Parser
-
     try:
         source, root = found.effort.tree(Parser(_language()), command)
     except TooMuch as problem:

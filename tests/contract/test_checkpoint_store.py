@@ -111,6 +111,21 @@ def test_a_session_is_as_it_was_left(home: Home, new: Callable[[str], OpenSessio
     third.close()
 
 
+def test_a_record_that_is_tried_is_a_record(home: Home, new: Callable[[str], OpenSession]) -> None:
+    tried, appended = new("tried"), new("appended")
+    task = record_of("task_started", {"taskId": "t1", "prompt": "x", "maxSteps": 1}, message("user", "x"))
+    tried.try_append(task)
+    appended.append(task)
+    for session in (tried, appended):
+        whole_step(session, 1)
+        session.close()
+    again, other = home.store().open("tried"), home.store().open("appended")
+    assert again.state.thread == other.state.thread
+    assert again.state.task == other.state.task == tried.state.task
+    again.close()
+    other.close()
+
+
 def test_the_number_of_a_record_is_never_given_twice(home: Home, new: Callable[[str], OpenSession]) -> None:
     session = worked(new("s"))
     numbers = [session.state.seq]

@@ -17,6 +17,7 @@ from agent_host.testing.script import ErrorBody
 from agent_host.thread.messages import Message, ToolCall
 from agent_host.thread.thread import Thread
 from state.usage import TokenUsage
+from tests.support.pictures import image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,9 @@ class Pair:
         read = Script.from_turns([turn]).turns[0]
         return list(self.theirs.stream_events(read, view or self.request(self.thread("hi"))))
 
-    def assemble(self, events: Sequence[bytes], shown: list[str] | None = None) -> ModelTurn:
+    def assemble(
+        self, events: Sequence[bytes], shown: list[str] | None = None, thoughts: list[str] | None = None
+    ) -> ModelTurn:
         assembler = self.ours.assembler()
         for raw in events:
             name, data = "message", ""
@@ -59,6 +62,8 @@ class Pair:
             piece = assembler.feed(name, data)
             if piece and shown is not None:
                 shown.append(piece)
+            if assembler.thinking and thoughts is not None:
+                thoughts.append(assembler.thinking)
         return assembler.finish()
 
     def thread(self, prompt: str) -> Thread:
@@ -118,6 +123,18 @@ def test_an_exchange_is_sendable_and_its_results_are_seen(pair: Pair) -> None:
     assert "by the way" in view.last_text
 
 
+@pytest.mark.parametrize("switched_on", [True, False])
+def test_pictures_go_where_they_are_taken(pair: Pair, switched_on: bool) -> None:
+    taken = pair.ours.takes_images and switched_on
+    thread = Thread(pair.ours.renderer("some-model"), takes_images=taken)
+    thread.add_task(Message("user", "look", 1))
+    pictures = result("c", "Two pictures")._replace(images=(image(4, 3), image(5, 5, 1000)))
+    thread.add_exchange(Message("assistant", "", 1, (ToolCall("c", "ReadFile", {}),)), [pictures])
+    view = pair.request(thread)
+    assert view.last_images == (("image/png", "image/png") if taken else ())
+    assert view.last_text == ("Two pictures" if taken else "Two pictures; this model takes no images")
+
+
 @pytest.mark.parametrize("empty", ["", " \n"])
 def test_empty_texts_are_sendable(pair: Pair, empty: str) -> None:
     thread = pair.thread(empty)
@@ -143,6 +160,15 @@ def test_an_answer_comes_back_whole(pair: Pair) -> None:
 def test_the_usual_ends_are_known_stop_reasons(pair: Pair, calls: list[dict[str, Any]], meaning: str) -> None:
     got = pair.assemble(pair.events({"text": "x", "tool_calls": calls}))
     assert got.meaning == meaning
+
+
+def test_thinking_is_shown_apart_from_text(pair: Pair) -> None:
+    turn = {"thinking": "First this.", "text": "Then that.", "redacted_thinking": "x", "chunk_chars": 4, "pings": 2}
+    thoughts: list[str] = []
+    shown: list[str] = []
+    pair.assemble(pair.events(turn), shown, thoughts)
+    assert ("".join(thoughts), "".join(shown)) == ("First this.", "Then that.")
+    assert len(thoughts) == 3
 
 
 def test_broken_arguments_keep_their_call(pair: Pair) -> None:

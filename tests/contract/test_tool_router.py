@@ -12,7 +12,7 @@ from agent_host.contracts import Leftovers, Subject, ToolConstraints, ToolReques
 from agent_host.errors import ErrorCode
 from agent_host.routing.host_tools import UPLOAD_ARTIFACT, HostTools
 from tests.unit.tool_runtime.conftest import until
-from tool_runtime.families.desktop_definitions import SPECS
+from tool_runtime.families.desktop.specs import SPECS
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
@@ -60,6 +60,13 @@ async def test_specifications_are_closed_schemas_of_distinct_tools(router: ToolR
         assert schema["type"] == "object"
         assert schema["additionalProperties"] is False
         assert set(schema["required"]) <= set(schema["properties"])
+
+
+async def test_each_tool_that_is_listed_runs(router: ToolRouter) -> None:
+    """Whatever it makes of arguments that it cannot use: it is found."""
+    for spec in await router.tools():
+        result = await router.execute(ask(spec.name))
+        assert result.error is None or result.error.code != ErrorCode.TOOL_NOT_FOUND
 
 
 async def test_a_result_names_its_request(router: ToolRouter, tmp_path: Path) -> None:

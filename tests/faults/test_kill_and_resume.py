@@ -15,7 +15,7 @@ import pytest
 from agent_host.faults.command import RACES, RANDOM_SEEDS, RECOVERIES
 from agent_host.faults.crash_run import CrashRun
 from agent_host.faults.faults import KillAfterRecord, KillAtInstant, KillDuringRecovery, NoFault, NotReached
-from agent_host.faults.scenarios import Brief, CutAnswer, Effects, Ending, Scenario, command
+from agent_host.faults.scenarios import Background, Brief, CutAnswer, Effects, Files, RunOutcome, Scenario, command
 from agent_host.testing.script import Script
 from agent_host.thread.messages import Message, encode
 from state.checkpoint import Checkpoint, SessionIdentity
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # Of an undisturbed session; test_there_is_no_record_after_the_last_one_that_is_tried holds it to that.
 RECORDS = 34
 CUT_ANSWER_RECORDS = 11
+BACKGROUND_RECORDS = 13
+FILES_RECORDS = 17
 
 
 def test_undisturbed(tmp_path: Path) -> None:
@@ -36,8 +38,8 @@ def test_undisturbed(tmp_path: Path) -> None:
     with crash_run.serving():
         NoFault().inflict(crash_run)
         assert crash_run.check() == []
-    assert crash_run.told is not None
-    result = json.loads(crash_run.told.out)
+    assert crash_run.reported is not None
+    result = json.loads(crash_run.reported.out)
     assert [call["status"] for call in result["toolCalls"]] == ["succeeded"] * 11
     assert result["stepCount"] == 6
 
@@ -47,7 +49,15 @@ def test_killed_after_each_record(job: Job, verdict: Verdict) -> None:
     passes(job, verdict)
 
 
-@pytest.mark.parametrize(("scenario", "records"), [(Effects(), RECORDS), (CutAnswer(), CUT_ANSWER_RECORDS)])
+@pytest.mark.parametrize(
+    ("scenario", "records"),
+    [
+        (Effects(), RECORDS),
+        (CutAnswer(), CUT_ANSWER_RECORDS),
+        (Background(), BACKGROUND_RECORDS),
+        (Files(), FILES_RECORDS),
+    ],
+)
 def test_there_is_no_record_after_the_last_one_that_is_tried(tmp_path: Path, scenario: Scenario, records: int) -> None:
     crash_run = CrashRun(tmp_path, scenario, output="json")
     with crash_run.serving():
@@ -73,6 +83,16 @@ def test_the_step_limit_is_kept(job: Job, verdict: Verdict) -> None:
 
 @runs(map(KillAfterRecord, range(1, CUT_ANSWER_RECORDS + 1)), scenario="cut-answer")
 def test_an_answer_that_was_cut_goes_on_where_it_stopped(job: Job, verdict: Verdict) -> None:
+    passes(job, verdict)
+
+
+@runs([*map(KillAfterRecord, range(2, BACKGROUND_RECORDS + 1, 2)), KillDuringRecovery(6, 2)], scenario="background")
+def test_a_background_command_runs_once_and_is_gone(job: Job, verdict: Verdict) -> None:
+    passes(job, verdict)
+
+
+@runs(map(KillAfterRecord, range(3, FILES_RECORDS + 1, 2)), scenario="files")
+def test_edits_and_moves_happen_once(job: Job, verdict: Verdict) -> None:
     passes(job, verdict)
 
 
@@ -112,9 +132,9 @@ class Slow(Scenario):
             ]
         )
 
-    def check(self, ending: Ending) -> list[str]:
-        assert [call.get("code") for call in ending.result["toolCalls"]] == ["TOOL_INTERRUPTED"]
-        assert (ending.workspace / "effects.log").read_text() == ""
+    def check(self, outcome: RunOutcome) -> list[str]:
+        assert [call.get("code") for call in outcome.result["toolCalls"]] == ["TOOL_INTERRUPTED"]
+        assert (outcome.workspace / "effects.log").read_text() == ""
         return []
 
 

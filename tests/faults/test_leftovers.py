@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.process import Host, eventually, gateway, say, shell, use
+from tests.support.process import Host, call, eventually, gateway, say, shell, use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,3 +129,40 @@ def test_a_host_that_ends_leaves_nothing(host: Host) -> None:
         pids = left_by(host)
     assert outcome.code == 0
     assert all(map(is_gone, pids))
+
+
+def children_of(pid: int) -> list[int]:
+    """Each thread has its own."""
+    return [int(one) for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_resume_reports_the_background_command_that_a_kill_ended(host: Host, watched: bool) -> None:
+    """With the watcher, which ends it at once, and where that is killed as well: then the resume does."""
+    line = "echo $$ >> starts; echo up > up; exec sleep 600"
+    os.mkfifo(host.workspace / "up")
+    ends = use(call("CommandOutput", id="cmd_1"))
+    with gateway(use(shell(line, background=True)), {"hang": True, "times": 1}, ends, say("Done.")) as served:
+        process = host.start_task(served.url, "--session-id", "s")
+        (host.workspace / "up").read_text()
+        pid = int((host.workspace / "starts").read_text())
+        eventually(lambda: served.count == 2, "the next request")
+        eventually(lambda: len(children_of(process.pid)) == 2 and lived([pid]), "the watcher, and a second")
+        if not watched:
+            os.kill(process.pid, signal.SIGSTOP)  # or it starts another watcher
+            for one in set(children_of(process.pid)) - {pid}:
+                os.kill(one, signal.SIGKILL)
+        process.kill()
+        if watched:
+            eventually(lambda: is_gone(pid), "the end of the command")
+        else:
+            assert not is_gone(pid)
+        outcome = host.resume("s", "--gateway", served.url, "--output", "jsonl")
+        assert outcome.code == 0
+        assert is_gone(pid)
+        said = json.dumps(served.bodies[2]["messages"])
+        assert said.count("ended by a crash of the host") == 1
+        assert said.count("cmd_1 (echo $$") == 1
+    assert (host.workspace / "starts").read_text() == f"{pid}\n", "it was started once"
+    ended = [event["payload"] for event in outcome.events if event["eventType"] == "command_ended"]
+    assert [(one["commandId"], one["reason"]) for one in ended] == [("cmd_1", "interrupted")]

@@ -13,7 +13,7 @@ import pytest
 from agent_host.faults import command
 from agent_host.faults.crash_run import CrashRun
 from agent_host.faults.faults import KillAfterRecord, NoFault, run_through
-from agent_host.faults.scenarios import Brief, Effects, Ending
+from agent_host.faults.scenarios import Brief, Effects, RunOutcome
 from agent_host.faults.system_calls import FailSystemCall
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def test_a_wrong_effect_is_found(done: CrashRun, name: str, content: str, proble
 class Dissatisfied(Brief):
     """A scenario that is never content."""
 
-    def check(self, ending: Ending) -> list[str]:
+    def check(self, outcome: RunOutcome) -> list[str]:
         return ["nothing is ever right"]
 
 

@@ -13,7 +13,7 @@ from agent_host.approval.pending import PendingApprovals
 from agent_host.events.kinds import EventType
 from policy.rules.options import TaskOptions
 from state.file_store import FileCheckpointStore
-from tests.support.person import SESSION, launch
+from tests.support.person import SESSION, resolved_options
 from tests.support.process import Host, call, gateway, say, shell, use
 from tests.support.records import answered
 
@@ -45,6 +45,7 @@ class Client:
         self.asked: list[Payload] = []
         self.on_event: Callable[[Event], None] = lambda _: None
         self.session: Session | None = None
+        self.patch = ""
         self.later: list[asyncio.Task[None]] = []
         self.policy()
 
@@ -80,21 +81,24 @@ class Client:
     async def task(self, url: str, prompt: str | None = "Do it.") -> Finished:
         """A task, or a resume, to its end."""
         policy = str(self.host.root / "policy.json")
-        start = launch(url, policy, workspace=str(self.host.workspace), state_dir=str(self.host.state))
+        start = resolved_options(url, policy, workspace=str(self.host.workspace), state_dir=str(self.host.state))
 
         def opened(session: Session) -> None:
             self.session = session
+
+        def ended(_: Finished) -> None:
+            if self.session is not None:
+                self.patch = self.session.patch()
 
         async with asyncio.timeout(10):
             return await run_headless(
                 start,
                 prompt,
-                max_steps=None,
                 sinks=[self],
                 on_open=opened,
-                on_end=lambda _: None,
+                on_end=ended,
                 gate=self.desk,
-                options=self.options,
+                task_options=self.options,
             )
 
     def stop_when(self, *, asked: int, done: int, resumable: bool) -> None:
@@ -275,7 +279,7 @@ async def test_calls_that_are_moved_to_each_others_files(client: Client) -> None
         finished = await client.task(model.url)
     assert statuses(finished) == [("succeeded", None)] * 2
     assert (a.read_text(), b.read_text()) == ("second\n", "first\n")
-    assert set(finished.patch.splitlines()) >= {"+first", "+second"}
+    assert set(client.patch.splitlines()) >= {"+first", "+second"}
 
 
 # A stop while somebody thinks

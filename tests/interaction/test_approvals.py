@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.app.headless import OneLaunch
 from agent_host.app.opener import SessionOpener
 from agent_host.events.kinds import EventType
 from agent_host.services.session import NewSession
+from agent_host.session.opening import FixedOptions
 from state.file_session import FileSession
 from state.file_store import FileCheckpointStore
 from state.records import Record, fields_of, kind_of
-from tests.support.person import SESSION, Person, drive, launch
+from tests.support.person import SESSION, Person, drive, resolved_options
 from tests.support.process import Host, gateway, say, shell, use
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
     from agent_host.events.emitter import Event
-    from agent_host.session.opening import Launch
+    from agent_host.session.opening import ResolvedOptions
     from tests.support.person import Word
 
 RULES = [{"approvalRuleId": "shell", "title": "Run", "description": "Runs a command."}]
@@ -78,21 +78,21 @@ class Desk:
     def shell(self, **entry: Any) -> dict[str, Any]:
         return {"Shell.Exec": {"approvalRuleId": "shell", **entry}}
 
-    def launch(self, url: str) -> Launch:
+    def resolved_options(self, url: str) -> ResolvedOptions:
         policy = str(self.host.root / "policy.json")
-        return launch(url, policy, workspace=str(self.host.workspace), state_dir=str(self.host.state))
+        return resolved_options(url, policy, workspace=str(self.host.workspace), state_dir=str(self.host.state))
 
     async def task(self, url: str, word: Word, prompt: str | None = "Do it.") -> tuple[dict[str, Any], Person]:
         """One task, or a resume, with a person who says `word`; the result object and what the person was asked."""
         person = Person(word)
-        return (await drive(self.launch(url), prompt, person)).result, person
+        return (await drive(self.resolved_options(url), prompt, person)).result, person
 
     async def cut_when_asked(
         self, url: str, prompt: str | None = "Do it.", *, questions: int = 1, others: int = 0
     ) -> Person:
         """Run until somebody was asked and the other calls are done, and end by force."""
         person = Silent(questions, others)
-        running = asyncio.create_task(drive(self.launch(url), prompt, person, [person]))
+        running = asyncio.create_task(drive(self.resolved_options(url), prompt, person, [person]))
         async with asyncio.timeout(30):
             await person.ready.wait()
         running.cancel()
@@ -161,8 +161,8 @@ async def test_a_denial_reaches_no_other_call(desk: Desk) -> None:
 async def test_the_next_task_of_the_session(desk: Desk, word: Word, times: int) -> None:
     person = Person(word)
     with gateway(use(EFFECT), say("Done."), use(EFFECT), say("Done.")) as model:
-        start = desk.launch(model.url)
-        opener = SessionOpener(OneLaunch(start), gate=lambda _: person, watch=lambda _: [])
+        start = desk.resolved_options(model.url)
+        opener = SessionOpener(FixedOptions(start), gate=lambda _: person, watch=lambda _: [])
         session = (await opener.create(NewSession("u", "t", "ci"))).session
         for number in (1, 2):
             session.start_task(f"task-{number}", "Do it.", max_steps=9)

@@ -28,6 +28,7 @@ def worked(host: Host, *options: str, policy: str | Path = "full") -> Outcome:
     with gateway(
         use(call("WriteFile", path=str(host.workspace / "f"), content="second")),
         use(shell("echo third > f")),
+        use(call("ReadFile", path=str(host.workspace / "f"))),
         use(call("WriteFile", path=str(host.workspace / "f"), content="fourth")),
         use(call("DeleteFile", path=str(host.workspace / "f"))),
         use(call("WriteFile", path=str(host.workspace / "g"), content="small")),
@@ -60,8 +61,8 @@ def test_records_and_versions_stay_with_the_run_log(host: Host) -> None:
     kinds = [one["kind"] for one in records(host)]
     assert (kinds[0], kinds.count("turn"), kinds.count("call_finished"), kinds[-1]) == (
         "opened",
+        7,
         6,
-        5,
         "session_status",
     )
     assert {b"first", b"third\n", LARGE.encode()} <= versions(host)
@@ -74,13 +75,34 @@ def test_records_and_versions_stay_with_the_run_log(host: Host) -> None:
     assert not host.records("mine").exists()
 
 
-def test_what_something_else_left_is_named_by_the_intent(host: Host) -> None:
+def test_each_call_names_the_version_that_it_wrote_over(host: Host) -> None:
     assert worked(host).code == 0
-    kept = [
-        row["intent"]["kept"] for one in records(host) for row in [one, *one.get("calls", [])]
-        if (row.get("intent") or {}).get("kept") is not None
-    ]  # fmt: skip
-    assert set(kept) == {sha256_hex(b"third\n")}
+    rows = [row for one in records(host) for row in [one, *one.get("calls", [])] if row.get("intent")]
+    kept = [row["intent"].get("kept") for row in rows]
+    written_over = (b"first", b"third\n", b"fourth", LARGE.encode())
+    assert kept == [sha256_hex(content) for content in written_over]
+    assert len({row["callId"] for row in rows}) == len(rows)
+    assert set(written_over) <= versions(host)
+
+
+def test_edits_and_moves_can_be_taken_back_too(host: Host) -> None:
+    path = host.workspace / "f"
+    path.write_text("one")
+    with gateway(
+        use(call("EditFile", path="f", edits=[{"oldText": "one", "newText": "two"}])),
+        use(
+            call("EditFile", path="f", edits=[{"oldText": "two", "newText": "three"}]),
+            call("MoveFile", path="f", newPath="d/g"),
+        ),
+        say("Done."),
+    ) as model:
+        assert host.task(model.url, "--session-id", "mine", policy="full").code == 0
+    assert (host.workspace / "d" / "g").read_text() == "three"
+    intents = [row["intent"] for one in records(host) for row in [one, *one.get("calls", [])] if row.get("intent")]
+    names = [sha256_hex(content) for content in (b"one", b"two", b"three")]
+    assert list(dict.fromkeys(one["kept"] for one in intents)) == names
+    assert intents[-1]["target"] == {"path": str(host.workspace / "d" / "g"), "before": None}
+    assert {b"one", b"two", b"three"} <= versions(host)
 
 
 def test_it_can_be_turned_off(host: Host) -> None:

@@ -63,6 +63,21 @@ EXPECTED = {
         "ours",
         "whole file rewritten, once a step",
     ],
+    "tools": [
+        "read, against `cat`",
+        "list, against `ls -l`",
+        "grep in one file, against `grep -n`",
+        "grep in 50 files, against `grep -rn`",
+        "write, against `tee`",
+        "write, against the same by hand with its syncs",
+        "an edit of a file of 1 MB",
+        "8 commands of 100 ms, against eight bare Popen",
+        "grep over 1,000 files without rg, against `grep -r`",
+        "a command that prints 32 MiB, against `cat` into a pipe",
+        "memory for it above idle",
+        "memory for the first lines of 64 MiB above idle",
+        "memory for the last lines of 64 MiB above idle",
+    ],
     "policy": [*POLICY, "the first shell line of a process", "useful, 2,000 segments with &&"],
     "session": [
         "start to the first reply, against a bare interpreter",
@@ -75,9 +90,10 @@ EXPECTED = {
         "resident memory of an idle session",
     ],
     "events": EVENTS,
+    "changes": ["`sleep 0.1` among 5000 files, against the same unseen", "both looks", "one look by itself"],
     "redaction": [*(f"{text}, four times as long" for text in TEXTS), "an event's line", "with a secret"],
 }
-SLOW = ("loop", "checkpoint", "session", "redaction")
+SLOW = ("loop", "checkpoint", "tools", "session", "changes", "redaction")
 
 
 def benchmarks(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

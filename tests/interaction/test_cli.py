@@ -337,7 +337,7 @@ def test_doctor(host: Host) -> None:
         healthy = host.run("doctor", "--gateway", model.url)
     assert (healthy.code, healthy.stderr) == (0, "")
     assert "FAIL" not in healthy.text
-    for check in ("python", "gateway", "state dir", "tokenizer", "sandbox", "shell"):
+    for check in ("python", "gateway", "state dir", "tokenizer", "sandbox", "shell", "files"):
         assert check in healthy.text
     assert host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}").code == 0
 
@@ -432,7 +432,7 @@ def test_a_signal_lets_the_tool_end(host: Host, number: int, code: int) -> None:
         assert model.count == 1
         assert (host.workspace / "ended").exists()
         assert (outcome.code, outcome.result["status"]) == (code, "TASK_CANCELLED")
-        assert outcome.result["toolCalls"] == [{"toolName": "RunCommand", "status": "succeeded"}]
+        assert outcome.result["toolCalls"] == [{"toolName": "RunCommand", "status": "succeeded", "exitCode": 0}]
         outcome.names_once("resume with: agent-host resume s")
         (row,) = json.loads(host.run("sessions", "--output", "json").stdout)
         assert row["resumable"] is True
@@ -639,6 +639,38 @@ def test_without_a_standard_output(host: Host, form: str) -> None:
     assert b"internal error" not in ran.stderr
     assert (host.workspace / "done").exists()
     assert ran.returncode == 0
+
+
+FAILS = shell("for i in 1 2 3 4 5 6 7; do echo line $i; done; echo oops >&2; exit 3")
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "text"])
+def test_all_output_of_commands_where_it_is_wanted(host: Host, form: str) -> None:
+    with gateway(use(FAILS), say("Done.")) as model:
+        options = ("--policy", "full", "--verbose", "--output", form)
+        outcome = host.run("run", "Do it.", "--gateway", model.url, *options)
+    printed = [line.strip() for line in outcome.lines if line.startswith("             | ")]
+    assert sorted(printed) == [*(f"| line {number}" for number in range(1, 8)), "| oops"]
+    assert outcome.names_once("  output  RunCommand for i in 1 2 3").startswith("[")
+    if form == "json":
+        assert outcome.result["toolCalls"] == [{"toolName": "RunCommand", "status": "succeeded", "exitCode": 3}]
+
+
+def test_the_last_lines_of_a_command_that_failed(host: Host) -> None:
+    flood = shell("seq 1 100000; echo 2 tests failed; exit 1")
+    with gateway(use(flood), use(FAILS), use(shell("echo fine")), say("Done.")) as model:
+        outcome = host.run("run", "Do it.", "--gateway", model.url, "--policy", "full")
+    printed = [line.strip() for line in outcome.lines if line.startswith("             | ")]
+    assert printed[:5] == [*(f"| {number}" for number in range(99_997, 100_001)), "| 2 tests failed"]
+    assert len(printed) == 10
+    assert "| oops" in printed
+    assert "| fine" not in printed
+
+
+def test_a_short_run_with_json_prints_nothing_else(host: Host) -> None:
+    with gateway(use(FAILS), say("Done.")) as model:
+        outcome = host.run("run", "Do it.", "--gateway", model.url, "--policy", "full", "--output", "json")
+    assert (outcome.code, outcome.stderr) == (0, "")
 
 
 def test_a_configuration_that_never_ends(host: Host) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.app.headless import OneLaunch
 from agent_host.app.opener import SessionOpener
 from agent_host.events.kinds import EventType
 from agent_host.services.session import NewSession
+from agent_host.session.opening import FixedOptions
 from agent_host.testing.service_state import Refused
 from agent_host.testing.services import MockServices
 from state.errors import WriteFailed
@@ -20,7 +20,7 @@ from state.file_session import FileSession
 from state.records import CallStarted, Record
 from tests.interaction.test_approval_desk import client as client
 from tests.support.backends import Serving, impatient, services_at
-from tests.support.person import SESSION, launch
+from tests.support.person import SESSION, resolved_options
 from tests.support.process import Host, bundle, call, eventually, gateway, say, shell, use
 
 if TYPE_CHECKING:
@@ -244,14 +244,14 @@ class Faulty:
 async def test_a_fault_of_the_program_in_the_midst_of_a_shutdown(client: Client) -> None:
     """What is on record stays, and whoever asked for the end gets an answer."""
     with gateway(use(shell("true"))) as served:
-        start = launch(
+        start = resolved_options(
             served.url,
             str(client.host.root / "policy.json"),
             workspace=str(client.host.workspace),
             state_dir=str(client.host.state),
         )
         faulty = Faulty()
-        opener = SessionOpener(OneLaunch(start), gate=lambda _: faulty, watch=lambda _: [client])
+        opener = SessionOpener(FixedOptions(start), gate=lambda _: faulty, watch=lambda _: [client])
         opened = await opener.create(NewSession("jo", "acme", "desktop"))
         session = opened.session
         session.start_task("t", "Do it.")

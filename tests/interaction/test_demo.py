@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections import Counter
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 PROJECT = EXAMPLES / "payment-ledger"
 SCRIPT = EXAMPLES / "fix-the-bug.toml"
 TOOLS = ["RunCommand", "ReadFile", "RunCommand", "ReadFile", "ReadFile", "ReadFile", "WriteFile", "RunCommand"]
+EXIT_CODES = [0, None, 1, None, None, None, None, 0]
 ENVELOPE = {
     "eventId",
     "eventType",
@@ -70,9 +72,13 @@ def test_the_bug_is_fixed_and_only_the_bug(as_json: tuple[Host, Outcome]) -> Non
 
 
 def test_the_result_object_is_complete(as_json: tuple[Host, Outcome]) -> None:
-    _, outcome = as_json
+    host, outcome = as_json
     result = outcome.result
     duration, text, task_id = result.pop("durationMs"), result.pop("text"), result.pop("taskId")
+    tools = result.pop("tools")
+    assert {name: row["calls"] for name, row in tools.items()} == dict(Counter(TOOLS))
+    assert sum(row["failed"] + row["denied"] for row in tools.values()) == 0
+    assert 0 < tools["RunCommand"]["durationMs"] <= duration
     assert result == {
         "sessionId": "demo",
         "status": "TASK_COMPLETED",
@@ -84,9 +90,16 @@ def test_the_result_object_is_complete(as_json: tuple[Host, Outcome]) -> None:
             "outputTokens": 138 + 94 + 187 + 612 + 71 + 118,
             "cachedInputTokens": 1480 + 1937 + 2716 + 3894 + 4561,
         },
-        "toolCalls": [{"toolName": name, "status": "succeeded"} for name in TOOLS],
+        "toolCalls": [
+            {"toolName": name, "status": "succeeded"} | ({} if code is None else {"exitCode": code})
+            for name, code in zip(TOOLS, EXIT_CODES, strict=True)
+        ],
         "deniedApprovals": [],
         "resumedFromStep": None,
+        "message": None,
+        "resumeCommand": None,
+        "model": "claude-sonnet-4-5",
+        "filesChanged": [str(host.workspace / "ledger" / "settlement.py")],
     }
     assert 0 < duration < 60_000
     assert text.strip().startswith("The tests pass, all 11 of them.")
@@ -100,7 +113,8 @@ def test_what_is_kept_on_disk(as_json: tuple[Host, Outcome]) -> None:
     assert host.checkpoints() == [], "a clean end leaves nothing to resume"
     records = host.records("demo")
     kept = json.loads((records / "result.json").read_bytes())
-    assert {key: kept[key] for key in outcome.result} == outcome.result
+    shown = {key: value for key, value in outcome.result.items() if key != "resumeCommand"}
+    assert {key: kept[key] for key in shown} == shown
     log = host.event_log("demo")
     assert [event["eventId"] for event in log] == sorted({event["eventId"] for event in log})
     assert log[0]["eventType"] == "session_started"
@@ -132,7 +146,7 @@ def test_text_mode(tmp_path: Path) -> None:
     for mark in ("step 1", "model ", "tool ", "records:", "+++"):
         assert mark in progress
         assert mark not in prose
-    assert progress.count("succeeded") == len(TOOLS)
+    assert (progress.count("succeeded"), progress.count("exit code 1")) == (len(TOOLS) - 1, 1)
     assert "6 steps, 8 tool calls, 34406 tokens in, 1220 out" in progress
     assert str(host.records("demo")) in progress
 
@@ -171,6 +185,9 @@ def test_jsonl_mode(tmp_path: Path) -> None:
     assert "I'll look around first." in told
     logged = [event for event in events if event["eventType"] not in LIVE_ONLY]
     assert host.event_log("demo") == logged
+    result = outcome.last_line
+    assert (result["status"], result["sessionId"], result["message"]) == ("TASK_COMPLETED", "demo", None)
+    assert result["filesChanged"] == [str(host.workspace / "ledger" / "settlement.py")]
 
 
 @pytest.mark.slow
@@ -178,5 +195,5 @@ def test_the_same_session_a_second_time(as_json: tuple[Host, Outcome], tmp_path:
     """The same script gives the same session: nothing of it is left to chance."""
     _, first = as_json
     _, second = demo(tmp_path, "json")
-    varying: dict[str, Any] = {"taskId": None, "durationMs": None}
+    varying: dict[str, Any] = {"taskId": None, "durationMs": None, "filesChanged": None, "tools": None}
     assert {**first.result, **varying} == {**second.result, **varying}

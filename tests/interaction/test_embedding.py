@@ -123,6 +123,61 @@ async def test_without_anybody_to_ask_it_is_denied_and_can_be_approved_later(hos
     assert not (host.workspace / "ran").exists()
 
 
+@pytest.mark.parametrize("in_an_open_session", [False, True])
+async def test_a_denied_call_is_approved_by_its_id_and_runs(host: Host, in_an_open_session: bool) -> None:
+    policy = host.policy(grants={"Shell.Exec": {"requiresApproval": True}})
+    hosts_turn = say("not asked for: the turn that the host makes takes its place")
+    with gateway(use(shell("touch ran")), say("Denied."), hosts_turn, say("Done.")) as model:
+        given = options(host, model.url, policy=policy)
+        first = await agent_host.run_task("Do it.", given)
+        assert first.resumable
+        assert not first.unfinished
+        (denied,) = first.details["deniedApprovals"]
+        again = options(host, model.url, policy=policy, approvals=[denied["replay"]["id"]])
+        with pytest.raises(agent_host.UsageError, match="that is a call of another session"):
+            await agent_host.run_task("Do it.", again)
+        if in_an_open_session:
+            async with agent_host.resume_session(first.session_id, again) as session:
+                assert (await session.go_on()).text == "Done."
+                with pytest.raises(agent_host.NoActiveTask):
+                    await session.go_on()
+        else:
+            assert (await agent_host.resume_task(first.session_id, again)).text == "Done."
+    assert (host.workspace / "ran").exists()
+
+
+async def test_a_session_is_handed_out_before_its_task_and_the_result_before_its_end(host: Host) -> None:
+    seen: list[tuple[str, bool, str]] = []
+    sessions: list[agent_host.Session] = []
+
+    def on_result(result: agent_host.Result) -> None:
+        on_record = f"{result.session_id}.json" in host.checkpoints()
+        seen.append((result.text, on_record, sessions[0].patch().splitlines()[-1]))
+
+    with gateway(use(call("WriteFile", path=str(host.workspace / "f"), content="x\n")), say("Done.")) as model:
+        given = options(host, model.url)
+        result = await agent_host.run_task("Do it.", given, on_open=sessions.append, on_result=on_result)
+    assert seen == [("Done.", True, "+x")]
+    assert host.checkpoints() == []
+    assert sessions[0].id == result.session_id
+    assert (sessions[0].found_on_disk, sessions[0].unknown_approvals, sessions[0].policy_notice) == ((), (), None)
+    closing = sessions[0].closing
+    assert closing == (os.path.join(result.records, "result.json"), None, False, ())
+
+
+async def test_an_interrupted_task_stays_open(host: Host) -> None:
+    sessions: list[agent_host.Session] = []
+    with gateway(use(shell("touch begun; sleep 1")), say("Done.")) as model:
+        given = options(host, model.url, session_id="mine")
+        task = asyncio.ensure_future(agent_host.run_task("Do it.", given, on_open=sessions.append))
+        await asyncio.to_thread(eventually, (host.workspace / "begun").exists, "the command runs")
+        sessions[0].interrupt()
+        result = await task
+        assert (result.completed, result.unfinished, result.resumable) == (False, True, True)
+        assert (await agent_host.resume_task("mine", given)).text == "Done."
+    assert host.checkpoints() == []
+
+
 async def test_what_is_cancelled_can_be_gone_on_with(host: Host) -> None:
     with gateway(use(shell("touch begun; sleep 60")), say("Done.")) as model:
         given = options(host, model.url, session_id="mine")

@@ -11,7 +11,7 @@ import pytest
 from agent_host.events.audit import AUDIT_EVENTS, AuditRecords
 from agent_host.events.kinds import LIVE_ONLY, EventType
 from agent_host.events.telemetry import TELEMETRY_EVENTS, telemetry_line
-from tests.support.person import SESSION, Person, drive, launch
+from tests.support.person import SESSION, Person, drive, resolved_options
 from tests.support.process import Host, call, gateway, say, shell, use
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ async def test_the_services_get_records_and_no_contents_from_a_real_session(host
     command = "echo the-marker-of-a-user > note.txt"
     observer = Observer()
     with gateway(use(shell(command)), use(shell(command)), say("the-words-of-a-model")) as served:
-        who = launch(served.url, str(asking), workspace=str(host.workspace), state_dir=str(host.state))
+        who = resolved_options(served.url, str(asking), workspace=str(host.workspace), state_dir=str(host.state))
         finished = await drive(who, "do the-marker-of-a-user", Person("session"), [observer])
     assert finished.result["status"] == "TASK_COMPLETED"
     everything = b"".join(observer.telemetry)

@@ -248,7 +248,7 @@ def test_a_resume_completes_with_the_right_totals(host: Host) -> None:
         "text": "Done.",
         "stepCount": 2,
         "resumedFromStep": 1,
-        "toolCalls": [{"toolName": "RunCommand", "status": "succeeded"}],
+        "toolCalls": [{"toolName": "RunCommand", "status": "succeeded", "exitCode": 0}],
     }
     assert again.result["taskId"] == result["taskId"]
     assert again.result["usage"] == {"inputTokens": 200, "outputTokens": 20, "cachedInputTokens": 0}

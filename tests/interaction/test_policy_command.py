@@ -65,7 +65,7 @@ def test_a_built_in_judges_by_the_disk(host: Host) -> None:
     assert (asked["decision"], asked["ruleId"], asked["riskLevel"]) == ("APPROVAL_REQUIRED", "shell-exec", "medium")
     assert judge(host, "RunCommand", {"command": "make"}, "--policy", "ci")["decision"] == "ALLOWED"
     assert judge(host, "Nothing", {})["reason"] == "there is no tool 'Nothing'"
-    assert judge(host, "ReadFile", {"path": "relative"})["rule"] == "case"
+    assert judge(host, "ReadFile", {"path": "relative"})["decision"] == "ALLOWED"
     assert not (host.workspace / "new").exists()
 
 

@@ -196,3 +196,20 @@ def test_stopped_before_it_ran_and_resumed_without_it(host: Host) -> None:
         again = host.resume("s")
         assert model.bodies[-1]["messages"][-1]["role"] == "user"
     assert (again.code, again.result["text"], replay_ids(again.result)) == (4, "Not yet.", [known])
+
+
+@pytest.mark.parametrize("option", [("--approve", "shell"), ("--approve", "RunCommand"), ("--approve-all",)])
+def test_a_rule_a_tool_or_everything_approves_the_calls_of_a_task_that_is_over(
+    host: Host, option: tuple[str, ...]
+) -> None:
+    with gateway(use(MADE, OTHER), say("Could not."), HOSTS_TURN, say("Done now.")) as model:
+        assert run(host, model.url).code == 4
+        second = host.resume("s", *option)
+    assert (second.code, second.result["text"], sorted(effects(host))) == (0, "Done now.", ["made", "other"])
+
+
+def test_what_names_none_of_the_calls_approves_none(host: Host) -> None:
+    with gateway(use(MADE), say("Could not.")) as model:
+        assert run(host, model.url).code == 4
+        assert host.resume("s", "--approve", "File.Write").code == 4
+    assert effects(host) == []

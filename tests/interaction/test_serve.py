@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.support.process import call, eventually, gateway, say, shell, use
 from tests.support.rpc_client import WHO, Refused, line, request, result
 
@@ -62,11 +64,13 @@ def test_a_session_from_its_creation_to_its_end(servers: Servers) -> None:
         }  # fmt: skip
         assert (ended["sessionId"], ended["taskId"], ended["userId"], ended["tenantId"]) == (session, "a", "u", "t")
         assert client.ask("GetSessionState")["task"]["status"] == "TASK_COMPLETED"
-        (patched,) = client.ask("GetPatchPreview")["files"]
+        files = client.ask("GetPatchPreview")["files"]
+        *by_the_command, patched = sorted(files, key=lambda file: file["filePath"].endswith("note"))
+        assert {file["status"] for file in by_the_command} == {"added"}
         assert set(patched) == {"filePath", "status", "diff", "additions", "deletions"}
         assert (patched["status"], patched["additions"], patched["deletions"]) == ("modified", 1, 1)
         assert client.ask("GetPatchPreview", filePaths=["nothing"]) == {"files": []}
-        assert client.ask("GetPatchPreview", taskId="a")["files"] == [patched]
+        assert client.ask("GetPatchPreview", taskId="a")["files"] == files
         assert client.refusal("GetPatchPreview", sessionId=session, taskId="z").what == BAD_PARAMS
         told = client.ask("GetEvents", sinceId=0)
         assert set(told) == {"events", "gapDetected", "latestId"}
@@ -157,18 +161,18 @@ SESSION_CASES: list[tuple[str, dict[str, Any], tuple[int, str, bool]]] = [
     ("GetSessionState", {}, BAD_PARAMS),
     ("GetSessionState", {"sessionId": ""}, BAD_PARAMS),
     ("GetSessionState", {"sessionId": 1}, BAD_PARAMS),
-    ("GetSessionState", {"sessionId": "$", "verbose": True}, BAD_PARAMS),
     ("GetEvents", {"sessionId": "$"}, BAD_PARAMS),
     ("GetEvents", {"sessionId": "$", "sinceId": -1}, BAD_PARAMS),
     ("GetEvents", {"sessionId": "$", "sinceId": 1.0}, BAD_PARAMS),
     ("GetEvents", {"sessionId": "$", "sinceId": True}, BAD_PARAMS),
+    ("GetEvents", {"sessionId": "$", "sinceId": 2**53}, BAD_PARAMS),
     ("StartTask", {"sessionId": "$", "taskId": "a"}, BAD_PARAMS),
     ("StartTask", {"sessionId": "$", "taskId": "a" * 129, "prompt": "x"}, BAD_PARAMS),
     ("StartTask", {"sessionId": "$", "taskId": "a", "prompt": ["x"]}, BAD_PARAMS),
     ("StartTask", {"sessionId": "$", "taskId": "a", "prompt": "x", "taskOptions": {"maxSteps": 0}}, BAD_PARAMS),
     ("StartTask", {"sessionId": "$", "taskId": "a", "prompt": "x", "taskOptions": {"maxSteps": 10_001}}, BAD_PARAMS),
     ("StartTask", {"sessionId": "$", "taskId": "a", "prompt": "x", "taskOptions": {"approvalMode": "?"}}, BAD_PARAMS),
-    ("StartTask", {"sessionId": "$", "taskId": "a", "prompt": "x", "taskOptions": {"more": 1}}, BAD_PARAMS),
+    ("StartTask", {"sessionId": "$", "taskId": "a", "prompt": 1, "more": 1}, BAD_PARAMS),
     ("StartTask", {"sessionId": "$", "taskId": "a", "prompt": "x", "taskOptions": None}, BAD_PARAMS),
     ("CancelTask", {"sessionId": "$", "taskId": "a"}, (-32041, "NO_ACTIVE_TASK", False)),
     ("CancelTask", {"sessionId": "$", "taskId": "a", "force": "yes"}, BAD_PARAMS),
@@ -189,6 +193,80 @@ def test_what_cannot_be_asked_of_a_session(servers: Servers) -> None:
     late = client.call("ApproveAction", approvalId="nobody-asked", decision="approved")
     assert late == {"approvalId": "nobody-asked", "decision": "approved", "status": "not_found"}
     assert client.ask("GetSessionState") == before
+    client.call("Shutdown")
+    serve.ended_well()
+
+
+# Clients of another version
+
+
+def test_what_a_later_client_sends_more_is_listed(servers: Servers) -> None:
+    with gateway(say("Done.")) as model:
+        serve, client = servers.client(model.url)
+        created = client.call(
+            "CreateSession",
+            **{**WHO, "clientInfo": {"name": "test", "theme": "dark"}, "workspaceHint": {"remote": {"url": "x"}}},
+            a=1,
+        )
+        assert created["ignored"] == ["a", "clientInfo.theme", "workspaceHint.remote"]
+        client.session_id = created["sessionId"]
+        options = {"maxSteps": 3, "later": {"maxSteps": 1}}
+        started = client.task(taskOptions=options, priority="high")
+        assert started == {"taskId": "a", "status": "running", "ignored": ["priority", "taskOptions.later"]}
+        client.event("task_completed")
+        many = {f"x{number:03}": number for number in range(500)}
+        assert client.ask("GetSessionState", **many)["ignored"] == list(many)[:100]
+        assert "ignored" not in client.ask("GetSessionState")
+        assert client.call("Shutdown", force=True)["ignored"] == ["force"]
+        serve.ended_well()
+
+
+@pytest.mark.parametrize(
+    "versions", [["1.0"], ["0.9", "1.0", "2.0"], ["1.0", "1.0"], ["10.0", "later", "1.0", ""]], ids=str
+)
+def test_the_highest_common_version_is_answered(servers: Servers, versions: list[str]) -> None:
+    serve, client = servers.client(NOWHERE)
+    created = client.call("CreateSession", **WHO, protocolVersions=versions)
+    assert created["protocolVersion"] == "1.0"
+    assert "ignored" not in created
+    client.call("Shutdown")
+    serve.ended_well()
+
+
+def test_no_common_version(servers: Servers) -> None:
+    serve, client = servers.client(NOWHERE)
+    versions: list[list[str]] = [["2.0", "0.9"], ["1"], ["1.0.0"], []]
+    for offered in versions:
+        refused = client.refusal("CreateSession", **WHO, protocolVersions=offered)
+        assert refused.what == (-32005, "INCOMPATIBLE", False)
+        assert refused.details == {"protocolVersions": ["1.0"]}
+        assert "1.0" in refused.message
+    for wrong in ("1.0", [1.0], None, ["1"] * 101):
+        assert client.refusal("CreateSession", **WHO, protocolVersions=wrong).what == BAD_PARAMS
+    assert client.create()
+    client.call("Shutdown")
+    serve.ended_well()
+
+
+def test_one_workspace_path_is_supported(servers: Servers) -> None:
+    paths = [str(servers.host.workspace)] * 2
+    serve, client = servers.client(NOWHERE)
+    refused = client.refusal("CreateSession", **WHO, workspaceHint={"localPaths": paths})
+    assert refused.what == BAD_PARAMS
+    assert refused.message == "workspaceHint.localPaths: one workspace path is supported, not 2"
+    assert client.create(workspaceHint={"localPaths": []})
+    client.call("Shutdown")
+    serve.ended_well()
+
+
+def test_events_after_one_that_there_is_not(servers: Servers) -> None:
+    serve, client = servers.session(NOWHERE)
+    client.event("session_started")
+    latest = client.ask("GetEvents", sinceId=0)["latestId"]
+    assert client.ask("GetEvents", sinceId=latest) == {"events": [], "gapDetected": False, "latestId": latest}
+    refused = client.refusal("GetEvents", sessionId=client.session_id, sinceId=latest + 1)
+    assert refused.what == BAD_PARAMS
+    assert refused.details == {"latestId": latest}
     client.call("Shutdown")
     serve.ended_well()
 
@@ -228,6 +306,9 @@ def test_every_form_of_a_line(servers: Servers) -> None:
     assert [answer["id"] for answer in answers] == [None, huge, 'é\u2028"', None, None]
     assert ["result" in answer for answer in answers] == [True, True, True, False, False]
     client.raw(line([{"jsonrpc": "2.0", "method": "GetSessionState", "params": state}]))  # answered by nothing
+    client.raw(
+        line({"jsonrpc": "2.0", "id": 1, "result": {}}) + line([{"id": None, "error": {"code": 1}}])
+    )  # nor these
     client.notify("GetSessionState", **state)
     client.raw(line(request(2.5, "GetSessionState", **state)))
     assert result(client.reply(2.5))["sessionId"] == client.session_id

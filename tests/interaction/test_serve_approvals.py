@@ -202,3 +202,59 @@ def test_a_client_that_never_reads_again(servers: Servers) -> None:
         eventually(lambda: not serve.alive, "the end of the process", within_s=15)
         client.read_on()
         assert serve.finish().code == 0
+
+
+def test_what_waits_at_a_cancel_ends_with_its_own_event(servers: Servers) -> None:
+    with gateway(use(EFFECT), say("Done.")) as model:
+        serve, client = asking(servers, model)
+        client.task()
+        approval = question(client)
+        client.call("CancelTask", sessionId=client.session_id, taskId="a")
+        resolved = client.event("approval_resolved")["payload"]
+        assert (resolved["approvalId"], resolved["decision"]) == (approval, "denied")
+        assert "cancelled" in resolved["reason"]
+        client.event("task_cancelled")
+        client.call("Shutdown")
+        serve.ended_well()
+    assert effects(servers.host) == ""
+
+
+@pytest.mark.parametrize(("scope", "questions"), [("once", 2), ("task", 1), ("session", 1)])
+def test_an_answer_covers_equal_calls_that_wait(servers: Servers, scope: str, questions: int) -> None:
+    with gateway(use(EFFECT, EFFECT, shell("true")), say("Done.")) as model:
+        serve, client = asking(servers, model)
+        client.task()
+        client.event("approval_requested")
+        eventually(lambda: len(client.ask("GetSessionState")["pendingApprovals"]) == 3, "three calls that wait")
+        waiting = client.ask("GetSessionState")["pendingApprovals"]
+        first, second, other = (one["approvalId"] for one in waiting)
+        assert answer(client, first, "approved", scope=scope) == "delivered"
+        client.event("tool_completed", status="succeeded")
+        if questions == 2:
+            assert answer(client, second, "approved") == "delivered"
+        assert answer(client, other, "denied") == "delivered"
+        client.event("task_completed")
+        ended = [event["payload"] for event in client.events if event["eventType"] == "approval_resolved"]
+        resolved = {one["approvalId"]: one for one in ended}
+        assert {name: one["decision"] for name, one in resolved.items()} == {
+            first: "approved", second: "approved", other: "denied",
+        }  # fmt: skip
+        assert (first in resolved[second]["reason"]) == (questions == 1)
+        client.call("Shutdown")
+        serve.ended_well()
+    assert effects(servers.host) == "model\nmodel\n"
+
+
+@pytest.mark.parametrize("arguments", [{}, {"command": 1}, {"command": "true", "colour": "red"}])
+def test_edited_arguments_that_the_tool_refuses_spend_no_approval(servers: Servers, arguments: dict[str, Any]) -> None:
+    with gateway(use(EFFECT), say("Done.")) as model:
+        serve, client = asking(servers, model)
+        client.task()
+        approval = question(client)
+        wrong = client.refusal("ApproveAction", approvalId=approval, decision="approved", arguments=arguments)
+        assert (wrong.code, wrong.message.partition(": ")[0]) == (-32602, "arguments")
+        assert answer(client, approval, "approved", arguments={"command": "echo person >> effects"}) == "delivered"
+        client.event("task_completed")
+        client.call("Shutdown")
+        serve.ended_well()
+    assert effects(servers.host) == "person\n"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from agent_host.cli.launching import Launcher
+from agent_host.cli.command_line import CommandLine
 from agent_host.cli.options import parse
 from agent_host.cli.serve import _serve
 from tests.support.process import PATIENCE_S, Turn, bundle, call, checked, eventually, gateway, say, shell, use
@@ -286,8 +286,8 @@ async def test_no_asyncio_task_outlives_its_work(host: Host, monkeypatch: pytest
     before = asyncio.all_tasks()
     with gateway(*script(host.workspace)) as scripted:
         options = ["--gateway", scripted.url, "--policy", str(policy), "--workspace", str(host.workspace)]
-        launcher = Launcher(parse(["serve", *options]))
-        serving = asyncio.create_task(_serve(launcher, str(path), 30.0, 0.0))
+        source = CommandLine(parse(["serve", *options])).source
+        serving = asyncio.create_task(_serve(source, str(path), 30.0, 0.0))
         await asyncio.to_thread(eventually, path.exists, "the socket is there")
         client = await asyncio.to_thread(Client, path)
         await asyncio.to_thread(client.create)

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from tests.support.serve_process import Servers
 
 RULES = [{"approvalRuleId": "ask", "title": "Act", "description": "Does something."}]
-FILES, ALL_LOCAL = {"ReadFile", "WriteFile", "DeleteFile"}, {"ReadFile", "WriteFile", "DeleteFile", "RunCommand"}
+READS = {"ReadFile", "ListDirectory", "FindFiles", "Grep", "ReadOutput"}
+COMMANDS = {"RunCommand", "CommandOutput", "StopCommand"}
+FILES = {*READS, "WriteFile", "EditFile", "DeleteFile", "MoveFile"}
+ALL_LOCAL = {*FILES, *COMMANDS}
 
 
 def shown(model: Gateway, request: int = -1) -> set[str]:
@@ -44,8 +47,8 @@ def test_the_built_in_policies(host: Host, policy: str) -> None:
         ({}, ALL_LOCAL),
         ({"without": ["Shell.Exec"]}, FILES),
         ({"grants": {"Shell.Exec": {"allowedCommands": []}}}, FILES),
-        ({"grants": {"File.Write": {"allowedPaths": []}}}, {"ReadFile", "DeleteFile", "RunCommand"}),
-        ({"grants": {"File.Read": {"blockedPaths": ["/"]}}}, {"WriteFile", "DeleteFile", "RunCommand"}),
+        ({"grants": {"File.Write": {"allowedPaths": []}}}, {*READS, "DeleteFile", *COMMANDS}),
+        ({"grants": {"File.Read": {"blockedPaths": ["/"]}}}, {"ReadOutput", "WriteFile", "DeleteFile", *COMMANDS}),
         ({"grants": {"Network.Http": {"allowedDomains": []}}}, ALL_LOCAL),
         ({"grants": {"Network.Http": {}}}, {*ALL_LOCAL, "HttpRequest"}),
         ({"grants": {"Workspace.Upload": {"allowedToolNames": ["UploadArtifact"]}}}, {*ALL_LOCAL, "UploadArtifact"}),
@@ -94,9 +97,9 @@ def test_what_a_task_leaves(servers: Servers, options: dict[str, Any], left: set
         ('[tools]\nallowed = ["ReadFile"]', '[tools]\nallowed = ["RunCommand", "ReadFile"]', {"ReadFile"}),
         ("", '[tools]\nallowed = ["ReadFile"]', {"ReadFile"}),
         ("[tools]\nallowed = []", '[tools]\nallowed = ["*"]', set()),
-        ('[tools]\ndisabled = ["RunCommand"]', "[tools]\ndisabled = []", FILES),
-        ('[policy]\nrisk_ceiling = "low"', '[policy]\nrisk_ceiling = "high"', {"ReadFile"}),
-        ("", '[policy]\nrisk_ceiling = "medium"', {"ReadFile", "WriteFile", "RunCommand"}),
+        ('[tools]\ndisabled = ["RunCommand"]', "[tools]\ndisabled = []", ALL_LOCAL - {"RunCommand"}),
+        ('[policy]\nrisk_ceiling = "low"', '[policy]\nrisk_ceiling = "high"', READS),
+        ("", '[policy]\nrisk_ceiling = "medium"', {*READS, "WriteFile", "EditFile", *COMMANDS}),
     ],
 )
 def test_what_the_configuration_takes_away(host: Host, user: str, workspace: str, left: set[str]) -> None:

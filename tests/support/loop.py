@@ -27,7 +27,7 @@ from agent_host.loop.conversation import Conversation
 from agent_host.loop.journal import Journal
 from agent_host.loop.task import run_task
 from agent_host.retrying import RetryPolicy
-from agent_host.routing.facts import Environment
+from agent_host.routing.environment import Environment
 from agent_host.routing.judge import Judge
 from agent_host.scrub import Scrubber
 from agent_host.services.uploads import UploadLimits, UploadQueue

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import io
 import itertools
 import os
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
 
@@ -16,7 +17,7 @@ from agent_host.contracts import Leftovers, ToolResult, ToolSpec
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.anthropic_answer import meaning_of
 from agent_host.llm.stream import ModelTurn
-from agent_host.services.workspace import Kept, UploadFailed
+from agent_host.services.workspace import StoredArtifact, UploadFailed
 from agent_host.testing.anthropic_request import read_request
 from agent_host.thread.messages import ToolCall
 from policy.bundle.model import ApprovalRule, Capability, LlmPolicy, PolicyBundle
@@ -81,7 +82,13 @@ class Script:
         self.requests: list[list[dict[str, Any]]] = []
         self.at_request: Callable[[], Awaitable[None] | None] = lambda: None
 
-    async def stream(self, head: bytes, messages: Sequence[bytes], on_text: Callable[[str], None]) -> ModelTurn:
+    async def stream(
+        self,
+        head: bytes,
+        messages: Sequence[bytes],
+        on_text: Callable[[str], None],
+        on_thinking: Callable[[str], None] | None = None,
+    ) -> ModelTurn:
         """See Model. Raises BadRequest for what the gateway would refuse."""
         body = orjson.loads(b"".join([head, *messages, AnthropicDialect.tail]))
         read_request(body, {})
@@ -151,10 +158,17 @@ class Tools:
         """See ToolRouter."""
         return tuple(TOOLS.values())
 
+    def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
+        return None
+
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter."""
         self.leftovers.append(request)
         return Leftovers(running=self.running)
+
+    async def end_commands(self) -> Leftovers:
+        """See ToolRouter."""
+        return Leftovers()
 
     async def aclose(self) -> None:
         """See ToolRouter."""
@@ -183,13 +197,14 @@ class Home:
 
     def __init__(self) -> None:
         self.held: dict[str, bytes] = {}
+        self.makers: dict[str, str] = {}
         self.full = False
 
-    async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> Kept:
+    async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> StoredArtifact:
         """See ArtifactHome."""
         return self._keep(f"art_{len(self.held)}", artifact)
 
-    def keep_history(self, artifact: Artifact, *, task_id: str | None) -> Kept:
+    def keep_history(self, artifact: Artifact, *, task_id: str | None) -> StoredArtifact:
         """See ArtifactHome."""
         return self._keep("session_history", artifact)
 
@@ -201,12 +216,20 @@ class Home:
         """See ArtifactHome."""
         return f"workspaces/w/{ref}"
 
-    def _keep(self, artifact_id: str, artifact: Artifact) -> Kept:
+    def maker_of(self, ref: str) -> str | None:
+        """See ArtifactHome."""
+        return self.makers.get(ref)
+
+    def open(self, ref: str) -> BinaryIO | None:
+        """See ArtifactHome."""
+        return io.BytesIO(self.held[ref]) if ref in self.makers else None
+
+    def _keep(self, artifact_id: str, artifact: Artifact) -> StoredArtifact:
         if self.full:
             raise UploadFailed(f"no room for {artifact.name}")
         ref = f"artifacts/{artifact_id}"
-        self.held[ref] = artifact.data
-        return Kept(artifact_id, ref, self.uri_of(ref), "")
+        self.held[ref], self.makers[ref] = artifact.data, artifact.tool_name
+        return StoredArtifact(artifact_id, ref, self.uri_of(ref), "")
 
 
 # Who approves

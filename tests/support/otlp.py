@@ -28,6 +28,8 @@ class SpanSeen(NamedTuple):
     attributes: dict[str, Any]
     events: list[str]
     error: str | None
+    links: list[tuple[str, str]]
+    """The trace and the span of each."""
 
 
 class Receiver:
@@ -39,6 +41,8 @@ class Receiver:
         self.metrics: dict[str, list[Any]] = {}
         """Histograms by name: each series' attributes, count and sum as last sent."""
         self.resource: dict[str, Any] = {}
+        self.schemas: set[str] = set()
+        """Schema URLs of all resources and scopes."""
 
     def named(self, name: str) -> SpanSeen:
         """The one span of that name."""
@@ -60,6 +64,7 @@ class Receiver:
     def _traces(self, request: Any) -> None:
         for resource in request.resource_spans:
             self.resource = _values(resource.resource.attributes)
+            self._schemas_of(resource, resource.scope_spans)
             for span in (span for scope in resource.scope_spans for span in scope.spans):
                 self.spans.append(
                     SpanSeen(
@@ -73,13 +78,23 @@ class Receiver:
                         _values(span.attributes),
                         [event.name for event in span.events],
                         span.status.message if span.status.code == 2 else None,
+                        [(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
                     )
                 )
 
     def _metrics(self, request: Any) -> None:
+        for resource in request.resource_metrics:
+            self._schemas_of(resource, resource.scope_metrics)
         for metric in (one for res in request.resource_metrics for scope in res.scope_metrics for one in scope.metrics):
             points = metric.histogram.data_points
-            self.metrics[metric.name] = [(_values(point.attributes), point.count, point.sum) for point in points]
+            sums = metric.sum.data_points
+            self.metrics[metric.name] = [
+                *((_values(point.attributes), point.count, point.sum) for point in points),
+                *((_values(point.attributes), point.as_int, point.as_int) for point in sums),
+            ]
+
+    def _schemas_of(self, resource: Any, scopes: Any) -> None:
+        self.schemas |= {resource.schema_url, *(scope.schema_url for scope in scopes)}
 
 
 def _values(attributes: Any) -> dict[str, Any]:

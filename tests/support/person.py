@@ -17,7 +17,7 @@ import orjson
 from agent_host.app.headless import Finished, run_headless
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.faults.crash import kill_after_record
-from agent_host.session.opening import Launch
+from agent_host.session.opening import ResolvedOptions
 from config.load import load
 
 if TYPE_CHECKING:
@@ -68,21 +68,19 @@ def edited(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def launch(gateway: str, policy: str, *, workspace: str, state_dir: str) -> Launch:
+def resolved_options(gateway: str, policy: str, *, workspace: str, state_dir: str) -> ResolvedOptions:
     """A session with this policy and the user's configuration."""
     flags = {"llm.gateway": gateway, "host.policy": policy}
-    return Launch(load(flags, workspace=workspace), flags, workspace, state_dir, SESSION)
+    return ResolvedOptions(load(flags, workspace=workspace), flags, workspace, state_dir, SESSION)
 
 
-async def drive(start: Launch, prompt: str | None, person: Person, sinks: Sequence[Sink] = ()) -> Finished:
+async def drive(start: ResolvedOptions, prompt: str | None, person: Person, sinks: Sequence[Sink] = ()) -> Finished:
     """One task to its end, or on with it."""
-    return await run_headless(
-        start, prompt, max_steps=None, sinks=sinks, on_open=lambda _: None, on_end=lambda _: None, gate=person
-    )
+    return await run_headless(start, prompt, sinks=sinks, on_open=lambda _: None, on_end=lambda _: None, gate=person)
 
 
 async def _main(word: Word, prompt: str, gateway: str, policy: str) -> None:
-    start = launch(gateway, policy, workspace=os.getcwd(), state_dir=os.environ["AGENT_HOST_STATE_DIR"])
+    start = resolved_options(gateway, policy, workspace=os.getcwd(), state_dir=os.environ["AGENT_HOST_STATE_DIR"])
     finished = await drive(start, prompt or None, Person(word))
     sys.stdout.buffer.write(orjson.dumps(finished.result, option=orjson.OPT_APPEND_NEWLINE))
 

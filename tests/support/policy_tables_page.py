@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from config.policies import template
-from policy.rules.options import NETWORK_PROGRAMS
+from policy.rules.narrowing import NETWORK_PROGRAMS
 from policy.shell import operands, starters, tables
 from policy.shell.code import INTERPRETERS
 

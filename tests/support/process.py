@@ -82,8 +82,16 @@ class Outcome:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """stdout of `--output jsonl`; each event carries what the table of payloads says."""
-        return checked([json.loads(line) for line in self.stdout.splitlines()])
+        """stdout of `--output jsonl` but for the result; each event carries what the table of payloads says."""
+        lines = [json.loads(line) for line in self.stdout.splitlines()]
+        return checked([line for line in lines if "eventType" in line])
+
+    @property
+    def last_line(self) -> dict[str, Any]:
+        """The last line of stdout, an object."""
+        value = json.loads(self.stdout.splitlines()[-1])
+        assert isinstance(value, dict)
+        return value
 
     @property
     def lines(self) -> list[str]:

@@ -34,6 +34,7 @@ class Refused(Exception):
         self.message: str = error["message"]
         self.name: str = error["data"]["code"]
         self.retryable: bool = error["data"]["retryable"]
+        self.details: dict[str, Any] = error["data"].get("details", {})
 
     @property
     def what(self) -> tuple[int, str, bool]:

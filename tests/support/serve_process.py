@@ -11,11 +11,12 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from tests.support.header_framing import Headers
 from tests.support.process import PATIENCE_S, Outcome, eventually
 from tests.support.rpc_client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from tests.support.process import Host
@@ -46,24 +47,26 @@ class Serve:
         self._reader.start()
         self._clients: list[Client] = []
 
-    def on_streams(self) -> Client:
-        """The client on the standard streams."""
+    def on_streams(self, *, headers: bool = False) -> Client:
+        """The client on the standard streams; with `headers` it frames its messages as language servers do."""
         popen = self._popen
         assert popen.stdin is not None
         assert popen.stdout is not None
         inward, outward = popen.stdin, popen.stdout.fileno()
 
-        def write(data: bytes) -> None:
-            inward.write(data)
-            inward.flush()
-
         def end() -> None:
             with contextlib.suppress(BrokenPipeError):
                 inward.close()
 
-        return self._with(Client(lambda: os.read(outward, 65536), write, end))
+        return self._with(lambda: os.read(outward, 65536), self.write, end, headers=headers)
 
-    def on_socket(self, path: Path) -> Client:
+    def write(self, data: bytes) -> None:
+        """Write to standard input as it is."""
+        assert self._popen.stdin is not None
+        self._popen.stdin.write(data)
+        self._popen.stdin.flush()
+
+    def on_socket(self, path: Path, *, headers: bool = False) -> Client:
         """One more client on the socket."""
         eventually(lambda: path.exists() or not self.alive, "the socket")
         assert self.alive, self._stderr.decode()
@@ -81,7 +84,7 @@ class Serve:
                 wire.shutdown(socket.SHUT_RDWR)
             wire.close()
 
-        client = self._with(Client(read, wire.sendall, end))
+        client = self._with(read, wire.sendall, end, headers=headers)
         client.half_close = lambda: wire.shutdown(socket.SHUT_WR)
         return client
 
@@ -138,7 +141,13 @@ class Serve:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
 
-    def _with(self, client: Client) -> Client:
+    def _with(
+        self, read: Callable[[], bytes], write: Callable[[bytes], None], end: Callable[[], None], *, headers: bool
+    ) -> Client:
+        if headers:
+            wire = Headers(read, write)
+            read, write = wire.read, wire.write
+        client = Client(read, write, end)
         self._clients.append(client)
         return client
 

@@ -19,7 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent_host.routing.facts import Environment, gather
+from agent_host.routing.environment import Environment
+from agent_host.routing.facts import gather
 from policy.bundle.model import bundle_from_trusted
 from policy.check import check_tool
 from policy.shell.commands import parse

@@ -1,27 +1,27 @@
 """One HTTP exchange with its redirects (TR 4.5, 8.3). Importing this loads httpx: do it when the first request comes.
 
-Each hop is judged again, and names are resolved here: the connection goes to an address that was checked, so a name
-that answers differently a moment later (DNS rebinding) changes nothing. Above the connection everything keeps the
-name: Host, SNI, certificate and pool. No proxies, cookies, or automatic decoding.
+Each hop is judged again by all rules of its scope (`core.connections`). Proxies are those of the configuration, never
+those of the environment. No cookies, no automatic decoding.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import zlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import httpcore
 import httpx
 
-from policy.urls import UrlProblem, blocking_rule, domain_rules, host_of, matching_rule
+from policy.urls import UrlProblem, host_of
+from tool_runtime.core.connections import Connections, DomainScope
 from tool_runtime.faults import FaultKind, ToolFault
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Mapping
 
+    from tool_runtime.core.connections import Network
     from tool_runtime.threads import DaemonPool
 
 _PORTS: Final = {"http": 80, "https": 443}
@@ -40,22 +40,15 @@ _HARMLESS: Final = frozenset({"accept", "accept-language", "content-type", "user
 
 
 class HttpLimits(NamedTuple):
-    """For all requests of a client; `address_allowed` judges an IP address as text."""
+    """For all requests of a client."""
 
     max_body_bytes: int
     max_redirects: int
-    address_allowed: Callable[[str], bool]
-
-
-class DomainScope(NamedTuple):
-    """Domain rules in policy's notation. None means no restriction of that kind, an empty tuple allows nothing."""
-
-    allowed: tuple[str, ...] | None = None
-    blocked: tuple[str, ...] | None = None
 
 
 class HttpParams(NamedTuple):
-    """One request. `timeout_s` covers the whole exchange, redirects included."""
+    """One request. `timeout_s` covers the whole exchange, redirects included. `max_saved_bytes` is the limit of the
+    body of a 2xx response, None for that of the client."""
 
     url: str
     method: str
@@ -63,6 +56,7 @@ class HttpParams(NamedTuple):
     body: bytes
     timeout_s: float
     domains: DomainScope = DomainScope()
+    max_saved_bytes: int | None = None
 
 
 class HttpOutcome(NamedTuple):
@@ -78,16 +72,9 @@ class HttpOutcome(NamedTuple):
 class HttpClient:
     """Pooled connections; made on a running loop, closed on the same."""
 
-    def __init__(self, pool: DaemonPool, limits: HttpLimits) -> None:
+    def __init__(self, pool: DaemonPool, limits: HttpLimits, network: Network) -> None:
         self._limits = limits
-        # The user's SSL_CERT_FILE counts here: networks with a certificate authority of their own need it.
-        self._connections = httpcore.AsyncConnectionPool(
-            ssl_context=httpx.create_ssl_context(trust_env=True),
-            max_connections=32,
-            max_keepalive_connections=8,
-            keepalive_expiry=15.0,
-            network_backend=_CheckedBackend(pool, limits.address_allowed),
-        )
+        self._connections = Connections(pool, network)
 
     async def fetch(self, params: HttpParams) -> HttpOutcome:
         """Raises ToolFault: INVALID_ARGUMENT, ADDRESS_REFUSED, OUT_OF_SCOPE, NETWORK, RESPONSE_TOO_LARGE, TIMED_OUT."""
@@ -96,7 +83,7 @@ class HttpClient:
                 return await self._follow(params)
         except (TimeoutError, httpcore.TimeoutException) as error:
             raise ToolFault(FaultKind.TIMED_OUT, f"Request timed out after {params.timeout_s:g} seconds") from error
-        except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError, OSError) as error:
             raise ToolFault(FaultKind.NETWORK, f"{str(error) or type(error).__name__}: {params.url}") from error
 
     async def aclose(self) -> None:
@@ -107,7 +94,7 @@ class HttpClient:
         check_headers(params.headers)
         for _ in range(self._limits.max_redirects + 1):
             url = parse_url(params.url)
-            check_domain(host_of(params.url), params.domains)
+            self._connections.gate(params.domains).check_url(params.url)
             outcome = await self._exchange(params, url)
             location = outcome.headers.get("location")
             if outcome.status not in _REDIRECTS or location is None:
@@ -123,14 +110,24 @@ class HttpClient:
             content=params.body,
             extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), params.timeout_s)},
         )
-        response = await self._connections.handle_async_request(request)
+        response = await self._connections.to(params.url, params.domains).handle_async_request(request)
         try:
             headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-            body = await _body(response.aiter_stream(), headers, self._limits.max_body_bytes)
+            body = await _body(response.aiter_stream(), headers, self._limit(params, response.status))
         finally:
             await response.aclose()
         reason = response.extensions.get("reason_phrase", b"").decode("latin-1")
         return HttpOutcome(str(url), response.status, reason, headers, body)
+
+    def _limit(self, params: HttpParams, status: int) -> int:
+        if params.max_saved_bytes is not None and is_success(status):
+            return params.max_saved_bytes
+        return self._limits.max_body_bytes
+
+
+def is_success(status: int) -> bool:
+    """Whether an HTTP status says that the request succeeded."""
+    return 200 <= status < 300
 
 
 def parse_url(text: str) -> httpx.URL:
@@ -143,14 +140,6 @@ def parse_url(text: str) -> httpx.URL:
     except (httpx.InvalidURL, ValueError) as error:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"not a usable URL: {error}") from error
     return url
-
-
-def check_domain(host: str, domains: DomainScope) -> None:
-    """Raises ToolFault(OUT_OF_SCOPE) for a canonical host that the domain rules do not let through."""
-    if domains.blocked and blocking_rule(host, domain_rules(domains.blocked)) is not None:
-        raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy blocks this domain: {host}")
-    if domains.allowed is not None and not matching_rule(host, domain_rules(domains.allowed)):
-        raise ToolFault(FaultKind.OUT_OF_SCOPE, f"the domain is not among the allowed ones: {host}")
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
@@ -224,38 +213,3 @@ class _Inflate:
             self._fresh = False
         self._engine = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers mean raw deflate by "deflate"
         return self.take(chunk, room)
-
-
-class _CheckedBackend(httpcore.AsyncNetworkBackend):
-    """Resolves names itself and connects only to addresses that are allowed, all of the name's or none."""
-
-    def __init__(self, pool: DaemonPool, address_allowed: Callable[[str], bool]) -> None:
-        self._pool = pool
-        self._address_allowed = address_allowed
-        self._inner = httpcore.AnyIOBackend()
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's signature
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        """As httpcore says. Raises ToolFault(ADDRESS_REFUSED)."""
-        addresses = await self._pool.run(lambda: _resolve(host, port))
-        for address in addresses:
-            if not self._address_allowed(address):
-                raise ToolFault(FaultKind.ADDRESS_REFUSED, f"{host} is a local or reserved address: {address}")
-        error: Exception = httpcore.ConnectError(f"{host} has no address")
-        for address in addresses:
-            try:
-                return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as failed:
-                error = failed
-        raise error
-
-
-def _resolve(host: str, port: int) -> list[str]:
-    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(info[4][0]) for info in infos))

@@ -18,11 +18,12 @@ from tool_runtime.core.hunt import NOBODY, kill_until_quiet
 from tool_runtime.core.pumps import Watch, feed_pipe, read_pipe, watch_exit
 from tool_runtime.faults import fault_of
 from tool_runtime.output.spill import BUFFER_BYTES, Spill
+from tool_runtime.output.terminal import Reducer, has_control
 from tool_runtime.output.truncate import HeadTail
 from tool_runtime.platform import WINDOWS, current, windows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from agent_host.contracts import Leftovers
     from tool_runtime.core.guard import ProcessGuard
@@ -37,14 +38,15 @@ _LOOK_AGAIN_MAX_S: Final = 0.1
 
 class CommandParams(NamedTuple):
     """`argv` as the platform's `shell_argv` gives it; `cwd` is an existing directory; sizes are bytes. `mark` is
-    unique to the call, and the same for a process that asks after a crash what is left of it. Of each stream
-    `buffer_bytes` are held in memory, and what is longer in a file in `spool_directory` (see `Spill`)."""
+    unique to the call, and the same for a process that asks after a crash what is left of it. Without `timeout_s` the
+    command may run as long as it likes. Of each stream `buffer_bytes` are held in memory, and what is longer in a file
+    in `spool_directory` (see `Spill`). `one_stream`: stdout takes what is printed to stderr as well, as it comes."""
 
     argv: list[str] | str
     cwd: str
     environment: Mapping[str, str]
     mark: str
-    timeout_s: float
+    timeout_s: float | None
     max_output_bytes: int
     artifact_max_bytes: int
     stdin: bytes | None = None
@@ -54,23 +56,41 @@ class CommandParams(NamedTuple):
     spool_directory: str | None = None
     on_output: Callable[[StreamName, bytes], None] | None = None
     threaded: bool = WINDOWS
+    one_stream: bool = False
 
 
 class Captured:
-    """One output stream: `ends` is its head and tail, `spill` all of it up to the artifact's limit."""
+    """One output stream: `ends` is its head and tail, `spill` all of it up to the artifact's limit. What is shown of it
+    is reduced first, where a terminal would act on a part of it."""
 
     def __init__(self, params: CommandParams, name: StreamName) -> None:
         self.ends = HeadTail(params.max_output_bytes)
         self.spill = Spill(params.artifact_max_bytes, params.buffer_bytes, params.spool_directory)
         self._name = name
         self._on_output = params.on_output
+        self._reducer: Reducer | None = None
+        self._reduced = self.ends
+        self._last = b""
 
     def take(self, chunk: bytes) -> None:
         """The next bytes."""
+        if self._reducer is None and has_control(chunk):
+            self._reducer, self._reduced = Reducer(), self.ends.copy()
+            if self._last not in (b"", b"\n"):
+                self._reduced.add(b"\n")  # what stands before it is out, and cannot be drawn over
+        if self._reducer is not None:
+            self._reduced.add(self._reducer.feed(chunk))
+        self._last = chunk[-1:]
         self.ends.add(chunk)
         self.spill.add(chunk)
         if self._on_output is not None:
             self._on_output(self._name, chunk)
+
+    def shown(self) -> HeadTail:
+        """Head and tail of what a terminal would show, once the stream is over."""
+        if self._reducer is not None:
+            self._reduced.add(self._reducer.end())
+        return self._reduced
 
 
 class CommandOutcome(NamedTuple):
@@ -91,7 +111,7 @@ async def run_command(params: CommandParams, pool: DaemonPool, guard: ProcessGua
     Cancelling ends the process tree first; cancelling once more skips the grace. A background child that holds the
     pipes when the shell is done is left running, and what it prints more than `drain_s` later is not waited for.
     """
-    command = _Command(params, pool, guard)
+    command = Command(params, pool, guard)
     timed_out = False
     left = NOBODY
     try:
@@ -123,13 +143,26 @@ async def end_leftovers(mark: str, pool: DaemonPool) -> Leftovers:
     environment, which Linux shows; elsewhere nobody is found. Takes 0.2 s where there is nothing: one empty look may
     fall between two generations of what keeps forking.
     """
-    if WINDOWS:
+    return await end_marked([mark], pool)
+
+
+async def end_marked(marks: Sequence[str], pool: DaemonPool) -> Leftovers:
+    """Kill what is still running of the commands with these marks, which may have left their sessions; see
+    `end_leftovers`."""
+    if WINDOWS or not marks:
         return NOBODY
-    whole = f"{MARK_NAME}={mark}#"
-    return await pool.run(lambda: kill_until_quiet(lambda on_sight: current.tree_members(0, whole, {}, on_sight)))
+    whole = [f"{MARK_NAME}={mark}#" for mark in marks]
+
+    def find(on_sight: Callable[[int], None]) -> Mapping[int, int]:
+        return {pid: at for one in whole for pid, at in current.tree_members(0, one, {}, on_sight).items()}
+
+    return await pool.run(lambda: kill_until_quiet(find))
 
 
-class _Command:
+class Command:
+    """One command, started as it is made; `connect` has to follow, and `close` in the end. Raises ToolFault where the
+    shell cannot be started."""
+
     def __init__(self, params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None) -> None:
         self._params = params
         self._pool = pool
@@ -142,7 +175,7 @@ class _Command:
         self._outputs: list[Watch] = []
         self._input: Watch | None = None
         self.stdout = Captured(params, "stdout")
-        self.stderr = Captured(params, "stderr")
+        self.stderr = self.stdout if params.one_stream else Captured(params, "stderr")
         try:
             self._process = self._start(value) if guard is None else guard.start(lambda: self._start(value), self._mark)
         except OSError as error:
@@ -172,10 +205,16 @@ class _Command:
         if child.stdin is not None:
             self._input = feed_pipe(child.stdin, self._params.stdin or b"", threaded=threaded)
 
+    @property
+    def exit(self) -> asyncio.Future[None]:
+        """Done when the shell is; its children may not be. To be waited for, and not to be cancelled."""
+        if self._exit is None:
+            raise RuntimeError("only a connected command is waited for")
+        return self._exit.done
+
     async def exited(self) -> None:
         """Until the shell is done; its children may not be."""
-        if self._exit is not None:
-            await self._exit.done
+        await self.exit
 
     async def drained(self) -> None:
         """Until the pipes are at their ends, for `drain_s` at most."""
@@ -188,9 +227,13 @@ class _Command:
         try:
             await self._ask()
         except asyncio.CancelledError:
-            await self._kill()
+            await self.kill()
             raise
-        return await self._kill()
+        return await self.kill()
+
+    async def left(self) -> int:
+        """How many processes of the command there are, before `close`; 0 where nobody can tell (Windows)."""
+        return 0 if WINDOWS else len(await self._pool.run(self._members))
 
     def close(self) -> None:
         """Release pipes and watches and reap the shell."""
@@ -230,7 +273,8 @@ class _Command:
             pause_s = min(2 * pause_s, _LOOK_AGAIN_MAX_S)
             members = await self._pool.run(self._members)
 
-    async def _kill(self) -> Leftovers:
+    async def kill(self) -> Leftovers:
+        """End the tree without asking."""
         if WINDOWS:
             self._process.kill()
             return NOBODY

@@ -20,6 +20,8 @@ DESKTOP: Final[Mapping[FaultKind, str]] = {
     FaultKind.RESPONSE_TOO_LARGE: ErrorCode.TOOL_EXECUTION_FAILED,
     FaultKind.OUT_OF_SCOPE: ErrorCode.PERMISSION_DENIED,
     FaultKind.PATH_CHANGED: ErrorCode.PERMISSION_DENIED,
+    FaultKind.CHANGED: ErrorCode.TOOL_EXECUTION_FAILED,
+    FaultKind.EXISTS: ErrorCode.TOOL_EXECUTION_FAILED,
     FaultKind.ACCESS_DENIED: ErrorCode.PERMISSION_DENIED,
     FaultKind.ADDRESS_REFUSED: ErrorCode.INVALID_REQUEST,  # TR 8.3 counts it among input validation
     FaultKind.NETWORK: ErrorCode.TOOL_EXECUTION_FAILED,

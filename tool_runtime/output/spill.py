@@ -57,6 +57,26 @@ class Spill:
         except OSError as error:
             self.problem = error.strerror or str(error)
 
+    @property
+    def kept(self) -> int:
+        """How many bytes, from the first on, are kept."""
+        return self._kept
+
+    def read(self, start: int, size: int) -> bytes:
+        """Up to `size` of the bytes that are kept, from byte `start` on. Raises OSError."""
+        size = min(size, self._kept - start)
+        if size <= 0:
+            return b""
+        if self._file is None:
+            with self._buffer.getbuffer() as held:
+                return held[start : start + size].tobytes()
+        self._file.seek(start)
+        data = self._file.read(size)
+        self._file.seek(self._kept)  # `add` goes on there
+        if len(data) < size:
+            raise OSError("the file is shorter than what was written to it")
+        return data
+
     def content(self, ends: HeadTail) -> bytes | Spooled:
         """Everything, or what was kept, a marker and the tail that `ends` has of the same stream. A file is its
         owner's to close from here on."""

@@ -93,6 +93,12 @@ class HeadTail:
         if len(self._tail) > 2 * self._tail_size:  # trimming at twice the size keeps the cost of moving linear
             del self._tail[: len(self._tail) - self._tail_size]
 
+    def copy(self) -> HeadTail:
+        """Another one that holds the same."""
+        other = HeadTail(self._limit)
+        other.total, other._head, other._tail = self.total, bytearray(self._head), bytearray(self._tail)
+        return other
+
     def render(self, limit: int) -> bytes:
         """What came, cut to `limit` (at most the limit given at the start)."""
         if self.total <= self._limit:

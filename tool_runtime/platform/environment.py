@@ -30,13 +30,29 @@ _STEERS_SHELLS: Final = re.compile(
 bash take itself for the child of a remote login, and read ~/.bashrc."""
 
 _NOBODY_THERE: Final = {
+    **dict.fromkeys(("GIT_ASKPASS", "SSH_ASKPASS"), ""),
+    "SSH_ASKPASS_REQUIRE": "never",
+    "GCM_INTERACTIVE": "never",
     **dict.fromkeys(("GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "EDITOR", "VISUAL"), "false"),
     **dict.fromkeys(("GIT_PAGER", "PAGER", "MANPAGER"), "cat"),
     "GIT_TERMINAL_PROMPT": "0",
 }
 """An editor would hold its command until the time-out, and a repository's configuration names one: these go before it.
-`false` makes the command fail and say so; `true` would take a text that nobody has seen."""
+`false` makes the command fail and say so; `true` would take a text that nobody has seen.
+
+Programs that ask for a password open a window, and a repository's `core.askPass` names one. An empty GIT_ASKPASS goes
+before both, and git then asks the terminal, which GIT_TERMINAL_PROMPT rules out. ssh asks the terminal as well, and a
+command has none. GIT_SSH_COMMAND is left alone: it would go before the user's `core.sshCommand`."""
+_UNASKED: Final = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "PIP_NO_INPUT": "1"}
+"""Answers to questions of apt and pip, where the user's environment gives none. npm asks only at a terminal."""
 _TEMPORARY: Final = ("TMPDIR", "TMP", "TEMP") if os.name == "nt" else ("TMPDIR",)
+_BASICS: Final = frozenset(
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TZ", "TMPDIR", "TMP", "TEMP", "PWD"),
+        *("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "USERPROFILE", "USERNAME", "HOMEDRIVE"),
+        *("HOMEPATH", "APPDATA", "LOCALAPPDATA", "PROGRAMDATA", "PROGRAMFILES", "NUMBER_OF_PROCESSORS", "OS"),
+    )
+)
 _CONFIG_COUNT: Final = "GIT_CONFIG_COUNT"
 _BARE: Final = "safe.bareRepository"
 
@@ -48,11 +64,19 @@ def looks_secret(name: str) -> bool:
 
 
 def child_environment(
-    environ: Mapping[str, str], *, secret: frozenset[str], passthrough: frozenset[str], temporary: str | None = None
+    environ: Mapping[str, str],
+    *,
+    secret: frozenset[str],
+    passthrough: frozenset[str],
+    temporary: str | None = None,
+    allowed: frozenset[str] | None = None,
 ) -> dict[str, str]:
     """`environ` without what is `secret` or looks it, and without what steers a shell; editors, pagers and questions of
-    git are answered, and temporary files go to `temporary`, unless `passthrough` names their variable. `secret` wins
-    over `passthrough`; names compare in upper case."""
+    git and ssh are answered, and temporary files go to `temporary`, unless `passthrough` names their variable. Of apt
+    and pip what `environ` says holds. `secret` wins over `passthrough`; names compare in upper case.
+
+    `allowed` are the only names that are taken over, besides `passthrough` and what every program needs; None: all are.
+    A name that ends in a star stands for all that begin so."""
     secret = frozenset(name.upper() for name in secret)
     passthrough = frozenset(name.upper() for name in passthrough)
     fixed = _NOBODY_THERE if temporary is None else {**_NOBODY_THERE, **dict.fromkeys(_TEMPORARY, temporary)}
@@ -64,8 +88,19 @@ def child_environment(
         and name.upper() not in answers
         and (name.upper() in passthrough or not looks_secret(name))
         and _STEERS_SHELLS.fullmatch(name) is None
+        and (allowed is None or _is_listed(name.upper(), allowed | passthrough))
     }
-    return shown | answers | ({} if _CONFIG_COUNT in passthrough else _named_repositories_only(shown))
+    unasked = {name: value for name, value in _UNASKED.items() if name not in secret}
+    return unasked | shown | answers | ({} if _CONFIG_COUNT in passthrough else _named_repositories_only(shown))
+
+
+def _is_listed(name: str, listed: frozenset[str]) -> bool:
+    """Whether a variable is on the list, or one of those without which programs do not start or find their files."""
+    if name in _BASICS or name.startswith("LC_") or name in listed:
+        return True
+    return any(one.endswith("*") and name.startswith(one[:-1].upper()) for one in listed) or name in {
+        one.upper() for one in listed
+    }
 
 
 def _named_repositories_only(shown: Mapping[str, str]) -> dict[str, str]:

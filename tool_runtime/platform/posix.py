@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -165,8 +166,6 @@ def _processes() -> Iterator[ProcessEntry]:
     try:
         names = os.listdir("/proc")
     except OSError:
-        import subprocess
-
         listing = subprocess.run(["ps", "-axo", "pid=,ppid=,pgid=,state="], capture_output=True, text=True, check=False)
         yield from parse_ps(listing.stdout)
         return

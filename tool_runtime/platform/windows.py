@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import struct
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -57,8 +59,6 @@ class Job:
     """A Job Object that ends its processes when its last handle is closed, as the end of this process does."""
 
     def __init__(self) -> None:
-        import ctypes
-
         self._kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]  # Windows alone has it
         self._kernel.CreateJobObjectW.restype = ctypes.c_void_p
         self._handle = self._kernel.CreateJobObjectW(None, None)
@@ -69,23 +69,17 @@ class Job:
 
     def add(self, process: subprocess.Popen[bytes]) -> None:
         """Put a process that was just started into it; what it starts is in it, too."""
-        import ctypes
-
         handle = int(process._handle)  # type: ignore[attr-defined]  # noqa: SLF001  the only place that has it
         self._kernel.AssignProcessToJobObject(ctypes.c_void_p(self._handle), ctypes.c_void_p(handle))
 
     def close(self) -> None:
         """End every process in it."""
-        import ctypes
-
         self._kernel.CloseHandle(ctypes.c_void_p(self._handle))
 
 
 def job_limits(pointer_bytes: int = 8) -> bytes:
     """A JOBOBJECT_EXTENDED_LIMIT_INFORMATION whose one limit is KILL_ON_JOB_CLOSE: basic limits with their flags behind
     two 64-bit times, six IO counters, four sizes."""
-    import struct
-
     word, pad, end = ("Q", "4x", "") if pointer_bytes == 8 else ("I", "", "4x")
     basic = struct.pack(f"<qqI{pad}{word}{word}I{pad}{word}II{end}", 0, 0, _KILL_ON_JOB_CLOSE, 0, 0, 0, 0, 0, 0)
     return basic + struct.pack("<6Q", *[0] * 6) + struct.pack(f"<4{word}", *[0] * 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,8 @@ from agent_host.approval.details import describe
 from agent_host.approval.request import ApprovalRequest
 from agent_host.approval.screen import Act
 from agent_host.contracts import Subject, ToolSpec
-from agent_host.routing.facts import Environment, gather, path_facts
+from agent_host.routing.environment import Environment
+from agent_host.routing.facts import gather, path_facts
 from agent_host.scrub import Scrubber
 from policy.facts import NamedToolFacts
 from tests.support.tools import TOOLS
@@ -50,6 +52,13 @@ def payload(shown: Description, **changes: Any) -> dict[str, Any]:
 
 
 # Commands
+
+
+async def test_a_command_in_the_background_says_so(place: Path) -> None:
+    seen = await shown(place, "RunCommand", command="npm start", background=True)
+    assert seen.summary == "Run in the background: npm start"
+    assert json.loads(seen.details["otherArguments"]) == {"background": True}
+    assert (await shown(place, "RunCommand", command="ls", background=False)).summary == "Run: ls"
 
 
 async def test_a_command_with_all_that_it_runs_and_opens(place: Path) -> None:
@@ -198,6 +207,20 @@ async def test_a_request_without_what_lets_somebody_in(place: Path) -> None:
         "body": "é",
         "otherArguments": '{\n  "timeout": 3\n}',
     }  # fmt: skip
+
+
+async def test_a_request_with_its_files(place: Path) -> None:
+    (place / "body").write_text("four")
+    seen = await shown(place, "HttpRequest", url="https://e.com/", method="PUT", bodyFile="body", saveTo="new/answer")
+    assert seen.details == {
+        "method": "PUT",
+        "url": "https://e.com/",
+        "host": "e.com",
+        "bodyFile": f"{place}/body",
+        "bodyBytes": 4,
+        "saveTo": f"{place}/new/answer",
+        "saveToExists": False,
+    }
 
 
 async def test_a_tool_of_somebody_else_shows_its_arguments(place: Path) -> None:

@@ -199,6 +199,33 @@ def test_a_whole_number_does_for_a_number(layers: Layers) -> None:
     assert (value, type(value)) == (5.0, float)
 
 
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        ("", True),
+        ("http://proxy.example:3128", True),
+        ("https://me:p%40ss@proxy.example", True),
+        ("http://[::1]:3128/", True),
+        ("http://proxy.example:0", False),
+        ("http://proxy.example:65536", False),
+        ("http://[:::]:80", False),
+        ("http://me:pa?ss@proxy.example", False),
+        ("socks5://proxy.example", False),
+        ("proxy.example:3128", False),
+        ("http://proxy.example/path", False),
+        ("http://proxy.example\\n", False),
+    ],
+)
+def test_a_proxy_is_a_url_that_no_problem_quotes(layers: Layers, value: str, fits: bool) -> None:
+    layers.user(f'[tools]\nhttp_proxy = "{value}"\n')
+    if fits:
+        assert layers.load()["tools.http_proxy"] == value
+        return
+    with pytest.raises(ConfigError, match=r"tools\.http_proxy must be empty or the URL of a proxy") as caught:
+        layers.load()
+    assert not value or value not in str(caught.value)
+
+
 # --- the workspace may only tighten -----------------------------------------------------------------------------------
 
 NARROWER: dict[str, tuple[str, Any]] = {
@@ -211,10 +238,15 @@ NARROWER: dict[str, tuple[str, Any]] = {
     "llm.max_call_arguments_bytes": ("2048", 2048),
     "llm.max_answer_bytes": ("2048", 2048),
     "tools.allowed": ('["ReadFile"]', ["ReadFile"]),
+    "tools.env_allowed": ('["CI_*"]', ["CI_*"]),
     "tools.disabled": ('["RunCommand"]', ["RunCommand"]),
     "tools.file_timeout_s": ("1", 1.0),
     "tools.command_timeout_s": ("2.5", 2.5),
+    "tools.command_timeout_max_s": ("2", 2),
     "tools.http_timeout_s": ("1", 1.0),
+    "tools.http_timeout_max_s": ("2", 2),
+    "tools.max_response_bytes": ("2048", 2048),
+    "tools.max_download_bytes": ("2048", 2048),
     "tools.max_output_bytes": ("2048", 2048),
     "tools.max_artifact_bytes": ("65536", 65_536),
     "tools.output_buffer_bytes": ("2048", 2048),
@@ -222,6 +254,8 @@ NARROWER: dict[str, tuple[str, Any]] = {
     "tools.max_parallel_files": ("1", 1),
     "tools.max_parallel_requests": ("1", 1),
     "tools.max_parallel_uploads": ("1", 1),
+    "tools.max_background_commands": ("1", 1),
+    "tools.background_lifetime_s": ("60", 60),
     "approvals.timeout_s": ("60", 60.0),
     "limits.max_file_size_bytes": ("10", 10),
     "limits.max_session_tokens": ("10", 10),
@@ -240,6 +274,10 @@ FORBIDDEN: dict[str, str] = {
     "host.max_run_log_bytes": "100000",
     "host.max_snapshot_bytes": "100000",
     "host.output": '"json"',
+    "tools.http_proxy": '"http://evil.example"',
+    "tools.https_proxy": '"http://evil.example"',
+    "llm.headers": '{ "x-a" = "b" }',
+    "host.verbose": "true",
     "serve.begin_timeout_s": "1",
     "llm.gateway": '"http://evil.example"',
     "llm.dialect": '"anthropic"',
@@ -251,6 +289,7 @@ FORBIDDEN: dict[str, str] = {
     "llm.retry_base_s": "0",
     "llm.retry_max_s": "0",
     "tools.env_passthrough": '["LLM_GATEWAY_AUTH_TOKEN"]',
+    "tools.watch_changes": "false",
     "services.timeout_s": "1",
     "services.max_retries": "0",
     "services.retry_base_s": "0",
@@ -262,6 +301,7 @@ FORBIDDEN: dict[str, str] = {
     "retention.max_sessions": "1",
     "retention.max_bytes": "1",
     "retention.keep_file_versions": "false",
+    "llm.images": "false",
 }
 
 
@@ -302,6 +342,10 @@ def test_a_workspace_may_not_touch_the_rest(layers: Layers, key: str) -> None:
         ("tools.file_timeout_s", "1", "1.5"),
         ("tools.command_timeout_s", "10", "600"),
         ("tools.http_timeout_s", "1", "60"),
+        ("tools.command_timeout_max_s", "10", "600"),
+        ("tools.http_timeout_max_s", "1", "60"),
+        ("tools.max_response_bytes", "2000", "2001"),
+        ("tools.max_download_bytes", "2000", "2001"),
         ("tools.max_output_bytes", "2000", "2001"),
         ("limits.max_file_size_bytes", "10", "11"),
         ("limits.max_file_size_bytes", "10", "0"),

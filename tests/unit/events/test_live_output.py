@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from agent_host.contracts import ToolRequest
-from agent_host.events.live_output import MAX_PIECE_BYTES, LiveOutput
+from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
 from tests.support.events import Watcher, emitter, problems
 
 REQUEST = ToolRequest("RunCommand", {}, "s", "t", "step", "c1", "Shell.Exec")
@@ -57,6 +57,16 @@ async def test_a_line_without_an_end_goes_out_when_nothing_more_comes() -> None:
     assert texts(watcher) == ["one\n", "Password: "]
 
 
+async def test_a_progress_bar_is_seen_while_it_moves() -> None:
+    watcher = Watcher()
+    live = LiveOutput(emitter(watcher))
+    live.take(REQUEST, "stderr", b"\r10 %\r20 %\r30")
+    assert texts(watcher) == ["\r10 %\r20 %\r"]
+    live.take(REQUEST, "stderr", b" %\r\n")
+    live.end("c1")
+    assert texts(watcher) == ["\r10 %\r20 %\r", "30 %\r\n"]
+
+
 async def test_a_private_key_is_not_cut() -> None:
     watcher = Watcher()
     live = LiveOutput(emitter(watcher))
@@ -74,7 +84,39 @@ async def test_a_flood_is_cut_and_says_so() -> None:
     for _ in range(1000):
         live.take(REQUEST, "stdout", b"y\n" * 50_000)
     live.end("c1")
-    first, second = texts(watcher)
-    assert first.endswith(f"[... {100_000 - MAX_PIECE_BYTES} bytes left out ...]\n")
-    assert second.endswith(f"[... {999 * 100_000 - MAX_PIECE_BYTES} bytes left out ...]\n")
-    assert len(second) < MAX_PIECE_BYTES + 100
+    half = "y\n" * (MAX_PIECE_BYTES // 4)
+    cut = "y\n"  # the line that the gap ends in may not be whole
+    assert texts(watcher) == [
+        f"{half}\n[... {whole - MAX_PIECE_BYTES + len(cut)} bytes left out ...]\n{half.removeprefix(cut)}"
+        for whole in (100_000, 999 * 100_000)
+    ]
+
+
+async def test_the_last_lines_of_a_flood_are_kept() -> None:
+    watcher = Watcher()
+    live = LiveOutput(emitter(watcher))
+    live.take(REQUEST, "stdout", b"first\n" + "é\n".encode() * 50_000 + b"2 tests failed\nwait")
+    assert texts(watcher)[0].startswith("first\n")
+    assert texts(watcher)[0].endswith("\n2 tests failed\n")
+    live.take(REQUEST, "stdout", b" for it\n")
+    live.end("c1")
+    assert texts(watcher)[1:] == ["wait for it\n"]
+
+
+async def test_the_rest_of_a_private_key_behind_a_gap_is_left_out() -> None:
+    watcher = Watcher()
+    live = LiveOutput(emitter(watcher))
+    body = "MIIEvQIBADAN\n" * 100
+    key = f"-----BEGIN PRIVATE KEY-----\n{body}-----END PRIVATE KEY-----\n"
+    live.take(REQUEST, "stdout", ("y\n" * 50_000 + key + "z\n" * 1500).encode())
+    live.end("c1")
+    assert "MII" not in "".join(texts(watcher))
+    assert texts(watcher)[0].endswith("left out ...]\n" + "z\n" * 1500)
+
+
+async def test_more_of_a_flood_where_all_is_to_be_seen() -> None:
+    watcher = Watcher()
+    live = LiveOutput(emitter(watcher), max_bytes=VERBOSE_PIECE_BYTES)
+    live.take(REQUEST, "stdout", b"y\n" * 50_000)
+    assert texts(watcher) == ["y\n" * 50_000]
+    live.end("c1")

@@ -13,60 +13,16 @@ import pytest
 from agent_host.events.kinds import EventType as E
 from agent_host.events.otel import OtelSink, otel_sink
 from tests.support.events import Watcher, emitter
-from tests.support.otlp import receiver
+from tests.support.otel import FAILED, READ, begin, end, sink_for, step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from agent_host.events.emitter import Emitter
     from tests.support.otlp import Receiver
 
 INTERNAL, CLIENT = 1, 3
 
 
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    with receiver() as made:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", made.url)
-        yield made
-
-
-def sink_for(url: str) -> OtelSink:
-    sink = otel_sink({"OTEL_EXPORTER_OTLP_ENDPOINT": url})
-    assert isinstance(sink, OtelSink)
-    return sink
-
-
-def begin(made: Emitter) -> None:
-    made.emit(E.SESSION_STARTED, {"executionEnvironment": "ci", "workspace": "/secret/place", "model": "m-1"})
-    made.emit(E.TASK_STARTED, {"maxSteps": 40}, task_id="t")
-
-
-def step(made: Emitter, number: int, *tools: dict[str, Any]) -> None:
-    where: dict[str, Any] = {"task_id": "t", "step_id": f"s{number}"}
-    made.emit(E.STEP_STARTED, {"stepId": f"s{number}", "stepCount": number}, **where)
-    made.emit(E.LLM_REQUEST_STARTED, {"model": "m-1", "estimatedInputTokens": 9}, **where)
-    made.emit(E.TEXT_CHUNK, {"text": "secret words"}, **where)
-    answer = {"model": "m-1", "inputTokens": 10, "outputTokens": 5, "cachedInputTokens": 4, "latencyMs": 7}
-    made.emit(E.LLM_REQUEST_COMPLETED, {**answer, "stopReason": "tool_use" if tools else "end_turn"}, **where)
-    for tool in tools:
-        asked = {"toolCallId": tool["toolCallId"], "toolName": tool["toolName"], "summary": "secret argument"}
-        made.emit(E.TOOL_REQUESTED, {**asked, "capability": "File.Read", "decision": "ALLOWED"}, **where)
-    for tool in tools:
-        made.emit(E.TOOL_COMPLETED, {"outputBytes": 3, "outputSha256": "ab", "latencyMs": 250, **tool}, **where)
-    made.emit(E.STEP_COMPLETED, {"stepId": f"s{number}", "stepCount": number}, **where)
-
-
-def end(made: Emitter, event_type: E = E.TASK_COMPLETED, **payload: Any) -> None:
-    made.emit(event_type, {"stepCount": 2, "totalTokens": 30, **payload}, task_id="t")
-
-
-READ = {"toolCallId": "c1", "toolName": "ReadFile", "status": "succeeded"}
-FAILED = {"toolCallId": "c2", "toolName": "RunCommand", "status": "failed", "code": "TOOL_EXECUTION_FAILED"}
-
-
 async def test_a_session_is_a_tree_of_spans(seen: Receiver) -> None:
-    made = emitter(sink_for(seen.url))
+    made = emitter(sink_for(seen.url, gateway="https://user:secret@llm.example:8443/secret?secret"))
     begin(made)
     step(made, 1, READ)
     end(made)
@@ -87,11 +43,17 @@ async def test_a_session_is_a_tree_of_spans(seen: Receiver) -> None:
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "anthropic",
         "gen_ai.request.model": "m-1",
+        "gen_ai.request.max_tokens": 64,
+        "gen_ai.request.stream": True,
         "gen_ai.conversation.id": "s",
+        "server.address": "llm.example",
+        "server.port": 8443,
+        "gen_ai.response.id": "msg_1",
+        "gen_ai.response.model": "m-1-0815",
         "gen_ai.usage.input_tokens": 10,
         "gen_ai.usage.output_tokens": 5,
         "gen_ai.usage.cache_read.input_tokens": 4,
-        "gen_ai.usage.cache_creation.input_tokens": 0,
+        "gen_ai.usage.cache_creation.input_tokens": 3,
         "gen_ai.response.finish_reasons": ["tool_use"],
     }
     tool = seen.named("execute_tool ReadFile")
@@ -118,17 +80,45 @@ async def test_a_session_is_a_tree_of_spans(seen: Receiver) -> None:
         }.items()
     )
     assert task.start <= chat.start <= chat.end <= tool.start <= tool.end <= task.end
-    assert "secret" not in repr(seen.spans)
+    assert {span.attributes["gen_ai.provider.name"] for span in seen.spans} == {"anthropic"}
+    assert {span.attributes["gen_ai.conversation.id"] for span in seen.spans} == {"s"}
+    assert seen.schemas == {"https://opentelemetry.io/schemas/1.41.0"}
+    assert "secret" not in repr((seen.spans, seen.metrics, seen.resource))
+
+
+@pytest.mark.parametrize(
+    ("gateway", "expected"),
+    [
+        ("https://llm.example", ("llm.example", 443)),
+        ("http://[::1]/v1", ("::1", 80)),
+        ("", (None, None)),
+        ("http://[1:2]", (None, None)),
+    ],
+)
+async def test_the_server_is_the_gateway(seen: Receiver, gateway: str, expected: tuple[str | None, int | None]) -> None:
+    made = emitter(sink_for(seen.url, gateway=gateway))
+    begin(made)
+    step(made, 1)
+    await made.aclose(20)
+    attributes = seen.named("chat m-1").attributes
+    assert (attributes.get("server.address"), attributes.get("server.port")) == expected
 
 
 async def test_metrics_of_the_conventions(seen: Receiver) -> None:
-    made = emitter(sink_for(seen.url))
+    made = emitter(sink_for(seen.url, gateway="http://llm.example"))
     begin(made)
     step(made, 1, READ, FAILED)
     step(made, 2)
     end(made)
     await made.aclose(20)
-    chat = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "anthropic", "gen_ai.request.model": "m-1"}
+    chat = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "anthropic",
+        "gen_ai.request.model": "m-1",
+        "gen_ai.response.model": "m-1-0815",
+        "server.address": "llm.example",
+        "server.port": 80,
+    }
     ((attributes, count, total),) = seen.metrics["gen_ai.client.operation.duration"]
     assert (attributes, count) == (chat, 2)
     assert 0 <= total < 5
@@ -136,8 +126,12 @@ async def test_metrics_of_the_conventions(seen: Receiver) -> None:
     assert tokens["input"] == ({**chat, "gen_ai.token.type": "input"}, 2, 20)
     assert tokens["output"][1:] == (2, 10)
     tools = {point[0]["gen_ai.tool.name"]: point for point in seen.metrics["gen_ai.execute_tool.duration"]}
-    assert tools["ReadFile"][1:] == (1, 0.25)
+    assert tools["ReadFile"][:2] == ({"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "ReadFile"}, 1)
     assert tools["RunCommand"][0]["error.type"] == "TOOL_EXECUTION_FAILED"
+    counted = {point[0]["gen_ai.tool.name"]: point for point in seen.metrics["agent_host.tool.calls"]}
+    assert counted["ReadFile"][0]["agent_host.tool.status"] == "succeeded"
+    assert counted["RunCommand"][0] == {**tools["RunCommand"][0], "agent_host.tool.status": "failed"}
+    assert {point[1] for point in counted.values()} == {1}
 
 
 async def test_what_fails_says_so(seen: Receiver) -> None:
@@ -160,51 +154,6 @@ async def test_what_fails_says_so(seen: Receiver) -> None:
     failed = [point for point in seen.metrics["gen_ai.client.operation.duration"] if "error.type" in point[0]]
     assert [(point[0]["error.type"], point[1]) for point in failed] == [("LLM_GATEWAY_ERROR", 1)]
     assert "secret" not in repr(seen.spans)
-
-
-async def test_an_approval_stands_in_the_span_of_its_call(seen: Receiver) -> None:
-    made = emitter(sink_for(seen.url))
-    begin(made)
-    where: dict[str, Any] = {"task_id": "t", "step_id": "s1"}
-    made.emit(E.TOOL_REQUESTED, {"toolCallId": "c1", "toolName": "WriteFile", "riskLevel": "high"}, **where)
-    made.emit(E.APPROVAL_REQUESTED, {"approvalId": "a", "toolCallId": "c1", "title": "secret"}, **where)
-    made.emit(E.APPROVAL_RESOLVED, {"approvalId": "a", "toolCallId": "c1", "decision": "denied", "reason": "secret"})
-    denied = {"toolCallId": "c1", "toolName": "WriteFile", "status": "denied", "code": "APPROVAL_DENIED"}
-    made.emit(E.TOOL_COMPLETED, {"outputBytes": 3, "outputSha256": "ab", "latencyMs": 2, **denied}, **where)
-    await made.aclose(20)
-    span = seen.named("execute_tool WriteFile")
-    assert span.events == ["agent_host.approval_requested", "agent_host.approval_resolved"]
-    assert span.error == "APPROVAL_DENIED"
-    assert "secret" not in repr(seen.spans)
-
-
-async def test_a_resumed_session_goes_on_in_the_same_trace(seen: Receiver) -> None:
-    first = emitter(sink_for(seen.url))
-    begin(first)
-    step(first, 1)
-    await first.aclose(20)  # as far as a killed process comes: its task has no end of its own
-    assert seen.named("invoke_agent agent-host").error == "interrupted"
-    before = {span.trace_id for span in seen.spans}
-    seen.spans.clear()
-    second = emitter(sink_for(seen.url), first_id=100_000)
-    second.emit(E.SESSION_RESUMED, {"resumedFromStep": 1}, task_id="t")
-    cut_off = {
-        **READ,
-        "status": "failed",
-        "code": "TOOL_INTERRUPTED",
-        "outputBytes": 1,
-        "outputSha256": "a",
-        "latencyMs": 0,
-    }
-    second.emit(E.TOOL_COMPLETED, cut_off, task_id="t", step_id="s2")
-    second.emit(E.STEP_COMPLETED, {"stepId": "s2", "stepCount": 2}, task_id="t", step_id="s2")
-    end(second)
-    await second.aclose(20)
-    assert {span.trace_id for span in seen.spans} == before
-    assert seen.named("agent_host.session").attributes["agent_host.resumed_from_step"] == 1
-    assert seen.tree()["execute_tool ReadFile"] == "agent_host.step"
-    assert seen.named("execute_tool ReadFile").error == "TOOL_INTERRUPTED"
-    assert seen.named("invoke_agent agent-host").error is None
 
 
 def closed_port() -> str:

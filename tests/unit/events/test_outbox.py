@@ -24,7 +24,8 @@ class Fed:
 
     def emit(self, event_type: EventType, step_id: str = "a", **payload: Any) -> None:
         self.emitter.emit(event_type, payload, task_id="t", step_id=step_id)
-        self.box.put(self.watcher.events.pop())
+        self.last = self.watcher.events.pop()
+        self.box.put(self.last)
 
     def say(self, text: str, step_id: str = "a") -> None:
         self.emit(EventType.TEXT_CHUNK, step_id, text=text)
@@ -34,6 +35,9 @@ class Fed:
 
     async def got(self) -> list[tuple[int, str]]:
         return [(event.event_id, event.payload.get("text", "-")) for event in await self.box.get()]
+
+    async def losses(self) -> list[tuple[int, int]]:
+        return [(event.event_id, event.envelope.get("droppedEvents", 0)) for event in await self.box.get()]
 
 
 async def test_a_client_that_reads_gets_each_piece_at_once() -> None:
@@ -61,7 +65,6 @@ async def test_pieces_that_wait_side_by_side_become_one() -> None:
     assert await fed.got() == [
         (3, "abc"), (4, "-"), (6, "de"), (7, "f"), (9, "12"), (10, "3"), (11, "4"),
     ]  # fmt: skip
-    assert fed.box.dropped == 0
 
 
 async def test_what_became_one_is_an_event_like_any_other() -> None:
@@ -70,7 +73,9 @@ async def test_what_became_one_is_an_event_like_any_other() -> None:
     fed.print("2")
     (event,) = await fed.box.get()
     envelope = event.envelope
-    assert (envelope["eventId"], envelope["taskId"], envelope["stepId"]) == (2, "t", "a")
+    assert (envelope["firstEventId"], envelope["eventId"]) == (1, 2)
+    assert (envelope["taskId"], envelope["stepId"]) == ("t", "a")
+    assert "droppedEvents" not in envelope
     assert envelope["payload"] == {"toolCallId": "c", "stream": "stdout", "text": "12"}
     assert b'"12"' in event.line()
 
@@ -84,21 +89,62 @@ async def test_a_piece_that_was_given_out_does_not_grow() -> None:
     assert await fed.got() == [(2, "b")]
 
 
-async def test_when_it_is_full_streams_go_first_and_the_client_is_told() -> None:
+async def test_when_it_is_full_streams_go_first_and_the_next_event_says_so() -> None:
     fed = Fed(max_events=3)
     fed.say("lost")
     fed.say("lost too")
     for _ in range(3):
         fed.emit(EventType.STEP_COMPLETED)
-    assert await fed.got() == [(3, "-"), (4, "-"), (5, "-")]
-    assert fed.box.dropped == 2
+    assert await fed.losses() == [(3, 2), (4, 0), (5, 0)]
     for _ in range(5):
         fed.emit(EventType.STEP_COMPLETED)
-    assert await fed.got() == [(8, "-"), (9, "-"), (10, "-")]
-    assert fed.box.dropped == 2
+    assert await fed.losses() == [(8, 2), (9, 0), (10, 0)]
     fed.say("on")
-    assert await fed.got() == [(11, "on")]
-    assert fed.box.dropped == 0
+    assert await fed.losses() == [(11, 0)]
+
+
+async def test_each_gap_is_reported_where_it_is() -> None:
+    fed = Fed(max_events=3)
+    for text in "abc":
+        fed.say(text)
+        fed.emit(EventType.STEP_COMPLETED)
+    assert await fed.losses() == [(2, 1), (4, 1), (6, 1)]
+
+
+async def test_an_event_behind_a_loss_is_the_same_for_everybody_else() -> None:
+    fed = Fed(max_events=1)
+    fed.say("lost")
+    fed.emit(EventType.STEP_COMPLETED, stepCount=1)
+    (event,) = await fed.box.get()
+    kept = fed.last
+    assert event.envelope == {**kept.envelope, "droppedEvents": 1}
+    assert "droppedEvents" not in kept.envelope
+    assert b'"droppedEvents":1' in event.line()
+
+
+async def test_attempts_and_kinds_of_text_stay_apart() -> None:
+    fed = Fed()
+    for attempt in (1, 2):
+        for text in "ab":
+            fed.emit(EventType.THINKING_CHUNK, text=text, attempt=attempt)
+        for text in "cd":
+            fed.emit(EventType.TEXT_CHUNK, text=text, attempt=attempt)
+    fed.emit(EventType.TEXT_CHUNK, text="e", attempt=3)
+    assert await fed.got() == [(2, "ab"), (4, "cd"), (6, "ab"), (8, "cd"), (9, "e")]
+
+
+async def test_what_takes_text_back_is_dropped_behind_that_text() -> None:
+    """Even where the text is newer than other events that wait."""
+    fed = Fed(max_events=3)
+    fed.emit(EventType.STEP_STARTED)
+    fed.emit(EventType.THINKING_CHUNK, text="a", attempt=1)
+    fed.emit(EventType.TEXT_CHUNK, text="b", attempt=1)
+    fed.emit(EventType.LLM_RETRY, attempt=1, waitMs=0, message="down")
+    fed.emit(EventType.TEXT_CHUNK, text="c", attempt=2)
+    events = await fed.box.get()
+    assert [event.event_type for event in events] == ["step_started", "llm_retry", "text_chunk"]
+    assert [event.payload.get("attempt") for event in events] == [None, 1, 2]
+    assert events[1].envelope["droppedEvents"] == 2
 
 
 async def test_bytes_are_bounded_whatever_the_events_are() -> None:
@@ -111,7 +157,7 @@ async def test_bytes_are_bounded_whatever_the_events_are() -> None:
     assert sum(len(event.line()) for event in batch) < 220_000
     assert [event.event_id for event in batch] == sorted(event.event_id for event in batch)
     assert sum(event.event_type is EventType.APPROVAL_REQUESTED for event in batch) == 30
-    assert fed.box.dropped > 0
+    assert sum(event.envelope.get("droppedEvents", 0) for event in batch) > 0
 
 
 async def test_a_closed_box_gives_what_it_has_and_then_nothing() -> None:
@@ -142,24 +188,56 @@ async def test_a_wait_can_be_cancelled_and_begun_again() -> None:
     assert await fed.got() == [(1, "a")]
 
 
-@given(st.lists(st.sampled_from(["say a", "say b", "print", "whole", "get"]), max_size=60), st.integers(1, 8))
+def covered(event: dict[str, Any]) -> range:
+    return range(event.get("firstEventId", event["eventId"]), event["eventId"] + 1)
+
+
+def taken_back(envelope: dict[str, Any]) -> tuple[str, int]:
+    return envelope["stepId"], envelope["payload"]["attempt"]
+
+
+@given(
+    st.lists(st.sampled_from(["say a", "say b", "think", "fail", "print", "whole", "get"]), max_size=60),
+    st.integers(1, 8),
+)
 def test_nothing_is_lost_untold_or_out_of_order(actions: list[str], room: int) -> None:
     async def run() -> None:
-        fed, pieces, text, seen, dropped = Fed(max_events=room), 0, "", [], 0
-        for action in [*actions, "get"]:
+        fed, made, got = Fed(max_events=room), 0, []
+        attempt = 1
+        for action in [*actions, "whole", "get"]:
             if action == "whole":
                 fed.emit(EventType.STEP_COMPLETED)
             elif action == "print":
                 fed.print("p")
+            elif action == "fail":
+                fed.emit(EventType.LLM_RETRY, attempt=attempt, waitMs=0, message="down")
+                attempt += 1
+            elif action == "think":
+                fed.emit(EventType.THINKING_CHUNK, text="t", attempt=attempt)
             elif action != "get":
-                fed.say("s", step_id=action)
+                fed.emit(EventType.TEXT_CHUNK, "a" if action == "say a" else "b", text="s", attempt=attempt)
             elif fed.box._bytes:
-                batch = await fed.box.get()
-                dropped += fed.box.dropped
-                seen += [event.event_id for event in batch]
-                text += "".join(event.payload["text"] for event in batch if event.event_type in LIVE_ONLY)
-                pieces += sum(event.event_type not in LIVE_ONLY for event in batch)
-        assert seen == sorted(set(seen))
-        assert len(text) + pieces + dropped == sum(action != "get" for action in actions)
+                batch = [event.envelope for event in await fed.box.get()]
+                check(batch)
+                got += batch
+            made += action != "get"
+        last = 0
+        for event in got:
+            numbers = covered(event)
+            assert numbers[0] - last - 1 == event.get("droppedEvents", 0)
+            assert ("firstEventId" in event) == (len(numbers) > 1)
+            if event["eventType"] in LIVE_ONLY:
+                assert len(event["payload"]["text"]) == len(numbers)
+            last = event["eventId"]
+        assert last == made
+
+    def check(batch: list[dict[str, Any]]) -> None:
+        """Where text of an attempt waited, what takes it back was not dropped."""
+        retries = {taken_back(event) for event in batch if event["eventType"] == "llm_retry"}
+        said = {taken_back(event) for event in batch if event["eventType"] in ("text_chunk", "thinking_chunk")}
+        highest = max((attempt for _, attempt in retries), default=0)
+        assert {one for one in said if one[0] == "a" and one[1] <= highest} <= {
+            ("a", attempt) for step, attempt in retries if step == "a"
+        }
 
     asyncio.run(run())

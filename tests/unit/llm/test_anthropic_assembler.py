@@ -32,8 +32,26 @@ def assemble(events: Events, shown: list[str] | None = None) -> ModelTurn:
 def test_text_is_shown_piece_by_piece_and_given_whole() -> None:
     shown: list[str] = []
     turn = assemble(events_of({"text": "Good morning to you", "chunk_chars": 5, "pings": 4}), shown)
-    assert turn == ModelTurn("Good morning to you", (), "end_turn", "complete", TokenUsage(100, 20, 0))
+    named = turn._replace(response_id="", response_model="")
+    assert named == ModelTurn("Good morning to you", (), "end_turn", "complete", TokenUsage(100, 20, 0))
     assert shown == ["Good ", "morni", "ng to", " you"]
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ({"id": "msg_1", "model": "m-20260101"}, ("msg_1", "m-20260101")),
+        ({}, ("", "")),
+        ({"id": 7, "model": None}, ("", "")),
+        ({"id": "x" * 256, "model": {"name": "m"}}, ("x" * 256, "")),
+        ({"id": "x" * 257, "model": "m"}, ("", "m")),
+    ],
+)
+def test_the_answer_and_its_model_are_named_as_far_as_the_gateway_does(
+    message: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    turn = assemble([event("message_start", message=message), *text(0, "a"), *ended()])
+    assert (turn.response_id, turn.response_model) == expected
 
 
 def test_calls_come_whole_in_their_order_and_are_not_shown() -> None:

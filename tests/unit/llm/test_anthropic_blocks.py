@@ -51,6 +51,43 @@ def content(sent: bytes) -> list[Any]:
     return found
 
 
+def shown(events: Events) -> list[tuple[str, str]]:
+    """Text and thinking that each event brings to be shown, where it brings some."""
+    assembler = AnthropicAssembler()
+    found = []
+    for name, data in events:
+        piece = assembler.feed(name, data)
+        if piece or assembler.thinking:
+            found.append((piece or "", assembler.thinking))
+    return found
+
+
+def test_thinking_is_shown_as_it_comes_beside_text() -> None:
+    redacted = block(1, '{"type":"redacted_thinking","data":"secret"}')
+    events = [started(), *thinking(0, "I ", "", "see."), *redacted, ("ping", "{}"), *text(2, "Yes."), *ended()]
+    assert shown(events) == [("", "I "), ("", "see."), ("Yes.", "")]
+    assert shown([started(), *block(0, '{"type":"thinking","thinking":"At once."}')]) == [("", "At once.")]
+
+
+def test_what_is_no_thinking_is_not_shown_as_such() -> None:
+    odd = {"type": "summary_delta", "thinking": "x"}
+    assert shown([started(), *block(0, '{"type":"server_tool_use","thinking":"x"}', odd)]) == []
+    malformed = {"type": "thinking_delta", "thinking": 5}
+    assert shown([started(), *block(0, '{"type":"thinking","thinking":null}', malformed)]) == []
+
+
+def test_halves_of_characters_in_thinking_are_joined_before_they_are_shown() -> None:
+    deltas = [{"type": "thinking_delta", "thinking": part} for part in ("a\ud83d", "\ude00b\ude00c", "d\ud83d")]
+    halves = [
+        *block(0, '{"type":"thinking","thinking":""}', closed=False),
+        *[("content_block_delta", json.dumps({"index": 0, "delta": delta})) for delta in deltas],
+        event("content_block_stop", index=0),
+    ]
+    assert shown([started(), *halves, *text(1, "Yes."), *ended()]) == [
+        ("", "a"), ("", "😀b\ufffdc"), ("", "d"), ("Yes.", ""),
+    ]  # fmt: skip
+
+
 def test_thinking_and_its_signature_go_back() -> None:
     turn = assemble(
         [started(), *thinking(0, "I \\ ", 'see "é"\n'), *text(1, "Yes."), *tool_use(2, "c", "{}"), *ended()]

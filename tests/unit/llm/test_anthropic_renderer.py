@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Any
 
 import orjson
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.llm.anthropic import AnthropicDialect, AnthropicRenderer, _sendable_name
 from agent_host.thread.messages import Message, ToolCall, encode
+from tests.support.pictures import image
 from tests.unit.llm.helpers import prompt
 from tests.unit.thread.strategies import results, said, texts, turns
 
@@ -45,6 +47,18 @@ def test_no_block_of_text_is_ever_empty(empty: str) -> None:
     assert assistant["content"][0]["text"].strip()
     turn, _ = exchange(Message("assistant", empty, 1, (ToolCall("c", "X", {}),)), result("c", "ok"))
     assert [block["type"] for block in turn["content"]] == ["tool_use"]
+
+
+@pytest.mark.parametrize(("content", "texts"), [("A picture.", ["A picture."]), (" ", [])])
+def test_pictures_stand_in_the_result_behind_its_text(content: str, texts: list[str]) -> None:
+    pictures = (image(4, 3), image(5, 5, 1000))
+    _, answer = exchange(
+        Message("assistant", "", 1, (ToolCall("c", "ReadFile", {}),)), result("c", content)._replace(images=pictures)
+    )
+    assert answer["content"][0]["content"] == [{"type": "text", "text": text} for text in texts] + [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": b64encode(one.data).decode()}}
+        for one in pictures
+    ]
 
 
 def test_an_exchange_is_a_turn_and_one_message_with_all_results() -> None:

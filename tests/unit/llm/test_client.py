@@ -80,6 +80,21 @@ async def test_an_answer_comes_whole_however_it_is_cut_up(split: int | None) -> 
     assert [(one.name, one.arguments) for one in got.tool_calls] == [("ReadFile", {"path": "/größe"})]
 
 
+async def test_thinking_comes_apart_from_text() -> None:
+    turn = {"thinking": "First I think.", "text": "Then I speak.", "redacted_thinking": "x", "chunk_chars": 5}
+    said: list[tuple[str, str]] = []
+    async with MockGateway(Script.from_turns([turn])) as gateway, client(gateway.url) as made:
+        head = made.dialect.head(model="m", max_output_tokens=64, system="Be careful.", tools=[])
+        messages = [made.dialect.renderer("m").user([prompt("hi")])]
+        await made.stream(
+            head, messages, lambda text: said.append(("text", text)), lambda text: said.append(("thinking", text))
+        )
+    assert said == [
+        ("thinking", "First"), ("thinking", " I th"), ("thinking", "ink."),
+        ("text", "Then "), ("text", "I spe"), ("text", "ak."),
+    ]  # fmt: skip
+
+
 async def test_the_request_is_that_of_the_messages_api() -> None:
     script = Script.from_turns([{"text": "ok"}])
     async with MockGateway(script, keep_bodies=True) as gateway, client(gateway.url + "/", "the-token") as made:

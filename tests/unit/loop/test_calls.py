@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -287,9 +288,11 @@ async def test_what_is_told_of_a_call_before_it_runs(tmp_path: Path) -> None:
         "capability": "Shell.Exec",
         "summary": long.replace("s3cret-value", "[redacted]")[:160],
         "argumentsSha256": sha256_hex(kept.encode()),
+        "arguments": json.loads(kept),
         "decision": "ALLOWED",
         "rule": "capabilities[Shell.Exec]",
         "riskLevel": "medium",
     }
-    assert unknown == {"toolCallId": "d", "toolName": "Teleport", "argumentsSha256": sha256_hex(b"{}")}
+    sha256 = sha256_hex(b"{}")
+    assert unknown == {"toolCallId": "d", "toolName": "Teleport", "argumentsSha256": sha256, "arguments": {}}
     assert loop.tools.ran == [long], "the call runs with every byte"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.loop import intents
-from agent_host.loop.intents import Held, capture_intent, hash_on_disk
+from agent_host.loop.intents import Held, Versions, capture_intent, hash_on_disk
 from agent_host.routing.facts import path_facts
 from state.blobs import UNAVAILABLE, sha256_hex
 from tests.support.tools import TOOLS
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from policy.facts import PathFacts
     from state.records import FileEffect
 
 WRITE, DELETE, READ = TOOLS["WriteFile"], TOOLS["DeleteFile"], TOOLS["ReadFile"]
@@ -27,6 +28,7 @@ class Case:
         self.file = folder / "file.txt"
         self.kept: dict[str, bytes] = {}
         self.will_hold: dict[str, Held] = {}
+        self.all = False
 
     def write(self, content: str, known: dict[str, str | None] | None = None) -> FileEffect:
         return self._capture(WRITE, {"content": content}, known)
@@ -36,9 +38,9 @@ class Case:
 
     def _capture(self, row: Any, arguments: dict[str, Any], known: dict[str, str | None] | None) -> FileEffect:
         facts = path_facts(str(self.file), str(self.file))
-        return capture_intent(row, facts, arguments, keep=self.keep, known=known or {}, will_hold=self.will_hold)
+        return capture_intent(row, facts, arguments, Versions(self.keep, known or {}, self.all), self.will_hold)
 
-    def keep(self, data: bytes) -> str:
+    def keep(self, _facts: PathFacts, data: bytes) -> str:
         name = sha256_hex(data)
         self.kept[name] = data
         return name
@@ -97,11 +99,12 @@ def test_a_second_write_of_one_turn_starts_from_what_the_first_will_leave(case: 
     assert baselines == {}
 
 
-def test_a_file_too_large_to_keep_has_no_intent(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_file_too_large_to_keep_that_is_said(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intents, "_MAX_BASELINE_BYTES", 2)
     case.file.write_text("old")
     intent, baselines = case.write("new")
-    assert intent is None
+    assert intent is not None
+    assert (intent["before"], intent["after"]) == (UNAVAILABLE, sha256_hex(b"new"))
     assert list(baselines.values()) == [UNAVAILABLE]
 
 
@@ -144,10 +147,16 @@ def test_an_edit_builds_on_the_edit_before_it(case: Case) -> None:
     assert third is not None
     assert (second["before"], second["after"]) == (first["after"], sha256_hex(b"a y c"))
     assert third["after"] == sha256_hex(b"")
-    assert fourth is None
+    assert fourth is not None
+    assert fourth["after"] == UNAVAILABLE
 
 
-def test_an_edit_that_fits_nowhere_has_no_intent(case: Case) -> None:
-    assert edit(case, "b", "x")[0] is None
-    case.file.write_text("a")
-    assert edit(case, "b", "x")[0] is None
+def test_an_edit_that_fits_nowhere_says_nothing_of_what_it_leaves(case: Case) -> None:
+    for content in (None, "a"):
+        if content is not None:
+            case.file.write_text(content)
+        case.will_hold.clear()
+        intent, _ = edit(case, "b", "x")
+        assert intent is not None
+        assert intent["before"] == (None if content is None else sha256_hex(content.encode()))
+        assert intent["after"] == UNAVAILABLE

@@ -28,6 +28,7 @@ from agent_host.loop.prepare import (
 )
 from agent_host.routing.registry import Registry
 from agent_host.thread.messages import ToolCall
+from policy.rules.canonical import canonical_form
 from policy.rules.options import TaskOptions
 from policy.rules.toolset import ToolLimit
 from state.blobs import sha256_hex
@@ -92,6 +93,19 @@ def test_a_tool_that_the_router_does_not_have_is_not_found(tmp_path: Path) -> No
     assert refusal.code == "TOOL_NOT_FOUND"
 
 
+def test_a_name_that_no_tool_has_names_the_nearest(tmp_path: Path) -> None:
+    loop = at_work(tmp_path)
+    for name, said in (
+        ("read_file", "there is no tool 'read_file'; did you mean ReadFile?"),
+        ("writefile", "there is no tool 'writefile'; did you mean WriteFile?"),
+        ("x" * 9999, f"there is no tool '{'x' * 200}'; known are "),
+    ):
+        refusal = judged(loop.ctx, call(name)).refusal
+        assert refusal is not None
+        assert refusal.message.startswith(said)
+        assert len(refusal.message) < 1000
+
+
 def test_a_call_above_the_ceiling_is_denied(tmp_path: Path) -> None:
     limits = frozenset({ToolLimit("a skill", risk_ceiling="low")})
     loop = at_work(tmp_path, limits=limits)
@@ -131,7 +145,7 @@ def test_whether_a_call_may_act_before_anything_else(tmp_path: Path) -> None:
     gated, reads, writes = prepare_calls(loop.ctx, [shell("make"), read(tmp_path / "a"), write(tmp_path / "b", "x")])
     assert [one.gated for one in (gated, reads, writes)] == [True, False, False]
     assert [one.may_act for one in (gated, reads, writes)] == [False, False, True]
-    assert [one.path for one in (gated, reads, writes)] == [None, str(tmp_path / "a"), str(tmp_path / "b")]
+    assert [one.paths for one in (gated, reads, writes)] == [(), (str(tmp_path / "a"),), (str(tmp_path / "b"),)]
     assert gated.approval_id is not None
     assert gated.approval_id.startswith("appr_")
     assert (reads.approval_id, writes.approval_id) == (None, None)
@@ -232,6 +246,52 @@ def test_what_a_person_wrote_is_judged_as_it_is(tmp_path: Path) -> None:
     assert (run.call, run.edited, run.refusal) == (shell("ls", "c"), True, None)
     edit(loop.ctx, run, {})
     assert run.refusal is not None
+
+
+def test_the_files_of_a_request_are_judged_as_files(tmp_path: Path) -> None:
+    """Each by its own capability: the strictest decision counts. A request without files needs none of them."""
+    limits = {"url": "https://example.com/"}
+    policy = bundle(tmp_path, asks=["File.Write"], FileRead={"blocked_paths": (str(tmp_path / "secret"),)})
+    loop = at_work(tmp_path, policy=policy)
+    assert judged(loop.ctx, call("HttpRequest", **limits)).refusal is None
+    assert judged(loop.ctx, call("HttpRequest", **limits, bodyFile="plain")).may_act
+    refusal = judged(loop.ctx, call("HttpRequest", **limits, bodyFile="secret")).refusal
+    assert refusal is not None
+    assert refusal.message.endswith(f"(capabilities[File.Read].blockedPaths: {tmp_path}/secret)")
+    run = judged(loop.ctx, call("HttpRequest", **limits, bodyFile="plain", saveTo="a/../answer"))
+    assert (run.gated, run.refusal, run.paths) == (True, None, (f"{tmp_path}/plain", f"{tmp_path}/answer"))
+    assert run.decision is not None
+    assert run.decision.capability == "File.Write"
+    sent = request_for(loop.ctx, "st", run.call, TOOLS["HttpRequest"], run.facts)
+    assert (sent.capability, set(sent.also)) == ("Network.Http", {"File.Read", "File.Write"})
+    assert (sent.arguments["bodyFile"], sent.arguments["saveTo"]) == (f"{tmp_path}/plain", f"{tmp_path}/answer")
+    assert sent.also["File.Read"].blocked_paths == (str(tmp_path / "secret"),)
+    loop.ctx.judge.bundle = bundle(tmp_path, without=["File.Read", "File.Write"])
+    assert "HttpRequest" in [spec.name for spec in loop.ctx.judge.offered()]
+    refusal = judged(loop.ctx, call("HttpRequest", **limits, saveTo="answer")).refusal
+    assert refusal is not None
+    assert refusal.code == "CAPABILITY_DENIED"
+    for unusable in ("", None, 5, "a\0b"):
+        refusal = judged(loop.ctx, call("HttpRequest", **limits, saveTo=unusable)).refusal
+        assert refusal is not None
+        assert refusal.code == "INVALID_REQUEST"
+
+
+def test_an_approval_of_a_request_is_for_its_files_in_their_places(tmp_path: Path) -> None:
+    loop = at_work(tmp_path, policy=bundle(tmp_path, asks=["File.Write"]))
+    bound = set()
+    each: tuple[dict[str, str], ...] = (
+        {},
+        {"saveTo": "a"},
+        {"saveTo": "b"},
+        {"bodyFile": "a"},
+        {"bodyFile": "a", "saveTo": "b"},
+    )
+    for files in each:
+        run = judged(loop.ctx, call("HttpRequest", "c", url="https://example.com/", **files))
+        assert run.facts is not None
+        bound.add((bound_to(loop.ctx, run), canonical_form(run.facts, "posix")))
+    assert len(bound) == len({one for one, _ in bound}) == len({one for _, one in bound}) == 5
 
 
 def test_a_request_carries_the_scope_that_the_bundle_gives(tmp_path: Path) -> None:

@@ -10,16 +10,20 @@ import pytest
 
 from agent_host.contracts import ToolError, ToolResult
 from agent_host.events.kinds import EventType
+from agent_host.loop import conversation
 from agent_host.loop.results import finish, text_of
 from agent_host.thread.messages import decode
 from agent_host.thread.tokens import message_tokens
 from state.blobs import sha256_hex
 from tests.support.loop_crashes import died, open_calls
 from tests.support.loop_parts import shell
+from tests.support.pictures import image
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agent_host.contracts import Image
+    from agent_host.thread.messages import Message
     from tests.support.loop import Loop
 
 
@@ -48,7 +52,7 @@ async def test_a_good_result(loop: Loop) -> None:
     assert (sent["sessionId"], sent["taskId"], sent["stepId"]) == ("s", "t", "st")
     assert told(loop) == {
         "toolCallId": "c", "toolName": "RunCommand", "status": "succeeded", "startedAt": "then",
-        "artifactUris": list(uris), "outputBytes": 4, "outputSha256": sha256_hex(b"fine"),
+        "artifactUris": list(uris), "outputBytes": 4, "outputSha256": sha256_hex(b"fine"), "output": "fine",
         "latencyMs": told(loop)["latencyMs"],
     }  # fmt: skip
     assert loop.watcher.events[-1].step_id == "st"
@@ -86,3 +90,57 @@ async def test_what_the_model_reads_holds_no_secret_and_can_be_encoded(loop: Loo
 )
 def test_the_text_of_a_result(output: str | None, error: ToolError | None, text: str) -> None:
     assert text_of(ToolResult("RunCommand", "s", "t", "st", "failed", output, error=error)) == text
+
+
+async def test_events_carry_the_start_of_a_long_output_and_name_where_the_rest_is(loop: Loop) -> None:
+    text = "ä" * 5000
+    finish(loop.ctx, "st", shell("make", "c"), "succeeded", None, text, exit_code=3, paths=["/w/a"])
+    payload = told(loop)
+    assert (payload["output"], payload["itemId"]) == ("ä" * 4096, "c")
+    assert (payload["exitCode"], payload["pathsChanged"]) == (3, ["/w/a"])
+    assert "message" not in payload
+
+
+async def test_a_failure_says_why_in_one_line(loop: Loop) -> None:
+    finish(loop.ctx, "st", shell("make", "c"), "failed", "FILE_NOT_FOUND", "FILE_NOT_FOUND: no such file\nmore")
+    assert told(loop)["message"] == "no such file"
+
+
+async def test_a_secret_at_the_cut_of_the_reason_shows_no_half(loop: Loop) -> None:
+    finish(loop.ctx, "st", shell("make", "c"), "failed", "X", f"X: {'a' * 994}s3cret-value")
+    assert told(loop)["message"].endswith("a[redac")
+
+
+def read(loop: Loop, *images: Image) -> Message:
+    call = shell("cat", "c")
+    return finish(loop.ctx, "st", call, "succeeded", None, images[0].text, None, time.monotonic(), images=images)
+
+
+async def test_a_picture_is_on_record_and_only_named_to_observers(loop: Loop) -> None:
+    picture = image(640, 480, 1000)
+    message = read(loop, picture)
+    assert message.images == (picture,)
+    assert message.tokens == message_tokens(loop.ctx.conversation.count, picture.text) + 410
+    (call,) = open_calls(loop)
+    assert call.result is not None
+    assert decode(call.result) == message
+    payload = told(loop)
+    assert (payload["images"], payload["output"]) == ([picture.text], picture.text)
+    assert "data" not in orjson.dumps(payload).decode()
+
+
+async def test_a_picture_is_not_kept_for_a_model_that_takes_none(loop: Loop) -> None:
+    loop.ctx.conversation.takes_images = False
+    message = read(loop, image())
+    assert (message.content, message.images) == (f"{image().text}; this model takes no images", ())
+    assert "images" not in told(loop)
+
+
+async def test_a_session_keeps_so_many_bytes_of_pictures(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "MAX_KEPT_BYTES", 1500)
+    talk, first, second = loop.ctx.conversation, image(4, 3, 800), image(4, 3, 900)
+    assert talk.keep_images([first]) is None
+    said = talk.keep_images([second])
+    assert said is not None
+    assert said.startswith("not shown: this session has")
+    assert talk.open_picture_bytes == len(first.data)

@@ -67,10 +67,18 @@ async def test_the_others_wait_in_call_order(tmp_path: Path) -> None:
 def test_each_tool_has_a_category() -> None:
     assert {name: row.category for name, row in TOOLS.items()} == {
         "ReadFile": "files",
+        "ListDirectory": "files",
+        "FindFiles": "files",
+        "Grep": "files",
         "WriteFile": "files",
+        "EditFile": "files",
+        "MoveFile": "files",
         "DeleteFile": "files",
         "RunCommand": "commands",
+        "CommandOutput": "files",
+        "StopCommand": "files",
         "HttpRequest": "requests",
+        "ReadOutput": "files",
         "UploadArtifact": "uploads",
     }
 
@@ -222,15 +230,15 @@ async def test_a_slot_that_comes_as_its_call_is_given_up_goes_to_the_next() -> N
 
 @dataclasses.dataclass
 class Plan:
-    """A call: its path, whether a person moves it there from elsewhere, rounds it is thought about and runs for."""
+    """A call: its paths, where a person moves it, rounds it is thought about and runs for."""
 
-    path: str | None
-    moved: str | None
+    paths: tuple[str, ...]
+    moved: tuple[str, ...]
     thinks: int
     runs: int
 
 
-PATHS = st.sampled_from(("a", "b", None))
+PATHS = st.sampled_from([(), ("a",), ("b",), ("a", "b"), ("b", "c")])
 PLANS = st.lists(st.builds(Plan, PATHS, PATHS, st.integers(0, 4), st.integers(0, 3)), max_size=8)
 
 
@@ -243,12 +251,12 @@ def test_slots_and_paths_together_leave_nobody_waiting(plans: list[Plan], at_onc
 
     async def one(number: int) -> None:
         nonlocal running
-        plan, place, slot = plans[number], places[number], slots.slot("files", number)
+        plan, place, slot = plans[number], turns[number], slots.slot("files", number)
         try:
             for _ in range(plan.thinks):
                 await asyncio.sleep(0)
             await place.move(plan.moved)
-            await place.turn()
+            await place.wait()
             await slot.take(cancellation)
             running += 1
             assert running <= at_once
@@ -264,6 +272,6 @@ def test_slots_and_paths_together_leave_nobody_waiting(plans: list[Plan], at_onc
         async with asyncio.timeout(20):
             await asyncio.gather(*map(one, range(len(plans))))
 
-    places = [order.place(plan.path) for plan in plans]
+    turns = [order.turn(plan.paths) for plan in plans]
     asyncio.run(play())
     assert sorted(ran) == list(range(len(plans)))

@@ -72,7 +72,7 @@ async def test_what_is_told_of_a_turn(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (requested.event_type, requested.payload["model"]) == (EventType.LLM_REQUEST_STARTED, MODEL)
     assert requested.payload["estimatedInputTokens"] == loop.ctx.conversation.tokens
-    assert (chunk.event_type, chunk.payload) == (EventType.TEXT_CHUNK, {"text": "Done."})
+    assert (chunk.event_type, chunk.payload) == (EventType.TEXT_CHUNK, {"text": "Done.", "attempt": 1})
     assert completed.payload == {
         "model": MODEL, "inputTokens": 100, "outputTokens": 10, "cachedInputTokens": 0, "stopReason": "end_turn",
         "latencyMs": completed.payload["latencyMs"],
@@ -156,7 +156,7 @@ async def test_a_secret_of_the_model_is_not_on_record_and_runs_all_the_same(tmp_
     [
         (call("RunCommand", command="make"), False, False),
         (call("RunCommand", command="make"), True, True),
-        (call("ReadFile", path="a"), False, True),
+        (call("ReadFile", path=""), False, True),
         (None, False, True),
     ],
 )

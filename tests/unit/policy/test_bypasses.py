@@ -12,7 +12,7 @@ import pytest
 
 from agent_host.app.tools import BUILT_IN
 from agent_host.routing.dry_run import case_from, judge_case
-from agent_host.routing.facts import Environment
+from agent_host.routing.environment import Environment
 from tests.support.tools import TOOLS
 
 from .helpers import NOW, bundle

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.bundle.model import CommandPolicy
-from policy.check import check_llm, check_tool
+from policy.check import check_tool
+from policy.check_llm import check_llm
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, PathFacts
 from policy.names import ALL_CAPABILITIES
 from policy.rules.grants import Narrowing, narrow, scope_of_call
@@ -168,6 +169,22 @@ def test_facts_that_do_not_fit_are_denied(capability: str) -> None:
     for facts in (path("/w/a"), CommandFacts("ls", cwd="/w"), url("https://a.com"), NamedToolFacts("t")):
         fitting += verdict(capability, facts, held).allowed
     assert fitting == (0 if capability == "LLM.Call" else 1)
+
+
+@pytest.mark.parametrize("name", ["CommandOutput", "StopCommand"])
+def test_what_follows_a_command_needs_the_grant_and_no_other_decision(name: str) -> None:
+    """Its line was judged, and approved, when it started; an expired bundle, and one without commands, allow none."""
+    facts = NamedToolFacts(name)
+    shell = {"name": "Shell.Exec", "allowedCommands": ["ls"], "requiresApproval": True, "approvalRuleId": "r"}
+    held = bundle(shell, approvalRules=[{"approvalRuleId": "r", "title": "t", "description": "d"}])
+    answer = verdict("Shell.Exec", facts, held)
+    assert (answer.decision, answer.rule) == ("ALLOWED", "capabilities[Shell.Exec]")
+    assert verdict("Shell.Exec", facts, held, now=held.expires_at).expired
+    assert verdict("Shell.Exec", facts, bundle({"name": "File.Read"})).rule == "capabilities"
+    for other in ("RunCommand", "commandoutput", "UploadArtifact", ""):
+        assert verdict("Shell.Exec", NamedToolFacts(other), held).decision == "DENIED"
+    for capability in ("File.Read", "Network.Http"):
+        assert verdict(capability, facts, bundle({"name": capability})).decision == "DENIED"
 
 
 @pytest.mark.parametrize("capability", ["BackendTool.Invoke", "Mcp.Invoke", "Tool.Invoke", "Workspace.Upload"])

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.check import check_tool
+from policy.decision import RISK_LEVELS
 from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
-from policy.rules.options import TaskOptions, narrowed
-from policy.rules.risk import DEFAULT_RISK
+from policy.rules.narrowing import narrowed, under_ceiling
+from policy.rules.options import TaskOptions
 from policy.rules.toolset import (
+    DEFAULT_RISK,
     NO_LIMITS,
-    RISK_LEVELS,
     Limits,
     ToolLimit,
     merged,
-    under_ceiling,
     why_not_offered,
     withheld_by,
 )

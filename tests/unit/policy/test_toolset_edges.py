@@ -8,8 +8,9 @@ import pytest
 
 from policy.check import check_tool
 from policy.facts import CommandFacts
+from policy.rules.narrowing import under_ceiling
 from policy.rules.options import TaskOptions
-from policy.rules.toolset import NO_LIMITS, ToolLimit, merged, under_ceiling, why_not_offered, withheld_by
+from policy.rules.toolset import NO_LIMITS, ToolLimit, merged, why_not_offered, withheld_by
 
 from .helpers import NOW, bundle, path
 

@@ -4,17 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policy.addresses import address_is_public
 from policy.check import check_tool
 from policy.urls import (
     UrlProblem,
-    address_is_public,
+    blocking_rule,
     canonical_domain,
+    covers,
     domain_rules,
     host_of,
     is_address,
     is_local_name,
     matching_rule,
     port_of,
+    target_of,
 )
 
 from .helpers import NOW, bundle, url
@@ -345,7 +348,26 @@ def test_a_port_is_told_where_there_is_one() -> None:
         ("::FFFF:FFFF:1", "::ffff:ffff:1"),
         ("127.1", "127.0.0.1"),
         ("*.*.com", None),
-        ("a:1", None),
+        ("a:1", "a:1"),
+        ("Example.COM.:08080", "example.com:8080"),
+        ("*.Example.com:443", "*.example.com:443"),
+        ("127.1:65535", "127.0.0.1:65535"),
+        ("[::FFFF:1]:80", "[::ffff:1]:80"),
+        ("::1:80", "::1:80"),
+        ("a:0", None),
+        ("a:65536", None),
+        ("a:000080", None),
+        ("a:", None),
+        (":80", None),
+        ("*:80", None),
+        ("*.:80", None),
+        ("a:b", None),
+        ("a:-1", None),
+        ("[a]:80", None),
+        ("[::1:80", None),
+        ("::1]:80", None),
+        ("[::1]80", None),
+        ("http://a:80", None),
         ("*", None),
         ("", None),
         ("b\u00fccher.example", "xn--bcher-kva.example"),
@@ -359,11 +381,76 @@ def test_domain_rules_have_one_spelling(entry: str, expected: str | None) -> Non
     assert found == expected
 
 
-def test_an_entry_with_a_port_is_said_to_be_no_name() -> None:
-    with pytest.raises(UrlProblem, match="'a:1' is not a host name"):
-        canonical_domain("a:1")
+def test_an_entry_with_two_ports_or_one_that_is_none_says_so() -> None:
+    with pytest.raises(UrlProblem, match="65536 is not a port"):
+        canonical_domain("a:65536")
     with pytest.raises(UrlProblem, match="is not an IPv6 address"):
         canonical_domain("a:1:2")
+
+
+@pytest.mark.parametrize(
+    ("entry", "text", "matches"),
+    [
+        ("a.com:8080", "http://a.com:8080/", True),
+        ("a.com:8080", "http://a.com/", False),
+        ("a.com:80", "http://a.com/", True),
+        ("a.com:80", "https://a.com/", False),
+        ("a.com:443", "HTTPS://a.com/", True),
+        ("a.com", "http://a.com:8080/", True),
+        ("*.a.com:8080", "http://b.a.com:8080/", True),
+        ("*.a.com:8080", "http://b.a.com:8081/", False),
+        ("[::1]:8080", "http://[::1]:8080/", True),
+        ("[::1]:8080", "http://[::1]:8081/", False),
+        ("::1:8080", "http://[::1]:8080/", False),
+        ("127.0.0.1:8080", "http://127.1:8080/", True),
+        ("localhost:8080", "http://127.0.0.1:8080/", False),
+    ],
+)
+def test_an_entry_may_name_a_port(entry: str, text: str, matches: bool) -> None:
+    assert decide(text, allowedDomains=[entry])[0] == ("ALLOWED" if matches else "DENIED")
+    host, port = target_of(text)
+    assert (blocking_rule(host, domain_rules([entry]), port) == entry) == matches
+
+
+def test_a_port_is_blocked_at_every_spelling_of_its_address() -> None:
+    assert decide("http://[::ffff:1.2.3.4]:81/", blockedDomains=["1.2.3.4:81"])[0] == "DENIED"
+    assert decide("http://1.2.3.4:81/", blockedDomains=["[::ffff:1.2.3.4]:81"])[0] == "DENIED"
+    assert decide("http://1.2.3.4:82/", blockedDomains=["[::ffff:1.2.3.4]:81"])[0] == "ALLOWED"
+
+
+def test_the_port_is_said_where_it_decides() -> None:
+    table = {"allowedDomains": ["a.com", "a.com:81", "*.com:82"]}
+    rule = "capabilities[Network.Http].allowedDomains"
+    assert decide("http://a.com:81", **table)[1] == f"{rule}: a.com:81"
+    assert decide("http://a.com:82", **table)[1] == f"{rule}: a.com"
+    assert decide("http://b.com:82", **table)[1] == f"{rule}: *.com:82"
+    held = bundle({"name": "Network.Http", "allowedDomains": ["localhost:81"]})
+    assert check_tool(held, "Network.Http", url("http://localhost:82"), now=NOW).reason.endswith(": localhost:82")
+    assert check_tool(held, "Network.Http", url("http://[::1]:82"), now=NOW).reason.endswith(": [::1]:82")
+
+
+def test_what_an_entry_covers_another_table_covers_too() -> None:
+    for rule, entries, covered in (
+        ("a.com:81", ["a.com"], True),
+        ("a.com:81", ["*.com:81"], True),
+        ("a.com", ["a.com:81"], False),
+        ("a.com:81", ["a.com:82"], False),
+        ("*.a.com", ["a.com"], False),
+        ("*.b.a.com", ["*.a.com"], True),
+        ("[::1]:81", ["::1"], True),
+    ):
+        assert covers(canonical_domain(rule), domain_rules(entries)) is covered, (rule, entries)
+
+
+@given(st.sampled_from(["a.com", "*.a.com", "127.0.0.1", "[::1]"]), st.integers(-1, 70_000))
+def test_every_port_and_no_other_number_is_one(name: str, port: int) -> None:
+    try:
+        found = canonical_domain(f"{name}:{port}")
+    except UrlProblem:
+        assert not 0 < port < 65_536
+    else:
+        assert found == f"{name}:{port}"
+        assert canonical_domain(found) == found
 
 
 def test_a_star_covers_names_and_no_addresses() -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.routing.facts import Environment, UnusableArguments, gather
+from agent_host.routing.environment import Environment
+from agent_host.routing.facts import UnusableArguments, gather
 from policy.facts import CommandFacts, PathFacts
 from tests.support.tools import TOOLS
 from tool_runtime.core.paths import Scope, resolve
@@ -90,7 +91,25 @@ def test_a_file_that_is_not_there_yet_behind_a_linked_directory(where: Environme
     assert (facts.real_path, facts.kind) == (f"{where.workspace}/outside/deep/new", "missing")
 
 
-@pytest.mark.parametrize("arguments", [{}, {"path": 5}, {"path": ""}, {"path": "relative"}, {"path": "/a\0b"}])
+@pytest.mark.parametrize("arguments", [{}, {"path": 5}, {"path": ""}, {"path": "/a\0b"}])
 def test_arguments_that_name_no_path(where: Environment, arguments: dict[str, object]) -> None:
     with pytest.raises(UnusableArguments):
         gather(TOOLS["ReadFile"], arguments, where)
+
+
+@pytest.mark.parametrize("spelled", ["a/b", "./a/b", "a/../a/b", "x/../a/b"])
+def test_a_relative_path_lies_in_the_workspace(where: Environment, spelled: str) -> None:
+    facts = path(where, spelled)
+    assert (facts.requested, facts.real_path) == (spelled, f"{where.workspace}/a/b")
+
+
+def test_a_relative_path_may_lead_out_of_the_workspace_and_is_judged_there(where: Environment) -> None:
+    assert path(where, "../" * 40 + "etc/passwd").real_path == "/etc/passwd"
+
+
+def test_relative_paths_by_the_rules_of_windows() -> None:
+    there = Environment("C:\\work", "C:\\home", "windows", "cmd")
+    spellings = ["a\\b", "a/b", "..\\x", "\\x", "D:x", "~\\a", "C:\\a"]
+    assert list(map(there.absolute, spellings)) == [
+        "C:\\work\\a\\b", "C:\\work\\a\\b", "C:\\x", "C:\\x", "D:x", "C:\\home\\a", "C:\\a",
+    ]  # fmt: skip

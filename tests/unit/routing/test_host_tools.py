@@ -10,7 +10,8 @@ import pytest
 
 from agent_host.contracts import Artifact, ToolConstraints, ToolError, ToolRequest, ToolResult
 from agent_host.errors import ErrorCode
-from agent_host.routing.facts import Environment, UnusableArguments, gather
+from agent_host.routing.environment import Environment
+from agent_host.routing.facts import UnusableArguments, gather
 from agent_host.routing.host_tools import UPLOAD_ARTIFACT, HostTools, unless_lost
 from agent_host.services.workspace import MAX_ARTIFACT_BYTES
 from policy.facts import NamedToolFacts, PathFacts
@@ -176,7 +177,7 @@ def test_a_file_is_judged_by_its_path_and_text_by_the_tool_s_name(tmp_path: Path
     assert isinstance(facts, PathFacts)
     assert (facts.real_path, facts.size_bytes, facts.tool_name) == (f"{where.workspace}/f", 5, UPLOAD_ARTIFACT.name)
     assert gather(row, {"content": "x"}, where) == NamedToolFacts(UPLOAD_ARTIFACT.name)
-    for arguments in ({}, {"path": "f"}, {"path": 5}, {"path": "/f", "content": "x"}):
+    for arguments in ({}, {"path": 5}, {"path": "/f", "content": "x"}):
         with pytest.raises(UnusableArguments):
             gather(row, arguments, where)
 

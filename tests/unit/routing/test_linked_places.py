@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.routing.facts import Environment, gather, on_this_disk
+from agent_host.routing.environment import Environment, on_this_disk
+from agent_host.routing.facts import gather
 from policy.check import check_tool
 from tests.support.tools import TOOLS
 from tests.unit.policy.helpers import NOW, bundle

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.routing.facts import Environment, gather
+from agent_host.routing.environment import Environment
+from agent_host.routing.facts import gather
 from policy.check import check_tool
 from policy.facts import PathFacts
 from tests.support.tools import TOOLS

@@ -188,7 +188,7 @@ def test_a_line_that_was_not_read() -> None:
 
 def test_an_event_on_the_wire() -> None:
     told = encode_event(b'{"eventId":1}\n')
-    assert told.endswith(b"}\n")
+    assert b"\n" not in told
     assert json.loads(told) == {"jsonrpc": "2.0", "method": "SessionEvent", "params": {"eventId": 1}}
 
 
@@ -204,3 +204,22 @@ def test_what_is_no_json_besides_stays_refused(line: bytes) -> None:
     (request,) = parse(line).requests
     assert request.fault is not None
     assert request.fault.code == -32700
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b'{"jsonrpc":"2.0","id":1,"result":{}}',
+        b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"x"}}',
+        b'{"id":[],"result":null,"error":1}',
+        b'[{"jsonrpc":"2.0","id":1,"result":{}},{"error":0}]',
+    ],
+)
+def test_a_response_asks_for_nothing(response: bytes) -> None:
+    assert parse(response).requests == ()
+
+
+def test_a_response_among_requests_is_left_out() -> None:
+    line = parse(b'[{"result":1,"id":1},{"jsonrpc":"2.0","id":2,"method":"m"},{"result":1,"method":"m"},{"id":3}]')
+    assert [request.id_json for request in line.requests] == [b"2", b"null", b"3"]
+    assert [request.fault is None for request in line.requests] == [True, False, False]

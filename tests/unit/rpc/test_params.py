@@ -1,4 +1,4 @@
-"""Closed shapes: each problem is told with its path."""
+"""Shapes of parameters: each problem is told with its path, and unknown members are no problem."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent_host.rpc.params import InvalidParams, check, name, params, prose
+from agent_host.rpc.params import InvalidParams, check, ignored, name, params, prose
 from config.shapes import FLAG, OBJECT, ListOf, Text, one_of, whole
 
 SHAPE = params(
@@ -59,8 +59,7 @@ def test_what_fits(value: dict[str, Any]) -> None:
         ({"inner": {}}, "inner.deep is missing"),
         ({"inner": []}, "inner must be an object, not a list of 0"),
         ({"inner": {"deep": {"x": 0}}}, "inner.deep.x must be true or false, not 0"),
-        ({"inner": {"deep": {"y": 0}}}, "inner.deep.y is not known; known are x"),
-        ({"xyz": 1}, "xyz is not known; known are name, note, kind, count, on, any, paths, inner"),
+        ({"later": 1, "inner": {"deep": {"x": 0, "later": 1}}}, "inner.deep.x must be true or false, not 0"),
     ],
 )
 def test_what_does_not_fit(changes: dict[str, Any], told: str) -> None:
@@ -74,9 +73,25 @@ def test_what_is_missing() -> None:
         check(SHAPE, {})
 
 
-def test_nothing_is_known() -> None:
-    with pytest.raises(InvalidParams, match=r"^a is not known; none is$"):
-        check(params(), {"a": 1})
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, []),
+        ({"any": {"x": 1}}, []),
+        ({"xyz": 1, "inner": {"deep": {"y": 0, "x": True}, "a": {"b": 1}}}, ["inner.a", "inner.deep.y", "xyz"]),
+        ({"": None, "a b": [], "é": 1, "\ud83d": 1}, ["", "a b", "é", "\ud83d"]),
+        ({"x" * 300: 1}, ["x" * 200]),
+    ],
+)
+def test_what_is_not_known_is_ignored(more: dict[str, Any], expected: list[str]) -> None:
+    value = {"name": "n", **more}
+    check(SHAPE, value)
+    assert ignored(SHAPE, value) == expected
+
+
+def test_the_list_of_what_is_ignored_is_bounded() -> None:
+    unknown = {f"x{number:04}": number for number in range(3000)}
+    assert ignored(params(), unknown) == list(unknown)[:100]
 
 
 def test_only_prose_may_hold_half_a_character_and_nul() -> None:

@@ -18,7 +18,7 @@ from state.checkpoint import SessionIdentity
 SECRET = "token-0123456789"
 
 
-class Kept:
+class KeptRecords:
     """An Approval Service in memory."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Kept:
 
 async def decisions(*events: tuple[EventType, dict[str, Any]]) -> list[ApprovalDecision]:
     """What the service is told of `events`."""
-    kept = Kept()
+    kept = KeptRecords()
     reporter = ApprovalReporter(kept)
     emitter = Emitter(session_id="s", workspace_id="w", tenant_id="acme", user_id="jo")
     identity = SessionIdentity("s", "w", "acme", "jo")

@@ -37,7 +37,8 @@ async def test_the_result_is_kept_for_its_user_alone(tmp_path: Path) -> None:
     assert (ending.kept_at, ending.unkept, ending.stays) == (str(path), None, False)
     kept = json.loads(path.read_text())
     assert kept == opened.session.result(end) | {
-        "prompt": "Do it.", "workspace": opened.loop.folder, "resumable": False,
+        "prompt": "Do it.", "title": "Do it.", "workspace": opened.loop.folder, "resumable": False,
+        "tenantId": "tenant", "userId": "user", "totalTokens": 110,
         "startedAt": kept["startedAt"], "endedAt": kept["endedAt"],
     }  # fmt: skip
     assert kept["startedAt"] <= kept["endedAt"]

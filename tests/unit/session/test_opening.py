@@ -14,13 +14,13 @@ from agent_host.errors import (
     SessionNotFound,
     UsageError,
 )
-from agent_host.routing.facts import Environment
+from agent_host.routing.environment import Environment
 from agent_host.scrub import Scrubber
 from agent_host.services.session import NewSession, SessionGrant
 from agent_host.session.new_task import NewTask, record_of_task
 from agent_host.session.opening import (
     Beginning,
-    Launch,
+    ResolvedOptions,
     create_store,
     open_store,
     recorded_options,
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
 NEW = NewSession("jo", "acme", "ci")
 
 
-def launched(folder: Path, *, state: str = "state", **flags: Any) -> Launch:
+def resolved(folder: Path, *, state: str = "state", **flags: Any) -> ResolvedOptions:
     config = folder / "config.toml"
     config.touch()
     settings = load({"host.max_stored_bytes": 12_345}, workspace=None, environ={"AGENT_HOST_CONFIG": str(config)})
-    return Launch(settings, flags, "/ws", str(folder / state), None, frozenset({"b", "a"}), approve_all=True)
+    return ResolvedOptions(settings, flags, "/ws", str(folder / state), None, frozenset({"b", "a"}), approve_all=True)
 
 
 def created(folder: Path, session_id: str = SESSION, first: TaskRecord | None = None, **more: Any) -> FileSession:
     where = Environment("/ws", None, "posix", "bash")
-    launch = launched(folder, **more)
+    options = resolved(folder, **more)
     beginning = Beginning(bundle(folder), where, estimate, "/tmp/own", {"model": "m"}, first)
-    return create_store(launch, beginning, SessionGrant(session_id, "w1"), NEW)
+    return create_store(options, beginning, SessionGrant(session_id, "w1"), NEW)
 
 
 def with_task(store: FileSession) -> FileSession:
@@ -66,7 +66,7 @@ def with_task(store: FileSession) -> FileSession:
 def test_a_new_session_knows_who_it_is_and_what_it_was_started_with(tmp_path: Path) -> None:
     flags: dict[str, Any] = {"llm.model": "m", "host.output": "json"}
     with_task(created(tmp_path, **flags)).close()
-    store = open_store(launched(tmp_path), SESSION)
+    store = open_store(resolved(tmp_path), SESSION)
     who = store.state.identity
     assert (who.session_id, who.workspace_id, who.tenant_id, who.user_id) == (SESSION, "w1", "acme", "jo")
     assert who.options == {
@@ -79,6 +79,13 @@ def test_a_new_session_knows_who_it_is_and_what_it_was_started_with(tmp_path: Pa
     assert first.tokens > estimate(first.content)
     store.close()
     assert recorded_options(str(tmp_path / "state"), SESSION, snapshot_limit_bytes=1 << 28) == who.options
+
+
+def test_headers_of_the_gateway_are_not_kept(tmp_path: Path) -> None:
+    flags: dict[str, Any] = {"llm.headers": {"x-key": "secret-value"}, "llm.model": "m"}
+    store = created(tmp_path, **flags)
+    assert store.state.identity.options["flags"] == {"llm.model": "m"}
+    store.close()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +110,7 @@ def test_a_session_that_never_began_gives_its_id_back(tmp_path: Path) -> None:
     with_task(created(tmp_path)).close()
     with pytest.raises(UsageError, match="exists already"):
         created(tmp_path)
-    store = open_store(launched(tmp_path), SESSION)
+    store = open_store(resolved(tmp_path), SESSION)
     assert store.state.task is not None
     store.close()
 
@@ -112,7 +119,7 @@ def test_a_session_is_on_record_with_its_first_task(tmp_path: Path) -> None:
     task = NewTask("t1", "Use sk-hunter-2222222.", 7, TaskOptions(allow_network=False))
     record = record_of_task(task, session_id=SESSION, scrubber=Scrubber(["sk-hunter-2222222"]), count=estimate)
     created(tmp_path, first=record).close()
-    store = open_store(launched(tmp_path), SESSION)
+    store = open_store(resolved(tmp_path), SESSION)
     assert store.state.task is not None
     assert (store.state.task.task_id, store.state.task.max_steps) == ("t1", 7)
     assert store.state.task.options == TaskOptions(allow_network=False)._asdict()
@@ -124,13 +131,13 @@ def test_a_session_is_on_record_with_its_first_task(tmp_path: Path) -> None:
 def test_a_session_has_one_holder(tmp_path: Path) -> None:
     store = with_task(created(tmp_path))
     with pytest.raises(SessionHeld, match="wait for it or end it"):
-        open_store(launched(tmp_path), SESSION)
+        open_store(resolved(tmp_path), SESSION)
     store.close()
 
 
 def test_a_session_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(SessionNotFound, match="agent-host sessions"):
-        open_store(launched(tmp_path), SESSION)
+        open_store(resolved(tmp_path), SESSION)
     with pytest.raises(SessionNotFound):
         recorded_options(str(tmp_path / "state"), SESSION, snapshot_limit_bytes=1 << 28)
 

@@ -8,8 +8,11 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent_host.session.patches import as_text, preview
+from agent_host.session.renames import renamed
 from agent_host.session.tasks import FirstVersions
 from state.blobs import UNAVAILABLE, sha256_hex
 
@@ -75,6 +78,60 @@ def test_git_applies_it(project: Project, tmp_path: Path, name: str) -> None:
     applied = subprocess.run(["git", "apply", "-"], cwd=copy, input=patch, capture_output=True)
     assert applied.returncode == 0, (applied.stderr.decode(), patch.decode())
     assert (copy / name).read_bytes() == present if present is not None else not (copy / name).exists()
+
+
+TEXT = b"".join(b"line %d\n" % number for number in range(20))
+RENAMES: dict[str, tuple[bytes, bytes, list[str]]] = {
+    "the same": (TEXT, TEXT, ["similarity index 100%"]),
+    "one line differs": (TEXT, TEXT.replace(b"line 3\n", b"other\n"), ["-line 3", "+other"]),
+    "binary": (b"\0\1", b"\0\1", ["similarity index 100%"]),
+    "another file": (TEXT, b"entirely different\n" * 20, ["deleted file", "new file"]),
+    "empty": (b"", b"", ["deleted file", "new file"]),
+    "binary that differs": (b"\0" + TEXT, b"\0" + TEXT + b"x", ["GIT binary patch"]),
+}
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@pytest.mark.parametrize("case", RENAMES)
+def test_git_applies_renames(project: Project, tmp_path: Path, case: str) -> None:
+    first, present, said = RENAMES[case]
+    project.before('old "name".txt', first)
+    project.before("sub/new.txt", None)
+    copy = tmp_path / "copy"
+    shutil.copytree(project.root, copy)
+    (project.root / 'old "name".txt').unlink()
+    (project.root / "sub").mkdir()
+    (project.root / "sub" / "new.txt").write_bytes(present)
+    patches = preview(FirstVersions(project.baselines), kept=project.kept.get, workspace=str(project.root))
+    applied = subprocess.run(
+        ["git", "apply", "-"], cwd=copy, input="".join(patch.diff for patch in patches).encode(), capture_output=True
+    )
+    assert applied.returncode == 0, applied.stderr.decode()
+    assert [str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()] == ["sub/new.txt"]
+    assert (copy / "sub" / "new.txt").read_bytes() == present
+    text = project.patch() + "".join(patch.diff for patch in patches)
+    assert all(one in text for one in said), text
+    old, new = (patch.to_wire() for patch in patches)
+    assert (old["status"], new["status"]) == ("deleted", "added")
+    renamed = "rename from" in text
+    assert (old.get("renamedTo"), new.get("renamedFrom")) == (
+        (new["filePath"], old["filePath"]) if renamed else (None, None)
+    )
+    assert renamed == (case in ("the same", "one line differs", "binary"))
+
+
+CONTENTS = st.lists(st.sampled_from([b"a\n", b"b\n", b"c"]), max_size=5).map(b"".join)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), CONTENTS), st.dictionaries(st.sampled_from("xyz"), CONTENTS))
+def test_each_file_is_in_one_rename(gone: dict[str, bytes], new: dict[str, bytes]) -> None:
+    found = renamed(gone, new)
+    assert len({old for old, _ in found.values()}) == len(found)
+    for path, (old, alike) in found.items():
+        assert (gone[old] == new[path]) == (alike == 100)
+        assert 50 <= alike <= 100
+    equal = {content for content in new.values() if content and content in gone.values()}
+    assert equal == {new[path] for path, (_, alike) in found.items() if alike == 100}
 
 
 def test_nothing_changed_is_an_empty_patch(project: Project) -> None:

@@ -88,6 +88,8 @@ async def test_the_result_of_a_task(tmp_path: Path, status: EndStatus, told: str
     await loop.run()
     result = result_object(loop.ctx, TaskEnd(status, "why", text="Done."), resumed_from_step=2, duration_ms=7)
     (denied,) = result.pop("deniedApprovals")
+    ran_ms = result["tools"]["HttpRequest"]["durationMs"]
+    assert loop.ctx.task.tool_ms == {"HttpRequest": ran_ms}
     assert (denied["toolName"], denied["replay"]["request"]["arguments"]) == ("RunCommand", {"command": "make"})
     assert result == {
         "sessionId": "s",
@@ -102,6 +104,14 @@ async def test_the_result_of_a_task(tmp_path: Path, status: EndStatus, told: str
             {"toolName": "Teleport", "status": "failed", "code": "TOOL_NOT_FOUND"},
             {"toolName": "HttpRequest", "status": "succeeded"},
         ],
+        "tools": {
+            "RunCommand": {"calls": 1, "failed": 0, "denied": 1, "durationMs": 0},
+            "Teleport": {"calls": 1, "failed": 1, "denied": 0, "durationMs": 0},
+            "HttpRequest": {"calls": 1, "failed": 0, "denied": 0, "durationMs": ran_ms},
+        },
         "resumedFromStep": 2,
         "durationMs": 7,
+        "message": None,
+        "model": "m",
+        "filesChanged": [],
     }

@@ -19,15 +19,17 @@ from agent_host.errors import (
 )
 from agent_host.events.kinds import EventType
 from agent_host.faults.disk import SimulatedDisk
+from agent_host.faults.disk_content import EXTREMES
 from agent_host.faults.disk_faults import NO_FAULTS, Faults
 from agent_host.loop.context import TaskEnd
 from agent_host.states import TaskPhase
 from policy.rules.options import TaskOptions
 from state.records import record_of
-from tests.support.loop import Loop
+from tests.support.loop import Loop, sessions_on
 from tests.support.loop_crashes import died
 from tests.support.loop_parts import NOW, Tools, bundle, calls, says, shell
 from tests.support.task_runner import ended, start, work_on
+from tests.unit.state.helpers import unnumbered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,20 +107,59 @@ async def test_nothing_begins_under_an_expired_policy(tmp_path: Path) -> None:
     assert (loop.kept().task, work.busy) == (None, False)
 
 
-async def test_a_disk_that_refuses_the_prompt_leaves_no_task_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("persistently", [True, False])
+@pytest.mark.parametrize("written", [0.0, 0.5, 1.0])
+async def test_a_disk_that_refuses_the_prompt_leaves_no_task_behind(
+    tmp_path: Path, written: float, *, persistently: bool
+) -> None:
     disk = SimulatedDisk()
-    loop = Loop(tmp_path, says("Two."), disk=disk)
+    loop = Loop(tmp_path, says("One."), says("Two."), disk=disk)
     work = work_on(loop)
+    start(work, "first")
+    await ended(work)
+    before, events = unnumbered(loop.ctx.state), loop.kinds()
+    plan = Faults(fail_call=disk.calls.count + 1, persistently=persistently, code=errno.ENOSPC, written=written)
+    disk.calls.faults = plan
+    for _ in range(1 + persistently):
+        with pytest.raises(CheckpointWriteFailed):
+            start(work, options=ALWAYS)
+    assert (work.busy, work.suspended, work.tasks, loop.ctx.judge.options) == (False, False, 1, TaskOptions())
+    assert (unnumbered(loop.ctx.state), loop.kinds()) == (before, events)
+    disk.calls.faults = NO_FAULTS
+    start(work, prompt="Again.")
+    assert (await ended(work)).text == "Two."
+    assert [m["content"][0]["text"] for m in loop.model.requests[1]] == ["Do it.", "One.", "Again."]
+    assert [task.task_id for task in loop.kept().earlier_tasks] == ["first"]
+
+
+async def test_a_resume_finds_no_task_that_was_refused(tmp_path: Path) -> None:
+    """Killed with the disk still full, or with the power lost."""
+    disk = SimulatedDisk()
+    loop = Loop(tmp_path, disk=disk)
     disk.calls.faults = Faults(fail_call=disk.calls.count + 1, persistently=True, code=errno.ENOSPC)
     with pytest.raises(CheckpointWriteFailed):
+        start(work_on(loop))
+    for following in (disk.kill(), *map(disk.crash, EXTREMES.values())):
+        again = loop.again(says("Done."), sessions=sessions_on(following))
+        work = work_on(again)
+        assert (again.ctx.state.task, work.suspended) == (None, False)
         start(work)
-    assert (work.busy, work.suspended, loop.ctx.task.status) == (False, False, "failed")
+        assert (await ended(work)).text == "Done."
+
+
+async def test_a_task_that_waits_for_a_resume_stays_when_the_next_is_refused(tmp_path: Path) -> None:
+    disk = SimulatedDisk()
+    loop = Loop(tmp_path, GatewayRejected("no"), says("One."), disk=disk)
+    work = work_on(loop)
+    start(work)
+    assert (await ended(work)).resumable
+    disk.calls.faults = Faults(fail_call=disk.calls.count + 1, persistently=True, code=errno.ENOSPC)
+    with pytest.raises(CheckpointWriteFailed):
+        start(work, "second")
     disk.calls.faults = NO_FAULTS
-    start(work, "second", "Again.")
-    assert (await ended(work)).text == "Two."
-    (earlier,) = loop.kept().earlier_tasks
-    assert (earlier.status, earlier.reason) == ("failed", "CHECKPOINT_WRITE_FAILED")
-    assert [m["content"][0]["text"] for m in loop.model.requests[0]] == ["Do it.", "Again."]
+    work.go_on()
+    assert (await ended(work)).text == "One."
+    assert loop.kept().earlier_tasks == []
 
 
 # Gone on with

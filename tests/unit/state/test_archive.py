@@ -81,7 +81,7 @@ def test_an_ended_session_leaves_every_record(tmp_path: Path) -> None:
     session = store_at(tmp_path).open(SESSION)
     worked(session, range(STEPS + 1, 2 * STEPS + 1))
     before = unnumbered(session.state)
-    disk = session._place.disk
+    disk = session._storage.disk
     session.delete()
     assert session.unarchived is None
     assert os.listdir(paths_in(tmp_path).checkpoints) == []
@@ -210,7 +210,7 @@ def test_what_finds_no_room_ends_the_archive_and_leaves_no_gap(tmp_path: Path) -
     session.close()
     session = store_at(tmp_path).open(SESSION)
     whole_step(session, 30)
-    disk = session._place.disk
+    disk = session._storage.disk
     session.delete()
     _, records = archived(disk, tmp_path)
     assert [record.seq for record in records] == list(range(1, len(records) + 1))
@@ -243,5 +243,57 @@ def test_a_new_session_of_the_id_begins_its_own_archive(tmp_path: Path) -> None:
         start_task(session, prompt)
         before = unnumbered(session.state)
         session.delete()
-    after = unnumbered(rebuilt(session._place.disk, tmp_path, tmp_path))
+    after = unnumbered(rebuilt(session._storage.disk, tmp_path, tmp_path))
     assert (after.thread, after.task) == (before.thread, before.task)
+
+
+def test_a_session_that_has_ended_is_reopened_as_it_was(tmp_path: Path) -> None:
+    for times in range(1, 3):
+        store = store_at(tmp_path)
+        session = store.create(SESSION, fresh_state()) if times == 1 else store.reopen(SESSION)
+        if times == 1:
+            start_task(session, "p" * 20_000)
+        first, last = (1, STEPS) if times == 1 else (STEPS + 1, 2 * STEPS)
+        worked(session, range(first, last + 1))
+        kept = session.keep(b"kept" * 10_000)
+        before = unnumbered(session.state)
+        session.delete()
+        again = store.reopen(SESSION)
+        after = unnumbered(again.state)
+        assert (after.thread, after.task, after.usage) == (before.thread, before.task, before.usage)
+        assert again.kept(kept) == b"kept" * 10_000
+        again.delete()
+
+
+def test_a_reopening_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    def ended() -> SimulatedDisk:
+        disk = SimulatedDisk()
+        session = store_at("/state", disk=disk).create(SESSION, fresh_state())
+        start_task(session, "p" * 20_000)
+        worked(session)
+        session.delete()
+        return disk
+
+    whole = ended()
+    before = whole.calls.count
+    state = unnumbered(store_at("/state", disk=whole).reopen(SESSION).state)
+    for call in range(before + 1, whole.calls.count + 1):
+        disk = ended()
+        disk.calls.faults = Faults(kill_before=call)
+        with pytest.raises(Killed):
+            store_at("/state", disk=disk).reopen(SESSION)
+        killed = disk.kill()
+        store = store_at("/state", disk=killed)
+        try:
+            session = store.open(SESSION)
+        except NoSuchSession:
+            session = store.reopen(SESSION)
+        assert (session.state.thread, session.state.task) == (state.thread, state.task), disk.explain()
+
+
+def test_what_was_not_archived_is_not_reopened(tmp_path: Path) -> None:
+    session = store_at(tmp_path, archives=False).create(SESSION, fresh_state())
+    start_task(session)
+    session.delete()
+    with pytest.raises(NoSuchSession, match="were not kept"):
+        store_at(tmp_path).reopen(SESSION)

@@ -216,6 +216,40 @@ def test_a_note_of_damage_is_told_once(session: OpenSession) -> None:
     assert len(session.state.thread) == 3
 
 
+def test_a_background_command_stays_until_the_model_knows_of_its_end(session: OpenSession) -> None:
+    start_task(session)
+    turn(session, "step_1", "c1", "c2")
+    for number, call in ((1, "c1"), (2, "c2")):
+        session.append(record_of("command_started", {"id": f"cmd_{number}", "callId": call}))
+        finish(session, call)
+    row = {"callId": "c1", "taskId": "t1", "stepId": "step_1", "line": "c1"}
+    assert session.state.commands == {"cmd_1": row, "cmd_2": {**row, "callId": "c2", "line": "c2"}}
+    session.append(record_of("command_ended", {"id": "cmd_2", "reason": "stopped", "exitCode": 143}))
+    assert session.state.commands == {"cmd_1": row}, "the answer to the stop says so"
+    commit(session, 1)
+    session.append(record_of("command_ended", {"id": "cmd_1", "reason": "exited", "exitCode": 0, "left": 2}))
+    ended = {"reason": "exited", "exitCode": 0, "left": 2}
+    assert session.state.commands == {"cmd_1": {**row, "ended": ended}}
+    session.append(record_of("note", {"ofCommands": ["cmd_1"]}, message("system", "over")))
+    assert (session.state.commands, session.state.commands_started) == ({}, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("command_started", {"id": "cmd_1", "callId": "c1"}),
+        ("command_started", {"id": "cmd_2", "callId": "c9"}),
+        ("command_ended", {"id": "cmd_2", "reason": "exited"}),
+    ],
+)
+def test_records_of_commands_that_cannot_follow(session: OpenSession, kind: str, fields: dict[str, str]) -> None:
+    start_task(session)
+    turn(session, "step_1", "c1")
+    session.append(record_of("command_started", {"id": "cmd_1", "callId": "c1"}))
+    with pytest.raises(Damaged):
+        session.append(record_of(kind, fields))
+
+
 def test_starts_that_may_have_been_lost_and_one_that_did_not_happen(session: OpenSession) -> None:
     session.state.suspect_starts()
     start_task(session)

@@ -16,7 +16,7 @@ from state.errors import Damaged, NoSuchSession, UnknownVersion, WriteFailed
 from state.file_store import FileCheckpointStore
 from state.journal import Journal, JournalContent, frame, parse
 from state.open_step import Call, OpenStep, call_to_json, open_step_from
-from state.records import ApprovalAnswered, ApprovalGranted, Intent, ReplayRow, record_of
+from state.records import ApprovalAnswered, ApprovalGranted, Intent, ReplayRow, TaskQueued, record_of
 from state.snapshot import decode_snapshot, encode_snapshot
 from state.usage import TokenUsage
 from tests.unit.state.helpers import SESSION, create, fresh_state, message, on_disk, paths_in, reopen, start_task, turn
@@ -195,13 +195,17 @@ def full() -> Checkpoint:
     ]  # fmt: skip
     task = Task("t3", "third", 33, "failed", "why", 4, TokenUsage(5, 6, 7),
                 [("T", "failed", "X"), ("U", "succeeded", None)], [{"toolName": "T", "replay": REPLAY}],
-                {"/t": "b1"}, {"allow_network": True}, [LOST])  # fmt: skip
+                {"/t": "b1"}, {"allow_network": True}, [LOST], {1: 3})  # fmt: skip
     return Checkpoint(
         IDENTITY, "SESSION_PAUSED", "v8", [SYSTEM, turn_message], task, "step_9",
         OpenStep("step_10", "tool_use", "boot", 1, "words", calls), TokenUsage(11, 12, 13), {"/s": None},
         [EarlierTask("t1", "first", "completed", None, 14, {"/e": "b2"}),
          EarlierTask("t2", "second", "cancelled", "stop", 15, {})],
         [ApprovalGranted("session", "appr_0")], 16, "a record", 17, (18, 19), {"art_1": WAITS}, {"c9": ["uri"]},
+        [TaskQueued("t4", "fourth", 20, {"model": "m"}), TaskQueued("t5", "fifth", 21)],
+        {"/seen": "1:2:3"},
+        {"task-1": "2 more file(s) changed"},
+        {"cmd_3": {"callId": "c7", "taskId": "t1", "stepId": "s7", "line": "make", "ended": {"reason": "exited"}}}, 3,
     )  # fmt: skip
 
 
@@ -241,6 +245,7 @@ def test_a_snapshot_to_the_letter() -> None:
         "denied": [{"toolName": "T", "replay": REPLAY}],
         "options": {"allow_network": True},
         "notUploaded": [LOST],
+        "exitCodes": {"1": 3},
         "baselines": {"/t": "b1"},
     }
     step = raw["resume"].pop("openStep")
@@ -262,6 +267,16 @@ def test_a_snapshot_to_the_letter() -> None:
         "tokensKnown": [18, 19],
         "uploads": {"art_1": WAITS},
         "artifactUris": {"c9": ["uri"]},
+        "queue": [
+            {"taskId": "t4", "prompt": "fourth", "maxSteps": 20, "options": {"model": "m"}},
+            {"taskId": "t5", "prompt": "fifth", "maxSteps": 21},
+        ],
+        "seen": {"/seen": "1:2:3"},
+        "unseen": {"task-1": "2 more file(s) changed"},
+        "commands": {
+            "cmd_3": {"callId": "c7", "taskId": "t1", "stepId": "s7", "line": "make", "ended": {"reason": "exited"}}
+        },
+        "commandsStarted": 3,
     }  # fmt: skip
     assert {key: step[key] for key in step if key != "calls"} == {
         "stepId": "step_10", "stopReason": "tool_use", "boot": "boot", "position": 1

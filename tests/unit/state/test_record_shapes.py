@@ -6,12 +6,13 @@ from typing import Any, get_args
 
 import pytest
 
+from agent_host import contracts
 from agent_host.approval.request import ApprovalAnswer, Scope
 from agent_host.contracts import ArtifactType, ToolStatus
 from agent_host.states import SessionStatus
 from agent_host.thread.messages import Role
 from policy.rules.options import ApprovalMode, TaskOptions
-from state import message_shapes, record_shapes
+from state import message_shapes, record_shapes, records
 from state.changes import change_of, fields_of_line
 from state.errors import Damaged
 from state.journal import frame, parse
@@ -30,6 +31,8 @@ from tests.unit.state.helpers import USAGE, message
         (record_shapes.ARTIFACT_TYPES, get_args(ArtifactType)),
         (record_shapes.SCOPES, get_args(Scope)),
         (record_shapes.APPROVAL_MODES, get_args(ApprovalMode)),
+        (record_shapes.COMMAND_REASONS, get_args(contracts.CommandReason)),
+        (record_shapes.COMMAND_REASONS, get_args(records.CommandReason)),
     ],
 )
 def test_files_and_program_know_the_same_words(words: tuple[str, ...], own: tuple[str, ...]) -> None:
@@ -44,7 +47,7 @@ def test_every_option_of_a_task_can_be_read_again(mode: ApprovalMode | None, net
     assert record_problems("task_started", fields, message("user", "p")) == []
     options["else"] = 1
     assert record_problems("task_started", fields, message("user", "p")) == [
-        "options.else: is not known; known are approval_mode, allow_network"
+        "options.else: is not known; known are approval_mode, allow_network, model"
     ]
 
 

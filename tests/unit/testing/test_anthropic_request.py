@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from base64 import b64encode
 from typing import Any
 
 import orjson
@@ -9,7 +11,48 @@ from agent_host.testing.anthropic_request import read_request
 from agent_host.testing.anthropic_wire import Anthropic
 from agent_host.testing.dialect import BadRequest
 from agent_host.testing.gateway import Script
+from tests.support.pictures import png
 from tests.unit.testing.support import assistant, body, call, result, user
+
+
+def pictured(kind: str = "image/png", data: object = None, source: str = "base64") -> dict[str, Any]:
+    """A user's message with an image."""
+    told = b64encode(png()).decode() if data is None else data
+    return {"type": "image", "source": {"type": source, "media_type": kind, "data": told}}
+
+
+def with_result(*blocks: Any) -> dict[str, Any]:
+    """A request whose last message is a tool result of these blocks."""
+    message = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": list(blocks)}]}
+    return body(user("a"), call("t"), message)
+
+
+def test_images_are_seen_wherever_they_stand() -> None:
+    view = read_request(with_result({"type": "text", "text": "a"}, pictured(), pictured()), {})
+    assert (view.last_images, view.image_count, view.last_text) == (("image/png", "image/png"), 2, "a")
+    view = read_request(body({"role": "user", "content": [pictured()]}, assistant("b"), user("c")), {})
+    assert (view.last_images, view.image_count) == ((), 1)
+
+
+@pytest.mark.parametrize(
+    ("block", "problem"),
+    [
+        ({"type": "image"}, "source: must be an object of type base64"),
+        (pictured(source="url"), "source: must be an object of type base64"),
+        (pictured("image/bmp"), "media_type: must be one of image/png"),
+        (pictured(data=""), "data: field required"),
+        (pictured(data=1), "data: field required"),
+        (pictured(data="no base64"), "data: is not base64"),
+        (pictured("image/gif"), "does not appear to be image/gif"),
+        (pictured(data="A" * (5 * 1024 * 1024 + 4)), "exceeds 5 MB maximum: 5242884 bytes > 5242880 bytes"),
+        ({"type": "text", "text": ""}, "text blocks must not be empty"),
+        ("a", "must be an object with a type"),
+    ],
+)
+def test_an_image_that_would_be_refused_is_refused(block: Any, problem: str) -> None:
+    with pytest.raises(BadRequest, match=re.escape(problem)) as refused:
+        read_request(with_result(block), {})
+    assert str(refused.value).startswith("messages.2.content.0.content.0")
 
 
 def two_results(call_id: str) -> dict[str, Any]:

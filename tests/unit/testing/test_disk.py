@@ -26,8 +26,8 @@ from agent_host.faults.disk_content import (
     ONLY_CONTENTS,
     ONLY_NAMES,
     Chosen,
-    Kept,
     Outcome,
+    WriteOutcome,
 )
 from agent_host.faults.disk_faults import CODES, FailingDisk, Faults, Killed, PowerCut
 from state.disk import LocalDisk
@@ -375,8 +375,8 @@ def test_a_good_store_holds_whatever_is_chosen(data: st.DataObject) -> None:
 
 
 def test_every_kept_part_of_a_write_has_its_size() -> None:
-    assert Kept.all_of(4) == Kept(4, 4)
-    assert Kept.nothing_of(4) == Kept(0, 4, grown=False)
+    assert WriteOutcome.all_of(4) == WriteOutcome(4, 4)
+    assert WriteOutcome.nothing_of(4) == WriteOutcome(0, 4, grown=False)
 
 
 def test_a_real_disk_fails_by_the_same_plan(tmp_path: Path) -> None:

@@ -25,6 +25,22 @@ def test_any_part_of_the_thread_comes_out_whole(units: list[bytes], block_bytes:
     assert len(buffer) == len(units)
 
 
+@given(units_of_sizes, st.integers(1, 80), st.data())
+def test_a_unit_may_be_replaced(units: list[bytes], block_bytes: int, data: st.DataObject) -> None:
+    changes = st.lists(st.tuples(st.integers(0, len(units) - 1), st.binary(min_size=1, max_size=60)), max_size=5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "_BLOCK_BYTES", block_bytes)
+        buffer = WireBuffer()
+        for unit in units:
+            buffer.append(unit)
+        for number, unit in data.draw(changes):
+            buffer.replace(number, unit)
+            units[number] = unit
+        buffer.append(b"end")
+    start = data.draw(st.integers(0, len(units) - 1))
+    assert b"".join(buffer.chunks(start)) == b",".join([*units[start:], b"end"])
+
+
 def test_a_long_thread_is_a_few_chunks_that_are_made_once() -> None:
     buffer = WireBuffer()
     for _ in range(2000):

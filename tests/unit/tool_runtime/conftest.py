@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.contracts import ToolConstraints, ToolRequest, ToolResult
+from tests.support.tools import TOOLS
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
@@ -20,7 +21,9 @@ MakeRouter = Callable[..., LocalToolRouter]
 
 def request(tool: str, constraints: ToolConstraints | None = None, **arguments: Any) -> ToolRequest:
     """Of a step of this process, as every step has an id of its own: what a call has left running is found by it."""
-    return ToolRequest(tool, arguments, "s1", "t1", f"p{os.getpid()}", "call1", "any", constraints or ToolConstraints())
+    scope = constraints or ToolConstraints()
+    also = {need.capability: scope for need in TOOLS[tool].also} if tool in TOOLS else {}
+    return ToolRequest(tool, arguments, "s1", "t1", f"p{os.getpid()}", "call1", "any", scope, also)
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_host.routing.facts import Environment, gather
+from agent_host.routing.environment import Environment
+from agent_host.routing.facts import gather
 from policy.facts import CommandFacts
 from tests.support.tools import TOOLS
 from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of, until

@@ -6,10 +6,12 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent_host.contracts import ToolConstraints
 from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of
-from tool_runtime.core import files
+from tool_runtime.core import files, lines, moves, writes
 from tool_runtime.core.paths import Scope, resolve
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.tool import Abandoned
@@ -43,7 +45,7 @@ async def test_read_window_of_a_file_of_many_chunks(call: Call, workspace: Path)
 async def test_read_keeps_head_and_tail_of_what_is_too_long(make_router: MakeRouter, workspace: Path) -> None:
     (workspace / "big").write_text("a" * 600_000 + "b" * 400_000)
     router = make_router(max_output_bytes=1000)
-    text = text_of(await router.execute(request("ReadFile", path=f"{workspace}/big")))
+    text = text_of(await router.execute(request("ReadFile", path=f"{workspace}/big", limit=1)))
     assert text == "a" * 800 + "\n[... truncated 999000 bytes of 1000000 ...]\n" + "b" * 200
 
 
@@ -236,6 +238,8 @@ async def test_a_link_put_in_place_after_the_check_is_refused(
         return real
 
     monkeypatch.setattr(files, "resolve", resolve_then_swap)
+    monkeypatch.setattr(writes, "resolve", resolve_then_swap)
+    monkeypatch.setattr(moves, "resolve", resolve_then_swap)
     more = {"content": "evil"} if tool == "WriteFile" else {}
     scope = ToolConstraints(allowed_paths=(str(workspace),))
     assert error_of(await call(tool, scope, path=f"{workspace}/d/f", **more))[0] == "PERMISSION_DENIED"
@@ -274,7 +278,7 @@ def test_an_abandoned_delete_keeps_the_file(tmp_path: Path) -> None:
     abandoned = Abandoned()
     abandoned.flag = True
     with pytest.raises(ToolFault) as raised:
-        files.delete_file(str(tmp_path / "f"), Scope(), abandoned)
+        moves.delete_file(str(tmp_path / "f"), Scope(), abandoned)
     assert raised.value.kind is FaultKind.TIMED_OUT
     assert (tmp_path / "f").exists()
 
@@ -282,7 +286,29 @@ def test_an_abandoned_delete_keeps_the_file(tmp_path: Path) -> None:
 async def test_a_large_earlier_content_gives_a_note_in_place_of_a_diff(
     call: Call, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "BEFORE_MAX_BYTES", 10)
+    monkeypatch.setattr(writes, "BEFORE_MAX_BYTES", 10)
     (workspace / "f").write_text("x" * 11)
     result = await call("WriteFile", path=f"{workspace}/f", content="y")
     assert b"Replaced 11 bytes by 1 bytes" in result.artifacts[0].data
+
+
+async def test_long_lines_are_cut_and_one_alone_is_not(call: Call, workspace: Path) -> None:
+    (workspace / "f").write_text("short\n" + "x" * 5000 + "\nlast")
+    shown = text_of(await call("ReadFile", path=f"{workspace}/f"))
+    assert shown == (
+        "short\n" + "x" * 2000 + " [... 3000 more characters of line 2: offset 2 with limit 1 shows it]\nlast"
+    )
+    assert text_of(await call("ReadFile", path=f"{workspace}/f", offset=2, limit=1)) == "x" * 5000 + "\n"
+
+
+@given(st.text(alphabet="ab\n\u00e9", max_size=40), st.integers(1, 6), st.none() | st.integers(1, 4), st.integers(1, 9))
+def test_how_a_text_comes_makes_no_difference_to_its_window(
+    text: str, offset: int, limit: int | None, size: int
+) -> None:
+    data = text.encode()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "MAX_LINE_CHARS", 5)
+        whole, cut = (lines.Window(lines.Wanted(offset, limit), 10_000) for _ in range(2))
+        whole.read([data], "utf-8")
+        cut.read([data[at : at + size] for at in range(0, len(data), size)], "utf-8")
+        assert (cut.text(), cut.past_end) == (whole.text(), whole.past_end)

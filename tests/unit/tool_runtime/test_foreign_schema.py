@@ -139,8 +139,30 @@ def test_arguments_that_are_too_deep_do_not_keep_others_from_being_judged() -> N
         assert judge({"a": {"b": {}}}) is None
 
 
-def test_of_many_problems_the_first_ten_are_said() -> None:
+@pytest.mark.parametrize(
+    ("schema", "arguments", "said"),
+    [
+        ({"properties": {"n": {"type": "integer"}}}, {"n": "5"}, '; it is "5"; send 5, without quotes'),
+        ({"properties": {"n": {"type": "integer"}}}, {"n": "five"}, '; it is "five"'),
+        ({"properties": {"n": {"minimum": 3}}}, {"n": 2}, "; it is 2"),
+        ({"properties": {"n": {"type": "array"}}}, {"n": "[1]"}, "; send the list itself, not a string that holds it"),
+        ({"properties": {"a": {"type": "object"}}}, {"a": "{}"}, "send the object itself, not a string that holds it"),
+        ({"properties": {"path": {}}, "additionalProperties": False}, {"file_path": 1}, "; did you mean path?"),
+        ({"properties": {"path": {}}, "unevaluatedProperties": False}, {"Path": 1}, "; did you mean path?"),
+        ({"properties": {"path": {}}, "additionalProperties": False}, {"zzz": 1}, "; known are path"),
+        ({"allOf": [{"properties": {"path": {}}, "additionalProperties": False}]}, {"pth": 1}, "; did you mean path?"),
+        (TREE, {"left": {"left": {"valu": 1}}}, "; did you mean value?"),
+    ],
+)  # fmt: skip
+def test_a_problem_says_what_to_send(schema: dict[str, Any], arguments: dict[str, Any], said: str) -> None:
+    found = wrong(schema, arguments)
+    assert found is not None
+    assert found.endswith(said)
+
+
+def test_of_many_problems_the_first_five_are_said() -> None:
     found = wrong({"additionalProperties": {"type": "null"}}, {f"a{n}": "x" * 1000 for n in range(1000)})
     assert found is not None
-    assert found.count("; ") == 10
+    assert found.count("the value") == 5
+    assert found.endswith("; and 6 more")
     assert len(found) < 1000

@@ -114,6 +114,62 @@ def test_git_starts_no_editor_and_reads_no_directory_that_looks_like_a_repositor
     assert git("clone", "origin", "copy").returncode == 0
 
 
+def test_what_the_user_says_to_apt_and_pip_holds() -> None:
+    none = frozenset[str]()
+    shown = child_environment({"SSH_ASKPASS": "/usr/bin/ask", "PATH": "/bin"}, secret=none, passthrough=none)
+    expected = {
+        "DEBIAN_FRONTEND": "noninteractive", "PIP_NO_INPUT": "1", "SSH_ASKPASS_REQUIRE": "never", "GIT_ASKPASS": "",
+        "SSH_ASKPASS": "",
+    }  # fmt: skip
+    assert {name: shown[name] for name in expected} == expected
+    assert not {"GIT_SSH_COMMAND", "CI"} & shown.keys()
+    own = {"DEBIAN_FRONTEND": "readline", "PIP_NO_INPUT": "0", "GIT_ASKPASS": "mine"}
+    shown = child_environment(own, secret=none, passthrough=frozenset({"GIT_ASKPASS"}))
+    assert {name: shown[name] for name in own} == own
+
+
+@pytest.fixture
+def asker(tmp_path: Path) -> Path:
+    """A program that is asked for a password, and leaves `asked` beside it."""
+    program = tmp_path / "ask"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\necho secret\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
+def test_git_asks_nobody_for_a_password(tmp_path: Path, asker: Path) -> None:
+    """Neither by the user's program nor by that of a repository's configuration."""
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_ASKPASS": str(asker), "SSH_ASKPASS": str(asker)}
+    shown = child_environment(environ, secret=frozenset(), passthrough=frozenset())
+    line = ["git", "-c", f"core.askPass={asker}", "credential", "fill"]
+    question = "protocol=https\nhost=example.com\n\n"
+
+    def ask(env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(line, env=env, cwd=tmp_path, input=question, capture_output=True, text=True, check=False)
+
+    refused = ask(shown)
+    assert refused.returncode != 0
+    assert "terminal prompts disabled" in refused.stderr
+    assert not (tmp_path / "asked").exists()
+    assert ask(environ).returncode == 0
+    assert (tmp_path / "asked").exists()
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh")
+def test_ssh_asks_nobody_for_a_passphrase(tmp_path: Path, asker: Path) -> None:
+    key = tmp_path / "key"
+    made = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "passphrase", "-f", str(key)]
+    subprocess.run(made, check=True, stdin=subprocess.DEVNULL)
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SSH_ASKPASS": str(asker), "DISPLAY": ":0"}
+    shown = child_environment(environ, secret=frozenset(), passthrough=frozenset())
+    for env, asks in ((shown, False), (environ, True)):
+        line = ["ssh-keygen", "-y", "-f", str(key)]
+        read = subprocess.run(line, env=env, stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True)
+        assert read.returncode != 0
+        assert (tmp_path / "asked").exists() is asks
+
+
 def test_posix_shell(tmp_path: Path) -> None:
     zsh, bash = tmp_path / "zsh", tmp_path / "bash"
     for program in (zsh, bash):
@@ -242,3 +298,15 @@ print(resident_mib() - before)
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(run.stdout) < 8
+
+
+def test_of_a_list_only_what_is_named_and_what_programs_need() -> None:
+    own = {"PATH": "/bin", "LC_ALL": "C", "MINE": "1", "CI_JOB": "2", "OTHER": "3", "MY_TOKEN": "4", "GH_TOKEN": "5"}
+    none: frozenset[str] = frozenset()
+    listed = frozenset({"mine", "CI_*", "MY_TOKEN"})
+    shown = child_environment(own, secret=none, passthrough=frozenset({"GH_TOKEN"}), allowed=listed)
+    assert {name: shown[name] for name in own if name in shown} == {
+        "PATH": "/bin", "LC_ALL": "C", "MINE": "1", "CI_JOB": "2", "GH_TOKEN": "5",
+    }  # fmt: skip
+    assert shown["GIT_TERMINAL_PROMPT"] == "0"
+    assert "OTHER" not in child_environment(own, secret=none, passthrough=none, allowed=none)

@@ -30,6 +30,12 @@ SCHEMA: dict[str, Any] = {
 }
 
 
+SENT_AS_TEXT = (
+    r'$.extra: must be an object, not "{\"x\": \"y\"}"; '
+    "send the object itself, not a string that holds it"
+)
+
+
 def problems(schema: dict[str, Any], value: object) -> list[str]:
     shape = shape_of(schema)
     found = [str(problem) for problem in shape.problems(value, "$")]
@@ -54,8 +60,25 @@ def test_what_conforms() -> None:
         ({"name": "a", "count": 6}, ["$.count: must be a whole number from 1 to 5, not 6"]),
         ({"name": "a", "count": True}, ["$.count: must be a whole number from 1 to 5, not true"]),
         ({"name": "a", "count": 1.5}, ["$.count: must be a whole number from 1 to 5, not 1.5"]),
-        ({"name": "a", "count": 1.0}, ["$.count: must be a whole number from 1 to 5, not 1.0"]),
-        ({"name": "a", "ratio": "1"}, ['$.ratio: must be a number, not "1"']),
+        ({"name": "a", "count": 1.0}, ["$.count: must be a whole number from 1 to 5, not 1.0; send 1"]),
+        ({"name": "a", "count": "5"}, ['$.count: must be a whole number from 1 to 5, not "5"; send 5, without quotes']),
+        ({"name": "a", "count": "6"}, ['$.count: must be a whole number from 1 to 5, not "6"']),
+        ({"name": "a", "count": " x"}, ['$.count: must be a whole number from 1 to 5, not " x"']),
+        ({"name": "a", "ratio": "1"}, ['$.ratio: must be a number, not "1"; send 1, without quotes']),
+        ({"name": "a", "ratio": "1e999"}, ['$.ratio: must be a number, not "1e999"']),
+        ({"name": "a", "ratio": "[" * 9999}, [f'$.ratio: must be a number, not "{"[" * 39}…']),
+        (
+            {"name": "a", "flags": "[true]"},
+            ['$.flags: must be a list, not "[true]"; send the list itself, not a string that holds it'],
+        ),
+        (
+            {"name": "a", "flags": ["True"]},
+            ['$.flags[0]: must be true or false, not "True"; send true, without quotes'],
+        ),
+        (
+            {"name": "a", "extra": '{"x": "y"}'},
+            [SENT_AS_TEXT],
+        ),
         ({"name": "a", "kind": "c"}, ['$.kind: must be one of a, b, not "c"']),
         ({"name": "a", "flags": [True, 0]}, ["$.flags[1]: must be true or false, not 0"]),
         ({"name": "a", "flags": [True] * 3}, ["$.flags: must have at most 2 items, not 3"]),
@@ -171,3 +194,24 @@ def test_a_schema_in_the_subset_is_judged_alike_as_ours_and_as_foreign(
 ) -> None:
     ours, foreign = judge_of(schema), judge_of(schema, foreign=True)
     assert (ours(arguments) is None) == (foreign(arguments) is None)
+
+
+def test_five_problems_are_listed_and_the_rest_counted() -> None:
+    judge = judge_of(SCHEMA)
+    said = judge({"nam": 1, **{f"x{n}": n for n in range(9)}})
+    assert said is not None
+    assert said.startswith("$.name: is missing; $.nam: is not known; did you mean name?; ")
+    assert said.endswith("; and 6 more")
+
+
+def test_the_nearest_argument_is_named_whatever_its_case() -> None:
+    judge = judge_of(TOOLS["EditFile"].input_schema)
+    said = judge({"file_path": "a", "edits": [{"old_text": "x", "newText": "y"}]})
+    assert said is not None
+    assert "$.file_path: is not known; did you mean path?" in said
+    assert "$.edits[0].old_text: is not known; did you mean oldText?" in said
+
+
+@given(st.text(), st.sampled_from(["integer", "number", "boolean", "array", "object"]))
+def test_a_string_never_passes_for_another_type(text: str, kind: str) -> None:
+    assert judge_of({"properties": {"a": {"type": kind}}})({"a": text}) is not None

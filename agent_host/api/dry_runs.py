@@ -1,0 +1,176 @@
+"""Inner doors: what a policy would say to a call, which tools it would offer, and what is wrong with a bundle.
+
+Nothing is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from agent_host import lenient_json
+from agent_host.api.options import existing_directory, settings_from
+from agent_host.app.machine import command_environment, limits_of, this_environment
+from agent_host.app.tools import BUILT_IN, argument_problem
+from agent_host.errors import ErrorCode
+from agent_host.routing.dry_run import DryRunCase, InvalidCase, case_from, judge_case
+from agent_host.routing.environment import on_this_disk
+from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try
+from policy.bundle.builtin import DEFAULT_LIFETIME_S
+from policy.bundle.problems import BundleProblems
+from policy.bundle.validate import check_usable, parse_bundle
+from policy.decision import RISK_LEVELS
+from policy.names import ANY_SESSION, CapabilityName
+from policy.rules.admitted import admitted
+from policy.rules.case import denied
+from policy.rules.toolset import DEFAULT_RISK, why_not_offered, withheld_by
+from state.temporary import session_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent_host.contracts import ToolSpec
+    from agent_host.routing.environment import Environment
+    from policy.bundle.model import PolicyBundle
+    from policy.bundle.problems import Problem
+    from policy.decision import Decision
+    from policy.rules.toolset import Limits
+
+__all__ = ["BundleReport", "DryRuns", "InvalidCase", "Tried", "case_refused", "policy_to_try", "report_of_bundle"]
+
+
+class Tried(NamedTuple):
+    """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away."""
+
+    bundle: PolicyBundle
+    here: Environment
+    limits: Limits
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Every tool with whether the model would be shown it, and who keeps it from that (SK 3.1): rows of {toolName,
+        capability, offered, requiresApproval, riskLevel, reason}."""
+        rows = {spec.name: self._tool(spec) for spec in BUILT_IN}
+        readers = [spec.name for spec in BUILT_IN if spec.subject.kind == "output"]
+        if any(row["offered"] for name, row in rows.items() if name not in readers):
+            # What reads stored outputs needs what the calls needed that left them.
+            for name in readers:
+                withheld = withheld_by(self.limits, name, CapabilityName.FILE_READ)
+                rows[name] |= {"offered": withheld is None, "reason": withheld}
+        return list(rows.values())
+
+    def judge(self, tool_name: str, arguments: Mapping[str, Any], now: datetime) -> Decision:
+        """The decision about one call; facts are those of this disk."""
+        return judge_case(
+            self.bundle, DryRunCase(tool_name, arguments), self.here, BUILT_IN, now=now, limits=self.limits
+        )
+
+    def _tool(self, spec: ToolSpec) -> dict[str, Any]:
+        entries = map(self.bundle.capability, spec.capabilities)
+        reasons = (
+            why_not_offered(
+                self.bundle,
+                spec.name,
+                capability,
+                limits=self.limits,
+                workspace=self.here.workspace,
+                os=self.here.os_family,
+            )
+            for capability in spec.capabilities
+        )
+        withheld = next(filter(None, reasons), None)
+        return {
+            "toolName": spec.name,
+            "capability": spec.capability,
+            "offered": withheld is None,
+            "requiresApproval": any(entry is not None and entry.requires_approval for entry in entries),
+            "riskLevel": max((DEFAULT_RISK[one] for one in spec.capabilities), key=RISK_LEVELS.index),
+            "reason": withheld,
+        }
+
+
+def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, session_id: str = ANY_SESSION) -> Tried:
+    """The bundle that the setting `host.policy` names, as a session in `workspace` would have it. Raises UsageError,
+    PolicyBundleInvalid."""
+    existing_directory(workspace)
+    settings, now = settings_from(flags, workspace=workspace), datetime.now(UTC)
+    named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
+    here = this_environment(workspace, command_environment(settings, session_directory(state_dir, named, os.environ)))
+    bundle = bundle_to_try(settings, here, state_dir=state_dir, now=now, session_id=session_id)
+    return Tried(bundle, here, limits_of(settings))
+
+
+class DryRuns:
+    """Cases against one bundle, or against the capabilities that a case brings along."""
+
+    def __init__(self, tried: Tried, now: datetime) -> None:
+        self._bundle, self._here, self._limits = tried
+        self._now = now
+        self._with = lru_cache(maxsize=64)(self._bundle_with)
+
+    def judge_call(self, tool_name: str, arguments: Mapping[str, Any]) -> Decision:
+        """The decision about one call; facts are those of this disk."""
+        return self._judge(DryRunCase(tool_name, arguments))
+
+    def judge_case(self, raw: dict[str, Any]) -> Decision:
+        """The decision about a case of interface section 3. Raises InvalidCase."""
+        return self._judge(case_from(raw))
+
+    def _judge(self, case: DryRunCase) -> Decision:
+        """The decision. Raises InvalidCase for capabilities that are none. What policy lets pass is refused for the
+        arguments that its tool refuses: the call would not run."""
+        bundle = self._bundle
+        if case.capabilities is not None:
+            bundle = self._with(lenient_json.dumps(case.capabilities))
+        if case.facts is not None:  # which say where paths lead, whatever this disk says
+            bundle = bundle.on_disk({})
+        decision = judge_case(bundle, case, self._here, BUILT_IN, now=self._now, limits=self._limits)
+        problem = None if decision.decision == "DENIED" else argument_problem(case.tool_name, case.arguments)
+        if problem is not None:
+            return denied(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}")
+        return decision
+
+    def _bundle_with(self, capabilities: bytes) -> PolicyBundle:
+        try:
+            bundle = parse_bundle({**self._bundle.to_json(), "capabilities": orjson.loads(capabilities)})
+        except BundleProblems as error:
+            raise InvalidCase(str(error)) from error
+        return on_this_disk(bundle, self._here)
+
+
+def case_refused(problem: str) -> Decision:
+    """The decision about a case that cannot be read."""
+    return denied("", "case", f"the case cannot be read: {problem}")
+
+
+class BundleReport(NamedTuple):
+    """What is said of a bundle file. Where there are no `problems`, `summary` is its version, size and lifetime in one
+    line, and `admits` what its lists admit beyond what they name."""
+
+    problems: list[Problem]
+    summary: str
+    admits: list[str]
+
+
+def report_of_bundle(raw: bytes, *, workspace: str, state_dir: str) -> BundleReport:
+    """Every problem of a bundle file with the content `raw`. Raises UsageError for a workspace that is none."""
+    existing_directory(workspace)
+    now = datetime.now(UTC)
+    try:
+        bundle = bundle_in_file(raw, this_environment(workspace), state_dir=state_dir, now=now)
+    except BundleProblems as error:
+        return BundleReport(list(error.problems), "", [])
+    found = check_usable(bundle, session_id=bundle.session_id, now=now)
+    return BundleReport(list(found), _summary(bundle, raw), admitted(bundle))
+
+
+def _summary(bundle: PolicyBundle, raw: bytes) -> str:
+    if "expiresAt" in json.loads(raw):
+        held = f"expires {bundle.expires_at.isoformat()}"
+    else:
+        held = f"holds for {DEFAULT_LIFETIME_S // 3600} hours from each start on"
+    return f"valid: version {bundle.policy_bundle_version}, {len(bundle.capabilities)} capabilities, {held}"

@@ -1,0 +1,96 @@
+"""Inner doors: what is on record under an id that a user gave."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from agent_host.api.options import snapshot_limit
+from agent_host.api.results import Result, result_of
+from agent_host.session.begun import Begun, find_begun, refuse_another
+from agent_host.session.handshake import policy_source
+from agent_host.session.opening import state_errors_translated
+from agent_host.session.stored import UNREADABLE, StoredSession, StoredSessions, can_go_on
+from state.file_store import FileCheckpointStore
+from state.locations import SessionPaths
+from state.session_keys import session_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent_host.session.opening import OptionsSource
+
+
+__all__ = [
+    "UNREADABLE",
+    "StoredSession",
+    "StoredSessions",
+    "Unfinished",
+    "newest_resumable",
+    "reopen",
+    "session_id_of",
+    "session_under",
+    "stored_sessions",
+]
+
+
+class Unfinished(NamedTuple):
+    """A session with a task to go on with."""
+
+    session_id: str
+
+
+def session_under(
+    state_dir: str, key: str, same: tuple[OptionsSource, str] | None = None
+) -> Unfinished | Result | None:
+    """What was begun under the id `key` that a user chose: its session, the result where that is over, else None.
+
+    `same`: options and a prompt that have to be those it was begun with. Raises UsageError where they are not, for a
+    key that is none and for a session that was removed before its end; CheckpointUnreadable for one that is damaged.
+    """
+    found = find_begun(state_dir, key, snapshot_limit_bytes=snapshot_limit())
+    if found is None:
+        return None
+    if same is not None:
+        source, prompt = same
+        refuse_another(state_dir, key, found.started, prompt=prompt, policy=policy_source(source.new().settings))
+    if isinstance(found, Begun):
+        return Unfinished(found.session_id)
+    records = SessionPaths(state_dir, found.session_id).records
+    return result_of(found.result, message=found.result["reason"], records=records, unfinished=False, resumable=False)
+
+
+def stored_sessions(state_dir: str) -> StoredSessions:
+    """The sessions of a state directory. Raises UsageError for a configuration that cannot be used."""
+    return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit())
+
+
+def newest_resumable(state_dir: str, passed_over: Callable[[str], object]) -> str | None:
+    """The id of the session that last ran and is not held by a live process; None when there is none. `passed_over`
+    gets a line for each session that cannot be read."""
+    newest = sorted(stored_sessions(state_dir).summaries(), key=lambda summary: summary.updated_at, reverse=True)
+    for summary in newest:
+        if summary.state is None and summary.pid is None:
+            passed_over(f"session {summary.session_id} is passed over: {summary.problem}")
+    offered = [summary for summary in newest if can_go_on(summary)]
+    # What only waits for approvals has nothing to do unless they are given, so it comes last.
+    offered.sort(key=lambda summary: summary.state is not None and summary.state.awaits_approval)
+    return offered[0].session_id if offered else None
+
+
+def reopen(state_dir: str, session_id: str) -> None:
+    """Have a session that has ended resumable again, with its last task over; one that is resumable stays as it is.
+    Raises SessionNotFound where its records were not kept, CheckpointUnreadable, UsageError."""
+    store = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit(), archives=True)
+    paths = SessionPaths(state_dir, session_id)
+    if any(os.path.lexists(path) for path in (paths.snapshot, paths.journal)):
+        return
+    with state_errors_translated():
+        store.reopen(session_id).close()
+
+
+def session_id_of(state_dir: str, key: str) -> str:
+    """The id of the session that was begun under `key`; the key itself where no other is on record. Raises UsageError,
+    CheckpointUnreadable."""
+    with state_errors_translated():
+        return session_of(state_dir, key)

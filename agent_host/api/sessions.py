@@ -1,0 +1,206 @@
+"""An open session: one task after the other, approvals and events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from agent_host.api.callbacks import gate_of, sinks_of
+from agent_host.api.options import LayeredOptions, SessionOptions
+from agent_host.api.results import result_of
+from agent_host.app.headless import new_session
+from agent_host.app.opener import SessionOpener
+from agent_host.app.secrets import Tokens
+from agent_host.errors import NoActiveTask, UsageError
+from agent_host.ids import new_id
+from agent_host.session.opening import FixedOptions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from agent_host.api.callbacks import Approve, OnEvent
+    from agent_host.api.results import Result
+    from agent_host.session.lifecycle import Session as OpenSession
+    from agent_host.session.opening import ResolvedOptions
+    from state.store import LoadReport
+
+
+class Closing(NamedTuple):
+    """What the end of a session left. `result_file` is where the result is kept, None where it is not; `problem` what
+    the disk refused, in one line, and `resumable` whether the session can be resumed for that; `undelivered` is one
+    line for each observer that did not get all events."""
+
+    result_file: str | None
+    problem: str | None
+    resumable: bool
+    undelivered: tuple[str, ...]
+
+
+class Session:
+    """An open session, for one task after the other. Made by `open_session` and `resume_session`."""
+
+    def __init__(self, session: OpenSession, resolved: ResolvedOptions) -> None:
+        self._session = session
+        self._resolved = resolved
+        approved = session.replays_approved(resolved.approvals, everything=resolved.approve_all)
+        self._replays = resolved.replays | approved
+
+    @property
+    def id(self) -> str:
+        """The session's id, by which it can be resumed."""
+        return self._session.session_id
+
+    @property
+    def unfinished(self) -> str | None:
+        """The prompt of the task that `go_on` goes on with, None where there is none."""
+        task = self._session.incomplete_task
+        return None if task is None else str(task["prompt"])
+
+    @property
+    def found_on_disk(self) -> tuple[str, ...]:
+        """What was wrong with the files of a resumed session and was put right, one line each."""
+        return tuple(_found(self._session.report))
+
+    @property
+    def unknown_approvals(self) -> tuple[str, ...]:
+        """Those `approvals` of a resumed session that its policy does not know: no rule, no tool, no capability."""
+        return tuple(self._session.unknown_approvals(self._resolved.approvals))
+
+    @property
+    def policy_notice(self) -> str | None:
+        """What a bundle that is none of the built-ins admits beyond what it names, in one line; None where there is
+        nothing to say."""
+        return self._session.policy_notice()
+
+    @property
+    def closing(self) -> Closing:
+        """What its end left; complete once the session has ended."""
+        ending = self._session.ending
+        return Closing(ending.kept_at, ending.unkept, ending.stays, tuple(self._session.undelivered))
+
+    async def run(self, prompt: str, *, max_steps: int | None = None, model: str | None = None) -> Result:
+        """Run a task to its end, with `model` in place of the session's. Raises UsageError for one that the policy does
+        not allow, TaskAlreadyRunning, SessionNotReady, CheckpointWriteFailed. Cancelling stops
+        the task and leaves it open on record."""
+        self._session.start_task(new_id("task"), checked_prompt(prompt), max_steps=max_steps, model=model)
+        return await self._ended()
+
+    async def go_on(self) -> Result:
+        """Go on with the unfinished task, to its end; see `run`. Denied calls that `approvals` name are run first, and
+        for them a task goes on that had ended. Raises NoActiveTask where there is none, UsageError for no such call."""
+        if self._session.incomplete_task is None and not self._replays:
+            raise NoActiveTask(f"session {self.id} has no unfinished task")
+        self._session.go_on(max_steps=self._resolved.max_steps, replay_ids=self._replays)
+        self._replays = frozenset()
+        return await self._ended()
+
+    def cancel(self, *, force: bool = False) -> None:
+        """Cancel the running task for good. It stops when its running tools are done; `force` ends them at once. Does
+        nothing where no task runs."""
+        task = self._session.incomplete_task
+        if task is not None and self._session.busy:
+            self._session.cancel_task(task["taskId"], force=force)
+
+    def interrupt(self) -> None:
+        """Stop the running task when its running tools are done, and leave it open on record."""
+        self._session.interrupt()
+
+    def patch(self) -> str:
+        """What the session has changed in its workspace so far, as a unified diff."""
+        return self._session.patch()
+
+    async def _ended(self) -> Result:
+        try:
+            end = await self._session.task_ended()
+        except asyncio.CancelledError:
+            self._session.interrupt()
+            raise
+        return result_of(
+            self._session.result(end),
+            message=end.message,
+            records=self._session.records,
+            unfinished=end.resumable,
+            resumable=end.resumable,
+        )
+
+
+@contextlib.asynccontextmanager
+async def open_session(
+    options: SessionOptions | None = None, *, approve: Approve | None = None, on_event: OnEvent | None = None
+) -> AsyncIterator[Session]:
+    """A new session, which ends with the block: cleanly where the block does, else it stays resumable. Raises
+    AgentHostError for what keeps it from starting."""
+    options = options or SessionOptions()
+    resolved = LayeredOptions(options).new()
+    opened = await _opener(resolved, options, approve, on_event).create(new_session(resolved, "desktop"))
+    opened.session.announce("desktop")
+    async with _held(opened.session, resolved) as session:
+        yield session
+
+
+@contextlib.asynccontextmanager
+async def resume_session(
+    session_id: str,
+    options: SessionOptions | None = None,
+    *,
+    approve: Approve | None = None,
+    on_event: OnEvent | None = None,
+) -> AsyncIterator[Session]:
+    """A session that another process left, as it was started, with `options` over it; see `open_session`."""
+    options = options or SessionOptions()
+    resolved = LayeredOptions(options).resumed(session_id)
+    opened = await _opener(resolved, options, approve, on_event).resume(session_id, cursor=None)
+    async with _held(opened.session, resolved) as session:
+        yield session
+
+
+def tokens_of(options: SessionOptions) -> Tokens:
+    """The tokens that were given."""
+    return Tokens(options.token or None, options.services_token or None)
+
+
+def checked_prompt(prompt: str) -> str:
+    """The prompt as a record can hold it. Raises UsageError for an empty one."""
+    if not prompt.strip():
+        raise UsageError("the prompt is empty")
+    return prompt.encode("utf-8", "replace").decode()
+
+
+def _opener(
+    resolved: ResolvedOptions, options: SessionOptions, approve: Approve | None, on_event: OnEvent | None
+) -> SessionOpener:
+    return SessionOpener(
+        FixedOptions(resolved),
+        gate=lambda _: gate_of(resolved, approve),
+        watch=lambda _: sinks_of(on_event),
+        tokens=tokens_of(options),
+        owns_process=options.guard_processes,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _held(session: OpenSession, resolved: ResolvedOptions) -> AsyncIterator[Session]:
+    is_clean = False
+    try:
+        yield Session(session, resolved)
+        is_clean = True
+    finally:
+        if is_clean and session.incomplete_task is None:
+            await session.shut_down("closed")
+        else:
+            await session.leave()
+        await asyncio.sleep(0)  # for the events of the end
+
+
+def _found(report: LoadReport) -> Iterator[str]:
+    if report.torn_bytes:
+        kept = f"; the files are kept as {report.kept_aside}" if report.kept_aside else ""
+        yield f"{report.torn_bytes} bytes of a record that was not whole were dropped{kept}"
+    if report.restored:
+        kept = f"; it is kept as {report.kept_aside}" if report.kept_aside else ""
+        yield f"the newest checkpoint was damaged on disk, and what stands beside it has replaced it{kept}"
+    if report.lost_blobs:
+        yield f"{len(report.lost_blobs)} large texts of this session are damaged on disk; the model reads where"
+    if report.made_private:
+        yield "others could read the files of this session; they no longer can"

@@ -1,0 +1,94 @@
+"""This machine and the workspace as policy and the tools see them; which tools the configuration takes away."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from agent_host.routing.environment import Environment
+from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
+from config.settings import ALL_TOOLS
+from policy.decision import RISK_LEVELS
+from policy.rules.toolset import ToolLimit
+from tool_runtime.platform import OS_FAMILY, current
+from tool_runtime.platform.environment import child_environment, looks_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent_host.session.opening import ResolvedOptions
+    from config.settings import Settings
+    from policy.facts import ShellName
+    from policy.rules.toolset import Limits
+
+TOKEN_VARIABLE = "LLM_GATEWAY_AUTH_TOKEN"  # noqa: S105  the variable's name, not its value
+
+SECRET_VARIABLES = frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE})
+
+_SHELLS: dict[str, ShellName] = {
+    "bash": "bash",
+    "zsh": "zsh",
+    "cmd.exe": "cmd",
+    "cmd": "cmd",
+    "powershell.exe": "powershell",
+    "pwsh": "powershell",
+}
+
+
+class LocalMachine(NamedTuple):
+    """The machine and the workspace as tools and policy see them. `shell` is the path of the one that runs commands,
+    `temporary` the session's own directory for temporary files."""
+
+    shell: str
+    environment: Environment
+    temporary: str
+
+
+def machine_of(resolved: ResolvedOptions, temporary: str) -> LocalMachine:
+    """This machine, with the session's workspace and the session's temporary directory."""
+    environment = this_environment(resolved.workspace, command_environment(resolved.settings, temporary))
+    return LocalMachine(current.default_shell(os.environ), environment, temporary)
+
+
+def command_environment(settings: Settings, temporary: str) -> dict[str, str]:
+    """What a command of a session finds in its environment, without what looks like a secret: policy reads lines by
+    it."""
+    shown = child_environment(
+        os.environ,
+        secret=SECRET_VARIABLES,
+        passthrough=frozenset(settings.names("tools.env_passthrough")),
+        temporary=temporary,
+        allowed=allowed_variables(settings),
+    )
+    return {name: value for name, value in shown.items() if not looks_secret(name)}
+
+
+def allowed_variables(settings: Settings) -> frozenset[str] | None:
+    """The only variables that commands take over, None for all."""
+    names = frozenset(settings.names("tools.env_allowed"))
+    return None if ALL_TOOLS in names else names
+
+
+def this_environment(workspace: str, environment: Mapping[str, str] | None = None) -> Environment:
+    """This machine as policy sees it. `workspace` is a real path; `environment` is what commands find in theirs."""
+    shell = os.path.basename(current.default_shell(os.environ)).lower()
+    home = os.path.expanduser("~")
+    return Environment(
+        workspace=workspace,
+        home=os.path.realpath(home) if os.path.isabs(home) else None,
+        os_family=OS_FAMILY,
+        shell=_SHELLS.get(shell, "sh"),
+        environment=environment or {},
+    )
+
+
+def limits_of(settings: Settings) -> Limits:
+    """What the configuration takes away of the tools (SK 3.1)."""
+    limits = {ToolLimit("tools.disabled in the configuration", withheld=frozenset(settings.names("tools.disabled")))}
+    allowed = frozenset(settings.names("tools.allowed"))
+    if ALL_TOOLS not in allowed:
+        limits.add(ToolLimit("tools.allowed in the configuration", allowed=allowed))
+    ceiling = RISK_LEVELS[settings.rank("policy.risk_ceiling")]
+    if ceiling != RISK_LEVELS[-1]:
+        limits.add(ToolLimit("policy.risk_ceiling in the configuration", risk_ceiling=ceiling))
+    return frozenset(limits)

@@ -1,0 +1,72 @@
+"""The tokens of this process, and what keeps them and all other secrets out of records and requests."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from agent_host.app.machine import SECRET_VARIABLES, TOKEN_VARIABLE
+from agent_host.llm.urls import checked_headers, checked_token, password_of
+from agent_host.scrub import Scrubber, hide_in_process_table
+from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
+from policy.detectors.redaction import Redaction
+from state.redaction_key import redaction_key
+from tool_runtime.platform.environment import looks_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agent_host.session.opening import ResolvedOptions
+    from policy.bundle.model import PolicyBundle
+
+
+class Tokens(NamedTuple):
+    """The tokens of the gateway and of the backend services."""
+
+    gateway: str | None
+    services: str | None
+
+    @classmethod
+    def read(cls) -> Tokens:
+        """From the environment, which stays as it is: it is the embedding program's."""
+        return cls(*(os.environ.get(name) or None for name in (TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE)))
+
+    @classmethod
+    def taken(cls) -> Tokens:
+        """Out of the environment of a process of our own, where they are no more afterwards. The values of all that
+        commands are not given are blanked where a command could read them in the process table; this process keeps
+        what it may need itself."""
+        hide_in_process_table(name for name in os.environ if name in SECRET_VARIABLES or looks_secret(name))
+        return cls(*(os.environ.pop(name, None) or None for name in (TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE)))
+
+
+class Secrets(NamedTuple):
+    """A token that a header can carry, and what keeps it and all others out of what is shown."""
+
+    gateway_token: str | None
+    scrubber: Scrubber
+
+    @classmethod
+    def of(
+        cls,
+        tokens: Tokens,
+        gateway_url: str,
+        headers: Mapping[str, str],
+        redaction: Redaction,
+        proxies: Sequence[str] = (),
+    ) -> Secrets:
+        """`headers` are those of `llm.headers`, `proxies` the URLs of those that tools use. Raises UsageError for a
+        token that no header can carry, and for headers that are none."""
+        token = checked_token(tokens.gateway)
+        values = checked_headers(headers).values()
+        passwords = [password_of(url) for url in (gateway_url, *proxies)]
+        return cls(token, Scrubber([token, *passwords, tokens.services, *values], redaction))
+
+
+def redaction_of(resolved: ResolvedOptions, bundle: PolicyBundle) -> Redaction:
+    """What the bundle and the settings have taken out of all that is kept and sent (AH 8.7)."""
+    return Redaction(
+        bundle.redaction_rules,
+        key=lambda: redaction_key(resolved.state_dir),
+        detectors=resolved.settings.flag("redaction.detectors"),
+    )

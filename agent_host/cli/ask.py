@@ -1,0 +1,178 @@
+"""Approvals at a terminal: what a call would do, in the words of `serve`, and one key for the answer (AH 10.1).
+
+Only a line that was typed after the question, and that is one of the keys, approves anything. The end of input, a
+time-out and Ctrl-C do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from agent_host import ApprovalAnswer
+from agent_host.cli.screen import in_ci, styled
+from agent_host.cli.streams import put
+from agent_host.shown_text import escaped
+
+if sys.platform != "win32":
+    import termios
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from agent_host import ApprovalRequest
+
+_KEYS: dict[str, Literal["once", "task", "session"]] = {"y": "once", "t": "task", "s": "session"}
+_QUESTION = "Allow this? y once, t for this task, s for this session, n no: "
+_COLOURS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
+_PLAIN = "\x1b[0m"
+_BOLD = "\x1b[1m"
+_LINE_BYTES = 4096
+# Details that have a line of their own, in this order.
+_PLAIN_FIELDS = (
+    ("command", "command"),
+    ("cwd", "in"),
+    ("path", "path"),
+    ("requestedPath", "asked for as"),
+    ("method", "method"),
+    ("url", "url"),
+    ("host", "host"),
+    ("note", "note"),
+    ("stdin", "stdin"),
+    ("body", "body"),
+    ("start", "begins with"),
+    ("otherArguments", "arguments"),
+)
+
+
+def can_ask(*, no_input: bool) -> bool:
+    """Whether a person reads and types: standard input and error are terminals, and no CI runs this."""
+    if no_input or in_ci() or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    # A job in the background that reads from its terminal is stopped.
+    return sys.platform == "win32" or os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+
+
+class _Line(NamedTuple):
+    """A line that was typed, None for the end of input, and when on the monotonic clock."""
+
+    typed_at: float
+    text: str | None
+
+
+class Terminal:
+    """Asks at the terminal, one question after the other. What is not answered within `timeout_s` seconds is denied."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._turn = asyncio.Lock()
+        self._lines: asyncio.Queue[_Line] = asyncio.Queue()
+        self._reader: threading.Thread | None = None
+        self._ended = False
+
+    async def approve(self, request: ApprovalRequest) -> ApprovalAnswer:
+        """The answer to one request; see `agent_host.Approve`."""
+        async with self._turn:
+            if self._ended:
+                return _denied("the input has ended, so nobody can approve it")
+            put(sys.stderr, "".join(_shown(request.to_payload())))
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    return await self._asked()
+            except TimeoutError:
+                put(sys.stderr, "\n")
+                return ApprovalAnswer(False, f"nobody answered within {self._timeout_s:g} seconds", timed_out=True)
+            except asyncio.CancelledError:
+                put(sys.stderr, "\n")
+                raise
+
+    async def _asked(self) -> ApprovalAnswer:
+        if sys.platform != "win32":
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+        asked_at = time.monotonic()
+        while True:
+            put(sys.stderr, _QUESTION)
+            typed_at, line = await self._line()
+            while line is not None and typed_at < asked_at:  # a key pressed before the question is no answer to it
+                typed_at, line = await self._line()
+            if line is None:
+                self._ended = True
+                put(sys.stderr, "\n")
+                return _denied("the input ended before anybody approved it")
+            key = line.strip().lower()
+            if key in _KEYS:
+                return ApprovalAnswer(True, "approved at the terminal", scope=_KEYS[key])
+            if key == "n":
+                return _denied("denied at the terminal")
+
+    async def _line(self) -> _Line:
+        """The next line. A thread reads it, which the end of the process ignores."""
+        if self._reader is None:
+            loop = asyncio.get_running_loop()
+            self._reader = threading.Thread(target=self._read, args=(loop,), daemon=True)
+            self._reader.start()
+        return await self._lines.get()
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Hand over each line with the moment at which its first character was there."""
+        waiting, begun_at = b"", 0.0
+        while True:
+            try:
+                data = os.read(sys.stdin.fileno(), _LINE_BYTES)
+            except OSError:
+                data = b""
+            now = time.monotonic()
+            begun_at = begun_at if waiting else now
+            *lines, waiting = (waiting + data).split(b"\n")
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the task is over
+                for line in lines:
+                    typed = _Line(begun_at, line.decode("utf-8", "replace"))
+                    loop.call_soon_threadsafe(self._lines.put_nowait, typed)
+                    begun_at = now
+                if not data:
+                    loop.call_soon_threadsafe(self._lines.put_nowait, _Line(now, None))
+            if not data or loop.is_closed():
+                return
+
+
+def _denied(reason: str) -> ApprovalAnswer:
+    return ApprovalAnswer(False, reason)
+
+
+def _shown(payload: Mapping[str, Any]) -> Iterator[str]:
+    """The question, in lines. All text of the model is escaped in it already."""
+    colours = styled()
+    details = dict(payload["details"])
+    title = f"{payload['title']}: {payload['actionSummary']}"
+    yield f"\n{_BOLD}{title}{_PLAIN}\n" if colours else f"\n{title}\n"
+    if payload["description"]:
+        yield _field("why", payload["description"])
+    risks = "".join(f"; {risk}" for risk in payload["risks"])
+    yield _field("risk", f"{payload['riskLevel']}{risks}")
+    for name, label in _PLAIN_FIELDS:
+        if isinstance(details.get(name), str):
+            yield _field(label, details[name])
+    segments = details.get("segments") or []
+    if len(segments) > 1 or any(one["dynamic"] for one in segments):
+        for one in segments:
+            words = [one["program"], *one["arguments"]]
+            yield _field("runs", " ".join("(known when it runs)" if word is None else word for word in words))
+    for name, label in (("writes", "writes"), ("reads", "reads"), ("doubts", "in doubt")):
+        for one in details.get(name) or []:
+            yield _field(label, "(known when it runs)" if one is None else one)
+    for one in details.get("headers") or []:
+        yield _field("header", f"{one['name']}: {one.get('value', '(not shown)')}")
+    for line in str(details.get("diff", "")).splitlines():
+        colour = _COLOURS.get(line[:1]) if colours else None
+        text = escaped(line, keep="\t")
+        yield f"  {text}\n" if colour is None else f"  {colour}{text}{_PLAIN}\n"
+
+
+def _field(label: str, text: str) -> str:
+    first, *rest = escaped(text).split("\n")
+    return f"  {label + ':':<10} {first}\n" + "".join(f"{'':<13}{line}\n" for line in rest)

@@ -1,0 +1,109 @@
+"""A terminal as a place to draw on: whether standard error is one, and a block of lines that is redrawn in place."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from agent_host.cli.streams import put
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TextIO
+
+# Smaller terminals show too little of a line, or scroll the block's first line out of reach.
+_MIN_COLUMNS = 40
+_MIN_ROWS = 10
+_DIM = "\x1b[2m"
+_PLAIN = "\x1b[0m"
+# Without wrapping a line takes one row, also where the terminal has another opinion on the width of a character.
+_NO_WRAP = "\x1b[?7l"
+_WRAP = "\x1b[?7h"
+_ERASE_BELOW = "\x1b[J"
+
+
+def in_ci() -> bool:
+    """Whether CI runs this, where a terminal is only a log."""
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+def styled() -> bool:
+    """Whether the user and the terminal want colours and other styles."""
+    return "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def can_draw(stream: TextIO) -> bool:
+    """Whether lines on `stream` can be drawn again in place."""
+    if sys.platform == "win32" or in_ci() or os.environ.get("TERM", "dumb") == "dumb":
+        return False
+    return stream.isatty() and _large_enough(*_size(stream))
+
+
+class Block:
+    """Lines below everything else on the terminal `stream`. `clear` before anything else is printed there."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._widths: list[int] = []
+
+    def draw(self, title: str, state: str, lines: Sequence[str]) -> None:
+        """Show `title` with `state` behind it and, dim, `lines`, in place of what the block showed; each printable.
+        What is too long is cut, but for the state, and a terminal that has become too small shows nothing."""
+        columns, rows = _size(self._stream)
+        erase = self._erasing(columns)
+        shown = []
+        if _large_enough(columns, rows):
+            shown = [_cut(title, columns - 1 - _cells(state)) + state, *(_cut(line, columns - 1) for line in lines)]
+        self._widths = [_cells(line) for line in shown]
+        begin, end = (_DIM, _PLAIN) if styled() else ("", "")
+        body = "".join(f"{line}\n" if at == 0 else f"{begin}{line}{end}\n" for at, line in enumerate(shown))
+        if erase or body:
+            put(self._stream, f"{erase}{_NO_WRAP}{body}{_WRAP}")
+
+    def clear(self) -> None:
+        """Take the block off the terminal."""
+        if self._widths:
+            put(self._stream, self._erasing(_size(self._stream)[0]))
+            self._widths = []
+
+    def _erasing(self, columns: int) -> str:
+        """What takes the cursor to the block's first row and erases from there. A terminal that has become narrower
+        since has wrapped the lines."""
+        rows = sum(max(1, -(-width // max(columns, 1))) for width in self._widths)
+        return f"\x1b[{rows}A\r{_ERASE_BELOW}" if rows else ""
+
+
+def _size(stream: TextIO) -> tuple[int, int]:
+    """Columns and rows; zeros where nobody knows."""
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return 0, 0
+    return size.columns, size.lines
+
+
+def _large_enough(columns: int, rows: int) -> bool:
+    return columns >= _MIN_COLUMNS and rows >= _MIN_ROWS
+
+
+def _cells(line: str) -> int:
+    return len(line) if line.isascii() else sum(map(_width, line))
+
+
+def _cut(line: str, columns: int) -> str:
+    """As much of `line` as fits into `columns`; `…` at its end where there is more."""
+    if _cells(line) <= columns:
+        return line
+    used = 0
+    for at, char in enumerate(line):
+        used += _width(char)
+        if used >= columns:
+            return line[:at] + "…"
+    return line
+
+
+def _width(char: str) -> int:
+    """Columns of one character, about: two in the scripts that have wide ones. What is wider all the same is cut by the
+    terminal, which does not wrap the block; a character that combines counts too, so that a line of them ends."""
+    return 2 if char >= "\u2e80" or "\u1100" <= char <= "\u115f" else 1

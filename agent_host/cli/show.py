@@ -1,0 +1,121 @@
+"""`agent-host show SESSION_ID`: what a session was asked, what it did and what came of it, live or ended."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agent_host import lenient_json
+from agent_host.api.records import session_id_of, stored_sessions
+from agent_host.cli.shared import state_dir_of
+from agent_host.cli.streams import answer
+from agent_host.errors import UsageError
+from agent_host.shown_text import escaped, one_line
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from agent_host.api.records import StoredSession
+
+_FOLDED_LINES = 6
+_FOLDED_CHARS = 600
+_ARGUMENT_BYTES = 300
+_MARKS = {
+    "crashed": "the process ended without a word",
+    "session_resumed": "resumed",
+    "session_paused": "paused",
+    "task_completed": "task completed",
+    "task_failed": "task failed",
+    "task_cancelled": "task cancelled",
+    "session_completed": "session ended",
+    "session_failed": "session failed",
+    "session_cancelled": "session cancelled",
+}
+
+
+def show(namespace: argparse.Namespace) -> int:
+    """`agent-host show`; exit 2 for a step that there is not. Raises SessionNotFound."""
+    state_dir = state_dir_of(namespace)
+    session_id = session_id_of(state_dir, namespace.session_id)
+    sessions = stored_sessions(state_dir)
+    found = sessions.one(session_id)
+    items = _with_steps(sessions.transcript(session_id))
+    if namespace.step is not None:
+        items = [item for item in items if item.get("step") == namespace.step]
+        if not items:
+            raise UsageError(f"--step {namespace.step}: session {session_id} has no such step")
+    if namespace.output == "json":
+        messages = sessions.messages(session_id)
+        if namespace.step is not None:
+            steps = {item.get("stepId") for item in items}
+            messages = [message for message in messages if message.get("stepId") in steps]
+        row = {**found.to_wire(), "items": items, "messages": messages}
+        answer(lenient_json.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    else:
+        answer("".join(_text(found, items, whole=namespace.step is not None)))
+    return 0
+
+
+def _with_steps(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items of a model's turn with the number of their step in the session, from 1."""
+    numbers: dict[str, int] = {}
+    shown = []
+    for item in items:
+        step_id = item.get("stepId")
+        step = {} if step_id is None else {"step": numbers.setdefault(step_id, len(numbers) + 1)}
+        shown.append({**item, **step})
+    return shown
+
+
+def _text(session: StoredSession, items: list[dict[str, Any]], *, whole: bool) -> Iterator[str]:
+    status = f"{session.status}{', resumable' if session.resumable else ''}"
+    held = f", held by process {session.pid}" if session.pid else ""
+    tokens = "" if session.total_tokens is None else f", {session.total_tokens} tokens"
+    yield f"{session.session_id}  {status}{held}, {session.step_count} steps{tokens}\n"
+    yield f"workspace: {escaped(session.workspace, keep='')}\n"
+    for step, of_step in groupby(items, key=lambda item: item.get("step")):
+        yield "\n" if step is None else f"\nstep {step}\n"
+        for item in of_step:
+            yield from _item(item, whole=whole)
+
+
+def _item(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
+    if item["kind"] == "mark":
+        said = "".join(f": {escaped(str(item[name]), keep='')}" for name in ("reason", "message") if item.get(name))
+        yield f"-- {item['timestamp']} {_MARKS.get(item['mark'], item['mark'])}{said}\n"
+    elif item["kind"] == "message":
+        who = "user" if item["role"] == "user" else "model"
+        yield from _block(f"{who}: ", item["text"], whole=whole or item["role"] == "user", indent="  ")
+    else:
+        yield from _call(item, whole=whole)
+
+
+def _call(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
+    arguments = lenient_json.dumps(item.get("editedArguments", item["arguments"])).decode()
+    shown = escaped(arguments, keep="") if whole else one_line(arguments, _ARGUMENT_BYTES)
+    outcome = item["status"] + (f" {item['code']}" if "code" in item else "")
+    outcome = f"exit code {item['exitCode']}" if item.get("exitCode") else outcome
+    yield f"  {one_line(item['toolName'])} {shown} — {outcome}\n"
+    if "decision" in item:
+        risk = f", risk {item['riskLevel']}" if "riskLevel" in item else ""
+        yield f"    policy: {item['decision']} by {one_line(item.get('rule', ''))}{risk}\n"
+    approval = item.get("approval")
+    if approval is not None:
+        edited = ", arguments edited" if approval.get("edited") or "editedArguments" in item else ""
+        yield f"    approval: {approval['decision']} ({approval['scope']}{edited}): {one_line(approval['reason'])}\n"
+    if item.get("output"):
+        yield from _block("    ", item["output"], whole=whole, indent="    ")
+
+
+def _block(head: str, text: str, *, whole: bool, indent: str) -> Iterator[str]:
+    """Text behind `head`, its further lines indented; cut to some lines unless `whole`."""
+    lines = escaped(text).rstrip("\n").split("\n")
+    if not whole:
+        cut = [line if len(line) <= _FOLDED_CHARS else line[:_FOLDED_CHARS] + "…" for line in lines[:_FOLDED_LINES]]
+        more = len(lines) - len(cut)
+        lines = [*cut, f"[… {more} more lines; --step N shows all]"] if more else cut
+    yield f"{head}{lines[0]}\n"
+    yield from (f"{indent}{line}\n" for line in lines[1:])

@@ -1,0 +1,98 @@
+"""What a command changed in the workspace: looked at around its call, kept as first versions are, and put on record
+with its result (decision 0039)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from policy.facts import PathFacts
+from state.blobs import UNAVAILABLE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection
+
+    from agent_host.contracts import ToolSpec
+    from agent_host.loop.context import LoopContext
+    from agent_host.workspace_changes.watch import Changes, Watch
+
+CUT_OFF = "a command was cut off by a crash: what it changed was not looked at"
+IN_BACKGROUND = "a command ran on in the background: what it changed was seen only around other commands"
+_FAILED = "the workspace could not be looked at"
+
+
+@dataclass(slots=True)
+class CommandChanges:
+    """What a command changed: the versions before it, by path, as `CallFinished.changed` has them, and what of the
+    workspace was not looked at."""
+
+    files: dict[str, str | None] = field(default_factory=dict)
+    unseen: str | None = None
+
+
+class CommandWatch:
+    """The looks around the commands of one session, at a workspace of this real path. `excluded` are folders of the
+    host itself, which are left out."""
+
+    def __init__(self, workspace: str, excluded: Collection[str] = ()) -> None:
+        self._workspace = workspace
+        self._excluded = tuple(excluded)
+        self._watch: Watch | None = None
+
+    def watch(self) -> Watch:
+        """What looks; made with the first command."""
+        if self._watch is None:
+            from agent_host.workspace_changes.watch import Watch
+
+            self._watch = Watch(self._workspace, self._excluded)
+        return self._watch
+
+
+def is_watched(ctx: LoopContext, spec: ToolSpec | None) -> bool:
+    """Whether there is a look around calls of the tool: of one that runs commands, where the settings have it."""
+    return ctx.command_watch is not None and spec is not None and spec.subject.kind == "command"
+
+
+@contextlib.asynccontextmanager
+async def watched(ctx: LoopContext, spec: ToolSpec) -> AsyncIterator[CommandChanges]:
+    """Around the execution of a call: what it changed is in the result when the block is over, also where the block
+    ends with an error. Nothing for a call that is not watched. The looks run in another thread."""
+    found = CommandChanges()
+    if ctx.command_watch is None or not is_watched(ctx, spec):
+        yield found
+        return
+    watch = ctx.command_watch.watch()
+    try:
+        window = await asyncio.to_thread(watch.begin)
+    except OSError:
+        found.unseen = _FAILED
+        yield found
+        return
+    try:
+        yield found
+    finally:
+        try:
+            changes = await asyncio.to_thread(watch.end, window, lambda path: _may_keep(ctx, path))
+            _take(ctx, changes, found)
+        except OSError:
+            found.unseen = _FAILED
+        finally:
+            watch.give_up(window)
+
+
+def _may_keep(ctx: LoopContext, path: str) -> bool:
+    """Whether the bundle lets anybody read the file: what it held is kept only then."""
+    return ctx.judge.may_read(PathFacts(path, path, path, "file"))
+
+
+def _take(ctx: LoopContext, changes: Changes, found: CommandChanges) -> None:
+    for path, before in changes.files.items():
+        if not isinstance(before, bytes):
+            found.files[path] = before
+        elif path in ctx.task.baselines and not ctx.journal.keeps_versions:
+            found.files[path] = UNAVAILABLE
+        else:
+            found.files[path] = ctx.journal.keep(ctx.scrubber.data(before))
+    found.unseen = changes.unseen

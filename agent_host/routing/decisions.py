@@ -1,0 +1,81 @@
+"""Decisions on calls: the facts, what policy says to them, and what options and limits take away (AH 6.1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agent_host.routing.facts import UnusableArguments, gather
+from agent_host.routing.judge import NOT_JUDGED, Judged
+from policy.check import check_tool
+from policy.decision import strictest
+from policy.facts import OutputFacts, PathFacts, UrlFacts
+from policy.rules.narrowing import narrowed, under_ceiling
+from policy.rules.toolset import withheld_by
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent_host.contracts import ToolSpec
+    from agent_host.routing.facts import World
+    from agent_host.routing.judge import Judge
+    from policy.decision import Decision
+    from policy.facts import ActionFacts
+
+
+def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World | None) -> Judged:
+    """See `Judge.decide`."""
+    spec = judge.tools.get(name)
+    if spec is None:
+        return NOT_JUDGED
+    if spec.subject.kind == "output":
+        return _reading_again(judge, spec, arguments)
+    for capability in (spec.capability, *(need.capability for need in spec.needs(arguments))):
+        withheld = withheld_by(judge.limits, name, capability)
+        if withheld is not None:
+            return Judged(spec, withheld=withheld)
+    try:
+        facts = gather(spec, arguments, judge.environment, world)
+    except UnusableArguments as error:
+        return Judged(spec, problem=str(error))
+    decision = _decision(judge, spec, spec.capability, facts)
+    if isinstance(facts, PathFacts | UrlFacts) and facts.also:
+        decision = strictest([decision, *(_decision(judge, spec, needed, other) for needed, other in facts.also)])
+    judge.expired = judge.expired or decision.expired
+    return Judged(spec, facts, decision)
+
+
+def _reading_again(judge: Judge, spec: ToolSpec, arguments: Mapping[str, Any]) -> Judged:
+    """A call that reads what an earlier one stored: it needs the capability that that one needed."""
+    ref = arguments.get(spec.subject.argument)
+    maker = judge.outputs(ref) if isinstance(ref, str) else None
+    made_by = None if maker is None else judge.tools.get(maker)
+    if made_by is None:
+        return Judged(spec, problem=f"this session has stored nothing under {ref!r}: results name it as storage_ref")
+    withheld = withheld_by(judge.limits, spec.name, made_by.capability)
+    if withheld is not None:
+        return Judged(spec, withheld=withheld)
+    facts = OutputFacts(made_by.name)
+    decision = _decision(judge, spec, made_by.capability, facts)
+    judge.expired = judge.expired or decision.expired
+    return Judged(spec, facts, decision)
+
+
+def _decision(judge: Judge, spec: ToolSpec, capability: str, facts: ActionFacts) -> Decision:
+    """What policy, options and limits say to one of the capabilities that a call needs."""
+    bundle, limits = judge.bundle, judge.limits
+    workspace, os = judge.environment.workspace, judge.environment.os_family
+    decision = check_tool(bundle, capability, facts, now=judge.clock(), os=os, workspace=workspace)
+    decision = narrowed(
+        decision, judge.options, bundle, facts, side_effects=spec.side_effects, workspace=workspace, os=os
+    )
+    return under_ceiling(decision, limits, bundle, facts, workspace=workspace, os=os)
+
+
+def may_read(judge: Judge, place: PathFacts) -> bool:
+    """See `Judge.may_read`."""
+    reading = "File.Read"
+    if judge.bundle.capability(reading) is None:
+        return True
+    place = place._replace(size_bytes=None)  # one that is too large to show is kept all the same
+    verdict = check_tool(judge.bundle, reading, place, now=judge.clock(), os=judge.environment.os_family)
+    return verdict.decision != "DENIED"

@@ -1,0 +1,249 @@
+"""The sessions of a state directory, resumable and ended: a list of them, and the transcript of one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from agent_host.errors import SessionNotFound, UsageError
+from agent_host.session.opening import state_errors_translated
+from agent_host.session.transcripts import described, items_of, read_run_log
+from state.disk import LOCAL_DISK
+from state.errors import InvalidSessionId, StateError, WriteFailed
+from state.file_store import FileCheckpointStore
+from state.locations import SessionPaths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from state.checkpoint import Checkpoint
+    from state.store import Summary
+
+TITLE_CHARS = 80
+UNREADABLE = "UNREADABLE"
+# What a row takes from a result.
+_KEPT = {"status": str, "prompt": str, "stepCount": int, "endedAt": str, "workspace": str}
+
+
+class Owner(NamedTuple):
+    """Whose session it is."""
+
+    tenant_id: str
+    user_id: str
+
+
+class StoredSession(NamedTuple):
+    """A session in a list. `prompt` is that of the last task, `title` the first line of the first one, cut to 80
+    characters; of one that cannot be read both say why. `pid` is that of the live process that holds it (0: unknown).
+    `updated_at` is in RFC 3339. `owner` is None where that is not known."""
+
+    session_id: str
+    status: str
+    title: str
+    prompt: str
+    step_count: int
+    total_tokens: int | None
+    updated_at: str
+    workspace: str
+    owner: Owner | None
+    pid: int | None = None
+    resumable: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        """The session as lists show it."""
+        return {
+            "sessionId": self.session_id,
+            "status": self.status,
+            "resumable": self.resumable,
+            "pid": self.pid,
+            "title": self.title,
+            "prompt": self.prompt,
+            "stepCount": self.step_count,
+            "totalTokens": self.total_tokens,
+            "updatedAt": self.updated_at,
+            "workspace": self.workspace,
+        }
+
+
+def title_of(prompt: str) -> str:
+    """The first line of a prompt that has anything in it, cut to 80 characters."""
+    line = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
+    return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1] + "…"
+
+
+class StoredSessions:
+    """What lies under `state_dir`. A snapshot above the limit is not read."""
+
+    def __init__(self, state_dir: str, *, snapshot_limit_bytes: int) -> None:
+        self._state_dir = state_dir
+        self._store = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit_bytes)
+
+    def all(self, owner: Owner | None = None, search: str = "") -> list[StoredSession]:
+        """Newest first: those of `owner`, where one is given, whose title, prompt or workspace has `search` in it, in
+        any letter case. Raises UsageError for a state directory that cannot be used."""
+        wanted = search.casefold()
+        found = [
+            one
+            for one in (*self._resumable(), *self._ended())
+            if (owner is None or one.owner == owner)
+            and wanted in f"{one.title}\n{one.prompt}\n{one.workspace}\n{one.session_id}".casefold()
+        ]
+        newest: dict[str, StoredSession] = {}
+        for one in found:
+            newest.setdefault(one.session_id, one)  # what can be resumed says more than an older result
+        return sorted(newest.values(), key=lambda one: (one.updated_at, one.session_id), reverse=True)
+
+    def transcript(self, session_id: str, owner: Owner | None = None) -> list[dict[str, Any]]:
+        """The items of the session's transcript; see `items_of`. Raises SessionNotFound for one that is not there, or
+        not the owner's."""
+        with state_errors_translated():
+            paths = SessionPaths(self._state_dir, session_id)
+        messages, whose = self._messages(paths)
+        if owner is not None and whose != owner:
+            raise _not_found(session_id)
+        return items_of(messages, read_run_log(paths.events))
+
+    def messages(self, session_id: str) -> list[dict[str, Any]]:
+        """The session's conversation in the form of AH 9.2, pictures without their bytes. Raises SessionNotFound."""
+        with state_errors_translated():
+            found, _ = self._messages(SessionPaths(self._state_dir, session_id))
+        return [described(orjson.loads(message)) for message in found]
+
+    def _messages(self, paths: SessionPaths) -> tuple[list[bytes], Owner | None]:
+        try:
+            state = self._store.load(paths.session_id)
+        except StateError:
+            return _history_of(paths), _owner_of_ended(paths, {})
+        calls = [] if state.open_step is None else state.open_step.calls
+        results = [call.result for call in calls if call.result is not None]
+        return [*state.thread, *results], _owner(state)
+
+    def summaries(self) -> list[Summary]:
+        """The resumable sessions with their states. Raises UsageError."""
+        try:
+            return self._store.list()
+        except WriteFailed as error:
+            raise UsageError(f"the state directory {self._state_dir} cannot be used: {error}") from error
+
+    def one(self, session_id: str) -> StoredSession:
+        """The session of that id. Raises SessionNotFound, UsageError for an id that is none."""
+        with state_errors_translated():
+            paths = SessionPaths(self._state_dir, session_id)
+            summary = self._store.summary(session_id)
+        found = _of_ended(paths) if summary is None else self._of_summary(summary)
+        if found is None:
+            raise _not_found(session_id)
+        return found
+
+    def _resumable(self) -> Iterator[StoredSession]:
+        yield from map(self._of_summary, self.summaries())
+
+    def _of_summary(self, summary: Summary) -> StoredSession:
+        updated, state = _rfc3339(summary.updated_at), summary.state
+        if state is None:
+            why, whose = summary.problem, _owner_of_ended(SessionPaths(self._state_dir, summary.session_id), {})
+            return StoredSession(summary.session_id, UNREADABLE, why, why, 0, None, updated, "", whose, pid=summary.pid)
+        prompt = "" if state.task is None else state.task.prompt
+        first = state.earlier_tasks[0].prompt if state.earlier_tasks else prompt
+        return StoredSession(
+            summary.session_id,
+            state.session_status,
+            title_of(first),
+            prompt,
+            0 if state.task is None else state.task.step_count,
+            state.session_tokens_used,
+            updated,
+            str(state.identity.options.get("workspace", "")),
+            _owner(state),
+            pid=summary.pid,
+            resumable=can_go_on(summary),
+        )
+
+    def _ended(self) -> Iterator[StoredSession]:
+        folder = os.path.join(self._state_dir, "sessions")
+        for name in _names(folder):
+            with contextlib.suppress(InvalidSessionId):
+                found = _of_ended(SessionPaths(self._state_dir, name))
+                if found is not None:
+                    yield found
+
+
+def can_go_on(summary: Summary) -> bool:
+    """Whether `agent-host resume` has something to go on with, in one place for the list and for the choice. A session
+    without a task is for a client that has one (`ResumeSession`)."""
+    return summary.pid is None and summary.state is not None and summary.state.task is not None
+
+
+def _of_ended(paths: SessionPaths) -> StoredSession | None:
+    """What a session's result says of it; None where that is none of ours."""
+    try:
+        kept = orjson.loads(LOCAL_DISK.read(paths.result))
+        values = [kept[key] for key in _KEPT]
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        return None
+    if [type(value) for value in values] != list(_KEPT.values()):
+        return None
+    status, prompt, steps, ended, workspace = values
+    title, tokens = kept.get("title"), kept.get("totalTokens")
+    return StoredSession(
+        paths.session_id,
+        status,
+        title if isinstance(title, str) else title_of(prompt),
+        prompt,
+        steps,
+        tokens if type(tokens) is int else None,
+        ended,
+        workspace,
+        _owner_of_ended(paths, kept),
+    )
+
+
+def _owner(state: Checkpoint) -> Owner:
+    return Owner(state.identity.tenant_id, state.identity.user_id)
+
+
+def _owner_of_ended(paths: SessionPaths, kept: dict[str, Any]) -> Owner | None:
+    """From the result, else from the first event: results of earlier versions do not say it."""
+    for source in (kept, _first_event(paths.events)):
+        tenant, user = source.get("tenantId"), source.get("userId")
+        if isinstance(tenant, str) and isinstance(user, str):
+            return Owner(tenant, user)
+    return None
+
+
+def _first_event(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as handle:
+            event = orjson.loads(handle.readline())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
+def _history_of(paths: SessionPaths) -> list[bytes]:
+    try:
+        history = orjson.loads(LOCAL_DISK.read(os.path.join(paths.artifacts, "session_history")))
+        return [orjson.dumps(message) for message in history if isinstance(message, dict)]
+    except (OSError, orjson.JSONDecodeError, TypeError) as error:
+        raise _not_found(paths.session_id) from error
+
+
+def _not_found(session_id: str) -> SessionNotFound:
+    return SessionNotFound(
+        f"there is no session {session_id} with its history on this disk; `agent-host sessions` lists all"
+    )
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _rfc3339(timestamp: float) -> str:
+    return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

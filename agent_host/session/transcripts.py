@@ -1,0 +1,155 @@
+"""The transcript of a session: messages, calls with what came of them, and marks such as a resume, in order of time.
+
+It is read from what is on record, so that a session can be shown live, after a crash and after its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from agent_host.events.kinds import EventType
+from agent_host.events.sinks import run_logs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_MARKS = frozenset(
+    (
+        EventType.SESSION_RESUMED,
+        EventType.SESSION_PAUSED,
+        EventType.SESSION_COMPLETED,
+        EventType.SESSION_FAILED,
+        EventType.SESSION_CANCELLED,
+        EventType.TASK_COMPLETED,
+        EventType.TASK_FAILED,
+        EventType.TASK_CANCELLED,
+    )
+)
+_CRASHED = "crashed"
+_OF_REQUEST = ("decision", "rule", "riskLevel", "grantedBy")
+_OF_RESULT = ("status", "code", "exitCode", "message", "startedAt", "latencyMs", "pathsChanged")
+
+
+class RunLog(NamedTuple):
+    """What the run log of a session says of its calls, by id, and its marks. A log that was cut has less."""
+
+    calls: dict[str, dict[str, Any]]
+    marks: list[dict[str, Any]]
+
+
+def read_run_log(path: str) -> RunLog:
+    """The run log at `path`, with those that were put aside before it. What cannot be read is left out."""
+    found = RunLog({}, [])
+    for event in _events(path):
+        kind, payload = event["eventType"], event["payload"]
+        if kind == EventType.TOOL_REQUESTED:
+            _take(found.calls, payload, _OF_REQUEST)
+        elif kind == EventType.TOOL_COMPLETED:
+            _take(found.calls, payload, _OF_RESULT)
+        elif kind == EventType.APPROVAL_RESOLVED:
+            said = {name: payload[name] for name in ("decision", "scope", "reason", "edited") if name in payload}
+            found.calls.setdefault(str(payload["toolCallId"]), {})["approval"] = said
+        elif kind in _MARKS:
+            paused = bool(found.marks) and found.marks[-1]["mark"] == EventType.SESSION_PAUSED
+            if kind == EventType.SESSION_RESUMED and "taskId" in event and not paused:
+                found.marks.append(_mark(event, _CRASHED))  # nothing said that the process before was to stop
+            found.marks.append(_mark(event, kind))
+    return found
+
+
+def items_of(messages: Iterable[bytes], log: RunLog) -> list[dict[str, Any]]:
+    """The items of a transcript, each with `itemId`, `kind` and `timestamp`:
+
+    - `message`: {role `user` or `assistant`, text, taskId?, stepId?, tokenCount}
+    - `call`: {toolName, arguments, status `succeeded`, `failed`, `denied` or `open`, code?, exitCode?, message?,
+      output?, images?[{mediaType, width, height, bytes}], decision?, rule?, riskLevel?, approval?{decision, scope,
+      reason}, editedArguments?, taskId?, stepId?}; its id is the call's
+    - `mark`: {mark, reason?, message?, taskId?}, where the session stopped, crashed, went on or ended
+    """
+    items: list[dict[str, Any]] = []
+    open_calls: dict[str, dict[str, Any]] = {}
+    for data in messages:
+        wire = orjson.loads(data)
+        of = {name: wire[name] for name in ("taskId", "stepId") if name in wire}
+        if wire["role"] == "tool":
+            _answer(open_calls.pop(wire["toolCallId"], None), wire)
+        elif wire["role"] in ("user", "assistant") and wire["content"]:
+            said = {"role": wire["role"], "text": wire["content"], "tokenCount": wire["tokenCount"]}
+            items.append({**_item(wire["messageId"], "message", wire["timestamp"]), **said, **of})
+        for call in wire.get("toolCalls", ()):
+            asked = {"toolName": call["name"], "arguments": call["arguments"], "status": "open"}
+            item = {**_item(call["id"], "call", wire["timestamp"]), **asked, **of, **log.calls.get(call["id"], {})}
+            open_calls[call["id"]] = item
+            items.append(item)
+    return _with_marks(items, log.marks)
+
+
+def _answer(item: dict[str, Any] | None, wire: dict[str, Any]) -> None:
+    """Put the result of a call into its item."""
+    if item is None:
+        return
+    if item["status"] == "open":  # the run log was cut: the thread knows less
+        item["status"] = "failed" if wire.get("isError") else "succeeded"
+    item["output"] = wire["content"]
+    if "images" in wire:
+        item["images"] = described(wire)["images"]
+    if "editedArguments" in wire:
+        item["editedArguments"] = wire["editedArguments"]
+
+
+def described(wire: dict[str, Any]) -> dict[str, Any]:
+    """A message as it is shown: what its pictures are, and not their bytes."""
+    return {**wire, "images": [_without_data(image) for image in wire["images"]]} if "images" in wire else wire
+
+
+def _without_data(image: dict[str, Any]) -> dict[str, Any]:
+    return {name: image[name] for name in ("mediaType", "width", "height", "bytes")}
+
+
+def _with_marks(items: list[dict[str, Any]], marks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Both in order of time. Items keep their order, which is that of the conversation."""
+    merged: list[dict[str, Any]] = []
+    waiting = iter(marks)
+    mark = next(waiting, None)
+    for item in items:
+        while mark is not None and mark["timestamp"] < item["timestamp"]:
+            merged.append(mark)
+            mark = next(waiting, None)
+        merged.append(item)
+    return [*merged, *([] if mark is None else itertools.chain([mark], waiting))]
+
+
+def _take(calls: dict[str, dict[str, Any]], payload: dict[str, Any], names: tuple[str, ...]) -> None:
+    call = calls.setdefault(str(payload["toolCallId"]), {})
+    call.update((name, payload[name]) for name in names if name in payload)
+
+
+def _mark(event: dict[str, Any], mark: str) -> dict[str, Any]:
+    payload = event["payload"]
+    said = {name: payload[name] for name in ("reason", "message", "stepCount", "totalTokens") if name in payload}
+    of = {"taskId": event["taskId"]} if "taskId" in event else {}
+    return {**_item(f"{mark}-{event['eventId']}", "mark", event["timestamp"]), "mark": mark, **said, **of}
+
+
+def _item(item_id: str, kind: str, timestamp: str) -> dict[str, Any]:
+    return {"itemId": item_id, "kind": kind, "timestamp": timestamp}
+
+
+def _events(path: str) -> Iterator[dict[str, Any]]:
+    for one in run_logs(path):
+        with contextlib.suppress(OSError), open(one, "rb") as handle:
+            yield from filter(None, map(_event, handle))
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """The event of a line, None for one that a crash has cut."""
+    try:
+        event = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    is_whole = isinstance(event, dict) and {"eventType", "eventId", "timestamp"} <= event.keys()
+    return event if is_whole and isinstance(event.get("payload"), dict) else None

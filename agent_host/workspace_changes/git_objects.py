@@ -1,0 +1,281 @@
+"""Blobs of a git repository, read by ourselves: loose objects, and packs with their second kind of index.
+
+No program of git runs, so that nothing of the repository's configuration does. What is read is bounded, and checked
+against its name. Not read: alternates, objects under other names than SHA-1, and what a partial clone has left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import zlib
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from agent_host.regular_files import open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_BLOB_BYTES: Final = 16 * 1024 * 1024
+_MAX_PACKS: Final = 64
+_MAX_DELTAS: Final = 250
+_MAX_CHAIN_BYTES: Final = 64 * 1024 * 1024
+_READ_BYTES: Final = 64 * 1024
+_INDEX_HEAD: Final = b"\xfftOc\0\0\0\2"
+_FANOUT_AT: Final = 8
+_NAMES_AT: Final = _FANOUT_AT + 1024
+_NAME_BYTES: Final = 20
+_BLOB, _OFFSET_DELTA, _NAMED_DELTA = 3, 6, 7
+
+
+class NotHere(Exception):
+    """The object cannot be had: damaged, too large, of a kind that is not read, or not there."""
+
+
+class Objects:
+    """The blobs below `folder`, the real path of a repository's `objects`. Its files stay open until `close`."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._packs: list[_Pack] | None = None
+        self._deltas_left = self._room = 0  # of the blob that is being read
+
+    def blob(self, name: bytes) -> bytes | None:
+        """The content of the blob of this SHA-1; None where it cannot be had."""
+        self._deltas_left, self._room = _MAX_DELTAS, _MAX_CHAIN_BYTES
+        with contextlib.suppress(NotHere, OSError, zlib.error, IndexError):
+            content = self._content(name)
+            if blob_name(content) == name:
+                return content
+        return None
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for pack in self._packs or ():
+            pack.close()
+        self._packs = None
+
+    def _content(self, name: bytes) -> bytes:
+        hexed = name.hex()
+        folder = os.path.join(self._folder, hexed[:2])
+        if is_real_folder(folder):
+            with contextlib.suppress(FileNotFoundError), _opened(os.path.join(folder, hexed[2:])) as file:
+                return _loose(file)
+        for pack in self._all_packs():
+            at = pack.find(name)
+            if at is not None:
+                return self._packed(pack, at)
+        raise NotHere
+
+    def _packed(self, pack: _Pack, at: int) -> bytes:
+        """The blob at an offset of a pack: its base, and the deltas over it."""
+        deltas: list[bytes] = []
+        while True:
+            kind, base, content = pack.entry(at)
+            self._room -= len(content)
+            if self._room < 0 or self._deltas_left == 0:
+                raise NotHere
+            if kind == _BLOB:
+                break
+            self._deltas_left -= 1
+            deltas.append(content)
+            if isinstance(base, bytes):
+                content = self._content(base)
+                break
+            at = base
+        for delta in reversed(deltas):
+            content = apply_delta(content, delta)
+        return content
+
+    def _all_packs(self) -> list[_Pack]:
+        if self._packs is None:
+            folder = os.path.join(self._folder, "pack")
+            names = sorted(os.listdir(folder)) if is_real_folder(folder) else []
+            names = [name for name in names if name.endswith(".idx")]
+            self._packs = []
+            for name in names[:_MAX_PACKS]:
+                with contextlib.suppress(NotHere, OSError):
+                    self._packs.append(_Pack(os.path.join(folder, name)))
+        return self._packs
+
+
+def blob_name(content: bytes) -> bytes:
+    """The SHA-1 under which git has a blob of this content."""
+    found = hashlib.sha1(b"blob %d\0" % len(content), usedforsecurity=False)
+    found.update(content)
+    return found.digest()
+
+
+def is_real_folder(path: str) -> bool:
+    """Whether a folder lies there, and no link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def apply_delta(base: bytes, delta: bytes) -> bytes:
+    """What a delta of a pack makes of `base`. Raises IndexError, NotHere for one that is none or makes too much."""
+    length, at = _size(delta, 0)
+    wanted, at = _size(delta, at)
+    if length != len(base) or wanted > MAX_BLOB_BYTES:
+        raise NotHere
+    parts: list[bytes] = []
+    made = 0
+    while at < len(delta):
+        said = delta[at]
+        at += 1
+        if said & 0x80:
+            numbers = [0, 0]
+            for bit in range(7):
+                if said & 1 << bit:
+                    numbers[bit // 4] |= delta[at] << bit % 4 * 8
+                    at += 1
+            start, count = numbers[0], numbers[1] or 0x10000
+            part = base[start : start + count]
+        else:
+            count = said
+            part = delta[at : at + count]
+            at += count
+        made += count
+        if not count or len(part) != count or made > wanted:
+            raise NotHere
+        parts.append(part)
+    if made != wanted:
+        raise NotHere
+    return b"".join(parts)
+
+
+class _Pack:
+    """One pack. Opened with its index, of which each search reads a few lines. Raises NotHere, OSError."""
+
+    def __init__(self, index_path: str) -> None:
+        self._pack_path = index_path.removesuffix(".idx") + ".pack"
+        self._index = os.fdopen(open_regular(index_path, os.O_RDONLY), "rb")
+        self._pack: BinaryIO | None = None
+        self._fanout = self._read_index(_FANOUT_AT, 1024)
+        if self._read_index(0, len(_INDEX_HEAD)) != _INDEX_HEAD:
+            self.close()
+            raise NotHere
+        self._count = self._up_to(255)
+
+    def close(self) -> None:
+        self._index.close()
+        if self._pack is not None:
+            self._pack.close()
+
+    def _read_index(self, at: int, size: int) -> bytes:
+        self._index.seek(at)
+        return self._index.read(size)
+
+    def _up_to(self, first: int) -> int:
+        """How many names begin with this byte or a smaller one."""
+        return int.from_bytes(self._fanout[first * 4 : first * 4 + 4], "big") if first >= 0 else 0
+
+    def find(self, name: bytes) -> int | None:
+        """Where the object is in the pack."""
+        low, high = self._up_to(name[0] - 1), self._up_to(name[0])
+        while low < high:
+            middle = (low + high) // 2
+            there = self._read_index(_NAMES_AT + middle * _NAME_BYTES, _NAME_BYTES)
+            if there == name:
+                return self._offset(middle)
+            if there < name:
+                low = middle + 1
+            else:
+                high = middle
+        return None
+
+    def _offset(self, number: int) -> int:
+        offsets_at = _NAMES_AT + self._count * (_NAME_BYTES + 4)
+        at = int.from_bytes(self._read_index(offsets_at + number * 4, 4), "big")
+        if at & 1 << 31:  # of a large pack: the place of the offset in a table of long ones
+            place = offsets_at + self._count * 4 + (at & (1 << 31) - 1) * 8
+            at = int.from_bytes(self._read_index(place, 8), "big")
+        return at
+
+    def entry(self, at: int) -> tuple[int, int | bytes, bytes]:
+        """Kind, base (an offset or a name, of a delta) and content of what is there."""
+        if self._pack is None:
+            self._pack = os.fdopen(open_regular(self._pack_path, os.O_RDONLY), "rb")
+        if at >= 1 << 62:
+            raise NotHere
+        self._pack.seek(at)
+        head = self._pack.read(64)
+        kind, size, place = head[0] >> 4 & 7, head[0] & 15, 1
+        if head[0] & 0x80:
+            more, place = _size(head, 1)
+            size |= more << 4
+        base: int | bytes = 0
+        if kind == _OFFSET_DELTA:
+            back, place = _offset_back(head, place)
+            if not 0 < back < at:
+                raise NotHere
+            base = at - back
+        elif kind == _NAMED_DELTA:
+            base = head[place : place + _NAME_BYTES]
+            place += _NAME_BYTES
+        elif kind != _BLOB:
+            raise NotHere
+        if size > MAX_BLOB_BYTES:
+            raise NotHere
+        self._pack.seek(at + place)
+        return kind, base, _inflated(self._pack, size)
+
+
+def _size(data: bytes, at: int) -> tuple[int, int]:
+    """A number as git writes sizes, the lowest part first, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if not byte & 0x80:
+            return value, at
+        if shift > 63:
+            raise NotHere
+
+
+def _offset_back(data: bytes, at: int) -> tuple[int, int]:
+    byte = data[at]
+    value = byte & 0x7F
+    while byte & 0x80:
+        at += 1
+        byte = data[at]
+        value = (value + 1) << 7 | byte & 0x7F
+    return value, at + 1
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
+        yield file
+
+
+def _loose(file: BinaryIO) -> bytes:
+    """The content of a loose object that is a blob."""
+    data = _inflated(file, None)
+    head, _, content = data.partition(b"\0")
+    if head != b"blob %d" % len(content):
+        raise NotHere
+    return content
+
+
+def _inflated(file: BinaryIO, size: int | None) -> bytes:
+    """What the zlib stream at the file's place holds: so many bytes, for None as many as it has."""
+    limit = MAX_BLOB_BYTES + 64 if size is None else size
+    inflate = zlib.decompressobj()
+    parts: list[bytes] = []
+    made = 0
+    while not inflate.eof:
+        packed = inflate.unconsumed_tail or file.read(_READ_BYTES)
+        part = inflate.decompress(packed, limit - made + 1)
+        made += len(part)
+        if made > limit or not (packed or part):
+            raise NotHere
+        parts.append(part)
+    if size is not None and made != size:
+        raise NotHere
+    return b"".join(parts)

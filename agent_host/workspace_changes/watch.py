@@ -1,0 +1,277 @@
+"""What changes in a workspace while a command runs: a look before it and a look behind it, compared.
+
+    watch = Watch(workspace)
+    window = watch.begin()
+    ...                                                # the command runs
+    changes = watch.end(window, may_keep=lambda path: True)
+
+Both calls read the disk, for some milliseconds, and may run in any thread. No program runs for them. What a file held
+before is known only as far as git has it: where the file lay as git's index says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from agent_host.workspace_changes.git_index import Tracked, Unreadable
+from agent_host.workspace_changes.git_objects import MAX_BLOB_BYTES, Objects, blob_name
+from agent_host.workspace_changes.repository import Index, IndexReader, find_repository, read_bounded
+from agent_host.workspace_changes.walk import MAX_ENTRIES, Ignored, Look, Stamp, ignored_in, is_inside, look, stamp_at
+from state.blobs import OVERWRITTEN, UNAVAILABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from agent_host.workspace_changes.repository import Repository
+
+MAX_CHANGES: Final = 500
+"""Files that one command may have changed; of more the first by path are reported, and how many there are."""
+MAX_KEPT: Final = 200
+MAX_KEPT_BYTES: Final = 8 * 1024 * 1024
+"""Contents, and their bytes, that are taken from git for one command."""
+_MAX_HASHED_BYTES: Final = 4 * 1024 * 1024
+_MAX_COMPARED_BYTES: Final = 64 * 1024 * 1024
+_CLOCK_STEP_NS: Final = 20_000_000  # the clock of a file system is behind by up to one of its steps
+_NO_INDEX: Final = Index({}, frozenset())
+
+
+class Changes(NamedTuple):
+    """What changed: what the files held before, by their real paths: None for no file, OVERWRITTEN where that is not
+    known, UNAVAILABLE where it may not be kept. `unseen` says in a line what was not looked at; None for nothing."""
+
+    files: dict[str, bytes | str | None]
+    unseen: str | None = None
+
+
+class Window:
+    """The look before one command."""
+
+    def __init__(
+        self, began_ns: int, found: Look, ignored: Ignored, index: Index, objects: str | None, problems: list[str]
+    ) -> None:
+        self.began_ns = began_ns
+        self.found = found
+        self.ignored = ignored
+        self.index = index
+        self.objects = objects
+        self.problems = problems
+        self.same_as_index: frozenset[str] = frozenset()
+        """Files that may have changed since the index was written without a trace on the disk, and have not."""
+
+    def saw(self, path: str) -> bool:
+        """Whether the look says of the file that it is there, or that it is not."""
+        return path in self.found.files or path in self.index.files or (self.found.whole and not self.found.unread)
+
+    def blob_of(self, path: str) -> bytes | None:
+        """The SHA-1 of the blob that the file held, where the index says so."""
+        tracked, there = self.index.files.get(path), self.found.files.get(path)
+        if tracked is None or there is None or not _lies_as(tracked, there):
+            return None
+        if path in self.index.doubtful and path not in self.same_as_index:
+            return None
+        return tracked.blob
+
+
+class Watch:
+    """Looks at one workspace, a real path, around the commands of a session. Folders in `excluded` are left out."""
+
+    def __init__(self, workspace: str, excluded: Collection[str] = ()) -> None:
+        self._workspace = workspace
+        self._excluded = frozenset(excluded)
+        self._reader = IndexReader()
+        self._open: list[Window] = []
+        self._guard = threading.Lock()
+        # Stamps of files whose content was found to be that of the index, so that it is read once.
+        self._read: dict[str, tuple[Stamp, bytes]] = {}
+
+    def begin(self) -> Window:
+        """Look at the files before a command. `end` or `give_up` follows."""
+        problems: list[str] = []
+        began_ns = time.time_ns() - _CLOCK_STEP_NS
+        repository, index = self._index(problems)
+        ignored = ignored_in(self._workspace)
+        found = look(self._workspace, ignored, index.files, self._excluded)
+        objects = None if repository is None else repository.objects
+        window = Window(began_ns, found, ignored, index, objects, problems)
+        window.same_as_index = frozenset(self._same_as_index(window))
+        with self._guard:
+            self._open.append(window)
+        return window
+
+    def give_up(self, window: Window) -> None:
+        """Nobody asks what changed since `window` began. Harmless when repeated."""
+        with self._guard, contextlib.suppress(ValueError):
+            self._open.remove(window)
+
+    def end(self, window: Window, may_keep: Callable[[str], bool]) -> Changes:
+        """What changed since `window` began. `may_keep`: whether what the file of this real path held may be kept.
+
+        A change while several commands ran is one of each. What a file held is what the first of them found.
+        """
+        try:
+            return self._changes(window, may_keep)
+        finally:
+            self.give_up(window)
+
+    def _index(self, problems: list[str]) -> tuple[Repository | None, Index]:
+        repository = find_repository(self._workspace)
+        if repository is None:
+            return None, _NO_INDEX
+        try:
+            return repository, self._reader.read(repository)
+        except FileNotFoundError:  # nothing was added yet
+            return None, _NO_INDEX
+        except (Unreadable, OSError) as error:
+            why = str(error) if isinstance(error, Unreadable) else (error.strerror or "it cannot be read")
+            problems.append(f"git's index is not used: {why}")
+            return None, _NO_INDEX
+
+    def _same_as_index(self, window: Window) -> list[str]:
+        room = _MAX_HASHED_BYTES
+        same: list[str] = []
+        for path in sorted(window.index.doubtful):
+            tracked, there = window.index.files[path], window.found.files.get(path)
+            if there is None or not stat.S_ISREG(there.mode) or not _lies_as(tracked, there):
+                continue
+            if self._read.get(path) != (there, tracked.blob):
+                room -= there.size
+                if room < 0:
+                    break
+                if _named_content(os.path.join(self._workspace, path), there.size) != tracked.blob:
+                    continue
+                self._read[path] = there, tracked.blob
+            same.append(path)
+        return same
+
+    def _changes(self, window: Window, may_keep: Callable[[str], bool]) -> Changes:
+        problems = list(window.problems)
+        after = look(self._workspace, window.ignored, window.index.files, self._excluded)
+        changed = sorted(self._compare(window, after))
+        if not (window.found.whole and after.whole):
+            problems.append(f"the workspace has more than {MAX_ENTRIES} files and folders: not all were looked at")
+        if after.unread:
+            problems.append(f"{after.unread} folder(s) could not be read")
+        files: dict[str, bytes | str | None] = {}
+        left_out = odd = 0
+        with contextlib.closing(_Contents()) as contents:
+            for path in changed:
+                first = self._first_open(window, path)
+                real = os.path.join(self._workspace, *path.split("/"))
+                if contents.is_only_touched(first, path, real, after.files.get(path)):
+                    continue
+                if not _is_text(path):
+                    odd += 1
+                elif len(files) >= MAX_CHANGES:
+                    left_out += 1
+                else:
+                    files[real] = contents.before(first, path) if may_keep(real) else UNAVAILABLE
+        if left_out:
+            problems.append(f"{left_out} more file(s) changed")
+        if odd:
+            problems.append(f"{odd} file(s) changed whose names are no UTF-8")
+        return Changes(files, "; ".join(problems) or None)
+
+    def _compare(self, window: Window, after: Look) -> list[str]:
+        """The paths of files that are new, gone or other ones than before."""
+        before = window.found.files
+        changed: list[str] = []
+        for path, there in after.files.items():
+            then = before.get(path)
+            if then is None:
+                if window.saw(path) or max(there.written_ns, there.changed_ns) >= window.began_ns:
+                    changed.append(path)
+            elif then != there and not _only_mode(then, there):
+                changed.append(path)
+        # What is not among the files may lie where the walk did not come this time.
+        return changed + [path for path in before.keys() - after.files.keys() if self._is_gone(path)]
+
+    def _is_gone(self, path: str) -> bool:
+        return stamp_at(self._workspace, path) is None or not is_inside(self._workspace, path)
+
+    def _first_open(self, window: Window, path: str) -> Window:
+        """The window that began first, of those that are open and know whether the file was there."""
+        with self._guard:
+            others = list(self._open)
+        return next((one for one in others if one is window or one.saw(path)), window)
+
+
+class _Contents:
+    """What files held before one command, as far as git has it and within the limits for one command."""
+
+    def __init__(self) -> None:
+        self._compared_bytes = _MAX_COMPARED_BYTES
+        self._left, self._left_bytes = MAX_KEPT, MAX_KEPT_BYTES
+        self._stores: dict[str, Objects] = {}
+
+    def close(self) -> None:
+        """Let go of git's files."""
+        for store in self._stores.values():
+            store.close()
+
+    def is_only_touched(self, first: Window, path: str, real: str, now: Stamp | None) -> bool:
+        """Whether the file at the real path `real` holds what it held, for all that git knows."""
+        blob, then = first.blob_of(path), first.found.files.get(path)
+        if blob is None or then is None or now is None or not stat.S_ISREG(now.mode):
+            return False
+        if then.size != now.size or now.size > self._compared_bytes:
+            return False
+        self._compared_bytes -= now.size
+        return _named_content(real, now.size) == blob
+
+    def before(self, first: Window, path: str) -> bytes | str | None:
+        """What the file held when the window `first` began, as `Changes` has it."""
+        then = first.found.files.get(path)
+        if then is None:
+            return None if first.saw(path) else OVERWRITTEN
+        blob = first.blob_of(path)
+        if blob is None or first.objects is None or not stat.S_ISREG(then.mode):
+            return OVERWRITTEN
+        if not self._left or then.size > min(self._left_bytes, MAX_BLOB_BYTES):
+            return OVERWRITTEN
+        store = self._stores.setdefault(first.objects, Objects(first.objects))
+        content = store.blob(blob)
+        # Another size: git keeps another form of the file, such as other line ends, or a pointer to it.
+        if content is None or len(content) != then.size:
+            return OVERWRITTEN
+        self._left, self._left_bytes = self._left - 1, self._left_bytes - len(content)
+        return content
+
+
+def _lies_as(tracked: Tracked, there: Stamp) -> bool:
+    """Whether the file lies as the index says: a writer that does not know parts of that leaves zeros."""
+    seconds, nanoseconds = divmod(there.written_ns, 1_000_000_000)
+    return (
+        tracked.seconds == seconds & 0xFFFFFFFF
+        and tracked.nanoseconds in (0, nanoseconds)
+        and tracked.size == there.size & 0xFFFFFFFF
+        and (tracked.inode == there.inode & 0xFFFFFFFF or 0 in (tracked.inode, there.inode))
+        and stat.S_IFMT(tracked.mode) == stat.S_IFMT(there.mode)
+    )
+
+
+def _only_mode(then: Stamp, there: Stamp) -> bool:
+    """Whether the file has got another mode, and nothing else."""
+    return then.mode != there.mode and then[:3] == there[:3] and stat.S_IFMT(then.mode) == stat.S_IFMT(there.mode)
+
+
+def _named_content(path: str, size: int) -> bytes | None:
+    """The name that git gives to what the file holds; None where that cannot be read or has another size."""
+    try:
+        content = read_bounded(path, size)
+    except OSError:
+        return None
+    return blob_name(content) if len(content) == size else None
+
+
+def _is_text(path: str) -> bool:
+    """Whether the path can be put on record."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

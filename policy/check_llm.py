@@ -1,0 +1,26 @@
+"""The one function that every LLM request passes first (AH 8.7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from policy.decision import Decision
+from policy.names import CapabilityName as Name
+from policy.rules.case import approval_needed, denied, expired_or_not_granted
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from policy.bundle.model import PolicyBundle
+
+
+def check_llm(bundle: PolicyBundle, *, model: str, now: datetime) -> Decision:
+    """The verdict on one LLM request: expiry, the LLM.Call grant, the model (AH 8.7)."""
+    entry = bundle.capability(Name.LLM_CALL)
+    if entry is None or now >= bundle.expires_at:
+        return expired_or_not_granted(bundle, Name.LLM_CALL.value, now)
+    if model not in bundle.llm_policy.allowed_models:
+        return denied(entry.name, "llmPolicy.allowedModels", f"model not allowed: {model}")
+    if entry.requires_approval:
+        return approval_needed(entry, "low", ())
+    return Decision("ALLOWED", "granted", entry.name, f"llmPolicy.allowedModels: {model}")

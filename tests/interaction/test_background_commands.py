@@ -1,0 +1,157 @@
+"""Commands that run on, as a client and a model meet them: between tasks, through an end, and after a resume."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.process import call, eventually, gateway, process_exists, say, shell, use
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.process import Gateway, Host
+    from tests.support.serve_process import Servers
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals, fifos and a POSIX shell")
+
+
+def in_background(command: str) -> dict[str, Any]:
+    """No command of a test outlives its time-out."""
+    return shell(command, background=True, timeout=120)
+
+
+WAITS = in_background("echo $$ > child.tmp; mv child.tmp child; read word < gate; exit 7")
+HANG = {"hang": True, "times": 1}
+
+
+@pytest.fixture
+def child(host: Host) -> Path:
+    """Where WAITS says that it is; `gate` lets it end."""
+    os.mkfifo(host.workspace / "gate")
+    return host.workspace / "child"
+
+
+def number_in(path: Path) -> int:
+    eventually(path.exists, path.name)
+    return int(path.read_text())
+
+
+def notes(served: Gateway, request: int = -1) -> list[str]:
+    """What a request says of background commands, outside of results."""
+    blocks = [block for message in served.bodies[request]["messages"] for block in message["content"]]
+    return [block["text"] for block in blocks if block["type"] == "text" and "Background" in block["text"]]
+
+
+def ends(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event["payload"] for event in events if event["eventType"] == "command_ended"]
+
+
+def test_a_command_belongs_to_the_session_and_not_to_its_task(servers: Servers, child: Path) -> None:
+    """It outlives a task that is cancelled by force, ends between two tasks, and the next one reads of it."""
+    with gateway(use(WAITS), HANG, say("Seen.")) as served:
+        serve, client = servers.session(served.url)
+        client.task("a")
+        completed = client.event("tool_completed")["payload"]
+        assert (completed["commandId"], completed["status"]) == ("cmd_1", "succeeded")
+        assert "exitCode" not in completed
+        assert "in the background" in completed["changesUnseen"], "nobody looks at what it changes when"
+        pid = number_in(child)
+        eventually(lambda: served.count == 2, "the next request")
+        client.ask("CancelTask", taskId="a", force=True)
+        client.event("task_cancelled")
+        assert process_exists(pid)
+        with open(child.parent / "gate", "w", encoding="ascii") as gate:
+            gate.write("go\n")
+        expected = {
+            "commandId": "cmd_1",
+            "toolCallId": completed["toolCallId"],
+            "reason": "exited",
+            "exitCode": 7,
+        }
+        ended = client.event("command_ended")
+        assert (ended["payload"], ended["taskId"]) == (expected, "a")
+        client.task("b")
+        client.event("task_completed")
+        assert len(notes(served)) == 1
+        assert "cmd_1" in notes(served)[0]
+        assert "exit code 7" in notes(served)[0]
+        client.call("Shutdown")
+        serve.ended_well()
+    assert "tool_output_chunk" not in client.kinds
+
+
+def test_a_shutdown_ends_what_runs_before_it_says_so(servers: Servers, child: Path) -> None:
+    with gateway(use(WAITS), say("Done.")) as served:
+        serve, client = servers.session(served.url)
+        client.task("a")
+        pid = number_in(child)
+        client.event("task_completed")
+        assert process_exists(pid)
+        client.call("Shutdown")
+        serve.ended_well()
+    kinds = client.kinds
+    assert kinds.index("command_ended") < kinds.index("session_completed")
+    assert [one["reason"] for one in ends(client.events)] == ["session_ended"]
+    assert not process_exists(pid)
+
+
+def test_a_process_that_leaves_ends_its_commands_and_a_resume_says_so(servers: Servers, child: Path) -> None:
+    host = servers.host
+    with gateway(use(WAITS), HANG, use(call("CommandOutput", id="cmd_1")), use(WAITS), say("Done.")) as served:
+        serve, client = servers.session(served.url)
+        client.task("a")
+        pid = number_in(child)
+        eventually(lambda: served.count == 2, "the next request")
+        serve.signal()
+        serve.ended_well()
+        assert not process_exists(pid)
+        outcome = host.resume(client.session_id, "--gateway", served.url, "--output", "json")
+        assert outcome.code == 0
+        (note,) = notes(served, 2)
+        assert "cmd_1 (echo $$ > child.tmp;" in note
+        assert "ended with the process of the session" in note
+        (unknown,) = served.results(3)
+        assert unknown.text.startswith("INVALID_REQUEST")
+        assert "earlier process" in unknown.text
+        assert "as cmd_2" in served.results(4)[0].text, "an id stands for one command of the session"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and subreapers")
+def test_what_has_left_its_session_is_ended_and_reported(host: Host) -> None:
+    """Of a command in the background, and of one in the foreground."""
+    away = "setsid sh -c 'echo $$ > NAME.tmp; mv NAME.tmp NAME; exec sleep 600' > /dev/null 2>&1 &"
+    line = f"{away} while [ ! -e NAME ]; do :; done"
+    both = use(in_background(line.replace("NAME", "one")), shell(line.replace("NAME", "two")))
+    wait = shell("while [ ! -e one ]; do :; done")
+    with gateway(both, use(wait), say("Done.")) as served:
+        outcome = host.run("run", "Do it.", "--gateway", served.url, "--policy", "full", "--output", "jsonl")
+    assert outcome.code == 0
+    pids = [number_in(host.workspace / name) for name in ("one", "two")]
+    assert not any(map(process_exists, pids))
+    background, rest = ends(outcome.events)
+    assert (background["commandId"], background["exitCode"]) == ("cmd_1", 0)
+    assert background["processesLeft"] in (1, 2), "mv may be about to end"
+    assert rest == {"reason": "session_ended", "processesEnded": 2}
+
+
+def test_a_person_sees_how_it_ended(host: Host, child: Path) -> None:
+    with gateway(use(in_background("exit 3")), use(WAITS), say("Done.")) as served:
+        outcome = host.run("run", "Do it.", "--gateway", served.url, "--policy", "full")
+    assert outcome.code == 0
+    outcome.names_once("cmd_1", "exited, exit code 3")
+    outcome.names_once("cmd_2", "session ended")
+    assert outcome.text == "Done.\n"
+
+
+def test_a_workspace_may_allow_fewer(host: Host, child: Path) -> None:
+    (host.workspace / ".agent").mkdir()
+    (host.workspace / ".agent" / "config.toml").write_text("[tools]\nmax_background_commands = 1\n")
+    with gateway(use(WAITS), use(WAITS), say("Done.")) as served:
+        assert host.task(served.url).code == 0
+        (refused,) = served.results(2)
+        assert refused.is_error
+        assert "stop one of cmd_1 first" in refused.text

@@ -1,0 +1,208 @@
+"""docs/errors.md from the classes of errors: `python -m tests.support.error_page` writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from agent_host import errors
+from agent_host.errors import AgentHostError, ErrorCode
+from agent_host.events.kinds import EventType
+from agent_host.loop.task import MAX_STEPS_EXCEEDED
+from agent_host.rpc import messages
+from agent_host.session.task_runner import INTERRUPTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "errors.md"
+
+_IN_A_TASK: Final = "no method answers it; inside a task it is a `reason`, see below"
+
+# Codes that the JSON-RPC layer answers itself, and what they mean.
+_PROTOCOL: Final = {
+    messages.PARSE_ERROR: "the message is not JSON in UTF-8",
+    messages.INVALID_REQUEST: (
+        "the message is no request of JSON-RPC 2.0, or too large; or the request cannot come now, such as a second "
+        "CreateSession, or ResumeSession while a task runs"
+    ),
+    messages.METHOD_NOT_FOUND: "there is no such method; the message lists those there are",
+    messages.INVALID_PARAMS: "a parameter is missing or wrong, or the configuration cannot be used; see the message",
+}
+# What each error of the host means to a client, by (number, name).
+_MEANINGS: Final = {
+    (-32603, ErrorCode.INTERNAL_ERROR): (
+        "a fault of the program, or a backend service that failed or refused the request; retryable where the service "
+        "may answer later"
+    ),
+    (-32603, ErrorCode.RATE_LIMITED): "a backend service answered 429",
+    (-32603, ErrorCode.UNAUTHORIZED): "a backend service refused the token (401, 403)",
+    (-32603, ErrorCode.CHECKPOINT_WRITE_FAILED): "the disk did not take a record; nothing was started",
+    (-32003, ErrorCode.POLICY_BUNDLE_INVALID): "the policy bundle breaks its schema, or belongs to another session",
+    (-32003, ErrorCode.POLICY_EXPIRED): "the bundle's `expiresAt` has passed: ResumeSession with a new one",
+    (-32020, ErrorCode.CAPABILITY_DENIED): "the bundle does not allow the model that `--model` names",
+    (-32001, ErrorCode.SESSION_NOT_FOUND): "there is no such session on this machine, or this process has another",
+    (-32001, ErrorCode.SESSION_NOT_READY): "the session is not created yet, is paused, or has ended",
+    (-32002, ErrorCode.SESSION_EXPIRED): "the Session Service has ended the session; nobody can resume it",
+    (-32005, ErrorCode.INCOMPATIBLE): (
+        "the client and the host speak no common version of the protocol (`details.protocolVersions`), or the Session "
+        "Service does not serve this version of the host"
+    ),
+    (-32031, ErrorCode.SESSION_HELD): (
+        "another live process has the session (`details.pid` where it is known), or another client is connected"
+    ),
+    (-32030, ErrorCode.CHECKPOINT_UNREADABLE): (
+        "the checkpoint is damaged, too large, or of a newer program; it is not deleted"
+    ),
+    (-32004, ErrorCode.TASK_ALREADY_RUNNING): "a task is running, or waits to be resumed or cancelled",
+    (-32041, ErrorCode.NO_ACTIVE_TASK): "there is no task of that id to cancel",
+    (-32012, ErrorCode.LLM_GUARDRAIL_BLOCKED): _IN_A_TASK,
+    (-32011, ErrorCode.LLM_BUDGET_EXCEEDED): _IN_A_TASK,
+    (-32010, ErrorCode.LLM_GATEWAY_ERROR): _IN_A_TASK,
+}
+# Names that an error carries in place of its class's own (`details["code"]`).
+_OTHER_NAMES: Final = {errors.ServiceUnavailable: ErrorCode.RATE_LIMITED}
+
+# `tool_completed.code`, and what the model reads in front of the message.
+OF_CALLS: Final = {
+    ErrorCode.TOOL_NOT_FOUND: "there is no tool of that name",
+    ErrorCode.INVALID_REQUEST: "the arguments break the tool's schema, or cannot be used (an address that is refused)",
+    ErrorCode.CAPABILITY_DENIED: "policy denies the call; the message names the rule",
+    ErrorCode.POLICY_EXPIRED: "the bundle's time is over; the session pauses behind this step",
+    ErrorCode.APPROVAL_REQUIRED: "the call needs an approval that nobody was there to give, or not in time",
+    ErrorCode.APPROVAL_DENIED: "the person denied it",
+    ErrorCode.TOOL_EXECUTION_FAILED: "the tool failed",
+    ErrorCode.TOOL_EXECUTION_TIMEOUT: "the tool did not end in time; what it had started was ended",
+    ErrorCode.TOOL_INTERRUPTED: "the call was cut short by a cancellation, a crash or the end of the process",
+    ErrorCode.FILE_NOT_FOUND: "there is no such file",
+    ErrorCode.FILE_TOO_LARGE: "the file or content exceeds a limit",
+    ErrorCode.PERMISSION_DENIED: "the system refused it, or the place changed after policy had judged it",
+    ErrorCode.WORKSPACE_UPLOAD_FAILED: "the artifact could not be stored",
+}
+
+
+class Reason(NamedTuple):
+    """A documented `reason` of one event; `goes_on`: the task stays open, and ResumeSession goes on with it."""
+
+    event: EventType
+    name: str
+    when: str
+    goes_on: bool
+
+
+_FAILED, _PAUSED = EventType.TASK_FAILED, EventType.SESSION_PAUSED
+REASONS: Final = (
+    Reason(_FAILED, MAX_STEPS_EXCEEDED, "the task used its `maxSteps`", goes_on=False),
+    Reason(
+        _FAILED, ErrorCode.LLM_GUARDRAIL_BLOCKED, "the gateway blocked the prompt (400), or the model refused", False
+    ),
+    Reason(_FAILED, ErrorCode.LLM_BUDGET_EXCEEDED, "`llmPolicy.maxSessionTokens` does not cover the next call", False),
+    Reason(_FAILED, ErrorCode.CAPABILITY_DENIED, "the bundle does not grant LLM.Call", goes_on=False),
+    Reason(_FAILED, ErrorCode.UNAUTHORIZED, "the gateway refused the token (401, 403)", goes_on=True),
+    Reason(_FAILED, ErrorCode.LLM_GATEWAY_ERROR, "the gateway refused the request, or its answer cannot be read", True),
+    Reason(
+        _FAILED,
+        ErrorCode.INVALID_REQUEST,
+        "the gateway's host name or the trusted certificates cannot be used; of a task that was queued: its model is "
+        "not allowed any more (such a task is over)",
+        goes_on=True,
+    ),
+    Reason(_FAILED, ErrorCode.CHECKPOINT_WRITE_FAILED, "the disk did not take the start of a queued task", False),
+    Reason(EventType.TASK_CANCELLED, "cancelled", "CancelTask or Shutdown ended it", goes_on=False),
+    Reason(_PAUSED, ErrorCode.LLM_GATEWAY_ERROR, "the gateway was away or failed after all retries", goes_on=True),
+    Reason(_PAUSED, ErrorCode.RATE_LIMITED, "the gateway answered 429 after all retries", goes_on=True),
+    Reason(_PAUSED, ErrorCode.POLICY_EXPIRED, "the bundle's `expiresAt` passed while the task ran", goes_on=True),
+    Reason(_PAUSED, ErrorCode.CHECKPOINT_WRITE_FAILED, "the disk did not take a record, or has no room", goes_on=True),
+    Reason(_PAUSED, INTERRUPTED, "the client or the process went away", goes_on=True),
+    Reason(
+        _PAUSED,
+        ErrorCode.APPROVAL_REQUIRED,
+        "`run` only: the task is over, and a resume can approve what nobody was there to approve",
+        goes_on=False,
+    ),
+    Reason(EventType.SESSION_FAILED, ErrorCode.SESSION_EXPIRED, "the Session Service has ended the session", False),
+    Reason(EventType.SESSION_FAILED, ErrorCode.INTERNAL_ERROR, "a fault of the program; exit 1", goes_on=True),
+)
+
+_HEAD = """\
+# Errors and reasons
+
+Made from `agent_host/errors.py` by `python -m tests.support.error_page`. The limits behind some of them are in
+[limits.md](limits.md).
+
+## Error responses
+
+The error object of a response is {code, message, data: {code, retryable, details?}}. `message` is one line for a
+person, `data.code` the name, and `retryable` says whether the same request may succeed later. Decide by the name: a
+number may stand for several.
+
+| code | `data.code` | retryable | meaning |
+| --- | --- | --- | --- |
+"""
+_CALLS = """
+## Calls of tools
+
+`tool_completed` with the status `failed` or `denied` has one of these in `code` and the words in `message`. The model
+reads both. A command that ends with a code other than 0 has the status `succeeded` and the code in `exitCode`.
+
+| `code` | meaning |
+| --- | --- |
+"""
+_REASONS = """
+## Reasons
+
+`reason` of the events that end a task, pause a session, or say that it cannot go on; `message` says it in words.
+Where the task goes on, it is still open: `ResumeSession` asks for the policy again and continues it, `CancelTask`
+ends it. Behind a `task_failed` that goes on `StartTask` may also begin another task. Behind a `session_paused`
+`StartTask` is refused (-32001) until `ResumeSession`, even where `CancelTask` has ended the task.
+
+| event | `reason` | when | goes on |
+| --- | --- | --- | --- |
+"""
+_TAIL = """
+`task_cancelled` of a task that was queued and had not begun has a `message` and no `reason`. Where a process died
+between the end of a task and its clean-up, a resume emits that end again, and `message` is then the same as `reason`.
+`reason` of `session_completed` and `session_cancelled` is what `Shutdown` gave, or `shutdown`; that of
+`approval_resolved` is in words, too.
+"""
+
+
+def classes() -> Iterator[type[AgentHostError]]:
+    """Every class of errors that has a name and a number on the wire."""
+    for one in vars(errors).values():
+        # Standard output is the command line's alone.
+        if isinstance(one, type) and issubclass(one, AgentHostError) and one is not errors.OutputRefused:
+            yield one
+
+
+def responses() -> dict[tuple[int, ErrorCode], tuple[set[bool], str]]:
+    """For each (number, name) whether it is retryable (both where that depends), and what it means."""
+    rows: dict[tuple[int, ErrorCode], tuple[set[bool], str]] = {
+        (number, ErrorCode.INVALID_REQUEST): ({False}, meaning) for number, meaning in _PROTOCOL.items()
+    }
+    for one in classes():
+        for name in [one.code, *([_OTHER_NAMES[one]] if one in _OTHER_NAMES else [])]:
+            key = (one.rpc_code, name)
+            if key not in rows:
+                rows[key] = (set(), _MEANINGS[key])
+            rows[key][0].add(one.retryable)
+    return rows
+
+
+def page() -> str:
+    """The page as it should be."""
+    parts = [_HEAD]
+    standard_last = sorted(responses().items(), key=lambda row: (-row[0][0], row[0][1]))
+    for (number, name), (retryable, meaning) in standard_last:
+        shown = "depends" if len(retryable) > 1 else "yes" if True in retryable else ""
+        parts.append(f"| {number} | `{name}` | {shown} | {meaning} |\n")
+    parts.append(_CALLS)
+    parts.extend(f"| `{code}` | {means} |\n" for code, means in OF_CALLS.items())
+    parts.append(_REASONS)
+    parts.extend(f"| `{one.event}` | `{one.name}` | {one.when} | {'yes' if one.goes_on else ''} |\n" for one in REASONS)
+    parts.append(_TAIL)
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,238 @@
+"""docs/tools.md from the specifications of the tools: `python -m tests.support.tool_page` writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from agent_host.app.tools import BUILT_IN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from agent_host.contracts import Display, ToolSpec
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "tools.md"
+
+
+class Detail(NamedTuple):
+    """A field of an approval's details; `kind` is the type of its value, in the words of JSON."""
+
+    name: str
+    kind: str
+    meaning: str
+    optional: bool = False
+
+
+class Shown(NamedTuple):
+    """How a kind of call is shown: the beginning of `actionSummary`, and the details."""
+
+    title: str
+    summary: str
+    details: tuple[Detail, ...]
+
+
+_OTHERS = Detail("otherArguments", "string", "the arguments that no other field shows, as JSON", optional=True)
+_PATH = Detail("path", "string", "the file, where it really is")
+_REQUESTED = Detail("requestedPath", "string", "as the call spells it, where that is another path", optional=True)
+_BINARY = Detail("binary", "true", "the content is not text and is not shown", optional=True)
+
+SHOWN: Final[Mapping[Display, Shown]] = {
+    "command": Shown(
+        "A command",
+        "Run: {command}` or `Run in the background: {command}",
+        (
+            Detail("command", "string", "the line, up to 40 KiB of it"),
+            Detail("cwd", "string", "the directory it starts in"),
+            Detail("shell", "string", "the shell that reads it: `sh`, `bash`, `zsh`, `cmd` or `powershell`"),
+            Detail(
+                "segments",
+                "list of objects",
+                "every program that would start: {program, arguments, dynamic}; null stands for what is only known "
+                "when it runs, and `dynamic` is true where there is such a part",
+            ),
+            Detail("segmentsNotShown", "integer", "how many more programs there are", optional=True),
+            Detail("writes", "list of strings", "the files that it writes or deletes; null: only known when it runs"),
+            Detail("reads", "list of strings", "the files that it reads; null as above"),
+            Detail("dynamic", "boolean", "whether a part of it is only known when it runs"),
+            Detail("doubts", "list of strings", "what could not be read, in words"),
+            Detail("stdinBytes", "integer", "size of the standard input", optional=True),
+            Detail("stdin", "string", "up to 8 KiB of the standard input", optional=True),
+            _OTHERS,
+        ),
+    ),
+    "write": Shown(
+        "A write",
+        "Write: {path} (+{additions} −{deletions})`, or the size in place of the counts: `Write: {path} ({size} bytes)",
+        (
+            _PATH,
+            _REQUESTED,
+            Detail("action", "string", "`create` or `overwrite`"),
+            Detail("sizeBefore", "integer", "in bytes; null for a file that is created"),
+            Detail("sizeAfter", "integer", "in bytes; null for edits that do not fit the file"),
+            Detail("additions", "integer", "lines added; missing where there is a `note`", optional=True),
+            Detail("deletions", "integer", "lines removed; missing where there is a `note`", optional=True),
+            Detail("diff", "string", "unified diff, up to 64 KiB of it", optional=True),
+            _BINARY,
+            Detail("note", "string", "in place of `diff`: why there is none", optional=True),
+            _OTHERS,
+        ),
+    ),
+    "delete": Shown(
+        "A deletion",
+        "Delete: {path}",
+        (
+            _PATH,
+            _REQUESTED,
+            Detail("exists", "boolean", "whether there is such a file"),
+            Detail("sizeBytes", "integer", "its size; null where there is none"),
+            _OTHERS,
+        ),
+    ),
+    "move": Shown(
+        "A move",
+        "Move: {path} → {newPath}",
+        (
+            _PATH,
+            _REQUESTED,
+            Detail("newPath", "string", "where the file goes, links resolved"),
+            Detail("exists", "boolean", "whether something is there already, so that the call would fail"),
+            Detail("sizeBytes", "integer", "size of the file; null where there is none"),
+            _OTHERS,
+        ),
+    ),
+    "read": Shown(
+        "A read",
+        "Read: {path}",
+        (_PATH, _REQUESTED, Detail("sizeBytes", "integer", "its size; null where there is none"), _OTHERS),
+    ),
+    "request": Shown(
+        "A request",
+        "{method} {url}",
+        (
+            Detail("method", "string", "in upper case"),
+            Detail("url", "string", "up to 8 KiB of it"),
+            Detail("host", "string", "the host that it goes to, in one spelling", optional=True),
+            Detail("note", "string", "in place of `host`: why the URL has none", optional=True),
+            Detail("bodyFile", "string", "the file that is sent, where it really is", optional=True),
+            Detail("saveTo", "string", "the file that the response is saved to, where it really is", optional=True),
+            Detail("saveToExists", "boolean", "whether something is there already", optional=True),
+            Detail(
+                "headers",
+                "list of objects",
+                "up to 50 of {name, value?}; without the value where the name says that it may be a secret",
+                optional=True,
+            ),
+            Detail("headersNotShown", "integer", "how many more there are", optional=True),
+            Detail("bodyBytes", "integer", "size of the body; missing where there is no such file", optional=True),
+            Detail("body", "string", "up to 8 KiB of it", optional=True),
+            _BINARY,
+            _OTHERS,
+        ),
+    ),
+    "upload": Shown(
+        "An upload",
+        "Upload: {path or name}",
+        (
+            _PATH._replace(optional=True, meaning="the file, where it really is; missing for text of the model"),
+            _REQUESTED,
+            Detail("sizeBytes", "integer", "size of the content"),
+            Detail("start", "string", "the first 4 KiB", optional=True),
+            _BINARY,
+            _OTHERS,
+        ),
+    ),
+    "arguments": Shown("Any other call", "{tool} {arguments}", (_OTHERS,)),
+}
+
+_HEAD = """\
+# Tools
+
+Made from the specifications of the tools by `python -m tests.support.tool_page`.
+
+What the model can call, and what a person is shown who decides about a call. A session offers those tools that its
+policy could allow: `agent-host policy tools` lists them. The arguments of a call are in `tool_requested`, the outcome
+is in `tool_completed` ([events.md](events.md)), the codes of failures are in [errors.md](errors.md#calls-of-tools).
+
+The model reads each description, and the arguments as a JSON Schema. An argument with `?` may be left out; one that is
+not listed is refused. Arguments that a client edits (`ApproveAction`) are held against the same schema.
+"""
+_APPROVALS = """
+## What an approval shows
+
+`details` of `approval_requested` and of each of `pendingApprovals` in `GetSessionState` is {toolName, capability,
+toolCallId, ...}: what follows depends on the tool. `actionSummary` is the call in one line, with paths relative to the
+workspace. All of it is made to be shown: secrets of the process are taken out, control and bidirectional characters
+are escaped, and the whole stays below 140 KiB. What is cut says so: a line ends with `…`, a longer text with a line
+`[… N more characters are not shown]`, a list with an entry `[… N more]`. A field with `?` may be missing.
+"""
+
+
+def _rules(schema: Mapping[str, Any]) -> str:
+    """Everything that a schema asks for beside the type. Raises KeyError for a keyword that this page does not know."""
+    words: dict[str, Callable[[Any], str]] = {
+        "minLength": lambda least: "not empty" if least == 1 else f"at least {least} characters",
+        "maxLength": lambda most: f"at most {most} characters",
+        "minimum": lambda least: f"at least {least}",
+        "maximum": lambda most: f"at most {most}",
+        "enum": lambda values: "one of " + ", ".join(f"`{value}`" for value in values),
+        "additionalProperties": lambda member: f"values: {member['type']}",
+        "minItems": lambda least: f"at least {least}",
+        "items": lambda member: f"of {_object(member)}",
+    }
+    rest = {key: value for key, value in schema.items() if key not in ("type", "description")}
+    return ", ".join(words[key](value) for key, value in rest.items())
+
+
+def _object(schema: Mapping[str, Any]) -> str:
+    """A closed object in one line: its properties with their types."""
+    marked = {name: f"{name}{'' if name in schema['required'] else '?'}" for name in schema["properties"]}
+    return "{" + ", ".join(f"{marked[name]}: {one['type']}" for name, one in schema["properties"].items()) + "}"
+
+
+def _tool(spec: ToolSpec) -> Iterator[str]:
+    schema = spec.input_schema
+    if schema["additionalProperties"] is not False or set(schema) != {
+        "type", "required", "properties", "additionalProperties",
+    }:  # fmt: skip
+        raise ValueError(f"{spec.name}: the page says that the schema is a closed object of properties")
+    shown = SHOWN[spec.display].title
+    again = "yes" if spec.side_effects else "no"
+    yield f"\n## {spec.name}\n\n{spec.description}.\n\n"
+    yield f"{_capabilities(spec)} Side effects: {again}. Approval: [{shown.lower()}](#{_anchor(shown)}).\n\n"
+    yield "| argument | type | rules | meaning |\n| --- | --- | --- | --- |\n"
+    for name, argument in schema["properties"].items():
+        marked = f"`{name}`" + ("" if name in schema["required"] else "?")
+        yield f"| {marked} | {argument['type']} | {_rules(argument)} | {argument['description']} |\n"
+
+
+def _capabilities(spec: ToolSpec) -> str:
+    """What policy judges a call by; of which argument, where there are several."""
+    if not spec.also:
+        return f"Capability: `{spec.capability}`."
+    needed = [(spec.capability, spec.subject.argument), *((one.capability, one.subject.argument) for one in spec.also)]
+    given = {one.subject.argument for one in spec.also if one.optional}
+    said = (f"`{name}` of `{argument}`{' where it is given' * (argument in given)}" for name, argument in needed)
+    return f"Capabilities: {', '.join(said)}."
+
+
+def _anchor(title: str) -> str:
+    return title.lower().replace(" ", "-")
+
+
+def page() -> str:
+    """The page as it should be."""
+    parts = [_HEAD]
+    for spec in BUILT_IN:
+        parts.extend(_tool(spec))
+    parts.append(_APPROVALS)
+    for title, summary, details in SHOWN.values():
+        parts.append(f"\n### {title}\n\n`actionSummary`: `{summary}`\n\n")
+        parts.append("| field | kind | meaning |\n| --- | --- | --- |\n")
+        for name, kind, meaning, optional in details:
+            parts.append(f"| `{name}`{'?' if optional else ''} | {kind} | {meaning} |\n")
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,122 @@
+"""The entries of a directory, and the files whose names fit a pattern. Blocking: callers run these in a thread."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from policy.patterns import compiled, problem_of
+from tool_runtime.core.globs import BadGlob, expression
+from tool_runtime.core.paths import Scope, resolve
+from tool_runtime.core.tree import MAX_DEPTH, Kind, Walk, WalkParams
+from tool_runtime.faults import FaultKind, ToolFault, os_faults
+
+if TYPE_CHECKING:
+    from policy.patterns import Pattern
+    from tool_runtime.tool import Abandoned
+
+
+class ListParams(NamedTuple):
+    """`depth` 1 is the directory's own entries. `offset` counts entries from 0."""
+
+    path: str
+    scope: Scope
+    depth: int = 1
+    offset: int = 0
+    limit: int = 500
+
+
+class FindParams(NamedTuple):
+    """`pattern` is as `globs.expression` reads it."""
+
+    path: str
+    scope: Scope
+    pattern: str
+    offset: int = 0
+    limit: int = 500
+    ignored_too: bool = False
+
+
+class Listed(NamedTuple):
+    """An entry by its path from the directory that was asked for; `target` is where a link leads, `size` a file's in
+    bytes."""
+
+    path: str
+    kind: Kind
+    target: str | None = None
+    size: int | None = None
+
+
+class Listing(NamedTuple):
+    """A page of entries out of `total`. The counts and `stopped` are those of the walk."""
+
+    root: str
+    page: list[Listed]
+    total: int
+    left_out: int
+    ignored: int
+    unreadable: int
+    stopped: str | None
+
+
+def list_directory(params: ListParams, abandoned: Abandoned) -> Listing:
+    """A page of a directory's entries, in the order of their paths, directories before what is in them. Nothing is
+    ignored. Raises ToolFault."""
+    root = resolve(params.path, params.scope)
+    walk = Walk(
+        WalkParams(root, params.scope, params.depth, ignored_too=True, git_too=True, with_status=True), abandoned
+    )
+    return _page(walk, root, params.offset, params.limit, params.path, None)
+
+
+def find_files(params: FindParams, abandoned: Abandoned) -> Listing:
+    """A page of the files, and links, whose path or name fits the pattern. Raises ToolFault."""
+    wanted = glob_pattern(params.pattern)
+    root = resolve(params.path, params.scope)
+    walk = Walk(
+        WalkParams(root, params.scope, MAX_DEPTH, ignored_too=params.ignored_too, git_too=params.ignored_too), abandoned
+    )
+    return _page(walk, root, params.offset, params.limit, params.path, wanted)
+
+
+def glob_pattern(glob: str) -> Pattern:
+    """The pattern, compiled. Raises ToolFault(INVALID_ARGUMENT)."""
+    try:
+        written = expression(glob)
+    except BadGlob as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{error}: {glob[:200]!r}") from error
+    found = compiled(written)
+    if found is None:
+        raise ToolFault(
+            FaultKind.INVALID_ARGUMENT, f"the pattern cannot be used, {problem_of(written)}: {glob[:200]!r}"
+        )
+    return found
+
+
+def _page(walk: Walk, root: str, offset: int, limit: int, asked: str, wanted: Pattern | None) -> Listing:
+    page: list[Listed] = []
+    total = 0
+    with os_faults(asked):
+        for folder in walk.folders():
+            for name, kind in folder.entries:
+                path = folder.path + name
+                if wanted is not None and (kind == "directory" or wanted.search(as_bytes(path)) is None):
+                    continue
+                if offset <= total < offset + limit:
+                    status = folder.status.get(name)
+                    target = _target(os.path.join(folder.real, name)) if kind == "link" else None
+                    page.append(Listed(path, kind, target, None if status is None else status.st_size))
+                total += 1
+    return Listing(root, page, total, walk.left_out, walk.ignored, walk.unreadable, walk.stopped)
+
+
+def as_bytes(path: str) -> bytes:
+    """A path for a pattern, which works on UTF-8; a name that is none keeps its bytes."""
+    return path.encode("utf-8", "surrogateescape")
+
+
+def _target(link: str) -> str | None:
+    try:
+        return os.readlink(link)
+    except OSError:  # gone meanwhile
+        return None

@@ -1,0 +1,81 @@
+"""Deleting and moving one file (TR 4.3). Blocking: callers run these in a thread. Paths as in `writes`."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from tool_runtime.core.files import refuse_abandoned
+from tool_runtime.core.paths import Scope, check_scope, open_parent, refuse_irregular, resolve
+from tool_runtime.core.writes import sync_names
+from tool_runtime.faults import FaultKind, ToolFault, os_faults
+from tool_runtime.platform.moves import move_new
+
+if TYPE_CHECKING:
+    from tool_runtime.tool import Abandoned
+
+
+def delete_file(path: str, scope: Scope, abandoned: Abandoned) -> None:
+    """Delete one regular file. A link is resolved first (TR 8.1): what goes is the file that policy judged."""
+    real = resolve(path, scope, to_change=True)
+    with os_faults(path), open_parent(real) as (directory, name):
+        refuse_irregular(os.stat(name, dir_fd=directory, follow_symlinks=False), path)
+        refuse_abandoned(abandoned)
+        os.unlink(name, dir_fd=directory)
+        sync_names(directory)
+
+
+class MoveParams(NamedTuple):
+    """The file at `path` is moved to `new_path`, where nothing may be. `path` is also in the scope of reading."""
+
+    path: str
+    scope: Scope
+    read_scope: Scope
+    new_path: str
+    new_scope: Scope
+
+
+def move_file(params: MoveParams, abandoned: Abandoned) -> None:
+    """Move one regular file, in one step, to where nothing is. Missing directories are made. Raises ToolFault."""
+    real, new_real = _ends(params)
+    with os_faults(params.path), open_parent(real) as (source, name):
+        refuse_irregular(os.stat(name, dir_fd=source, follow_symlinks=False), params.path)
+        with os_faults(params.new_path), open_parent(new_real, create=True) as (target, new_name):
+            refuse_abandoned(abandoned)
+            try:
+                move_new(source, name, target, new_name)
+            except FileExistsError as error:
+                message = f"something is there already, and a move replaces nothing: {params.new_path}"
+                raise ToolFault(FaultKind.EXISTS, message) from error
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                message = f"it is on another file system, where nothing is moved to: {params.new_path}"
+                raise ToolFault(FaultKind.SYSTEM, message) from error
+            sync_names(target)
+        sync_names(source)
+
+
+def _ends(params: MoveParams) -> tuple[str, str]:
+    real = resolve(params.path, params.scope, to_change=True)
+    check_scope(params.path, real, params.read_scope)
+    return real, resolve(params.new_path, params.new_scope, to_change=True)
+
+
+def take_back_half_move(params: MoveParams) -> bool:
+    """Where a move by two names was cut in its middle, take away the second name; says whether it was. Raises
+    ToolFault."""
+    real, new_real = _ends(params)
+    if real == new_real:
+        return False
+    with (
+        os_faults(params.path),
+        open_parent(real) as (source, name),
+        open_parent(new_real) as (target, new_name),
+    ):
+        one = os.stat(name, dir_fd=source, follow_symlinks=False)
+        if not os.path.samestat(one, os.stat(new_name, dir_fd=target, follow_symlinks=False)):
+            return False
+        os.unlink(new_name, dir_fd=target)
+    return True

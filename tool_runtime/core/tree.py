@@ -1,0 +1,289 @@
+"""A walk through a tree, for the tools that list and search. Blocking: callers run it in a thread.
+
+Every entry is asked for at policy's rule for trees before it is opened or named: what is not admitted is left out and
+counted. No link is followed, directories are opened by descriptor from the root on.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from policy.rules.trees import TreeRule
+from tool_runtime.core.files import refuse_abandoned
+from tool_runtime.core.ignore import NAME, Ignored, read_patterns
+from tool_runtime.core.paths import BY_DESCRIPTOR, Scope, open_dir
+from tool_runtime.faults import ToolFault
+from tool_runtime.platform import OS_FAMILY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from policy.rules.trees import Below
+    from tool_runtime.tool import Abandoned
+
+Kind = Literal["file", "directory", "link", "other"]
+MAX_ENTRIES: Final = 200_000
+"""Entries that one walk looks at; then it stops and says so."""
+MAX_DEPTH: Final = 100
+GIT: Final = ".git"
+
+
+class Folder(NamedTuple):
+    """What is left of a directory. `path` is from the root, empty for it, else with a slash at its end; `real` is
+    absolute. Names are sorted. `files` are regular ones, `others` are neither those nor directories nor links.
+    `status` has that of each file, where it was asked for. `complete`: no file of it was left out."""
+
+    path: str
+    real: str
+    files: list[str]
+    folders: list[str]
+    links: list[str]
+    others: list[str]
+    status: dict[str, os.stat_result]
+    complete: bool
+
+    @property
+    def entries(self) -> list[tuple[str, Kind]]:
+        """All names with their kinds, sorted."""
+        kinds: tuple[tuple[list[str], Kind], ...] = (
+            (self.files, "file"), (self.folders, "directory"), (self.links, "link"), (self.others, "other"),
+        )  # fmt: skip
+        return sorted((name, kind) for names, kind in kinds for name in names)
+
+
+class WalkParams(NamedTuple):
+    """`root` is a real path in the scope. `depth`: 1 is the root's own entries. `ignored_too`: what .gitignore names is
+    walked as well, `git_too`: so are directories called .git. `with_status`: files have theirs."""
+
+    root: str
+    scope: Scope
+    depth: int = MAX_DEPTH
+    ignored_too: bool = False
+    git_too: bool = False
+    with_status: bool = False
+    max_entries: int = MAX_ENTRIES
+
+
+class Walk:
+    """One walk. `left_out` counts entries that policy does not let anybody see, `ignored` those that .gitignore names,
+    `unreadable` directories that the system did not open. `stopped` says why not all of the tree was walked."""
+
+    def __init__(self, params: WalkParams, abandoned: Abandoned) -> None:
+        self._params = params
+        self._abandoned = abandoned
+        self._rule = TreeRule(params.scope.allowed, params.scope.blocked, OS_FAMILY)
+        self._left = params.max_entries
+        self.left_out = self.ignored = self.unreadable = 0
+        self.stopped: str | None = None
+
+    def admits(self, real: str) -> bool:
+        """Whether policy lets anybody read what is at a real path."""
+        return self._rule.admits(real)
+
+    def folders(self) -> Iterator[Folder]:
+        """The directories, each before those in it, in the order of their names. Raises OSError where the root cannot
+        be opened, ToolFault for a call that has been given up."""
+        params = self._params
+        known = Ignored() if params.ignored_too else _above(params.root, self._rule)
+        waiting: list[tuple[str, str, int, Below, Ignored]] = [
+            ("", params.root, 1, self._rule.below(params.root), known)
+        ]
+        while waiting and self.stopped is None:
+            path, real, depth, below, ignored = waiting.pop()
+            refuse_abandoned(self._abandoned)
+            try:
+                found = self._listed(path, real)
+            except (OSError, ToolFault):
+                if not path:
+                    raise
+                self.unreadable += 1
+                continue
+            count = len(found.files)
+            self._admit(found, below)
+            if not params.ignored_too:
+                if NAME in found.files:
+                    ignored = ignored.within(path, read_patterns(real))
+                self._leave_out_ignored(found, ignored)
+            yield found.folder(complete=found.complete and len(found.files) == count)
+            if depth >= params.depth:
+                continue
+            for name in reversed(found.folders_to_walk):
+                inside = os.path.join(real, name)
+                waiting.append((f"{path}{name}/", inside, depth + 1, self._below(inside, below, name), ignored))
+
+    def _listed(self, path: str, real: str) -> _Found:
+        """All entries; of too many those that came first."""
+        found = _Found(path, real)
+        with _scanned(real) as entries:
+            for entry in entries:
+                if self._left == 0:
+                    self.stopped = f"stopped after {self._params.max_entries} entries: name a directory further down"
+                    break
+                self._left -= 1
+                found.add(entry, with_status=self._params.with_status)
+        if not self._params.git_too:
+            found.hide(GIT)
+        found.sort()
+        return found
+
+    def _admit(self, found: _Found, below: Below) -> None:
+        """Take out what policy keeps from being named, links that lead to such a place included."""
+        found.folders_to_walk = found.folders
+        if found.links:
+            self.left_out += found.keep_links(self._admits_link)
+        if below == "all" or (below == "named" and not self._rule.some_named(found.checked)):
+            return
+
+        def is_admitted(name: str) -> bool:
+            if below == "named" and not self._rule.is_named(name):
+                return True
+            return self._rule.admits(os.path.join(found.real, name))
+
+        admitted = [name for name in found.folders if is_admitted(name)]
+        leading = [
+            name
+            for name in found.folders
+            if name in admitted or self._rule.below(os.path.join(found.real, name)) != "none"
+        ]
+        self.left_out += len(found.folders) - len(leading)
+        found.folders, found.folders_to_walk = admitted, leading
+        self.left_out += found.keep_files(is_admitted)
+
+    def _admits_link(self, inside: str) -> bool:
+        return self._rule.admits(inside) and self._rule.admits(os.path.realpath(inside))
+
+    def _below(self, inside: str, below: Below, name: str) -> Below:
+        if below == "all" or (below == "named" and not self._rule.is_named(name)):
+            return below
+        return self._rule.below(inside)
+
+    def _leave_out_ignored(self, found: _Found, ignored: Ignored) -> None:
+        gone = ignored.among(found.path, [*found.files, *found.links, *found.others], found.folders_to_walk)
+        if gone:
+            self.ignored += len(gone)
+            found.leave_out(gone)
+
+
+class _Found:
+    """A directory while it is looked at. `folders_to_walk` are those that are named, and those that only lead to what
+    may be seen."""
+
+    def __init__(self, path: str, real: str) -> None:
+        self.path = path
+        self.real = real
+        self.files: list[str] = []
+        self.folders: list[str] = []
+        self.links: list[str] = []
+        self.others: list[str] = []
+        self.folders_to_walk: list[str] = []
+        self.status: dict[str, os.stat_result] = {}
+        self.complete = True
+
+    @property
+    def checked(self) -> list[str]:
+        """The names for which policy is asked; links have been asked for already."""
+        return [*self.files, *self.folders, *self.others]
+
+    def add(self, entry: os.DirEntry[str], *, with_status: bool) -> None:
+        """One entry, by its kind."""
+        if entry.is_file(follow_symlinks=False):
+            self.files.append(entry.name)
+            if with_status:
+                with suppress(OSError):  # gone meanwhile
+                    self.status[entry.name] = entry.stat(follow_symlinks=False)
+        elif entry.is_dir(follow_symlinks=False):
+            self.folders.append(entry.name)
+        elif entry.is_symlink():
+            self.links.append(entry.name)
+        else:
+            self.others.append(entry.name)
+
+    def sort(self) -> None:
+        """All by name."""
+        for names in (self.files, self.folders, self.links, self.others):
+            names.sort()
+
+    def hide(self, name: str) -> None:
+        """Take the name out, uncounted."""
+        for names in (self.files, self.folders, self.links):
+            if name in names:
+                names.remove(name)
+                self.complete = self.complete and names is not self.files
+
+    def keep_links(self, is_kept: Callable[[str], bool]) -> int:
+        """Keep the links for whose paths `is_kept` is true; how many go."""
+        kept = [name for name in self.links if is_kept(os.path.join(self.real, name))]
+        gone = len(self.links) - len(kept)
+        self.links = kept
+        return gone
+
+    def keep_files(self, is_kept: Callable[[str], bool]) -> int:
+        """Keep the files and others for whose names `is_kept` is true; how many go."""
+        before = len(self.files) + len(self.others)
+        self.files = [name for name in self.files if is_kept(name)]
+        self.others = [name for name in self.others if is_kept(name)]
+        return before - len(self.files) - len(self.others)
+
+    def leave_out(self, gone: frozenset[str]) -> None:
+        """Take out all entries of these names."""
+        self.files, self.folders, self.links, self.others, self.folders_to_walk = (
+            [name for name in names if name not in gone]
+            for names in (self.files, self.folders, self.links, self.others, self.folders_to_walk)
+        )
+
+    def folder(self, *, complete: bool) -> Folder:
+        """What is left."""
+        return Folder(self.path, self.real, self.files, self.folders, self.links, self.others, self.status, complete)
+
+
+def _above(root: str, rule: TreeRule) -> Ignored:
+    """The patterns that hold at the root from above: those of the files up to the repository that it is in, as far as
+    policy lets anybody read them. A root that is ignored itself was asked for all the same, and they do not count."""
+    found: list[tuple[str, list[str]]] = []
+    at = root
+    while True:
+        git = os.path.join(at, GIT)
+        if os.path.lexists(git):
+            found.append((at, _lines(git, os.path.join("info", "exclude"), rule)))
+            break
+        above = os.path.dirname(at)
+        if above == at or not rule.admits(above):
+            break
+        at = above
+        found.append((at, _lines(at, NAME, rule)))
+    ignored = Ignored()
+    for directory, lines in reversed(found):
+        prefix = os.path.relpath(root, directory).replace(os.sep, "/") + "/" if directory != root else ""
+        ignored = ignored.within("", lines, prefix=prefix)
+    name = os.path.basename(root)
+    above_root = Ignored()
+    for directory, lines in reversed(found):
+        if directory != root:
+            parent = os.path.relpath(os.path.dirname(root), directory).replace(os.sep, "/")
+            above_root = above_root.within("", lines, prefix="" if parent == "." else parent + "/")
+    return Ignored() if above_root.among("", [], [name]) else ignored
+
+
+def _lines(directory: str, name: str, rule: TreeRule) -> list[str]:
+    return read_patterns(directory, name) if rule.admits(os.path.join(directory, name)) else []
+
+
+@contextmanager
+def _scanned(real: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """The entries of a directory, reached without following a link where the system can do that."""
+    if not BY_DESCRIPTOR or os.scandir not in os.supports_fd:
+        with os.scandir(real) as entries:
+            yield entries
+        return
+    fd = open_dir(real)
+    try:
+        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
+    finally:
+        os.close(fd)
+    try:
+        with os.scandir(readable) as entries:
+            yield entries
+    finally:
+        os.close(readable)

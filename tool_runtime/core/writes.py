@@ -1,0 +1,261 @@
+"""Writing and editing one file (TR 4.2). Blocking: callers run these in a thread.
+
+A file is replaced in one step: readers see the old content or the new, never a part. Paths go through `paths`, so links
+that move after the check are refused and only regular files are ever touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tool_runtime.core.edits import EditProblem, edited
+from tool_runtime.core.files import refuse_abandoned, refuse_size
+from tool_runtime.core.nearest import nearest_lines, places
+from tool_runtime.core.paths import Scope, check_scope, open_parent, open_regular, resolve
+from tool_runtime.core.seen import Seen
+from tool_runtime.faults import FaultKind, ToolFault, os_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from io import FileIO
+
+    from tool_runtime.core.edits import Edit
+    from tool_runtime.tool import Abandoned
+
+BEFORE_MAX_BYTES: Final = 4 * 1024 * 1024
+"""Earlier contents up to this size are kept for the diff."""
+EDIT_MAX_BYTES: Final = 64 * 1024 * 1024
+"""A larger file is not edited, since all of it is held in memory."""
+
+_CHUNK_BYTES: Final = 1024 * 1024
+
+
+class Expected(NamedTuple):
+    """What the caller takes a file to be: `sha256` is what it must be, `seen` what a call saw of it last. None: it may
+    be anything. `readable`: the caller may read the file, and so may be given its hash, which tells of its content."""
+
+    sha256: str | None = None
+    seen: Seen | None = None
+    readable: bool = False
+
+
+class WriteParams(NamedTuple):
+    """`data` replaces the whole file. `mark` is unique to the call, and the same for a process that asks after a crash
+    what is left of it."""
+
+    path: str
+    scope: Scope
+    data: bytes
+    mark: str
+    max_file_size_bytes: int | None = None
+    create_directories: bool = True
+    expected: Expected = Expected()
+
+
+class EditParams(NamedTuple):
+    """`scope` is that of writing, `read_scope` that of reading, and so are the limits."""
+
+    path: str
+    scope: Scope
+    read_scope: Scope
+    edits: Sequence[Edit]
+    mark: str
+    max_file_size_bytes: int | None = None
+    max_read_bytes: int | None = None
+    expected: Expected = Expected()
+
+
+class WriteOutcome(NamedTuple):
+    """`before` is the earlier content, None when there was no file or it was over BEFORE_MAX_BYTES. `seen` is the file
+    as it is now. `places` says how many an edit replaced."""
+
+    existed: bool
+    before: bytes | None
+    before_bytes: int
+    after: bytes
+    seen: Seen
+    places: int = 0
+
+
+class _Found(NamedTuple):
+    """The file as it is before a write; `content` is None where it is too large to keep. Without a status there is
+    none."""
+
+    status: os.stat_result | None = None
+    content: bytes | None = None
+
+
+_NOTHING: Final = _Found()
+
+
+def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
+    """Replace or create the file. Raises ToolFault; CHANGED where it is not as expected."""
+    refuse_size(len(params.data), params.max_file_size_bytes, params.path)
+    real = resolve(params.path, params.scope, to_change=True)
+    with os_faults(params.path), open_parent(real, create=params.create_directories) as (directory, name):
+        found = _found(directory, name, BEFORE_MAX_BYTES, params.expected, params.path)
+        seen = _replace(directory, real, params.mark, params.data, found, abandoned)
+    size = 0 if found.status is None else found.status.st_size
+    return WriteOutcome(found.status is not None, found.content, size, params.data, seen)
+
+
+def edit_file(params: EditParams, abandoned: Abandoned) -> WriteOutcome:
+    """Make the edits in the file, all or none. Raises ToolFault: INVALID_ARGUMENT for an edit that does not fit, with
+    the lines nearest to it; CHANGED where the file is not as expected."""
+    real = resolve(params.path, params.scope, to_change=True)
+    check_scope(params.path, real, params.read_scope)
+    with os_faults(params.path), open_parent(real) as (directory, name):
+        found = _found(directory, name, EDIT_MAX_BYTES, params.expected, params.path)
+        if found.status is None:
+            raise ToolFault(FaultKind.NOT_FOUND, f"there is no such file: {params.path}")
+        refuse_size(found.status.st_size, params.max_read_bytes, params.path)
+        if found.content is None:
+            raise ToolFault(FaultKind.TOO_LARGE, f"files above {EDIT_MAX_BYTES} bytes are not edited: {params.path}")
+        try:
+            after, replaced = edited(found.content, params.edits)
+        except EditProblem as problem:
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, _explained(problem, params)) from problem
+        refuse_size(len(after), params.max_file_size_bytes, params.path)
+        seen = _replace(directory, real, params.mark, after, found, abandoned)
+    return WriteOutcome(True, found.content, len(found.content), after, seen, replaced)
+
+
+def remove_leftover(path: str, scope: Scope, mark: str) -> bool:
+    """Take away the temporary file of a write whose process died in the middle; says whether there was one."""
+    real = resolve(path, scope)
+    with os_faults(path), open_parent(real) as (directory, _):
+        try:
+            os.unlink(_temporary(directory, real, mark), dir_fd=directory)
+        except FileNotFoundError:
+            return False
+    return True
+
+
+def _explained(problem: EditProblem, params: EditParams) -> str:
+    """The problem with what the model needs to make a better edit."""
+    which = f"edit {problem.number} of {len(params.edits)}: " if len(params.edits) > 1 else ""
+    old = params.edits[problem.number - 1].old
+    more = ""
+    if problem.found == 0:
+        more = f"; {nearest_lines(problem.text, old)}"
+    elif problem.found is not None:
+        more = f"; {places(problem.text, old)}: give more of the text around it, or replaceAll"
+    return f"{which}{problem}; nothing was changed: {params.path}{more}"
+
+
+def _found(directory: int | None, name: str, most: int, expected: Expected, path: str) -> _Found:
+    """The file to be written over. Raises ToolFault for one that is read-only, or not as expected."""
+    try:
+        fd, status = open_regular(directory, name, os.O_RDONLY)
+    except FileNotFoundError:
+        if expected.sha256 is not None:
+            raise ToolFault(FaultKind.CHANGED, f"the file is not there any more: {path}") from None
+        return _NOTHING
+    with open(fd, "rb", buffering=0) as file:
+        if not os.access(name, os.W_OK, dir_fd=directory):
+            raise ToolFault(FaultKind.ACCESS_DENIED, f"the file is read-only: {name}")
+        content = file.readall() if status.st_size <= most else None
+        now = Seen.of(status)
+        # A stamp that is the same may still hide a change within one tick of the clock; a content that is known not.
+        if expected.sha256 is not None or (
+            expected.seen is not None and (expected.seen.sha256 or expected.seen.stamp != now.stamp)
+        ):
+            digest = hashlib.sha256(content).hexdigest() if content is not None else _digest(file)
+            _refuse_change(expected, now, digest, path)
+    return _Found(status, content)
+
+
+def _digest(file: FileIO) -> str:
+    digest = hashlib.sha256()
+    file.seek(0)
+    while chunk := file.read(_CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _refuse_change(expected: Expected, now: Seen, digest: str, path: str) -> None:
+    """Raises ToolFault(CHANGED), with the hash that lets the call go on."""
+    seen = expected.seen
+    if expected.sha256 is not None:
+        is_expected = expected.sha256.lower() == digest
+        said = "the file is not the one that expectedSha256 names"
+    else:
+        is_expected = seen is None or digest == seen.sha256 or (not seen.sha256 and seen.stamp == now.stamp)
+        said = "the file has changed since it was read"
+    if not is_expected:
+        advice = f"; its SHA-256 is now {digest}: read it again, or give that as expectedSha256 to go on"
+        raise ToolFault(FaultKind.CHANGED, f"{said}: {path}{advice if expected.readable else ''}")
+
+
+def _replace(directory: int | None, real: str, mark: str, data: bytes, found: _Found, abandoned: Abandoned) -> Seen:
+    """Put `data` in the file's place, durably. A file that changed while the new content was made is not replaced."""
+    name = os.path.basename(real) if directory is not None else real
+    temp = _temporary(directory, real, mark)
+    try:
+        status = _write_new(directory, temp, data, found.status)
+        refuse_abandoned(abandoned)
+        _refuse_other(directory, name, found.status)
+        os.replace(temp, name, src_dir_fd=directory, dst_dir_fd=directory)
+        sync_names(directory)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temp, dir_fd=directory)
+        raise
+    return Seen.of(status, data)
+
+
+def _refuse_other(directory: int | None, name: str, found: os.stat_result | None) -> None:
+    try:
+        now = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        now = None
+    if (None if now is None else Seen.of(now)) != (None if found is None else Seen.of(found)):
+        raise ToolFault(FaultKind.CHANGED, f"the file changed while it was written; nothing was replaced: {name}")
+
+
+def _temporary(directory: int | None, real: str, mark: str) -> str:
+    """The name, next to `real`, of what a write prepares there. It follows from the call, so that another process finds
+    it; what is random in `mark` keeps anybody from being there first."""
+    digest = hashlib.sha256(mark.encode("utf-8", "surrogatepass") + b"\0" + os.fsencode(real)).hexdigest()
+    name = f".agent-host-{digest[:32]}.tmp"
+    return name if directory is not None else os.path.join(os.path.dirname(real), name)
+
+
+def sync_names(directory: int | None) -> None:
+    """Make the names in a directory durable: an effect that is reported should not be undone by a power loss. Windows
+    gives no descriptor for it, and a directory that may not be read none either: the effect has happened all the
+    same."""
+    if directory is None:
+        return
+    with suppress(OSError):
+        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=directory)
+        try:
+            os.fsync(readable)
+        finally:
+            os.close(readable)
+
+
+def _write_new(directory: int | None, name: str, data: bytes, like: os.stat_result | None) -> os.stat_result:
+    """Create `name` with `data`, on the disk when this returns, with the owner and mode of `like`; its status."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags |= getattr(os, "O_BINARY", 0)
+    mode = 0o666 if like is None else 0o600
+    try:
+        fd = os.open(name, flags, mode, dir_fd=directory)
+    except FileExistsError:  # of a dead process that ran the same call
+        os.unlink(name, dir_fd=directory)
+        fd = os.open(name, flags, mode, dir_fd=directory)
+    with open(fd, "wb", buffering=0) as file:
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
+        if like is not None and hasattr(os, "fchmod"):
+            if (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+                with suppress(PermissionError):
+                    os.fchown(fd, like.st_uid, like.st_gid)
+            os.fchmod(fd, like.st_mode & 0o7777)
+        os.fsync(fd)
+        return os.fstat(fd)

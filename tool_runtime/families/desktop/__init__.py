@@ -1,0 +1,1 @@
+"""The desktop family (TR 4): its specifications, which cost a start nothing, and what runs them."""

@@ -1,0 +1,51 @@
+"""What the tools of the family read from a call."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from policy.names import CapabilityName
+from tool_runtime.core.paths import Scope
+from tool_runtime.core.seen import Seen
+from tool_runtime.core.writes import Expected
+from tool_runtime.faults import FaultKind, ToolFault
+
+if TYPE_CHECKING:
+    from agent_host.contracts import ToolConstraints, ToolRequest
+
+
+def mark_of(request: ToolRequest) -> str:
+    """Unique to the call, since step ids are random; the same in the process that resumes its session. A digest, since
+    clients and gateways choose ids that no variable of a process can hold."""
+    named = f"{request.task_id}/{request.step_id}/{request.tool_call_id}"
+    return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def scope_of(request: ToolRequest, capability: str | None = None) -> Scope:
+    """Where policy lets the call act, under another capability that it needs where one is named."""
+    limits = constraints_of(request, capability)
+    return Scope(limits.allowed_paths, limits.blocked_paths)
+
+
+def constraints_of(request: ToolRequest, capability: str | None = None) -> ToolConstraints:
+    """The call's limits, under another capability that it needs where one is named. Raises KeyError for one that the
+    tool does not name."""
+    if capability is None or capability == request.capability:
+        return request.constraints
+    return request.also[capability]
+
+
+def expected_of(request: ToolRequest) -> Expected:
+    """What the file is to be for the call to change it: what it names, else what a call saw of it last."""
+    named = request.arguments.get("expectedSha256")
+    seen = None if request.last_seen is None else Seen.parse(request.last_seen)
+    return Expected(named, seen, CapabilityName.FILE_READ in request.also)
+
+
+def encoded(text: str, argument: str) -> bytes:
+    """The text in UTF-8. Raises ToolFault(INVALID_ARGUMENT)."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.{argument}: holds a lone surrogate") from error

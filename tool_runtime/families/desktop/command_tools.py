@@ -1,0 +1,117 @@
+"""Commands, over `core.process` (TR 4.4).
+
+A command that ends with a non-zero exit code has `succeeded` as a call: the tool did its work, and the model reads the
+exit code in the text.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING
+
+from agent_host.contracts import Leftovers
+from policy.paths import normalize
+from tool_runtime.core.guard import ProcessGuard
+from tool_runtime.core.paths import home_directory, resolve
+from tool_runtime.core.process import CommandParams, end_leftovers, run_command
+from tool_runtime.families.desktop.background_tools import BackgroundTools
+from tool_runtime.families.desktop.calls import encoded, mark_of, scope_of
+from tool_runtime.families.desktop.command_specs import RUN_COMMAND
+from tool_runtime.families.desktop.rendering import command_output
+from tool_runtime.families.desktop.timeouts import command_timeout_s
+from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.platform import OS_FAMILY, current
+from tool_runtime.platform.environment import child_environment
+from tool_runtime.tool import CallContext, Tool, ToolOutput
+from tool_runtime.wrappers import capped
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agent_host.contracts import ToolRequest
+    from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.threads import DaemonPool
+
+
+class CommandTools:
+    """See `families.desktop.runner`."""
+
+    def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._guard = ProcessGuard() if settings.guard_processes else None
+        self._background = BackgroundTools(settings, pool, self._guard)
+        self._ended = False
+
+    def tools(self) -> Sequence[Tool]:
+        """The tools, ready to run."""
+        return (Tool(RUN_COMMAND, capped(self._run_command), DESKTOP), *self._background.tools())
+
+    async def end_leftovers(self, request: ToolRequest) -> Leftovers:
+        """See Provider. A command leaves processes behind."""
+        return await end_leftovers(mark_of(request), self._pool)
+
+    async def end_commands(self) -> Leftovers:
+        """See ToolRouter."""
+        if self._ended:
+            return Leftovers()
+        self._ended = True
+        left = await self._background.end_all()
+        return left if self._guard is None else await self._pool.run(self._guard.close)
+
+    @functools.cached_property
+    def _shell(self) -> str:
+        return self._settings.shell or current.default_shell(os.environ)
+
+    @functools.cached_property
+    def _environment(self) -> Mapping[str, str]:
+        """As it is at the first command; reading it costs more than starting the process does."""
+        settings = self._settings
+        return child_environment(
+            os.environ,
+            secret=settings.secret_env,
+            passthrough=settings.env_passthrough,
+            allowed=settings.env_allowed,
+            temporary=settings.temporary,
+        )
+
+    async def _run_command(self, call: CallContext) -> ToolOutput:
+        if call.request.arguments.get("background"):
+            return self._background.start(call, self._command(call))
+        outcome = await run_command(self._command(call), self._pool, self._guard)
+        output = command_output(call, outcome)
+        if outcome.timed_out:
+            timeout_s = call.request.arguments.get("timeout", command_timeout_s(self._settings))
+            said = "; ".join(filter(None, (f"Command timed out after {timeout_s:g} seconds", outcome.left.note())))
+            raise ToolFault(FaultKind.TIMED_OUT, said, partial=output)
+        return output
+
+    def _command(self, call: CallContext) -> CommandParams:
+        settings, arguments = self._settings, call.request.arguments
+        command: str = arguments["command"]
+        if not command.strip() or "\0" in command:
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.command: must not be empty or hold a NUL character")
+        encoded(command, "command")
+        timeout_s = arguments.get("timeout", command_timeout_s(settings))
+        if timeout_s > settings.command_timeout_max_s:
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.timeout: at most {settings.command_timeout_max_s}")
+        asked = normalize(arguments.get("cwd") or settings.workspace, OS_FAMILY, settings.workspace, home_directory())
+        cwd = resolve(asked, scope_of(call.request))
+        on_output = settings.on_output
+        return CommandParams(
+            argv=current.shell_argv(self._shell, command),
+            cwd=cwd,
+            environment={**self._environment, "PWD": cwd},
+            mark=mark_of(call.request),
+            timeout_s=timeout_s,
+            max_output_bytes=call.max_output_bytes,
+            artifact_max_bytes=settings.artifact_max_bytes,
+            buffer_bytes=settings.output_buffer_bytes,
+            spool_directory=settings.temporary,
+            stdin=encoded(arguments["stdin"], "stdin") if "stdin" in arguments else None,
+            kill_grace_s=settings.kill_grace_s,
+            drain_s=settings.drain_s,
+            on_output=functools.partial(on_output, call.request) if on_output is not None else None,
+        )

@@ -1,0 +1,64 @@
+"""The desktop family as a provider: its list costs nothing, and what runs it is imported with the first call."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from agent_host.contracts import Leftovers
+from tool_runtime.families.desktop.specs import SPECS
+from tool_runtime.families.desktop.timeouts import under
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent_host.contracts import ToolRequest, ToolSpec
+    from tool_runtime.families.desktop.runner import DesktopRunner
+    from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.threads import DaemonPool
+    from tool_runtime.tool import CallContext, Tool
+
+_NAMES = frozenset(spec.name for spec in SPECS)
+
+
+class DesktopFamily:
+    """See Provider."""
+
+    def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
+        self._settings = settings
+        self._pool = pool
+
+    @functools.cached_property
+    def _specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(under(spec, self._settings) for spec in SPECS)
+
+    @functools.cached_property
+    def _runner(self) -> DesktopRunner:
+        from tool_runtime.families.desktop.runner import DesktopRunner
+
+        return DesktopRunner(self._settings, self._pool)
+
+    async def tools(self) -> Sequence[ToolSpec]:
+        """See Provider."""
+        return self._specs
+
+    def get(self, name: str) -> Tool | None:
+        """See Provider."""
+        return self._runner.tool(name) if name in _NAMES else None
+
+    async def read_bytes(self, call: CallContext, path: str, max_bytes: int) -> bytes:
+        """The content of one file, as ReadFile would find it. Raises ToolFault."""
+        return await self._runner.read_bytes(call, path, max_bytes)
+
+    async def end_leftovers(self, request: ToolRequest) -> Leftovers:
+        """See Provider."""
+        return await self._runner.end_leftovers(request)
+
+    async def end_commands(self) -> Leftovers:
+        """See ToolRouter."""
+        return await self._runner.end_commands() if "_runner" in self.__dict__ else Leftovers()
+
+    async def aclose(self) -> None:
+        """See Provider."""
+        if "_runner" in self.__dict__:
+            await self._runner.aclose()

@@ -1,0 +1,183 @@
+"""Tools for one file, over `core.files` and `core.writes` (TR 4.1 to 4.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING
+
+from agent_host.contracts import Image, Leftovers
+from policy.names import CapabilityName
+from tool_runtime.core import files, moves, writes
+from tool_runtime.core.edits import edits_from
+from tool_runtime.families.desktop.calls import constraints_of, encoded, expected_of, mark_of, scope_of
+from tool_runtime.families.desktop.file_specs import DELETE_FILE, EDIT_FILE, MOVE_FILE, READ_FILE, WRITE_FILE
+from tool_runtime.families.desktop.request_specs import HTTP_REQUEST
+from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.output import artifacts
+from tool_runtime.output.diff import size_note, unified
+from tool_runtime.tool import CallContext, Handler, Tool, ToolOutput
+from tool_runtime.wrappers import capped, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from agent_host.contracts import ToolRequest, ToolSpec
+    from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.threads import DaemonPool
+
+
+class FileTools:
+    """See `families.desktop.runner`."""
+
+    def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
+        self._settings = settings
+        self._pool = pool
+
+    def tools(self) -> Sequence[Tool]:
+        """The tools, ready to run."""
+        within = functools.partial(timed, timeout_s=self._settings.file_timeout_s)
+        running: tuple[tuple[ToolSpec, Handler], ...] = (
+            (READ_FILE, self._read_file),
+            (WRITE_FILE, self._write_file),
+            (EDIT_FILE, self._edit_file),
+            (DELETE_FILE, self._delete_file),
+            (MOVE_FILE, self._move_file),
+        )
+        return tuple(Tool(spec, capped(within(run)), DESKTOP) for spec, run in running)
+
+    async def read_bytes(self, call: CallContext, path: str, max_bytes: int) -> bytes:
+        """See DesktopFamily. Raises ToolFault."""
+        limit = max_bytes if call.max_file_size_bytes is None else min(max_bytes, call.max_file_size_bytes)
+        scope, timeout_s = scope_of(call.request), self._settings.file_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._pool.run(lambda: files.read_bytes(path, scope, limit, call.abandoned))
+        except TimeoutError as error:
+            raise ToolFault(FaultKind.TIMED_OUT, f"reading timed out after {timeout_s:g} seconds: {path}") from error
+        finally:
+            call.abandoned.flag = True
+
+    async def end_leftovers(self, request: ToolRequest) -> Leftovers:
+        """See Provider. A write leaves its temporary file behind, a move a second name of its file."""
+        leftover = _LEFTOVER.get(request.tool_name)
+        if leftover is None:
+            return Leftovers()
+        try:
+            return Leftovers(await self._pool.run(lambda: leftover(request)))
+        except (ToolFault, KeyError, TypeError):  # where the call may not write by now, nothing is touched
+            return Leftovers()
+
+    async def _read_file(self, call: CallContext) -> ToolOutput:
+        arguments = call.request.arguments
+        params = files.ReadParams(
+            arguments["path"],
+            scope_of(call.request),
+            call.max_output_bytes,
+            call.max_file_size_bytes,
+            arguments.get("offset", 1),
+            arguments.get("limit"),
+            arguments.get("encoding"),
+        )
+        outcome = await self._pool.run(lambda: files.read_file(params, call.abandoned))
+        seen = str(outcome.seen)
+        if outcome.text is None:
+            return _binary_output(outcome)
+        if outcome.past_end:
+            return ToolOutput(f"[The file ends before line {params.offset}]", seen=seen)
+        return ToolOutput(outcome.text, capped=True, seen=seen)
+
+    async def _write_file(self, call: CallContext) -> ToolOutput:
+        request = call.request
+        path: str = request.arguments["path"]
+        params = writes.WriteParams(
+            path,
+            scope_of(request),
+            encoded(request.arguments["content"], "content"),
+            mark_of(request),
+            call.max_file_size_bytes,
+            request.arguments.get("createDirectories", True),
+            expected_of(request),
+        )
+        outcome, diff = await self._pool.run(lambda: _with_diff(writes.write_file(params, call.abandoned), path))
+        return _written(request, f"Wrote {len(params.data)} bytes to {path}", outcome, diff)
+
+    async def _edit_file(self, call: CallContext) -> ToolOutput:
+        request = call.request
+        path: str = request.arguments["path"]
+        params = writes.EditParams(
+            path,
+            scope_of(request),
+            scope_of(request, CapabilityName.FILE_READ),
+            edits_from(request.arguments["edits"]),
+            mark_of(request),
+            call.max_file_size_bytes,
+            constraints_of(request, CapabilityName.FILE_READ).max_file_size_bytes,
+            expected_of(request),
+        )
+        outcome, diff = await self._pool.run(lambda: _with_diff(writes.edit_file(params, call.abandoned), path))
+        said = f"Replaced {outcome.places} place{'' if outcome.places == 1 else 's'} in {path}"
+        return _written(request, said, outcome, diff)
+
+    async def _delete_file(self, call: CallContext) -> ToolOutput:
+        path: str = call.request.arguments["path"]
+        await self._pool.run(lambda: moves.delete_file(path, scope_of(call.request), call.abandoned))
+        return ToolOutput(f"Deleted {path}")
+
+    async def _move_file(self, call: CallContext) -> ToolOutput:
+        params = _move(call.request)
+        await self._pool.run(lambda: moves.move_file(params, call.abandoned))
+        return ToolOutput(f"Moved {params.path} to {params.new_path}")
+
+
+def _binary_output(outcome: files.ReadOutcome) -> ToolOutput:
+    """A picture, or words about a file that is neither that nor text (TR 4.1, 11)."""
+    size, image, seen = outcome.size_bytes, outcome.image, str(outcome.seen)
+    if image is None:
+        return ToolOutput(f"Binary file, {size} bytes", seen=seen)
+    kind, width, height, _ = image.header
+    if image.data is None:
+        sides = f"{width}x{height}, " if width else ""
+        return ToolOutput(f"{kind}, {sides}{size} bytes; not shown: {image.problem}", seen=seen)
+    found = Image(kind, width, height, image.data)
+    return ToolOutput(found.text, seen=seen, images=(found,))
+
+
+def _move(request: ToolRequest) -> moves.MoveParams:
+    return moves.MoveParams(
+        request.arguments["path"],
+        scope_of(request),
+        scope_of(request, CapabilityName.FILE_READ),
+        request.arguments["newPath"],
+        scope_of(request, CapabilityName.FILE_WRITE),
+    )
+
+
+def _temporary_file(request: ToolRequest) -> bool:
+    return writes.remove_leftover(request.arguments["path"], scope_of(request), mark_of(request))
+
+
+def _temporary_download(request: ToolRequest) -> bool:
+    scope = scope_of(request, CapabilityName.FILE_WRITE)
+    return writes.remove_leftover(request.arguments["saveTo"], scope, mark_of(request))
+
+
+_LEFTOVER: Mapping[str, Callable[[ToolRequest], bool]] = {
+    WRITE_FILE.name: _temporary_file,
+    EDIT_FILE.name: _temporary_file,
+    MOVE_FILE.name: lambda request: moves.take_back_half_move(_move(request)),
+    HTTP_REQUEST.name: lambda request: "saveTo" in request.arguments and _temporary_download(request),
+}
+"""What takes away what a call of the tool left when its process died; says whether there was something."""
+
+
+def _with_diff(outcome: writes.WriteOutcome, path: str) -> tuple[writes.WriteOutcome, bytes]:
+    if outcome.existed and outcome.before is None:
+        return outcome, size_note(outcome.before_bytes, len(outcome.after), path)
+    return outcome, unified(outcome.before, outcome.after, path)
+
+
+def _written(request: ToolRequest, said: str, outcome: writes.WriteOutcome, diff: bytes) -> ToolOutput:
+    made = (artifacts.file_diff(request, diff),) if diff else ()
+    return ToolOutput(said, made, seen=str(outcome.seen))

@@ -1,0 +1,129 @@
+"""HTTP requests, over `core.http` (TR 4.5). An HTTP error status is no failure of the call."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from policy.names import CapabilityName
+from tool_runtime.core import files, writes
+from tool_runtime.families.desktop.calls import constraints_of, encoded, mark_of, scope_of
+from tool_runtime.families.desktop.rendering import http_output, saved_output
+from tool_runtime.families.desktop.request_specs import HTTP_REQUEST
+from tool_runtime.families.desktop.timeouts import request_timeout_s
+from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.tool import CallContext, Tool, ToolOutput
+from tool_runtime.wrappers import capped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tool_runtime.core.http import HttpClient
+    from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.threads import DaemonPool
+
+
+T = TypeVar("T")
+
+
+class RequestTools:
+    """See `families.desktop.runner`."""
+
+    def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._http: HttpClient | None = None
+        self._http_lock = asyncio.Lock()
+
+    def tools(self) -> Sequence[Tool]:
+        """The tools, ready to run."""
+        return (Tool(HTTP_REQUEST, capped(self._http_request), DESKTOP),)
+
+    async def aclose(self) -> None:
+        """Close pooled connections."""
+        if self._http is not None:
+            await self._http.aclose()
+
+    async def _http_request(self, call: CallContext) -> ToolOutput:
+        arguments, settings = call.request.arguments, self._settings
+        client = await self._http_client()
+        from tool_runtime.core.connections import DomainScope
+        from tool_runtime.core.http import HttpParams, is_success
+
+        limits, save_to = call.request.constraints, arguments.get("saveTo")
+        most = None if save_to is None else self._most_bytes(call, CapabilityName.FILE_WRITE)
+        params = HttpParams(
+            url=arguments["url"],
+            method=arguments.get("method", "GET"),
+            headers=arguments.get("headers", {}),
+            body=await self._sent(call),
+            timeout_s=arguments.get("timeout", request_timeout_s(settings)),
+            domains=DomainScope(limits.allowed_domains, limits.blocked_domains),
+            max_saved_bytes=most,
+        )
+        outcome = await client.fetch(params)
+        if save_to is None:
+            return http_output(call, outcome)
+        if not is_success(outcome.status):
+            return http_output(call, outcome, f"[Nothing was saved to {save_to}: the status is {outcome.status}]\n")
+        await self._save(call, save_to, outcome.body)
+        return saved_output(outcome, save_to)
+
+    async def _sent(self, call: CallContext) -> bytes:
+        """The body, from the arguments or from a file."""
+        arguments = call.request.arguments
+        path = arguments.get("bodyFile")
+        if path is None:
+            return encoded(arguments.get("body", ""), "body")
+        if "body" in arguments:
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.bodyFile: give body or bodyFile, not both")
+        needed = CapabilityName.FILE_READ
+        scope, most = scope_of(call.request, needed), self._most_bytes(call, needed)
+        return await self._on_disk(call, path, lambda: files.read_bytes(path, scope, most, call.abandoned))
+
+    async def _save(self, call: CallContext, path: str, body: bytes) -> None:
+        params = writes.WriteParams(
+            path, scope_of(call.request, CapabilityName.FILE_WRITE), body, mark_of(call.request)
+        )
+        await self._on_disk(call, path, lambda: writes.write_file(params, call.abandoned))
+
+    async def _on_disk(self, call: CallContext, path: str, work: Callable[[], T]) -> T:
+        """`work` on a file in a thread, within the time that files have."""
+        timeout_s = self._settings.file_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._pool.run(work)
+        except BaseException as error:
+            call.abandoned.flag = True
+            if isinstance(error, TimeoutError):
+                message = f"the file took longer than {timeout_s:g} seconds: {path}"
+                raise ToolFault(FaultKind.TIMED_OUT, message) from error
+            raise
+
+    def _most_bytes(self, call: CallContext, capability: str) -> int:
+        """How large a file of the call may be."""
+        of_policy, settings = constraints_of(call.request, capability).max_file_size_bytes, self._settings
+        limits = (settings.http_max_download_bytes, settings.max_file_size_bytes, of_policy)
+        return min(limit for limit in limits if limit is not None)
+
+    async def _http_client(self) -> HttpClient:
+        """Made when the first request comes, and in a thread: httpx and a TLS context cost some 80 ms."""
+        async with self._http_lock:
+            if self._http is None:
+                self._http = await self._pool.run(self._make_http_client)
+        return self._http
+
+    def _make_http_client(self) -> HttpClient:
+        from policy.addresses import address_is_public
+        from tool_runtime.core.connections import Network
+        from tool_runtime.core.http import HttpClient, HttpLimits
+
+        settings, allowed = self._settings, self._settings.address_allowed
+        proxies = {"http": settings.http_proxy, "https": settings.https_proxy}
+        network = Network(
+            address_is_public if allowed is None else allowed,
+            local_names=allowed is not None,
+            proxies={scheme: url for scheme, url in proxies.items() if url is not None},
+        )
+        return HttpClient(self._pool, HttpLimits(settings.http_max_body_bytes, settings.http_max_redirects), network)

@@ -1,0 +1,134 @@
+"""What listings and searches look like to the model: paths as it can give them back, then what was left out and why."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tool_runtime.core.grep import GrepOutcome, GrepParams, Line
+    from tool_runtime.core.listing import FindParams, Listed, Listing, ListParams
+
+_MAX_LINE_CHARS: Final = 500
+_WORDS: Final = {"directory": "dir", "file": "file", "link": "link", "other": "other"}
+
+
+def listed_directory(listing: Listing, params: ListParams, workspace: str) -> str:
+    """A line for each entry: kind, path, size or target."""
+    where = _shown(_prefix(listing.root, workspace).rstrip("/") or ".")
+    head = f"{where}: {_count(listing.total, 'entry', 'entries')}"
+    return "\n".join([head, *map(_entry, listing.page), *_notes(listing, params.offset)]) + "\n"
+
+
+def found_files(listing: Listing, params: FindParams, workspace: str) -> str:
+    """A path a line."""
+    prefix = _prefix(listing.root, workspace)
+    lines = [_shown(prefix + one.path) for one in listing.page]
+    if not listing.total:
+        lines = [f"No file fits {params.pattern}"]
+    return "\n".join([*lines, *_notes(listing, params.offset)]) + "\n"
+
+
+def grep_output(outcome: GrepOutcome, params: GrepParams, workspace: str) -> str:
+    """Each file's path above its lines, `12: text` for a match and `13- text` for context; or names or counts alone."""
+    prefix = _prefix(outcome.root, workspace)
+    lines: list[str] = []
+    for hit in outcome.hits:
+        path = _shown(prefix + hit.path)
+        if params.mode == "content":
+            lines += [*([""] if lines else []), path, *_lines(hit.lines)]
+        else:
+            lines.append(path if params.mode == "files" else f"{path}: {hit.matches}")
+    if not outcome.hits:
+        searched = _count(outcome.files, "file", "files")
+        lines = [f"No {'more matches' if params.offset else 'match'} in {searched}"]
+    notes = [
+        f"[Stopped at the limit of {params.limit}; offset: {params.offset + params.limit} goes on]"
+        if outcome.more
+        else "",
+        _left_out(outcome.left_out),
+        _ignored(outcome.ignored),
+        f"[Not searched for their size: {_count(outcome.large, 'file', 'files')}]" if outcome.large else "",
+        _unreadable(outcome.unreadable),
+        f"[{outcome.stopped}]" if outcome.stopped else "",
+    ]
+    return "\n".join([*lines, *filter(None, notes)]) + "\n"
+
+
+def _prefix(root: str, workspace: str) -> str:
+    """What goes before a path from the root: nothing for the workspace, and the way to the root from there."""
+    inside = workspace.rstrip(os.sep) + os.sep
+    if root == workspace:
+        return ""
+    shown = root.removeprefix(inside)
+    return shown.rstrip(os.sep) + "/"
+
+
+def _entry(listed: Listed) -> str:
+    path, word = _shown(listed.path), _WORDS[listed.kind]
+    if listed.kind == "directory":
+        return f"{word:5} {path}/"
+    if listed.kind == "link":
+        return f"{word:5} {path} -> {_shown(listed.target or '?')}"
+    return f"{word:5} {path}" + ("" if listed.size is None else f" ({_count(listed.size, 'byte', 'bytes')})")
+
+
+def _notes(listing: Listing, offset: int) -> Iterator[str]:
+    """What a page does not show, and why."""
+    end = offset + len(listing.page)
+    if listing.total > end:
+        yield f"[{offset + 1} to {end} of {listing.total} shown; offset: {end} goes on]"
+    elif offset and not listing.page:
+        yield f"[There are only {listing.total}]"
+    notes = (_left_out(listing.left_out), _ignored(listing.ignored), _unreadable(listing.unreadable))
+    yield from filter(None, notes)
+    if listing.stopped:
+        yield f"[{listing.stopped}]"
+
+
+def _lines(lines: Iterable[Line]) -> Iterator[str]:
+    last: int | None = None
+    for line in lines:
+        if last is not None and line.number > last + 1:
+            yield "--"
+        yield f"{line.number}{'-' if line.start is None else ':'} {_cut(line.text, line.start or 0)}"
+        last = line.number
+
+
+def _cut(line: bytes, start: int) -> str:
+    """The line, or of a long one what is around the match."""
+    text = line.rstrip(b"\r").decode("utf-8", "replace")
+    if len(text) <= _MAX_LINE_CHARS:
+        return text
+    at = len(line[:start].decode("utf-8", "replace"))
+    begin = max(0, min(at - _MAX_LINE_CHARS // 4, len(text) - _MAX_LINE_CHARS))
+    end = begin + _MAX_LINE_CHARS
+    left, right = ("…" if begin else ""), ("…" if end < len(text) else "")
+    return f"{left}{text[begin:end]}{right} [{len(text)} characters]"
+
+
+def _shown(path: str) -> str:
+    """A path on one line, what cannot be printed escaped."""
+    if path.isprintable():
+        return path
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in path)
+
+
+def _left_out(count: int) -> str:
+    return f"[Left out by policy: {_count(count, 'entry', 'entries')}]" if count else ""
+
+
+def _ignored(count: int) -> str:
+    if not count:
+        return ""
+    return f"[Left out by .gitignore: {_count(count, 'entry', 'entries')}; includeIgnored: true shows them]"
+
+
+def _unreadable(count: int) -> str:
+    return f"[Could not be read: {count}]" if count else ""
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
