@@ -109,7 +109,7 @@ def test_the_window_after_a_crash_is_the_one_before_it() -> None:
 
 def test_what_is_sent_after_a_crash_is_what_would_have_been_sent(host: Host) -> None:
     """Killed behind a turn, a result and the commit of the step, each with a window that was cut before."""
-    (host.workspace / "large").write_text("word " * 900)
+    (host.workspace / "large").write_text("word word word word\n" * 225)
     options = ["--policy", str(host.policy(llm={"maxInputTokens": 9000})), "--output", "json"]
     steps = [use(call("ReadFile", path=str(host.workspace / "large"))) for _ in range(12)]
 
