@@ -55,11 +55,20 @@ class LoopClock:
 
 @dataclass(slots=True)
 class Call:
-    """A tool call that has no result yet: `since` when it runs, or waits for an approval."""
+    """A tool call that has no result yet, by the event of its request: `since` when it runs, or waits for an
+    approval."""
 
-    label: str
+    requested: Event
     since: float
     asked: bool = False
+
+    @property
+    def label(self) -> str:
+        """Tool and subject, without secrets and on one line."""
+        payload: dict[str, Any] = self.requested.public_payload
+        subject = " ".join(str(payload.get("summary", "")).split())
+        subject = f"{subject[:_SUBJECT_CHARS]}…" if len(subject) > _SUBJECT_CHARS else subject
+        return escaped(f"{payload['toolName']} {subject}".rstrip(), keep="")
 
 
 class Running:
@@ -121,11 +130,7 @@ class Running:
         self._model_since = None
 
     def _requested(self, event: Event) -> None:
-        payload: dict[str, Any] = event.public_payload
-        subject = " ".join(str(payload.get("summary", "")).split())
-        subject = f"{subject[:_SUBJECT_CHARS]}…" if len(subject) > _SUBJECT_CHARS else subject
-        label = escaped(f"{payload['toolName']} {subject}".rstrip(), keep="")
-        self.calls[payload["toolCallId"]] = Call(label, self._clock.now())
+        self.calls[event.payload["toolCallId"]] = Call(event, self._clock.now())
 
     def _asked(self, event: Event) -> None:
         self._set_asked(event, asked=True)

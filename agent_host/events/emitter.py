@@ -164,7 +164,8 @@ class Sink(Protocol):
         ...
 
     def flush(self) -> None:
-        """Called at the end of each step and of the session; must not raise, nor wait."""
+        """Called once each request to the model is out, and at the ends of task and session; must not raise, nor
+        wait."""
         ...
 
 

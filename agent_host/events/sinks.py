@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAX_RUN_LOG_BYTES = 64 * 1024 * 1024
 KEPT_RUN_LOGS = 3
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-_MAX_PENDING_BYTES = 64 * 1024
+_MAX_PENDING = 64  # events, of which none shows more than some 16 KiB
 # Pieces of a stream take numbers and are not kept, so the last number kept may not be the last one given out.
 _GAP_AFTER_RESUME = 100_000
 _TAIL_BYTES = 64 * 1024
@@ -66,10 +66,10 @@ def _event_id(line: bytes) -> int | None:
 class RunLog:
     """`events.jsonl` of a session: one event a line, appended, kept after the session's end.
 
-    The first line goes out at once: the process that goes on after a crash takes its numbers from above it. The others
-    wait in memory until the step ends or 64 KiB are together, and go out in one write. A disk that does not take
-    them costs the lines, not the session: `dropped` counts them. A log that has come to `max_bytes` is put aside as
-    `events.jsonl.1`, the ones before it move up, and only `keep` of them stay.
+    The first line goes out at once: the process that goes on after a crash takes its numbers from above it. The other
+    events wait in memory until a flush or until there are 64, and are encoded then: the loop flushes while it waits for
+    the model. A disk that does not take them costs the lines, not the session: `dropped` counts them. A log that has
+    come to `max_bytes` is put aside as `events.jsonl.1`, the ones before it move up, and only `keep` of them stay.
     """
 
     def __init__(self, path: str, *, max_bytes: int = MAX_RUN_LOG_BYTES, keep: int = KEPT_RUN_LOGS) -> None:
@@ -78,8 +78,7 @@ class RunLog:
         self._keep = keep
         self._fd = -1
         self._size = 0
-        self._pending: list[bytes] = []
-        self._pending_bytes = 0
+        self._pending: list[Event] = []
         self._begun = False
         self.dropped = 0
 
@@ -87,10 +86,8 @@ class RunLog:
         """Keep the event, unless it is a piece of a stream."""
         if event.event_type in LIVE_ONLY:
             return
-        line = event.line()
-        self._pending.append(line)
-        self._pending_bytes += len(line)
-        if self._pending_bytes >= _MAX_PENDING_BYTES or not self._begun:
+        self._pending.append(event)
+        if len(self._pending) >= _MAX_PENDING or not self._begun:
             self._begun = True
             self.flush()
 
@@ -98,7 +95,7 @@ class RunLog:
         """Append what is waiting to the file."""
         if not self._pending:
             return
-        lines, self._pending, self._pending_bytes = self._pending, [], 0
+        lines, self._pending = [event.line() for event in self._pending], []
         written = 0
         try:
             if self._fd < 0:

@@ -88,11 +88,12 @@ class LlmClient:
         messages: Sequence[bytes],
         on_text: Callable[[str], None],
         on_thinking: Callable[[str], None] | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> ModelTurn:
         """One call: `head`, then `messages` in chunks as they were encoded, then the dialect's tail.
 
         `on_text` gets each piece of text as it arrives, `on_thinking` each piece of the model's thinking; tool calls
-        come only with the whole turn. Nothing is retried here.
+        come only with the whole turn. `on_sent` is called once the request is out. Nothing is retried here.
 
         Raises GuardrailBlocked, GatewayUnavailable, GatewayRejected.
         """
@@ -102,7 +103,7 @@ class LlmClient:
         try:
             async with (
                 patience.timeout,
-                self._http.stream("POST", self._url, content=_send(parts), headers=length) as response,
+                self._http.stream("POST", self._url, content=_send(parts, on_sent), headers=length) as response,
             ):
                 if response.status_code != httpx.codes.OK:
                     raise await self._http_error(response)
@@ -203,12 +204,14 @@ def _parts(head: bytes, messages: Sequence[bytes], tail: bytes) -> list[bytes]:
     return [b"".join(parts)] if sum(map(len, parts)) <= _ONE_PIECE_BYTES else parts
 
 
-async def _send(parts: list[bytes]) -> AsyncIterator[bytes]:
-    """The blocks, each let go once it is sent. A body given as bytes would stay alive with its request, which httpx
-    ties into a cycle, until the next garbage collection."""
+async def _send(parts: list[bytes], on_sent: Callable[[], None] | None) -> AsyncIterator[bytes]:
+    """The blocks, each let go once it is sent, and then a call of `on_sent`. A body given as bytes would stay alive
+    with its request, which httpx ties into a cycle, until the next garbage collection."""
     parts.reverse()
     while parts:
         yield parts.pop()
+    if on_sent is not None:
+        on_sent()
 
 
 async def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:

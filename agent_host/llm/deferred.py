@@ -21,6 +21,7 @@ class Model(Protocol):
         messages: Sequence[bytes],
         on_text: Callable[[str], None],
         on_thinking: Callable[[str], None] | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> ModelTurn:
         """See `LlmClient.stream`."""
         ...
@@ -51,11 +52,12 @@ class DeferredClient:
         messages: Sequence[bytes],
         on_text: Callable[[str], None],
         on_thinking: Callable[[str], None] | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> ModelTurn:
         """See `LlmClient.stream`. Raises what making the client raises, too."""
         if self._client is None:
             self._client = self._make()
-        return await self._client.stream(head, messages, on_text, on_thinking)
+        return await self._client.stream(head, messages, on_text, on_thinking, on_sent)
 
     async def aclose(self) -> None:
         """Close the connection, where there is one."""

@@ -132,7 +132,6 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     if note is not None:
         ctx.conversation.thread.add_note(note)
     ctx.emit(EventType.STEP_COMPLETED, step.step_id, stepId=step.step_id, stepCount=count)
-    ctx.emitter.flush()
 
 
 def add_note(
@@ -203,7 +202,7 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:
     def ask() -> Awaitable[ModelTurn]:
         nonlocal attempt
         attempt += 1
-        return talk.llm.stream(talk.head, messages, on_text, on_thinking)
+        return talk.llm.stream(talk.head, messages, on_text, on_thinking, ctx.emitter.flush)
 
     def on_text(text: str) -> None:
         ctx.emit(EventType.TEXT_CHUNK, step_id, text=text, attempt=attempt)

@@ -88,12 +88,15 @@ class Script:
         messages: Sequence[bytes],
         on_text: Callable[[str], None],
         on_thinking: Callable[[str], None] | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> ModelTurn:
         """See Model. Raises BadRequest for what the gateway would refuse."""
         body = orjson.loads(b"".join([head, *messages, AnthropicDialect.tail]))
         read_request(body, {})
         self.requests.append(body["messages"])
         self.heads.append({key: value for key, value in body.items() if key != "messages"})
+        if on_sent is not None:
+            on_sent()
         waited = self.at_request()
         if waited is not None:
             await waited

@@ -8,12 +8,13 @@ in between. Where the system has no descriptor-relative calls (Windows), the rea
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from policy.paths import covering, is_absolute, is_under, normalize, problem_with, roots
+from policy.paths import covering, is_absolute, normalize, problem_with, roots
 from policy.rules.repository_paths import repository_place
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
 from tool_runtime.platform import OS_FAMILY
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from policy.facts import OsFamily
+    from policy.paths import Roots, Width
 
 BY_DESCRIPTOR: Final = os.open in os.supports_dir_fd
 _MAY_BE_LINK: Final = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR)  # what O_NOFOLLOW answers, by system and flags
@@ -45,7 +47,7 @@ def resolve(path: str, scope: Scope, *, to_change: bool = False) -> str:
     """The real path of `path` (what does not exist yet keeps its spelling). Raises ToolFault: INVALID_ARGUMENT for
     a path that is relative, too long or holds a NUL (TR 8.1), OUT_OF_SCOPE for one that `scope` does not cover.
     `to_change`: what says which programs git runs is out of scope, too, where no allowed path names its `.git`."""
-    spelled = spell(path, home_directory(), OS_FAMILY)
+    spelled = spell(path, home_directory() if path.startswith("~") else "", OS_FAMILY)
     with os_faults(path):
         real = os.path.realpath(spelled)
     check_scope(spelled, real, scope)
@@ -82,12 +84,24 @@ def _encodable(path: str) -> bool:
 
 def check_scope(spelled: str, real: str, scope: Scope) -> None:
     """Raises ToolFault(OUT_OF_SCOPE) unless `real` is allowed and neither spelling is blocked (AH 8.3)."""
-    blocked = roots(scope.blocked or (), OS_FAMILY, "wide")
-    for path in (real, spelled):
-        if covering(normalize(path, OS_FAMILY), blocked, OS_FAMILY, "wide") is not None:
-            raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy blocks this path: {spelled}")
-    if scope.allowed is not None and not any(is_under(real, root, OS_FAMILY) for root in scope.allowed):
+    place = normalize(real, OS_FAMILY)
+    if scope.blocked:
+        blocked = _table(scope.blocked, "wide")
+        for path in dict.fromkeys((place, normalize(spelled, OS_FAMILY))):
+            if covering(path, blocked, OS_FAMILY, "wide") is not None:
+                raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy blocks this path: {spelled}")
+    if scope.allowed is not None and not _covers(scope.allowed, place):
         raise ToolFault(FaultKind.OUT_OF_SCOPE, f"the path is outside the allowed directories: {spelled}")
+
+
+def _covers(allowed: tuple[str, ...], place: str) -> bool:
+    return is_absolute(place, OS_FAMILY) and covering(place, _table(allowed, "narrow"), OS_FAMILY, "narrow") is not None
+
+
+@functools.lru_cache(maxsize=64)
+def _table(entries: tuple[str, ...], width: Width) -> Roots:
+    """The look-up table of a list that stands in every call of a session."""
+    return roots(entries, OS_FAMILY, width)
 
 
 @contextmanager

@@ -80,7 +80,9 @@ class FileTools:
             arguments.get("limit"),
             arguments.get("encoding"),
         )
-        outcome = await self._pool.run(lambda: files.read_file(params, call.abandoned))
+        outcome = files.read_at_once(params, call.abandoned)
+        if outcome is None:
+            outcome = await self._pool.run(lambda: files.read_file(params, call.abandoned))
         seen = str(outcome.seen)
         if outcome.text is None:
             return _binary_output(outcome)
