@@ -20,6 +20,8 @@ from tests.support.process import call, gateway, say, use
 if TYPE_CHECKING:
     from tests.support.process import Host
 
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "embedding.md").read_text()
+
 
 class Size(Enum):
     SMALL = "small"
@@ -217,8 +219,7 @@ nothing = 5
 
 
 async def test_the_example_of_the_page_runs(host: Host) -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "embedding.md"
-    _, code = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    _, code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     names: dict[str, Any] = {}
     exec(code, names)
     _, (block,), _ = await called(host, call("find_order", number=3), tools=(names["find_order"],))
