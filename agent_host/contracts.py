@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     After = Callable[[Mapping[str, Any], bytes | None], bytes | None]
 
@@ -161,11 +161,11 @@ class Spooled(Protocol):
 
     @property
     def size(self) -> int:
-        """How many bytes `read` gives."""
+        """How many bytes `pieces` gives."""
         ...
 
-    def read(self) -> bytes:
-        """All of them. Raises OSError."""
+    def pieces(self) -> Iterator[bytes]:
+        """All of them, a megabyte or so at a time; each call begins from the first. Raises OSError."""
         ...
 
     def close(self) -> None:
@@ -190,8 +190,13 @@ class Artifact(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        """The whole content. A file is read each time that this is asked for. Raises OSError."""
-        return self.content if isinstance(self.content, bytes) else self.content.read()
+        """The whole content in memory: `pieces` is for what may be large. A file is read each time that this is asked
+        for. Raises OSError."""
+        return self.content if isinstance(self.content, bytes) else b"".join(self.content.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The content, a file's a piece at a time. Raises OSError."""
+        return iter((self.content,)) if isinstance(self.content, bytes) else self.content.pieces()
 
     def close(self) -> None:
         """Let go of the content's file, where it has one."""

@@ -232,7 +232,7 @@ class Home:
             raise UploadFailed(f"no room for {artifact.name}")
         ref = f"artifacts/{artifact_id}"
         self.held[ref], self.makers[ref] = artifact.data, artifact.tool_name
-        return StoredArtifact(artifact_id, ref, self.uri_of(ref), "")
+        return StoredArtifact(artifact_id, ref, self.uri_of(ref), "", len(self.held[ref]))
 
 
 # Who approves

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +115,8 @@ async def test_what_is_kept_is_found_under_its_reference(tmp_path: Path) -> None
     row = {"ref": kept.ref, "sha256": kept.sha256}
     assert kept.ref == f"artifacts/{kept.artifact_id}"
     assert (tmp_path / kept.ref).read_bytes() == b"output"
-    assert workspace.service.kept(row) == b"output"
+    with contextlib.closing(workspace.service.kept(row)) as found:
+        assert b"".join(found.pieces()) == b"output"
     assert workspace.service.uri_of(kept.ref) == kept.uri
     (tmp_path / kept.ref).write_bytes(b"other")
     with pytest.raises(UploadFailed, match="was damaged"):
