@@ -12,6 +12,7 @@ TYPE_CHECKING = False  # importing it from typing would cost every start
 if TYPE_CHECKING:
     from agent_host.api.callbacks import Approve, Decision, OnEvent
     from agent_host.api.options import SessionOptions
+    from agent_host.api.python_tools import PythonTool, tool
     from agent_host.api.results import Result
     from agent_host.api.sessions import Closing, Session, open_session, resume_session
     from agent_host.api.tasks import OnOpen, OnResult, resume_task, run_task
@@ -57,6 +58,7 @@ __all__ = [
     "OnOpen",
     "OnResult",
     "PolicyError",
+    "PythonTool",
     "Result",
     "ServiceError",
     "Session",
@@ -73,6 +75,7 @@ __all__ = [
     "resume_session",
     "resume_task",
     "run_task",
+    "tool",
 ]
 
 # The cheap ones first.
@@ -83,6 +86,7 @@ _HOMES = (
     "api.results",
     "api.options",
     "api.callbacks",
+    "api.python_tools",
     "api.sessions",
     "api.tasks",
 )

@@ -358,6 +358,11 @@ class ToolRouter(Protocol):
         """Run one call. Tool failures come back as results; only cancellation and broken infrastructure raise."""
         ...
 
+    def at_once(self, request: ToolRequest) -> ToolResult | None:
+        """What `execute` gives for a call that has nothing to wait for, without the time that a task of its own takes;
+        None for every other call, of which nothing has been done."""
+        ...
+
     async def tools(self) -> Sequence[ToolSpec]:
         """All tools that this router can run by now, before policy narrows them. Each task asks again."""
         ...

@@ -94,6 +94,7 @@ SETTINGS: dict[str, Setting] = {
     "tools.watch_changes": Setting(bool),
     "tools.env_allowed": Setting(list, Tightening.FEWER),
     "tools.env_passthrough": Setting(list),
+    "tools.installed": Setting(list),
     "approvals.timeout_s": Setting(float, _SMALLER, low=0.01, high=604_800),
     "limits.max_file_size_bytes": Setting(int, _SMALLER, low=0, zero_is_unset=True),
     "limits.max_session_tokens": Setting(int, _SMALLER, low=0, zero_is_unset=True),

@@ -33,6 +33,8 @@ _NOT_IN_NAMES = re.compile(r'[<>"|?*\x00-\x1f]')
 def normalize(path: str, os: OsFamily, cwd: str | None = None, home: str | None = None) -> str:
     """The lexical normal form: `.` and `..` resolved, separators unified, `~` expanded when `home` is given, made
     absolute when `cwd` is given. Links are not followed: that takes the disk. Pure, and idempotent on its result."""
+    if os == "posix" and path[:1] == "/" and "//" not in path and "/." not in path and path[1:] and path[-1] != "/":
+        return path  # as nearly all are
     if home and (path == "~" or path.startswith(("~/", "~\\") if os == "windows" else "~/")):
         path = home + "/" + path[2:]
     if cwd is not None and not is_absolute(path, os):

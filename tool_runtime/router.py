@@ -57,6 +57,9 @@ class LocalToolRouter:
 
     async def execute(self, request: ToolRequest) -> ToolResult:
         """Run one call; what goes wrong comes back as a failed result (TR 7.3). Only cancellation raises."""
+        result = self.at_once(request)
+        if result is not None:
+            return result
         _, tool = self._tool(request.tool_name)
         if tool is None:
             code = DESKTOP[FaultKind.UNKNOWN_TOOL]
@@ -73,6 +76,18 @@ class LocalToolRouter:
         finally:
             if task is not None:
                 self._running.discard(task)
+
+    def at_once(self, request: ToolRequest) -> ToolResult | None:
+        """See ToolRouter."""
+        _, tool = self._tool(request.tool_name)
+        if tool is None or tool.at_once is None:
+            return None
+        try:
+            self._check(tool.spec, request.arguments)
+            output = tool.at_once(CallContext.of(request, self._settings))
+        except ToolFault as fault:
+            return _failed(request, tool, fault)
+        return None if output is None else _succeeded(request, output)
 
     async def read_bytes(self, request: ToolRequest, path: str, max_bytes: int) -> bytes | ToolError:
         """The content of one file for the host's own tools, as ReadFile would find it: within the scope and the limits

@@ -61,12 +61,18 @@ Handler = Callable[[CallContext], Awaitable[ToolOutput]]
 """Runs one call. Raises ToolFault for what the model should read, CancelledError when cancelled."""
 
 
+AtOnce = Callable[[CallContext], "ToolOutput | None"]
+"""Runs one call that has nothing to wait for; None for any other, of which nothing has been done. Raises ToolFault."""
+
+
 class Tool(NamedTuple):
-    """One tool of one provider, wrapped and ready to run; `codes` are its family's words for faults."""
+    """One tool of one provider, wrapped and ready to run; `codes` are its family's words for faults. `at_once` is for
+    tools without side effects."""
 
     spec: ToolSpec
     run: Handler
     codes: Mapping[FaultKind, str]
+    at_once: AtOnce | None = None
 
 
 class Provider(Protocol):

@@ -32,9 +32,13 @@ def capped(handler: Handler) -> Handler:
     """Cuts text that is over the output limit (TR 7.1), unless the tool has seen to it itself."""
 
     async def run(call: CallContext) -> ToolOutput:
-        output = await handler(call)
-        if output.capped:
-            return output
-        return output._replace(text=truncate_text(output.text, call.max_output_bytes), capped=True)
+        return with_limit(await handler(call), call)
 
     return run
+
+
+def with_limit(output: ToolOutput, call: CallContext) -> ToolOutput:
+    """The output within the limit of the call's text."""
+    if output.capped:
+        return output
+    return output._replace(text=truncate_text(output.text, call.max_output_bytes), capped=True)

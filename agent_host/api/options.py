@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from config.settings import Settings
+    from tool_runtime.families.python_tools import PythonTool
 
 __all__ = [
     "LayeredOptions",
@@ -46,7 +47,8 @@ class SessionOptions:
     config/defaults.toml, by `section.name`. `approvals` are what is approved in advance: rule ids, tool and capability
     names; for a resume also the ids of denied calls, which are then run (`deniedApprovals` of a result has them).
     `guard_processes` ends what commands started also when this process is killed; one session at a time may ask for it,
-    and it takes every child of this process for its own.
+    and it takes every child of this process for its own. `tools` are functions of this program, made with
+    `agent_host.tool`; a resume needs them again.
     """
 
     workspace: str | os.PathLike[str] | None = None
@@ -62,6 +64,7 @@ class SessionOptions:
     approve_all: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     guard_processes: bool = False
+    tools: Collection[PythonTool] = ()
 
     @property
     def flags(self) -> dict[str, Any]:

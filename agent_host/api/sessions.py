@@ -176,6 +176,7 @@ def _opener(
         watch=lambda _: sinks_of(on_event),
         tokens=tokens_of(options),
         owns_process=options.guard_processes,
+        tools=tuple(options.tools),
     )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Sink
     from agent_host.session.lifecycle import Session as OpenSession
     from agent_host.session.opening import ResolvedOptions
+    from tool_runtime.families.python_tools import PythonTool
 
 OnOpen = Callable[[Session], object]
 """Takes the session of a task once it is open, before the task begins."""
@@ -114,6 +115,7 @@ async def _drive(
     sinks: Sequence[Sink],
     on_open: OnOpen | None,
     on_result: OnResult | None,
+    tools: Sequence[PythonTool] = (),
 ) -> Result:
     """`prompt` in a new session; with `resumes` in the one of `resolved`, or None for its open task."""
 
@@ -136,6 +138,7 @@ async def _drive(
             gate=gate,
             tokens=tokens,
             owns_process=owns_process,
+            tools=tools,
         )
     )
 
@@ -157,6 +160,7 @@ async def _run(
         resumes=resumes,
         tokens=tokens_of(options),
         owns_process=options.guard_processes,
+        tools=tuple(options.tools),
         gate=gate_of(resolved, approve),
         sinks=sinks_of(on_event),
         on_open=on_open,

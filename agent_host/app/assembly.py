@@ -34,7 +34,7 @@ from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from agent_host.app.backends import Stores
     from agent_host.app.machine import LocalMachine
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
     from state.checkpoint import Checkpoint
     from state.file_session import FileSession
+    from tool_runtime.families.python_tools import PythonTool
+    from tool_runtime.tool import Provider
 
 _DIALECTS: dict[str, Callable[[], Dialect]] = {"anthropic": AnthropicDialect}
 
@@ -64,14 +66,21 @@ class Parts(NamedTuple):
     count: Callable[[str], int]
     dialect: Dialect
     takes_images: bool = True
+    tools: tuple[PythonTool, ...] = ()
 
     @classmethod
-    def of(cls, resolved: ResolvedOptions, machine: LocalMachine, bundle: PolicyBundle) -> Parts:
+    def of(
+        cls,
+        resolved: ResolvedOptions,
+        machine: LocalMachine,
+        bundle: PolicyBundle,
+        tools: tuple[PythonTool, ...] = (),
+    ) -> Parts:
         """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer."""
         settings = resolved.settings
         dialect = _DIALECTS[settings.text("llm.dialect")]()
         takes_images = dialect.takes_images and settings.flag("llm.images")
-        return cls(machine, bundle, _model(settings, bundle), _counter(settings), dialect, takes_images)
+        return cls(machine, bundle, _model(settings, bundle), _counter(settings), dialect, takes_images, tools)
 
 
 class Gateway(NamedTuple):
@@ -104,15 +113,14 @@ async def make_context(
         settings.integer("host.max_stored_bytes"),
         keeps_versions=settings.flag("retention.keep_file_versions"),
     )
-    runtime = LocalToolRouter(
-        runtime_settings(
-            settings, resolved.workspace, machine.shell, live_output, machine.temporary, guard_processes=owns_process
-        )._replace(
-            commands_before=store.state.commands_started,
-            commands=CommandLog(journal, emitter),
-            open_output=stores.artifacts.open,
-        )
+    of_runtime = runtime_settings(
+        settings, resolved.workspace, machine.shell, live_output, machine.temporary, guard_processes=owns_process
+    )._replace(
+        commands_before=store.state.commands_started,
+        commands=CommandLog(journal, emitter),
+        open_output=stores.artifacts.open,
     )
+    runtime = LocalToolRouter(of_runtime, _providers(parts, of_runtime))
     router = HostTools(runtime, runtime.read_bytes)
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     phase = task_machine()
@@ -152,6 +160,14 @@ async def make_context(
         },
         command_watch=_command_watch(resolved, machine),
     )
+
+
+def _providers(parts: Parts, settings: RuntimeSettings) -> Sequence[Provider]:
+    if not parts.tools:
+        return ()
+    from tool_runtime.families.python_tools import PythonTools
+
+    return (PythonTools(parts.tools, settings),)
 
 
 def _command_watch(resolved: ResolvedOptions, machine: LocalMachine) -> CommandWatch | None:

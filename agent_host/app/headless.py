@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agent_host.session.lifecycle import Session
     from agent_host.session.opening import ResolvedOptions
     from policy.rules.options import TaskOptions
+    from tool_runtime.families.python_tools import PythonTool
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,12 @@ async def run_headless(
     task_options: TaskOptions = AS_THE_BUNDLE_SAYS,
     tokens: Tokens | None = None,
     owns_process: bool = False,
+    tools: Sequence[PythonTool] = (),
 ) -> Finished:
     """One task: `prompt` starts a session, None resumes the one of `resolved`; with `resumes` a prompt is the next task
     of that one, whose last task has to be over. `gate` answers what needs an approval; without one only what was
     approved in advance is approved. `task_options` narrow a task that starts. `tokens` are by default those of the
-    environment; `owns_process` as SessionOpener has it.
+    environment; `owns_process` and `tools` as SessionOpener has them.
 
     `on_end` gets the result while the checkpoint is still there: a process that dies in between leaves a session
     whose resume reports it again. Raises AgentHostError for what keeps the session from starting; everything later is
@@ -67,6 +69,7 @@ async def run_headless(
         watch=lambda _: sinks,
         tokens=tokens,
         owns_process=owns_process,
+        tools=tools,
     )
     resumes = prompt is None if resumes is None else resumes
     if resumes or prompt is None:

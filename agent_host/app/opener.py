@@ -12,8 +12,8 @@ from agent_host import own_packages
 from agent_host.app.assembly import Gateway, Parts, make_context, put_under, utc_now
 from agent_host.app.backends import Backends, serving_gateway
 from agent_host.app.machine import machine_of
+from agent_host.app.python_tools import python_tools, registry_with
 from agent_host.app.secrets import Secrets, Tokens, redaction_of
-from agent_host.app.tools import BUILT_IN
 from agent_host.approval.pending import PendingApprovals
 from agent_host.errors import AgentHostError, Incompatible, SessionExpired, SessionNotFound, UsageError
 from agent_host.events.emitter import Emitter
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from agent_host.app.machine import LocalMachine
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Sink
+    from agent_host.routing.registry import Registry
     from agent_host.services.approval import ApprovalReporter
     from agent_host.services.session import NewSession, SessionGrant, SessionService
     from agent_host.session.new_task import NewTask
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
     from state.checkpoint import SessionIdentity
     from state.file_session import FileSession
+    from tool_runtime.families.python_tools import PythonTool
 
 _OBSERVERS_S = 1.0
 _DELETED = "its checkpoint was deleted"
@@ -63,7 +65,7 @@ _DELETED = "its checkpoint was deleted"
 class SessionOpener:
     """Makes the process's session. `gate` gives who answers approvals; `watch` who watches, by the first event's
     number; `tokens` are those of the environment, by default read there. `owns_process`: this process is the program's
-    own, and not one that embeds it."""
+    own, and not one that embeds it; `tools` are those of the program that does."""
 
     def __init__(
         self,
@@ -73,12 +75,14 @@ class SessionOpener:
         watch: Callable[[int], Sequence[Sink]],
         tokens: Tokens | None = None,
         owns_process: bool = False,
+        tools: Sequence[PythonTool] = (),
     ) -> None:
         self._source = source
         self._gate = gate
         self._watch = watch
         self._tokens = Tokens.read() if tokens is None else tokens
         self._owns_process = owns_process
+        self._tools = tools
         self._backends: Backends | None = None
         self._resolved: ResolvedOptions | None = None
 
@@ -104,9 +108,10 @@ class SessionOpener:
                 bundle = _bundle(resolved, machine, grant)
                 if grant.policy_bundle is not None and new.user_id == LOCAL:  # the service knows who it is
                     new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
-                # A wrong approval, model or tokenizer, or a missing gateway, raises before anything is on disk.
-                _refuse_unknown_approvals(resolved, bundle)
-                parts = Parts.of(resolved, machine, bundle)
+                # A wrong approval, tool, model or tokenizer, or a missing gateway, raises before anything is on disk.
+                tools = python_tools(resolved.settings, self._tools)
+                _refuse_unknown_approvals(resolved, bundle, registry_with(tools))
+                parts = Parts.of(resolved, machine, bundle, tools)
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 secrets = self._secrets(resolved, bundle, url)
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
@@ -136,7 +141,8 @@ class SessionOpener:
                 grant = await self._granted_again(resolved, backends, store, cursor)
                 machine = machine_of(resolved, temporary_of(resolved.state_dir, store.state.identity))
                 _make_temporary(machine.temporary)
-                parts = Parts.of(resolved, machine, _bundle_again(resolved, machine, grant, store.state.identity))
+                bundle = _bundle_again(resolved, machine, grant, store.state.identity)
+                parts = Parts.of(resolved, machine, bundle, python_tools(resolved.settings, self._tools))
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 secrets = self._secrets(resolved, parts.bundle, url)
                 session = await self._session(resolved, parts, backends, store, url, secrets, resources)
@@ -220,7 +226,7 @@ class SessionOpener:
         reporter = backends.approvals(paths)
         log = RunLog(paths.events, max_bytes=resolved.settings.integer("host.max_run_log_bytes"))
         backends.losses.watch(paths.events, log)
-        reports = ApprovalReports(reporter, identity, secrets.scrubber.text, BUILT_IN)
+        reports = ApprovalReports(reporter, identity, secrets.scrubber.text, registry_with(parts.tools))
         emitter.attach([log, *backends.observers(url, paths), reports, *self._watch(first_id)])
         gate = self._gate(resolved)
         stores = backends.stores(identity, paths, store.blobs)
@@ -314,9 +320,9 @@ async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None
     await asyncio.gather(emitter.aclose(_OBSERVERS_S), reporter.aclose(_OBSERVERS_S))
 
 
-def _refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle) -> None:
+def _refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, tools: Registry) -> None:
     """Raises UsageError. Not for a resume, whose approvals may be on record from another policy."""
-    unknown = unknown_approvals(bundle, BUILT_IN, resolved.approvals)
+    unknown = unknown_approvals(bundle, tools, resolved.approvals)
     if unknown:
         rules = ", ".join(rule.approval_rule_id for rule in bundle.approval_rules) or "none"
         raise UsageError(

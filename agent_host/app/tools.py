@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 BUILT_IN = Registry((*SPECS, UPLOAD_ARTIFACT))
-CAPABILITIES = tuple(sorted(BUILT_IN.capabilities | {CapabilityName.LLM_CALL.value}))
+CAPABILITIES = tuple(sorted(BUILT_IN.capabilities | {CapabilityName.LLM_CALL.value, CapabilityName.TOOL_INVOKE.value}))
 """All that this host can make use of in a bundle."""
 
 

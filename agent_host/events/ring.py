@@ -37,6 +37,7 @@ class EventRing:
         self._items: list[Event | bytes | None] = []
         self._sizes: list[int] = []
         self._start = 0
+        self._settled = 0  # what lies before it is kept as it will stay
         self._bytes = 0
         self._gone = first_id - 1  # the last number that is not to be had here
         self._latest = first_id - 1
@@ -54,17 +55,29 @@ class EventRing:
         self._sizes.append(size)
         self._bytes += size
         self._latest = event.event_id
-        while len(self._ids) - self._start > self._capacity or self._bytes > self._max_bytes:
-            self._drop_oldest()
+        self._make_room()
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Keep as they are those events that others have encoded since they were taken."""
+        for at in range(max(self._settled, self._start), len(self._items)):
+            item = self._items[at]
+            if item is None or isinstance(item, bytes) or item.encoded is None:
+                continue
+            self._items[at], size = item.encoded, len(item.encoded)
+            self._bytes += size - self._sizes[at]
+            self._sizes[at] = size
+        self._settled = len(self._items)
+        self._make_room()
 
     def since(self, event_id: int) -> Since:
         """Everything behind the event of number `event_id`; 0 asks for all there ever was."""
         at = bisect_right(self._ids, event_id, lo=self._start)
         events = [item if isinstance(item, bytes) else item.line() for item in self._items[at:] if item is not None]
         return Since([line.rstrip(b"\n") for line in events], event_id < self._gone, self._latest)
+
+    def _make_room(self) -> None:
+        while len(self._ids) - self._start > self._capacity or self._bytes > self._max_bytes:
+            self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         at = self._start
@@ -74,6 +87,7 @@ class EventRing:
         self._start += 1
         if self._start >= _SPENT and self._start * 2 > len(self._ids):
             del self._ids[: self._start], self._items[: self._start], self._sizes[: self._start]
+            self._settled = max(0, self._settled - self._start)
             self._start = 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
@@ -29,7 +28,7 @@ from agent_host.llm.urls import checked_headers, checked_token, checked_url, pas
 from agent_host.scrub import Scrubber
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
     from agent_host.llm.stream import Dialect, ModelTurn
@@ -72,7 +71,7 @@ class LlmClient:
         self._timeouts = timeouts
         self._limits = limits
         base_url = without_path(base_url, dialect.path)
-        self._url = base_url + dialect.path
+        self._url = httpx.URL(base_url + dialect.path)  # read once, not with each request
         self._shown = shown_url(base_url) + dialect.path
         self._http = httpx.AsyncClient(
             headers={**dialect.headers(token), **headers, "x-session-id": session_id, "accept-encoding": ACCEPTED},
@@ -134,9 +133,9 @@ class LlmClient:
                 "event stream: check the URL and --dialect"
             )
         assembler = self.dialect.assembler(self._limits.max_call_arguments_bytes)
-        stream = BoundedStream(_pieces(response), self._limits)
         content = 0
         try:
+            stream = BoundedStream(response.aiter_raw(), _decoder_of(response), self._limits)
             async for event in EventSource(cast("httpx.Response", stream)).aiter_sse():
                 text = assembler.feed(event.event, event.data)
                 if text:
@@ -214,26 +213,21 @@ async def _send(parts: list[bytes], on_sent: Callable[[], None] | None) -> Async
         on_sent()
 
 
-async def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
-    """The body, decompressed in small pieces. Raises UnknownCoding, StreamProtocolError."""
-    pieces_of = decoder(response.headers.get("content-encoding", ""))
-    async for chunk in response.aiter_raw():
-        later = False
-        for piece in pieces_of(chunk):
-            if later:  # one chunk may hold megabytes: time-outs and cancellations come between them
-                await asyncio.sleep(0)
-            yield piece
-            later = True
+def _decoder_of(response: httpx.Response) -> Callable[[bytes], Iterable[bytes]]:
+    """What decompresses the body in small pieces. Raises UnknownCoding."""
+    return decoder(response.headers.get("content-encoding", ""))
 
 
 async def _read_bounded(response: httpx.Response) -> bytes:
     """The start of an error's body; nothing where it cannot be decompressed: the status says enough."""
     body = bytearray()
     try:
-        async for piece in _pieces(response):
-            body += piece
-            if len(body) >= _MAX_ERROR_BYTES:
-                break
+        pieces_of = _decoder_of(response)
+        async for chunk in response.aiter_raw():
+            for piece in pieces_of(chunk):
+                body += piece
+                if len(body) >= _MAX_ERROR_BYTES:
+                    return bytes(body[:_MAX_ERROR_BYTES])
     except (UnknownCoding, StreamProtocolError):
         return b""
     return bytes(body[:_MAX_ERROR_BYTES])

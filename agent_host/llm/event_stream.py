@@ -6,19 +6,21 @@ them.
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 from typing import TYPE_CHECKING, Final
 
 from agent_host.llm.limits import AnswerTooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from agent_host.llm.limits import AnswerLimits
 
 
 class BoundedStream:
-    """Stands for the response where httpx-sse takes one. `pieces` is the body, decompressed.
+    """Stands for the response where httpx-sse takes one. `chunks` is the body as it comes, `pieces_of` decompresses
+    each of them (`content_coding.decoder`).
 
     An event stream is UTF-8 whatever its header says. Bytes that are not are an error here, and not a replacement
     character in a tool's arguments; a lone surrogate that was encoded as if it were a character stands as it is.
@@ -26,22 +28,31 @@ class BoundedStream:
 
     headers: Final[Mapping[str, str]] = {"content-type": "text/event-stream"}
 
-    def __init__(self, pieces: AsyncIterator[bytes], limits: AnswerLimits) -> None:
-        self._pieces = pieces
+    def __init__(
+        self, chunks: AsyncIterator[bytes], pieces_of: Callable[[bytes], Iterable[bytes]], limits: AnswerLimits
+    ) -> None:
+        self._chunks = chunks
+        self._pieces_of = pieces_of
         self._limits = limits
+        self._smallest = min(limits.max_line_bytes, limits.max_event_bytes)
         self._line_bytes = 0
         self._event_bytes = 0
         self._answer_bytes = 0
         self._after_cr = False
 
     async def aiter_text(self) -> AsyncIterator[str]:
-        """The text. Raises AnswerTooLarge, UnicodeDecodeError, and what `pieces` raises."""
+        """The text. Raises AnswerTooLarge, UnicodeDecodeError, and what `chunks` and `pieces_of` raise."""
         decoder = codecs.getincrementaldecoder("utf-8")("surrogatepass")
-        async for piece in self._pieces:
-            self._count(piece)
-            text = decoder.decode(piece)
-            if text:
-                yield text
+        async for chunk in self._chunks:
+            later = False
+            for piece in self._pieces_of(chunk):
+                if later:  # one chunk may hold megabytes: time-outs and cancellations come between them
+                    await asyncio.sleep(0)
+                self._count(piece)
+                text = decoder.decode(piece)
+                if text:
+                    yield text
+                later = True
         decoder.decode(b"", final=True)
 
     def _count(self, piece: bytes) -> None:
@@ -49,6 +60,11 @@ class BoundedStream:
         self._answer_bytes += len(piece)
         if self._answer_bytes > limits.max_answer_bytes:
             raise AnswerTooLarge("an answer", "max_answer_bytes", limits.max_answer_bytes)
+        if piece.endswith(b"\n\n") and self._event_bytes + self._line_bytes + len(piece) <= self._smallest:
+            # Whole events, as nearly always: all of it is too short for one line or event that is too long.
+            self._event_bytes = self._line_bytes = 0
+            self._after_cr = False
+            return
         if self._after_cr and piece.startswith(b"\n"):  # the second half of one line end
             piece = piece[1:]
         self._after_cr = piece.endswith(b"\r")

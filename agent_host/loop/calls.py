@@ -133,14 +133,17 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
     started_at = now_rfc3339()
     request = request_for(ctx, step_id, call, spec, run.facts)
     result: ToolResult | None = None
-    changed, duration_ms = CommandChanges(), 0
+    changed, runs_since = CommandChanges(), time.monotonic()
     try:
-        async with watched(ctx, spec) as changed:
-            runs_since = time.monotonic()
-            try:
-                result = await ctx.cancellation.unless_forced(ctx.router.execute(request))
-            finally:
-                duration_ms = int((time.monotonic() - runs_since) * 1000)
+        result = ctx.router.at_once(request)
+        duration_ms = int((time.monotonic() - runs_since) * 1000)
+        if result is None:
+            async with watched(ctx, spec) as changed:
+                runs_since = time.monotonic()
+                try:
+                    result = await ctx.cancellation.unless_forced(ctx.router.execute(request))
+                finally:
+                    duration_ms = int((time.monotonic() - runs_since) * 1000)
     except ToolStopped:
         pass
     finally:

@@ -86,6 +86,10 @@ class HostTools:
             return ToolResult.failure(request, data.code, data.message)
         return _left(request, wanted, data)
 
+    def at_once(self, request: ToolRequest) -> ToolResult | None:
+        """See ToolRouter."""
+        return None if request.tool_name == UPLOAD_ARTIFACT.name else self._router.at_once(request)
+
     def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
         """See ToolRouter."""
         if tool_name == UPLOAD_ARTIFACT.name:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import ValidationError
-
 from policy.bundle.entry_meaning import command_policy_problems
+from policy.bundle.model import CommandPolicy
 from policy.bundle.problems import BundleProblems, Problem, together
-from policy.bundle.schema import command_policies_validator
-from policy.bundle.validate import type_problems
+from policy.bundle.typed import read_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from policy.bundle.model import CommandPolicy
 
 
 def command_policies(entries: Sequence[dict[str, Any]], name: str) -> tuple[CommandPolicy, ...]:
@@ -24,10 +20,11 @@ def command_policies(entries: Sequence[dict[str, Any]], name: str) -> tuple[Comm
     Raises BundleProblems with all that is wrong, `startsPrograms: true` included: nothing here can add.
     """
     try:
-        text = json.dumps(list(entries), allow_nan=False)
+        shape = json.loads(json.dumps(list(entries), allow_nan=False))
     except (ValueError, TypeError) as fault:
         raise BundleProblems((Problem(name, f"is not JSON: {fault}"),)) from None
-    policies, of_types = _typed(text, name)
+    of_types: list[Problem] = []
+    policies = read_list(CommandPolicy, shape, of_types, (name,))
     of_values: list[Problem] = []
     for place, entry in enumerate(entries):
         of_values += command_policy_problems(f"{name}[{place}]", entry)
@@ -35,16 +32,7 @@ def command_policies(entries: Sequence[dict[str, Any]], name: str) -> tuple[Comm
     problems = together(of_types, of_values)
     if problems:
         raise BundleProblems(problems)
-    return policies
-
-
-def _typed(text: str, name: str) -> tuple[tuple[CommandPolicy, ...], list[Problem]]:
-    try:
-        return command_policies_validator().validate_json(text), []
-    except ValidationError as fault:
-        found = type_problems(fault, ("capabilities", 0, "commandPolicies"))
-        start = len("capabilities[0].commandPolicies")
-        return (), [one._replace(path=name + one.path[start:]) for one in found]
+    return tuple(policies)
 
 
 def _grants(path: str, entry: dict[str, Any]) -> Iterator[Problem]:

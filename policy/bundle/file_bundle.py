@@ -16,7 +16,8 @@ from policy.bundle.meaning import meaning
 from policy.bundle.model import PolicyBundle, json_names
 from policy.bundle.placeholders import filled
 from policy.bundle.problems import BundleProblems, Problem, nearest, together
-from policy.bundle.validate import MISSING, UNKNOWN, read_shape, typed
+from policy.bundle.typed import MISSING, UNKNOWN
+from policy.bundle.validate import read_shape, typed
 from policy.names import ANY_SESSION
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def parse_file_bundle(
 ) -> PolicyBundle:
     """A bundle from the JSON text of a file, or from its shape. `now` is aware: without `expiresAt` the bundle holds as
     long as a built-in that begins now. Raises BundleProblems with all that is wrong."""
-    shape, _, problems = read_shape(raw)
+    shape, problems = read_shape(raw)
     base = _base(shape, built_ins)
     rules = () if base is None else tuple(rule["approvalRuleId"] for rule in base["approvalRules"])
     values = (*_extends(shape, built_ins), *meaning(shape, checks=file_checks(places), more_rules=rules))
@@ -57,7 +58,7 @@ def parse_file_bundle(
     whole = dict(shape) if base is None else extended(base, shape)
     whole.setdefault("expiresAt", expiry(base or {}, now).isoformat())
     whole["capabilities"] = [filled(entry, places) for entry in whole["capabilities"]]
-    bundle, wrong = typed(json.dumps(whole))
+    bundle, wrong = typed(whole)
     if bundle is None:
         raise BundleProblems(tuple(wrong))
     return bundle
@@ -135,7 +136,7 @@ def _extends(shape: Mapping[str, Any], built_ins: BuiltIns) -> Iterator[Problem]
 
 def _types(shape: Mapping[str, Any]) -> Iterator[Problem]:
     """Problems with types, but for what a file may leave out."""
-    _, problems = typed(json.dumps({name: value for name, value in shape.items() if name != EXTENDS}))
+    _, problems = typed({name: value for name, value in shape.items() if name != EXTENDS})
     for one in problems:
         may_miss = one.path == "expiresAt" or (EXTENDS in shape and "[" not in one.path)
         if one.message == MISSING and may_miss:

@@ -117,6 +117,8 @@ def test_rg_is_given_no_pattern_that_it_refuses_and_re2_takes(pattern: str) -> N
     ("pattern", "written"),
     [
         ("a.b", "a.b"),
+        ("0(?i)?", None),
+        ("0(?i){2}", None),
         (r"\d+", "[0-9]+"),
         (r"\bx\b", r"(?-u:\b)x(?-u:\b)"),
         (r"[\d.-]", r"[0-9\x2e\x2d]"),

@@ -200,6 +200,42 @@ async def test_ending_leftovers_of_what_never_ran_is_harmless(router: ToolRouter
     assert os.listdir(tmp_path) == []
 
 
+async def test_what_is_done_at_once_is_what_execute_gives(router: ToolRouter, tmp_path: Path) -> None:
+    file = tmp_path / "small"
+    file.write_text("one\ntwo\n")
+    link = tmp_path / "link"
+    link.symlink_to("/etc")
+    outside = ToolConstraints(allowed_paths=(str(tmp_path),))
+    for request in (
+        ask("ReadFile", path=str(file)),
+        ask("ReadFile", path=str(file), offset=2, limit=1),
+        ask("ReadFile", path=str(file), offset=9),
+        ask("ReadFile", path=str(tmp_path / "missing")),
+        ask("ReadFile", path=str(tmp_path)),
+        ask("ReadFile", path=str(link / "hostname"), constraints=outside),
+        ask("ReadFile"),
+    ):
+        result = router.at_once(request)
+        assert result in (None, await router.execute(request))
+        assert result is not None or request.arguments.get("path") == str(file)  # whose disk may be far away
+
+
+async def test_what_has_an_effect_or_something_to_wait_for_is_not_done_at_once(
+    router: ToolRouter, tmp_path: Path
+) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(b"x" * (1 << 20))
+    for request in (
+        ask("WriteFile", path=str(tmp_path / "new"), content="x"),
+        ask("DeleteFile", path=str(large)),
+        ask("RunCommand", command="touch new"),
+        ask("ReadFile", path=str(large)),
+        ask("NoSuchTool"),
+    ):
+        assert router.at_once(request) is None
+    assert os.listdir(tmp_path) == ["large"]
+
+
 async def test_closing_twice_is_harmless(router: ToolRouter) -> None:
     await router.aclose()
     await router.aclose()

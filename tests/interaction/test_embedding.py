@@ -322,7 +322,7 @@ def test_what_a_command_left_running_ends_with_a_killed_program_that_asked_for_i
 
 
 def test_the_example_of_the_page_runs(host: Host, tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    code, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(code.strip().splitlines()) <= 30
     project = tmp_path / "my-project"
     project.mkdir()

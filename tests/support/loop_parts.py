@@ -157,6 +157,10 @@ class Tools:
         result = self.run(request)
         return await result if inspect.isawaitable(result) else result
 
+    def at_once(self, _request: ToolRequest) -> ToolResult | None:
+        """See ToolRouter."""
+        return None
+
     async def tools(self) -> tuple[ToolSpec, ...]:
         """See ToolRouter."""
         return tuple(TOOLS.values())

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from tool_runtime.tool import Abandoned
 
 _CHUNK_BYTES: Final = 256 * 1024
-_AT_ONCE_BYTES: Final = 64 * 1024
+AT_ONCE_BYTES: Final = 64 * 1024
+"""The size of a file, or of a directory's own list, up to which it is read on the event loop."""
 
 
 class ReadParams(NamedTuple):
@@ -54,7 +55,7 @@ class ReadOutcome(NamedTuple):
 def read_at_once(params: ReadParams, abandoned: Abandoned) -> ReadOutcome | None:
     """`read_file` for a small file on a disk of this machine, which takes less time than a thread does to begin; None
     for any other file. Raises ToolFault."""
-    return _read(params, abandoned, lambda status: status.st_size <= _AT_ONCE_BYTES and is_local(status.st_dev))
+    return _read(params, abandoned, lambda status: status.st_size <= AT_ONCE_BYTES and is_local(status.st_dev))
 
 
 def read_file(params: ReadParams, abandoned: Abandoned) -> ReadOutcome:

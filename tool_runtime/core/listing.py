@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from policy.patterns import compiled, problem_of
 from tool_runtime.core.globs import BadGlob, expression
 from tool_runtime.core.paths import Scope, resolve
-from tool_runtime.core.tree import MAX_DEPTH, Kind, Walk, WalkParams
+from tool_runtime.core.tree import MAX_DEPTH, MAX_ENTRIES, Kind, Walk, WalkParams
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
 
 if TYPE_CHECKING:
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 
 class ListParams(NamedTuple):
-    """`depth` 1 is the directory's own entries. `offset` counts entries from 0."""
+    """`depth` 1 is the directory's own entries. `offset` counts entries from 0. After `max_entries` the walk stops."""
 
     path: str
     scope: Scope
     depth: int = 1
     offset: int = 0
     limit: int = 500
+    max_entries: int = MAX_ENTRIES
 
 
 class FindParams(NamedTuple):
@@ -64,7 +65,16 @@ def list_directory(params: ListParams, abandoned: Abandoned) -> Listing:
     ignored. Raises ToolFault."""
     root = resolve(params.path, params.scope)
     walk = Walk(
-        WalkParams(root, params.scope, params.depth, ignored_too=True, git_too=True, with_status=True), abandoned
+        WalkParams(
+            root,
+            params.scope,
+            params.depth,
+            ignored_too=True,
+            git_too=True,
+            with_status=True,
+            max_entries=params.max_entries,
+        ),
+        abandoned,
     )
     return _page(walk, root, params.offset, params.limit, params.path, None)
 
@@ -98,12 +108,13 @@ def _page(walk: Walk, root: str, offset: int, limit: int, asked: str, wanted: Pa
     total = 0
     with os_faults(asked):
         for folder in walk.folders():
+            above, status_of = folder.path, folder.status.get
             for name, kind in folder.entries:
-                path = folder.path + name
+                path = above + name
                 if wanted is not None and (kind == "directory" or wanted.search(as_bytes(path)) is None):
                     continue
                 if offset <= total < offset + limit:
-                    status = folder.status.get(name)
+                    status = status_of(name)
                     target = _target(os.path.join(folder.real, name)) if kind == "link" else None
                     page.append(Listed(path, kind, target, None if status is None else status.st_size))
                 total += 1

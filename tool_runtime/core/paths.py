@@ -47,7 +47,7 @@ def resolve(path: str, scope: Scope, *, to_change: bool = False) -> str:
     """The real path of `path` (what does not exist yet keeps its spelling). Raises ToolFault: INVALID_ARGUMENT for
     a path that is relative, too long or holds a NUL (TR 8.1), OUT_OF_SCOPE for one that `scope` does not cover.
     `to_change`: what says which programs git runs is out of scope, too, where no allowed path names its `.git`."""
-    spelled = spell(path, home_directory() if path.startswith("~") else "", OS_FAMILY)
+    spelled = spell(path, home_directory() if path[:1] == "~" else "", OS_FAMILY)
     with os_faults(path):
         real = os.path.realpath(spelled)
     check_scope(spelled, real, scope)

@@ -7,7 +7,7 @@ counted. No link is followed, directories are opened by descriptor from the root
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from policy.rules.trees import TreeRule
@@ -191,8 +191,10 @@ class _Found:
         if entry.is_file(follow_symlinks=False):
             self.files.append(entry.name)
             if with_status:
-                with suppress(OSError):  # gone meanwhile
+                try:
                     self.status[entry.name] = entry.stat(follow_symlinks=False)
+                except OSError:  # gone meanwhile
+                    return
         elif entry.is_dir(follow_symlinks=False):
             self.folders.append(entry.name)
         elif entry.is_symlink():

@@ -289,6 +289,7 @@ FORBIDDEN: dict[str, str] = {
     "llm.retry_base_s": "0",
     "llm.retry_max_s": "0",
     "tools.env_passthrough": '["LLM_GATEWAY_AUTH_TOKEN"]',
+    "tools.installed": '["evil"]',
     "tools.watch_changes": "false",
     "services.timeout_s": "1",
     "services.max_retries": "0",

@@ -9,6 +9,7 @@ from httpx_sse import EventSource
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_host.llm.content_coding import decoder
 from agent_host.llm.event_stream import BoundedStream
 from agent_host.llm.limits import AnswerLimits, AnswerTooLarge
 
@@ -27,7 +28,7 @@ async def each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 async def read(*pieces: bytes, limits: AnswerLimits = WIDE) -> list[tuple[str, str]]:
     """(name, data) of each event."""
-    stream = BoundedStream(each(pieces), limits)
+    stream = BoundedStream(each(pieces), decoder(""), limits)
     return [(event.event, event.data) async for event in EventSource(cast("httpx.Response", stream)).aiter_sse()]
 
 

@@ -12,6 +12,7 @@ from tool_runtime.core.paths import spell
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.platform import posix, windows
+from tool_runtime.platform.disks import is_local, kind_of
 from tool_runtime.platform.environment import child_environment, looks_secret
 
 SECRET_NAMES = """
@@ -310,3 +311,25 @@ def test_of_a_list_only_what_is_named_and_what_programs_need() -> None:
     }  # fmt: skip
     assert shown["GIT_TERMINAL_PROMPT"] == "0"
     assert "OTHER" not in child_environment(own, secret=none, passthrough=none, allowed=none)
+
+
+MOUNTS = """\
+21 26 0:20 / /proc rw,nosuid,nodev,noexec,relatime shared:12 - proc proc rw
+26 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+40 26 0:45 / /mnt/with\\040space rw - nfs4 server:/export - rw,vers=4.2
+41 26 8:1 /sub /data rw master:3 propagate_from:2 - xfs /dev/sda1 rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "kind"),
+    [("254:0", "ext4"), ("0:45", "nfs4"), ("8:1", "xfs"), ("8:11", None), ("54:0", None), ("", None)],
+)
+def test_the_kind_of_a_file_system_is_read_from_the_table_of_mounts(device: str, kind: str | None) -> None:
+    assert kind_of(device, MOUNTS) == kind
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say")
+def test_the_files_of_processes_and_unknown_devices_are_on_no_local_disk() -> None:
+    assert not is_local(os.stat("/proc/self").st_dev)
+    assert not is_local(os.makedev(4000, 77))

@@ -45,7 +45,8 @@ class FileTools:
             (DELETE_FILE, self._delete_file),
             (MOVE_FILE, self._move_file),
         )
-        return tuple(Tool(spec, capped(within(run)), DESKTOP) for spec, run in running)
+        at_once = {READ_FILE.name: self._read_at_once}
+        return tuple(Tool(spec, capped(within(run)), DESKTOP, at_once.get(spec.name)) for spec, run in running)
 
     async def read_bytes(self, call: CallContext, path: str, max_bytes: int) -> bytes:
         """See DesktopFamily. Raises ToolFault."""
@@ -69,26 +70,14 @@ class FileTools:
         except (ToolFault, KeyError, TypeError):  # where the call may not write by now, nothing is touched
             return Leftovers()
 
-    async def _read_file(self, call: CallContext) -> ToolOutput:
-        arguments = call.request.arguments
-        params = files.ReadParams(
-            arguments["path"],
-            scope_of(call.request),
-            call.max_output_bytes,
-            call.max_file_size_bytes,
-            arguments.get("offset", 1),
-            arguments.get("limit"),
-            arguments.get("encoding"),
-        )
+    def _read_at_once(self, call: CallContext) -> ToolOutput | None:
+        params = _reading(call)
         outcome = files.read_at_once(params, call.abandoned)
-        if outcome is None:
-            outcome = await self._pool.run(lambda: files.read_file(params, call.abandoned))
-        seen = str(outcome.seen)
-        if outcome.text is None:
-            return _binary_output(outcome)
-        if outcome.past_end:
-            return ToolOutput(f"[The file ends before line {params.offset}]", seen=seen)
-        return ToolOutput(outcome.text, capped=True, seen=seen)
+        return None if outcome is None else _shown(outcome, params.offset)
+
+    async def _read_file(self, call: CallContext) -> ToolOutput:
+        params = _reading(call)
+        return _shown(await self._pool.run(lambda: files.read_file(params, call.abandoned)), params.offset)
 
     async def _write_file(self, call: CallContext) -> ToolOutput:
         request = call.request
@@ -133,17 +122,38 @@ class FileTools:
         return ToolOutput(f"Moved {params.path} to {params.new_path}")
 
 
+def _reading(call: CallContext) -> files.ReadParams:
+    arguments = call.request.arguments
+    return files.ReadParams(
+        arguments["path"],
+        scope_of(call.request),
+        call.max_output_bytes,
+        call.max_file_size_bytes,
+        arguments.get("offset", 1),
+        arguments.get("limit"),
+        arguments.get("encoding"),
+    )
+
+
+def _shown(outcome: files.ReadOutcome, offset: int) -> ToolOutput:
+    if outcome.text is None:
+        return _binary_output(outcome)
+    if outcome.past_end:
+        return ToolOutput(f"[The file ends before line {offset}]", capped=True, seen=str(outcome.seen))
+    return ToolOutput(outcome.text, capped=True, seen=str(outcome.seen))
+
+
 def _binary_output(outcome: files.ReadOutcome) -> ToolOutput:
     """A picture, or words about a file that is neither that nor text (TR 4.1, 11)."""
     size, image, seen = outcome.size_bytes, outcome.image, str(outcome.seen)
     if image is None:
-        return ToolOutput(f"Binary file, {size} bytes", seen=seen)
+        return ToolOutput(f"Binary file, {size} bytes", capped=True, seen=seen)
     kind, width, height, _ = image.header
     if image.data is None:
         sides = f"{width}x{height}, " if width else ""
-        return ToolOutput(f"{kind}, {sides}{size} bytes; not shown: {image.problem}", seen=seen)
+        return ToolOutput(f"{kind}, {sides}{size} bytes; not shown: {image.problem}", capped=True, seen=seen)
     found = Image(kind, width, height, image.data)
-    return ToolOutput(found.text, seen=seen, images=(found,))
+    return ToolOutput(found.text, capped=True, seen=seen, images=(found,))
 
 
 def _move(request: ToolRequest) -> moves.MoveParams:

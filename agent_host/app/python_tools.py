@@ -1,0 +1,64 @@
+"""The Python tools of a session: those that the embedding program gives, and those of installed packages that the
+user's configuration names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from agent_host.app.tools import BUILT_IN
+from agent_host.errors import UsageError
+from agent_host.routing.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from config.settings import Settings
+    from tool_runtime.families.python_tools import PythonTool
+
+ENTRY_POINTS: Final = "agent_host.tools"
+"""The group in which a package names its tools: each entry is a tool or a list of them."""
+_SETTING: Final = "tools.installed"
+
+
+def python_tools(settings: Settings, given: Sequence[PythonTool]) -> tuple[PythonTool, ...]:
+    """All Python tools of a session. Raises UsageError for a name that is taken, an entry point that is not there or
+    gives no tools, and annotations without a schema."""
+    tools = (*given, *_installed(settings.names(_SETTING)))
+    taken = set(BUILT_IN.names)
+    for tool in tools:
+        if tool.name in taken:
+            raise UsageError(f"there is a tool called {tool.name} already: give the Python tool another name")
+        taken.add(tool.name)
+        try:
+            _ = tool.spec
+        except TypeError as error:
+            raise UsageError(str(error)) from error
+    return tools
+
+
+def registry_with(tools: Sequence[PythonTool]) -> Registry:
+    """The built-in tools and these."""
+    return Registry((*BUILT_IN, *(tool.spec for tool in tools))) if tools else BUILT_IN
+
+
+def _installed(names: Sequence[str]) -> Iterator[PythonTool]:
+    if not names:
+        return
+    from importlib.metadata import entry_points
+
+    from tool_runtime.families.python_tools import PythonTool
+
+    for name in names:
+        found = entry_points(group=ENTRY_POINTS, name=name)
+        if not found:
+            known = ", ".join(sorted(entry_points(group=ENTRY_POINTS).names)) or "none"
+            raise UsageError(f"configuration: {_SETTING}: no installed package has {name!r}; there are: {known}")
+        for entry in found:
+            try:
+                value = entry.load()
+            except (ImportError, AttributeError) as error:
+                raise UsageError(f"configuration: {_SETTING}: {name}: {error}") from error
+            loaded = value if isinstance(value, list | tuple) else (value,)
+            if not all(isinstance(one, PythonTool) for one in loaded):
+                raise UsageError(f"configuration: {_SETTING}: {name} ({entry.value}) is no tool nor a list of tools")
+            yield from loaded

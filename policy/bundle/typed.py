@@ -1,0 +1,177 @@
+"""From a bundle's JSON shape to its values. The classes of `policy.bundle.model` are the schema: what stands in a field
+follows from its annotation (AH 8.1)."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING as NO_DEFAULT
+from dataclasses import fields
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from policy.bundle import model
+from policy.bundle.model import camel, json_names
+from policy.bundle.problems import Problem, nearest
+from policy.names import ANY_SESSION, SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Place = tuple[int | str, ...]
+    """Where a value stands: names of fields and numbers of items, from the top."""
+    Read = Callable[[Any, Place, list[Problem]], Any]
+    """(JSON value, its place, problems, to be added to) → the value; WRONG where it is none of the type."""
+
+MISSING: Final = "is missing"
+UNKNOWN: Final = "is not a field of this object"
+WRONG: Final = object()
+_EXAMPLES = {
+    "policyBundleVersion": '"2026-01-31.1"',
+    "schemaVersion": f'"{SCHEMA_VERSION}"',
+    "tenantId": '"acme"',
+    "userId": '"jo"',
+    "sessionId": f'"{ANY_SESSION}", which stands for any session',
+    "expiresAt": '"2026-01-31T12:00:00Z"',
+    "capabilities": '[{"name": "LLM.Call"}]',
+    "allowedModels": '["claude-sonnet-4-5"]',
+    "maxInputTokens": "200000",
+    "maxOutputTokens": "16384",
+    "maxSessionTokens": "1000000",
+    "approvalRules": "[]",
+    "approvalRuleId": '"shell"',
+    "title": '"Run a command"',
+    "description": '"It runs on this machine with your rights."',
+    "transport": '"stdio" or "http"',
+    "redactionRuleId": '"ticket-numbers"',
+    "pattern": '"T-[0-9]{6}"',
+    "command": '"git"',
+    "index": "0",
+}
+"""What a required field may look like, by its name."""
+
+
+def read_object(cls: type, shape: Any, problems: list[Problem], place: Place = ()) -> Any:
+    """The value of the class, or WRONG with what is wrong added to `problems`, in the order of the class's fields."""
+    if not isinstance(shape, dict):
+        return _wrong(problems, place, "must be an object")
+    known = _members(cls)
+    values: dict[str, Any] = {}
+    for json_name, member in known.items():
+        if json_name in shape:
+            values[member.name] = member.read(shape[json_name], (*place, json_name), problems)
+        elif member.is_required:
+            example = _EXAMPLES.get(json_name)
+            _wrong(problems, (*place, json_name), MISSING, None if example is None else f"such as {example}")
+            values[member.name] = WRONG
+    unknown = [name for name in shape if name not in known]
+    for name in unknown:
+        _wrong(problems, (*place, name), UNKNOWN, nearest(name, json_names(cls)))
+    return WRONG if unknown or any(value is WRONG for value in values.values()) else cls(**values)
+
+
+def read_list(cls: type, shape: Any, problems: list[Problem], place: Place = ()) -> Any:
+    """The same for a list of such objects, as a tuple."""
+    return _many(lambda value, at, found: read_object(cls, value, found, at))(shape, place, problems)
+
+
+class _Member(NamedTuple):
+    name: str
+    read: Read
+    is_required: bool
+
+
+@lru_cache(maxsize=16)
+def _members(cls: Any) -> Mapping[str, _Member]:
+    """The fields of a class by their JSON names."""
+    return {
+        camel(item.name): _Member(item.name, _reader(str(item.type)), item.default is NO_DEFAULT)
+        for item in fields(cls)
+        if item.init
+    }
+
+
+def _reader(annotation: str) -> Read:
+    """What reads values of an annotation, as it is written in the classes. Raises TypeError for one that no class has
+    had so far."""
+    if annotation in _PLAIN:
+        return _PLAIN[annotation]
+    if annotation.endswith(" | None"):
+        return _or_null(_reader(annotation.removesuffix(" | None")))
+    if annotation.startswith("tuple[") and annotation.endswith(", ...]"):
+        return _many(_reader(annotation.removeprefix("tuple[").removesuffix(", ...]")))
+    if annotation.startswith("Literal["):
+        return _one_of(annotation.removeprefix("Literal[").removesuffix("]"))
+    cls: Any = getattr(model, annotation, None)
+    if not hasattr(cls, "__dataclass_fields__"):
+        raise TypeError(f"a bundle's field is annotated with {annotation}, which nothing reads yet")
+    return lambda value, place, problems: read_object(cls, value, problems, place)
+
+
+def _text(value: Any, place: Place, problems: list[Problem]) -> Any:
+    if not isinstance(value, str):
+        return _wrong(problems, place, "must be text", "in double quotes")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return _wrong(problems, place, "holds half of a character", "a lone surrogate cannot be written as UTF-8")
+    return value
+
+
+def _whole(value: Any, place: Place, problems: list[Problem]) -> Any:
+    if isinstance(value, float) and value.is_integer():  # JSON has one kind of number
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return _wrong(problems, place, "must be a whole number", "in digits, without quotes")
+
+
+def _flag(value: Any, place: Place, problems: list[Problem]) -> Any:
+    return value if isinstance(value, bool) else _wrong(problems, place, "must be true or false", "without quotes")
+
+
+def _moment(value: Any, place: Place, problems: list[Problem]) -> Any:
+    try:
+        return datetime.fromisoformat(value.upper())
+    except (AttributeError, ValueError):
+        return _wrong(problems, place, "must be an RFC 3339 time with a zone", "such as 2026-01-31T12:00:00Z")
+
+
+_PLAIN: Final[Mapping[str, Read]] = {"str": _text, "int": _whole, "bool": _flag, "datetime": _moment}
+
+
+def _or_null(read: Read) -> Read:
+    return lambda value, place, problems: None if value is None else read(value, place, problems)
+
+
+def _one_of(quoted: str) -> Read:
+    """One of the texts that a Literal lists, with quotes and commas."""
+    known = tuple(one.strip().strip("'\"") for one in quoted.split(","))
+
+    def read(value: Any, place: Place, problems: list[Problem]) -> Any:
+        if value in known:
+            return value
+        return _wrong(problems, place, f"must be {' or '.join(map(repr, known))}")
+
+    return read
+
+
+def _many(read: Read) -> Read:
+    def read_all(value: Any, place: Place, problems: list[Problem]) -> Any:
+        if not isinstance(value, list):
+            return _wrong(problems, place, "must be a list", "in square brackets")
+        items = tuple(read(item, (*place, number), problems) for number, item in enumerate(value))
+        return WRONG if any(item is WRONG for item in items) else items
+
+    return read_all
+
+
+def _wrong(problems: list[Problem], place: Place, message: str, hint: str | None = None) -> Any:
+    problems.append(Problem(_json_path(place), message, hint))
+    return WRONG
+
+
+def _json_path(place: Place) -> str:
+    path = ""
+    for step in place:
+        path += f"[{step}]" if isinstance(step, int) else (f".{step}" if path else step)
+    return path

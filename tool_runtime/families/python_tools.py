@@ -1,0 +1,209 @@
+"""Typed Python functions of an embedding program as tools, judged by Tool.Invoke like any tool that is not built in.
+
+pydantic makes the input schema from a function's annotations, checks the arguments by them and writes the result. It is
+imported with the first tool that a session offers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_type_hints
+
+from agent_host.contracts import Leftovers, Subject, ToolSpec
+from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.output.artifacts import tool_output
+from tool_runtime.threads import DaemonPool
+from tool_runtime.tool import CallContext, Tool, ToolOutput
+from tool_runtime.wrappers import capped, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pydantic import BaseModel, TypeAdapter
+
+    from agent_host.contracts import ToolRequest
+    from tool_runtime.settings import RuntimeSettings
+
+NAME: Final = r"[A-Za-z][A-Za-z0-9_-]{0,63}"
+"""What a tool may be called."""
+RESERVED: Final = "cp__"
+"""The beginning of the names of the native family."""
+TIMEOUT_S: Final = 60.0
+_BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class PythonTool:
+    """A function as a tool. Called, it is the function: nothing of a session comes in between.
+
+    `name` and `description` are what the model reads, `timeout_s` is how long a call may take; `side_effects` False
+    says that running a call twice changes nothing, and after a crash it is run again. Raises TypeError for a function
+    that cannot be called by the names of its parameters or has one without an annotation.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], *, name: str, description: str, side_effects: bool, timeout_s: float
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.name = name
+        self.description = description
+        self.side_effects = side_effects
+        self.timeout_s = timeout_s
+        self._function = function
+        _refuse_unusable(function, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return self._function(*args, **kwargs)
+
+    @functools.cached_property
+    def signature(self) -> Signature:
+        """What its arguments and its result are. Raises TypeError for annotations that pydantic has no schema for."""
+        return Signature.of(self._function, self.name)
+
+    @functools.cached_property
+    def spec(self) -> ToolSpec:
+        """How it is listed and judged. Raises TypeError, see `signature`."""
+        return ToolSpec(
+            self.name,
+            self.description,
+            self.signature.schema,
+            capability="Tool.Invoke",
+            subject=Subject("name"),
+            effect="other" if self.side_effects else "none",
+            category="requests",
+            foreign_schema=True,
+        )
+
+
+class Signature(NamedTuple):
+    """The arguments of a function, as a model with a field for each parameter, and its result. `names` has the field of
+    each parameter."""
+
+    arguments: type[BaseModel]
+    names: Mapping[str, str]
+    result: TypeAdapter[Any]
+    schema: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], tool: str) -> Signature:
+        """Raises TypeError for annotations that pydantic has no schema for."""
+        from pydantic import ConfigDict, Field, TypeAdapter, create_model
+        from pydantic.errors import PydanticUserError
+
+        parameters = inspect.signature(function).parameters
+        names = {name: f"p{number}" for number, name in enumerate(parameters)}
+        try:
+            hints = get_type_hints(function, include_extras=True)
+            fields: dict[str, Any] = {
+                names[name]: (hints[name], Field(... if one.default is one.empty else one.default, alias=name))
+                for name, one in parameters.items()
+            }
+            arguments = create_model(tool, __config__=ConfigDict(extra="forbid"), **fields)
+            schema = arguments.model_json_schema()
+            result: TypeAdapter[Any] = TypeAdapter(hints.get("return", Any))
+        except (PydanticUserError, NameError) as error:
+            raise TypeError(f"the tool {tool}: {str(error).splitlines()[0]}") from error
+        for shown in schema.get("properties", {}).values():
+            shown.pop("title", None)
+        return cls(arguments, names, result, {**schema, "title": tool})
+
+    def values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call as the function takes them. Raises ToolFault(INVALID_ARGUMENT)."""
+        from pydantic import ValidationError
+
+        try:
+            read = self.arguments.model_validate(dict(arguments))
+        except ValidationError as error:
+            wrong = "; ".join(f"{_place(one['loc'])}: {one['msg']}" for one in error.errors(include_url=False)[:5])
+            raise ToolFault(FaultKind.INVALID_ARGUMENT, wrong) from error
+        return {name: getattr(read, field) for name, field in self.names.items()}
+
+    def text(self, result: Any) -> str:
+        """A result for the model: text as it is, anything else as JSON. Raises ToolFault for what is no JSON."""
+        if isinstance(result, str):
+            return result
+        if result is None:
+            return "Done"
+        from pydantic_core import PydanticSerializationError
+
+        try:
+            return self.result.dump_json(result, warnings=False).decode()
+        except (PydanticSerializationError, ValueError) as error:
+            raise ToolFault(FaultKind.SYSTEM, f"the tool gave a result that is no JSON: {error}") from error
+
+
+class PythonTools:
+    """A Provider of such tools, whose names differ."""
+
+    def __init__(self, tools: Iterable[PythonTool], settings: RuntimeSettings) -> None:
+        self._settings = settings
+        self._pool = DaemonPool()
+        self._tools = {tool.name: tool for tool in tools}
+        self._ready: dict[str, Tool] = {}
+
+    async def tools(self) -> Sequence[ToolSpec]:
+        """See Provider."""
+        return tuple(tool.spec for tool in self._tools.values())
+
+    def get(self, name: str) -> Tool | None:
+        """See Provider."""
+        tool = self._tools.get(name)
+        if tool is None:
+            return None
+        if name not in self._ready:
+            run = timed(functools.partial(self._run, tool), tool.timeout_s)
+            self._ready[name] = Tool(tool.spec, capped(run), DESKTOP)
+        return self._ready[name]
+
+    async def end_leftovers(self, request: ToolRequest) -> Leftovers:  # noqa: ARG002 - see Provider
+        """See Provider. What a function has begun elsewhere is not known here."""
+        return Leftovers()
+
+    async def aclose(self) -> None:
+        """See Provider. A function that still runs in a thread is left to its end."""
+        self._pool.close()
+
+    async def _run(self, tool: PythonTool, call: CallContext) -> ToolOutput:
+        values = tool.signature.values(call.request.arguments)
+        text = tool.signature.text(await self._called(tool, values))
+        content = text.encode("utf-8", "replace")
+        if len(content) <= self._settings.artifact_threshold_bytes:
+            return ToolOutput(text)
+        return ToolOutput(text, (tool_output(call.request, content, part="result"),))
+
+    async def _called(self, tool: PythonTool, values: Mapping[str, Any]) -> Any:
+        """What the function returns; a function that is not a coroutine function runs in a thread. Raises ToolFault
+        with what it raises."""
+        context = contextvars.copy_context()
+        try:
+            if inspect.iscoroutinefunction(tool.__wrapped__):  # type: ignore[attr-defined]  # update_wrapper sets it
+                return await tool(**values)
+            result = await self._pool.run(lambda: context.run(tool, **values))
+            return await result if inspect.isawaitable(result) else result
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # the function is another program's: all that it raises is an answer to the model
+            said = str(error)
+            kind = type(error).__name__
+            raise ToolFault(FaultKind.SYSTEM, f"{kind}: {said}" if said else kind) from error
+
+
+def _refuse_unusable(function: Callable[..., Any], name: str) -> None:
+    if not re.fullmatch(NAME, name) or name.startswith(RESERVED):
+        raise TypeError(
+            f"{name!r} is no name of a tool: a letter, up to 63 letters, digits, _ or -, and no {RESERVED} at its start"
+        )
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in _BY_NAME:
+            raise TypeError(f"the tool {name}: the parameter {parameter} cannot be given by its name")
+        if parameter.annotation is parameter.empty:
+            raise TypeError(f"the tool {name}: the parameter {parameter.name} has no annotation")
+
+
+def _place(loc: Sequence[int | str]) -> str:
+    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in loc)
