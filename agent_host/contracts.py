@@ -94,6 +94,10 @@ class ToolSpec(NamedTuple):
         """What a call of these arguments needs besides the first capability."""
         return tuple(need for need in self.also if not need.optional or need.subject.argument in arguments)
 
+    def needed(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """The capabilities that a call of these arguments needs, each once."""
+        return tuple(dict.fromkeys((self.capability, *(need.capability for need in self.needs(arguments)))))
+
     @property
     def subjects(self) -> frozenset[str]:
         """The arguments that say on what a call acts."""
@@ -173,15 +177,23 @@ class Spooled(Protocol):
         ...
 
 
+class Maker(NamedTuple):
+    """The call that left an artifact: its tool, and the capabilities that it needed. Who reads the artifact needs the
+    same."""
+
+    tool_name: str
+    capabilities: tuple[str, ...]
+
+
 class Artifact(NamedTuple):
     """Bytes too large or too precious for the thread, to be stored by the host (AH 7.5, TR 7.2). A tool may leave them
-    in a file. The receiver of the result closes that file, and knows which tool left them."""
+    in a file. The receiver of the result closes that file, and knows which call left them."""
 
     artifact_type: ArtifactType
     name: str
     content_type: str
     content: bytes | Spooled
-    tool_name: str = ""
+    maker: Maker | None = None
 
     @property
     def size(self) -> int:

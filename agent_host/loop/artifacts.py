@@ -18,7 +18,7 @@ from state.records import ArtifactGivenUp, ArtifactUploaded
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from agent_host.contracts import Artifact, Spooled
+    from agent_host.contracts import Artifact, Maker, Spooled
     from agent_host.loop.context import LoopContext
     from agent_host.scrub import Scrubber
 
@@ -40,14 +40,14 @@ class Left(NamedTuple):
         return self.row.get("ref")
 
 
-async def keep_artifacts(ctx: LoopContext, step_id: str, tool_name: str, artifacts: Sequence[Artifact]) -> list[Left]:
-    """Keep the artifacts of a call of the tool on this disk, without secrets. By force the task may end before that is
-    done; then the artifacts are lost, and their rows say so."""
+async def keep_artifacts(ctx: LoopContext, step_id: str, maker: Maker, artifacts: Sequence[Artifact]) -> list[Left]:
+    """Keep the artifacts of a call on this disk, without secrets. By force the task may end before that is done; then
+    the artifacts are lost, and their rows say so."""
     if not artifacts:
         return []
     try:
         return await ctx.cancellation.unless_forced(
-            _all_kept(ctx, step_id, [one._replace(tool_name=tool_name) for one in artifacts])
+            _all_kept(ctx, step_id, [one._replace(maker=maker) for one in artifacts])
         )
     except ToolStopped:  # the call is done; only what it left is not kept
         return [Left({**_row(artifact), "why": _BY_FORCE}) for artifact in artifacts]

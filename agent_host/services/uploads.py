@@ -38,8 +38,8 @@ class Upload(NamedTuple):
 
     `data` gives its content, of about `size` bytes, when its turn comes, and may raise UploadFailed; it is called in a
     thread where that is worth one, and a file that it gives is closed here. `on_stored` gets the URI. `on_missed` gets
-    the reason, and whether a resume of the session tries again. Each upload ends with one call of one of the two, on the event loop, except for a history that
-    a newer one replaces before its turn.
+    the reason, and whether a resume of the session tries again. Each upload ends with one call of one of the two, on
+    the event loop, except for a history that a newer one replaces before its turn.
     """
 
     artifact_type: ArtifactType

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import orjson
 
 from agent_host import lenient_json
+from agent_host.contracts import Maker
 from agent_host.errors import AgentHostError, ErrorCode, ServiceError, ServiceUnavailable
 from agent_host.ids import new_id, now_rfc3339
 from agent_host.lenient_json import encodable
@@ -81,8 +82,8 @@ class ArtifactHome(Protocol):
         """The address of what was kept under `ref`, where no other service is asked."""
         ...
 
-    def maker_of(self, ref: str) -> str | None:
-        """The tool whose call left what is kept under `ref`; None for what no call of this session left."""
+    def maker_of(self, ref: str) -> Maker | None:
+        """The call that left what is kept under `ref`; None for what no call of this session left."""
         ...
 
     def open(self, ref: str) -> BinaryIO | None:
@@ -140,20 +141,20 @@ class EmbeddedWorkspaceService:
         """See ArtifactHome."""
         return f"workspaces/{self._workspace_id}/{ref}"
 
-    def maker_of(self, ref: str) -> str | None:
-        """See ArtifactHome."""
+    def maker_of(self, ref: str) -> Maker | None:
+        """See ArtifactHome. An entry of an older version does not say what its call needed."""
         entry = self._entry(ref)
-        return None if entry is None else entry.get("toolName") or None
+        return None if entry is None else Maker(entry["toolName"], tuple(entry.get("capabilities", ())))
 
     def open(self, ref: str) -> BinaryIO | None:
         """See ArtifactHome."""
         entry = self._entry(ref)
-        if entry is None or not entry.get("toolName"):
+        if entry is None:
             return None
         return self._opened(ref, entry.get("sha256"))
 
     def _entry(self, ref: str) -> Mapping[str, Any] | None:
-        """What the index says of an artifact that a call may have left."""
+        """What the index says of an artifact that a call has left."""
         wanted = ref.removeprefix(_REFERENCES)
         if wanted == ref:
             return None
@@ -162,7 +163,8 @@ class EmbeddedWorkspaceService:
                 for line in lines:
                     entry: dict[str, Any] = orjson.loads(line) if wanted.encode("utf-8", "replace") in line else {}
                     if entry.get("artifactId") == wanted:
-                        return entry
+                        of_a_call = entry.get("toolName") and entry.get("artifactType") != "session_history"
+                        return entry if of_a_call else None
         except (OSError, orjson.JSONDecodeError):
             return None
         return None
@@ -198,7 +200,8 @@ class EmbeddedWorkspaceService:
             "artifactName": encodable(artifact.name),
             "contentType": artifact.content_type,
             "sizeBytes": size,
-            "toolName": artifact.tool_name,
+            "toolName": "" if artifact.maker is None else artifact.maker.tool_name,
+            "capabilities": [] if artifact.maker is None else artifact.maker.capabilities,
             "taskId": task_id,
             "stepId": step_id,
             "storedAt": now_rfc3339(),
