@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     After = Callable[[Mapping[str, Any], bytes | None], bytes | None]
 
@@ -94,6 +94,10 @@ class ToolSpec(NamedTuple):
         """What a call of these arguments needs besides the first capability."""
         return tuple(need for need in self.also if not need.optional or need.subject.argument in arguments)
 
+    def needed(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """The capabilities that a call of these arguments needs, each once."""
+        return tuple(dict.fromkeys((self.capability, *(need.capability for need in self.needs(arguments)))))
+
     @property
     def subjects(self) -> frozenset[str]:
         """The arguments that say on what a call acts."""
@@ -161,11 +165,11 @@ class Spooled(Protocol):
 
     @property
     def size(self) -> int:
-        """How many bytes `read` gives."""
+        """How many bytes `pieces` gives."""
         ...
 
-    def read(self) -> bytes:
-        """All of them. Raises OSError."""
+    def pieces(self) -> Iterator[bytes]:
+        """All of them, a megabyte or so at a time; each call begins from the first. Raises OSError."""
         ...
 
     def close(self) -> None:
@@ -173,15 +177,23 @@ class Spooled(Protocol):
         ...
 
 
+class Maker(NamedTuple):
+    """The call that left an artifact: its tool, and the capabilities that it needed. Who reads the artifact needs the
+    same."""
+
+    tool_name: str
+    capabilities: tuple[str, ...]
+
+
 class Artifact(NamedTuple):
     """Bytes too large or too precious for the thread, to be stored by the host (AH 7.5, TR 7.2). A tool may leave them
-    in a file. The receiver of the result closes that file, and knows which tool left them."""
+    in a file. The receiver of the result closes that file, and knows which call left them."""
 
     artifact_type: ArtifactType
     name: str
     content_type: str
     content: bytes | Spooled
-    tool_name: str = ""
+    maker: Maker | None = None
 
     @property
     def size(self) -> int:
@@ -190,8 +202,13 @@ class Artifact(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        """The whole content. A file is read each time that this is asked for. Raises OSError."""
-        return self.content if isinstance(self.content, bytes) else self.content.read()
+        """The whole content in memory: `pieces` is for what may be large. A file is read each time that this is asked
+        for. Raises OSError."""
+        return self.content if isinstance(self.content, bytes) else b"".join(self.content.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The content, a file's a piece at a time. Raises OSError."""
+        return iter((self.content,)) if isinstance(self.content, bytes) else self.content.pieces()
 
     def close(self) -> None:
         """Let go of the content's file, where it has one."""

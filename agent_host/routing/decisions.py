@@ -46,17 +46,21 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
 
 
 def _reading_again(judge: Judge, spec: ToolSpec, arguments: Mapping[str, Any]) -> Judged:
-    """A call that reads what an earlier one stored: it needs the capability that that one needed."""
+    """A call that reads what an earlier one stored: it needs every capability that that one needed."""
     ref = arguments.get(spec.subject.argument)
     maker = judge.outputs(ref) if isinstance(ref, str) else None
-    made_by = None if maker is None else judge.tools.get(maker)
-    if made_by is None:
+    made_by = None if maker is None else judge.tools.get(maker.tool_name)
+    if maker is None or made_by is None:
         return Judged(spec, problem=f"this session has stored nothing under {ref!r}: results name it as storage_ref")
-    withheld = withheld_by(judge.limits, spec.name, made_by.capability)
-    if withheld is not None:
-        return Judged(spec, withheld=withheld)
+    # An older version did not record what the call needed: then all that it may have needed.
+    recorded = maker.capabilities or [need.capability for need in made_by.also]
+    needed = tuple(dict.fromkeys((*made_by.capabilities, *recorded)))
+    for capability in needed:
+        withheld = withheld_by(judge.limits, spec.name, capability)
+        if withheld is not None:
+            return Judged(spec, withheld=withheld)
     facts = OutputFacts(made_by.name)
-    decision = _decision(judge, spec, made_by.capability, facts)
+    decision = strictest([_decision(judge, spec, capability, facts) for capability in needed])
     judge.expired = judge.expired or decision.expired
     return Judged(spec, facts, decision)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from agent_host.contracts import ToolSpec
+    from agent_host.contracts import Maker, ToolSpec
     from agent_host.routing.environment import Environment
     from agent_host.routing.facts import World
     from agent_host.routing.registry import Registry
@@ -38,7 +38,7 @@ NOT_JUDGED = Judged()
 _READING = "File.Read"
 
 
-def _nothing_stored(_ref: str) -> str | None:
+def _nothing_stored(_ref: str) -> Maker | None:
     return None
 
 
@@ -46,7 +46,7 @@ def _nothing_stored(_ref: str) -> str | None:
 class Judge:
     """What calls are judged by: the bundle, the limits of the configuration and the options of the task, for the tools
     that there are, in their environment. `expired`: a decision found the bundle to be expired.
-    `outputs` gives the tool whose call stored something under a reference, None for no reference of the session."""
+    `outputs` gives the call that stored something under a reference, None for no reference of the session."""
 
     bundle: PolicyBundle
     environment: Environment
@@ -55,7 +55,7 @@ class Judge:
     clock: Callable[[], datetime]
     options: TaskOptions = AS_THE_BUNDLE_SAYS
     expired: bool = False
-    outputs: Callable[[str], str | None] = _nothing_stored
+    outputs: Callable[[str], Maker | None] = _nothing_stored
 
     def decide(self, name: str, arguments: Mapping[str, Any], world: World | None = None) -> Judged:
         """The decision on a call of the tool `name`. Facts come from this disk, or from `world`; nothing is run."""
