@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     Value = str | tuple[str, ...]
 
-_FENCE: Final = "---"
+_FIRST: Final = re.compile(r"\ufeff?---[ \t]*\r?\n")
+_LAST: Final = re.compile(r"^---[ \t]*\r?$\n?", re.MULTILINE)
 _FIELD: Final = re.compile(r"([A-Za-z_][\w-]*)[ \t]*:(?:[ \t]+(.*))?")
 _BLOCK: Final = re.compile(r"([|>])[+-]?[1-9]?[+-]?(?:[ \t]+#.*)?")
 _ESCAPES: Final = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "/": "/", "0": "\0"}
@@ -34,13 +35,14 @@ class Document(NamedTuple):
 
 def split(text: str) -> Document:
     """The fields and the body. Raises NoFrontMatter."""
-    lines = text.removeprefix("\ufeff").split("\n")
-    if lines[0].rstrip() != _FENCE:
+    first = _FIRST.match(text)
+    if first is None:
         raise NoFrontMatter("it does not begin with a line of three hyphens")
-    end = next((number for number, line in enumerate(lines) if number and line.rstrip() == _FENCE), None)
-    if end is None:
+    last = _LAST.search(text, first.end())
+    if last is None:
         raise NoFrontMatter("no second line of three hyphens ends its fields")
-    return Document(_fields([line.rstrip("\r") for line in lines[1:end]]), "\n".join(lines[end + 1 :]))
+    lines = text[first.end() : last.start()].split("\n")[:-1]
+    return Document(_fields([line.rstrip("\r") for line in lines]), text[last.end() :])
 
 
 def _fields(lines: Sequence[str]) -> dict[str, Value]:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tool_runtime.core.files import read_bytes
 from tool_runtime.core.front_matter import NoFrontMatter, split
-from tool_runtime.core.paths import Scope
+from tool_runtime.core.paths import Scope, open_parent, open_regular
 from tool_runtime.faults import FaultKind, ToolFault
-from tool_runtime.tool import Abandoned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tool_runtime.core.front_matter import Value
+    from tool_runtime.core.front_matter import Document, Value
+    from tool_runtime.tool import Abandoned
 
 FILE: Final = "SKILL.md"
 NAME: Final = r"[a-z0-9]+(?:-[a-z0-9]+)*"
@@ -31,6 +31,8 @@ MAX_BODY_CHARS: Final = 40_000
 MAX_RESOURCE_BYTES: Final = 2_000_000
 MAX_EXCERPT_CHARS: Final = 12_000
 _MAX_FILE_BYTES: Final = 1024 * 1024
+_MAX_FIELDS_BYTES: Final = 64 * 1024
+"""What is read of a file to know what skill it is."""
 _MAX_SKILLS: Final = 1000
 _MAX_RESOURCES: Final = 200
 _TOOL: Final = re.compile(r"[^\s,()]+(?:\([^)]*\))?")
@@ -60,25 +62,63 @@ class Skills(NamedTuple):
     unusable: dict[str, str]
 
 
-def skills_in(folders: Iterable[SkillFolder]) -> Skills:
-    """All skills, in the order of the folders and of their names; of two with one name the first."""
-    found = Skills({}, {})
-    for folder in folders:
-        for name in _names(folder.path):
+class SkillIndex:
+    """The skills of these folders. A file that has not changed since the last look is not read again."""
+
+    def __init__(self, folders: Iterable[SkillFolder]) -> None:
+        self._folders = tuple(folders)
+        self._seen: dict[str, tuple[tuple[int, int, int], Skill | str]] = {}
+
+    def skills(self) -> Skills:
+        """All skills there are now, in the order of the folders and of their names; of two with one name the first."""
+        found = Skills({}, {})
+        for folder in self._folders:
+            base = os.path.realpath(folder.path)
+            for name, is_link in _names(base):
+                place = os.path.join(base, name)
+                if folder.of_workspace and (is_link or base != folder.path):
+                    skill: Skill | str | None = "a workspace's skill is no link"
+                else:
+                    place = os.path.realpath(place) if is_link else place
+                    skill = self._skill(name, place, of_workspace=folder.of_workspace)
+                if isinstance(skill, Skill):
+                    found.usable.setdefault(name, skill)
+                elif skill is not None:
+                    found.unusable.setdefault(name, skill)
+        return found
+
+    def _skill(self, name: str, folder: str, *, of_workspace: bool) -> Skill | str | None:
+        """The skill in a real folder, or what is wrong with it; None for a folder without the file, which is none."""
+        try:
+            with open_parent(os.path.join(folder, FILE)) as (directory, leaf):
+                fd, status = open_regular(directory, leaf, os.O_RDONLY)
             try:
-                skill = _skill(name, os.path.join(folder.path, name), of_workspace=folder.of_workspace)
-            except ToolFault as fault:
-                if fault.kind is not FaultKind.NOT_FOUND:  # a folder without the file is no skill
-                    found.unusable.setdefault(name, str(fault))
-                continue
-            found.usable.setdefault(skill.name, skill)
-    return found
+                stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+                seen = self._seen.get(folder)
+                if seen is not None and seen[0] == stamp:
+                    return seen[1]
+                head = os.read(fd, _MAX_FIELDS_BYTES)
+            finally:
+                os.close(fd)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            return error.strerror or type(error).__name__
+        except ToolFault as fault:
+            return str(fault)
+        try:
+            skill: Skill | str = _skill(name, folder, _read(head), of_workspace=of_workspace)
+        except ToolFault as fault:
+            skill = str(fault)
+        self._seen[folder] = stamp, skill
+        return skill
 
 
 def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
     """What a skill teaches, cut to 500 lines and 40,000 characters, and the names of its other files. Raises
     ToolFault."""
-    body = _document(skill.folder, _within(skill, scope), abandoned)[1].strip("\n")
+    raw = read_bytes(os.path.join(skill.folder, FILE), _within(skill, scope), _MAX_FILE_BYTES, abandoned)
+    body = _read(raw).body.strip("\n")
     lines = body.split("\n")
     shown = "\n".join(lines[:MAX_BODY_LINES])[:MAX_BODY_CHARS]
     if len(shown) < len(body):
@@ -116,20 +156,18 @@ def _lies_in(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
 
 
-def _names(folder: str) -> list[str]:
+def _names(folder: str) -> list[tuple[str, bool]]:
+    """The folders in a folder, and whether each is a link."""
     try:
         with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())[:_MAX_SKILLS]
+            return sorted((entry.name, entry.is_symlink()) for entry in entries if entry.is_dir())[:_MAX_SKILLS]
     except OSError:
         return []
 
 
-def _skill(name: str, folder: str, *, of_workspace: bool) -> Skill:
+def _skill(name: str, folder: str, document: Document, *, of_workspace: bool) -> Skill:
     """Raises ToolFault with what is wrong."""
-    real = os.path.realpath(folder)
-    if of_workspace and real != folder:
-        raise ToolFault(FaultKind.OUT_OF_SCOPE, "a workspace's skill is no link")
-    fields, _ = _document(real, Scope((real,)), Abandoned())
+    fields = document.fields
     given, description = fields.get("name", name), fields.get("description", "")
     if given != name or not re.fullmatch(NAME, name) or len(name) > MAX_NAME:
         raise ToolFault(
@@ -139,7 +177,7 @@ def _skill(name: str, folder: str, *, of_workspace: bool) -> Skill:
     if not isinstance(description, str) or not description.strip():
         raise ToolFault(FaultKind.INVALID_ARGUMENT, "description: is missing")
     described = " ".join(description.split())[:MAX_DESCRIPTION]
-    return Skill(name, described, _tools(fields.get("allowed-tools")), real, of_workspace)
+    return Skill(name, described, _tools(fields.get("allowed-tools")), folder, of_workspace)
 
 
 def _tools(value: Value | None) -> tuple[str, ...] | None:
@@ -149,10 +187,11 @@ def _tools(value: Value | None) -> tuple[str, ...] | None:
     return tuple(tool for text in ((value,) if isinstance(value, str) else value) for tool in _TOOL.findall(text))
 
 
-def _document(folder: str, scope: Scope, abandoned: Abandoned) -> tuple[dict[str, Value], str]:
-    raw = read_bytes(os.path.join(folder, FILE), scope, _MAX_FILE_BYTES, abandoned)
+def _read(raw: bytes) -> Document:
     try:
-        return split(raw.decode().replace("\r\n", "\n"))
+        return split(
+            raw.decode("utf-8", "strict" if len(raw) != _MAX_FIELDS_BYTES else "replace").replace("\r\n", "\n")
+        )
     except UnicodeDecodeError as error:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{FILE} is not UTF-8") from error
     except NoFrontMatter as error:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from agent_host.contracts import Leftovers, LoadedSkill, Subject, ToolSpec
-from tool_runtime.core.skills import body_of, resource_of, skills_in
-from tool_runtime.families.desktop.calls import scope_of
+from tool_runtime.core.paths import Scope
+from tool_runtime.core.skills import SkillIndex, body_of, resource_of
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.schemas import integer, parameters, text
 from tool_runtime.faults import FaultKind, ToolFault
@@ -49,14 +49,14 @@ class SkillLoading:
     """A Provider of `load_skill`, over the skills of these folders; of nothing where there are none."""
 
     def __init__(self, folders: Iterable[SkillFolder], settings: RuntimeSettings) -> None:
-        self._folders = tuple(folders)
+        self._index = SkillIndex(folders)
         self._settings = settings
         self._pool = DaemonPool(1)
         self._skills: Skills | None = None
 
     async def tools(self) -> Sequence[ToolSpec]:
         """See Provider."""
-        self._skills = await self._pool.run(lambda: skills_in(self._folders))
+        self._skills = await self._pool.run(self._index.skills)
         usable = self._skills.usable
         return (LOAD_SKILL._replace(description=_listed(usable.values())),) if usable else ()
 
@@ -81,14 +81,15 @@ class SkillLoading:
         )
 
     def _read(self, call: CallContext, name: str, file: str | None, offset: int) -> ToolOutput:
-        skills = self._skills or skills_in(self._folders)
+        skills = self._skills or self._index.skills()
         skill = skills.usable.get(name)
         if skill is None:
             why = skills.unusable.get(name)
             known = ", ".join(skills.usable) or "none"
             said = f"the skill {name} cannot be used: {why}" if why else f"there is no skill {name}; there are: {known}"
             raise ToolFault(FaultKind.NOT_FOUND, said)
-        scope = scope_of(call.request)
+        limits = call.request.constraints
+        scope = Scope(limits.allowed_paths, limits.blocked_paths)
         if file is not None:
             return ToolOutput(resource_of(skill, file, offset, scope, call.abandoned))
         body = body_of(skill, scope, call.abandoned)
