@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +17,11 @@ from typing import IO, TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     import subprocess
 
-READ_BYTES: Final = 65_536
+READ_BYTES: Final = 128 * 1024
+"""What is read at once: as much as the usual programs write."""
+_PIPE_BYTES: Final = 256 * 1024
+"""What fits into a pipe. With the system's 64 KiB a program that prints much waits for its reader at every write."""
+_F_SETPIPE_SZ: Final = 1031
 _AHEAD: Final = 8
 """Chunks that a reading thread may be ahead of the loop."""
 
@@ -80,6 +85,7 @@ class _ReadByDescriptor(_OnLoop):
         self._pipe = pipe
         self._take = take
         self._fd = pipe.fileno()
+        _widen(self._fd)
         os.set_blocking(self._fd, False)
         self.loop.add_reader(self._fd, self._readable)
 
@@ -98,6 +104,15 @@ class _ReadByDescriptor(_OnLoop):
             self.loop.remove_reader(self._fd)
             self._pipe.close()
         self.finish()
+
+
+def _widen(fd: int) -> None:
+    """Give a pipe more room, where the system lets a program have that."""
+    if sys.platform == "linux":
+        import fcntl  # with the first command
+
+        with suppress(OSError):  # the user's pipes have all the room that they may have
+            fcntl.fcntl(fd, _F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 class _FeedByDescriptor(_OnLoop):

@@ -25,6 +25,7 @@ _MANY_RETURNS: Final = 4
 _MAX_BODY: Final = 4096  # of a title or a link; what is longer is text
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 _DROPPED: Final = bytes({*range(0x20), 0x7F} - {0x09, 0x0A, 0x0D})
+_LAST_BYTES: Final = 16 * 1024
 _LEARNED_BYTES: Final = 8192
 _MAX_KNOWN: Final = 12
 _COLOUR: Final = re.compile(rb"\x1b\[[0-9;]{0,64}m")
@@ -70,6 +71,7 @@ class Reducer:
         self._row = 0
         self._column = 0
         self._returned = False  # what came last was a return: with a line feed it is the end of a line
+        self._later = b""  # text behind the rows, which is looked at when something acts on it
         self._rest = b""  # what waits for what follows it
         self._cut_char = b""
         self._colours = _Colours()
@@ -78,8 +80,10 @@ class Reducer:
     def feed(self, chunk: bytes) -> bytes:
         """What can be drawn over no more."""
         data = self._rest + chunk if self._rest else chunk
-        data, self._rest = _whole(data)
-        if b"\x1b" in data:
+        is_escaped = b"\x1b" in data
+        if is_escaped or data.endswith(b"\r") or self._rest:
+            data, self._rest = _whole(data)
+        if is_escaped:
             data = self._colours.without(data)
         if b"\x07" in data:
             data = data.replace(b"\x07", b"")
@@ -96,6 +100,7 @@ class Reducer:
     def end(self) -> bytes:
         """The last lines."""
         self._append(self._cut_char)
+        self._look()
         self._out.append("\n".join(self._rows))
         self._rows, self._row, self._column, self._rest, self._cut_char = [""], 0, 0, b"", b""
         return self._given_out()
@@ -105,9 +110,26 @@ class Reducer:
         return b"".join([part if isinstance(part, bytes) else part.encode("utf-8", "surrogateescape") for part in out])
 
     def _append(self, data: bytes) -> None:
-        """Text without anything to act on. Where the cursor is at the end of it all, only the last lines are looked
-        at."""
-        while data and (self._returned or self._row < len(self._rows) - 1 or self._column != len(self._rows[-1])):
+        """Text without anything to act on."""
+        if self._is_at_the_end() and data.count(b"\n", -_LAST_BYTES) >= MAX_ROWS:
+            self._out.append(self._later or "\n".join(self._rows))
+            self._rows, self._row, self._column = [""], 0, 0
+            self._later = data  # its lines alone can be drawn over, and mostly none is
+        else:
+            self._look()
+            self._append_rows(data)
+
+    def _look(self) -> None:
+        if self._later:
+            data, self._later = self._later, b""
+            self._append_rows(data)
+
+    def _is_at_the_end(self) -> bool:
+        at_the_end = self._row == len(self._rows) - 1 and self._column == len(self._rows[-1])
+        return bool(self._later) or (at_the_end and not self._returned)
+
+    def _append_rows(self, data: bytes) -> None:
+        while data and not self._is_at_the_end():
             line, feed, data = data.partition(b"\n")
             self._draw((line + feed).decode("utf-8", "surrogateescape"))
         if not data:
@@ -144,6 +166,7 @@ class Reducer:
 
     def _draw(self, text: str) -> None:
         """Text with something to act on."""
+        self._look()
         *lines, last = text.split("\n")
         for line in lines:
             if line.endswith("\r"):
@@ -323,7 +346,7 @@ def _last_rows(data: bytes) -> int:
 def _whole(data: bytes) -> tuple[bytes, bytes]:
     """`data` in two: what can be acted on, and what has to wait for its rest: the beginning of a sequence, or a return
     that a line feed may follow."""
-    if b"\x1b" in data[-_MAX_BODY - 8 :]:
+    if data.rfind(b"\x1b", -_MAX_BODY - 8) >= 0:
         last = data.rfind(b"\x1b")
         before = data.rfind(b"\x1b", 0, last)  # the last may be in the end of a title
         for start in (before, last):
