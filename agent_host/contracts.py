@@ -246,12 +246,21 @@ class ToolError(NamedTuple):
     message: str
 
 
+class LoadedSkill(NamedTuple):
+    """A skill that a call has read, and that holds until the task ends. `allowed_tools` are the only tools that it is
+    to be used with, as it names them; None for all (SK 3.1)."""
+
+    name: str
+    allowed_tools: tuple[str, ...] | None = None
+
+
 class ToolResult(NamedTuple):
     """What came of one call. `artifacts` is data still to be stored; `artifact_uris` names what has been. `exit_code`
     is a command's; with any but 0 the call has succeeded all the same: the tool did its work (TR 4.4). `seen` is the
     file that the call read or wrote, as it was then: only the tools read it, to tell whether it has changed since.
     `command_id` is that of a command that the call has left running in the background. `images` go to models
-    that take them (TR 11) and are not in `to_wire`, whose schema is closed."""
+    that take them (TR 11) and are not in `to_wire`, whose schema is closed. `skill` is one that the call has put to
+    use."""
 
     tool_name: str
     session_id: str
@@ -266,6 +275,7 @@ class ToolResult(NamedTuple):
     seen: str | None = None
     command_id: str | None = None
     images: tuple[Image, ...] = ()
+    skill: LoadedSkill | None = None
 
     @classmethod
     def failure(cls, request: ToolRequest, code: str, message: str, *, output_text: str | None = None) -> ToolResult:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from policy.decision import Decision
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, OutputFacts, PathFacts, UrlFacts
-from policy.names import FOLLOW_COMMANDS
+from policy.names import FOLLOW_COMMANDS, READ_SKILLS
 from policy.names import CapabilityName as Name
 from policy.rules.case import Case, Rule, approval_needed, denied, expired_or_not_granted, where
 from policy.rules.commands import command_rules
@@ -66,6 +66,9 @@ def check_tool(
     if capability_name == Name.SHELL_EXEC and isinstance(facts, NamedToolFacts) and facts.tool_name in FOLLOW_COMMANDS:
         # Its line was judged, and approved where it had to be, when it started.
         return Decision("ALLOWED", "it acts on a command of this session", entry.name, where(entry))
+    if capability_name == Name.FILE_READ and isinstance(facts, NamedToolFacts) and facts.tool_name in READ_SKILLS:
+        # The user has put the skill there, or it is a file of the workspace, which the call reads within its scope.
+        return Decision("ALLOWED", "it reads a skill", entry.name, where(entry))
     if isinstance(facts, OutputFacts):
         return _stored_output(entry, facts)
     if not isinstance(facts, _FACTS_OF.get(capability_name, ())):

@@ -169,6 +169,7 @@ def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
         seen=output.seen,
         command_id=output.command_id,
         images=output.images,
+        skill=output.skill,
     )
 
 

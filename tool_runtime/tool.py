@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from agent_host.contracts import Artifact, Image, Leftovers, ToolRequest, ToolSpec
+    from agent_host.contracts import Artifact, Image, Leftovers, LoadedSkill, ToolRequest, ToolSpec
     from tool_runtime.faults import FaultKind
     from tool_runtime.settings import RuntimeSettings
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class ToolOutput(NamedTuple):
     """Text for the model and artifacts for the host. `capped` says that the tool has kept the output limit itself.
     `exit_code` is a command's, `seen` the file that was read or written, as it was then, `command_id` that of a command
-    that runs on. `images` are for models that take them."""
+    that runs on. `images` are for models that take them, `skill` is one that the call has put to use."""
 
     text: str
     artifacts: tuple[Artifact, ...] = ()
@@ -26,6 +26,7 @@ class ToolOutput(NamedTuple):
     seen: str | None = None
     command_id: str | None = None
     images: tuple[Image, ...] = ()
+    skill: LoadedSkill | None = None
 
 
 class Abandoned:

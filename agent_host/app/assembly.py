@@ -7,7 +7,7 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of
+from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, skill_folders
 from agent_host.app.secrets import redaction_of
 from agent_host.approval.watched import WatchedGate
 from agent_host.errors import PolicyDenied, UsageError
@@ -163,11 +163,18 @@ async def make_context(
 
 
 def _providers(parts: Parts, settings: RuntimeSettings) -> Sequence[Provider]:
-    if not parts.tools:
-        return ()
-    from tool_runtime.families.python_tools import PythonTools
+    providers: list[Provider] = []
+    folders = skill_folders(settings.workspace)
+    if folders:
+        from tool_runtime.core.skills import SkillFolder
+        from tool_runtime.families.skills.loading import SkillLoading
 
-    return (PythonTools(parts.tools, settings),)
+        providers.append(SkillLoading(itertools.starmap(SkillFolder, folders), settings))
+    if parts.tools:
+        from tool_runtime.families.python_tools import PythonTools
+
+        providers.append(PythonTools(parts.tools, settings))
+    return providers
 
 
 def _command_watch(resolved: ResolvedOptions, machine: LocalMachine) -> CommandWatch | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.routing.environment import Environment
 from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
+from config.load import user_skills
 from config.settings import ALL_TOOLS
 from policy.decision import RISK_LEVELS
 from policy.rules.toolset import ToolLimit
@@ -80,6 +81,15 @@ def this_environment(workspace: str, environment: Mapping[str, str] | None = Non
         shell=_SHELLS.get(shell, "sh"),
         environment=environment or {},
     )
+
+
+def skill_folders(workspace: str) -> list[tuple[str, bool]]:
+    """The folders of skills that are there, and whether each is the workspace's. The user's comes first: a workspace
+    takes no name from it."""
+    own = user_skills(os.environ)
+    folders = [] if own is None else [(own, False)]
+    folders.append((os.path.join(workspace, ".agent", "skills"), True))
+    return [(path, of_workspace) for path, of_workspace in folders if os.path.isdir(path)]
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -27,6 +27,7 @@ from agent_host.loop.intents import written_file
 from agent_host.loop.prepare import record_start, request_for
 from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import SHOWN_BYTES, finish, head_of, text_of
+from agent_host.loop.skills import note_on
 from agent_host.routing.host_tools import unless_lost
 from policy.facts import UrlFacts
 from policy.rules.toolset import DEFAULT_RISK
@@ -174,6 +175,8 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
     result = unless_lost(result, [one.row.get("why") for one in left])
     code = None if result.error is None else result.error.code
     text = text_of(result) + reference_note(left)
+    if result.skill is not None:
+        text += note_on(ctx.judge, result.skill)
     message = finish(
         ctx,
         step_id,
@@ -194,6 +197,7 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
         changed=changed,
         images=result.images,
         duration_ms=duration_ms,
+        skill=result.skill,
     )
     hand_over(ctx, step_id, call.call_id, left)
     return message

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from agent_host.loop.questions import Questions
+from agent_host.loop.skills import limit_tools
 from agent_host.routing.registry import Registry
 from policy.rules.options import TaskOptions
 
@@ -101,6 +102,12 @@ class LoopContext:
         options = {name: value for name, value in task.options.items() if name != MODEL_OPTION}
         self.narrow_task(TaskOptions(**options))
         self.conversation.use_model(task.options.get(MODEL_OPTION), self.judge)
+        self.use_skills()
+
+    def use_skills(self) -> None:
+        """Have the skills that the current task uses limit the tools."""
+        if limit_tools(self.judge, self.task.skills):
+            self.conversation.renew_head(self.judge)
 
     def narrow_task(self, options: TaskOptions) -> None:
         """Have `options` hold for the current task."""

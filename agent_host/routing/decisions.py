@@ -10,6 +10,7 @@ from policy.check import check_tool
 from policy.decision import strictest
 from policy.facts import OutputFacts, PathFacts, UrlFacts
 from policy.rules.narrowing import narrowed, under_ceiling
+from policy.rules.skills import within_skills
 from policy.rules.toolset import withheld_by
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def _decision(judge: Judge, spec: ToolSpec, capability: str, facts: ActionFacts)
     decision = narrowed(
         decision, judge.options, bundle, facts, side_effects=spec.side_effects, workspace=workspace, os=os
     )
+    decision = within_skills(decision, limits, facts)
     return under_ceiling(decision, limits, bundle, facts, workspace=workspace, os=os)
 
 

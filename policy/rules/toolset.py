@@ -44,12 +44,14 @@ DEFAULT_RISK: dict[str, RiskLevel] = {
 
 class ToolLimit(NamedTuple):
     """What one `source` takes away, named as people know it. `allowed` are the only tools that it leaves, None for all;
-    `withheld` those that it takes; `risk_ceiling` the highest risk that a call may have."""
+    `withheld` those that it takes; `risk_ceiling` the highest risk that a call may have; `commands` are patterns of
+    the only commands that it leaves (`policy.rules.skills`), None for all."""
 
     source: str
     allowed: frozenset[str] | None = None
     withheld: frozenset[str] = frozenset()
     risk_ceiling: RiskLevel | None = None
+    commands: tuple[str, ...] | None = None
 
 
 Limits = frozenset[ToolLimit]
