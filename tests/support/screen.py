@@ -27,7 +27,7 @@ def _without_colours(printed: bytes) -> bytes:
         elif _CUT_AT_THE_END.fullmatch(printed, at):
             break
         else:
-            left += printed[at : at + 1].strip(b"\x1b\x07")
+            left += printed[at : at + 1].strip(b"\x1b")
             at += 1
     return left
 

@@ -22,6 +22,8 @@ READ_BYTES: Final = 128 * 1024
 _PIPE_BYTES: Final = 256 * 1024
 """What fits into a pipe. With the system's 64 KiB a program that prints much waits for its reader at every write."""
 _F_SETPIPE_SZ: Final = 1031
+_AT_ONCE: Final = 4
+"""Pieces that are read before others on the loop have their turn, as long as there are whole ones."""
 _AHEAD: Final = 8
 """Chunks that a reading thread may be ahead of the loop."""
 
@@ -90,14 +92,17 @@ class _ReadByDescriptor(_OnLoop):
         self.loop.add_reader(self._fd, self._readable)
 
     def _readable(self) -> None:
-        try:
-            chunk = os.read(self._fd, READ_BYTES)
-        except BlockingIOError:
-            return
-        if chunk:
+        for _ in range(_AT_ONCE):
+            try:
+                chunk = os.read(self._fd, READ_BYTES)
+            except BlockingIOError:
+                return
+            if not chunk:
+                self.close()
+                return
             self._take(chunk)
-        else:
-            self.close()
+            if len(chunk) < READ_BYTES or self._pipe.closed:
+                return
 
     def close(self) -> None:
         if not self._pipe.closed:

@@ -25,7 +25,7 @@ _MANY_RETURNS: Final = 4
 _MAX_BODY: Final = 4096  # of a title or a link; what is longer is text
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 _DROPPED: Final = bytes({*range(0x20), 0x7F} - {0x09, 0x0A, 0x0D})
-_LAST_BYTES: Final = 16 * 1024
+_LAST_BYTES: Final = 8 * 1024
 _LEARNED_BYTES: Final = 8192
 _MAX_KNOWN: Final = 12
 _COLOUR: Final = re.compile(rb"\x1b\[[0-9;]{0,64}m")
@@ -85,8 +85,6 @@ class Reducer:
             data, self._rest = _whole(data)
         if is_escaped:
             data = self._colours.without(data)
-        if b"\x07" in data:
-            data = data.replace(b"\x07", b"")
         if self._cut_char or data[-1:] >= b"\x80":
             data = self._cut_char + data
             whole = max(0, len(data) - 4) + len(whole_end(data[-4:]))
