@@ -60,7 +60,9 @@ class ToolSpec(NamedTuple):
     is written or sent, `sought` the one with what is looked for. `after` gives what a call of effect `replace` or
     `edit` will leave in its file, from its arguments and what is there now (None: no file); None where the arguments do
     not say, and the call then fails. `also` are capabilities that calls need besides, for paths of its own or for
-    the same one: the strictest decision counts.
+    the same one: the strictest decision counts. `identity` is the SHA-256 of what a tool of the workspace consists of:
+    policy admits it only as somebody has approved it. `runs` is the program with its arguments that a call of such a
+    tool starts.
     A tool without a specification never runs (invariant 1).
     """
 
@@ -77,6 +79,8 @@ class ToolSpec(NamedTuple):
     foreign_schema: bool = False
     also: tuple[Need, ...] = ()
     sought: str | None = None
+    identity: str | None = None
+    runs: tuple[str, ...] = ()
 
     def completed(self, arguments: Mapping[str, Any], workspace: str) -> Mapping[str, Any]:
         """The arguments with the `workspace` where its path was left out."""

@@ -23,6 +23,7 @@ from policy.rules.paths import (
     repository_places,
     session_places,
 )
+from policy.rules.project_tools import of_project
 from policy.rules.risk import assess
 from policy.rules.urls import url_rules
 
@@ -111,6 +112,8 @@ def tool_name(case: Case) -> Decision | str | None:
     """allowedToolNames, exact."""
     assert isinstance(case.facts, NamedToolFacts | PathFacts)  # noqa: S101
     names, name = case.entry.allowed_tool_names, case.facts.tool_name
+    if isinstance(case.facts, NamedToolFacts) and case.facts.identity is not None:
+        return of_project(case.entry, case.facts, case.facts.identity)
     if names is None or name is None:
         return None
     if name not in names:

@@ -7,7 +7,7 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, skill_folders
+from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, project_tool_names, skill_folders
 from agent_host.app.secrets import redaction_of
 from agent_host.approval.watched import WatchedGate
 from agent_host.errors import PolicyDenied, UsageError
@@ -121,6 +121,13 @@ async def make_context(
         open_output=stores.artifacts.open,
     )
     runtime = LocalToolRouter(of_runtime, _providers(parts, of_runtime))
+    approved = None
+    if project_tool_names(resolved.workspace):
+        from state.approved_tools import ApprovedTools
+        from tool_runtime.families.project.family import ProjectTools
+
+        runtime.add(ProjectTools(of_runtime, runtime.run_program))
+        approved = ApprovedTools(resolved.state_dir, resolved.workspace)
     router = HostTools(runtime, runtime.read_bytes)
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     phase = task_machine()
@@ -133,6 +140,7 @@ async def make_context(
             limits_of(settings),
             utc_now,
             outputs=stores.artifacts.maker_of,
+            approved=approved,
         ),
         conversation=Conversation(
             _thread(parts, store.state, secrets.scrubber),

@@ -92,6 +92,15 @@ def skill_folders(workspace: str) -> list[tuple[str, bool]]:
     return [(path, of_workspace) for path, of_workspace in folders if os.path.isdir(path)]
 
 
+def project_tool_names(workspace: str) -> frozenset[str]:
+    """The names of the workspace's manifests of tools of its own."""
+    try:
+        names = os.listdir(os.path.join(workspace, ".agent", "tools"))
+    except OSError:
+        return frozenset()
+    return frozenset(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
+
+
 def limits_of(settings: Settings) -> Limits:
     """What the configuration takes away of the tools (SK 3.1)."""
     limits = {ToolLimit("tools.disabled in the configuration", withheld=frozenset(settings.names("tools.disabled")))}

@@ -8,7 +8,7 @@ from agent_host.routing.facts import UnusableArguments, gather
 from agent_host.routing.judge import NOT_JUDGED, Judged
 from policy.check import check_tool
 from policy.decision import strictest
-from policy.facts import OutputFacts, PathFacts, UrlFacts
+from policy.facts import NamedToolFacts, OutputFacts, PathFacts, UrlFacts
 from policy.rules.narrowing import narrowed, under_ceiling
 from policy.rules.skills import within_skills
 from policy.rules.toolset import withheld_by
@@ -38,6 +38,9 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
         facts = gather(spec, arguments, judge.environment, world)
     except UnusableArguments as error:
         return Judged(spec, problem=str(error))
+    if spec.identity is not None:
+        is_approved = judge.approved is not None and judge.approved.knows(spec.name, spec.identity)
+        facts = NamedToolFacts(spec.name, spec.identity, is_approved)
     decision = _decision(judge, spec, spec.capability, facts)
     if isinstance(facts, PathFacts | UrlFacts) and facts.also:
         decision = strictest([decision, *(_decision(judge, spec, needed, other) for needed, other in facts.also)])

@@ -14,6 +14,7 @@ from policy.names import FILE_CAPABILITIES
 from policy.names import CapabilityName as Name
 from policy.paths import covering, is_absolute, is_under, normalize, roots
 from policy.rules.options import AS_THE_BUNDLE_SAYS
+from policy.rules.project_tools import lists
 from policy.urls import covers, domain_rules
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _allows_nothing(entry: Capability, tool_name: str, os: OsFamily) -> str | No
         return _EMPTY.format(entry.name, "allowedCommands") if entry.allowed_commands == () else None
     if entry.name == Name.NETWORK_HTTP:
         return _no_domain(entry)
-    if entry.allowed_tool_names is not None and tool_name not in entry.allowed_tool_names:
+    if not lists(entry, tool_name):
         return f"{entry.name}.allowedToolNames of the bundle does not list it"
     return None
 
