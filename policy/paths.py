@@ -7,7 +7,6 @@ a block list also matches what a case-folding or Unicode-normalising file system
 from __future__ import annotations
 
 import re
-import unicodedata
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ PROCESS_PLACES = frozenset({"/proc", "/dev/fd"})
 _DRIVE = re.compile(r"[A-Za-z]:")
 _DEVICE = re.compile(r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|CLOCK\$|(?:COM|LPT)[0-9¹²³])\s*(?:[.:].*)?", re.IGNORECASE)
 _SHORT_NAME = re.compile(r"[^. ]{0,6}~[0-9]{1,6}(?:\.[^.]{0,3})?")
-_IGNORED = re.compile(
+_IGNORED = (
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
@@ -99,7 +98,9 @@ def key(path: str, os: OsFamily, width: Width) -> str:
     if path.isascii():
         return path.lower() if width == "wide" or os == "windows" else path
     if width == "wide":
-        path = unicodedata.normalize("NFD", _IGNORED.sub("", path)).casefold()
+        import unicodedata  # most paths are ASCII
+
+        path = unicodedata.normalize("NFD", re.sub(_IGNORED, "", path)).casefold()
         return unicodedata.normalize("NFD", path)
     return "".join(map(_fold_one, path)) if os == "windows" else path
 

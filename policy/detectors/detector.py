@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
 
 class Detector(NamedTuple):
-    """One kind of secret. The group `secret` of `pattern` is what is taken out, the whole match where it has none;
+    """One kind of secret. Any match of `pattern` holds one of `anchors`: those with a capital letter as they are, the
+    others in any letter case. The group `secret` of `pattern` is what is taken out, the whole match where it has none;
     `confirms` gets the match's text, the secret, and the byte behind the secret, and has the last word. `in_json` also
     fits wherever JSON encodes a text that `pattern` fits; None where no such expression is known."""
 
