@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
+from config.lean_typing import NamedTuple
 from state.archive import Archive
 from state.compaction import Compaction, Content, in_opening
 from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed, as_write_failure

@@ -17,10 +17,11 @@ import contextlib
 import os
 import re
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
+from config.lean_typing import NamedTuple
 from state.errors import UnknownVersion, WriteFailed
 from state.files import TEMPORARY, write_new
 from state.store import DURABLE, KIND, OPENED

@@ -6,8 +6,9 @@ import errno
 import itertools
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from config.lean_typing import NamedTuple
 from state import archive
 from state.changes import change_of, durable_of, fields_of_line
 from state.errors import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, as_write_failure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of
 from agent_host.app.secrets import redaction_of
@@ -30,6 +30,7 @@ from agent_host.states import task_machine
 from agent_host.thread.messages import decode
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import TokenizerUnavailable, counter
+from config.lean_typing import NamedTuple
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 

@@ -6,10 +6,11 @@ Nothing here needs httpx, whose import takes as long as the rest of a session's 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from agent_host.errors import UsageError
 from agent_host.http_basics import shown_url, usable_in_header
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

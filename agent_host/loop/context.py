@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from agent_host.loop.questions import Questions
 from agent_host.routing.registry import Registry
+from config.lean_typing import NamedTuple
 from policy.rules.options import TaskOptions
 
 if TYPE_CHECKING:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from agent_host.thread.messages import Message, encodable
 from agent_host.thread.pictures import ALL_KEPT, MAX_KEPT_BYTES, NONE_TAKEN
 from agent_host.thread.tokens import message_tokens
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,7 +6,7 @@ crash does none of them twice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from agent_host.approval.grants import moved, place_of
 from agent_host.approval.request import ApprovalAnswer
@@ -18,6 +18,7 @@ from agent_host.loop.prepare import ask_after_all, bound_to, first_versions, pre
 from agent_host.loop.step import Step, add_note
 from agent_host.thread.messages import Message, encode
 from agent_host.thread.tokens import message_tokens
+from config.lean_typing import NamedTuple
 from state.boot import boot_id
 from state.records import TurnTaken
 from state.usage import NO_TOKENS

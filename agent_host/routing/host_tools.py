@@ -7,11 +7,12 @@ its upload follows in the background (interface section 2).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import Artifact, Leftovers, Subject, ToolError, ToolResult, ToolSpec
 from agent_host.errors import ErrorCode
 from agent_host.services.workspace import MAX_ARTIFACT_BYTES
+from config.lean_typing import NamedTuple
 from config.shapes import TEXT, Record, first_problem
 
 if TYPE_CHECKING:

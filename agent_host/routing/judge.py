@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from config.lean_typing import NamedTuple
 from policy.rules.options import AS_THE_BUNDLE_SAYS
 from policy.rules.toolset import why_not_offered, withheld_by
 

@@ -6,10 +6,11 @@ One process has one session. Until it is created or resumed there is nothing to 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_host.errors import OutOfOrder, SessionNotFound, SessionNotReady
 from agent_host.session.stored import Owner
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from agent_host.loop.context import MODEL_OPTION
 from agent_host.thread.messages import Message, encodable, encode
 from agent_host.thread.tokens import message_tokens
+from config.lean_typing import NamedTuple
 from policy.rules.options import AS_THE_BUNDLE_SAYS, TaskOptions
 from state.records import TaskQueued, TaskStarted
 

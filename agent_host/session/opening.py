@@ -6,7 +6,7 @@ import contextlib
 import os
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_host.errors import (
     CheckpointUnreadable,
@@ -20,6 +20,7 @@ from agent_host.http_basics import shown_url
 from agent_host.thread.messages import Message, encode
 from agent_host.thread.prompt import system_prompt
 from agent_host.thread.tokens import message_tokens
+from config.lean_typing import NamedTuple
 from state import errors as state_errors
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.errors import Damaged, NoSuchSession, WriteFailed

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from agent_host.errors import SessionNotFound, UsageError
 from agent_host.session.opening import state_errors_translated
 from agent_host.session.transcripts import described, items_of, read_run_log
+from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
 from state.errors import InvalidSessionId, StateError, WriteFailed
 from state.file_store import FileCheckpointStore

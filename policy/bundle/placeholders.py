@@ -7,8 +7,9 @@ nothing behind this module knows them.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from config.lean_typing import NamedTuple
 from policy.paths import is_absolute, normalize
 
 if TYPE_CHECKING:

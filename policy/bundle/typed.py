@@ -7,8 +7,9 @@ from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import fields
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from config.lean_typing import NamedTuple
 from policy.bundle import model
 from policy.bundle.model import camel, json_names
 from policy.bundle.problems import Problem, nearest

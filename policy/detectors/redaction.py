@@ -10,8 +10,9 @@ import json
 import re
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from config.lean_typing import NamedTuple
 from policy.detectors.shipped import DETECTORS
 from policy.detectors.telling_places import secret_of_field
 from policy.patterns import LiteralSets, rule_pattern, shipped

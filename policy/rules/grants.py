@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from config.lean_typing import NamedTuple
 from policy.names import FILE_CAPABILITIES, READS_TOO, CapabilityName
 from policy.paths import is_under, nested_parts, normalize
 

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import state.folder
 from state.errors import WriteFailed
 from state.folder import BY_DESCRIPTOR, Folder
 from state.lock import SessionLock
