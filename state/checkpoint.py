@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from config.lean_typing import NamedTuple
 from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ class Task:
     tool_ms: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierTask:
+class EarlierTask(NamedTuple):
     """A task that another one followed on the same thread; its `prompt` is cut to 200 characters."""
 
     task_id: str

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _NO_CONTENT = JournalContent([], 0)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Found:
     """What lies on disk. `damage` says what is wrong where no crash can have done it; `state` is then what was whole
     before that, None when nothing was. `inline` are blobs that stand in the journal alone, `short` the messages of the

@@ -21,7 +21,7 @@ Delivery = Literal["delivered", "not_found"]
 _MAX_REASON_CHARS = 2000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Waiting:
     request: ApprovalRequest
     answer: asyncio.Future[ApprovalAnswer]

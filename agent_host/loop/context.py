@@ -55,18 +55,20 @@ class TaskEnd(NamedTuple):
     resumable: bool = False
 
 
-@dataclass(slots=True)
 class ArtifactPlaces:
     """Where artifacts of calls go: `home` keeps them on this disk, and `queue` uploads them where the Workspace Service
     is another place (`elsewhere`). The lock `one_large` is held while a large one is kept."""
 
-    home: ArtifactHome
-    queue: UploadQueue
-    elsewhere: bool
-    one_large: asyncio.Lock = field(default_factory=asyncio.Lock)
+    __slots__ = ("elsewhere", "home", "one_large", "queue")
+
+    def __init__(self, home: ArtifactHome, queue: UploadQueue, elsewhere: bool) -> None:
+        self.home = home
+        self.queue = queue
+        self.elsewhere = elsewhere
+        self.one_large = asyncio.Lock()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class LoopContext:
     """What one session is put together from. `phase` is where the current task stands; `at_once` is how many calls of
     one turn may run at the same time, by category; `questions` are those that wait for an answer. `command_watch` looks

@@ -43,7 +43,7 @@ def _nothing_stored(_ref: str) -> str | None:
     return None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Judge:
     """What calls are judged by: the bundle, the limits of the configuration and the options of the task, for the tools
     that there are, in their environment. `expired`: a decision found the bundle to be expired.

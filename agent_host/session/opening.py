@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,8 +44,7 @@ LOCAL = "local"
 _OF_ONE_PROCESS = frozenset({"host.output", "host.verbose", "llm.headers"})
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedOptions:
+class ResolvedOptions(NamedTuple):
     """What a session is started with: the options of a client, the configuration below them, and for a resume what is
     on record. Paths are absolute.
 

@@ -6,7 +6,7 @@ an empty block list blocks nothing. Lists of paths hold absolute prefixes, compa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping  # noqa: TC003  `get_type_hints` looks for it
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from types import MappingProxyType
