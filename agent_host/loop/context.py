@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agent_host.services.uploads import UploadQueue
     from agent_host.services.workspace import ArtifactHome
     from agent_host.states import Machine, TaskPhase
+    from agent_host.thread.messages import ToolCall
     from state.checkpoint import Checkpoint, Task
 
 EndStatus = Literal["completed", "failed", "cancelled", "paused"]
@@ -38,6 +39,17 @@ class ResumeNote(NamedTuple):
 
     text: str
     workspace: str | None = None
+
+
+class Replay(NamedTuple):
+    """One call to run after all: the id by which it was approved, and the denied calls that it makes good for. `place`
+    and `approve` are the place that was asked about and what approves its kind, as on record of the last of these."""
+
+    replay_id: str
+    call: ToolCall
+    settles: tuple[str, ...]
+    place: str | None = None
+    approve: str | None = None
 
 
 MODEL_OPTION = "model"

@@ -44,6 +44,13 @@ LOCAL = "local"
 _OF_ONE_PROCESS = frozenset({"host.output", "host.verbose", "llm.headers"})
 
 
+class Owner(NamedTuple):
+    """Whose session it is."""
+
+    tenant_id: str
+    user_id: str
+
+
 class ResolvedOptions(NamedTuple):
     """What a session is started with: the options of a client, the configuration below them, and for a resume what is
     on record. Paths are absolute.

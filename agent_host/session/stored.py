@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.errors import SessionNotFound, UsageError
-from agent_host.session.opening import state_errors_translated
+from agent_host.session.opening import Owner, state_errors_translated
 from agent_host.session.transcripts import described, items_of, read_run_log
 from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
@@ -28,13 +28,6 @@ TITLE_CHARS = 80
 UNREADABLE = "UNREADABLE"
 # What a row takes from a result.
 _KEPT = {"status": str, "prompt": str, "stepCount": int, "endedAt": str, "workspace": str}
-
-
-class Owner(NamedTuple):
-    """Whose session it is."""
-
-    tenant_id: str
-    user_id: str
 
 
 class StoredSession(NamedTuple):
