@@ -14,7 +14,6 @@ from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.deferred import DeferredClient
-from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
 from agent_host.loop.background import CommandLog
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.command_changes import CommandWatch
@@ -286,6 +285,7 @@ def _counter(settings: Settings) -> Callable[[str], int]:
 
 def _client(settings: Settings, gateway: Gateway, token: str | None, dialect: Dialect, session_id: str) -> LlmClient:
     from agent_host.llm.client import LlmClient
+    from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
 
     timeouts = GatewayTimeouts(
         connect_s=settings.number("llm.connect_timeout_s"),

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from agent_host.scrub import Scrubber
     from config.settings import Settings
 
+_TITLE_CHARS = 80
+
 
 class NewTask(NamedTuple):
     """`max_steps` is 1 to 10,000; `options` narrow what the bundle allows; `model` is None for the session's."""
@@ -64,3 +66,9 @@ def max_steps_of(settings: Settings, wanted: int | None) -> int:
     """The limit of steps for a task that asks for `wanted`, None for that of the settings; a workspace's own limit
     holds in any case."""
     return settings.integer("host.max_steps") if wanted is None else settings.within("host.max_steps", wanted)
+
+
+def title_of(prompt: str) -> str:
+    """The first line of a prompt that has anything in it, cut to 80 characters: the title of what was begun with it."""
+    line = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
+    return line if len(line) <= _TITLE_CHARS else line[: _TITLE_CHARS - 1] + "…"

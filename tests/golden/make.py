@@ -38,7 +38,7 @@ def plain(value: object) -> object:
         fields = dataclasses.asdict(value)
         del fields["seq"]
         return plain(fields)
-    if isinstance(value, EarlierTask):
+    if isinstance(value, EarlierTask | SessionIdentity):
         return plain(value._asdict())
     if isinstance(value, bytes):
         return orjson.loads(value)
