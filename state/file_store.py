@@ -67,12 +67,18 @@ class FileCheckpointStore:
         """See CheckpointStore. What is damaged is kept as `.corrupt-N`; what was whole before the damage takes its
         place, and the next `open` finds it."""
         storage = self._storage(session_id)
-        with as_write_failure("looking for the session"):
-            if all(self._disk.status(path) is None for path in (storage.paths.snapshot, storage.paths.journal)):
-                from state.loading import no_such
+        if not self.has(session_id):
+            from state.loading import no_such
 
+            with as_write_failure("looking for the session"):
                 raise no_such(self._disk, storage.paths)
         return FileSession.open(storage)
+
+    def has(self, session_id: str) -> bool:
+        """Whether anything lies under the id that `load` would read. Raises InvalidSessionId, WriteFailed."""
+        paths = SessionPaths(self._state_dir, session_id)
+        with as_write_failure("looking for the session"):
+            return any(self._disk.status(path) is not None for path in (paths.snapshot, paths.journal))
 
     def load(self, session_id: str) -> Checkpoint:
         """See CheckpointStore."""
@@ -98,12 +104,11 @@ class FileCheckpointStore:
     def summary(self, session_id: str) -> Summary | None:
         """The row of `list` for one session, None where there is none to resume. Raises InvalidSessionId,
         WriteFailed."""
-        paths = SessionPaths(self._state_dir, session_id)
         with as_write_failure("looking for the session"):
-            if all(self._disk.status(path) is None for path in (paths.snapshot, paths.journal)):
+            if not self.has(session_id):
                 return None
             try:
-                return self._summary(paths)
+                return self._summary(SessionPaths(self._state_dir, session_id))
             except NoSuchSession:  # an end that was cut off
                 return None
 

@@ -228,6 +228,8 @@ def _sessions(resolved: ResolvedOptions) -> FileCheckpointStore:
 def _clear_unbegun(sessions: FileCheckpointStore, session_id: str) -> None:
     """Take away a session whose process died before its task was on record: there is nothing in it to resume, and it
     would keep its id from being used."""
+    if not sessions.has(session_id):
+        return
     with contextlib.suppress(NoSuchSession, Damaged):  # `create` says what is wrong with what is there
         if sessions.load(session_id).task is not None:
             return
