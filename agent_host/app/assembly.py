@@ -20,6 +20,7 @@ from agent_host.loop.command_changes import CommandWatch
 from agent_host.loop.context import ArtifactPlaces, LoopContext
 from agent_host.loop.conversation import Conversation, ForModel
 from agent_host.loop.journal import Journal
+from agent_host.loop.questions import Questions
 from agent_host.loop.secrets import clean_message
 from agent_host.retrying import RetryPolicy
 from agent_host.routing.host_tools import HostTools
@@ -124,7 +125,7 @@ async def make_context(
     router = HostTools(runtime, runtime.read_bytes)
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     phase = task_machine()
-    return LoopContext(
+    ctx = LoopContext(
         journal=journal,
         judge=Judge(
             parts.bundle,
@@ -158,8 +159,11 @@ async def make_context(
             "requests": settings.integer("tools.max_parallel_requests"),
             "uploads": settings.integer("tools.max_parallel_uploads"),
         },
+        questions=Questions(),
         command_watch=_command_watch(resolved, machine),
     )
+    ctx.conversation.renew_head(ctx.judge)
+    return ctx
 
 
 def _providers(parts: Parts, settings: RuntimeSettings) -> Sequence[Provider]:

@@ -50,7 +50,7 @@ def checked_token(token: str | None) -> str | None:
     return token
 
 
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+_HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}"
 # What each request says of itself: another value would break it.
 _OWN_HEADERS = frozenset(
     ("accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "host", "te",
@@ -63,7 +63,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     and what the dialect sends. Raises UsageError, which quotes no value."""
     found: dict[str, str] = {}
     for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name):
+        if not re.fullmatch(_HEADER_NAME, name):
             raise UsageError(f"llm.headers: {name[:80]!r} is no name of a header")
         if name.lower() in _OWN_HEADERS:
             raise UsageError(f"llm.headers: {name} is set by each request itself; leave it out")

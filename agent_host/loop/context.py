@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from agent_host.loop.questions import Questions
 from agent_host.routing.registry import Registry
 from config.lean_typing import NamedTuple
 from policy.rules.options import TaskOptions
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from agent_host.loop.command_changes import CommandWatch
     from agent_host.loop.conversation import Conversation
     from agent_host.loop.journal import Journal
+    from agent_host.loop.questions import Questions
     from agent_host.routing.judge import Judge
     from agent_host.scrub import Scrubber
     from agent_host.services.uploads import UploadQueue
@@ -80,11 +79,13 @@ class ArtifactPlaces:
         self.one_large = asyncio.Lock()
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class LoopContext:
-    """What one session is put together from. `phase` is where the current task stands; `at_once` is how many calls of
-    one turn may run at the same time, by category; `questions` are those that wait for an answer. `command_watch` looks
-    at what commands change; None where the settings have it off."""
+class LoopContext(NamedTuple):
+    """What one session is put together from; `conversation.renew_head` comes before its first use.
+
+    `phase` is where the current task stands; `at_once` is how many calls of one turn may run at the same time, by
+    category; `questions` are those that wait for an answer. `command_watch` looks at what commands change; None where
+    the settings have it off.
+    """
 
     journal: Journal
     judge: Judge
@@ -98,11 +99,8 @@ class LoopContext:
     phase: Machine[TaskPhase]
     live_output: LiveOutput
     at_once: Mapping[Category, int]
-    questions: Questions = field(default_factory=Questions)
+    questions: Questions
     command_watch: CommandWatch | None = None
-
-    def __post_init__(self) -> None:
-        self.conversation.renew_head(self.judge)
 
     async def refresh_tools(self) -> None:
         """Take the tools that the router has now."""
