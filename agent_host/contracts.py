@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     After = Callable[[Mapping[str, Any], bytes | None], bytes | None]
 
@@ -62,7 +62,9 @@ class ToolSpec(NamedTuple):
     is written or sent, `sought` the one with what is looked for. `after` gives what a call of effect `replace` or
     `edit` will leave in its file, from its arguments and what is there now (None: no file); None where the arguments do
     not say, and the call then fails. `also` are capabilities that calls need besides, for paths of its own or for
-    the same one: the strictest decision counts.
+    the same one: the strictest decision counts. `identity` is the SHA-256 of what a tool of the workspace consists of:
+    policy admits it only as somebody has approved it. `runs` is the program with its arguments that a call of such a
+    tool starts.
     A tool without a specification never runs (invariant 1).
     """
 
@@ -79,6 +81,8 @@ class ToolSpec(NamedTuple):
     foreign_schema: bool = False
     also: tuple[Need, ...] = ()
     sought: str | None = None
+    identity: str | None = None
+    runs: tuple[str, ...] = ()
 
     def completed(self, arguments: Mapping[str, Any], workspace: str) -> Mapping[str, Any]:
         """The arguments with the `workspace` where its path was left out."""
@@ -95,6 +99,10 @@ class ToolSpec(NamedTuple):
     def needs(self, arguments: Mapping[str, Any]) -> tuple[Need, ...]:
         """What a call of these arguments needs besides the first capability."""
         return tuple(need for need in self.also if not need.optional or need.subject.argument in arguments)
+
+    def needed(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """The capabilities that a call of these arguments needs, each once."""
+        return tuple(dict.fromkeys((self.capability, *(need.capability for need in self.needs(arguments)))))
 
     @property
     def subjects(self) -> frozenset[str]:
@@ -163,11 +171,11 @@ class Spooled(Protocol):
 
     @property
     def size(self) -> int:
-        """How many bytes `read` gives."""
+        """How many bytes `pieces` gives."""
         ...
 
-    def read(self) -> bytes:
-        """All of them. Raises OSError."""
+    def pieces(self) -> Iterator[bytes]:
+        """All of them, a megabyte or so at a time; each call begins from the first. Raises OSError."""
         ...
 
     def close(self) -> None:
@@ -175,15 +183,23 @@ class Spooled(Protocol):
         ...
 
 
+class Maker(NamedTuple):
+    """The call that left an artifact: its tool, and the capabilities that it needed. Who reads the artifact needs the
+    same."""
+
+    tool_name: str
+    capabilities: tuple[str, ...]
+
+
 class Artifact(NamedTuple):
     """Bytes too large or too precious for the thread, to be stored by the host (AH 7.5, TR 7.2). A tool may leave them
-    in a file. The receiver of the result closes that file, and knows which tool left them."""
+    in a file. The receiver of the result closes that file, and knows which call left them."""
 
     artifact_type: ArtifactType
     name: str
     content_type: str
     content: bytes | Spooled
-    tool_name: str = ""
+    maker: Maker | None = None
 
     @property
     def size(self) -> int:
@@ -192,8 +208,13 @@ class Artifact(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        """The whole content. A file is read each time that this is asked for. Raises OSError."""
-        return self.content if isinstance(self.content, bytes) else self.content.read()
+        """The whole content in memory: `pieces` is for what may be large. A file is read each time that this is asked
+        for. Raises OSError."""
+        return self.content if isinstance(self.content, bytes) else b"".join(self.content.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The content, a file's a piece at a time. Raises OSError."""
+        return iter((self.content,)) if isinstance(self.content, bytes) else self.content.pieces()
 
     def close(self) -> None:
         """Let go of the content's file, where it has one."""
@@ -231,12 +252,21 @@ class ToolError(NamedTuple):
     message: str
 
 
+class LoadedSkill(NamedTuple):
+    """A skill that a call has read, and that holds until the task ends. `allowed_tools` are the only tools that it is
+    to be used with, as it names them; None for all (SK 3.1)."""
+
+    name: str
+    allowed_tools: tuple[str, ...] | None = None
+
+
 class ToolResult(NamedTuple):
     """What came of one call. `artifacts` is data still to be stored; `artifact_uris` names what has been. `exit_code`
     is a command's; with any but 0 the call has succeeded all the same: the tool did its work (TR 4.4). `seen` is the
     file that the call read or wrote, as it was then: only the tools read it, to tell whether it has changed since.
     `command_id` is that of a command that the call has left running in the background. `images` go to models
-    that take them (TR 11) and are not in `to_wire`, whose schema is closed."""
+    that take them (TR 11) and are not in `to_wire`, whose schema is closed. `skill` is one that the call has put to
+    use."""
 
     tool_name: str
     session_id: str
@@ -251,6 +281,7 @@ class ToolResult(NamedTuple):
     seen: str | None = None
     command_id: str | None = None
     images: tuple[Image, ...] = ()
+    skill: LoadedSkill | None = None
 
     @classmethod
     def failure(cls, request: ToolRequest, code: str, message: str, *, output_text: str | None = None) -> ToolResult:

@@ -49,6 +49,12 @@ class Scrubber:
             data = data.replace(secret.encode(), REDACTED.encode())
         return data if self.redaction is None else self.redaction.data(data)
 
+    def pieces(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """What comes in `chunks` without the secrets, in bounded memory; see `clean_pieces`."""
+        from agent_host.scrub_pieces import clean_pieces  # with the first large output
+
+        return clean_pieces(self.data, chunks)
+
     def value(self, value: Any, *, is_event: bool = False) -> Any:
         """A JSON value without the secrets, in new containers."""
         known = self._without(value)

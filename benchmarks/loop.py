@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 LARGE, SMALL = 8 * 1024, 64
+SKILLS = 200
 
 
 def own_ms(runs: Iterable[Run]) -> float:
@@ -34,17 +35,19 @@ def start_up(bench: Bench, runs: int) -> Iterator[Row]:
     bare, version = medians((bare_interpreter_ms(), program_ms(PROGRAM, "--version")) for _ in range(runs))
     yield Row("--version against a bare interpreter", version / bare, "x", 1.5, f"{version:.0f} / {bare:.0f} ms")
     done: Turns = [{"text": "Done."}]
-    floor, built_in, bundle = medians(
+    floor, built_in, bundle, skilled = medians(
         (
             bench.floor(done).first_request_ms,
             bench.ours(done).first_request_ms,
             bench.ours(done, policy=bench.bundle).first_request_ms,
+            bench.ours(done, skills=SKILLS).first_request_ms,
         )
         for _ in range(runs)
     )
     what = "start to the first request, against the floor"
     for name, ours, goal in ((what, built_in, 1.2), ("  the same with a bundle file", bundle, 1.35)):
         yield Row(name, ours / floor, "x", goal, f"{ours:.0f} / {floor:.0f} ms")
+    yield Row(f"  {SKILLS} skills add to it", skilled - built_in, "ms", 20)
 
 
 def short_steps(bench: Bench, steps: int, rounds: int) -> Iterator[Row]:

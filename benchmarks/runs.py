@@ -86,15 +86,33 @@ class Bench:
         argv = child("floor", "--gateway", "{url}", "--log", log, "--prompt", PROMPT)
         return session(turns, argv, self.workspace, child_environment())
 
-    def ours(self, turns: Turns, *, policy: str = "ci", through: str | None = None) -> Run:
-        """`through` names a program of `benchmarks.children` that runs the product in its own way."""
+    def ours(self, turns: Turns, *, policy: str = "ci", through: str | None = None, skills: int = 0) -> Run:
+        """`through` names a program of `benchmarks.children` that runs the product in its own way. `skills`: so many
+        the user has."""
         self._runs += 1
-        program, env = [sys.executable, "-P", "-m", "agent_host"], None
+        program = [sys.executable, "-P", "-m", "agent_host"]
+        env = {**os.environ, "AGENT_HOST_CONFIG": self._with_skills(skills)} if skills else None
         if through is not None:
             program, env = child(through), child_environment()
         options = ["--gateway", "{url}", "--policy", policy, "--max-steps", "10000", "--output", "json"]
         where = ["--state-dir", self.state_dir, "--workspace", self.workspace]
         return session(turns, [*program, "run", PROMPT, *options, *where], self.workspace, env)
+
+    def _with_skills(self, count: int) -> str:
+        """A configuration with so many skills beside it."""
+        home = os.path.join(self.folder, f"skills-{count}")
+        if not os.path.isdir(home):
+            for number in range(count):
+                folder = os.path.join(home, "skills", f"skill-{number}")
+                os.makedirs(folder)
+                fields = (
+                    f"name: skill-{number}\ndescription: >-\n  Does one thing. Use it when that\n  is to be done.\n"
+                )
+                with open(os.path.join(folder, "SKILL.md"), "w", encoding="utf-8") as file:
+                    file.write(f"---\n{fields}allowed-tools: Read, Grep, Bash(git:*)\n---\n{words(4096)}")
+            with open(os.path.join(home, "config.toml"), "w", encoding="utf-8"):
+                pass
+        return os.path.join(home, "config.toml")
 
     def reading(self, steps: int) -> Turns:
         """A script that has the file read in every step but the last."""

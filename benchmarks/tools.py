@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
+from benchmarks import printed
 from benchmarks.processes import bare_commands, output_of_child, scratch
 from benchmarks.report import MIB, Row, medians, milliseconds
 from benchmarks.runs import words
@@ -282,7 +283,7 @@ def printing(folder: str, pieces: int, rounds: int) -> Iterator[Row]:
     speeds = (size / 1024 / (ms / 1000) for ms in (took, floor))
     note = " / ".join(f"{speed:.2f}" for speed in speeds) + " GiB/s"
     yield Row(f"a command that prints {size:,.0f} MiB, against `cat` into a pipe", took / floor, "x", 2, note)
-    yield Row("memory for it above idle", grown, "MiB", 32)
+    yield Row("memory of the tools for it above idle", grown, "MiB", 32)
 
 
 def reading(folder: str, size: int, rounds: int) -> Iterator[Row]:
@@ -347,6 +348,7 @@ def rows(chosen: argparse.Namespace) -> Iterator[Row]:
             runner.run(calls.aclose())
             yield from runner.run(search(folder, effort.files, effort.searches))
         yield from printing(folder, effort.pieces, effort.large)
+        yield from printed.printing(folder, effort.pieces, effort.large)
         yield from reading(folder, effort.huge_bytes, effort.large)
 
 

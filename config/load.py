@@ -70,6 +70,12 @@ def user_files(environ: Mapping[str, str]) -> tuple[str, ...]:
     return named if folder is None else (folder, *named)
 
 
+def user_skills(environ: Mapping[str, str]) -> str | None:
+    """The folder of the user's skills, beside the configuration; None for a user without a home directory."""
+    path, _ = _user_file(environ)
+    return None if path is None else os.path.join(os.path.dirname(path), "skills")
+
+
 def _user_file(environ: Mapping[str, str]) -> tuple[str | None, bool]:
     """(path, whether it was named on purpose); None for a user without a home directory."""
     chosen = environ.get(_USER_FILE_VARIABLE)

@@ -85,7 +85,7 @@ SETTINGS: dict[str, Setting] = {
     "tools.max_output_bytes": Setting(int, _SMALLER, low=1024, high=100 * 1024 * 1024),
     "tools.max_response_bytes": Setting(int, _SMALLER, low=1024, high=1 << 30),
     "tools.max_download_bytes": Setting(int, _SMALLER, low=1024, high=1 << 30),
-    "tools.max_artifact_bytes": Setting(int, _SMALLER, low=65_536, high=48 * 1024 * 1024),
+    "tools.max_artifact_bytes": Setting(int, _SMALLER, low=65_536, high=1024 * 1024 * 1024),
     "tools.output_buffer_bytes": Setting(int, _SMALLER, low=1024, high=16 * 1024 * 1024),
     "tools.max_parallel_commands": Setting(int, _SMALLER, low=1, high=64),
     "tools.max_parallel_files": Setting(int, _SMALLER, low=1, high=64),

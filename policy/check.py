@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from policy.decision import Decision
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, OutputFacts, PathFacts, UrlFacts
-from policy.names import FOLLOW_COMMANDS
+from policy.names import FOLLOW_COMMANDS, READ_SKILLS
 from policy.names import CapabilityName as Name
 from policy.rules.case import Case, Rule, approval_needed, denied, expired_or_not_granted, where
 from policy.rules.commands import command_rules
@@ -23,6 +23,7 @@ from policy.rules.paths import (
     repository_places,
     session_places,
 )
+from policy.rules.project_tools import of_project
 from policy.rules.risk import assess
 from policy.rules.urls import url_rules
 
@@ -66,6 +67,9 @@ def check_tool(
     if capability_name == Name.SHELL_EXEC and isinstance(facts, NamedToolFacts) and facts.tool_name in FOLLOW_COMMANDS:
         # Its line was judged, and approved where it had to be, when it started.
         return Decision("ALLOWED", "it acts on a command of this session", entry.name, where(entry))
+    if capability_name == Name.FILE_READ and isinstance(facts, NamedToolFacts) and facts.tool_name in READ_SKILLS:
+        # The user has put the skill there, or it is a file of the workspace, which the call reads within its scope.
+        return Decision("ALLOWED", "it reads a skill", entry.name, where(entry))
     if isinstance(facts, OutputFacts):
         return _stored_output(entry, facts)
     if not isinstance(facts, _FACTS_OF.get(capability_name, ())):
@@ -108,6 +112,8 @@ def tool_name(case: Case) -> Decision | str | None:
     """allowedToolNames, exact."""
     assert isinstance(case.facts, NamedToolFacts | PathFacts)  # noqa: S101
     names, name = case.entry.allowed_tool_names, case.facts.tool_name
+    if isinstance(case.facts, NamedToolFacts) and case.facts.identity is not None:
+        return of_project(case.entry, case.facts, case.facts.identity)
     if names is None or name is None:
         return None
     if name not in names:

@@ -77,9 +77,12 @@ class UrlFacts(NamedTuple):
 
 class NamedToolFacts(NamedTuple):
     """A tool that is judged by its name: BackendTool.Invoke, Mcp.Invoke, Tool.Invoke, and Workspace.Upload of what is
-    no file."""
+    no file. `identity` is the SHA-256 of what a project's own tool consists of, None for any other; `is_approved`: a
+    person has approved it as it is."""
 
     tool_name: str
+    identity: str | None = None
+    is_approved: bool = True
 
 
 class OutputFacts(NamedTuple):

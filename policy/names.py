@@ -27,6 +27,7 @@ SIZED_CAPABILITIES: frozenset[str] = FILE_CAPABILITIES | {"Workspace.Upload"}
 READS_TOO: frozenset[str] = frozenset({"Workspace.Upload"})
 """Those that take a file from the disk to somewhere else: File.Read has to allow it as well."""
 FOLLOW_COMMANDS: frozenset[str] = frozenset({"CommandOutput", "StopCommand"})
+READ_SKILLS: frozenset[str] = frozenset({"load_skill"})
 """Tools that act on a command of the session that Shell.Exec was asked about when it started."""
 SCHEMA_VERSION = "1.0"
 ANY_SESSION = "*"

@@ -11,6 +11,7 @@ from state.errors import StorageLimit
 from state.files import TEMPORARY, make_durable_dir, put_in_place, second_name, write_new
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from collections.abc import Set as AbstractSet
 
     from state.disk import Disk
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 UNAVAILABLE = "unavailable"
 # The same of content that a command changed, and that nothing else has.
 OVERWRITTEN = "overwritten"
+_READ_AT_ONCE_BYTES = 1024 * 1024
 NOT_KEPT = frozenset((UNAVAILABLE, OVERWRITTEN))
 
 
@@ -39,6 +41,7 @@ class BlobFolder:
         self._aside_bytes = 0
         # What an earlier process left may be whole and not durable, so only what this one wrote counts.
         self._durable: set[str] = set()
+        self._shared: set[str] = set()  # written by this one as well, and not durable
         self._made = False
         self._guard = threading.Lock()  # large artifacts are shared from another thread
 
@@ -79,7 +82,7 @@ class BlobFolder:
             return
         with self._guard:
             if limited:
-                self._check_room(new)
+                self._check_room({name: len(data) for name, data in new.items()})
             if not self._made:
                 make_durable_dir(self._disk, self._directory, within=os.path.dirname(self._directory))
                 self._made = True
@@ -88,18 +91,31 @@ class BlobFolder:
             self._disk.sync_directory(self._directory)
             self._durable.update(new)
 
-    def share(self, data: bytes, path: str) -> str:
-        """Keep `data`, not durably, with `path` as a second name for the same file, and return its SHA-256. `path` is
-        replaced atomically; where the file system knows no second names it gets a copy. Raises StorageLimit, OSError.
+    def share(self, pieces: Iterable[bytes], path: str) -> tuple[str, int]:
+        """Keep a content that comes in `pieces`, not durably, with `path` as a second name for the same file, and
+        return its SHA-256 and its size. `path` is replaced atomically; where the file system knows no second names it
+        gets a copy. Raises StorageLimit, OSError, and what `pieces` raise.
         """
-        name = sha256_hex(data)
+        with self._guard:  # what is there is listed before there is anything temporary
+            room = self.limit_bytes - self.used_bytes
+        self._disk.make_private_dir(self._directory)
+        temporary = self._path(f"{os.path.basename(path)}-{os.urandom(4).hex()}{TEMPORARY}")
+        hashed = _Hashed(pieces, room)
+        write_new(self._disk, temporary, hashed.as_far_as_there_is_room(), durable=False)
+        name = hashed.sha256()
         with self._guard:
-            self._check_room({name: data})
-            if self.get(name) is None:
-                self._disk.make_private_dir(self._directory)
-                self._write(name, data, durable=False)
+            if self._is_there(name, hashed.size):
+                self._disk.remove(temporary)
+            elif hashed.is_whole:
+                put_in_place(self._disk, temporary, self._path(name))
+                self._known()[name] = hashed.size
+                self._shared.add(name)
+            else:
+                self._disk.remove(temporary)
+                self.refused = True
+                raise StorageLimit(self.limit_bytes)
         second_name(self._disk, self._path(name), path)
-        return name
+        return name, hashed.size
 
     def get(self, name: str) -> bytes | None:
         """The content called `name`; None when it is missing or no longer what its name says."""
@@ -120,9 +136,18 @@ class BlobFolder:
             self._disk.remove(self._path(name))
             sizes.pop(name, None)
             self._durable.discard(name)
+            self._shared.discard(name)
 
-    def _check_room(self, contents: dict[str, bytes]) -> None:
-        needed = sum(len(data) for name, data in contents.items() if name not in self._known())
+    def _is_there(self, name: str, size: int) -> bool:
+        """Whether the blob is there as its name says. A large one is not read for it: what this process has written is
+        taken for whole as long as its size is."""
+        status = self._disk.status(self._path(name)) if name in self._known() else None
+        if status is None or status.size != size:
+            return False
+        return self.get(name) is not None if size <= _READ_AT_ONCE_BYTES else name in self._shared | self._durable
+
+    def _check_room(self, sizes: dict[str, int]) -> None:
+        needed = sum(size for name, size in sizes.items() if name not in self._known())
         if needed and not self.has_room(needed):
             self.refused = True
             raise StorageLimit(self.limit_bytes)
@@ -141,3 +166,31 @@ class BlobFolder:
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
+
+
+class _Hashed:
+    """Pieces on their way to a file. When `room` bytes have passed the rest is hashed only: what is there already needs
+    no room, and only the hash says that it is."""
+
+    def __init__(self, pieces: Iterable[bytes], room: int) -> None:
+        self.size = 0
+        self._pieces = pieces
+        self._room = room
+        self._digest = hashlib.sha256()
+
+    def as_far_as_there_is_room(self) -> Iterator[bytes]:
+        """The pieces."""
+        for piece in self._pieces:
+            self._digest.update(piece)
+            self.size += len(piece)
+            if self.size <= self._room:
+                yield piece
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it has gone to the file."""
+        return self.size <= self._room
+
+    def sha256(self) -> str:
+        """Of all pieces."""
+        return self._digest.hexdigest()

@@ -38,7 +38,7 @@ class Task:
     `exit_codes` are those of commands, by the place of the row, `tool_ms` how long the calls of a tool ran. `baselines`
     maps a path to the blob of its content before the task's first write to it (None: it did not exist); `options`
     narrow what it may do, in the application's words; `not_uploaded` are artifacts whose upload was given up, as rows
-    of `artifact_given_up`."""
+    of `artifact_given_up`; `skills` are those in use, by name, with the only tools that each leaves, None for all."""
 
     task_id: str
     prompt: str
@@ -54,6 +54,7 @@ class Task:
     not_uploaded: list[dict[str, Any]] = field(default_factory=list)
     exit_codes: dict[int, int] = field(default_factory=dict)
     tool_ms: dict[str, int] = field(default_factory=dict)
+    skills: dict[str, list[str] | None] = field(default_factory=dict)
 
 
 class EarlierTask(NamedTuple):

@@ -142,6 +142,8 @@ def _call_finished(state: Checkpoint, record: CallFinished) -> None:
     for row in record.artifacts:
         _add_artifact(state, {**row, "callId": record.call_id})
     _add_baselines(state, record.changed)
+    if record.skill is not None:
+        _task(state).skills[record.skill["name"]] = record.skill["allowedTools"]
     if record.unseen is not None:
         state.unseen.setdefault(_task(state).task_id, record.unseen)
     for path, seen in record.seen.items():

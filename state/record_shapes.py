@@ -160,6 +160,7 @@ _TASK = Record(
         "baselines": _BASELINES,
         "exitCodes": MapOf(_EXIT_CODE),
         "toolMs": MapOf(COUNT),
+        "skills": MapOf(Nullable(ListOf(TEXT))),
         "notUploaded": ListOf(_artifact(callId=TEXT, why=TEXT)),
     },
 )
@@ -281,6 +282,7 @@ _RECORDS: dict[str, Shape] = {
             "changed": _BASELINES,
             "unseen": TEXT,
             "durationMs": COUNT,
+            "skill": Record({"name": TEXT, "allowedTools": Nullable(ListOf(TEXT))}),
         },
     ),
     "artifact_uploaded": Record({"id": TEXT, "uri": TEXT}),

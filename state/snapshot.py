@@ -256,6 +256,7 @@ def _task_to_json(task: Task, of_session: dict[str, str | None]) -> dict[str, An
         "denied": task.denied,
         **({"exitCodes": exit_codes} if exit_codes else {}),
         **({"toolMs": task.tool_ms} if task.tool_ms else {}),
+        **({"skills": task.skills} if task.skills else {}),
         **({"options": task.options} if task.options else {}),
         **({"notUploaded": task.not_uploaded} if task.not_uploaded else {}),
         **own,
@@ -278,6 +279,7 @@ def _task_from_json(raw: dict[str, Any], of_session: dict[str, str | None]) -> T
         raw.get("notUploaded", []),
         {int(place): code for place, code in raw.get("exitCodes", {}).items()},
         raw.get("toolMs", {}),
+        raw.get("skills", {}),
     )
 
 

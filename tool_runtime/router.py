@@ -18,6 +18,7 @@ from tool_runtime.tool import CallContext
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from tool_runtime.core.process import CommandOutcome, CommandParams
     from tool_runtime.schema import Judge
     from tool_runtime.tool import Provider, Tool, ToolOutput
 
@@ -38,6 +39,15 @@ class LocalToolRouter:
         self._judges: dict[str, tuple[Mapping[str, Any], Judge]] = {}
         self.unusable: dict[str, str] = {}
         """What is wrong with the schema of each tool that was left out of the list, by the tool's name."""
+
+    def add(self, provider: Provider) -> None:
+        """Have the tools of one more provider listed and run, behind those that there are."""
+        self._providers = (*self._providers, provider)
+
+    async def run_program(self, params: CommandParams) -> CommandOutcome:
+        """Run a program as RunCommand runs commands, for another provider: what it leaves behind ends with the session.
+        Raises ToolFault where it cannot be started."""
+        return await self._desktop.run_program(params)
 
     async def tools(self) -> Sequence[ToolSpec]:
         """See ToolRouter."""
@@ -169,6 +179,7 @@ def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
         seen=output.seen,
         command_id=output.command_id,
         images=output.images,
+        skill=output.skill,
     )
 
 

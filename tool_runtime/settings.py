@@ -55,7 +55,7 @@ class RuntimeSettings(NamedTuple):
     max_output_bytes: int = 102_400
     max_file_size_bytes: int | None = None
     artifact_threshold_bytes: int = 10_240
-    artifact_max_bytes: int = 16 * MIB
+    artifact_max_bytes: int = 64 * MIB
     output_buffer_bytes: int = BUFFER_BYTES
     secret_env: frozenset[str] = frozenset()
     env_passthrough: frozenset[str] = frozenset()

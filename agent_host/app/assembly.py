@@ -7,7 +7,7 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of
+from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, project_tool_names, skill_folders
 from agent_host.app.secrets import redaction_of
 from agent_host.approval.watched import WatchedGate
 from agent_host.errors import PolicyDenied, UsageError
@@ -122,6 +122,13 @@ async def make_context(
         open_output=stores.artifacts.open,
     )
     runtime = LocalToolRouter(of_runtime, _providers(parts, of_runtime))
+    approved = None
+    if project_tool_names(resolved.workspace):
+        from state.approved_tools import ApprovedTools
+        from tool_runtime.families.project.family import ProjectTools
+
+        runtime.add(ProjectTools(of_runtime, runtime.run_program))
+        approved = ApprovedTools(resolved.state_dir, resolved.workspace)
     router = HostTools(runtime, runtime.read_bytes)
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     phase = task_machine()
@@ -134,6 +141,7 @@ async def make_context(
             limits_of(settings),
             utc_now,
             outputs=stores.artifacts.maker_of,
+            approved=approved,
         ),
         conversation=Conversation(
             _thread(parts, store.state, secrets.scrubber),
@@ -167,11 +175,18 @@ async def make_context(
 
 
 def _providers(parts: Parts, settings: RuntimeSettings) -> Sequence[Provider]:
-    if not parts.tools:
-        return ()
-    from tool_runtime.families.python_tools import PythonTools
+    providers: list[Provider] = []
+    folders = skill_folders(settings.workspace)
+    if folders:
+        from tool_runtime.core.skills import SkillFolder
+        from tool_runtime.families.skills.loading import SkillLoading
 
-    return (PythonTools(parts.tools, settings),)
+        providers.append(SkillLoading(itertools.starmap(SkillFolder, folders), settings))
+    if parts.tools:
+        from tool_runtime.families.python_tools import PythonTools
+
+        providers.append(PythonTools(parts.tools, settings))
+    return providers
 
 
 def _command_watch(resolved: ResolvedOptions, machine: LocalMachine) -> CommandWatch | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from agent_host.routing.environment import Environment
 from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from config.lean_typing import NamedTuple
+from config.load import user_skills
 from config.settings import ALL_TOOLS
 from policy.decision import RISK_LEVELS
 from policy.rules.toolset import ToolLimit
@@ -81,6 +82,24 @@ def this_environment(workspace: str, environment: Mapping[str, str] | None = Non
         shell=_SHELLS.get(shell, "sh"),
         environment=environment or {},
     )
+
+
+def skill_folders(workspace: str) -> list[tuple[str, bool]]:
+    """The folders of skills that are there, and whether each is the workspace's. The user's comes first: a workspace
+    takes no name from it."""
+    own = user_skills(os.environ)
+    folders = [] if own is None else [(own, False)]
+    folders.append((os.path.join(workspace, ".agent", "skills"), True))
+    return [(path, of_workspace) for path, of_workspace in folders if os.path.isdir(path)]
+
+
+def project_tool_names(workspace: str) -> frozenset[str]:
+    """The names of the workspace's manifests of tools of its own."""
+    try:
+        names = os.listdir(os.path.join(workspace, ".agent", "tools"))
+    except OSError:
+        return frozenset()
+    return frozenset(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
 
 def limits_of(settings: Settings) -> Limits:

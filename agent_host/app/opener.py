@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host import own_packages
 from agent_host.app.assembly import Gateway, Parts, make_context, put_under, utc_now
 from agent_host.app.backends import Backends, serving_gateway
-from agent_host.app.machine import machine_of
+from agent_host.app.machine import machine_of, project_tool_names
 from agent_host.app.python_tools import python_tools, registry_with
 from agent_host.app.secrets import Secrets, Tokens, redaction_of
 from agent_host.approval.pending import PendingApprovals
@@ -322,7 +322,8 @@ async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None
 
 def _refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, tools: Registry) -> None:
     """Raises UsageError. Not for a resume, whose approvals may be on record from another policy."""
-    unknown = unknown_approvals(bundle, tools, resolved.approvals)
+    approvals = resolved.approvals - project_tool_names(resolved.workspace)
+    unknown = unknown_approvals(bundle, tools, approvals)
     if unknown:
         rules = ", ".join(rule.approval_rule_id for rule in bundle.approval_rules) or "none"
         raise UsageError(

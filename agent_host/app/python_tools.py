@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from agent_host.app.tools import BUILT_IN
 from agent_host.errors import UsageError
 from agent_host.routing.registry import Registry
+from policy.names import READ_SKILLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ def python_tools(settings: Settings, given: Sequence[PythonTool]) -> tuple[Pytho
     """All Python tools of a session. Raises UsageError for a name that is taken, an entry point that is not there or
     gives no tools, and annotations without a schema."""
     tools = (*given, *_installed(settings.names(_SETTING)))
-    taken = set(BUILT_IN.names)
+    taken = {*BUILT_IN.names, *READ_SKILLS}
     for tool in tools:
         if tool.name in taken:
             raise UsageError(f"there is a tool called {tool.name} already: give the Python tool another name")

@@ -54,7 +54,10 @@ async def describe(act: Act, scrub: Callable[[str], str]) -> Description:
 
 def _arguments(act: Act, screen: Screen) -> Description:
     """A call of a tool that has no better words for it: its name and all its arguments."""
-    shown = screen.others(act, max_bytes=_MAX_ARGUMENT_BYTES)
+    shown: dict[str, Any] = {**screen.others(act, max_bytes=_MAX_ARGUMENT_BYTES)}
+    if act.spec.runs:
+        shown["runs"] = [screen.line(word) for word in act.spec.runs[:_MAX_WORDS]]
+        shown["toolSha256"] = act.spec.identity
     return Description(screen.line(f"{act.spec.name} {' '.join(shown.get('otherArguments', '').split())}"), {**shown})
 
 

@@ -65,12 +65,19 @@ class _Stream:
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, data: bytes) -> None:
-        self._waiting += data
-        excess = len(self._waiting) - self._max_bytes
+        excess = len(self._waiting) + len(data) - self._max_bytes
         if excess > 0:
             half = self._max_bytes // 2
-            del self._waiting[half : half + excess]
+            first = max(0, half - len(self._waiting))
+            last = min(len(data), self._max_bytes - half)
+            middle = max(first, len(data) - last)
+            self._waiting += data[:first]
+            self._waiting += data[middle:]
+            over = len(self._waiting) - self._max_bytes
+            del self._waiting[half : half + max(0, over)]
             self._left_out += excess
+        else:
+            self._waiting += data
         if self._timer is None:
             self._emit()
             self._pause()

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.grants import covering, grant_for, moved, place_of, same_action
 from agent_host.approval.request import ApprovalAnswer, ApprovalRequest, replay_of
-from agent_host.errors import ErrorCode
+from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import now_rfc3339
 from agent_host.loop.call_run import CallState, Refusal
 from agent_host.loop.cancellation import TaskCancelled
 from agent_host.loop.prepare import bound_to, edit, judge_again, record_start
 from agent_host.loop.secrets import holds_secret
+from policy.facts import NamedToolFacts
 from policy.rules.canonical import policy_hash
+from state.errors import WriteFailed
 
 if TYPE_CHECKING:
     from agent_host.loop.admission import PathTurn, Slot
@@ -115,7 +117,10 @@ async def settle(
 
 def _denial(run: CallRun, answer: ApprovalAnswer) -> Refusal:
     if answer.unattended:
-        return Refusal("denied", ErrorCode.APPROVAL_REQUIRED, answer.reason, _approve(run))
+        reason = answer.reason
+        if run.decision is not None and isinstance(run.facts, NamedToolFacts) and run.facts.identity is not None:
+            reason = f"{reason}: {run.decision.reason}"  # it names what a bundle can list
+        return Refusal("denied", ErrorCode.APPROVAL_REQUIRED, reason, _approve(run))
     return Refusal("denied", ErrorCode.APPROVAL_DENIED, answer.reason)
 
 
@@ -159,6 +164,8 @@ async def _put_on_record(
     if not answer.approved:
         ctx.journal.checkpoint(step_id, kept.to_record(call_id, approval_id), sync=False)
         return
+    if answer.scope == "session":
+        _approve_tool(ctx, run)
     if answer.scope != "once" and run.facts is not None:
         # First: a crash between the two leaves a call that its own grant covers, and not an approval without its grant.
         if answer.arguments is not None and run.decision is not None:
@@ -172,6 +179,17 @@ async def _put_on_record(
     edited = answer.arguments
     if edited is None or ctx.scrubber.value(edited) == edited:  # else a crash before the start asks again
         ctx.journal.record(kept.to_record(call_id, approval_id, bound_to(ctx, run)))
+
+
+def _approve_tool(ctx: LoopContext, run: CallRun) -> None:
+    """Keep the approval of a tool of the workspace, as it is, for later sessions too. Raises CheckpointWriteFailed."""
+    facts, approved = run.facts, ctx.judge.approved
+    if approved is None or not isinstance(facts, NamedToolFacts) or facts.identity is None or facts.is_approved:
+        return
+    try:
+        approved.approve(facts.tool_name, facts.identity)
+    except WriteFailed as error:
+        raise CheckpointWriteFailed(f"{error}; nothing was started") from error
 
 
 def _emit_answer(ctx: LoopContext, step_id: str, run: CallRun, answer: ApprovalAnswer, waited_s: float) -> None:

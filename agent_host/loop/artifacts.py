@@ -17,10 +17,11 @@ from config.lean_typing import NamedTuple
 from state.records import ArtifactGivenUp, ArtifactUploaded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from agent_host.contracts import Artifact
+    from agent_host.contracts import Artifact, Maker, Spooled
     from agent_host.loop.context import LoopContext
+    from agent_host.scrub import Scrubber
 
 _BY_FORCE = "given up: the task was ended by force"
 _NOT_KEPT = "it was not kept on this disk, and the process that had it is gone"
@@ -40,14 +41,14 @@ class Left(NamedTuple):
         return self.row.get("ref")
 
 
-async def keep_artifacts(ctx: LoopContext, step_id: str, tool_name: str, artifacts: Sequence[Artifact]) -> list[Left]:
-    """Keep the artifacts of a call of the tool on this disk, without secrets. By force the task may end before that is
-    done; then the artifacts are lost, and their rows say so."""
+async def keep_artifacts(ctx: LoopContext, step_id: str, maker: Maker, artifacts: Sequence[Artifact]) -> list[Left]:
+    """Keep the artifacts of a call on this disk, without secrets. By force the task may end before that is done; then
+    the artifacts are lost, and their rows say so."""
     if not artifacts:
         return []
     try:
         return await ctx.cancellation.unless_forced(
-            _all_kept(ctx, step_id, [one._replace(tool_name=tool_name) for one in artifacts])
+            _all_kept(ctx, step_id, [one._replace(maker=maker) for one in artifacts])
         )
     except ToolStopped:  # the call is done; only what it left is not kept
         return [Left({**_row(artifact), "why": _BY_FORCE}) for artifact in artifacts]
@@ -67,20 +68,52 @@ async def _all_kept(ctx: LoopContext, step_id: str, artifacts: Iterable[Artifact
 
 async def _kept(ctx: LoopContext, step_id: str, artifact: Artifact) -> Left:
     try:
-        # A large text that looks like secrets all over takes seconds to be read, and others have to be answered
-        # meanwhile.
-        clean = await asyncio.to_thread(lambda: ctx.scrubber.data(artifact.data))
+        artifact = await asyncio.to_thread(_clean, ctx, artifact)
     except OSError as error:
-        why = f"what the call left cannot be read: {error.strerror or error}"
-        return Left({**_row(artifact), "why": why})
-    artifact = artifact._replace(content=clean)
+        return Left({**_row(artifact), "why": _unreadable(error)})
     row = _row(artifact)
     try:
         kept = await ctx.artifacts.home.keep(artifact, task_id=ctx.task.task_id, step_id=step_id)
     except UploadFailed as error:
-        return Left(row, clean) if ctx.artifacts.elsewhere else Left({**row, "why": str(error)})
-    row |= {"id": kept.artifact_id, "ref": kept.ref, "sha256": kept.sha256}
+        if not ctx.artifacts.elsewhere:
+            return Left({**row, "why": str(error)})
+        try:
+            data = await asyncio.to_thread(lambda: artifact.data)
+        except OSError as unread:
+            return Left({**row, "why": _unreadable(unread)})
+        return Left({**row, "bytes": len(data)}, data)
+    row |= {"id": kept.artifact_id, "ref": kept.ref, "sha256": kept.sha256, "bytes": kept.size}
     return Left(row if ctx.artifacts.elsewhere else {**row, "uri": kept.uri})
+
+
+def _clean(ctx: LoopContext, artifact: Artifact) -> Artifact:
+    """The artifact without secrets. A large text that looks like secrets all over takes seconds to be read, so this is
+    for a thread; what does not fit into memory is cleaned while it is kept. Raises OSError."""
+    if artifact.size > INLINE_BYTES:
+        return artifact._replace(content=_Cleaned(artifact, ctx.scrubber))
+    return artifact._replace(content=ctx.scrubber.data(artifact.data))
+
+
+class _Cleaned:
+    """A large content without secrets, as a `Spooled`: each time that it is read it is cleaned."""
+
+    def __init__(self, artifact: Artifact, scrubber: Scrubber) -> None:
+        self._artifact = artifact
+        self._scrubber = scrubber
+        self.size = artifact.size
+        """See Spooled; what is cleaned has another."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """See Spooled."""
+        return self._scrubber.pieces(self._artifact.pieces())
+
+    def close(self) -> None:
+        """See Spooled."""
+        self._artifact.close()
+
+
+def _unreadable(error: OSError) -> str:
+    return f"what the call left cannot be read: {error.strerror or error}"
 
 
 def _row(artifact: Artifact) -> dict[str, Any]:
@@ -139,8 +172,8 @@ def _upload_of(ctx: LoopContext, row: Mapping[str, Any], data: bytes | None) -> 
     )
 
 
-def _content(ctx: LoopContext, row: Mapping[str, Any]) -> Callable[[], bytes]:
-    def read() -> bytes:
+def _content(ctx: LoopContext, row: Mapping[str, Any]) -> Callable[[], bytes | Spooled]:
+    def read() -> bytes | Spooled:
         if "ref" not in row:
             raise UploadFailed(_NOT_KEPT)
         return ctx.artifacts.home.kept(row)

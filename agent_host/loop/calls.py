@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.approval.grants import place_of
+from agent_host.contracts import Maker
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import now_rfc3339
@@ -22,15 +23,18 @@ from agent_host.loop.approvals import granted_by, refuse_unstarted, settle, wait
 from agent_host.loop.artifacts import hand_over, keep_artifacts, reference_note
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
 from agent_host.loop.command_changes import IN_BACKGROUND, CommandChanges, is_watched, watched
+from agent_host.loop.intents import written_file
 from agent_host.loop.prepare import record_start, request_for
 from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import SHOWN_BYTES, finish, head_of, text_of
+from agent_host.loop.skills import note_on
 from agent_host.routing.host_tools import unless_lost
+from policy.facts import UrlFacts
 from policy.rules.toolset import DEFAULT_RISK
 from state.blobs import sha256_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
 
     from agent_host.contracts import ToolResult
     from agent_host.loop.admission import PathTurn, Slot
@@ -166,10 +170,13 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
 
     if result.command_id is not None and is_watched(ctx, spec):
         changed.unseen = changed.unseen or IN_BACKGROUND
-    left = await keep_artifacts(ctx, step_id, call.name, result.artifacts)
+    maker = Maker(call.name, spec.needed(call.arguments))
+    left = await keep_artifacts(ctx, step_id, maker, result.artifacts)
     result = unless_lost(result, [one.row.get("why") for one in left])
     code = None if result.error is None else result.error.code
     text = text_of(result) + reference_note(left)
+    if result.skill is not None:
+        text += note_on(ctx.judge, result.skill)
     message = finish(
         ctx,
         step_id,
@@ -185,21 +192,42 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
         edited=run.edited,
         exit_code=result.exit_code,
         command_id=result.command_id,
-        paths=run.paths if spec.changes_file and result.status == "succeeded" else (),
+        paths=_changed(run, result),
         seen=_seen(ctx, run, result),
         changed=changed,
         images=result.images,
         duration_ms=duration_ms,
+        skill=result.skill,
     )
     hand_over(ctx, step_id, call.call_id, left)
     return message
 
 
+def _saved(run: CallRun) -> str | None:
+    """The file that a request saves what it gets to."""
+    if run.spec is None or not isinstance(run.facts, UrlFacts):
+        return None
+    file = written_file(run.spec, run.facts)
+    return None if file is None else file.real_path
+
+
+def _changed(run: CallRun, result: ToolResult) -> Sequence[str]:
+    """The files that the call is known to have changed. What a request did not save it did not see."""
+    if run.spec is None or result.status != "succeeded":
+        return ()
+    saved = _saved(run)
+    if saved is not None:
+        return () if result.seen is None else (saved,)
+    return run.paths if run.spec.changes_file else ()
+
+
 def _seen(ctx: LoopContext, run: CallRun, result: ToolResult) -> dict[str, str | None]:
     """The files that the call read or wrote, as the next one on them is to find them; None for one that is gone."""
-    if not run.paths or encodable(run.paths[0]) != run.paths[0]:  # a name that cannot be put on record
+    saved = _saved(run)
+    path = saved or next(iter(run.paths), "")
+    if not path or encodable(path) != path:  # a name that cannot be put on record
         return {}
-    path, effect = run.paths[0], None if run.spec is None else run.spec.effect
+    effect = None if run.spec is None else run.spec.effect
     if result.seen is not None:
         return {path: result.seen}
     if result.status != "succeeded" or effect not in ("delete", "move"):

@@ -50,7 +50,9 @@ class CommandWatch:
 
 def is_watched(ctx: LoopContext, spec: ToolSpec | None) -> bool:
     """Whether there is a look around calls of the tool: of one that runs commands, where the settings have it."""
-    return ctx.command_watch is not None and spec is not None and spec.subject.kind == "command"
+    if ctx.command_watch is None or spec is None:
+        return False
+    return spec.subject.kind == "command" or (bool(spec.runs) and spec.side_effects)
 
 
 @contextlib.asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Literal
 
+from agent_host.loop.skills import limit_tools
 from agent_host.routing.registry import Registry
 from config.lean_typing import NamedTuple
 from policy.rules.options import TaskOptions
@@ -114,6 +115,12 @@ class LoopContext(NamedTuple):
         options = {name: value for name, value in task.options.items() if name != MODEL_OPTION}
         self.narrow_task(TaskOptions(**options))
         self.conversation.use_model(task.options.get(MODEL_OPTION), self.judge)
+        self.use_skills()
+
+    def use_skills(self) -> None:
+        """Have the skills that the current task uses limit the tools."""
+        if limit_tools(self.judge, self.task.skills):
+            self.conversation.renew_head(self.judge)
 
     def narrow_task(self, options: TaskOptions) -> None:
         """Have `options` hold for the current task."""

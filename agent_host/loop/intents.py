@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from config.lean_typing import NamedTuple
-from policy.facts import PathFacts
+from policy.facts import PathFacts, UrlFacts
 from policy.names import CapabilityName
 from state.blobs import UNAVAILABLE, sha256_hex
 from state.disk import LOCAL_DISK
@@ -46,9 +46,11 @@ def capture_intent(
     versions: Versions,
     will_hold: dict[str, Held],
 ) -> FileEffect:
-    """What a call that changes one file will do to it; NO_EFFECT for any other call. `will_hold` is what earlier calls
-    of the same turn will leave at a path, with its SHA-256, updated here."""
-    if not (spec.changes_file and isinstance(facts, PathFacts)):
+    """What a call that changes one file will do to it; NO_EFFECT for any other call. What a request will save is not
+    known before. `will_hold` is what earlier calls of the same turn will leave at a path, with its SHA-256, updated
+    here."""
+    facts = written_file(spec, facts)
+    if facts is None:
         return NO_EFFECT
     baselines: dict[str, str | None] = {}
     before, data, kept = _found(facts, versions, will_hold, baselines)
@@ -64,6 +66,13 @@ def capture_intent(
         will_hold[target.real_path] = (before, data)
     will_hold[facts.real_path] = (after, content)
     return FileEffect(intent, baselines)
+
+
+def written_file(spec: ToolSpec, facts: ActionFacts | None) -> PathFacts | None:
+    """The file that a call changes, or saves what it gets to; None where it has none."""
+    if isinstance(facts, UrlFacts):
+        return next((other for needed, other in facts.also if needed == CapabilityName.FILE_WRITE), None)
+    return facts if spec.changes_file and isinstance(facts, PathFacts) else None
 
 
 def _found(

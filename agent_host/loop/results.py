@@ -16,9 +16,9 @@ from state.records import CallFinished
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent_host.contracts import Image, ToolResult
+    from agent_host.contracts import Image, LoadedSkill, ToolResult
     from agent_host.loop.context import LoopContext
-    from state.records import ReplayRow
+    from state.records import ReplayRow, UsedSkill
 
 SHOWN_BYTES = 8 * 1024
 """What events carry of a call's arguments, and of its output. What is longer is in the transcript."""
@@ -48,6 +48,7 @@ def finish(
     images: Sequence[Image] = (),
     changed: CommandChanges = _NOTHING_CHANGED,
     duration_ms: int | None = None,
+    skill: LoadedSkill | None = None,
 ) -> Message:
     """Put the call's result on record and emit its event; returns it as it enters the thread.
 
@@ -59,7 +60,8 @@ def finish(
     command's, `paths` are the files that the call is known to have changed, `seen` those that it read or wrote, as
     `CallFinished` has them, `command_id` is that of a command that runs on in the background. `changed` is what a
     command was seen to change. `images` are the pictures that `text` describes; where they are not kept, it says why.
-    Their bytes are not searched for secrets. `duration_ms` is how long the tool ran.
+    Their bytes are not searched for secrets. `duration_ms` is how long the tool ran. `skill` is one that the call has
+    put to use: it limits the tools from now on.
     """
     not_kept = ctx.conversation.keep_images(images)
     if not_kept is not None:
@@ -89,8 +91,11 @@ def finish(
         changed.files,
         changed.unseen,
         duration_ms,
+        None if skill is None else _used(skill),
     )
     ctx.journal.checkpoint(step_id, record, sync=False)
+    if skill is not None:
+        ctx.use_skills()
     optional = {
         "code": code,
         "startedAt": started_at,
@@ -114,6 +119,10 @@ def finish(
         latencyMs=0 if started is None else int((time.monotonic() - started) * 1000),
     )
     return message
+
+
+def _used(skill: LoadedSkill) -> UsedSkill:
+    return {"name": skill.name, "allowedTools": None if skill.allowed_tools is None else list(skill.allowed_tools)}
 
 
 def _replay_row(call: ToolCall, approve: str | None, place: str | None) -> ReplayRow | None:

@@ -8,8 +8,9 @@ from agent_host.routing.facts import UnusableArguments, gather
 from agent_host.routing.judge import NOT_JUDGED, Judged
 from policy.check import check_tool
 from policy.decision import strictest
-from policy.facts import OutputFacts, PathFacts, UrlFacts
+from policy.facts import NamedToolFacts, OutputFacts, PathFacts, UrlFacts
 from policy.rules.narrowing import narrowed, under_ceiling
+from policy.rules.skills import within_skills
 from policy.rules.toolset import withheld_by
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
         facts = gather(spec, arguments, judge.environment, world)
     except UnusableArguments as error:
         return Judged(spec, problem=str(error))
+    if spec.identity is not None:
+        is_approved = judge.approved is not None and judge.approved.knows(spec.name, spec.identity)
+        facts = NamedToolFacts(spec.name, spec.identity, is_approved)
     decision = _decision(judge, spec, spec.capability, facts)
     if isinstance(facts, PathFacts | UrlFacts) and facts.also:
         decision = strictest([decision, *(_decision(judge, spec, needed, other) for needed, other in facts.also)])
@@ -45,17 +49,21 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
 
 
 def _reading_again(judge: Judge, spec: ToolSpec, arguments: Mapping[str, Any]) -> Judged:
-    """A call that reads what an earlier one stored: it needs the capability that that one needed."""
+    """A call that reads what an earlier one stored: it needs every capability that that one needed."""
     ref = arguments.get(spec.subject.argument)
     maker = judge.outputs(ref) if isinstance(ref, str) else None
-    made_by = None if maker is None else judge.tools.get(maker)
-    if made_by is None:
+    made_by = None if maker is None else judge.tools.get(maker.tool_name)
+    if maker is None or made_by is None:
         return Judged(spec, problem=f"this session has stored nothing under {ref!r}: results name it as storage_ref")
-    withheld = withheld_by(judge.limits, spec.name, made_by.capability)
-    if withheld is not None:
-        return Judged(spec, withheld=withheld)
+    # An older version did not record what the call needed: then all that it may have needed.
+    recorded = maker.capabilities or [need.capability for need in made_by.also]
+    needed = tuple(dict.fromkeys((*made_by.capabilities, *recorded)))
+    for capability in needed:
+        withheld = withheld_by(judge.limits, spec.name, capability)
+        if withheld is not None:
+            return Judged(spec, withheld=withheld)
     facts = OutputFacts(made_by.name)
-    decision = _decision(judge, spec, made_by.capability, facts)
+    decision = strictest([_decision(judge, spec, capability, facts) for capability in needed])
     judge.expired = judge.expired or decision.expired
     return Judged(spec, facts, decision)
 
@@ -68,6 +76,7 @@ def _decision(judge: Judge, spec: ToolSpec, capability: str, facts: ActionFacts)
     decision = narrowed(
         decision, judge.options, bundle, facts, side_effects=spec.side_effects, workspace=workspace, os=os
     )
+    decision = within_skills(decision, limits, facts)
     return under_ceiling(decision, limits, bundle, facts, workspace=workspace, os=os)
 
 

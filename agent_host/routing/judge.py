@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from config.lean_typing import NamedTuple
 from policy.rules.options import AS_THE_BUNDLE_SAYS
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from agent_host.contracts import ToolSpec
+    from agent_host.contracts import Maker, ToolSpec
     from agent_host.routing.environment import Environment
     from agent_host.routing.facts import World
     from agent_host.routing.registry import Registry
@@ -39,7 +39,19 @@ NOT_JUDGED = Judged()
 _READING = "File.Read"
 
 
-def _nothing_stored(_ref: str) -> str | None:
+class Approved(Protocol):
+    """Which tools of the workspace a person has approved, as they are (`state.approved_tools`)."""
+
+    def knows(self, name: str, identity: str) -> bool:
+        """Whether this one is."""
+        ...
+
+    def approve(self, name: str, identity: str) -> None:
+        """Have it approved from now on. Raises WriteFailed."""
+        ...
+
+
+def _nothing_stored(_ref: str) -> Maker | None:
     return None
 
 
@@ -47,7 +59,8 @@ def _nothing_stored(_ref: str) -> str | None:
 class Judge:
     """What calls are judged by: the bundle, the limits of the configuration and the options of the task, for the tools
     that there are, in their environment. `expired`: a decision found the bundle to be expired.
-    `outputs` gives the tool whose call stored something under a reference, None for no reference of the session."""
+    `outputs` gives the call that stored something under a reference, None for no reference of the session; `approved`
+    are the tools of the workspace that a person has approved, None for none."""
 
     bundle: PolicyBundle
     environment: Environment
@@ -56,7 +69,8 @@ class Judge:
     clock: Callable[[], datetime]
     options: TaskOptions = AS_THE_BUNDLE_SAYS
     expired: bool = False
-    outputs: Callable[[str], str | None] = _nothing_stored
+    outputs: Callable[[str], Maker | None] = _nothing_stored
+    approved: Approved | None = None
 
     def decide(self, name: str, arguments: Mapping[str, Any], world: World | None = None) -> Judged:
         """The decision on a call of the tool `name`. Facts come from this disk, or from `world`; nothing is run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import orjson
 
@@ -22,7 +22,7 @@ from agent_host.scrub import Scrubber
 from agent_host.services.endpoints import checked_service_url
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from agent_host.lean_httpx import httpx
 
@@ -33,6 +33,18 @@ _PIECE_BYTES = 256 * 1024
 # A body may be 67 MB, and not every line is fast: it gets a second more for each of these.
 _SLOWEST_BYTES_PER_S = 256 * 1024
 _PASSING_STATUSES = frozenset({408, 429})
+
+
+class Body(Protocol):
+    """A body that is made while it is sent."""
+
+    def __len__(self) -> int:
+        """How many bytes there are."""
+        ...
+
+    def pieces(self) -> Iterator[bytes]:
+        """All of it; each try begins from the first."""
+        ...
 
 
 class ServiceClient:
@@ -68,8 +80,9 @@ class ServiceClient:
         self._making = asyncio.Lock()
         self._closed = False
 
-    async def post(self, path: str, body: bytes, *, idempotency_key: str | None = None) -> Any:
+    async def post(self, path: str, body: bytes | Body, *, idempotency_key: str | None = None) -> Any:
         """POST `body`, which is JSON, to `path` under the base URL; returns the answer's JSON, None for an empty one.
+        What the pieces of a body raise is raised.
 
         All tries of a request carry one `Idempotency-Key`, made up where none is given. Raises ServiceUnavailable,
         ServiceRejected, ServiceUnauthorized.
@@ -89,7 +102,7 @@ class ServiceClient:
                 http, self._http = self._http, None
                 await http.aclose()
 
-    async def _once(self, path: str, body: bytes, key: str) -> Any:
+    async def _once(self, path: str, body: bytes | Body, key: str) -> Any:
         http = await self._client()
         from agent_host.lean_httpx import httpx
 
@@ -206,9 +219,13 @@ async def _bounded(response: httpx.Response, limit: int) -> bytes:
     return bytes(body[:limit])
 
 
-async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+async def _pieces(body: bytes | Body) -> AsyncIterator[bytes]:
     """The body in pieces. One given as bytes would stay alive with its request, which httpx ties into a cycle, until
     the next garbage collection."""
+    if not isinstance(body, bytes):
+        for piece in body.pieces():
+            yield piece
+        return
     for start in range(0, len(body), _PIECE_BYTES):
         yield body[start : start + _PIECE_BYTES]
 

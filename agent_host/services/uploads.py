@@ -17,7 +17,7 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent_host.contracts import ArtifactType
+    from agent_host.contracts import ArtifactType, Spooled
     from agent_host.services.workspace import WorkspaceService
 
 _RETRY_S = (0.5, 10.0)  # the first wait for a service that is away, and the longest
@@ -38,16 +38,16 @@ class Upload(NamedTuple):
     """One artifact that is to be uploaded.
 
     `data` gives its content, of about `size` bytes, when its turn comes, and may raise UploadFailed; it is called in a
-    thread where that is worth one. `on_stored` gets the URI. `on_missed` gets the reason, and whether a resume of the
-    session tries again. Each upload ends with one call of one of the two, on the event loop, except for a history that
-    a newer one replaces before its turn.
+    thread where that is worth one, and a file that it gives is closed here. `on_stored` gets the URI. `on_missed` gets
+    the reason, and whether a resume of the session tries again. Each upload ends with one call of one of the two, on
+    the event loop, except for a history that a newer one replaces before its turn.
     """
 
     artifact_type: ArtifactType
     name: str
     content_type: str
     size: int
-    data: Callable[[], bytes]
+    data: Callable[[], bytes | Spooled]
     on_stored: Callable[[str], None]
     on_missed: Callable[[str, bool], None]
     task_id: str | None
@@ -138,16 +138,18 @@ class UploadQueue:
         try:
             async with asyncio.timeout_at(until):
                 data = await asyncio.to_thread(upload.data) if upload.size > INLINE_BYTES else upload.data()
-                artifact = Artifact(upload.artifact_type, upload.name, upload.content_type, data)
-                while True:
-                    try:
-                        return await self._service.upload(artifact, task_id=upload.task_id, step_id=upload.step_id)
-                    except UploadFailed as error:
-                        if not error.passing or self.closed:
-                            raise
-                        said = str(error)
-                    await self._pause(wait_s)
-                    wait_s = min(2 * wait_s, longest_s)
+                with contextlib.closing(
+                    Artifact(upload.artifact_type, upload.name, upload.content_type, data)
+                ) as artifact:
+                    while True:
+                        try:
+                            return await self._service.upload(artifact, task_id=upload.task_id, step_id=upload.step_id)
+                        except UploadFailed as error:
+                            if not error.passing or self.closed:
+                                raise
+                            said = str(error)
+                        await self._pause(wait_s)
+                        wait_s = min(2 * wait_s, longest_s)
         except TimeoutError:
             behind = f"services.upload_max_behind_s ({self.limits.max_behind_s:g} s)"
             raise UploadFailed(_said(upload, f"was not stored within {behind}: {said}")) from None

@@ -4,19 +4,21 @@ over HTTP every artifact is kept on this disk as well, under its local reference
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
-from base64 import b64encode
 from typing import TYPE_CHECKING, Protocol
 
 import orjson
 
 from agent_host import lenient_json
+from agent_host.contracts import Maker
 from agent_host.errors import AgentHostError, ErrorCode, ServiceError, ServiceUnavailable
 from agent_host.ids import new_id, now_rfc3339
 from agent_host.lenient_json import encodable
 from agent_host.regular_files import open_regular
 from agent_host.services.answers import as_object, checked_id, checked_uri
+from agent_host.services.artifact_files import StoredFile, UploadBody
 from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
 from state.errors import StorageLimit
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, BinaryIO
 
-    from agent_host.contracts import Artifact
+    from agent_host.contracts import Artifact, Spooled
     from agent_host.services.http import ServiceClient
     from state.blobs import BlobFolder
 
@@ -51,19 +53,20 @@ class UploadFailed(AgentHostError):
 
 class StoredArtifact(NamedTuple):
     """An artifact on this disk. `ref` is its local reference (SK 6, `storage_ref`): a path below the session's folder.
-    `uri` is its address where no other service is asked."""
+    `uri` is its address where no other service is asked. `size` is in bytes."""
 
     artifact_id: str
     ref: str
     uri: str
     sha256: str
+    size: int
 
 
 class ArtifactHome(Protocol):
     """Where a session's artifacts lie on this machine."""
 
     async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> StoredArtifact:
-        """Keep one artifact of at most MAX_ARTIFACT_BYTES. It survives the death of this process. Raises
+        """Keep one artifact of any size, a piece at a time. It survives the death of this process. Raises
         UploadFailed."""
         ...
 
@@ -71,22 +74,22 @@ class ArtifactHome(Protocol):
         """Keep the session's history, of any size, in place of the one before. Raises UploadFailed."""
         ...
 
-    def kept(self, row: Mapping[str, Any]) -> bytes:
-        """The content of what was kept under `ref` with this `sha256`. Raises UploadFailed where it is gone or
-        damaged."""
+    def kept(self, row: Mapping[str, Any]) -> bytes | Spooled:
+        """What was kept under `ref` with this `sha256`; a file is the caller's to close. Raises UploadFailed where it
+        is gone or damaged."""
         ...
 
     def uri_of(self, ref: str) -> str:
         """The address of what was kept under `ref`, where no other service is asked."""
         ...
 
-    def maker_of(self, ref: str) -> str | None:
-        """The tool whose call left what is kept under `ref`; None for what no call of this session left."""
+    def maker_of(self, ref: str) -> Maker | None:
+        """The call that left what is kept under `ref`; None for what no call of this session left."""
         ...
 
     def open(self, ref: str) -> BinaryIO | None:
         """What is kept under `ref`, to be closed by the caller; None where no call of this session left it. Raises
-        OSError."""
+        OSError, also where it is not what was kept."""
         ...
 
 
@@ -110,16 +113,17 @@ class EmbeddedWorkspaceService:
         self._directory = directory
         self._blobs = blobs
         self._workspace_id = workspace_id
+        self._checked: dict[str, tuple[int, ...]] = {}  # references whose hash was compared, with the file's state then
 
     async def upload(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> str:
         """See WorkspaceService. Large artifacts are written beside the event loop; a history has no limit here."""
+        if artifact.artifact_type != "session_history":
+            _refuse_large(artifact)
         return (await self.keep(artifact, task_id=task_id, step_id=step_id)).uri
 
     async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> StoredArtifact:
         """See ArtifactHome."""
-        if artifact.artifact_type != "session_history":
-            _refuse_large(artifact)
-        if len(artifact.data) <= INLINE_BYTES:
+        if artifact.size <= INLINE_BYTES:
             return self._store(artifact, task_id, step_id)
         return await asyncio.to_thread(self._store, artifact, task_id, step_id)
 
@@ -127,58 +131,78 @@ class EmbeddedWorkspaceService:
         """See ArtifactHome."""
         return self._store(artifact, task_id, None)
 
-    def kept(self, row: Mapping[str, Any]) -> bytes:
+    def kept(self, row: Mapping[str, Any]) -> Spooled:
         """See ArtifactHome."""
-        path = os.path.join(self._directory, row["ref"].removeprefix(_REFERENCES))
         try:
-            with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as handle:
-                data = handle.read()
+            return StoredFile(self._opened(row["ref"], row["sha256"]))
         except OSError as error:
             raise UploadFailed(f"{row['ref']} cannot be read: {error.strerror}") from error
-        if hashlib.sha256(data).hexdigest() != row["sha256"]:
-            raise UploadFailed(f"{row['ref']} was damaged on disk")
-        return data
 
     def uri_of(self, ref: str) -> str:
         """See ArtifactHome."""
         return f"workspaces/{self._workspace_id}/{ref}"
 
-    def maker_of(self, ref: str) -> str | None:
+    def maker_of(self, ref: str) -> Maker | None:
+        """See ArtifactHome. An entry of an older version does not say what its call needed."""
+        entry = self._entry(ref)
+        return None if entry is None else Maker(entry["toolName"], tuple(entry.get("capabilities", ())))
+
+    def open(self, ref: str) -> BinaryIO | None:
         """See ArtifactHome."""
+        entry = self._entry(ref)
+        if entry is None:
+            return None
+        return self._opened(ref, entry.get("sha256"))
+
+    def _entry(self, ref: str) -> Mapping[str, Any] | None:
+        """What the index says of an artifact that a call has left."""
         wanted = ref.removeprefix(_REFERENCES)
         if wanted == ref:
             return None
         try:
             with os.fdopen(open_regular(os.path.join(self._directory, _INDEX), os.O_RDONLY), "rb") as lines:
                 for line in lines:
-                    entry = orjson.loads(line) if wanted.encode("utf-8", "replace") in line else {}
+                    entry: dict[str, Any] = orjson.loads(line) if wanted.encode("utf-8", "replace") in line else {}
                     if entry.get("artifactId") == wanted:
-                        return entry.get("toolName") or None
+                        of_a_call = entry.get("toolName") and entry.get("artifactType") != "session_history"
+                        return entry if of_a_call else None
         except (OSError, orjson.JSONDecodeError):
             return None
         return None
 
-    def open(self, ref: str) -> BinaryIO | None:
-        """See ArtifactHome."""
-        if self.maker_of(ref) is None:
-            return None
+    def _opened(self, ref: str, sha256: str | None) -> BinaryIO:
+        """The file under `ref`. It is read once a process, to be compared with its hash, and again where it looks
+        changed. Raises OSError."""
         path = os.path.join(self._directory, ref.removeprefix(_REFERENCES))
-        return os.fdopen(open_regular(path, os.O_RDONLY), "rb")
+        file = os.fdopen(open_regular(path, os.O_RDONLY), "rb")
+        try:
+            status = os.fstat(file.fileno())
+            state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+            if self._checked.get(ref) != state:
+                if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                    raise OSError(errno.EIO, "it was damaged on disk", path)
+                self._checked[ref] = state
+                file.seek(0)
+        except BaseException:
+            file.close()
+            raise
+        return file
 
     def _store(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> StoredArtifact:
         is_history = artifact.artifact_type == "session_history"
         artifact_id = "session_history" if is_history else new_id("art")
         path = os.path.join(self._directory, artifact_id)
         ref = _REFERENCES + artifact_id
-        uri, sha256 = self.uri_of(ref), ""
+        uri, sha256, size = self.uri_of(ref), "", artifact.size
         entry = {
             "artifactId": artifact_id,
             "artifactUri": uri,
             "artifactType": artifact.artifact_type,
             "artifactName": encodable(artifact.name),
             "contentType": artifact.content_type,
-            "sizeBytes": len(artifact.data),
-            "toolName": artifact.tool_name,
+            "sizeBytes": size,
+            "toolName": "" if artifact.maker is None else artifact.maker.tool_name,
+            "capabilities": [] if artifact.maker is None else artifact.maker.capabilities,
             "taskId": task_id,
             "stepId": step_id,
             "storedAt": now_rfc3339(),
@@ -186,15 +210,16 @@ class EmbeddedWorkspaceService:
         try:
             LOCAL_DISK.make_private_dir(self._directory)
             if is_history:
-                write_new(LOCAL_DISK, path + TEMPORARY, [artifact.data], durable=False)
+                write_new(LOCAL_DISK, path + TEMPORARY, artifact.pieces(), durable=False)
                 LOCAL_DISK.replace(path + TEMPORARY, path)
             else:
-                entry["sha256"] = sha256 = self._blobs.share(artifact.data, path)
+                sha256, size = self._blobs.share(artifact.pieces(), path)
+                entry |= {"sha256": sha256, "sizeBytes": size}
             _append(os.path.join(self._directory, _INDEX), orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
         except (OSError, StorageLimit) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise UploadFailed(f"storing artifact {shown_name(artifact.name)} failed: {reason}") from error
-        return StoredArtifact(artifact_id, ref, uri, sha256)
+        return StoredArtifact(artifact_id, ref, uri, sha256, size)
 
 
 def _append(path: str, line: bytes) -> None:
@@ -214,20 +239,6 @@ class HttpWorkspaceService:
     async def upload(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> str:
         """See WorkspaceService. What is over the limit is not sent."""
         _refuse_large(artifact)
-        if len(artifact.data) <= INLINE_BYTES:
-            body, key = self._encoded(artifact, task_id, step_id)
-        else:
-            body, key = await asyncio.to_thread(self._encoded, artifact, task_id, step_id)
-        try:
-            answer = as_object(await self._client.post(self._path, body, idempotency_key=key), "the answer")
-            return checked_uri(answer.get("artifactUri"), "artifactUri")
-        except ServiceError as error:
-            passing = isinstance(error, ServiceUnavailable)
-            message = f"storing artifact {shown_name(artifact.name)} failed: {error}"
-            raise UploadFailed(message, passing=passing) from error
-
-    def _encoded(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> tuple[bytes, str]:
-        """(body, Idempotency-Key)."""
         fields = {
             "sessionId": self._session_id,
             "taskId": task_id,
@@ -236,23 +247,36 @@ class HttpWorkspaceService:
             "artifactName": encodable(artifact.name),
             "contentType": artifact.content_type,
         }
-        head = lenient_json.dumps({name: value for name, value in fields.items() if value is not None})
-        # Base64 needs no escaping, so tens of megabytes need not pass a JSON encoder.
-        body = b"".join((head[:-1], b',"contentBase64":"', b64encode(artifact.data), b'"}'))
-        return body, self._key(artifact, task_id, step_id)
+        body = UploadBody({name: value for name, value in fields.items() if value is not None}, artifact)
+        try:
+            if artifact.size <= INLINE_BYTES:
+                key = self._key(artifact, task_id, step_id)
+            else:
+                key = await asyncio.to_thread(self._key, artifact, task_id, step_id)
+            answer = as_object(await self._client.post(self._path, body, idempotency_key=key), "the answer")
+            return checked_uri(answer.get("artifactUri"), "artifactUri")
+        except ServiceError as error:
+            passing = isinstance(error, ServiceUnavailable)
+            message = f"storing artifact {shown_name(artifact.name)} failed: {error}"
+            raise UploadFailed(message, passing=passing) from error
+        except OSError as error:
+            said = error.strerror or error
+            raise UploadFailed(f"storing artifact {shown_name(artifact.name)} failed: {said}") from error
 
     def _key(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> str:
         """The same for the same artifact of the same step. A history is known by its session and its content: it is
         sent after each task, and by the process that resumes the session."""
-        digest = hashlib.sha256(artifact.data).hexdigest()
-        parts: list[str | None] = [self._session_id, artifact.artifact_type, digest]
+        digest = hashlib.sha256()
+        for piece in artifact.pieces():
+            digest.update(piece)
+        parts: list[str | None] = [self._session_id, artifact.artifact_type, digest.hexdigest()]
         if artifact.artifact_type != "session_history":
             parts += [task_id, step_id, artifact.name]
         return hashlib.sha256(lenient_json.dumps(parts)).hexdigest()
 
 
 def _refuse_large(artifact: Artifact) -> None:
-    size = len(artifact.data)
+    size = artifact.size
     if size > MAX_ARTIFACT_BYTES:
         raise UploadFailed(
             f"artifact {shown_name(artifact.name)} has {size} bytes, and the limit is {MAX_ARTIFACT_BYTES}; "

@@ -75,9 +75,7 @@ class Redaction:
         """`data` without what is found; the same object where that is nothing. What sets colours on a terminal hides
         nothing: where it stands inside of what is found, the text comes back without any of it."""
         if b"\x1b" in data:
-            shown = data
-            for _ in range(_ROUNDS):  # what is left may make another
-                shown = re.sub(_TERMINAL, b"", shown)
+            shown = as_shown(data)
             clean = self._cleaned(shown, rules=rules)
             if clean is not shown:
                 return clean
@@ -206,6 +204,13 @@ class _Rule(NamedTuple):
     def of(cls, rule: RedactionRule) -> _Rule:
         put = None if rule.replacement is None else rule.replacement.encode("utf-8", "replace")
         return cls(rule_pattern(rule.pattern), rule.redaction_rule_id, put)
+
+
+def as_shown(data: bytes) -> bytes:
+    """`data` without what a terminal obeys and does not show."""
+    for _ in range(_ROUNDS if b"\x1b" in data else 0):  # what is left may make another
+        data = re.sub(_TERMINAL, b"", data)
+    return data
 
 
 def _is_part(data: bytes, found: tuple[int, int], put: bytes) -> bool:

@@ -8,7 +8,7 @@ import re
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from policy.facts import CommandFacts, PathFacts, UrlFacts
+from policy.facts import CommandFacts, NamedToolFacts, PathFacts, UrlFacts
 from policy.paths import key, normalize
 from policy.urls import UrlProblem, host_of, port_of
 
@@ -40,7 +40,8 @@ def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
     if isinstance(facts, UrlFacts):
         files = (f"{needed} {key(normalize(one.real_path, os), os, 'narrow')}" for needed, one in facts.also)
         return ("request", facts.method, canonical_url(facts.url), *files)
-    return ("tool", facts.tool_name)
+    identity = facts.identity if isinstance(facts, NamedToolFacts) else None
+    return ("tool", facts.tool_name, *((identity,) if identity else ()))
 
 
 def canonical_url(url: str) -> str:

@@ -15,6 +15,7 @@ from policy.names import FILE_CAPABILITIES
 from policy.names import CapabilityName as Name
 from policy.paths import covering, is_absolute, is_under, normalize, roots
 from policy.rules.options import AS_THE_BUNDLE_SAYS
+from policy.rules.project_tools import lists
 from policy.urls import covers, domain_rules
 
 if TYPE_CHECKING:
@@ -45,12 +46,14 @@ DEFAULT_RISK: dict[str, RiskLevel] = {
 
 class ToolLimit(NamedTuple):
     """What one `source` takes away, named as people know it. `allowed` are the only tools that it leaves, None for all;
-    `withheld` those that it takes; `risk_ceiling` the highest risk that a call may have."""
+    `withheld` those that it takes; `risk_ceiling` the highest risk that a call may have; `commands` are patterns of
+    the only commands that it leaves (`policy.rules.skills`), None for all."""
 
     source: str
     allowed: frozenset[str] | None = None
     withheld: frozenset[str] = frozenset()
     risk_ceiling: RiskLevel | None = None
+    commands: tuple[str, ...] | None = None
 
 
 Limits = frozenset[ToolLimit]
@@ -114,7 +117,7 @@ def _allows_nothing(entry: Capability, tool_name: str, os: OsFamily) -> str | No
         return _EMPTY.format(entry.name, "allowedCommands") if entry.allowed_commands == () else None
     if entry.name == Name.NETWORK_HTTP:
         return _no_domain(entry)
-    if entry.allowed_tool_names is not None and tool_name not in entry.allowed_tool_names:
+    if not lists(entry, tool_name):
         return f"{entry.name}.allowedToolNames of the bundle does not list it"
     return None
 

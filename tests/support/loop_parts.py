@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.approval.request import ApprovalAnswer, ApprovalRequest
-    from agent_host.contracts import Artifact, ToolRequest
+    from agent_host.contracts import Artifact, Maker, ToolRequest
 
 SESSION, TASK, MODEL = "s", "t", "m"
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -204,7 +204,7 @@ class Home:
 
     def __init__(self) -> None:
         self.held: dict[str, bytes] = {}
-        self.makers: dict[str, str] = {}
+        self.makers: dict[str, Maker | None] = {}
         self.full = False
 
     async def keep(self, artifact: Artifact, *, task_id: str | None, step_id: str | None) -> StoredArtifact:
@@ -223,7 +223,7 @@ class Home:
         """See ArtifactHome."""
         return f"workspaces/w/{ref}"
 
-    def maker_of(self, ref: str) -> str | None:
+    def maker_of(self, ref: str) -> Maker | None:
         """See ArtifactHome."""
         return self.makers.get(ref)
 
@@ -235,8 +235,8 @@ class Home:
         if self.full:
             raise UploadFailed(f"no room for {artifact.name}")
         ref = f"artifacts/{artifact_id}"
-        self.held[ref], self.makers[ref] = artifact.data, artifact.tool_name
-        return StoredArtifact(artifact_id, ref, self.uri_of(ref), "")
+        self.held[ref], self.makers[ref] = artifact.data, artifact.maker
+        return StoredArtifact(artifact_id, ref, self.uri_of(ref), "", len(self.held[ref]))
 
 
 # Who approves

@@ -29,6 +29,9 @@ AT_ONCE_BYTES: Final = 64 * 1024
 """The size of a file, or of a directory's own list, up to which it is read on the event loop."""
 
 
+_PDF: Final = b"%PDF-"
+
+
 class ReadParams(NamedTuple):
     """`offset` is a line number from 1, `limit` a number of lines; `encoding` None means the fallback chain."""
 
@@ -43,13 +46,14 @@ class ReadParams(NamedTuple):
 
 class ReadOutcome(NamedTuple):
     """`text` is None for a binary file. `past_end` says that the file has fewer lines than `offset`. `seen` is the file
-    as it was."""
+    as it was. `is_pdf`: it begins like one, and no text of it was read."""
 
     text: str | None
     size_bytes: int
     seen: Seen
     past_end: bool = False
     image: ImageFile | None = None
+    is_pdf: bool = False
 
 
 def read_at_once(params: ReadParams, abandoned: Abandoned) -> ReadOutcome | None:
@@ -81,6 +85,8 @@ def _read(
             refuse_size(status.st_size, params.max_file_size_bytes, params.path)
             head = file.read(_head_bytes(status))
             seen = Seen.of(status, head if len(head) == status.st_size else None)
+            if encoding is None and head.startswith(_PDF):
+                return ReadOutcome(None, status.st_size, seen, is_pdf=True)
             skip, marked = strip_bom(head)
             if marked is None and encoding is None and looks_binary(head):
                 image = _image(file, head, params, abandoned)
@@ -117,6 +123,11 @@ def _image(file: FileIO, head: bytes, params: ReadParams, abandoned: Abandoned) 
 
 def read_bytes(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> bytes:
     """The whole file as it is. One that has, or grows to, more than `max_bytes` is TOO_LARGE."""
+    return read_whole(path, scope, max_bytes, abandoned)[0]
+
+
+def read_whole(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> tuple[bytes, Seen]:
+    """`read_bytes`, and the file as it was then. Raises ToolFault."""
     real = resolve(path, scope)
     with os_faults(path):
         with open_parent(real) as (directory, name):
@@ -128,7 +139,8 @@ def read_bytes(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) ->
                 data += chunk
                 refuse_size(len(data), max_bytes, path)
                 refuse_abandoned(abandoned)
-    return bytes(data)
+    whole = bytes(data)
+    return whole, Seen.of(status, whole if len(whole) == status.st_size else None)
 
 
 def refuse_size(size: int, limit: int | None, path: str) -> None:

@@ -105,7 +105,7 @@ def glob_pattern(glob: str) -> Pattern:
 
 def _page(walk: Walk, root: str, offset: int, limit: int, asked: str, wanted: Pattern | None) -> Listing:
     page: list[Listed] = []
-    total = 0
+    total, end = 0, offset + limit
     with os_faults(asked):
         for folder in walk.folders():
             above, status_of = folder.path, folder.status.get
@@ -113,7 +113,7 @@ def _page(walk: Walk, root: str, offset: int, limit: int, asked: str, wanted: Pa
                 path = above + name
                 if wanted is not None and (kind == "directory" or wanted.search(as_bytes(path)) is None):
                     continue
-                if offset <= total < offset + limit:
+                if offset <= total < end:
                     status = status_of(name)
                     target = _target(os.path.join(folder.real, name)) if kind == "link" else None
                     page.append(Listed(path, kind, target, None if status is None else status.st_size))

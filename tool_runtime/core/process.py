@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tool_runtime.core.hunt import NOBODY, kill_until_quiet
 from tool_runtime.core.pumps import Watch, feed_pipe, read_pipe, watch_exit
 from tool_runtime.faults import fault_of
-from tool_runtime.output.spill import BUFFER_BYTES, Spill
-from tool_runtime.output.terminal import Reducer, has_control
+from tool_runtime.output.spill import BUFFER_BYTES, Room, Spill
+from tool_runtime.output.terminal import Reducer
 from tool_runtime.output.truncate import HeadTail
 from tool_runtime.platform import WINDOWS, current, windows
 
@@ -39,8 +39,9 @@ _LOOK_AGAIN_MAX_S: Final = 0.1
 class CommandParams(NamedTuple):
     """`argv` as the platform's `shell_argv` gives it; `cwd` is an existing directory; sizes are bytes. `mark` is
     unique to the call, and the same for a process that asks after a crash what is left of it. Without `timeout_s` the
-    command may run as long as it likes. Of each stream `buffer_bytes` are held in memory, and what is longer in a file
-    in `spool_directory` (see `Spill`). `one_stream`: stdout takes what is printed to stderr as well, as it comes."""
+    command may run as long as it likes. Of all streams together `artifact_max_bytes` are kept; `buffer_bytes` of each
+    are held in memory, and what is longer in a file in `spool_directory` (see `Spill`). `one_stream`: stdout takes what
+    is printed to stderr as well, as it comes."""
 
     argv: list[str] | str
     cwd: str
@@ -60,27 +61,25 @@ class CommandParams(NamedTuple):
 
 
 class Captured:
-    """One output stream: `ends` is its head and tail, `spill` all of it up to the artifact's limit. What is shown of it
-    is reduced first, where a terminal would act on a part of it."""
+    """One output stream: `ends` is its head and tail, `spill` all of it as far as there is `room`. What is shown of it
+    is what a terminal would show."""
 
-    def __init__(self, params: CommandParams, name: StreamName) -> None:
+    def __init__(self, params: CommandParams, name: StreamName, room: Room) -> None:
         self.ends = HeadTail(params.max_output_bytes)
-        self.spill = Spill(params.artifact_max_bytes, params.buffer_bytes, params.spool_directory)
+        self.spill = Spill(room, params.buffer_bytes, params.spool_directory)
         self._name = name
         self._on_output = params.on_output
-        self._reducer: Reducer | None = None
-        self._reduced = self.ends
-        self._last = b""
+        self._reducer = Reducer()
+        self._reduced = HeadTail(params.max_output_bytes)
+
+    @property
+    def rewritten(self) -> int:
+        """How many characters were drawn over or erased: they are not shown."""
+        return self._reducer.rewritten
 
     def take(self, chunk: bytes) -> None:
         """The next bytes."""
-        if self._reducer is None and has_control(chunk):
-            self._reducer, self._reduced = Reducer(), self.ends.copy()
-            if self._last not in (b"", b"\n"):
-                self._reduced.add(b"\n")  # what stands before it is out, and cannot be drawn over
-        if self._reducer is not None:
-            self._reduced.add(self._reducer.feed(chunk))
-        self._last = chunk[-1:]
+        self._reduced.add(self._reducer.feed(chunk))
         self.ends.add(chunk)
         self.spill.add(chunk)
         if self._on_output is not None:
@@ -88,8 +87,7 @@ class Captured:
 
     def shown(self) -> HeadTail:
         """Head and tail of what a terminal would show, once the stream is over."""
-        if self._reducer is not None:
-            self._reduced.add(self._reducer.end())
+        self._reduced.add(self._reducer.end())
         return self._reduced
 
 
@@ -174,8 +172,9 @@ class Command:
         self._exit: Watch | None = None
         self._outputs: list[Watch] = []
         self._input: Watch | None = None
-        self.stdout = Captured(params, "stdout")
-        self.stderr = self.stdout if params.one_stream else Captured(params, "stderr")
+        room = Room(params.artifact_max_bytes)
+        self.stdout = Captured(params, "stdout", room)
+        self.stderr = self.stdout if params.one_stream else Captured(params, "stderr", room)
         try:
             self._process = self._start(value) if guard is None else guard.start(lambda: self._start(value), self._mark)
         except OSError as error:

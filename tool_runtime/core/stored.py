@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from tool_runtime.core.files import refuse_abandoned
-from tool_runtime.output.terminal import reduced
+from tool_runtime.output.terminal import Reducer, without_controls
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from policy.patterns import Pattern
     from tool_runtime.tool import Abandoned
 
 MAX_LINE_CHARS: Final = 2000
+_CHUNK_BYTES: Final = 256 * 1024
 _MAX_LINE_BYTES: Final = 1024 * 1024
 """A longer line is read in parts, which count as lines."""
 
@@ -33,26 +36,41 @@ class StoredPart(NamedTuple):
 
 
 def read_stored(file: BinaryIO, params: StoredParams, max_bytes: int, abandoned: Abandoned) -> StoredPart:
-    """The lines, at most some `max_bytes` of them; in bounded memory. Lines are as a terminal would show them. Raises
-    OSError, and ToolFault for a call that has been given up."""
+    """The lines, at most some `max_bytes` of them; in bounded memory. Lines are as a terminal would show them in the
+    end. Raises OSError, and ToolFault for a call that has been given up."""
     found: list[tuple[int, str]] = []
     number = matched = size = 0
-    while line := file.readline(_MAX_LINE_BYTES):
+    for line in _lines(file, abandoned):
         number += 1
-        if number % 1000 == 0:
-            refuse_abandoned(abandoned)
-        plain = reduced(line).rstrip(b"\r\n")
-        if params.pattern is not None and params.pattern.search(plain) is None:
+        if params.pattern is not None and params.pattern.search(line) is None:
             continue
         matched += 1
         if matched < params.offset:
             continue
         if len(found) == params.limit or size > max_bytes:
             return StoredPart(found, True, number)
-        text = _cut(plain.decode("utf-8", "replace"))
+        text = _cut(line.decode("utf-8", "replace"))
         size += len(text)
         found.append((number, text))
     return StoredPart(found, False, number)
+
+
+def _lines(file: BinaryIO, abandoned: Abandoned) -> Iterator[bytes]:
+    """The lines without their ends, as they are shown in the thread."""
+    reducer, begun = Reducer(), b""
+    while chunk := file.read(_CHUNK_BYTES):
+        refuse_abandoned(abandoned)
+        *lines, begun = (begun + reducer.feed(chunk)).split(b"\n")
+        yield from map(_plain, lines)
+        if len(begun) > _MAX_LINE_BYTES:
+            yield _plain(begun)
+            begun = b""
+    *lines, begun = (begun + reducer.end()).split(b"\n")
+    yield from map(_plain, [*lines, begun] if begun else lines)
+
+
+def _plain(line: bytes) -> bytes:
+    return without_controls(line).rstrip(b"\r")
 
 
 def _cut(line: str) -> str:

@@ -6,6 +6,7 @@ counted. No link is followed, directories are opened by descriptor from the root
 
 from __future__ import annotations
 
+import functools
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -73,7 +74,7 @@ class Walk:
     def __init__(self, params: WalkParams, abandoned: Abandoned) -> None:
         self._params = params
         self._abandoned = abandoned
-        self._rule = TreeRule(params.scope.allowed, params.scope.blocked, OS_FAMILY)
+        self._rule = _rule_of(params.scope)
         self._left = params.max_entries
         self.left_out = self.ignored = self.unreadable = 0
         self.stopped: str | None = None
@@ -117,12 +118,13 @@ class Walk:
         """All entries; of too many those that came first."""
         found = _Found(path, real)
         with _scanned(real) as entries:
+            add, with_status = found.add, self._params.with_status
             for entry in entries:
                 if self._left == 0:
                     self.stopped = f"stopped after {self._params.max_entries} entries: name a directory further down"
                     break
                 self._left -= 1
-                found.add(entry, with_status=self._params.with_status)
+                add(entry, with_status)
         if not self._params.git_too:
             found.hide(GIT)
         found.sort()
@@ -166,6 +168,12 @@ class Walk:
             found.leave_out(gone)
 
 
+@functools.lru_cache(maxsize=16)
+def _rule_of(scope: Scope) -> TreeRule:
+    """The rule of a scope, which is the same in every call of a session."""
+    return TreeRule(scope.allowed, scope.blocked, OS_FAMILY)
+
+
 class _Found:
     """A directory while it is looked at. `folders_to_walk` are those that are named, and those that only lead to what
     may be seen."""
@@ -186,13 +194,14 @@ class _Found:
         """The names for which policy is asked; links have been asked for already."""
         return [*self.files, *self.folders, *self.others]
 
-    def add(self, entry: os.DirEntry[str], *, with_status: bool) -> None:
+    def add(self, entry: os.DirEntry[str], with_status: bool) -> None:
         """One entry, by its kind."""
         if entry.is_file(follow_symlinks=False):
-            self.files.append(entry.name)
+            name = entry.name
+            self.files.append(name)
             if with_status:
                 try:
-                    self.status[entry.name] = entry.stat(follow_symlinks=False)
+                    self.status[name] = entry.stat(follow_symlinks=False)
                 except OSError:  # gone meanwhile
                     return
         elif entry.is_dir(follow_symlinks=False):

@@ -19,20 +19,28 @@ if TYPE_CHECKING:
 
 BUFFER_BYTES: Final = 256 * 1024
 """What is held of a stream in memory, unless the settings say otherwise."""
-_PIECE_BYTES: Final = 1024 * 1024
+PIECE_BYTES: Final = 1024 * 1024
+"""What is read of a file at a time."""
 _LONGEST_CHARACTER: Final = 4
 
 
+class Room:
+    """How many bytes may still be kept of all streams of a call together."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
 class Spill:
-    """The first `limit` bytes of a stream and, when there was more, the end of it.
+    """The first bytes of a stream, as far as there is `room` for them, and, when there was more, the end of it.
 
     `buffer_bytes` of it are held in memory. What is longer lies in a file in `directory`, None for the host's own
     place for temporary files. `problem` says why that file could not be written: what there was until then is kept.
     """
 
-    def __init__(self, limit: int, buffer_bytes: int, directory: str | None) -> None:
+    def __init__(self, room: Room, buffer_bytes: int, directory: str | None) -> None:
         self.problem: str | None = None
-        self._limit = limit
+        self._room = room
         self._buffer_bytes = buffer_bytes
         self._directory = directory
         self._kept = 0
@@ -42,10 +50,11 @@ class Spill:
     def add(self, chunk: bytes) -> None:
         """Take the next bytes of the stream, as far as they fit. A file is written at once, on the event loop: a chunk
         is short, and a file that nobody syncs takes it as fast as memory does."""
-        room = self._limit - self._kept
-        if room <= 0 or self.problem is not None:
+        room = self._room
+        if room.left <= 0 or self.problem is not None:
             return
-        piece = chunk[:room]
+        piece = chunk[: room.left]
+        room.left -= len(piece)
         if self._file is None and self._kept + len(piece) <= self._buffer_bytes:
             self._buffer.write(piece)
             self._kept += len(piece)
@@ -129,20 +138,21 @@ class SpooledFile:
         """See Spooled."""
         return self._bytes + len(self._ending)
 
-    def read(self) -> bytes:
+    def pieces(self) -> Iterator[bytes]:
         """See Spooled."""
-        whole = BytesIO()  # which gives its content away without a copy of it
-        while whole.tell() < self._bytes:
+        at = 0
+        while at < self._bytes:
             with self._guard:
                 if self._file.closed:
                     raise OSError("the file was closed")
-                self._file.seek(whole.tell())
-                piece = self._file.read(min(_PIECE_BYTES, self._bytes - whole.tell()))
+                self._file.seek(at)
+                piece = self._file.read(min(PIECE_BYTES, self._bytes - at))
             if not piece:
                 raise OSError("the file is shorter than what was written to it")
-            whole.write(piece)
-        whole.write(self._ending)
-        return whole.getvalue()
+            at += len(piece)
+            yield piece
+        if self._ending:
+            yield self._ending
 
     def close(self) -> None:
         """See Spooled."""

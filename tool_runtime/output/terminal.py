@@ -1,23 +1,45 @@
-"""What a terminal would show of a program's output at the end: without colours, and of a line that was drawn again and
-again the last form. A model would pay for every one of them.
+"""What a terminal would show of a program's output at the end (TR 7): without colours, of a line that was drawn again
+the last form, and of a picture of several lines the last one. A model would pay for every one of them.
 
-Only the line that is being drawn is kept, so a picture of several lines that is drawn again stays as often as it came.
+Characters are counted, not cells of a screen. The last lines can be drawn over; what was before them is given out, so
+memory is bounded, and plain output passes in a few operations a chunk. `tests/support/screen.py` says the same rules
+one character at a time.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
-_MAX_LINE_BYTES: Final = 64 * 1024
-"""A longer line is given out as it is; what goes back to its start then begins a new one."""
-_MAX_SEQUENCE_BYTES: Final = 4096
+from tool_runtime.output.truncate import whole_end
+
+MAX_ROWS: Final = 64
+"""Lines that can be drawn over, the one that is being drawn among them."""
+MAX_ROW_CHARS: Final = 4096
+"""Of a longer line that much is given out as it is; what goes back to its start then begins behind it."""
+MAX_PADDED: Final = 200
+"""Up to this column what is written behind the end of a line is filled up with spaces. Without a bound a few bytes
+would stand for thousands."""
+
+_MANY_FORMS: Final = 4
+_MAX_BODY: Final = 4096  # of a title or a link; what is longer is text
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
-_CSI: Final = re.compile(rb"\x1b\[([0-?]*)[ -/]*([@-~])")
-_OTHER_SEQUENCE: Final = re.compile(
-    rb"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]+[0-~]|[0-OQ-WYZ\\`-~])"
+_DROPPED: Final = bytes({*range(0x20), 0x7F} - {0x09, 0x0A, 0x0D})
+_LAST_BYTES: Final = 8 * 1024
+_LEARNED_BYTES: Final = 8192
+_MAX_KNOWN: Final = 12
+_COMMON: Final = re.compile(rb"\x1b\[[0-9;]{0,64}[A-GJKm]")
+_FORM: Final = rb"[0-?]{0,64}[ -/]{0,4}"
+# An escape that moves nothing, with what belongs to it where that is a sequence.
+_IGNORED: Final = re.compile(
+    rb"\x1b(?:\[[0-9;]{0,64}m|(?!\[[0-9;]{0,64}[A-GJK])(?:\[%s[@-~]|\][^\x07\x1b]{0,%d}(?:\x07|\x1b\\)|[PX^_][^\x1b]{0,%d}\x1b\\"
+    rb"|[ -/]{1,4}[0-~]|[0-OQ-WYZ\\`-~])?)" % (_FORM, _MAX_BODY, _MAX_BODY)
 )
-_UNFINISHED: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?|[PX^_][^\x1b]*\x1b?|[ -/]*)?")
+_UNFINISHED: Final = re.compile(
+    rb"\x1b(?:\[%s|\][^\x07\x1b]{0,%d}\x1b?|[PX^_][^\x1b]{0,%d}\x1b?|[ -/]{0,4})" % (_FORM, _MAX_BODY, _MAX_BODY)
+)
+_TOKENS: Final = re.compile("([\r\b]|\x1b\\[[0-9;]{0,64}[A-GJK])")
 
 
 def has_control(data: bytes) -> bool:
@@ -25,110 +47,340 @@ def has_control(data: bytes) -> bool:
     return _CONTROL.search(data) is not None
 
 
-class Reducer:
-    """One stream, in chunks: how it is cut makes no difference. `end` gives what is left of its last line."""
-
-    def __init__(self) -> None:
-        self._line = bytearray()
-        self._column = 0
-        self._rest = b""
-
-    def feed(self, chunk: bytes) -> bytes:
-        """The lines that are whole by now."""
-        data = self._rest + chunk
-        self._rest = b""
-        out = bytearray()
-        at = 0
-        while at < len(data):
-            found = _CONTROL.search(data, at)
-            plain = data[at : len(data) if found is None else found.start()]
-            self._write(plain, out)
-            if found is None:
-                break
-            at = self._act(data, found.start(), out)
-            if at < 0:  # a sequence that is not whole yet
-                break
-        return bytes(out)
-
-    def end(self) -> bytes:
-        """The line that no line feed has ended."""
-        line, self._line, self._column, self._rest = bytes(self._line), bytearray(), 0, b""
-        return line
-
-    def _write(self, plain: bytes, out: bytearray) -> None:
-        """Text at the cursor; each line feed gives its line out."""
-        *lines, last = plain.split(b"\n")
-        for line in lines:
-            self._put(line)
-            out += self._line + b"\n"
-            self._line.clear()
-            self._column = 0
-        self._put(last)
-        if len(self._line) > _MAX_LINE_BYTES:
-            out += self._line
-            self._line.clear()
-            self._column = 0
-
-    def _put(self, text: bytes) -> None:
-        end = self._column + len(text)
-        self._line[self._column : end] = text
-        self._column = end
-
-    def _act(self, data: bytes, at: int, out: bytearray) -> int:
-        """Act on the control character at `at`; where to go on, -1 where more has to come first."""
-        char = data[at]
-        if char == 0x0D:
-            if at + 1 == len(data):
-                self._rest = data[at:]
-                return -1
-            if data[at + 1] != 0x0A:  # the end of a line on other systems stays as it is
-                self._column = 0
-            else:
-                self._line += b"\r"
-                self._column = len(self._line)
-        elif char == 0x08:
-            self._column = max(0, self._column - 1)
-        elif char == 0x1B:
-            return self._sequence(data, at)
-        del out
-        return at + 1
-
-    def _sequence(self, data: bytes, at: int) -> int:
-        found = _CSI.match(data, at)
-        if found is not None:
-            self._erase(found[1], found[2])
-            return found.end()
-        other = _OTHER_SEQUENCE.match(data, at)
-        if other is not None:
-            return other.end()
-        cut = _UNFINISHED.match(data, at)
-        if cut is not None and cut.end() == len(data) and len(data) - at <= _MAX_SEQUENCE_BYTES:
-            self._rest = data[at:]
-            return -1
-        return at + 1  # no sequence: the escape alone goes
-
-    def _erase(self, parameters: bytes, final: bytes) -> None:
-        """What a sequence does to the line: K erases in it, G and the arrows move in it. Colours do nothing."""
-        number = int(parameters) if parameters.isdigit() and len(parameters) < 6 else None
-        if final == b"K":
-            if number == 2:
-                self._line.clear()
-                self._line += b" " * self._column
-            elif number == 1:
-                self._line[: self._column] = b" " * min(self._column, len(self._line))
-            else:
-                del self._line[self._column :]
-        elif final == b"G":
-            self._column = min(max(0, (number or 1) - 1), len(self._line))
-        elif final == b"D":
-            self._column = max(0, self._column - (number or 1))
-        elif final == b"C":
-            self._column = min(len(self._line), self._column + (number or 1))
+def without_controls(data: bytes) -> bytes:
+    """`data` without the control characters that a terminal does not show, such as NUL; a `Reducer` leaves them."""
+    return data.translate(None, _DROPPED)
 
 
 def reduced(data: bytes) -> bytes:
-    """All of a stream at once."""
+    """All of a stream at once, without controls."""
     if not has_control(data):
         return data
     reducer = Reducer()
-    return reducer.feed(data) + reducer.end()
+    return without_controls(reducer.feed(data) + reducer.end())
+
+
+class Reducer:
+    """One stream, in chunks: how it is cut makes no difference. `end` gives what can still be drawn over.
+
+    `rewritten` is how many characters were drawn over or erased so far.
+    """
+
+    def __init__(self) -> None:
+        self.rewritten = 0
+        self._rows = [""]
+        self._row = 0
+        self._column = 0
+        self._returned = False  # what came last was a return: with a line feed it is the end of a line
+        self._later = b""  # text behind the rows, which is looked at when something acts on it
+        self._rest = b""  # what waits for what follows it
+        self._cut_char = b""
+        self._colours = _Colours()
+        self._out: list[str | bytes] = []
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What can be drawn over no more."""
+        data = self._rest + chunk if self._rest else chunk
+        is_escaped = b"\x1b" in data
+        if is_escaped or data.endswith(b"\r") or self._rest:
+            data, self._rest = _whole(data)
+        if is_escaped:
+            data = self._colours.without(data)
+        if self._cut_char or data[-1:] >= b"\x80":
+            data = self._cut_char + data
+            whole = max(0, len(data) - 4) + len(whole_end(data[-4:]))
+            data, self._cut_char = data[:whole], data[whole:]
+        if _is_plain(data):
+            self._append(data)
+        else:
+            self._draw(data.decode("utf-8", "surrogateescape"))
+        return self._given_out()
+
+    def end(self) -> bytes:
+        """The last lines."""
+        self._append(self._cut_char)
+        self._look()
+        self._out.append("\n".join(self._rows))
+        self._rows, self._row, self._column, self._rest, self._cut_char = [""], 0, 0, b"", b""
+        return self._given_out()
+
+    def _given_out(self) -> bytes:
+        out, self._out = self._out, []
+        return b"".join([part if isinstance(part, bytes) else part.encode("utf-8", "surrogateescape") for part in out])
+
+    def _append(self, data: bytes) -> None:
+        """Text without anything to act on."""
+        if self._is_at_the_end() and data.count(b"\n", -_LAST_BYTES) >= MAX_ROWS:
+            self._out.append(self._later or "\n".join(self._rows))
+            self._rows, self._row, self._column = [""], 0, 0
+            self._later = data  # its lines alone can be drawn over, and mostly none is
+        else:
+            self._look()
+            self._append_rows(data)
+
+    def _look(self) -> None:
+        if self._later:
+            data, self._later = self._later, b""
+            self._append_rows(data)
+
+    def _is_at_the_end(self) -> bool:
+        at_the_end = self._row == len(self._rows) - 1 and self._column == len(self._rows[-1])
+        return bool(self._later) or (at_the_end and not self._returned)
+
+    def _append_rows(self, data: bytes) -> None:
+        while data and not self._is_at_the_end():
+            line, feed, data = data.partition(b"\n")
+            self._draw((line + feed).decode("utf-8", "surrogateescape"))
+        if not data:
+            return
+        cut = _last_rows(data)
+        if cut:
+            self._out += ("\n".join(self._rows), data[:cut])
+            lines = self._rows = data[cut:].decode("utf-8", "surrogateescape").split("\n")
+        else:
+            lines = data.decode("utf-8", "surrogateescape").split("\n")
+            self._rows[-1] += lines[0]
+            self._rows += lines[1:]
+        if len(max(lines, key=len)) + len(self._rows[-len(lines)]) > MAX_ROW_CHARS:
+            self._cut_long_rows()
+        if len(self._rows) > MAX_ROWS:
+            self._give_out(len(self._rows) - MAX_ROWS)
+        self._row = len(self._rows) - 1
+        self._column = len(self._rows[-1])
+
+    def _cut_long_rows(self) -> None:
+        long = [place for place, row in enumerate(self._rows) if len(row) > MAX_ROW_CHARS]
+        if long:
+            self._give_out(long[-1])
+            last = self._rows[0]
+            cut = (len(last) - 1) // MAX_ROW_CHARS * MAX_ROW_CHARS
+            self._out.append(last[:cut])
+            self._rows[0] = last[cut:]
+
+    def _give_out(self, rows: int) -> None:
+        """The first rows, each with its line feed."""
+        if rows:
+            self._out.append("\n".join(self._rows[:rows]) + "\n")
+            del self._rows[:rows]
+
+    def _draw(self, text: str) -> None:
+        """Text with something to act on."""
+        self._look()
+        *lines, last = text.split("\n")
+        for line in lines:
+            if line.endswith("\r"):
+                self._draw_line(line[:-1], "\r\n")
+            else:
+                self._draw_line(line, "\n")
+        self._draw_line(last, "")
+
+    def _draw_line(self, line: str, feed: str) -> None:
+        if "\r" in line:
+            head, _, tail = line.rpartition("\r")
+            if self._draw_again(head):
+                line = tail
+        if "\r" in line or "\x1b" in line or "\b" in line:
+            is_text = True
+            for part in _TOKENS.split(line):
+                if not is_text:
+                    self._act(part)
+                elif part:
+                    self._put(part)
+                is_text = not is_text
+        elif line:
+            self._put(line)
+        if feed:
+            self._feed(with_return=feed != "\n" or self._returned)
+
+    def _draw_again(self, line: str) -> bool:
+        """A line that goes back to its start again and again, and after it once more: only its last forms are looked
+        at. False, and nothing is done, where it has other things to act on."""
+        row, column, forms = self._rows[self._row], self._column, line.split("\r")
+        if len(forms) < _MANY_FORMS:
+            return False
+        first, longest = forms[0], max(map(len, forms))
+        if column > len(row) or column + longest > MAX_ROW_CHARS:
+            return False
+        written = _written(line, len(forms) - 1)
+        if written is None:
+            return False
+        shown, longest = "", max(longest, len(row), column + len(first))
+        for form in reversed(forms[1:]):
+            if form.endswith("\x1b[2K"):
+                break
+            bare = form.replace("\x1b[2K", "").replace("\x1b[K", "").replace("\x1b[0K", "")
+            shown += bare[len(shown) :]
+            if len(bare) < len(form) or len(shown) == longest:
+                break
+        else:
+            if first:
+                self._draw_line(first, "")
+            written -= len(_TOKENS.sub("", first))
+            row = self._rows[self._row]
+            shown += row[len(shown) :]
+        self.rewritten += len(row) + written - len(shown)
+        self._rows[self._row] = shown
+        self._column = 0
+        self._returned = True
+        return True
+
+    def _put(self, text: str) -> None:
+        """Text at the cursor."""
+        self._returned = False
+        row, column = self._rows[self._row], self._column
+        if column == len(row) and column + len(text) <= MAX_ROW_CHARS:
+            self._rows[self._row] = row + text
+            self._column = column + len(text)
+            return
+        while text:
+            row, column = self._rows[self._row], self._column
+            if column > len(row):
+                column = min(column, max(len(row), MAX_PADDED))
+                row += " " * (column - len(row))
+            if column == MAX_ROW_CHARS:
+                self._rows[self._row] = row
+                self._give_out(self._row)
+                self._out.append(self._rows[0])
+                self._rows[0], self._row, self._column = "", 0, 0
+                continue
+            part, text = text[: MAX_ROW_CHARS - column], text[MAX_ROW_CHARS - column :]
+            end = column + len(part)
+            if column == len(row):
+                self._rows[self._row] = row + part
+            else:
+                self._rows[self._row] = row[:column] + part + row[end:]
+                self.rewritten += min(len(row), end) - column
+            self._column = end
+
+    def _feed(self, *, with_return: bool) -> None:
+        """The end of a line; one with a return stays as it is."""
+        if with_return and not self._rows[self._row].endswith("\r"):
+            self._column = len(self._rows[self._row])
+            self._put("\r")
+        self._returned = False
+        self._row += 1
+        self._column = 0
+        if self._row == len(self._rows):
+            self._rows.append("")
+            if len(self._rows) > MAX_ROWS:
+                self._give_out(1)
+                self._row -= 1
+
+    def _act(self, sequence: str) -> None:
+        self._returned = sequence == "\r"
+        if sequence == "\r":
+            self._column = 0
+        elif sequence == "\b":
+            self._column = max(0, self._column - 1)
+        else:
+            self._move(*_parsed(sequence))
+
+    def _move(self, final: str, number: int | None) -> None:
+        """J and K erase, the others move the cursor."""
+        if final == "K":
+            self._erase_in_row(number or 0)
+        elif final == "J":
+            if not number:  # the whole screen stays: there was something to be read on it
+                self._erase_in_row(0)
+                self.rewritten += sum(map(len, self._rows[self._row + 1 :]))
+                del self._rows[self._row + 1 :]
+        elif final == "G":
+            self._column = min(max(1, number or 1) - 1, MAX_ROW_CHARS)
+        elif final == "D":
+            self._column = max(0, self._column - (number or 1))
+        elif final == "C":
+            self._column = min(self._column + (number or 1), MAX_ROW_CHARS)
+        else:
+            rows = number or 1
+            self._row = max(0, self._row - rows) if final in "AF" else min(len(self._rows) - 1, self._row + rows)
+            if final in "EF":
+                self._column = 0
+
+    def _erase_in_row(self, what: int) -> None:
+        """0: from the cursor on, 1: up to it, 2: all of it."""
+        row, column = self._rows[self._row], self._column
+        if what == 0:
+            kept = row[:column]
+        elif what == 1:
+            kept = " " * min(column, len(row)) + row[column:]
+            self.rewritten += min(column, len(row))
+        elif what == 2:
+            kept = ""
+        else:
+            return
+        self.rewritten += len(row) - len(kept)
+        self._rows[self._row] = kept
+
+
+@lru_cache(maxsize=256)
+def _parsed(sequence: str) -> tuple[str, int | None]:
+    """What a sequence does, and its number where it has one."""
+    parameters = sequence[2:-1]
+    return sequence[-1], int(parameters) if parameters.isdigit() and len(parameters) < 6 else None
+
+
+class _Colours:
+    """Takes escapes that move nothing out of text. A program uses few sequences, and taking those out one after the
+    other is many times faster than looking for a pattern, wherever nothing else is escaped."""
+
+    def __init__(self) -> None:
+        self._known: list[bytes] = []
+
+    def without(self, data: bytes) -> bytes:
+        """`data`, whose last sequence is whole, without them."""
+        if self._known and sum(map(data.count, self._known)) == data.count(b"\x1b"):
+            for known in self._known:
+                if known.endswith(b"m"):
+                    data = data.replace(known, b"")
+            return data
+        found = set(_COMMON.findall(data[:_LEARNED_BYTES]))
+        self._known = list(found) if len(found) <= _MAX_KNOWN else []
+        return _IGNORED.sub(b"", data)
+
+
+def _is_plain(data: bytes) -> bool:
+    """Whether there is nothing to act on but line feeds, with or without a return before them."""
+    if b"\x1b" in data or b"\b" in data:
+        return False
+    return b"\r" not in data or data.count(b"\r") == data.count(b"\r\n")
+
+
+def _last_rows(data: bytes) -> int:
+    """Where the last MAX_ROWS lines of it begin, 0 where there are not more."""
+    place = len(data)
+    for _ in range(MAX_ROWS):
+        place = data.rfind(b"\n", 0, place)
+        if place < 0:
+            return 0
+    return place + 1
+
+
+def _whole(data: bytes) -> tuple[bytes, bytes]:
+    """`data` in two: what can be acted on, and what has to wait for its rest: the beginning of a sequence, or a return
+    that a line feed may follow."""
+    if data.rfind(b"\x1b", -_MAX_BODY - 8) >= 0:
+        last = data.rfind(b"\x1b")
+        before = data.rfind(b"\x1b", 0, last)  # the last may be in the end of a title
+        for start in (before, last):
+            if start >= 0 and _UNFINISHED.fullmatch(data, start) is not None:
+                return data[:start], data[start:]
+    return (data[:-1], b"\r") if data.endswith(b"\r") else (data, b"")
+
+
+def _written(line: str, returns: int) -> int | None:
+    """How many characters are text in a line that holds, beside them, so many returns and sequences that erase from the
+    cursor on, or all of the line right before or behind a return; None where there is anything else."""
+    escapes = line.count("\x1b")
+    if "\b" in line:
+        return None
+    if not escapes:
+        return len(line) - returns
+    short = line.count("\x1b[K")
+    if short == escapes:
+        return len(line) - returns - 3 * short
+    long, all_of_it = line.count("\x1b[0K"), line.count("\x1b[2K")
+    if escapes != short + long + all_of_it:
+        return None
+    if all_of_it and all_of_it not in (line.count("\r\x1b[2K"), f"{line}\r".count("\x1b[2K\r")):
+        return None
+    return len(line) - returns - 3 * short - 4 * (long + all_of_it)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import IO
 
 CRLF: Final = False
 _LINUX = bool(sys.platform == "linux")
@@ -53,6 +55,32 @@ def shell_argv(shell: str, command: str) -> list[str]:
     """The shell reads no start-up file: it would change what the command means, which was judged without it. bash reads
     one even for `-c` when it takes itself for the child of a remote login."""
     return [shell, *_NO_STARTUP_FILES.get(os.path.basename(shell), ()), "-c", command]
+
+
+_LIMITED: Final = 'ulimit -v "$1"; ulimit -t "$2"; ulimit -f 0; ulimit -c 0; shift 2; exec "$@"'
+
+
+def limited_argv(argv: Sequence[str], memory_bytes: int, cpu_s: float) -> list[str]:
+    """`argv` under a shell that gives it bounds first: on its memory, its time on a processor, and files that it may
+    write none of. Python's own way, a function between fork and exec, may hang in a program with threads. macOS does
+    not hold a bound on memory."""
+    return ["/bin/sh", "-c", _LIMITED, "sh", str(memory_bytes // 1024), str(math.ceil(cpu_s)), *argv]
+
+
+def start_limited(
+    argv: Sequence[str], *, memory_bytes: int, cpu_s: float, stdin: IO[bytes], cwd: str
+) -> tuple[subprocess.Popen[bytes], Callable[[], None]]:
+    """A process that reads `stdin` and prints to a pipe, with an empty environment and bounds on what it takes; and
+    what ends it. Raises OSError."""
+    process = subprocess.Popen(
+        limited_argv(argv, memory_bytes, cpu_s),
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={},
+        cwd=cwd,
+    )
+    return process, process.kill
 
 
 class ProcessEntry(NamedTuple):

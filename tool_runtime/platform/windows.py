@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
-from typing import TYPE_CHECKING, Final
+import subprocess
+from typing import IO, TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from tool_runtime.platform.posix import ProcessEntry
 
 CRLF: Final = True
 _EXTENDED_LIMITS: Final = 9
 _KILL_ON_JOB_CLOSE: Final = 0x2000
+_PROCESS_MEMORY: Final = 0x0100
 
 
 def give_back_large_memory() -> None:
@@ -56,13 +58,14 @@ def reap(pid: int) -> None:
 
 
 class Job:
-    """A Job Object that ends its processes when its last handle is closed, as the end of this process does."""
+    """A Job Object that ends its processes when its last handle is closed, as the end of this process does. With
+    `memory_bytes` none of them gets more."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory_bytes: int = 0) -> None:
         self._kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]  # Windows alone has it
         self._kernel.CreateJobObjectW.restype = ctypes.c_void_p
         self._handle = self._kernel.CreateJobObjectW(None, None)
-        limits = job_limits()
+        limits = job_limits(memory_bytes=memory_bytes)
         self._kernel.SetInformationJobObject(
             ctypes.c_void_p(self._handle), _EXTENDED_LIMITS, limits, ctypes.c_ulong(len(limits))
         )
@@ -77,12 +80,32 @@ class Job:
         self._kernel.CloseHandle(ctypes.c_void_p(self._handle))
 
 
-def job_limits(pointer_bytes: int = 8) -> bytes:
-    """A JOBOBJECT_EXTENDED_LIMIT_INFORMATION whose one limit is KILL_ON_JOB_CLOSE: basic limits with their flags behind
-    two 64-bit times, six IO counters, four sizes."""
+def start_limited(
+    argv: Sequence[str], *, memory_bytes: int, cpu_s: float, stdin: IO[bytes], cwd: str
+) -> tuple[subprocess.Popen[bytes], Callable[[], None]]:
+    """See `posix.start_limited`. A job bounds the memory; the caller's own clock bounds the time."""
+    del cpu_s
+    process = subprocess.Popen(
+        list(argv),
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ},
+        cwd=cwd,
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+    )
+    job = Job(memory_bytes)
+    job.add(process)
+    return process, job.close
+
+
+def job_limits(pointer_bytes: int = 8, memory_bytes: int = 0) -> bytes:
+    """A JOBOBJECT_EXTENDED_LIMIT_INFORMATION with KILL_ON_JOB_CLOSE, and PROCESS_MEMORY where that is given: basic
+    limits with their flags behind two 64-bit times, six IO counters, four sizes of which the first is a process's."""
     word, pad, end = ("Q", "4x", "") if pointer_bytes == 8 else ("I", "", "4x")
-    basic = struct.pack(f"<qqI{pad}{word}{word}I{pad}{word}II{end}", 0, 0, _KILL_ON_JOB_CLOSE, 0, 0, 0, 0, 0, 0)
-    return basic + struct.pack("<6Q", *[0] * 6) + struct.pack(f"<4{word}", *[0] * 4)
+    flags = _KILL_ON_JOB_CLOSE | (_PROCESS_MEMORY if memory_bytes else 0)
+    basic = struct.pack(f"<qqI{pad}{word}{word}I{pad}{word}II{end}", 0, 0, flags, 0, 0, 0, 0, 0, 0)
+    return basic + struct.pack("<6Q", *[0] * 6) + struct.pack(f"<4{word}", memory_bytes, 0, 0, 0)
 
 
 def tree_members(

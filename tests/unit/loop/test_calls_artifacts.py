@@ -12,6 +12,7 @@ from tests.support.loop import Loop
 from tests.support.loop_parts import Artifacts, Home, Tools, call, calls, says, settled, shell, succeeded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from agent_host.contracts import ToolRequest, ToolResult
@@ -160,10 +161,10 @@ class InFile:
         self.broken = broken
         self.closed = False
 
-    def read(self) -> bytes:
+    def pieces(self) -> Iterator[bytes]:
         if self.broken:
             raise OSError(5, "Input/output error")
-        return b"x" * self.size
+        yield b"x" * self.size
 
     def close(self) -> None:
         self.closed = True

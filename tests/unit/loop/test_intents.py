@@ -10,6 +10,7 @@ import pytest
 from agent_host.loop import intents
 from agent_host.loop.intents import Held, Versions, capture_intent, hash_on_disk
 from agent_host.routing.facts import path_facts
+from policy.facts import UrlFacts
 from state.blobs import UNAVAILABLE, sha256_hex
 from tests.support.tools import TOOLS
 
@@ -36,6 +37,11 @@ class Case:
     def delete(self) -> FileEffect:
         return self._capture(DELETE, {}, None)
 
+    def save(self) -> FileEffect:
+        place = path_facts(str(self.file), str(self.file))
+        facts = UrlFacts("https://example.com/", also=(("File.Read", place), ("File.Write", place)))
+        return capture_intent(TOOLS["HttpRequest"], facts, {}, Versions(self.keep, {}, self.all), self.will_hold)
+
     def _capture(self, row: Any, arguments: dict[str, Any], known: dict[str, str | None] | None) -> FileEffect:
         facts = path_facts(str(self.file), str(self.file))
         return capture_intent(row, facts, arguments, Versions(self.keep, known or {}, self.all), self.will_hold)
@@ -57,6 +63,21 @@ def test_a_new_file(case: Case) -> None:
     assert intent["before"] is None
     assert baselines == {os.path.realpath(case.file): None}
     assert intent["after"] == sha256_hex(b"new")
+
+
+def test_what_a_request_saves_over_is_kept_and_what_it_leaves_is_not_known(case: Case) -> None:
+    case.file.write_text("old")
+    case.all = True
+    intent, baselines = case.save()
+    name = sha256_hex(b"old")
+    path = os.path.realpath(case.file)
+    assert intent == {"path": path, "before": name, "after": UNAVAILABLE, "kept": name}
+    assert (baselines, case.kept) == ({path: name}, {name: b"old"})
+    case.will_hold.clear()
+    case.file.unlink()
+    assert case.save() == ({"path": path, "before": None, "after": UNAVAILABLE}, {path: None})
+    facts = UrlFacts("https://example.com/", also=(("File.Read", path_facts(path, path)),))
+    assert capture_intent(TOOLS["HttpRequest"], facts, {}, Versions(case.keep, {}, True), {}) == (None, {})
 
 
 def test_an_existing_file_keeps_its_first_version(case: Case) -> None:

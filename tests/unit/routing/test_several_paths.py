@@ -9,6 +9,7 @@ import pytest
 
 from agent_host.app.tools import BUILT_IN
 from agent_host.approval.grants import moved, place_of, same_action
+from agent_host.contracts import Maker
 from agent_host.routing.dry_run import case_from, judge_case
 from agent_host.routing.environment import Environment
 from agent_host.routing.judge import Judge
@@ -156,3 +157,25 @@ def test_each_path_must_be_one(place: Path, arguments: dict[str, Any]) -> None:
     assert judged.decision is None
     assert judged.problem is not None
     assert "'newPath'" in judged.problem
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "lacks"),
+    [
+        (("Network.Http",), {"Network.Http"}),
+        (("Network.Http", "File.Read"), {"Network.Http", "File.Read"}),
+        (("Network.Http", "File.Write"), {"Network.Http", "File.Write"}),
+        ((), {"Network.Http", "File.Read", "File.Write"}),
+    ],
+    ids=["neither", "sent a file", "saved a file", "of an older version"],
+)
+def test_who_reads_an_output_needs_all_that_its_call_needed(
+    place: Path, capabilities: tuple[str, ...], lacks: set[str]
+) -> None:
+    for missing in ("Network.Http", "File.Read", "File.Write", "Shell.Exec"):
+        names = {"Network.Http", "File.Read", "File.Write", "Shell.Exec"} - {missing}
+        held = bundle(*({"name": name} for name in sorted(names)))
+        outputs = {"artifacts/art_1": Maker("HttpRequest", capabilities)}
+        found = judge(place, held, outputs=outputs.get).decide("ReadOutput", {"ref": "artifacts/art_1"}).decision
+        assert found is not None
+        assert (found.decision == "DENIED") == (missing in lacks)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
+import io
 import os
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 
-from agent_host.contracts import Artifact
+from agent_host.contracts import Artifact, Maker
 from agent_host.services.workspace import EmbeddedWorkspaceService, UploadFailed
 from state.blobs import BlobFolder, sha256_hex
 from state.disk import LOCAL_DISK
@@ -114,7 +117,8 @@ async def test_what_is_kept_is_found_under_its_reference(tmp_path: Path) -> None
     row = {"ref": kept.ref, "sha256": kept.sha256}
     assert kept.ref == f"artifacts/{kept.artifact_id}"
     assert (tmp_path / kept.ref).read_bytes() == b"output"
-    assert workspace.service.kept(row) == b"output"
+    with contextlib.closing(workspace.service.kept(row)) as found:
+        assert b"".join(found.pieces()) == b"output"
     assert workspace.service.uri_of(kept.ref) == kept.uri
     (tmp_path / kept.ref).write_bytes(b"other")
     with pytest.raises(UploadFailed, match="was damaged"):
@@ -122,3 +126,39 @@ async def test_what_is_kept_is_found_under_its_reference(tmp_path: Path) -> None
     (tmp_path / kept.ref).unlink()
     with pytest.raises(UploadFailed, match="cannot be read"):
         workspace.service.kept(row)
+
+
+async def test_only_what_a_call_left_is_read_back_and_only_as_it_was(tmp_path: Path) -> None:
+    workspace, maker = Workspace(tmp_path), Maker("HttpRequest", ("Network.Http", "File.Read"))
+    artifact = Artifact("tool_output", "out.txt", "text/plain", b"output", maker)
+    kept = await workspace.service.keep(artifact, task_id="t", step_id="s")
+    history = workspace.service.keep_history(artifact._replace(artifact_type="session_history"), task_id="t")
+    nobodys = await workspace.service.keep(artifact._replace(maker=None), task_id="t", step_id="s")
+    assert workspace.service.maker_of(kept.ref) == maker
+    for ref in (history.ref, nobodys.ref, "artifacts/index.jsonl", f"artifacts/../{kept.ref}", kept.artifact_id):
+        assert (workspace.service.maker_of(ref), workspace.service.open(ref)) == (None, None)
+    for _ in range(2):
+        with workspace.service.open(kept.ref) or io.BytesIO() as file:
+            assert file.read() == b"output"
+    (tmp_path / kept.ref).write_bytes(b"damage")
+    with pytest.raises(OSError, match="was damaged on disk"):
+        workspace.service.open(kept.ref)
+
+
+async def test_the_hash_of_what_is_read_back_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = Workspace(tmp_path)
+    artifact = Artifact("tool_output", "out.txt", "text/plain", b"output", Maker("RunCommand", ("Shell.Exec",)))
+    kept = await workspace.service.keep(artifact, task_id="t", step_id="s")
+    real, compared = hashlib.file_digest, []
+
+    def digest(file: Any, name: str) -> Any:
+        compared.append(name)
+        return real(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", digest)
+    for _ in range(3):
+        workspace.service.kept({"ref": kept.ref, "sha256": kept.sha256}).close()
+        file = workspace.service.open(kept.ref)
+        assert file is not None
+        file.close()
+    assert compared == ["sha256"]

@@ -31,20 +31,20 @@ def test_a_shared_blob_is_one_file_with_two_names(tmp_path: Path) -> None:
     blobs, path = folder(tmp_path), tmp_path / "artifact"
     path.write_bytes(b"an older one")
     (tmp_path / "artifact.tmp").write_bytes(b"left by a crash")
-    assert blobs.share(DATA, str(path)) == NAME
+    assert blobs.share([DATA], str(path)) == (NAME, len(DATA))
     assert path.read_bytes() == DATA
     assert os.path.samefile(path, tmp_path / "blobs" / NAME)
     assert sorted(os.listdir(tmp_path)) == ["artifact", "blobs"]
     assert blobs.used_bytes == len(DATA)
-    assert blobs.share(DATA, str(tmp_path / "second")) == NAME
+    assert blobs.share([DATA], str(tmp_path / "second")) == (NAME, len(DATA))
     assert os.stat(path).st_nlink == 3
 
 
 def test_a_damaged_blob_is_not_what_is_shared(tmp_path: Path) -> None:
     blobs = folder(tmp_path)
-    blobs.share(DATA, str(tmp_path / "first"))
+    blobs.share([DATA], str(tmp_path / "first"))
     (tmp_path / "blobs" / NAME).write_bytes(b"Content")
-    blobs.share(DATA, str(tmp_path / "second"))
+    blobs.share([DATA], str(tmp_path / "second"))
     assert (tmp_path / "second").read_bytes() == DATA
     assert blobs.get(NAME) == DATA
 
@@ -54,12 +54,12 @@ def test_without_second_names_there_is_a_copy() -> None:
     disk.make_private_dir("/s")
     before = disk.calls.count
     blobs = BlobFolder(disk, "/s/blobs", 1000)
-    blobs.share(DATA, "/s/a")
+    blobs.share([DATA], "/s/a")
     link = next(number for number, line in enumerate(disk.calls.log, 1) if "link(" in line)
     assert not any("sync" in line for line in disk.calls.log[before:])
     bare = SimulatedDisk(Faults(fail_call=link))
     bare.make_private_dir("/s")
-    assert BlobFolder(bare, "/s/blobs", 1000).share(DATA, "/s/a") == NAME
+    assert BlobFolder(bare, "/s/blobs", 1000).share([DATA], "/s/a") == (NAME, len(DATA))
     assert bare.contents() == {f"/s/blobs/{NAME}": DATA, "/s/a": DATA}
     assert not any("sync" in line for line in bare.calls.log)
 
@@ -67,10 +67,10 @@ def test_without_second_names_there_is_a_copy() -> None:
 def test_there_is_no_room_to_share_above_the_limit(tmp_path: Path) -> None:
     blobs = folder(tmp_path, len(DATA))
     refused = [blobs.refused]
-    blobs.share(DATA, str(tmp_path / "a"))
-    blobs.share(DATA, str(tmp_path / "b"))  # it is there already
+    blobs.share([DATA], str(tmp_path / "a"))
+    blobs.share([DATA], str(tmp_path / "b"))  # it is there already
     with pytest.raises(StorageLimit, match="limit of 7 bytes") as caught:
-        blobs.share(b"!", str(tmp_path / "c"))
+        blobs.share([b"!"], str(tmp_path / "c"))
     assert caught.value.limit_bytes == 7
     assert [*refused, blobs.refused] == [False, True]
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "blobs"]
@@ -80,7 +80,7 @@ def test_a_session_whose_artifacts_found_no_room_says_so(tmp_path: Path) -> None
     session = create(tmp_path, blob_limit_bytes=5)
     full = [session.storage_full]
     with pytest.raises(StorageLimit):
-        session.blobs.share(DATA, str(tmp_path / "a"))
+        session.blobs.share([DATA], str(tmp_path / "a"))
     assert [*full, session.storage_full] == [False, True]
     session.close()
 
@@ -133,7 +133,7 @@ def test_a_shared_blob_is_made_durable_by_a_record_that_names_it(outcome: Outcom
     disk.make_private_dir("/s")
     disk.sync_directory("/")
     blobs = BlobFolder(disk, "/s/blobs", 1000)
-    blobs.share(DATA, "/s/a")
+    blobs.share([DATA], "/s/a")
     blobs.put(DATA)
     assert BlobFolder(disk.crash(outcome), "/s/blobs", 1000).get(NAME) == DATA
 

@@ -232,7 +232,7 @@ def test_what_was_taken_has_its_room_even_if_others_took_it_since(tmp_path: Path
     turn(session, "step_1", "c1", gated=True)
     name = session.keep(b"a" * 60)
     use(session, name)
-    session.blobs.share(b"b" * 50, str(tmp_path / "artifact"))
+    session.blobs.share([b"b" * 50], str(tmp_path / "artifact"))
     session.compact()
     assert files(tmp_path) == {name, sha256_hex(b"b" * 50)}
     assert session.kept(name) == b"a" * 60

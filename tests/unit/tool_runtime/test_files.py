@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.contracts import ToolConstraints
+from benchmarks.processes import child_environment
 from tests.unit.tool_runtime.conftest import Call, MakeRouter, error_of, request, text_of
 from tool_runtime.core import files, lines, moves, writes
 from tool_runtime.core.paths import Scope, resolve
@@ -312,3 +315,37 @@ def test_how_a_text_comes_makes_no_difference_to_its_window(
         whole.read([data], "utf-8")
         cut.read([data[at : at + size] for at in range(0, len(data), size)], "utf-8")
         assert (cut.text(), cut.past_end) == (whole.text(), whole.past_end)
+
+
+READ_AND_MEASURE = """
+import asyncio, os, sys
+from benchmarks.processes import resident_mib
+from benchmarks.tool_calls import Calls
+from tests.support.peak_memory import peak_kib
+
+async def main(path):
+    calls = Calls(os.path.dirname(path))
+    await calls.call("ReadFile", path=path, limit=1)
+    idle = resident_mib(os.getpid())
+    for offset in (100_000, 100_002):
+        sys.stdout.write(await calls.call("ReadFile", path=path, offset=offset, limit=1))
+    print(peak_kib() / 1024 - idle)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="a process's memory is asked of `ps`")
+def test_lines_of_a_file_of_two_gigabytes_are_read_in_constant_memory(workspace: Path) -> None:
+    """Before the hole of a sparse file, and behind it."""
+    path = workspace / "huge"
+    with path.open("w") as file:
+        file.writelines(f"line {number}\n" for number in range(1, 100_001))
+        file.seek(2 * 1024**3)
+        file.write("\nbehind\n")
+    argv = [sys.executable, "-P", "-c", READ_AND_MEASURE, str(path)]
+    done = subprocess.run(argv, env=child_environment(), capture_output=True, text=True, check=True)
+    first, behind, grown_mib = done.stdout.splitlines()
+    assert (first, behind) == ("line 100000", "behind")
+    assert float(grown_mib) < 16

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent_host.contracts import Artifact
 from tests.unit.tool_runtime.conftest import open_descriptors
-from tool_runtime.output.spill import Spill, SpooledFile
+from tool_runtime.output.spill import Room, Spill, SpooledFile
 from tool_runtime.output.truncate import HeadTail, marker, whole_end
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Stream:
 
     def __init__(self, *, limit: int = 1000, buffer_bytes: int = 10, ends: int = 100, directory: str | None = None):
         self.ends = HeadTail(ends)
-        self.spill = Spill(limit, buffer_bytes, directory)
+        self.spill = Spill(Room(limit), buffer_bytes, directory)
 
     def add(self, *chunks: bytes) -> Stream:
         for chunk in chunks:
@@ -66,12 +66,12 @@ def test_what_is_longer_than_the_buffer_lies_in_a_file_that_nobody_else_can_open
     assert isinstance(content, SpooledFile)
     assert os.listdir(tmp_path) == []
     assert stat.S_IMODE(os.fstat(content._file.fileno()).st_mode) == 0o600
-    assert content.read() == b"0123456789ab" + b"c" * 500
-    assert content.read() == b"0123456789ab" + b"c" * 500, "it can be read again"
+    assert b"".join(content.pieces()) == b"0123456789ab" + b"c" * 500
+    assert b"".join(content.pieces()) == b"0123456789ab" + b"c" * 500, "it can be read again"
     content.close()
     content.close()
     with pytest.raises(OSError, match="closed"):
-        content.read()
+        b"".join(content.pieces())
 
 
 @pytest.mark.parametrize("buffer_bytes", [4, 1000])
@@ -120,6 +120,16 @@ def test_a_full_disk_that_does_not_even_take_the_buffer() -> None:
     assert stream.whole() == b"0123456789" + marker(18, 30) + b"xx"
 
 
+def test_streams_of_one_call_share_what_may_be_kept() -> None:
+    room = Room(15)
+    first, second = Spill(room, 100, None), Spill(room, 100, None)
+    first.add(b"0123456789")
+    second.add(b"abcdefghij")
+    first.add(b"more")
+    assert (first.kept, second.kept, room.left) == (10, 5, 0)
+    assert second.read(0, 10) == b"abcde"
+
+
 def test_a_stream_that_nobody_wants_lets_its_file_go() -> None:
     stream = Stream().add(b"x" * 100)
     stream.spill.close()
@@ -131,5 +141,5 @@ def test_a_file_that_lost_bytes_is_told() -> None:
     assert isinstance(content, SpooledFile)
     content._file.truncate(50)
     with pytest.raises(OSError, match="shorter"):
-        content.read()
+        b"".join(content.pieces())
     content.close()

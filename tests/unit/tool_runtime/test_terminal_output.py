@@ -6,11 +6,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.screen import ReferenceScreen
 from tests.unit.tool_runtime.conftest import text_of
-from tool_runtime.output.terminal import Reducer, has_control, reduced
+from tool_runtime.output.terminal import MAX_ROW_CHARS, MAX_ROWS, Reducer, has_control, reduced
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
         (b"10%\r20%\r100%\n", b"100%\n"),
         (b"longer\rabc\n", b"abcger\n"),
         (b"longer\r\x1b[Kabc\n", b"abc\n"),
-        (b"longer\x1b[2K\rabc\n", b"abc   \n"),
+        (b"longer\x1b[2K\rabc\n", b"abc\n"),
         (b"abc\b\bX\n", b"aXc\n"),
         (b"a\r\nb\r\n", b"a\r\nb\r\n"),
         (b"\x1b]0;title\x07text", b"text"),
@@ -37,23 +38,78 @@ if TYPE_CHECKING:
         (b"tab\there\x07\n", b"tab\there\n"),
         (b"\x1b[", b""),
         (b"cut \x1b", b"cut "),
-        ("é\rb\n".encode(), "b\udca9\n".encode("utf-8", "surrogateescape")),
+        ("é\rb\n".encode(), b"b\n"),
+        ("██░░\r███░\n".encode(), "███░\n".encode()),
+        (b"a: 1\nb: 1\n\x1b[2A\x1b[2Ka: done\n\x1b[2Kb: done\n", b"a: done\nb: done\n"),
+        (b"one\ntwo\nthree\n\x1b[3A\x1b[Jall\n", b"all\n"),
+        (b"1\n2\n3\n\x1b[2FX\x1b[BY\n", b"1\nX\n3Y\n"),
+        (b"[ ok ]\x1b[20Gservice\n", b"[ ok ]             service\n"),
+        (b"what was there\x1b[2J\x1b[Hgoes on\n", b"what was theregoes on\n"),
     ],
 )
 def test_what_a_terminal_shows_at_the_end(printed: bytes, shown: bytes) -> None:
     assert reduced(printed) == shown
 
 
-TEXT = [b"a", b"bc", b"\n", b"\r", b"\r\n", b"\b", b"\xc3\xa9", b"\x00", b"\x07"]
-PIECES = st.sampled_from([*TEXT, b"\x1b", b"[", b"31m", b"K", b"\x1b[2K", b"]0;", b"\x1b\\", b"5G"])
-OUTPUT = st.lists(PIECES, max_size=30).map(b"".join)
+TEXT = [
+    b"a",
+    b"bc",
+    b"\n",
+    b"\r",
+    b"\r\n",
+    b"\b",
+    b"\xc3\xa9",
+    b"\xe2",
+    b"\x82",
+    b"\x00",
+    b"\x07",
+    b"y\n" * 70,
+    b"z" * 5000,
+]
+CONTROLS = [
+    b"K",
+    b"2K",
+    b"1K",
+    b"0K",
+    b"A",
+    b"2A",
+    b"70A",
+    b"B",
+    b"C",
+    b"300C",
+    b"D",
+    b"E",
+    b"F",
+    b"5G",
+    b"J",
+    b"2J",
+    b"31m",
+]
+SEQUENCES = [*(b"\x1b[" + control for control in CONTROLS), b"\x1b]0;t\x07", b"\x1b[2K\r", b"\r\x1b[K", b"\r\x1b[2K"]
+PARTS = [b"\x1b", b"[", b"31m", b"]0;", b"\x1b\\", b"1;2H"]
+OUTPUT = st.lists(st.sampled_from([*TEXT, *SEQUENCES, *PARTS]), max_size=40).map(b"".join)
+BAR = st.sampled_from([b"\r", b"\r", b"10%", b"[##  ]", b"\xe2\x96\x88", b"\x1b[K", b"\x1b[2K\r", b"\x1b[32m", b"\n"])
+BARS = st.lists(BAR, max_size=60).map(b"".join)
 
 
-@given(st.lists(OUTPUT, max_size=6))
-@example([b"\x1b", b"[3", b"1", b"mred\r", b"\n"])
-def test_how_it_is_cut_makes_no_difference(chunks: list[bytes]) -> None:
-    reducer = Reducer()
-    assert b"".join([*map(reducer.feed, chunks), reducer.end()]) == whole(b"".join(chunks))
+@settings(max_examples=60)
+@given(OUTPUT | BARS, st.lists(st.integers(1, 40), max_size=8))
+@example(b"\x1b[31mred\r\n", [1, 2, 1, 4])
+@example(b"\r" * 5 + b"a\x1b[K\rlonger\rb\r" * 3, [3])
+def test_it_shows_what_a_screen_does_however_the_output_is_cut(data: bytes, sizes: list[int]) -> None:
+    expected = ReferenceScreen(data)
+    for chunks in ([data], cut(data, sizes), cut(data, [1] * len(data[:300]))):
+        reducer = Reducer()
+        shown = b"".join([*map(reducer.feed, chunks), reducer.end()])
+        assert (shown, reducer.rewritten) == (expected.text, expected.rewritten)
+
+
+def cut(data: bytes, sizes: list[int]) -> list[bytes]:
+    chunks = []
+    for size in sizes:
+        chunks.append(data[:size])
+        data = data[size:]
+    return [*chunks, data]
 
 
 def whole(data: bytes) -> bytes:
@@ -65,8 +121,18 @@ def whole(data: bytes) -> bytes:
 def test_nothing_is_left_that_a_terminal_acts_on(data: bytes) -> None:
     left = reduced(data)
     assert not has_control(left.replace(b"\r\n", b"\n").replace(b"\r", b""))
-    assert left.count(b"\n") == data.count(b"\n") or b"]" in data
     assert reduced(left.replace(b"\r", b"")) == left.replace(b"\r", b"")
+
+
+def test_a_picture_of_64_lines_is_followed_and_no_more() -> None:
+    def picture(lines: int) -> bytes:
+        return b"".join(b"line %d\n" % number for number in range(lines)) + b"\x1b[%dA" % lines
+
+    reducer = Reducer()
+    shown = reducer.feed(picture(MAX_ROWS - 1) * 100) + reducer.end()
+    assert shown.count(b"\n") == MAX_ROWS - 1
+    assert reducer.rewritten > 10_000
+    assert whole(picture(MAX_ROWS) * 2).count(b"\n") == MAX_ROWS + 1
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cc", "Cs"])), st.text(alphabet="\t\n ab"))
@@ -76,11 +142,12 @@ def test_plain_text_is_not_touched(text: str, more: str) -> None:
     assert whole(data) == data
 
 
-def test_a_line_of_any_length_is_bounded() -> None:
+@pytest.mark.parametrize("line", [b"x" * 10_000, b"\n" * 10_000, b"x\n\x1b[200G" * 100, b"\x1b]0;" + b"x" * 10_000])
+def test_what_is_held_is_bounded(line: bytes) -> None:
     reducer = Reducer()
-    given = sum(len(reducer.feed(b"x" * 10_000)) for _ in range(100))
-    assert given > 900_000
-    assert len(reducer.end()) < 100_000
+    for _ in range(100):
+        reducer.feed(line)
+    assert len(reducer.end()) < 2 * MAX_ROWS * MAX_ROW_CHARS
 
 
 async def test_a_progress_bar_is_one_line_and_the_stored_output_is_whole(call: Call, workspace: Path) -> None:
@@ -91,6 +158,9 @@ async def test_a_progress_bar_is_one_line_and_the_stored_output_is_whole(call: C
         "sys.stdout.write('\\ndone\\n')\n"
     )
     result = await call("RunCommand", command=f"{sys.executable} {script}")
-    assert text_of(result) == "Exit code: 0\n--- stdout ---\nstart\n 19999/20000\ndone\n--- stderr ---\n"
+    assert text_of(result) == (
+        "Exit code: 0\n--- stdout ---\nstart\n 19999/20000\ndone\n--- stderr ---\n"
+        "[Characters of stdout that were drawn over, and are not shown: 239988]\n"
+    )
     (artifact,) = result.artifacts
     assert artifact.data.count(b"\r") == 20_000

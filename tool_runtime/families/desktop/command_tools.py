@@ -21,9 +21,9 @@ from tool_runtime.families.desktop.command_specs import RUN_COMMAND
 from tool_runtime.families.desktop.rendering import command_output
 from tool_runtime.families.desktop.timeouts import command_timeout_s
 from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.families.environment import environment_under
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.platform import OS_FAMILY, current
-from tool_runtime.platform.environment import child_environment
 from tool_runtime.tool import CallContext, Tool, ToolOutput
 from tool_runtime.wrappers import capped
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import ToolRequest
+    from tool_runtime.core.process import CommandOutcome
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
 
@@ -67,15 +68,12 @@ class CommandTools:
 
     @functools.cached_property
     def _environment(self) -> Mapping[str, str]:
-        """As it is at the first command; reading it costs more than starting the process does."""
-        settings = self._settings
-        return child_environment(
-            os.environ,
-            secret=settings.secret_env,
-            passthrough=settings.env_passthrough,
-            allowed=settings.env_allowed,
-            temporary=settings.temporary,
-        )
+        """As it is at the first command."""
+        return environment_under(self._settings)
+
+    async def run_program(self, params: CommandParams) -> CommandOutcome:
+        """See LocalToolRouter."""
+        return await run_command(params, self._pool, self._guard)
 
     async def _run_command(self, call: CallContext) -> ToolOutput:
         if call.request.arguments.get("background"):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.contracts import ToolRequest, ToolSpec
+    from tool_runtime.core.process import CommandOutcome, CommandParams
     from tool_runtime.families.desktop.runner import DesktopRunner
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
@@ -49,6 +50,10 @@ class DesktopFamily:
     async def read_bytes(self, call: CallContext, path: str, max_bytes: int) -> bytes:
         """The content of one file, as ReadFile would find it. Raises ToolFault."""
         return await self._runner.read_bytes(call, path, max_bytes)
+
+    async def run_program(self, params: CommandParams) -> CommandOutcome:
+        """See LocalToolRouter."""
+        return await self._runner.run_program(params)
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See Provider."""

@@ -36,13 +36,14 @@ _EXPECTED = text(
 READ_FILE: Final = ToolSpec(
     "ReadFile",
     "Read the contents of a file at the given path. A PNG, JPEG, GIF or WebP file is shown as an image to models that "
-    "take images",
+    "take images, a Jupyter notebook as its cells, a PDF as the text of its pages",
     parameters(
         ["path"],
         path=text("Path of the file to read, absolute or relative to the workspace", minLength=1),
         offset=integer("Line number to start reading from (1-based). Default: 1", minimum=1),
         limit=integer("Maximum number of lines to return. Default: all", minimum=1),
         encoding=text("File encoding. Default: utf-8", minLength=1),
+        raw=flag("Show a notebook as the text that its file holds. Default: false"),
     ),
     capability="File.Read",
     subject=_PATH,

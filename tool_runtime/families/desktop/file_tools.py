@@ -72,12 +72,27 @@ class FileTools:
 
     def _read_at_once(self, call: CallContext) -> ToolOutput | None:
         params = _reading(call)
+        if is_document(call, params.path):
+            return None
         outcome = files.read_at_once(params, call.abandoned)
-        return None if outcome is None else _shown(outcome, params.offset)
+        return None if outcome is None or outcome.is_pdf else _shown(outcome, params.offset)
 
     async def _read_file(self, call: CallContext) -> ToolOutput:
         params = _reading(call)
-        return _shown(await self._pool.run(lambda: files.read_file(params, call.abandoned)), params.offset)
+        if is_document(call, params.path):
+            from tool_runtime.families.desktop.documents import notebook_output
+
+            found = await self._pool.run(lambda: notebook_output(params, call.abandoned))
+            if isinstance(found, ToolOutput):
+                return found
+            output = _shown(await self._pool.run(lambda: files.read_file(params, call.abandoned)), params.offset)
+            return output._replace(text=f"[{found}; its text follows]\n{output.text}")
+        outcome = await self._pool.run(lambda: files.read_file(params, call.abandoned))
+        if outcome.is_pdf:
+            from tool_runtime.families.desktop.documents import pdf_output
+
+            return await self._pool.run(lambda: pdf_output(params, outcome, call.abandoned))
+        return _shown(outcome, params.offset)
 
     async def _write_file(self, call: CallContext) -> ToolOutput:
         request = call.request
@@ -133,6 +148,12 @@ def _reading(call: CallContext) -> files.ReadParams:
         arguments.get("limit"),
         arguments.get("encoding"),
     )
+
+
+def is_document(call: CallContext, path: str) -> bool:
+    """Whether the file is named like a notebook, and is to be shown as one."""
+    arguments = call.request.arguments
+    return path.lower().endswith(".ipynb") and not arguments.get("raw") and "encoding" not in arguments
 
 
 def _shown(outcome: files.ReadOutcome, offset: int) -> ToolOutput:

@@ -14,8 +14,12 @@ READ_OUTPUT: Final = ToolSpec(
     parameters(
         ["ref"],
         ref=text("The storage_ref, such as artifacts/art_0123456789abcdef", minLength=1, maxLength=200),
-        offset=integer("Line to start from (1-based); with a pattern, the match to start from. Default: 1", minimum=1),
-        limit=integer("Maximum number of lines. Default: 200", minimum=1, maximum=10_000),
+        offset=integer(
+            "Number of the line to start from (1-based). With a pattern it counts matching lines: 3 starts from the "
+            "third that matches. Default: 1",
+            minimum=1,
+        ),
+        limit=integer("Maximum number of lines, or of matching ones. Default: 200", minimum=1, maximum=10_000),
         pattern=text("Only lines that match this regular expression (RE2)", minLength=1, maxLength=4000),
     ),
     capability="Shell.Exec",
@@ -23,4 +27,4 @@ READ_OUTPUT: Final = ToolSpec(
     effect="none",
     category="files",
 )
-"""It needs what the call needed that left the output, which is a command's mostly."""
+"""It needs all that the call needed that left the output, which is a command's mostly."""

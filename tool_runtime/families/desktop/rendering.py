@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tool_runtime.output import artifacts
+from tool_runtime.output.terminal import without_controls
 from tool_runtime.output.text import decode_body, decode_output
 from tool_runtime.output.truncate import HeadTail, truncate_text
 from tool_runtime.platform import current
@@ -29,7 +30,12 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
     for name, captured in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
         if captured.spill.problem is not None:
             text += f"[Of {name} only a part is kept, for the rest could not be written: {captured.spill.problem}]\n"
+        if captured.rewritten:
+            text += f"[Characters of {name} that were drawn over, and are not shown: {captured.rewritten}]\n"
         if captured.ends.total > call.settings.artifact_threshold_bytes:
+            kept_bytes, total = captured.spill.kept, captured.ends.total
+            if kept_bytes < total and captured.spill.problem is None:
+                text += f"[Of the {total} bytes of {name} the first {kept_bytes} are stored, and the end]\n"
             content = captured.spill.content(captured.ends)
             kept.append(artifacts.tool_output(call.request, content, part=name))
         else:
@@ -38,7 +44,7 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
 
 
 def _printed(ends: HeadTail, limit: int) -> str:
-    text = decode_output(ends.render(limit), crlf=current.CRLF)
+    text = decode_output(without_controls(ends.render(limit)), crlf=current.CRLF)
     return text if not text or text.endswith("\n") else text + "\n"
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tool_runtime.core.http import HttpClient
+    from tool_runtime.core.seen import Seen
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
 
@@ -67,8 +68,8 @@ class RequestTools:
             return http_output(call, outcome)
         if not is_success(outcome.status):
             return http_output(call, outcome, f"[Nothing was saved to {save_to}: the status is {outcome.status}]\n")
-        await self._save(call, save_to, outcome.body)
-        return saved_output(outcome, save_to)
+        seen = await self._save(call, save_to, outcome.body)
+        return saved_output(outcome, save_to)._replace(seen=str(seen))
 
     async def _sent(self, call: CallContext) -> bytes:
         """The body, from the arguments or from a file."""
@@ -82,11 +83,11 @@ class RequestTools:
         scope, most = scope_of(call.request, needed), self._most_bytes(call, needed)
         return await self._on_disk(call, path, lambda: files.read_bytes(path, scope, most, call.abandoned))
 
-    async def _save(self, call: CallContext, path: str, body: bytes) -> None:
+    async def _save(self, call: CallContext, path: str, body: bytes) -> Seen:
         params = writes.WriteParams(
             path, scope_of(call.request, CapabilityName.FILE_WRITE), body, mark_of(call.request)
         )
-        await self._on_disk(call, path, lambda: writes.write_file(params, call.abandoned))
+        return (await self._on_disk(call, path, lambda: writes.write_file(params, call.abandoned))).seen
 
     async def _on_disk(self, call: CallContext, path: str, work: Callable[[], T]) -> T:
         """`work` on a file in a thread, within the time that files have."""

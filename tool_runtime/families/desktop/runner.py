@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from agent_host.contracts import ToolRequest
+    from tool_runtime.core.process import CommandOutcome, CommandParams
     from tool_runtime.families.desktop.command_tools import CommandTools
     from tool_runtime.families.desktop.file_tools import FileTools
     from tool_runtime.families.desktop.output_tools import OutputTools
@@ -57,6 +58,10 @@ class DesktopRunner:
     async def read_bytes(self, call: CallContext, path: str, max_bytes: int) -> bytes:
         """See DesktopFamily. Raises ToolFault."""
         return await self._files.read_bytes(call, path, max_bytes)
+
+    async def run_program(self, params: CommandParams) -> CommandOutcome:
+        """See LocalToolRouter."""
+        return await self._commands.run_program(params)
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See Provider."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tool_runtime.core.listing import FindParams, Listed, Listing, ListParams
 
 _MAX_LINE_CHARS: Final = 500
-_WORDS: Final = {"directory": "dir", "file": "file", "link": "link", "other": "other"}
+_WORDS: Final = {"directory": "dir  ", "file": "file ", "link": "link ", "other": "other"}
 
 
 def listed_directory(listing: Listing, params: ListParams, workspace: str) -> str:
@@ -67,12 +67,17 @@ def _prefix(root: str, workspace: str) -> str:
 
 
 def _entry(listed: Listed) -> str:
-    path, word = _shown(listed.path), _WORDS[listed.kind]
-    if listed.kind == "directory":
-        return f"{word:5} {path}/"
-    if listed.kind == "link":
-        return f"{word:5} {path} -> {_shown(listed.target or '?')}"
-    return f"{word:5} {path}" + ("" if listed.size is None else f" ({_count(listed.size, 'byte', 'bytes')})")
+    path, kind, target, size = listed
+    word = _WORDS[kind]
+    if not path.isprintable():
+        path = _shown(path)
+    if kind == "directory":
+        return f"{word} {path}/"
+    if kind == "link":
+        return f"{word} {path} -> {_shown(target or '?')}"
+    if size is None:
+        return f"{word} {path}"
+    return f"{word} {path} ({size} byte{'' if size == 1 else 's'})"
 
 
 def _notes(listing: Listing, offset: int) -> Iterator[str]:

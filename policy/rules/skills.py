@@ -1,0 +1,109 @@
+"""What a skill in use leaves of the tools (SK 3.1): its `allowed-tools`, as public skills write them, in each family.
+
+`Read, Grep, Bash(git log:*)` admits the family's tools for reading and searching, and of commands those that begin with
+`git log`. A name that no tool has admits nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from policy.facts import CommandFacts
+from policy.names import words
+from policy.rules.toolset import ToolLimit
+from policy.shell.commands import parsed_line
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from policy.decision import Decision
+    from policy.facts import ActionFacts
+    from policy.rules.toolset import Limits
+    from policy.shell.commands import SimpleCommand
+
+ALWAYS: Final = words("load_skill ReadOutput")
+"""What a skill takes from nobody: reading another skill, and what calls have stored."""
+_PUBLIC: Final = {
+    "Read": words("ReadFile read_file cp__read_file"),
+    "Write": words("WriteFile write_file cp__write_file"),
+    "Edit": words("EditFile"),
+    "MultiEdit": words("EditFile"),
+    "Grep": words("Grep grep cp__grep"),
+    "Glob": words("FindFiles ListDirectory list_dir cp__list_files cp__list_dir"),
+    "LS": words("ListDirectory list_dir cp__list_dir"),
+    "Bash": words("RunCommand CommandOutput StopCommand run_script cp__exec"),
+    "WebFetch": words("HttpRequest network_request cp__fetch"),
+}
+"""The names of public skills, and the tools that they mean in each family."""
+_COMMANDS: Final = _PUBLIC["Bash"]
+_BETWEEN: Final = "\0"
+_ENTRY: Final = re.compile(r"([^()]+)(?:\((.*)\))?")
+
+
+class SkillTools(NamedTuple):
+    """What a skill's list means: the limit, and the names in it that no tool has."""
+
+    limit: ToolLimit
+    unknown: tuple[str, ...]
+
+
+def skill_tools(skill: str, allowed: Iterable[str], known: Collection[str]) -> SkillTools:
+    """The limit of a skill's `allowed-tools`, where tools called `known` are there besides those of the families."""
+    tools: set[str] = set(ALWAYS)
+    unknown: list[str] = []
+    patterns: list[str] = []
+    for entry in allowed:
+        match = _ENTRY.fullmatch(entry)
+        name, pattern = (entry, None) if match is None else (match[1], match[2])
+        meant = _PUBLIC.get(name) or (frozenset({name}) if name in known else frozenset())
+        if not meant or (pattern is not None and (name != "Bash" or "*" in pattern[:-1])):
+            unknown.append(entry)
+            continue
+        tools |= meant
+        if meant & _COMMANDS:
+            patterns.append(pattern or "*")
+    limit = ToolLimit(f"the skill {skill}", allowed=frozenset(tools), commands=tuple(patterns))
+    return SkillTools(limit, tuple(unknown))
+
+
+def within_skills(decision: Decision, limits: Limits, facts: ActionFacts) -> Decision:
+    """The decision on a command, denied where a skill in use does not name what the line runs."""
+    limited = sorted((limit for limit in limits if limit.commands is not None), key=lambda limit: limit.source)
+    if decision.decision == "DENIED" or not limited or not isinstance(facts, CommandFacts):
+        return decision
+    line = parsed_line(facts)
+    for limit in limited:
+        why = None
+        if line.dynamic:
+            why = f"{limit.source} limits commands, and this line cannot be decided: {'; '.join(line.dynamic[:5])}"
+        else:
+            beyond = next((one for one in line.commands if not _is_named(one, limit.commands or ())), None)
+            if beyond is not None:
+                why = f"{limit.source} does not name {beyond.program or 'this command'} with these arguments"
+        if why is not None:
+            return decision._replace(decision="DENIED", reason=why, rule=limit.source, rule_id=None)
+    return decision
+
+
+def _is_named(command: SimpleCommand, patterns: Iterable[str]) -> bool:
+    """Whether a command fits one of the patterns: `git log:*` and all behind it, `npm run test*` and longer words, `*`,
+    or the whole command. Words are compared as words: what a quoted space joins is one."""
+    if command.program is None:
+        return False
+    given = _BETWEEN.join(("" if word is None else word) for word in (command.program, *command.arguments))
+    has_unknown = any(word is None for word in command.arguments)
+    for pattern in patterns:
+        text = pattern.strip()
+        if text in ("", "*", ":*"):
+            return True
+        base = _BETWEEN.join(text.removesuffix("*").removesuffix(":").split())
+        if not text.endswith("*"):
+            if given == base and not has_unknown:
+                return True
+        elif text.endswith((":*", " *")):
+            if given == base or given.startswith(base + _BETWEEN):
+                return True
+        elif given.startswith(base):
+            return True
+    return False

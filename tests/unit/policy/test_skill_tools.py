@@ -1,0 +1,79 @@
+"""What a skill's allowed-tools leave."""
+
+from __future__ import annotations
+
+import pytest
+
+from policy.decision import Decision
+from policy.facts import CommandFacts, NamedToolFacts
+from policy.rules.skills import skill_tools, within_skills
+from policy.rules.toolset import withheld_by
+
+KNOWN = frozenset({"ReadFile", "RunCommand", "HttpRequest", "lookup"})
+ALLOWED = Decision("ALLOWED", "granted", "Shell.Exec", "capabilities")
+
+
+def admits(line: str, *entries: str) -> bool:
+    limit = skill_tools("s", entries, KNOWN).limit
+    decided = within_skills(ALLOWED, frozenset({limit}), CommandFacts(line, "/w", "bash", "/h"))
+    assert decided.decision in ("ALLOWED", "DENIED")
+    return decided.decision == "ALLOWED"
+
+
+@pytest.mark.parametrize(
+    ("line", "pattern", "is_admitted"),
+    [
+        ("git log", "git log:*", True),
+        ("git log -3", "git log:*", True),
+        ("git logs", "git log:*", False),
+        ("git status", "git log:*", False),
+        ("git", "git log:*", False),
+        ("git log -3", "git log *", True),
+        ("npm run test-unit", "npm run test*", True),
+        ("npm run build", "npm run test*", False),
+        ("make check", "make check", True),
+        ("make check all", "make check", False),
+        ("anything at all", "*", True),
+        ("git log && rm x", "git log:*", False),
+        ("git log | cat", "git log:*", False),
+        ("git log; git log", "git log:*", True),
+        ('"git log" x', "git log:*", False),
+        ("git log $(rm x)", "git log:*", False),
+        ("git $what", "git log:*", False),
+        ("make $what", "make check", False),
+        ("$git log", "git log:*", False),
+        ("", "git log:*", True),
+    ],
+)
+def test_commands(line: str, pattern: str, is_admitted: bool) -> None:
+    assert admits(line, f"Bash({pattern})") is is_admitted
+
+
+def test_several_patterns_each_admit() -> None:
+    assert admits("git log && ls -l", "Bash(git log:*)", "Bash(ls:*)")
+    assert admits("rm x", "Bash(ls:*)", "Bash")
+    assert not admits("ls", "Read")
+
+
+def test_names_mean_tools_and_unknown_ones_nothing() -> None:
+    tools = skill_tools("s", ["Read", "lookup", "Telepathy", "Read(/x)", "Bash(a*b)", "read"], KNOWN)
+    assert tools.unknown == ("Telepathy", "Read(/x)", "Bash(a*b)", "read")
+    limits = frozenset({tools.limit})
+    for name in ("ReadFile", "read_file", "cp__read_file", "lookup", "load_skill", "ReadOutput"):
+        assert withheld_by(limits, name, "File.Read") is None
+    for name in ("WriteFile", "RunCommand", "HttpRequest", "Telepathy"):
+        assert withheld_by(limits, name, "File.Write") == "the skill s does not list it"
+
+
+def test_only_commands_are_judged_by_their_words() -> None:
+    limits = frozenset({skill_tools("s", ["Bash(ls:*)"], KNOWN).limit})
+    assert within_skills(ALLOWED, limits, NamedToolFacts("CommandOutput")) == ALLOWED
+    denied = ALLOWED._replace(decision="DENIED")
+    assert within_skills(denied, limits, CommandFacts("rm x", "/w", "bash", "/h")) == denied
+
+
+def test_of_two_skills_both_hold() -> None:
+    one, two = (skill_tools(name, [f"Bash({name}:*)"], KNOWN).limit for name in ("git", "ls"))
+    decided = within_skills(ALLOWED, frozenset({one, two}), CommandFacts("git log", "/w", "bash", "/h"))
+    assert decided.decision == "DENIED"
+    assert decided.rule == "the skill ls"

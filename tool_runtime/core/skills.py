@@ -1,0 +1,213 @@
+"""Skills: folders with a SKILL.md, whose fields name and describe what its text teaches, in the public layout of Agent
+Skills (SK 1). Blocking: callers run these in a thread.
+
+A workspace's skills are as hostile as its other files: they are read within the scope of a call, and none takes the
+name of one of the user's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tool_runtime.core.files import read_bytes
+from tool_runtime.core.front_matter import NoFrontMatter, split
+from tool_runtime.core.paths import Scope, open_parent, open_regular
+from tool_runtime.faults import FaultKind, ToolFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tool_runtime.core.front_matter import Document, Value
+    from tool_runtime.tool import Abandoned
+
+FILE: Final = "SKILL.md"
+NAME: Final = r"[a-z0-9]+(?:-[a-z0-9]+)*"
+MAX_NAME: Final = 64
+MAX_DESCRIPTION: Final = 1024
+MAX_BODY_LINES: Final = 500
+MAX_BODY_CHARS: Final = 40_000
+MAX_RESOURCE_BYTES: Final = 2_000_000
+MAX_EXCERPT_CHARS: Final = 12_000
+_MAX_FILE_BYTES: Final = 1024 * 1024
+_MAX_FIELDS_BYTES: Final = 64 * 1024
+"""What is read of a file to know what skill it is."""
+_MAX_SKILLS: Final = 1000
+_MAX_RESOURCES: Final = 200
+_TOOL: Final = re.compile(r"[^\s,()]+(?:\([^)]*\))?")
+
+
+class SkillFolder(NamedTuple):
+    """A folder of skills; `of_workspace`: what lies in it is the workspace's, and not the user's."""
+
+    path: str
+    of_workspace: bool
+
+
+class Skill(NamedTuple):
+    """`allowed_tools` are the only tools that it is to be used with, as it names them; None for all."""
+
+    name: str
+    description: str
+    allowed_tools: tuple[str, ...] | None
+    folder: str
+    of_workspace: bool
+
+
+class Skills(NamedTuple):
+    """Those that can be used, by name, and what is wrong with the others, by the name of their folder."""
+
+    usable: dict[str, Skill]
+    unusable: dict[str, str]
+
+
+class SkillIndex:
+    """The skills of these folders. A file that has not changed since the last look is not read again."""
+
+    def __init__(self, folders: Iterable[SkillFolder]) -> None:
+        self._folders = tuple(folders)
+        self._seen: dict[str, tuple[tuple[int, int, int], Skill | str]] = {}
+
+    def skills(self) -> Skills:
+        """All skills there are now, in the order of the folders and of their names; of two with one name the first."""
+        found = Skills({}, {})
+        for folder in self._folders:
+            base = os.path.realpath(folder.path)
+            for name, is_link in _names(base):
+                place = os.path.join(base, name)
+                if folder.of_workspace and (is_link or base != folder.path):
+                    skill: Skill | str | None = "a workspace's skill is no link"
+                else:
+                    place = os.path.realpath(place) if is_link else place
+                    skill = self._skill(name, place, of_workspace=folder.of_workspace)
+                if isinstance(skill, Skill):
+                    found.usable.setdefault(name, skill)
+                elif skill is not None:
+                    found.unusable.setdefault(name, skill)
+        return found
+
+    def _skill(self, name: str, folder: str, *, of_workspace: bool) -> Skill | str | None:
+        """The skill in a real folder, or what is wrong with it; None for a folder without the file, which is none."""
+        try:
+            with open_parent(os.path.join(folder, FILE)) as (directory, leaf):
+                fd, status = open_regular(directory, leaf, os.O_RDONLY)
+            try:
+                stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+                seen = self._seen.get(folder)
+                if seen is not None and seen[0] == stamp:
+                    return seen[1]
+                head = os.read(fd, _MAX_FIELDS_BYTES)
+            finally:
+                os.close(fd)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            return error.strerror or type(error).__name__
+        except ToolFault as fault:
+            return str(fault)
+        try:
+            skill: Skill | str = _skill(name, folder, _read(head), of_workspace=of_workspace)
+        except ToolFault as fault:
+            skill = str(fault)
+        self._seen[folder] = stamp, skill
+        return skill
+
+
+def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
+    """What a skill teaches, cut to 500 lines and 40,000 characters, and the names of its other files. Raises
+    ToolFault."""
+    raw = read_bytes(os.path.join(skill.folder, FILE), _within(skill, scope), _MAX_FILE_BYTES, abandoned)
+    body = _read(raw).body.strip("\n")
+    lines = body.split("\n")
+    shown = "\n".join(lines[:MAX_BODY_LINES])[:MAX_BODY_CHARS]
+    if len(shown) < len(body):
+        shown += f"\n[The skill goes on: {len(body)} characters in {len(lines)} lines; its file is {FILE}]"
+    others = list(_resources(skill.folder))
+    if others:
+        more = f"\n- and {len(others) - _MAX_RESOURCES} more" if len(others) > _MAX_RESOURCES else ""
+        shown += "\n\nFiles of the skill:\n" + "\n".join(f"- {name}" for name in others[:_MAX_RESOURCES]) + more
+    return shown
+
+
+def resource_of(skill: Skill, path: str, offset: int, scope: Scope, abandoned: Abandoned) -> str:
+    """12,000 characters of a text file of the skill, from the character `offset` on. Raises ToolFault."""
+    spelled = os.path.normpath(os.path.join(skill.folder, path))
+    data = read_bytes(spelled, _within(skill, scope), MAX_RESOURCE_BYTES, abandoned)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{path} of the skill {skill.name} is no text") from error
+    shown = text[offset : offset + MAX_EXCERPT_CHARS]
+    end = offset + len(shown)
+    return shown if end >= len(text) else f"{shown}\n[{len(text) - end} more characters: offset {end} shows them]"
+
+
+def _within(skill: Skill, scope: Scope) -> Scope:
+    """The scope of reading in a skill: its folder, and for a workspace's skill only what the call may read as well."""
+    if not skill.of_workspace:
+        return Scope((skill.folder,))
+    if scope.allowed is None or any(_lies_in(skill.folder, root) for root in scope.allowed):
+        return Scope((skill.folder,), scope.blocked)
+    return scope
+
+
+def _lies_in(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
+
+
+def _names(folder: str) -> list[tuple[str, bool]]:
+    """The folders in a folder, and whether each is a link."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted((entry.name, entry.is_symlink()) for entry in entries if entry.is_dir())[:_MAX_SKILLS]
+    except OSError:
+        return []
+
+
+def _skill(name: str, folder: str, document: Document, *, of_workspace: bool) -> Skill:
+    """Raises ToolFault with what is wrong."""
+    fields = document.fields
+    given, description = fields.get("name", name), fields.get("description", "")
+    if given != name or not re.fullmatch(NAME, name) or len(name) > MAX_NAME:
+        raise ToolFault(
+            FaultKind.INVALID_ARGUMENT,
+            f"name: {given!r} has to be that of its folder, in up to {MAX_NAME} lower-case letters, digits and hyphens",
+        )
+    if not isinstance(description, str) or not description.strip():
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, "description: is missing")
+    described = " ".join(description.split())[:MAX_DESCRIPTION]
+    return Skill(name, described, _tools(fields.get("allowed-tools")), folder, of_workspace)
+
+
+def _tools(value: Value | None) -> tuple[str, ...] | None:
+    """The tools of a list, or of a text with commas or spaces between them."""
+    if value is None:
+        return None
+    return tuple(tool for text in ((value,) if isinstance(value, str) else value) for tool in _TOOL.findall(text))
+
+
+def _read(raw: bytes) -> Document:
+    try:
+        return split(
+            raw.decode("utf-8", "strict" if len(raw) != _MAX_FIELDS_BYTES else "replace").replace("\r\n", "\n")
+        )
+    except UnicodeDecodeError as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{FILE} is not UTF-8") from error
+    except NoFrontMatter as error:
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{FILE}: {error}") from error
+
+
+def _resources(folder: str) -> Iterator[str]:
+    """The other files of a skill, by their paths in it; links are passed over."""
+    count = 0
+    for at, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            path = os.path.relpath(os.path.join(at, name), folder).replace(os.sep, "/")
+            if path == FILE or name.startswith(".") or os.path.islink(os.path.join(at, name)):
+                continue
+            count += 1
+            if count > 10 * _MAX_RESOURCES:
+                return
+            yield path

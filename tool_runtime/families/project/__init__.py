@@ -1,0 +1,1 @@
+"""A project's own tools: programs of the workspace that its manifests describe."""

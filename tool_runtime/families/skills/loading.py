@@ -1,0 +1,112 @@
+"""`load_skill`, which is there in every family: the model sees what skills there are, and reads the one that it needs.
+
+Which skills there are is looked up with each task.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from agent_host.contracts import Leftovers, LoadedSkill, Subject, ToolSpec
+from tool_runtime.core.paths import Scope
+from tool_runtime.core.skills import SkillIndex, body_of, resource_of
+from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.families.schemas import integer, parameters, text
+from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.threads import DaemonPool
+from tool_runtime.tool import CallContext, Tool, ToolOutput
+from tool_runtime.wrappers import capped, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from agent_host.contracts import ToolRequest
+    from tool_runtime.core.skills import Skill, SkillFolder, Skills
+    from tool_runtime.settings import RuntimeSettings
+
+_MAX_LISTED_CHARS: Final = 32_000
+_DESCRIPTION: Final = (
+    "Read a skill before doing what it is for: instructions for one kind of task. It holds until the task ends, and "
+    "the tools may be limited to those that it names. With file, read a file of the skill instead."
+)
+LOAD_SKILL: Final = ToolSpec(
+    "load_skill",
+    _DESCRIPTION,
+    parameters(
+        ["name"],
+        name=text("Name of the skill", minLength=1),
+        file=text("Path of a file in the skill's folder, to be read in place of its instructions", minLength=1),
+        offset=integer("Character to start from in that file. Default: 0", minimum=0),
+    ),
+    capability="File.Read",
+    subject=Subject("name"),
+    effect="none",
+    category="files",
+)
+
+
+class SkillLoading:
+    """A Provider of `load_skill`, over the skills of these folders; of nothing where there are none."""
+
+    def __init__(self, folders: Iterable[SkillFolder], settings: RuntimeSettings) -> None:
+        self._index = SkillIndex(folders)
+        self._settings = settings
+        self._pool = DaemonPool(1)
+        self._skills: Skills | None = None
+
+    async def tools(self) -> Sequence[ToolSpec]:
+        """See Provider."""
+        self._skills = await self._pool.run(self._index.skills)
+        usable = self._skills.usable
+        return (LOAD_SKILL._replace(description=_listed(usable.values())),) if usable else ()
+
+    def get(self, name: str) -> Tool | None:
+        """See Provider."""
+        if name != LOAD_SKILL.name:
+            return None
+        return Tool(LOAD_SKILL, capped(timed(self._load, self._settings.file_timeout_s)), DESKTOP)
+
+    async def end_leftovers(self, request: ToolRequest) -> Leftovers:  # noqa: ARG002 - see Provider
+        """See Provider. Reading leaves nothing."""
+        return Leftovers()
+
+    async def aclose(self) -> None:
+        """See Provider."""
+        self._pool.close()
+
+    async def _load(self, call: CallContext) -> ToolOutput:
+        arguments = call.request.arguments
+        return await self._pool.run(
+            lambda: self._read(call, arguments["name"], arguments.get("file"), arguments.get("offset", 0))
+        )
+
+    def _read(self, call: CallContext, name: str, file: str | None, offset: int) -> ToolOutput:
+        skills = self._skills or self._index.skills()
+        skill = skills.usable.get(name)
+        if skill is None:
+            why = skills.unusable.get(name)
+            known = ", ".join(skills.usable) or "none"
+            said = f"the skill {name} cannot be used: {why}" if why else f"there is no skill {name}; there are: {known}"
+            raise ToolFault(FaultKind.NOT_FOUND, said)
+        limits = call.request.constraints
+        scope = Scope(limits.allowed_paths, limits.blocked_paths)
+        if file is not None:
+            return ToolOutput(resource_of(skill, file, offset, scope, call.abandoned))
+        body = body_of(skill, scope, call.abandoned)
+        return ToolOutput(body, skill=LoadedSkill(skill.name, skill.allowed_tools))
+
+
+def _listed(skills: Iterable[Skill]) -> str:
+    lines = [_DESCRIPTION, "Skills:"]
+    room = _MAX_LISTED_CHARS
+    left_out = 0
+    for skill in skills:
+        line = f"- {skill.name}: {skill.description}"
+        room -= len(line)
+        if room < 0:
+            left_out += 1
+        else:
+            lines.append(line)
+    if left_out:
+        lines.append(f"({left_out} more skills are not listed)")
+    return "\n".join(lines)
