@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.bundles import of_a_user
+from benchmarks.session import NEW_SESSION
+
 _ROOT = Path(__file__).parents[2]
 HEAVY = {"pydantic", "re2", "tree_sitter", "tree_sitter_bash", "tenacity", "difflib", "rich", "click"}
 HEAVY |= {"platformdirs", "jsonschema_rs"}
+OWN = {"agent_host", "config", "policy", "state", "tool_runtime"}
 
 
 def imported_by(code: str) -> set[str]:
@@ -41,6 +46,46 @@ def test_a_session_starts_without_what_only_some_sessions_need() -> None:
     found = imported_by("import agent_host.cli.serve, agent_host.api.tasks")
     assert {"asyncio", "orjson", "tool_runtime"} <= found
     assert not found & (HEAVY | {"httpx", "opentelemetry"})
+
+
+# Serves until the reply to CreateSession, and says then what was imported.
+_FIRST_REPLY = """
+import sys, typing
+named_tuples, new = [], typing.NamedTupleMeta.__new__
+def note(cls, name, bases, body):
+    named_tuples.append(f"{body['__module__']}.{name}")
+    return new(cls, name, bases, body)
+typing.NamedTupleMeta.__new__ = note
+import agent_host.session.lifecycle as lifecycle
+lifecycle.Session.warm_up = lambda _: print(*sys.modules, ";", *named_tuples, file=sys.stderr)
+from agent_host.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+# Of the host's own, what a session's first reply needs none of.
+NOT_FOR_A_REPLY = {
+    "agent_host.llm.client", "agent_host.llm.anthropic_answer", "agent_host.loop.step", "agent_host.loop.task",
+    "agent_host.session.stored", "agent_host.workspace_changes", "policy.check", "policy.facts", "state.loading",
+    "state.record_shapes",
+}  # fmt: skip
+NOT_FOR_A_REPLY |= {"bz2", "hmac", "httpx", "lzma", "pathspec", "secrets", "shlex", "shutil", "tomllib", "unicodedata"}
+
+
+def test_a_first_reply_under_a_bundle_file_waits_for_nothing_that_comes_later(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.json"
+    policy.write_text(json.dumps(of_a_user(str(tmp_path))))
+    done = subprocess.run(
+        [sys.executable, "-c", _FIRST_REPLY, "serve", "--gateway", "http://127.0.0.1:9", "--policy", str(policy),
+         "--workspace", str(tmp_path), "--state-dir", str(tmp_path / "state")],
+        cwd=_ROOT, capture_output=True, text=True, timeout=30,
+        input=json.dumps({"jsonrpc": "2.0", "id": 1, "method": "CreateSession", "params": NEW_SESSION}) + "\n",
+    )  # fmt: skip
+    assert json.loads(done.stdout.splitlines()[0])["result"]["status"] == "ready", done.stderr
+    modules, _, named_tuples = done.stderr.partition(" ; ")
+    assert {"agent_host.rpc.server", "policy.bundle.file_bundle"} <= set(modules.split())
+    assert not set(modules.split()) & (HEAVY | NOT_FOR_A_REPLY)
+    # `config.lean_typing` has a cheaper NamedTuple, which takes no type variables.
+    own = {name for name in named_tuples.split() if name.partition(".")[0] in OWN}
+    assert own == {"agent_host.states.Transition"}
 
 
 def test_a_bundle_from_outside_costs_no_library() -> None:

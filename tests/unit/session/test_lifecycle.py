@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agent_host.loop.context import TaskEnd
+    from agent_host.routing.judge import Judge
 
 
 DOWN = GatewayUnavailable("down")
@@ -90,6 +91,29 @@ async def test_the_model_gets_ready_behind_the_first_reply(tmp_path: Path) -> No
     assert warmed == []
     await settled(2)
     assert warmed == [True]
+
+
+async def test_the_head_of_requests_is_encoded_when_the_first_reply_is_out_and_after_a_change(tmp_path: Path) -> None:
+    opened = Opened(tmp_path, says(), says())
+    conversation, made = opened.loop.ctx.conversation, []
+    make_head = conversation.make_head
+
+    def noted(judge: Judge) -> bytes:
+        made.append(judge.options)
+        return make_head(judge)
+
+    conversation.make_head = noted
+    opened.session.warm_up()
+    assert made == []
+    await settled(2)
+    assert made == [TaskOptions()]
+    opened.session.start_task("t", "Do it.")
+    await over(opened)
+    assert made == [TaskOptions()]
+    offline = TaskOptions(allow_network=False)
+    opened.session.start_task("u", "Do it.", options=offline)
+    await over(opened)
+    assert made == [TaskOptions(), offline]
 
 
 async def test_what_the_session_changed(tmp_path: Path) -> None:
