@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from agent_host.errors import GatewayUnavailable, ServiceUnavailable
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

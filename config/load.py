@@ -8,6 +8,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING, Any
 
+from config.defaults import shipped_defaults
 from config.settings import ALL_TOOLS, SETTINGS, Setting, Settings, Tightening, TomlValue
 from config.shapes import FLAG, TEXT, Leaf, ListOf, Problem, first_problem, hint_at, number, one_of, whole
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from config.shapes import Shape
 
-_DEFAULTS = os.path.join(os.path.dirname(__file__), "defaults.toml")
 _LINUX = bool(sys.platform == "linux")
 _WORKSPACE_FILE = os.path.join(".agent", "config.toml")
 _USER_FILE_VARIABLE = "AGENT_HOST_CONFIG"
@@ -42,7 +42,7 @@ def load(
     file of the workspace tries to widen is not an error: it is ignored and reported (`Settings.ignored`).
     """
     environ = os.environ if environ is None else environ
-    values = _read(_DEFAULTS)
+    values = dict(shipped_defaults())
     user_file, chosen = _user_file(environ)
     if user_file is not None and (chosen or os.path.exists(user_file)):
         values |= _read(user_file)

@@ -6,7 +6,9 @@ spelling alone, and where it really leads once symbolic links are followed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
+
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

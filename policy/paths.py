@@ -7,8 +7,9 @@ a block list also matches what a case-folding or Unicode-normalising file system
 from __future__ import annotations
 
 import re
-import unicodedata
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
+
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -19,15 +20,16 @@ Width = Literal["narrow", "wide"]
 
 _MAX_LENGTH: dict[OsFamily, int] = {"posix": 4096, "windows": 32_000}
 PROCESS_PLACES = frozenset({"/proc", "/dev/fd"})
-_DRIVE = re.compile(r"[A-Za-z]:")
-_DEVICE = re.compile(r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|CLOCK\$|(?:COM|LPT)[0-9¹²³])\s*(?:[.:].*)?", re.IGNORECASE)
-_SHORT_NAME = re.compile(r"[^. ]{0,6}~[0-9]{1,6}(?:\.[^.]{0,3})?")
-_IGNORED = re.compile(
+# Expressions are text, and compiled by the cache of `re` when they are first used: a start is not to wait for them.
+_DRIVE = r"[A-Za-z]:"
+_DEVICE = r"(?i:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|CLOCK\$|(?:COM|LPT)[0-9¹²³])\s*(?:[.:].*)?"
+_SHORT_NAME = r"[^. ]{0,6}~[0-9]{1,6}(?:\.[^.]{0,3})?"
+_IGNORED = (
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 """Characters that some file systems (HFS+, ext4 with case folding) leave out of a comparison of names."""
-_NOT_IN_NAMES = re.compile(r'[<>"|?*\x00-\x1f]')
+_NOT_IN_NAMES = r'[<>"|?*\x00-\x1f]'
 
 
 def normalize(path: str, os: OsFamily, cwd: str | None = None, home: str | None = None) -> str:
@@ -99,7 +101,9 @@ def key(path: str, os: OsFamily, width: Width) -> str:
     if path.isascii():
         return path.lower() if width == "wide" or os == "windows" else path
     if width == "wide":
-        path = unicodedata.normalize("NFD", _IGNORED.sub("", path)).casefold()
+        import unicodedata  # most paths are ASCII
+
+        path = unicodedata.normalize("NFD", re.sub(_IGNORED, "", path)).casefold()
         return unicodedata.normalize("NFD", path)
     return "".join(map(_fold_one, path)) if os == "windows" else path
 
@@ -257,7 +261,7 @@ def _windows_problem(path: str) -> str | None:
     plain = path.replace("/", "\\")
     if plain.startswith(("\\??\\", "\\\\?", "\\\\.")):
         return "the path uses a device or verbatim prefix"
-    drive = _DRIVE.match(plain)
+    drive = re.match(_DRIVE, plain)
     if drive and plain[2:3] != "\\":
         return "the path is relative to a drive's current directory"
     if plain.startswith("\\") and not plain.startswith("\\\\"):
@@ -272,13 +276,13 @@ def _windows_problem(path: str) -> str | None:
 def _windows_name_problem(name: str) -> str | None:
     if ":" in name:
         return "the path names an alternate stream"
-    if _NOT_IN_NAMES.search(name):
+    if re.search(_NOT_IN_NAMES, name):
         return "the path has a character that no Windows name has"
     if name[-1] in ". ":
         return "a name ends in a dot or space, which Windows drops"
-    if _DEVICE.fullmatch(name):
+    if re.fullmatch(_DEVICE, name):
         return "the path names a device"
-    if _SHORT_NAME.fullmatch(name):
+    if re.fullmatch(_SHORT_NAME, name):
         return "the path uses a short (8.3) name"
     return None
 
@@ -288,7 +292,7 @@ def _split_root(path: str, os: OsFamily) -> tuple[str, str]:
     if os == "posix":
         return ("/", path) if path.startswith("/") else ("", path)
     plain = path.replace("\\", "/")
-    if _DRIVE.match(plain):
+    if re.match(_DRIVE, plain):
         drive = plain[0].upper() + ":"
         return (drive + "\\", plain[2:]) if plain[2:3] == "/" else (drive, plain[2:])
     share = re.match(r"//+([^/]+)/+([^/]+)", plain)
@@ -300,7 +304,7 @@ def _split_root(path: str, os: OsFamily) -> tuple[str, str]:
 def _join_windows(cwd: str, path: str) -> str:
     if path[:1] in {"/", "\\"}:
         return _split_root(cwd, "windows")[0] + path
-    if _DRIVE.match(path):
+    if re.match(_DRIVE, path):
         return path
     return cwd + "\\" + path
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +20,7 @@ _MAX_MEMORY_BYTES = 2 * 1024 * 1024
 _MAX_SHIPPED_MEMORY_BYTES = 64 * 1024 * 1024
 # The time for one character grows with the program, whose size follows what is repeated by number.
 _MAX_PROGRAM = 20_000
-_ONE_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")
+_ONE_BYTE = r"(?<!\\)(?:\\\\)*\\C"
 HINT = "RE2's syntax: no look-around, no back-references, at most 1000 repetitions by number, and \\z for \\Z"
 
 
@@ -119,7 +121,7 @@ def _compile(pattern: str) -> _Compiled:
     re2 = _engine()
     if len(pattern) > MAX_CHARACTERS:
         return _Compiled(None, f"it is longer than {MAX_CHARACTERS} characters")
-    if _ONE_BYTE.search(pattern):
+    if re.search(_ONE_BYTE, pattern):
         return _Compiled(None, r"\C would cut characters in pieces")
     options = re2.Options()
     options.log_errors = False

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)")
-_AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{0,5}))?")
-_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-_NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
+# Expressions are text, and compiled by the cache of `re` when they are first used: a start is not to wait for them.
+_URL = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)"
+_AUTHORITY = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{0,5}))?"
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_NUMBER = r"0x[0-9a-f]*|[0-9]+"
 _MAX_HOST = 253
 _MAX_PORT = 65_535
 _PORTS = {"http": 80, "https": 443}
-_ENTRY_PORT = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*):(?P<port>[0-9]{1,5})")
+_ENTRY_PORT = r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*):(?P<port>[0-9]{1,5})"
 _LOCAL_NAMES = frozenset(
     {"localhost", "local", "internal", "localdomain", "home", "corp", "lan", "intranet", "private", "home.arpa"}
 )
@@ -55,14 +56,14 @@ def host_and_port(url: str) -> str:
 
 
 def _authority_of(url: str) -> re.Match[str]:
-    match = _URL.match(url)
+    match = re.match(_URL, url)
     if match is None:
         raise UrlProblem("not an absolute URL")
     if match["scheme"].lower() not in _PORTS:
         raise UrlProblem(f"scheme {match['scheme']} is not http or https")
     if "@" in match["authority"]:
         raise UrlProblem("the URL carries user information")
-    parts = _AUTHORITY.fullmatch(match["authority"])
+    parts = re.fullmatch(_AUTHORITY, match["authority"])
     if parts is None or int(parts["port"] or 0) > _MAX_PORT:
         raise UrlProblem("the URL has no valid host and port")
     return parts
@@ -71,7 +72,7 @@ def _authority_of(url: str) -> re.Match[str]:
 def canonical_domain(entry: str) -> str:
     """A domain rule in canonical form: `example.com`, `*.example.com` or an IP literal, followed by `:port` where
     the entry names one; an IPv6 literal with a port stands in brackets, `[::1]:8080`. Raises UrlProblem."""
-    named = _ENTRY_PORT.fullmatch(entry)
+    named = re.fullmatch(_ENTRY_PORT, entry)
     if named is None:
         if entry.startswith("[") and not entry.endswith("]"):
             raise UrlProblem(f"{entry!r} is not an address, or no port follows it")
@@ -92,7 +93,7 @@ def _with_port(rule: str, port: int) -> str:
 
 def _without_port(rule: str) -> tuple[str, int | None]:
     """The host or `*.` form of a canonical rule, and its port."""
-    named = _ENTRY_PORT.fullmatch(rule)
+    named = re.fullmatch(_ENTRY_PORT, rule)
     return (rule, None) if named is None else (named["host"].strip("[]"), int(named["port"]))
 
 
@@ -178,9 +179,9 @@ def _canonical_host(host: str) -> str:
         host = _to_ascii(host)
     host = host.lower().removesuffix(".")
     labels = host.split(".")
-    if _NUMBER.fullmatch(labels[-1]):
+    if re.fullmatch(_NUMBER, labels[-1]):
         return _canonical_v4(host, labels)
-    if len(host) > _MAX_HOST or not all(map(_LABEL.fullmatch, labels)):
+    if len(host) > _MAX_HOST or not all(re.fullmatch(_LABEL, label) for label in labels):
         raise UrlProblem(f"{host!r} is not a host name")
     return host
 
@@ -210,7 +211,7 @@ def _canonical_v4(host: str, labels: list[str]) -> str:
 
 
 def _number(label: str) -> int:
-    if not _NUMBER.fullmatch(label) or len(label) > 16:
+    if not re.fullmatch(_NUMBER, label) or len(label) > 16:
         raise UrlProblem(f"{label!r} is not a number of an IPv4 address")
     try:
         if label.startswith("0x"):

@@ -96,9 +96,11 @@ class BlobFolder:
         return its SHA-256 and its size. `path` is replaced atomically; where the file system knows no second names it
         gets a copy. Raises StorageLimit, OSError, and what `pieces` raise.
         """
+        with self._guard:  # what is there is listed before there is anything temporary
+            room = self.limit_bytes - self.used_bytes
         self._disk.make_private_dir(self._directory)
         temporary = self._path(f"{os.path.basename(path)}-{os.urandom(4).hex()}{TEMPORARY}")
-        hashed = _Hashed(pieces, self.limit_bytes - self.used_bytes)
+        hashed = _Hashed(pieces, room)
         write_new(self._disk, temporary, hashed.as_far_as_there_is_room(), durable=False)
         name = hashed.sha256()
         with self._guard:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from config.lean_typing import NamedTuple
 from config.shapes import listed
 from state.errors import Damaged
 from state.record_shapes import record_problems

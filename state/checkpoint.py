@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from config.lean_typing import NamedTuple
 from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from state.usage import TokenUsage
 
 
-@dataclass(frozen=True, slots=True)
-class SessionIdentity:
+class SessionIdentity(NamedTuple):
     """Who and where: fixed for the life of a session. `options` is what a resume needs to run as the first run did
     (workspace, policy, dialect...), chosen by the application; it holds no secrets."""
 
@@ -29,10 +29,10 @@ class SessionIdentity:
     workspace_id: str
     tenant_id: str
     user_id: str
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Task:
     """The current task, with what its result object will need. `finished_calls` rows: name, status, code or None;
     `exit_codes` are those of commands, by the place of the row, `tool_ms` how long the calls of a tool ran. `baselines`
@@ -57,8 +57,7 @@ class Task:
     skills: dict[str, list[str] | None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierTask:
+class EarlierTask(NamedTuple):
     """A task that another one followed on the same thread; its `prompt` is cut to 200 characters."""
 
     task_id: str
@@ -69,7 +68,7 @@ class EarlierTask:
     baselines: dict[str, str | None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Checkpoint:
     """Everything that a resume needs. `thread` holds encoded messages; `baselines` maps a path to the blob of its
     content before the session's first write to it (None: it did not exist); `earlier_tasks` are those before `task`,

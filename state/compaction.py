@@ -11,8 +11,9 @@ snapshot holds are skipped on load, and its records are those that the previous 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from config.lean_typing import NamedTuple
 from state.errors import WriteFailed
 from state.files import TEMPORARY, second_temporary, write_new
 from state.snapshot import EncodedSnapshot

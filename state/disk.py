@@ -11,9 +11,9 @@ import errno
 import os
 import stat
 import sys
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from config.lean_typing import NamedTuple
 from state import boot, locations
 from state.lock import SessionLock, holder, is_named
 
@@ -26,8 +26,7 @@ _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class FileStatus:
+class FileStatus(NamedTuple):
     """What lies under a name, links not followed. `modified`: seconds since the epoch. `foreign`: it belongs to another
     user; `exposed`: others may write to it; `readable`: others may read it. Windows has no such modes: all False."""
 

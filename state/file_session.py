@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import contextlib
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
+from config.lean_typing import NamedTuple
 from state.archive import Archive
 from state.compaction import Compaction, Content, in_opening
 from state.errors import Damaged, NoSuchSession, SessionExists, WriteFailed, as_write_failure
@@ -21,7 +22,6 @@ from state.files import TEMPORARY, make_durable_dir, replace_atomically, second_
 from state.fold import fold
 from state.journal import Journal
 from state.large_values import LargeValues
-from state.loading import find
 from state.quarantine import copy_aside, is_quarantined, move_aside
 from state.records import SessionStatusChanged, message_of
 from state.room import Room
@@ -118,6 +118,8 @@ class FileSession:
     @classmethod
     def open(cls, storage: SessionStorage) -> Self:
         """An existing session. Raises what `CheckpointStore.open` does."""
+        from state.loading import find  # a new session reads nothing
+
         lock = storage.disk.lock(storage.paths.lock, storage.paths.session_id)
         try:
             found = find(storage.disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
@@ -470,6 +472,8 @@ def _refuse_existing(storage: SessionStorage, *, again: bool) -> None:
     disk, paths = storage.disk, storage.paths
     taken = SessionExists(f"session {paths.session_id} exists already: resume it, or choose another id")
     if disk.status(paths.snapshot) is not None or disk.status(paths.journal) is not None:
+        from state.loading import find
+
         with contextlib.suppress(NoSuchSession):  # the journal of a cut-off end or start, which a new one replaces
             find(disk, paths, storage.blobs, storage.snapshot_limit_bytes)
             raise taken

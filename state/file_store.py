@@ -10,7 +10,6 @@ from state.blobs import BlobFolder
 from state.disk import LOCAL_DISK
 from state.errors import Damaged, InvalidSessionId, NoSuchSession, StateError, as_write_failure
 from state.file_session import FileSession, SessionStorage
-from state.loading import find, find_archived, no_such
 from state.locations import SessionPaths
 from state.store import SNAPSHOT_LIMIT_BYTES, Summary
 
@@ -55,6 +54,8 @@ class FileCheckpointStore:
     def reopen(self, session_id: str) -> FileSession:
         """A session that has ended, from its archive, with its last task over. Raises NoSuchSession where its records
         were not kept, Damaged, and what `create` raises."""
+        from state.loading import find_archived  # a new session reads nothing
+
         storage = self._storage(session_id)
         found = find_archived(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
         found.state.session_status = "SESSION_RUNNING"
@@ -66,13 +67,23 @@ class FileCheckpointStore:
         """See CheckpointStore. What is damaged is kept as `.corrupt-N`; what was whole before the damage takes its
         place, and the next `open` finds it."""
         storage = self._storage(session_id)
-        with as_write_failure("looking for the session"):
-            if all(self._disk.status(path) is None for path in (storage.paths.snapshot, storage.paths.journal)):
+        if not self.has(session_id):
+            from state.loading import no_such
+
+            with as_write_failure("looking for the session"):
                 raise no_such(self._disk, storage.paths)
         return FileSession.open(storage)
 
+    def has(self, session_id: str) -> bool:
+        """Whether anything lies under the id that `load` would read. Raises InvalidSessionId, WriteFailed."""
+        paths = SessionPaths(self._state_dir, session_id)
+        with as_write_failure("looking for the session"):
+            return any(self._disk.status(path) is not None for path in (paths.snapshot, paths.journal))
+
     def load(self, session_id: str) -> Checkpoint:
         """See CheckpointStore."""
+        from state.loading import find
+
         storage = self._storage(session_id)
         found = find(self._disk, storage.paths, storage.blobs, storage.snapshot_limit_bytes)
         if found.damage is not None or found.state is None:
@@ -93,12 +104,11 @@ class FileCheckpointStore:
     def summary(self, session_id: str) -> Summary | None:
         """The row of `list` for one session, None where there is none to resume. Raises InvalidSessionId,
         WriteFailed."""
-        paths = SessionPaths(self._state_dir, session_id)
         with as_write_failure("looking for the session"):
-            if all(self._disk.status(path) is None for path in (paths.snapshot, paths.journal)):
+            if not self.has(session_id):
                 return None
             try:
-                return self._summary(paths)
+                return self._summary(SessionPaths(self._state_dir, session_id))
             except NoSuchSession:  # an end that was cut off
                 return None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
 from typing import Self
 
@@ -14,8 +13,8 @@ from state.locations import make_private_dir
 # Elsewhere (Windows) names are looked at just before they are used.
 BY_DESCRIPTOR = (
     {os.open, os.stat, os.unlink, os.rename, os.rmdir} <= os.supports_dir_fd
-    and os.listdir in os.supports_fd
-    and shutil.rmtree.avoids_symlink_attacks
+    and {os.listdir, os.scandir} <= os.supports_fd
+    and os.stat in os.supports_follow_symlinks  # with this `shutil.rmtree.avoids_symlink_attacks` holds as well
 )
 _FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -118,6 +117,8 @@ class Folder:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._at(name), dir_fd=self._fd)
             return
+        import shutil  # brings every compression there is, and most sessions remove their folders only at their end
+
         try:
             shutil.rmtree(self._at(name), dir_fd=self._fd)
         except RecursionError as error:

@@ -17,10 +17,11 @@ import contextlib
 import os
 import re
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
+from config.lean_typing import NamedTuple
 from state.errors import UnknownVersion, WriteFailed
 from state.files import TEMPORARY, write_new
 from state.store import DURABLE, KIND, OPENED
@@ -32,11 +33,12 @@ if TYPE_CHECKING:
 
 _VERSION = b"J2"
 _OLD_VERSION = b"J1"
-_FORMAT = re.compile(rb"J\d+(?=[ \n])")
+# Text that is compiled by the cache of `re` when it is first used: a new session reads no journal.
+_FORMAT = rb"J\d+(?=[ \n])"
 _MARK = orjson.dumps({KIND: OPENED})
-_ANY_RECORD = re.compile(rb"^J[12] ", re.MULTILINE)  # no line ends within a record
-_HEADER = re.compile(rb"(?:J2 (\d{1,19}) (\d{1,19}) (\d{1,19}) (\d{1,19})|J1 (\d{1,19}) (\d{1,19})) ([0-9a-f]{8}) ")
-_BEGUN_HEADER = re.compile(rb"J?|J[12](?: (?:\d{1,19} ){0,4}(?:\d{0,19}|[0-9a-f]{0,8})?)?")
+_ANY_RECORD = rb"(?m:^J[12] )"  # no line ends within a record
+_HEADER = rb"(?:J2 (\d{1,19}) (\d{1,19}) (\d{1,19}) (\d{1,19})|J1 (\d{1,19}) (\d{1,19})) ([0-9a-f]{8}) "
+_BEGUN_HEADER = rb"J?|J[12](?: (?:\d{1,19} ){0,4}(?:\d{0,19}|[0-9a-f]{0,8})?)?"
 
 
 class Line(NamedTuple):
@@ -73,7 +75,7 @@ def frame(seq: int, synced: int, fields: bytes, message: bytes | None = None) ->
 
 def parse(data: bytes) -> JournalContent:
     """The valid prefix of a journal. Raises UnknownVersion when the file was written by a newer format."""
-    newer = _FORMAT.match(data)
+    newer = re.compile(_FORMAT).match(data)
     if newer is not None and newer[0] not in (_VERSION, _OLD_VERSION):
         raise UnknownVersion(f"journal format {newer[0].decode()} is newer than this program")
     records: list[Line] = []
@@ -94,7 +96,7 @@ def parse(data: bytes) -> JournalContent:
 
 def _record_at(data: bytes, at: int) -> Line | None:
     """The whole record that starts at `at`, or None when there is none."""
-    head = _HEADER.match(data, at)
+    head = re.compile(_HEADER).match(data, at)
     if head is None:
         return None
     *numbers, old_seq, old_length, checksum = head.groups()
@@ -116,7 +118,7 @@ def _record_at(data: bytes, at: int) -> Line | None:
 
 def _declared_end(data: bytes, at: int) -> int:
     """Where the record at `at` ends if its header is to be believed; `at` where it has none."""
-    head = _HEADER.match(data, at)
+    head = re.compile(_HEADER).match(data, at)
     if head is None:
         return at
     *_, fields_length, message_length, _, old_length, _ = head.groups()
@@ -129,7 +131,7 @@ def _is_cut_off(data: bytes, at: int) -> bool:
     if data.endswith(b"\n"):
         return False
     end = _declared_end(data, at)
-    return len(data) < end if end != at else _BEGUN_HEADER.fullmatch(data, at) is not None
+    return len(data) < end if end != at else re.compile(_BEGUN_HEADER).fullmatch(data, at) is not None
 
 
 def _whole_records_after(data: bytes, at: int) -> Iterator[Line]:
@@ -138,7 +140,7 @@ def _whole_records_after(data: bytes, at: int) -> Iterator[Line]:
     if next_one is not None:
         yield next_one
         at = next_one.end - 1
-    while (start := _ANY_RECORD.search(data, at + 1)) is not None:
+    while (start := re.compile(_ANY_RECORD).search(data, at + 1)) is not None:
         found = _record_at(data, start.start())
         if found is not None:
             yield found

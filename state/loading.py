@@ -6,8 +6,9 @@ import errno
 import itertools
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from config.lean_typing import NamedTuple
 from state import archive
 from state.changes import change_of, durable_of, fields_of_line
 from state.errors import Damaged, NoSuchSession, TooLarge, Untrusted, WriteFailed, as_write_failure
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _NO_CONTENT = JournalContent([], 0)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Found:
     """What lies on disk. `damage` says what is wrong where no crash can have done it; `state` is then what was whole
     before that, None when nothing was. `inline` are blobs that stand in the journal alone, `short` the messages of the

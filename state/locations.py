@@ -7,7 +7,6 @@ import errno
 import os
 import re
 import sys
-from dataclasses import dataclass
 
 from state.errors import InvalidSessionId, NoHomeDirectory
 
@@ -72,15 +71,14 @@ def make_private_dir(path: str) -> None:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
 
 
-@dataclass(frozen=True, slots=True)
 class SessionPaths:
     """All paths of one session under one state directory. Absolute strings; the id is checked on construction."""
 
-    state_dir: str
-    session_id: str
+    __slots__ = ("session_id", "state_dir")
 
-    def __post_init__(self) -> None:
-        checked_session_id(self.session_id)
+    def __init__(self, state_dir: str, session_id: str) -> None:
+        self.state_dir = state_dir
+        self.session_id = checked_session_id(session_id)
 
     @property
     def checkpoints(self) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _OF_THE_CALL = frozenset(("callId", "approvalId", "arguments"))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Call:
     """One tool call of the open step.
 
@@ -47,7 +47,7 @@ class Call:
         return None if self.answer is None else self.answer.arguments
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class OpenStep:
     """A step whose model turn is recorded and whose tool calls are not all answered yet. `boot` is the boot of the
     machine in which the turn was recorded: see `state.boot`. `position` is the place of its message in the thread.

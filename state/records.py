@@ -8,8 +8,9 @@ typed dictionaries: they are the JSON itself, and stand like this in snapshots t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, TypedDict
 
+from config.lean_typing import NamedTuple
 from state.errors import Damaged, UnknownVersion
 from state.usage import TokenUsage
 

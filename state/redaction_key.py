@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import secrets
 import threading
 from typing import Final
 
@@ -37,7 +36,7 @@ def _make(path: str) -> None:
     try:
         fd = LOCAL_DISK.open_new(made)
         try:
-            LOCAL_DISK.write(fd, secrets.token_bytes(_KEY_BYTES))
+            LOCAL_DISK.write(fd, os.urandom(_KEY_BYTES))
             LOCAL_DISK.sync(fd)
         finally:
             LOCAL_DISK.close(fd)
@@ -68,4 +67,4 @@ def _is_key(path: str) -> bool:
 
 @functools.cache
 def _of_this_process() -> bytes:
-    return secrets.token_bytes(_KEY_BYTES)
+    return os.urandom(_KEY_BYTES)

@@ -8,7 +8,6 @@ was done once under an id is never done again.
 from __future__ import annotations
 
 import contextlib
-import hmac
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,8 @@ FOLDER = "keys"
 def prompt_mark(state_dir: str, prompt: str) -> str:
     """What distinguishes two prompts without showing either, which may hold a secret: HMAC-SHA-256, in hex, under the
     key of the state directory."""
+    import hmac  # only a session whose id is chosen has a mark
+
     return hmac.new(redaction_key(state_dir), prompt.encode("utf-8", "surrogatepass"), "sha256").hexdigest()
 
 

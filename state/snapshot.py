@@ -15,7 +15,6 @@ from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity, Task
 from state.errors import Damaged, OtherShape, UnknownVersion
 from state.open_step import OpenStep, call_to_json, open_step_from
 from state.records import ApprovalGranted, TaskQueued, fields_of, record_of
-from state.snapshot_checks import snapshot_problems
 from state.usage import TokenUsage
 
 if TYPE_CHECKING:
@@ -91,6 +90,8 @@ def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkp
     _refuse_unknown(raw)
     if not whole_file:
         raise Damaged("the checkpoint has no checksum")
+    from state.snapshot_checks import snapshot_problems  # a new session reads no snapshot
+
     problems = snapshot_problems(raw, _resume_version(raw), short)
     if problems:
         raise OtherShape(problems)

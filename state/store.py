@@ -12,10 +12,11 @@ of tests, which a further store has to pass as well.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import orjson
 
+from config.lean_typing import NamedTuple
 from state.records import fields_of, kind_of
 
 if TYPE_CHECKING:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
+from config.lean_typing import NamedTuple
 from tool_runtime.output.spill import BUFFER_BYTES
 
 if TYPE_CHECKING:

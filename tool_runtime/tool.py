@@ -6,7 +6,9 @@ Frozen values inside this package are NamedTuples: a frozen dataclass costs ten 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from agent_host.contracts import Artifact, Image, Leftovers, LoadedSkill, ToolRequest, ToolSpec

@@ -10,7 +10,6 @@ from agent_host.app.secrets import Tokens
 from agent_host.approval.gate import InAdvance
 from agent_host.approval.pending import PendingApprovals
 from agent_host.session.host import SessionHost
-from agent_host.session.stored import StoredSessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,13 +17,21 @@ if TYPE_CHECKING:
     from agent_host.api.options import LayeredOptions
     from agent_host.events.emitter import Sink
     from agent_host.session.opening import ResolvedOptions
+    from agent_host.session.stored import StoredSessions
 
 
 def session_host(source: LayeredOptions, watch: Callable[[int], Sequence[Sink]]) -> SessionHost:
     """The one session of a server, whose client approves; the tokens are taken out of the environment.
     `watch` gives its sinks, by the number of its first event."""
     opener = SessionOpener(source, gate=_pending_approvals, watch=watch, tokens=Tokens.taken(), owns_process=True)
-    return SessionHost(opener, StoredSessions(source.state_dir, snapshot_limit_bytes=snapshot_limit()))
+    limit = snapshot_limit()
+
+    def stored() -> StoredSessions:
+        from agent_host.session.stored import StoredSessions  # with the first list of sessions
+
+        return StoredSessions(source.state_dir, snapshot_limit_bytes=limit)
+
+    return SessionHost(opener, stored)
 
 
 def _pending_approvals(resolved: ResolvedOptions) -> PendingApprovals:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.errors import UsageError
 from agent_host.ids import REPLAY_PREFIX
 from agent_host.session.opening import MOCK_PREFIX, ResolvedOptions, recorded_options
+from config.lean_typing import NamedTuple
 from config.load import ConfigError, load
 from state.errors import NoHomeDirectory
 from state.locations import default_state_dir, with_home
@@ -83,8 +84,7 @@ def _as_given(_: str, value: str) -> str:
     return f"SessionOptions: {value!r} is not UTF-8"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptionNames:
+class OptionNames(NamedTuple):
     """What messages call the options; by default as a program gives them. `client_workspace` is a workspace that the
     client of a server chose. `not_text` is the message for a value that is not UTF-8, by the name of its field or the
     key of its setting."""
@@ -96,6 +96,9 @@ class OptionNames:
     not_text: Callable[[str, str], str] = _as_given
 
 
+_AS_A_PROGRAM = OptionNames()
+
+
 class LayeredOptions:
     """The options source of a client: `options`, with the configuration and, for a resume, the record below them.
 
@@ -105,7 +108,7 @@ class LayeredOptions:
     def __init__(
         self,
         options: SessionOptions,
-        names: OptionNames = OptionNames(),
+        names: OptionNames = _AS_A_PROGRAM,
         warn: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._options = options

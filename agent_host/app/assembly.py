@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, project_tool_names, skill_folders
 from agent_host.app.native import families_of, native_list, native_roots
@@ -15,13 +15,13 @@ from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.deferred import DeferredClient
-from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
 from agent_host.loop.background import CommandLog
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.command_changes import CommandWatch
 from agent_host.loop.context import ArtifactPlaces, LoopContext
 from agent_host.loop.conversation import Conversation, ForModel
 from agent_host.loop.journal import Journal
+from agent_host.loop.questions import Questions
 from agent_host.loop.secrets import clean_message
 from agent_host.retrying import RetryPolicy
 from agent_host.routing.host_tools import HostTools
@@ -31,6 +31,7 @@ from agent_host.states import task_machine
 from agent_host.thread.messages import decode
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import TokenizerUnavailable, counter
+from config.lean_typing import NamedTuple
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
@@ -132,7 +133,7 @@ async def make_context(
     router = HostTools(runtime, runtime.read_bytes)
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     phase = task_machine()
-    return LoopContext(
+    ctx = LoopContext(
         journal=journal,
         judge=Judge(
             parts.bundle,
@@ -168,8 +169,11 @@ async def make_context(
             "requests": settings.integer("tools.max_parallel_requests"),
             "uploads": settings.integer("tools.max_parallel_uploads"),
         },
+        questions=Questions(),
         command_watch=_command_watch(resolved, machine),
     )
+    ctx.conversation.renew_head(ctx.judge)
+    return ctx
 
 
 def _providers(parts: Parts, settings: RuntimeSettings) -> Sequence[Provider]:
@@ -305,6 +309,7 @@ def _counter(settings: Settings) -> Callable[[str], int]:
 
 def _client(settings: Settings, gateway: Gateway, token: str | None, dialect: Dialect, session_id: str) -> LlmClient:
     from agent_host.llm.client import LlmClient
+    from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
 
     timeouts = GatewayTimeouts(
         connect_s=settings.number("llm.connect_timeout_s"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from agent_host.errors import SessionNotFound, UsageError
 from agent_host.events.losses import Losses
@@ -18,6 +18,7 @@ from agent_host.services.session import EmbeddedSessionService, HttpSessionServi
 from agent_host.services.uploads import UploadLimits, UploadQueue
 from agent_host.services.workspace import EmbeddedWorkspaceService, HttpWorkspaceService
 from agent_host.session.opening import MOCK_PREFIX
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping

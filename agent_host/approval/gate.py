@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from agent_host.approval.request import ApprovalAnswer
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from agent_host.approval.request import ApprovalRequest

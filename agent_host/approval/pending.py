@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
@@ -21,11 +20,11 @@ Delivery = Literal["delivered", "not_found"]
 _MAX_REASON_CHARS = 2000
 
 
-@dataclass(slots=True)
 class _Waiting:
-    request: ApprovalRequest
-    answer: asyncio.Future[ApprovalAnswer]
-    timer: asyncio.TimerHandle | None = None
+    def __init__(self, request: ApprovalRequest, answer: asyncio.Future[ApprovalAnswer]) -> None:
+        self.request = request
+        self.answer = answer
+        self.timer: asyncio.TimerHandle | None = None
 
 
 class PendingApprovals:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import orjson
 
 from agent_host.ids import REPLAY_PREFIX
 from agent_host.shown_text import clipped, one_line
+from config.lean_typing import NamedTuple
 from state.records import ApprovalAnswered
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from agent_host.api.options import LayeredOptions, OptionNames, SessionOptions, is_default_state_dir
@@ -41,6 +40,8 @@ class CommandLine:
     def resume_command(self, session_id: str) -> str:
         """The command that resumes the session. It names the workspace where that differs from the recorded one, and
         the approvals that were given in advance, since none of them is recorded."""
+        import shlex  # only what stops half-way is resumed
+
         source = self.source
         options = "" if is_default_state_dir(source.state_dir) else f" --state-dir {shlex.quote(source.state_dir)}"
         options += "" if source.moved is None else f" --workspace {shlex.quote(source.moved)}"

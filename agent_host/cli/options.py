@@ -12,7 +12,7 @@ from agent_host.cli.streams import notice
 from agent_host.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -51,6 +51,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"agent-host {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands", parser_class=_OneLineParser)
+    # A parser is a good part of a millisecond: where the command comes first, it is the only one that gets its own.
+    chosen = [name for name in arguments[:1] if name in _COMMANDS]
+    for name in chosen or _COMMANDS:
+        _COMMANDS[name](commands)
+    return parser.parse_args(arguments)
+
+
+def _run(commands: Any) -> None:
     run = _add(commands, "run", "headless:run", "run one task, headless")
     run.add_argument("prompt", metavar="PROMPT", help="what to do; - reads it from standard input")
     run.add_argument("--session-id", metavar="ID", help="choose the id (default: generated)")
@@ -61,6 +69,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     _session_options(run)
     _no_input(run)
+
+
+def _resume(commands: Any) -> None:
     resume = _add(commands, "resume", "headless:resume", "go on with a crashed or paused session, headless")
     resume.add_argument("session_id", metavar="SESSION_ID", nargs="?", help="default: the newest resumable one")
     resume.add_argument(
@@ -68,6 +79,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     _session_options(resume)
     _no_input(resume)
+
+
+def _serve(commands: Any) -> None:
     serve = _add(commands, "serve", "serve:serve", "one session for a client that talks JSON-RPC 2.0")
     serve.add_argument("--socket", metavar="PATH", help="listen on a local socket instead of standard input and output")
     serve.add_argument(
@@ -78,6 +92,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="how long a session waits for a client of the socket to come back (0: not at all)",
     )
     _session_options(serve, without=("--output", "--verbose"))
+
+
+def _sessions(commands: Any) -> None:
     sessions = _add(commands, "sessions", "sessions:sessions", "list resumable and finished sessions, or prune them")
     sessions.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
     sessions.add_argument(
@@ -85,26 +102,26 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     _prune_options(sessions)
     _state_dir(sessions)
+
+
+def _show(commands: Any) -> None:
     show = _add(commands, "show", "show:show", "what a session did: calls, decisions, output, approvals, marks")
     show.add_argument("session_id", metavar="SESSION_ID")
     show.add_argument("--step", metavar="N", type=int, help="one step, whole")
     show.add_argument("--output", choices=("text", "json"), default="text", help="form of what is shown")
     _state_dir(show)
+
+
+def _mock_gateway(commands: Any) -> None:
     gateway = _add(commands, "mock-gateway", "mock_gateway:mock_gateway", "a scripted LLM gateway on loopback")
     gateway.add_argument("--script", metavar="FILE", required=True, help="TOML or JSON lines")
     gateway.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     gateway.add_argument("--port", type=_port, default=0, help="port (any free one)")
     gateway.add_argument("--workspace", metavar="DIR", default=".", help="what ${workspace} in the script stands for")
-    _policy_verbs(_add(commands, "policy", "", "try a policy, or see what is wrong with a bundle"))
-    doctor = _add(commands, "doctor", "doctor:doctor", "what this machine has; exit 0 or 1")
-    _setting_option(doctor, "llm.gateway")
-    _setting_option(doctor, "llm.model")
-    _state_dir(doctor)
-    return parser.parse_args(arguments)
 
 
-def _policy_verbs(policy: argparse.ArgumentParser) -> None:
-    """`policy check`, `tools`, `validate`, `show` and `rejudge`."""
+def _policy(commands: Any) -> None:
+    policy = _add(commands, "policy", "", "try a policy, or see what is wrong with a bundle")
     verbs = policy.add_subparsers(metavar="VERB", required=True, title="verbs", parser_class=_OneLineParser)
     check = _add(verbs, "check", "policy:check", "what the policy says to a call; nothing is executed")
     check.add_argument("tool", metavar="TOOL", nargs="?", help="name of the tool")
@@ -134,6 +151,26 @@ def _policy_verbs(policy: argparse.ArgumentParser) -> None:
     rejudge.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
     _setting_option(rejudge, "host.policy")
     _state_dir(rejudge)
+
+
+def _doctor(commands: Any) -> None:
+    doctor = _add(commands, "doctor", "doctor:doctor", "what this machine has; exit 0 or 1")
+    _setting_option(doctor, "llm.gateway")
+    _setting_option(doctor, "llm.model")
+    _state_dir(doctor)
+
+
+# What adds each command and its options to the subparsers, in the order of the help.
+_COMMANDS: dict[str, Callable[[Any], None]] = {
+    "run": _run,
+    "resume": _resume,
+    "serve": _serve,
+    "sessions": _sessions,
+    "show": _show,
+    "mock-gateway": _mock_gateway,
+    "policy": _policy,
+    "doctor": _doctor,
+}
 
 
 def _session_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:

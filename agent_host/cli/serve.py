@@ -57,6 +57,7 @@ async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float,
         server.leave(answers_s=_ANSWERS_S)
 
     on_signals(stop)
+    gc.freeze()
     gc.enable()
     try:
         if socket is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from agent_host.events.emitter import Event

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import orjson
 
 from agent_host.lenient_json import to_keep
-from agent_host.llm.anthropic_answer import NAME, AnthropicAssembler
 from agent_host.thread.blocks import Block
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import Image, ToolSpec
+    from agent_host.llm.anthropic_answer import AnthropicAssembler
     from agent_host.thread.messages import Message, ToolCall
 
+NAME = "anthropic"
 _API_VERSION = "2023-06-01"
-_UNSENDABLE = re.compile(r"[^A-Za-z0-9_-]")
+_UNSENDABLE = r"[^A-Za-z0-9_-]"
 _MAX_NAME = 128
 # The API refuses empty text blocks.
 _NOTHING_SAID = "(no text)"
@@ -97,7 +98,7 @@ def _tool_use(call: ToolCall) -> dict[str, Any]:
 
 def _sendable_name(name: str) -> str:
     """A name that the API takes back: a model can make one up that it would refuse."""
-    return _UNSENDABLE.sub("_", name)[:_MAX_NAME] or "_"
+    return re.sub(_UNSENDABLE, "_", name)[:_MAX_NAME] or "_"
 
 
 def _text(message: Message) -> dict[str, Any]:
@@ -145,6 +146,8 @@ class AnthropicDialect:
 
     def assembler(self, max_call_arguments_bytes: int | None = None) -> AnthropicAssembler:
         """A fresh one."""
+        from agent_host.llm.anthropic_answer import AnthropicAssembler  # with the first answer
+
         return AnthropicAssembler(max_call_arguments_bytes)
 
     def error_message(self, body: Any) -> str | None:

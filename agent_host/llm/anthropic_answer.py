@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import orjson
 
 from agent_host.ids import new_id
+from agent_host.llm.anthropic import NAME
 from agent_host.llm.anthropic_blocks import OpaqueBlock, text_with
 from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.raw_json import member
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from agent_host.thread.blocks import Order
 
-NAME = "anthropic"
 _MEANINGS: dict[str, Meaning] = {
     "end_turn": "complete",
     "stop_sequence": "complete",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+
+from config.lean_typing import NamedTuple
 
 
 class GatewayTimeouts(NamedTuple):

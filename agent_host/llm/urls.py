@@ -6,10 +6,11 @@ Nothing here needs httpx, whose import takes as long as the rest of a session's 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from agent_host.errors import UsageError
 from agent_host.http_basics import shown_url, usable_in_header
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +50,7 @@ def checked_token(token: str | None) -> str | None:
     return token
 
 
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+_HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}"
 # What each request says of itself: another value would break it.
 _OWN_HEADERS = frozenset(
     ("accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "host", "te",
@@ -62,7 +63,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     and what the dialect sends. Raises UsageError, which quotes no value."""
     found: dict[str, str] = {}
     for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name):
+        if not re.fullmatch(_HEADER_NAME, name):
             raise UsageError(f"llm.headers: {name[:80]!r} is no name of a header")
         if name.lower() in _OWN_HEADERS:
             raise UsageError(f"llm.headers: {name} is set by each request itself; leave it out")

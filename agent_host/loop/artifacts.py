@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
 from agent_host.loop.cancellation import ToolStopped
 from agent_host.services.uploads import Upload
 from agent_host.services.workspace import INLINE_BYTES, UploadFailed
+from config.lean_typing import NamedTuple
 from state.records import ArtifactGivenUp, ArtifactUploaded
 
 if TYPE_CHECKING:

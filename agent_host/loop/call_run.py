@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from agent_host.loop.intents import NO_EFFECT
 from agent_host.routing.judge import NOT_JUDGED, Judged
+from config.lean_typing import NamedTuple
 from policy.facts import PathFacts, UrlFacts
 
 if TYPE_CHECKING:

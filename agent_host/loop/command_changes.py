@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from policy.facts import PathFacts
 from state.blobs import UNAVAILABLE
 
 if TYPE_CHECKING:
@@ -23,13 +21,13 @@ IN_BACKGROUND = "a command ran on in the background: what it changed was seen on
 _FAILED = "the workspace could not be looked at"
 
 
-@dataclass(slots=True)
 class CommandChanges:
     """What a command changed: the versions before it, by path, as `CallFinished.changed` has them, and what of the
     workspace was not looked at."""
 
-    files: dict[str, str | None] = field(default_factory=dict)
-    unseen: str | None = None
+    def __init__(self, unseen: str | None = None) -> None:
+        self.files: dict[str, str | None] = {}
+        self.unseen = unseen
 
 
 class CommandWatch:
@@ -86,6 +84,8 @@ async def watched(ctx: LoopContext, spec: ToolSpec) -> AsyncIterator[CommandChan
 
 def _may_keep(ctx: LoopContext, path: str) -> bool:
     """Whether the bundle lets anybody read the file: what it held is kept only then."""
+    from policy.facts import PathFacts  # a new session has no facts yet
+
     return ctx.judge.may_read(PathFacts(path, path, path, "file"))
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
-from agent_host.loop.questions import Questions
 from agent_host.loop.skills import limit_tools
 from agent_host.routing.registry import Registry
+from config.lean_typing import NamedTuple
 from policy.rules.options import TaskOptions
 
 if TYPE_CHECKING:
@@ -23,11 +22,13 @@ if TYPE_CHECKING:
     from agent_host.loop.command_changes import CommandWatch
     from agent_host.loop.conversation import Conversation
     from agent_host.loop.journal import Journal
+    from agent_host.loop.questions import Questions
     from agent_host.routing.judge import Judge
     from agent_host.scrub import Scrubber
     from agent_host.services.uploads import UploadQueue
     from agent_host.services.workspace import ArtifactHome
     from agent_host.states import Machine, TaskPhase
+    from agent_host.thread.messages import ToolCall
     from state.checkpoint import Checkpoint, Task
 
 EndStatus = Literal["completed", "failed", "cancelled", "paused"]
@@ -38,6 +39,17 @@ class ResumeNote(NamedTuple):
 
     text: str
     workspace: str | None = None
+
+
+class Replay(NamedTuple):
+    """One call to run after all: the id by which it was approved, and the denied calls that it makes good for. `place`
+    and `approve` are the place that was asked about and what approves its kind, as on record of the last of these."""
+
+    replay_id: str
+    call: ToolCall
+    settles: tuple[str, ...]
+    place: str | None = None
+    approve: str | None = None
 
 
 MODEL_OPTION = "model"
@@ -55,22 +67,26 @@ class TaskEnd(NamedTuple):
     resumable: bool = False
 
 
-@dataclass(slots=True)
 class ArtifactPlaces:
     """Where artifacts of calls go: `home` keeps them on this disk, and `queue` uploads them where the Workspace Service
     is another place (`elsewhere`). The lock `one_large` is held while a large one is kept."""
 
-    home: ArtifactHome
-    queue: UploadQueue
-    elsewhere: bool
-    one_large: asyncio.Lock = field(default_factory=asyncio.Lock)
+    __slots__ = ("elsewhere", "home", "one_large", "queue")
+
+    def __init__(self, home: ArtifactHome, queue: UploadQueue, elsewhere: bool) -> None:
+        self.home = home
+        self.queue = queue
+        self.elsewhere = elsewhere
+        self.one_large = asyncio.Lock()
 
 
-@dataclass(slots=True)
-class LoopContext:
-    """What one session is put together from. `phase` is where the current task stands; `at_once` is how many calls of
-    one turn may run at the same time, by category; `questions` are those that wait for an answer. `command_watch` looks
-    at what commands change; None where the settings have it off."""
+class LoopContext(NamedTuple):
+    """What one session is put together from; `conversation.renew_head` comes before its first use.
+
+    `phase` is where the current task stands; `at_once` is how many calls of one turn may run at the same time, by
+    category; `questions` are those that wait for an answer. `command_watch` looks at what commands change; None where
+    the settings have it off.
+    """
 
     journal: Journal
     judge: Judge
@@ -84,11 +100,8 @@ class LoopContext:
     phase: Machine[TaskPhase]
     live_output: LiveOutput
     at_once: Mapping[Category, int]
-    questions: Questions = field(default_factory=Questions)
+    questions: Questions
     command_watch: CommandWatch | None = None
-
-    def __post_init__(self) -> None:
-        self.conversation.renew_head(self.judge)
 
     async def refresh_tools(self) -> None:
         """Take the tools that the router has now."""

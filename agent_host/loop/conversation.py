@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from agent_host.thread.messages import Message, encodable
 from agent_host.thread.pictures import ALL_KEPT, MAX_KEPT_BYTES, NONE_TAKEN
 from agent_host.thread.tokens import message_tokens
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,11 +26,18 @@ class ForModel(NamedTuple):
     make_head: Callable[[Judge], bytes]
 
 
+class _Head(NamedTuple):
+    """The encoded head of a request, and its estimated size."""
+
+    data: bytes
+    tokens: int
+
+
 class Conversation:
     """The thread of one session and the model that reads it.
 
     `make_head` encodes the head of a request: model, limits, system prompt, and the tools that the judge may allow a
-    call of. `head` is the current one, `head_tokens` its estimated size. `count` estimates the tokens of a text.
+    call of. `count` estimates the tokens of a text.
     `for_model` gives thread and head as another model reads them, and `default_model` is that of tasks that name none.
     `takes_images`: models read pictures.
     """
@@ -56,8 +64,18 @@ class Conversation:
         self.takes_images = takes_images
         self.open_picture_bytes = 0
         """Bytes of the pictures that are on record of the open step, and not in the thread yet."""
-        self.head = b""
-        self.head_tokens = 0
+        self._head = _Head(b"", 0)
+        self._renew_for: Judge | None = None
+
+    @property
+    def head(self) -> bytes:
+        """The head of the next request. It is encoded at its first use: a reply to CreateSession waits for none."""
+        return self._encoded().data
+
+    @property
+    def head_tokens(self) -> int:
+        """The estimated size of the head."""
+        return self._encoded().tokens
 
     @property
     def tokens(self) -> int:
@@ -84,9 +102,20 @@ class Conversation:
         return None
 
     def renew_head(self, judge: Judge) -> None:
-        """Encode the head again, for the bundle, the tools and the options that `judge` has now."""
-        self.head = self.make_head(judge)
-        self.head_tokens = self.count(self.head.decode())
+        """Have the head encoded again, for the bundle, the tools and the options that `judge` has when it is used."""
+        self._renew_for = judge
+
+    def _encoded(self) -> _Head:
+        if self._renew_for is not None:
+            data = self.make_head(self._renew_for)
+            self._head = _Head(data, self.count(data.decode()))
+            self._renew_for = None
+        return self._head
+
+    def warm_up(self) -> None:
+        """Get ready for the first request."""
+        self.llm.warm_up()
+        self._encoded()
 
     def note(self, text: str) -> Message:
         """A note of the host to the model; `thread.add_note` has the model read it."""

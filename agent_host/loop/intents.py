@@ -4,8 +4,9 @@ did, and so that the session's patch has a first version to compare with."""
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from config.lean_typing import NamedTuple
 from policy.facts import PathFacts, UrlFacts
 from policy.names import CapabilityName
 from state.blobs import UNAVAILABLE, sha256_hex

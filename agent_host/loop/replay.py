@@ -6,7 +6,7 @@ crash does none of them twice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from agent_host.approval.grants import moved, place_of
 from agent_host.approval.request import ApprovalAnswer
@@ -26,25 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.loop.call_run import CallRun
-    from agent_host.loop.context import LoopContext
-    from agent_host.thread.messages import ToolCall
+    from agent_host.loop.context import LoopContext, Replay
 
 _APPROVED_NOW = (
     "[Calls of yours were denied since nobody was there to approve them. The user has approved them now: they are run "
     "once, exactly as you asked for them, and their results follow. Go on with the task from there.]"
 )
 _SAID = "(approved by the user)"
-
-
-class Replay(NamedTuple):
-    """One call to run after all: the id by which it was approved, and the denied calls that it makes good for. `place`
-    and `approve` are the place that was asked about and what approves its kind, as on record of the last of these."""
-
-    replay_id: str
-    call: ToolCall
-    settles: tuple[str, ...]
-    place: str | None = None
-    approve: str | None = None
 
 
 def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from agent_host.errors import ErrorCode, GatewayUnavailable
@@ -17,6 +16,7 @@ from agent_host.loop.secrets import clean_message
 from agent_host.retrying import with_retries
 from agent_host.thread.messages import GO_ON, Message, decode, encode
 from agent_host.thread.tokens import message_tokens
+from config.lean_typing import NamedTuple
 from state.boot import boot_id
 from state.records import NoteAdded, StepCommitted, TurnTaken
 
@@ -41,8 +41,7 @@ _DAMAGED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """A model turn on record. `calls` are its calls with policy's decision on each; None when the step was found open
     after a crash, where what happened to each call decides first."""
 

@@ -32,8 +32,7 @@ from state.records import SessionStatusChanged, TaskEnded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent_host.loop.context import EndStatus, LoopContext, ResumeNote
-    from agent_host.loop.replay import Replay
+    from agent_host.loop.context import EndStatus, LoopContext, Replay, ResumeNote
 
 MAX_STEPS_EXCEEDED = "max_steps_exceeded"
 

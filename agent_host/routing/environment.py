@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from config.lean_typing import NamedTuple
 from policy.paths import is_absolute, nested_parts, nested_path, normalize
 
 if TYPE_CHECKING:

@@ -7,11 +7,12 @@ its upload follows in the background (interface section 2).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import Artifact, Leftovers, Subject, ToolError, ToolResult, ToolSpec
 from agent_host.errors import ErrorCode
 from agent_host.services.workspace import MAX_ARTIFACT_BYTES
+from config.lean_typing import NamedTuple
 from config.shapes import TEXT, Record, first_problem
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     """(request, path, most bytes) → the file's content within the scope of the request, or why there is none."""
 
 _MAX_NAME = 255
-_CONTENT_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}(?:; ?[\w.+-]{1,32}=[\w.+-]{1,64}){0,4}", re.ASCII)
+_CONTENT_TYPE = r"(?a:[\w.+-]{1,64}/[\w.+-]{1,64}(?:; ?[\w.+-]{1,32}=[\w.+-]{1,64}){0,4})"
 _TEXT, _BYTES = "text/plain", "application/octet-stream"
 
 
@@ -177,7 +178,7 @@ def _wanted(arguments: Mapping[str, Any]) -> _Wanted | str:
     ):
         return f"$.name: must be a file name of at most {_MAX_NAME} bytes"
     content_type = arguments.get("contentType")
-    if content_type is not None and not _CONTENT_TYPE.fullmatch(content_type):
+    if content_type is not None and not re.fullmatch(_CONTENT_TYPE, content_type):
         return "$.contentType: must be a media type such as text/csv"
     return _Wanted(path, content or "", name, content_type)
 

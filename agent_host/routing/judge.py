@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from config.lean_typing import NamedTuple
 from policy.rules.options import AS_THE_BUNDLE_SAYS
 from policy.rules.toolset import why_not_offered, withheld_by
 
@@ -55,7 +56,7 @@ def _nothing_stored(_ref: str) -> Maker | None:
     return None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Judge:
     """What calls are judged by: the bundle, the limits of the configuration and the options of the task, for the tools
     that there are, in their environment. `expired`: a decision found the bundle to be expired.

@@ -46,3 +46,4 @@ class Feed:
 
     def flush(self) -> None:
         """See Sink. The client's queue empties itself."""
+        self._ring.flush()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from agent_host import lenient_json
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from agent_host.errors import Incompatible, UsageError
 from agent_host.rpc.params import InvalidParams, name, params, prose
 from agent_host.rpc.server import Method
 from agent_host.services.session import NewSession
-from agent_host.session.stored import Owner
+from agent_host.session.opening import Owner
 from config.shapes import FLAG, OBJECT, ListOf, Text, one_of, whole
 from policy.rules.options import TaskOptions
 

@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import AgentHostError, ErrorCode
 from agent_host.rpc.framing import Framing, FramingError
@@ -28,6 +28,7 @@ from agent_host.rpc.messages import (
     refuse_line,
 )
 from agent_host.rpc.params import InvalidParams, check, ignored
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import orjson
 
@@ -14,6 +14,7 @@ from agent_host import lenient_json
 from agent_host.errors import ServiceError, ServiceRejected, ServiceUnavailable
 from agent_host.lenient_json import encodable
 from agent_host.regular_files import open_regular
+from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
 
 if TYPE_CHECKING:

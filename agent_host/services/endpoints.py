@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from agent_host.errors import UsageError
 from agent_host.http_basics import shown_url
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from agent_host.contracts import Artifact
 from agent_host.services.workspace import INLINE_BYTES, UploadFailed, shown_name
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

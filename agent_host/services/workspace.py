@@ -7,7 +7,7 @@ import asyncio
 import errno
 import hashlib
 import os
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import orjson
 
@@ -19,6 +19,7 @@ from agent_host.lenient_json import encodable
 from agent_host.regular_files import open_regular
 from agent_host.services.answers import as_object, checked_id, checked_uri
 from agent_host.services.artifact_files import StoredFile, UploadBody
+from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
 from state.errors import StorageLimit
 from state.files import TEMPORARY, write_new

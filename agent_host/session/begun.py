@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import CheckpointUnreadable, UsageError
 from agent_host.session.handshake import PolicySource
 from agent_host.session.opening import state_errors_translated
 from agent_host.session.reports import is_result
+from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
 from state.errors import Damaged, NoSuchSession
 from state.file_store import FileCheckpointStore

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.approval.request import replay_of
 from agent_host.errors import UsageError
-from agent_host.loop.replay import Replay
+from agent_host.loop.context import Replay
 from agent_host.thread.messages import decode
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from agent_host.events.kinds import EventType
 from agent_host.ids import now_rfc3339
 from agent_host.loop.background import end_commands
 from agent_host.services.session import say_goodbye
+from agent_host.session.new_task import title_of
 from agent_host.session.opening import temporary_of
-from agent_host.session.stored import title_of
 from agent_host.states import SessionStatus
 from state import errors as state_errors
 from state import temporary

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from agent_host.errors import UsageError
 from agent_host.routing.environment import on_this_disk
+from config.lean_typing import NamedTuple
 from config.load import read_regular_file, user_files
 from config.policies import BUILT_IN, digest, template
 from policy.bundle.builtin import instantiate

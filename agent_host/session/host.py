@@ -6,13 +6,14 @@ One process has one session. Until it is created or resumed there is nothing to 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_host.errors import OutOfOrder, SessionNotFound, SessionNotReady
-from agent_host.session.stored import Owner
+from agent_host.session.opening import Owner
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from agent_host.approval.pending import Delivery
     from agent_host.approval.request import Scope
@@ -49,7 +50,7 @@ class SessionHost:
     """At most one session, from its creation to its end. `over` is set when there will be no more to do; `failure` is
     the fault of the program that was the reason, where one was."""
 
-    def __init__(self, opener: Opener, stored: StoredSessions) -> None:
+    def __init__(self, opener: Opener, stored: Callable[[], StoredSessions]) -> None:
         self._opener = opener
         self._stored = stored
         self._opening: asyncio.Task[Opened] | None = None
@@ -115,11 +116,11 @@ class SessionHost:
     async def listed(self, owner: Owner | None, search: str) -> list[StoredSession]:
         """The sessions of the state directory, newest first; see `StoredSessions.all`. With a session in this process
         those of its owner."""
-        return await asyncio.to_thread(self._stored.all, self._owner or owner, search)
+        return await asyncio.to_thread(self._stored().all, self._owner or owner, search)
 
     async def transcript(self, session_id: str, owner: Owner | None) -> list[dict[str, Any]]:
         """The items of a session's transcript; see `StoredSessions.transcript`. Raises SessionNotFound."""
-        return await asyncio.to_thread(self._stored.transcript, session_id, self._owner or owner)
+        return await asyncio.to_thread(self._stored().transcript, session_id, self._owner or owner)
 
     @property
     def _owner(self) -> Owner | None:

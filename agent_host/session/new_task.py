@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from agent_host.loop.context import MODEL_OPTION
 from agent_host.thread.messages import Message, encodable, encode
 from agent_host.thread.tokens import message_tokens
+from config.lean_typing import NamedTuple
 from policy.rules.options import AS_THE_BUNDLE_SAYS, TaskOptions
 from state.records import TaskQueued, TaskStarted
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from agent_host.scrub import Scrubber
     from config.settings import Settings
+
+_TITLE_CHARS = 80
 
 
 class NewTask(NamedTuple):
@@ -63,3 +66,9 @@ def max_steps_of(settings: Settings, wanted: int | None) -> int:
     """The limit of steps for a task that asks for `wanted`, None for that of the settings; a workspace's own limit
     holds in any case."""
     return settings.integer("host.max_steps") if wanted is None else settings.within("host.max_steps", wanted)
+
+
+def title_of(prompt: str) -> str:
+    """The first line of a prompt that has anything in it, cut to 80 characters: the title of what was begun with it."""
+    line = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
+    return line if len(line) <= _TITLE_CHARS else line[: _TITLE_CHARS - 1] + "…"

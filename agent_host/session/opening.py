@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_host.errors import (
     CheckpointUnreadable,
@@ -20,6 +19,7 @@ from agent_host.http_basics import shown_url
 from agent_host.thread.messages import Message, encode
 from agent_host.thread.prompt import system_prompt
 from agent_host.thread.tokens import message_tokens
+from config.lean_typing import NamedTuple
 from state import errors as state_errors
 from state.checkpoint import Checkpoint, SessionIdentity
 from state.errors import Damaged, NoSuchSession, WriteFailed
@@ -44,8 +44,14 @@ LOCAL = "local"
 _OF_ONE_PROCESS = frozenset({"host.output", "host.verbose", "llm.headers"})
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedOptions:
+class Owner(NamedTuple):
+    """Whose session it is."""
+
+    tenant_id: str
+    user_id: str
+
+
+class ResolvedOptions(NamedTuple):
     """What a session is started with: the options of a client, the configuration below them, and for a resume what is
     on record. Paths are absolute.
 
@@ -222,6 +228,8 @@ def _sessions(resolved: ResolvedOptions) -> FileCheckpointStore:
 def _clear_unbegun(sessions: FileCheckpointStore, session_id: str) -> None:
     """Take away a session whose process died before its task was on record: there is nothing in it to resume, and it
     would keep its id from being used."""
+    if not sessions.has(session_id):
+        return
     with contextlib.suppress(NoSuchSession, Damaged):  # `create` says what is wrong with what is there
         if sessions.load(session_id).task is not None:
             return

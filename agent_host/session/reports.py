@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from agent_host.loop.intents import hash_on_disk
 from agent_host.session.denials import denied_approvals
 from agent_host.states import SessionStatus, TaskPhase
 from state.blobs import NOT_KEPT
@@ -129,6 +128,8 @@ def files_changed(ctx: LoopContext) -> list[str]:
     """The files that calls of the last task wrote or deleted and that are not as they were before, in order of their
     absolute paths, and those that commands were seen to change. Of a file too large to look at it is assumed, and of
     one whose first version was not kept."""
+    from agent_host.loop.intents import hash_on_disk  # with the end of the first task
+
     found = []
     for path, version in ctx.task.baselines.items():
         if version is None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from agent_host.errors import SessionNotFound, UsageError
-from agent_host.session.opening import state_errors_translated
+from agent_host.session.new_task import title_of
+from agent_host.session.opening import Owner, state_errors_translated
 from agent_host.session.transcripts import described, items_of, read_run_log
+from config.lean_typing import NamedTuple
 from state.disk import LOCAL_DISK
 from state.errors import InvalidSessionId, StateError, WriteFailed
 from state.file_store import FileCheckpointStore
@@ -23,17 +25,9 @@ if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
     from state.store import Summary
 
-TITLE_CHARS = 80
 UNREADABLE = "UNREADABLE"
 # What a row takes from a result.
 _KEPT = {"status": str, "prompt": str, "stepCount": int, "endedAt": str, "workspace": str}
-
-
-class Owner(NamedTuple):
-    """Whose session it is."""
-
-    tenant_id: str
-    user_id: str
 
 
 class StoredSession(NamedTuple):
@@ -67,12 +61,6 @@ class StoredSession(NamedTuple):
             "updatedAt": self.updated_at,
             "workspace": self.workspace,
         }
-
-
-def title_of(prompt: str) -> str:
-    """The first line of a prompt that has anything in it, cut to 80 characters."""
-    line = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
-    return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1] + "…"
 
 
 class StoredSessions:

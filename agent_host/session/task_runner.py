@@ -22,8 +22,7 @@ from state.records import SessionStatusChanged, TaskEnded, TaskReopened
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
 
-    from agent_host.loop.context import EndStatus, LoopContext
-    from agent_host.loop.replay import Replay
+    from agent_host.loop.context import EndStatus, LoopContext, Replay
     from agent_host.session.new_task import NewTask
     from agent_host.states import Machine, SessionStatus
     from state.checkpoint import Checkpoint

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
@@ -18,6 +18,7 @@ from agent_host.lenient_json import encodable as encodable
 from agent_host.lenient_json import to_keep
 from agent_host.thread.blocks import Block, Order, in_order, without
 from agent_host.thread.tokens import image_tokens
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from config.lean_typing import NamedTuple
 from policy.bundle.builtin import expiry
 from policy.bundle.file_forms import file_checks
 from policy.bundle.meaning import meaning

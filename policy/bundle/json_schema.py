@@ -7,7 +7,6 @@ pattern fits the empty text; that a day is in the calendar; that an index is wit
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
 from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -15,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from policy.bundle.entry_meaning import HARMLESS_EMPTY, NO_PROGRAM, SCOPE_FIELDS, SCOPES
 from policy.bundle.meaning import RFC3339, SESSION_ID
 from policy.bundle.model import (
+    NO_DEFAULT,
     ApprovalRule,
     ArgumentRule,
     Capability,
@@ -23,7 +23,8 @@ from policy.bundle.model import (
     McpServer,
     PolicyBundle,
     RedactionRule,
-    camel,
+    is_part,
+    members,
 )
 from policy.bundle.placeholders import GROUP_NAMES, PLACEHOLDERS
 from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION
@@ -152,12 +153,11 @@ def _define(cls: Any, definitions: dict[str, Any]) -> None:
     shape: dict[str, Any] = {"type": "object", "description": _first_sentence(cls.__doc__)}
     definitions[cls.__name__] = shape
     hints = get_type_hints(cls)
-    members = [item for item in fields(cls) if item.init]
     shape["properties"] = {
-        camel(item.name): {**_of(hints[item.name], definitions), **_MORE.get((cls, camel(item.name)), {})}
-        for item in members
+        json_name: {**_of(hints[member.name], definitions), **_MORE.get((cls, json_name), {})}
+        for json_name, member in members(cls).items()
     }
-    shape["required"] = [camel(item.name) for item in members if item.default is MISSING]
+    shape["required"] = [json_name for json_name, member in members(cls).items() if member.default is NO_DEFAULT]
     shape["additionalProperties"] = False
     shape.update(_TOGETHER.get(cls, {}))
 
@@ -173,7 +173,7 @@ def _of(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"type": "array", "items": _of(inner[0], definitions)}
     if origin is UnionType and inner[1:] == (NoneType,):
         return {"anyOf": [_of(inner[0], definitions), {"type": "null"}]}
-    if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
+    if is_part(hint):
         if hint.__name__ not in definitions:
             _define(hint, definitions)
         return {"$ref": f"#/$defs/{hint.__name__}"}

@@ -6,13 +6,13 @@ an empty block list blocks nothing. Lists of paths hold absolute prefixes, compa
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields, replace
+from collections.abc import Mapping  # noqa: TC003  `get_type_hints` looks for it
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property, lru_cache
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from config.lean_typing import NamedTuple
 
 
 def camel(name: str) -> str:
@@ -21,18 +21,16 @@ def camel(name: str) -> str:
     return head + "".join(word.capitalize() for word in rest)
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentRule:
+class ArgumentRule(NamedTuple):
     """What the argument at `index` (from 0) may be: a full match of `pattern`, one of `enum`, or both."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # in place of `tuple.index`, which is not called on a rule
     pattern: str | None = None
     enum: tuple[str, ...] | None = None
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CommandPolicy:
+class CommandPolicy(NamedTuple):
     """Argument rules of one program of Shell.Exec; they narrow, they never admit a program that is not listed.
 
     `additional_arguments` says whether arguments without a rule of their own may follow; `subcommands` are the values
@@ -48,8 +46,7 @@ class CommandPolicy:
     starts_programs: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Capability:
+class Capability(NamedTuple):
     """One grant and its limits (AH 8.2). With `requires_approval` every use waits for a person; without an
     `approval_rule_id` the request carries no title of its own."""
 
@@ -68,8 +65,7 @@ class Capability:
     approval_rule_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LlmPolicy:
+class LlmPolicy(NamedTuple):
     """Models that may be called and token limits: a request's input, a response's output, the whole session."""
 
     allowed_models: tuple[str, ...]
@@ -78,8 +74,7 @@ class LlmPolicy:
     max_session_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalRule:
+class ApprovalRule(NamedTuple):
     """What the person who approves is shown as heading."""
 
     approval_rule_id: str
@@ -87,8 +82,7 @@ class ApprovalRule:
     description: str
 
 
-@dataclass(frozen=True, slots=True)
-class McpServer:
+class McpServer(NamedTuple):
     """One MCP server: a program to start (`stdio`: command, args, names of variables to pass on) or a URL to call."""
 
     name: str
@@ -99,8 +93,7 @@ class McpServer:
     url: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RedactionRule:
+class RedactionRule(NamedTuple):
     """Text to take out of what leaves the process: matches of `pattern` become `replacement`."""
 
     redaction_rule_id: str
@@ -109,10 +102,7 @@ class RedactionRule:
     replacement: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyBundle:
-    """Everything a session may do, until `expires_at` (aware). `session_id` `*` stands for any session."""
-
+class _Content(NamedTuple):
     policy_bundle_version: str
     schema_version: str
     tenant_id: str
@@ -124,33 +114,41 @@ class PolicyBundle:
     approval_rules: tuple[ApprovalRule, ...]
     mcp_servers: tuple[McpServer, ...] = ()
     redaction_rules: tuple[RedactionRule, ...] = ()
-    _capability_index: dict[str, Capability] = field(init=False, repr=False, compare=False, default_factory=dict)
-    _rule_index: dict[str, ApprovalRule] = field(init=False, repr=False, compare=False, default_factory=dict)
-    real_places: dict[str, dict[str, str]] = field(init=False, repr=False, compare=False, default_factory=dict)
-    """Where entries of path lists that are links, or behind links, really lead: a fact, see `on_disk`."""
-    memo: dict[object, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
-    """Look-up tables that the check derives from the lists, kept so that a decision does not follow their length."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_capability_index", {entry.name: entry for entry in self.capabilities})
-        object.__setattr__(self, "_rule_index", {rule.approval_rule_id: rule for rule in self.approval_rules})
-        object.__setattr__(self, "real_places", {})
-        object.__setattr__(self, "memo", {})
+
+class PolicyBundle(_Content):
+    """Everything a session may do, until `expires_at` (aware). `session_id` `*` stands for any session."""
+
+    real_places: Mapping[str, dict[str, str]] = MappingProxyType({})
+    """Where entries of path lists that are links, or behind links, really lead: a fact, see `on_disk`."""
 
     def on_disk(self, real_places: dict[str, dict[str, str]]) -> PolicyBundle:
         """The same bundle with what the disk says of its path lists: entry → real path where they differ, for `allowed`
         and for `blocked`. Both places count then (AH 8.3)."""
-        bundle = replace(self)
-        object.__setattr__(bundle, "real_places", real_places)
+        bundle = self._replace()
+        bundle.real_places = real_places
         return bundle
+
+    @cached_property
+    def memo(self) -> dict[object, Any]:
+        """Look-up tables that the check derives from the lists: a decision does not follow their length."""
+        return {}
+
+    @cached_property
+    def _by_name(self) -> dict[str, Capability]:
+        return {entry.name: entry for entry in self.capabilities}
+
+    @cached_property
+    def _rules(self) -> dict[str, ApprovalRule]:
+        return {rule.approval_rule_id: rule for rule in self.approval_rules}
 
     def capability(self, name: str) -> Capability | None:
         """The grant of this name, or None (AH 8.1)."""
-        return self._capability_index.get(name)
+        return self._by_name.get(name)
 
     def approval_rule(self, approval_rule_id: str) -> ApprovalRule | None:
         """The approval rule of this id, or None (AH 8.1)."""
-        return self._rule_index.get(approval_rule_id)
+        return self._rules.get(approval_rule_id)
 
     def to_json(self) -> dict[str, Any]:
         """The bundle's JSON shape; fields at their default are left out."""
@@ -169,15 +167,33 @@ _PARTS: dict[tuple[type, str], type] = {
 }
 
 
+NO_DEFAULT: Final = object()
+
+
+class Member(NamedTuple):
+    """A field of a bundle's class: its Python name, its annotation as it is written, and its default, NO_DEFAULT where
+    it is required."""
+
+    name: str
+    annotation: str
+    default: object
+
+
 @lru_cache(maxsize=16)
-def _json_fields(cls: Any) -> dict[str, tuple[str, object]]:
-    """JSON name → Python name and default of every field that the wire knows."""
-    return {camel(item.name): (item.name, item.default) for item in fields(cls) if item.init}
+def members(cls: Any) -> dict[str, Member]:
+    """The fields of a bundle's class by their JSON names."""
+    written = next(base for base in cls.__mro__ if "_fields" in base.__dict__).__annotations__
+    return {camel(name): Member(name, written[name], cls._field_defaults.get(name, NO_DEFAULT)) for name in cls._fields}
+
+
+def is_part(cls: object) -> bool:
+    """Whether this is one of the classes that a bundle is made of."""
+    return cls is PolicyBundle or cls in _PARTS.values()
 
 
 def json_names(cls: type) -> tuple[str, ...]:
     """The JSON names of a bundle class's fields."""
-    return tuple(_json_fields(cls))
+    return tuple(members(cls))
 
 
 def bundle_part(cls: type, json_name: str) -> type | None:
@@ -186,22 +202,22 @@ def bundle_part(cls: type, json_name: str) -> type | None:
 
 
 def _to_json(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_to_json(item) for item in value]
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if not hasattr(value, "__dataclass_fields__"):
+    if not isinstance(value, tuple):
         return value
+    if not is_part(value.__class__):
+        return [_to_json(item) for item in value]
     shape: dict[str, Any] = {}
-    for json_name, (name, default) in _json_fields(value.__class__).items():
+    for json_name, (name, _, default) in members(value.__class__).items():
         item = getattr(value, name)
-        if default is MISSING or item != default:
+        if default is NO_DEFAULT or item != default:
             shape[json_name] = _to_json(item)
     return shape
 
 
 def _from_json(cls: type, raw: Mapping[str, Any]) -> Any:
-    names = _json_fields(cls)
+    names = members(cls)
     values: dict[str, Any] = {}
     for json_name, item in raw.items():
         part = _PARTS.get((cls, json_name))
@@ -209,7 +225,7 @@ def _from_json(cls: type, raw: Mapping[str, Any]) -> Any:
             value: Any = tuple(_from_json(part, one) if part else one for one in item)
         else:
             value = item if part is None else _from_json(part, item)
-        values[names[json_name][0]] = value
+        values[names[json_name].name] = value
     return cls(**values)
 
 

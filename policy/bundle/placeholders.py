@@ -7,8 +7,9 @@ nothing behind this module knows them.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from config.lean_typing import NamedTuple
 from policy.paths import is_absolute, normalize
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def expanded_path(entry: str, places: Places) -> str | None:
 _FIELDS = {
     "workspace": "workspace", "home": "home", "tmp": "tmp", "stateDir": "state_dir", "stepFiles": "step_files",
 }  # fmt: skip
-_STEP_FILES = re.compile(r"(.*[/\\]_runner_file_commands)[/\\][^/\\]+")
+_STEP_FILES = r"(.*[/\\]_runner_file_commands)[/\\][^/\\]+"
 
 
 def step_files(environ: Mapping[str, str], os: OsFamily) -> str | None:
@@ -96,7 +97,7 @@ def step_files(environ: Mapping[str, str], os: OsFamily) -> str | None:
 
     Only a directory of the runner's own name counts, so that no other value opens anything.
     """
-    found = _STEP_FILES.fullmatch(environ.get("GITHUB_OUTPUT", ""))
+    found = re.fullmatch(_STEP_FILES, environ.get("GITHUB_OUTPUT", ""))
     return normalize(found[1], os) if found is not None and is_absolute(found[1], os) else None
 
 

@@ -3,14 +3,13 @@ follows from its annotation (AH 8.1)."""
 
 from __future__ import annotations
 
-from dataclasses import MISSING as NO_DEFAULT
-from dataclasses import fields
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from config.lean_typing import NamedTuple
 from policy.bundle import model
-from policy.bundle.model import camel, json_names
+from policy.bundle.model import NO_DEFAULT, is_part, json_names, members
 from policy.bundle.problems import Problem, nearest
 from policy.names import ANY_SESSION, SCHEMA_VERSION
 
@@ -84,9 +83,8 @@ class _Member(NamedTuple):
 def _members(cls: Any) -> Mapping[str, _Member]:
     """The fields of a class by their JSON names."""
     return {
-        camel(item.name): _Member(item.name, _reader(str(item.type)), item.default is NO_DEFAULT)
-        for item in fields(cls)
-        if item.init
+        json_name: _Member(name, _reader(annotation), default is NO_DEFAULT)
+        for json_name, (name, annotation, default) in members(cls).items()
     }
 
 
@@ -102,7 +100,7 @@ def _reader(annotation: str) -> Read:
     if annotation.startswith("Literal["):
         return _one_of(annotation.removeprefix("Literal[").removesuffix("]"))
     cls: Any = getattr(model, annotation, None)
-    if not hasattr(cls, "__dataclass_fields__"):
+    if not is_part(cls):
         raise TypeError(f"a bundle's field is annotated with {annotation}, which nothing reads yet")
     return lambda value, place, problems: read_object(cls, value, problems, place)
 

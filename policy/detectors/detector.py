@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 class Detector(NamedTuple):
-    """One kind of secret. The group `secret` of `pattern` is what is taken out, the whole match where it has none;
+    """One kind of secret. Any match of `pattern` holds one of `anchors`: those with a capital letter as they are, the
+    others in any letter case. The group `secret` of `pattern` is what is taken out, the whole match where it has none;
     `confirms` gets the match's text, the secret, and the byte behind the secret, and has the last word. `in_json` also
     fits wherever JSON encodes a text that `pattern` fits; None where no such expression is known."""
 

@@ -29,7 +29,7 @@ def _tokens(kind: str, *known: tuple[str, str], word: bool = False) -> Detector:
     if word:
         pattern = f"{EDGE}(?P<secret>{pattern})"
     in_json = "|".join(f"(?:{start}){_same_in_json(rest)}" for start, rest in starts)
-    anchors = tuple(start.lower() for starts, _ in known for start in starts.split())
+    anchors = tuple(start for starts, _ in known for start in starts.split())
     return Detector(kind, pattern, anchors, in_json=in_json)
 
 

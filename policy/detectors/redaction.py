@@ -10,8 +10,9 @@ import json
 import re
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from config.lean_typing import NamedTuple
 from policy.detectors.shipped import DETECTORS
 from policy.detectors.telling_places import secret_of_field
 from policy.patterns import LiteralSets, rule_pattern, shipped
@@ -247,14 +248,18 @@ class _Scan:
     def __init__(self) -> None:
         self._set: LiteralSets | None = None
         self._asked = 0
-        self._anchors = [anchor.encode() for detector in DETECTORS for anchor in detector.anchors]
+        anchors = {anchor.encode() for detector in DETECTORS for anchor in detector.anchors}
+        self._in_any_case = [anchor for anchor in anchors if anchor == anchor.lower()]
+        self._as_written = [anchor for anchor in anchors if anchor != anchor.lower()]
 
     def __call__(self, data: bytes) -> list[Detector]:
         if self._set is None:
             self._asked += 1
             if len(data) <= _SHORT and self._asked <= _WITHOUT_ENGINE:
                 lower = data.lower()
-                if not any(anchor in lower for anchor in self._anchors):
+                if not any(anchor in lower for anchor in self._in_any_case) and not any(
+                    anchor in data for anchor in self._as_written
+                ):
                     return []
             self._set = LiteralSets(detector.anchors for detector in DETECTORS)
         return [DETECTORS[place] for place in self._set.found(data)]

@@ -1,6 +1,6 @@
 """The shipped detectors (AH 8.7): what secrets look like, and where they stand.
 
-Patterns are RE2's, over bytes. Each has the literals that any of its matches holds (in lower case), so that most text
+Patterns are RE2's, over bytes. Each has the literals that any of its matches holds, so that most text
 is known to be clean before an expression is asked.
 """
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from config.lean_typing import NamedTuple
 from policy.decision import Decision
 
 if TYPE_CHECKING:

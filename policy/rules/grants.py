@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from config.lean_typing import NamedTuple
 from policy.names import FILE_CAPABILITIES, READS_TOO, CapabilityName
 from policy.paths import is_under, nested_parts, normalize
 
@@ -36,8 +36,7 @@ class Narrowing(NamedTuple):
 def narrow(bundle: PolicyBundle, narrowing: Narrowing) -> PolicyBundle:
     """The bundle with less in it: smaller of two limits, union of block lists, capabilities removed."""
     kept = [entry for entry in bundle.capabilities if entry.name not in narrowing.disabled_capabilities]
-    return replace(
-        bundle,
+    return bundle._replace(
         capabilities=tuple(_narrow_capability(entry, narrowing) for entry in kept),
         llm_policy=_narrow_llm(bundle.llm_policy, narrowing),
     )
@@ -51,8 +50,7 @@ def scope_of_call(bundle: PolicyBundle, capability_name: str, os: OsFamily) -> C
     reading = _with_real_places(bundle, bundle.capability(CapabilityName.FILE_READ), os)
     if entry is None or reading is None or capability_name not in READS_TOO:
         return entry
-    return replace(
-        entry,
+    return entry._replace(
         allowed_paths=_common(entry.allowed_paths, reading.allowed_paths, os),
         blocked_paths=_union(entry.blocked_paths, reading.blocked_paths or ()),
         max_file_size_bytes=_smaller(entry.max_file_size_bytes, reading.max_file_size_bytes),
@@ -67,8 +65,7 @@ def _with_real_places(bundle: PolicyBundle, entry: Capability | None, os: OsFami
     nested = filter(None, (nested_parts(normalize(path, os), os) for path in spelled))
     direct = ("/".join(parts) if parts[0] != "/" else f"/{parts[1]}" for parts in nested)
     looked_up = (*spelled, *(normalize(path, os) for path in direct))
-    return replace(
-        entry,
+    return entry._replace(
         allowed_paths=_union(
             entry.allowed_paths, tuple(allowed[one] for one in entry.allowed_paths or () if one in allowed)
         ),
@@ -89,8 +86,7 @@ def _inner(roots: tuple[str, ...], others: tuple[str, ...], os: OsFamily) -> tup
 
 def _narrow_capability(entry: Capability, narrowing: Narrowing) -> Capability:
     is_file = entry.name in FILE_CAPABILITIES
-    return replace(
-        entry,
+    return entry._replace(
         blocked_paths=_union(entry.blocked_paths, narrowing.blocked_paths if is_file else ()),
         blocked_commands=_union(
             entry.blocked_commands, narrowing.blocked_commands if entry.name == CapabilityName.SHELL_EXEC else ()
@@ -111,8 +107,7 @@ def _more_policies(entry: Capability, added: tuple[CommandPolicy, ...]) -> tuple
 
 
 def _narrow_llm(policy: LlmPolicy, narrowing: Narrowing) -> LlmPolicy:
-    return replace(
-        policy,
+    return policy._replace(
         max_input_tokens=_least(policy.max_input_tokens, narrowing.max_input_tokens),
         max_output_tokens=_least(policy.max_output_tokens, narrowing.max_output_tokens),
         max_session_tokens=_least(policy.max_session_tokens, narrowing.max_session_tokens),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from config.lean_typing import NamedTuple
 
 ApprovalMode = Literal["always", "on_risky_actions", "never"]
 

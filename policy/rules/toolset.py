@@ -7,8 +7,9 @@ matters, and each tool that is withheld can say by whom.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from config.lean_typing import NamedTuple
 from policy.decision import RISK_LEVELS, RiskLevel
 from policy.names import FILE_CAPABILITIES
 from policy.names import CapabilityName as Name

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from state.checkpoint import Checkpoint, SessionIdentity
+from state.checkpoint import Checkpoint, EarlierTask, SessionIdentity
 from state.file_store import FileCheckpointStore
 from state.records import ApprovalAnswered, ApprovalGranted, fields_of, record_of
 from state.usage import TokenUsage
@@ -38,6 +38,8 @@ def plain(value: object) -> object:
         fields = dataclasses.asdict(value)
         del fields["seq"]
         return plain(fields)
+    if isinstance(value, EarlierTask | SessionIdentity):
+        return plain(value._asdict())
     if isinstance(value, bytes):
         return orjson.loads(value)
     if isinstance(value, ApprovalGranted):

@@ -99,6 +99,7 @@ def test_a_shutdown_ends_what_runs_before_it_says_so(servers: Servers, child: Pa
     assert not process_exists(pid)
 
 
+@pytest.mark.slow
 def test_a_process_that_leaves_ends_its_commands_and_a_resume_says_so(servers: Servers, child: Path) -> None:
     host = servers.host
     with gateway(use(WAITS), HANG, use(call("CommandOutput", id="cmd_1")), use(WAITS), say("Done.")) as served:

@@ -145,6 +145,7 @@ def test_a_command_that_is_cut_off_by_a_crash_is_said_to_be_unseen(host: Host, p
     assert "cut off by a crash" in completed(host)[0]["changesUnseen"]
 
 
+@pytest.mark.slow
 def test_what_a_command_did_that_ran_out_of_time_is_seen(host: Host, project: Path) -> None:
     outcome = ran(host, use(shell("echo x > a.txt; sleep 50", timeout=1)))
     assert seen(host) == [["a.txt"]]

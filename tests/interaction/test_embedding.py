@@ -295,6 +295,7 @@ async def test_a_callback_that_fails_stops_nothing(host: Host) -> None:
     assert {type(context["exception"]) for context in failed} == {ZeroDivisionError}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
 @pytest.mark.parametrize("guarded", [True, False])
 def test_what_a_command_left_running_ends_with_a_killed_program_that_asked_for_it(host: Host, guarded: bool) -> None:

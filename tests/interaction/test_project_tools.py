@@ -182,6 +182,7 @@ def test_a_manifest_that_cannot_be_used_offers_nothing(host: Host, name: str, te
     assert "add" in names
 
 
+@pytest.mark.slow
 def test_what_a_link_leads_to_counts(host: Host, tmp_path: Path) -> None:
     script = tool(host)
     real = tmp_path / "real.py"
@@ -195,6 +196,7 @@ def test_what_a_link_leads_to_counts(host: Host, tmp_path: Path) -> None:
     assert "CAPABILITY_DENIED" in result_of(host, "--policy", pinned)
 
 
+@pytest.mark.slow
 def test_a_killed_host_leaves_nothing_of_a_tool_running(host: Host) -> None:
     program = "import os, sys, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
     tool(host, program=program)

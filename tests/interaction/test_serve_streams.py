@@ -91,6 +91,7 @@ def test_a_client_that_lags_behind_a_retry_gets_what_takes_the_text_back(servers
 # A client that is slow
 
 
+@pytest.mark.slow
 def test_a_slow_client_knows_what_it_lost_and_gets_it_back(servers: Servers) -> None:
     """More waits than the client's queue holds, and no more than GetEvents keeps."""
     host = servers.host

@@ -41,6 +41,7 @@ def test_thinking_goes_back_in_front_of_the_calls_it_led_to(host: Host) -> None:
     assert [orjson.loads(block)["type"] for block in sent(model, 3)] == ["redacted_thinking", "tool_use", "tool_use"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
 def test_thinking_outlives_a_kill(host: Host) -> None:
     """The first block is in the snapshot by then, the second only in the journal; the large one is in a blob."""

@@ -41,6 +41,7 @@ def traced(seen: Any) -> dict[str, str]:
     return {"OTEL_EXPORTER_OTLP_ENDPOINT": seen.url, "OTEL_BSP_SCHEDULE_DELAY": "20"}
 
 
+@pytest.mark.slow
 def test_a_trace_goes_on_after_a_kill(host: Host) -> None:
     wait = shell("while [ ! -e go ]; do sleep 0.02; done")
     with (

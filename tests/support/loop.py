@@ -25,6 +25,7 @@ from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import ArtifactPlaces, LoopContext
 from agent_host.loop.conversation import Conversation
 from agent_host.loop.journal import Journal
+from agent_host.loop.questions import Questions
 from agent_host.loop.task import run_task
 from agent_host.retrying import RetryPolicy
 from agent_host.routing.environment import Environment
@@ -130,7 +131,9 @@ class Loop:
             phase=phase,
             live_output=LiveOutput(out),
             at_once={"commands": 8, "files": 8, "requests": 8, "uploads": 2, **(at_once or {})},
+            questions=Questions(),
         )
+        self.ctx.conversation.renew_head(self.ctx.judge)
 
     # One process
 

@@ -6,7 +6,6 @@ allows besides stays as it is). The environment is that of a step of GitHub Acti
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections import Counter
@@ -92,10 +91,10 @@ def _facts(line: str) -> CommandFacts:
 
 def _listing(bundle: PolicyBundle, programs: list[str]) -> PolicyBundle:
     entries = (
-        dataclasses.replace(one, allowed_commands=tuple(programs)) if one.name == "Shell.Exec" else one
+        one._replace(allowed_commands=tuple(programs)) if one.name == "Shell.Exec" else one
         for one in bundle.capabilities
     )
-    return dataclasses.replace(bundle, capabilities=tuple(entries))
+    return bundle._replace(capabilities=tuple(entries))
 
 
 def _why_not(bundle: PolicyBundle, facts: CommandFacts) -> str:

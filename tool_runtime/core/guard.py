@@ -44,6 +44,7 @@ class ProcessGuard:
         self._thread: threading.Thread | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
         self._reported = b""
+        self._has_reported = False
         self._known: dict[int, int] = {}
         self._cgroup: str | None = None
         self._job: windows.Job | None = None
@@ -69,6 +70,11 @@ class ProcessGuard:
             self._marks = [*self._marks[-_MAX_MARKS + 1 :], mark]
         self._awake.set()
         return process
+
+    @property
+    def has_reported(self) -> bool:
+        """Whether the watcher process has what it needs to end what commands have left running."""
+        return self._has_reported
 
     def ended(self, process: subprocess.Popen[bytes]) -> None:
         """The shell has ended, or is no longer waited for; what it left goes on under guard."""
@@ -164,10 +170,12 @@ class ProcessGuard:
         if line == self._reported and self._watcher is not None and self._watcher.poll() is None:
             return
         self._reported = line
-        if not self._say(line):  # somebody ended it
+        said = self._say(line)
+        if not said:  # somebody ended it
             self._let_go()
             self._start_watcher()
-            self._say(line)
+            said = self._say(line)
+        self._has_reported = said
 
     def _say(self, line: bytes) -> bool:
         watcher = self._watcher

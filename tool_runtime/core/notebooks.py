@@ -9,6 +9,8 @@ import binascii
 from base64 import b64decode
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import orjson
+
 from tool_runtime.core.images import judged
 from tool_runtime.output.terminal import reduced
 
@@ -45,10 +47,8 @@ class Notebook(NamedTuple):
 
 def shown(data: bytes) -> Notebook:
     """The notebook in `data`. Raises NotANotebook."""
-    import orjson  # has its own bound on depth
-
     try:
-        value = orjson.loads(data.removeprefix(b"\xef\xbb\xbf"))
+        value = orjson.loads(data.removeprefix(b"\xef\xbb\xbf"))  # it has its own bound on depth
     except orjson.JSONDecodeError as error:
         raise NotANotebook(f"it is not JSON: {error}") from error
     cells = value.get("cells") if isinstance(value, dict) else None

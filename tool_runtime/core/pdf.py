@@ -9,8 +9,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
+import subprocess
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tool_runtime.core.files import refuse_abandoned, refuse_size
@@ -32,6 +35,7 @@ HOW_TO_INSTALL: Final = "its text is shown where the extra is installed: pip ins
 _SCRIPT: Final = os.path.join(os.path.dirname(__file__), "pdf_pages.py")
 _MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 _MAX_MESSAGE: Final = 300
+_ENDING_S: Final = 1.0
 
 
 class PdfLimits(NamedTuple):
@@ -121,7 +125,9 @@ class _Reading:
             shown = text.encode("utf-8", "replace").decode().strip("\n") or "[no text on this page]"
             yield f"--- page {at} of {self.count} ---\n{shown}\n"
         if at < self.count or at == 0:
-            what = f"reading it took more than {self._limits.time_s:g} seconds" if self._late else "its reader ended"
+            what = (
+                f"reading it took more than {self._limits.time_s:g} seconds" if self._is_late() else "its reader ended"
+            )
             self.problem = f"{what} at page {at + 1}"
 
     def close(self) -> None:
@@ -131,6 +137,12 @@ class _Reading:
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._process.wait()
+
+    def _is_late(self) -> bool:
+        """Whether it was ended for its time, by the timer or by the system for the time of its processor."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ENDING_S)
+        return self._late or self._process.returncode == -getattr(signal, "SIGXCPU", 0) != 0
 
     def _end_late(self) -> None:
         self._late = True

@@ -14,6 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Final, Protocol
 
+if sys.platform == "linux":
+    import fcntl
+
 if TYPE_CHECKING:
     import subprocess
 
@@ -114,8 +117,6 @@ class _ReadByDescriptor(_OnLoop):
 def _widen(fd: int) -> None:
     """Give a pipe more room, where the system lets a program have that."""
     if sys.platform == "linux":
-        import fcntl  # with the first command
-
         with suppress(OSError):  # the user's pipes have all the room that they may have
             fcntl.fcntl(fd, _F_SETPIPE_SZ, _PIPE_BYTES)
 

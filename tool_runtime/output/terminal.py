@@ -9,6 +9,7 @@ one character at a time.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from tool_runtime.output.truncate import whole_end
@@ -21,14 +22,14 @@ MAX_PADDED: Final = 200
 """Up to this column what is written behind the end of a line is filled up with spaces. Without a bound a few bytes
 would stand for thousands."""
 
-_MANY_RETURNS: Final = 4
+_MANY_FORMS: Final = 4
 _MAX_BODY: Final = 4096  # of a title or a link; what is longer is text
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 _DROPPED: Final = bytes({*range(0x20), 0x7F} - {0x09, 0x0A, 0x0D})
 _LAST_BYTES: Final = 8 * 1024
 _LEARNED_BYTES: Final = 8192
 _MAX_KNOWN: Final = 12
-_COLOUR: Final = re.compile(rb"\x1b\[[0-9;]{0,64}m")
+_COMMON: Final = re.compile(rb"\x1b\[[0-9;]{0,64}[A-GJKm]")
 _FORM: Final = rb"[0-?]{0,64}[ -/]{0,4}"
 # An escape that moves nothing, with what belongs to it where that is a sequence.
 _IGNORED: Final = re.compile(
@@ -174,7 +175,7 @@ class Reducer:
         self._draw_line(last, "")
 
     def _draw_line(self, line: str, feed: str) -> None:
-        if "\r" in line and line.count("\r") >= _MANY_RETURNS:
+        if "\r" in line:
             head, _, tail = line.rpartition("\r")
             if self._draw_again(head):
                 line = tail
@@ -195,6 +196,8 @@ class Reducer:
         """A line that goes back to its start again and again, and after it once more: only its last forms are looked
         at. False, and nothing is done, where it has other things to act on."""
         row, column, forms = self._rows[self._row], self._column, line.split("\r")
+        if len(forms) < _MANY_FORMS:
+            return False
         first, longest = forms[0], max(map(len, forms))
         if column > len(row) or column + longest > MAX_ROW_CHARS:
             return False
@@ -224,6 +227,11 @@ class Reducer:
     def _put(self, text: str) -> None:
         """Text at the cursor."""
         self._returned = False
+        row, column = self._rows[self._row], self._column
+        if column == len(row) and column + len(text) <= MAX_ROW_CHARS:
+            self._rows[self._row] = row + text
+            self._column = column + len(text)
+            return
         while text:
             row, column = self._rows[self._row], self._column
             if column > len(row):
@@ -265,9 +273,7 @@ class Reducer:
         elif sequence == "\b":
             self._column = max(0, self._column - 1)
         else:
-            parameters = sequence[2:-1]
-            number = int(parameters) if parameters.isdigit() and len(parameters) < 6 else None
-            self._move(sequence[-1], number)
+            self._move(*_parsed(sequence))
 
     def _move(self, final: str, number: int | None) -> None:
         """J and K erase, the others move the cursor."""
@@ -306,8 +312,15 @@ class Reducer:
         self._rows[self._row] = kept
 
 
+@lru_cache(maxsize=256)
+def _parsed(sequence: str) -> tuple[str, int | None]:
+    """What a sequence does, and its number where it has one."""
+    parameters = sequence[2:-1]
+    return sequence[-1], int(parameters) if parameters.isdigit() and len(parameters) < 6 else None
+
+
 class _Colours:
-    """Takes escapes that move nothing out of text. What is coloured has few colours, and taking those out one after the
+    """Takes escapes that move nothing out of text. A program uses few sequences, and taking those out one after the
     other is many times faster than looking for a pattern, wherever nothing else is escaped."""
 
     def __init__(self) -> None:
@@ -317,9 +330,10 @@ class _Colours:
         """`data`, whose last sequence is whole, without them."""
         if self._known and sum(map(data.count, self._known)) == data.count(b"\x1b"):
             for known in self._known:
-                data = data.replace(known, b"")
+                if known.endswith(b"m"):
+                    data = data.replace(known, b"")
             return data
-        found = set(_COLOUR.findall(data[:_LEARNED_BYTES]))
+        found = set(_COMMON.findall(data[:_LEARNED_BYTES]))
         self._known = list(found) if len(found) <= _MAX_KNOWN else []
         return _IGNORED.sub(b"", data)
 
@@ -361,7 +375,10 @@ def _written(line: str, returns: int) -> int | None:
         return None
     if not escapes:
         return len(line) - returns
-    short, long, all_of_it = line.count("\x1b[K"), line.count("\x1b[0K"), line.count("\x1b[2K")
+    short = line.count("\x1b[K")
+    if short == escapes:
+        return len(line) - returns - 3 * short
+    long, all_of_it = line.count("\x1b[0K"), line.count("\x1b[2K")
     if escapes != short + long + all_of_it:
         return None
     if all_of_it and all_of_it not in (line.count("\r\x1b[2K"), f"{line}\r".count("\x1b[2K\r")):

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import config.load
+from config.defaults import DEFAULTS
 from config.load import ConfigError, load
 from config.settings import SETTINGS, Settings, Tightening
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-DEFAULTS = os.path.join(os.path.dirname(config.load.__file__), "defaults.toml")
 
 
 class Layers:
@@ -52,6 +50,14 @@ def test_the_defaults_and_the_table_have_the_same_keys_in_the_same_order() -> No
         raw = tomllib.load(handle)
     keys = [f"{section}.{name}" for section, content in raw.items() for name in content]
     assert keys == list(SETTINGS)
+
+
+def test_the_defaults_are_read_as_toml_and_pass_the_checks_of_any_other_file(layers: Layers) -> None:
+    shipped = layers.load()
+    with open(DEFAULTS, encoding="utf-8") as handle:
+        layers.user(handle.read())
+    again = layers.load()
+    assert {key: repr(again[key]) for key in SETTINGS} == {key: repr(shipped[key]) for key in SETTINGS}
 
 
 def test_every_default_is_a_value_that_its_setting_takes(layers: Layers) -> None:

@@ -164,11 +164,11 @@ def test_whatever_a_pattern_finds_holds_one_of_its_anchors(detector: object, dat
     assert isinstance(detector, type(DETECTORS[0]))
     # Python's engine has no `\b` at will in a generator: the words' edges are for RE2 alone.
     text = data.draw(st.from_regex(re.compile(detector.pattern.replace(r"\b", ""), re.ASCII), fullmatch=True))
-    assert any(anchor in text.lower() for anchor in detector.anchors), text
+    assert any(anchor in (text.lower() if anchor == anchor.lower() else text) for anchor in detector.anchors), text
 
 
-def test_anchors_are_in_lower_case() -> None:
-    assert all(anchor == anchor.lower() != "" for one in DETECTORS for anchor in one.anchors)
+def test_no_anchor_is_in_everything() -> None:
+    assert all(len(anchor) > 1 for one in DETECTORS for anchor in one.anchors)
 
 
 def test_this_repository_has_hardly_any() -> None:

@@ -264,7 +264,7 @@ def assert_names_an_entry(held: PolicyBundle, decision: Decision) -> None:
     assert entry is not None, decision.rule
     if named["field"] is None:
         return
-    values = {camel(field): getattr(entry, field) for field in entry.__dataclass_fields__}
+    values = {camel(field): getattr(entry, field) for field in entry._fields}
     assert values[named["field"]] is not None, decision.rule
     if named["value"] is not None and named["field"] in {"allowedPaths", "blockedPaths", "allowedDomains"}:
         assert named["value"] in values[named["field"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +60,7 @@ def test_all_are_needed(place: Path) -> None:
     assert move(place, granted(place)).decision == "ALLOWED"
     for kind in ("Read", "Write", "Delete"):
         held = granted(place)
-        held = replace(held, capabilities=tuple(one for one in held.capabilities if one.name != f"File.{kind}"))
+        held = held._replace(capabilities=tuple(one for one in held.capabilities if one.name != f"File.{kind}"))
         decision = move(place, held)
         assert (decision.decision, decision.capability) == ("DENIED", f"File.{kind}")
         assert "MoveFile" not in {spec.name for spec in judge(place, held).offered()}

@@ -34,7 +34,7 @@ async def decisions(*events: tuple[EventType, dict[str, Any]]) -> list[ApprovalD
     kept = KeptRecords()
     reporter = ApprovalReporter(kept)
     emitter = Emitter(session_id="s", workspace_id="w", tenant_id="acme", user_id="jo")
-    identity = SessionIdentity("s", "w", "acme", "jo")
+    identity = SessionIdentity("s", "w", "acme", "jo", {})
     emitter.attach([ApprovalReports(reporter, identity, Scrubber([SECRET]).text, BUILT_IN)])
     for kind, payload in events:
         emitter.emit(kind, payload, task_id="t", step_id="step")

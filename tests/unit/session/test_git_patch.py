@@ -47,10 +47,15 @@ def review(changes: Mapping[str, Change], folder: Path) -> list[FilePatch]:
         blobs[sha256_hex(change.before or b"")] = change.before or b""
     found = preview(FirstVersions(first), kept=blobs.get, workspace=str(work))
     applied = apply("".join(patch.diff for patch in found), copy)
+    # A file that is renamed keeps its mode: what that of the old one was is not on record.
+    was = {patch.file_path: patch.renamed_from for patch in found if patch.renamed_from is not None}
+    of = {name: os.path.relpath(was.get(str(work / name), work / name), work) for name in changes}
     assert applied == {
-        name: (change.after, change.executable) for name, change in changes.items() if change.after is not None
+        name: (change.after, changes[of[name]].executable)
+        for name, change in changes.items()
+        if change.after is not None
     }
-    assert [patch.note for patch in found if patch.diff.startswith("#")] == []
+    assert [patch.note for patch in found if patch.diff.startswith("#") and patch.renamed_to is None] == []
     return found
 
 

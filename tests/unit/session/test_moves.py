@@ -45,6 +45,6 @@ def test_what_somebody_else_says_of_it_moves_nothing() -> None:
 
 
 def test_a_session_of_an_earlier_version_says_no_place() -> None:
-    state = Checkpoint(SessionIdentity("s", "w", "t", "u"), thread=[said("Be careful.")])
+    state = Checkpoint(SessionIdentity("s", "w", "t", "u", {}), thread=[said("Be careful.")])
     assert workspaces(state) == [""]
     assert note_of_move(state, "/b") is not None

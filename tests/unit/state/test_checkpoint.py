@@ -35,7 +35,7 @@ def calls_of(session: OpenSession) -> list[Call]:
 
 
 def test_a_session_begins_with_nothing() -> None:
-    state = Checkpoint(SessionIdentity("s", "w", "t", "u"))
+    state = Checkpoint(SessionIdentity("s", "w", "t", "u", {}))
     assert state.identity.options == {}
     assert (state.session_status, state.policy_bundle_version) == ("SESSION_RUNNING", "")
     assert (state.thread, state.task, state.step_cursor, state.open_step) == ([], None, None, None)

@@ -66,6 +66,7 @@ def damage(disk: SimulatedDisk, path: str) -> None:
 # --- what a damaged snapshot costs ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lasts", [0, 1, 3])
 def test_a_damaged_snapshot_costs_nothing_at_any_point_of_a_session(lasts: int) -> None:
     """The process is killed before each call to its disk; then the newest snapshot is damaged."""
@@ -132,6 +133,7 @@ def compacted(directory: Path, *, more: int = 0) -> Checkpoint:
     return live.state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [0, 1])
 def test_any_byte_of_the_journal_that_a_compaction_made_may_be_damaged(tmp_path: Path, more: int) -> None:
     state = compacted(tmp_path, more=more)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from typing import TYPE_CHECKING
@@ -309,7 +308,7 @@ class OthersJournal(LocalDisk):
 
     def status(self, path: str) -> FileStatus | None:
         found = super().status(path)
-        return dataclasses.replace(found, foreign=True) if found and path.endswith(".journal") else found
+        return found._replace(foreign=True) if found and path.endswith(".journal") else found
 
 
 @pytest.mark.parametrize("instead", ["nothing", "folder"])

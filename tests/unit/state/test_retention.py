@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import state.folder
 from state.errors import WriteFailed
 from state.folder import BY_DESCRIPTOR, Folder
 from state.lock import SessionLock
@@ -526,7 +525,7 @@ def test_a_folder_swapped_for_a_link_meanwhile(
         real_rmtree(path, **more)
 
     monkeypatch.setattr(Folder, "rename", rename)
-    monkeypatch.setattr(state.folder.shutil, "rmtree", rmtree)  # type: ignore[attr-defined]  # the module's own import
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
     if moment == "rmtree":
         with pytest.raises(OSError, match="symbolic link"):
             prune(inside)
@@ -639,7 +638,7 @@ def test_a_start_under_the_same_id_after_a_cut_off_prune(tmp_path: Path) -> None
 # --- what refuses -----------------------------------------------------------------------------------------------------
 
 _AS_NOBODY = """
-import os, sys
+import os, shutil, sys  # what removes folders is imported while the interpreter may still be read
 from state.retention import Limits, choose
 from state.session_pruner import SessionPruner
 if os.geteuid() == 0:

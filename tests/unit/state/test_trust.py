@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import stat
 import sys
@@ -50,7 +49,7 @@ class OthersDisk(LocalDisk):
 
     def status(self, path: str) -> FileStatus | None:
         found = super().status(path)
-        return dataclasses.replace(found, foreign=True) if found and path.endswith(self._suffix) else found
+        return found._replace(foreign=True) if found and path.endswith(self._suffix) else found
 
 
 @pytest.mark.parametrize("kind", KINDS)

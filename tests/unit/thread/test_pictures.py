@@ -163,6 +163,7 @@ def test_a_model_that_takes_none_gets_a_notice() -> None:
 shapes = st.lists(st.lists(st.sampled_from([0, 10, 10_000]), max_size=6), max_size=30)
 
 
+@pytest.mark.slow
 @given(shapes, st.integers(0, 8000))
 def test_a_resumed_thread_is_the_same(turns: list[list[int]], budget: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

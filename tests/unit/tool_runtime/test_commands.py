@@ -149,6 +149,16 @@ async def test_long_stdout_is_kept_whole_as_an_artifact(call: Call) -> None:
     assert (await call("RunCommand", command="seq 1 100")).artifacts == ()
 
 
+async def test_what_is_not_kept_of_a_stream_is_said(make_router: MakeRouter) -> None:
+    router = make_router(artifact_max_bytes=65_536, max_output_bytes=1000)
+    result = await router.execute(request("RunCommand", command="seq 1 20000"))
+    whole = b"".join(b"%d\n" % n for n in range(1, 20_001))
+    (out,) = result.artifacts
+    assert out.data.startswith(whole[:65_536] + b"\n[... truncated ")
+    assert out.data.endswith(b"\n20000\n")
+    assert text_of(result).endswith(f"[Of the {len(whole)} bytes of stdout the first 65536 are stored, and the end]\n")
+
+
 async def test_a_flood_costs_bounded_memory_and_does_not_delay_the_time_out(make_router: MakeRouter) -> None:
     router = make_router(artifact_max_bytes=1024 * 1024)
     # Of this process's own time: chunks that cost too much would starve the time-out, a busy machine does not count.

@@ -120,6 +120,16 @@ def test_a_full_disk_that_does_not_even_take_the_buffer() -> None:
     assert stream.whole() == b"0123456789" + marker(18, 30) + b"xx"
 
 
+def test_streams_of_one_call_share_what_may_be_kept() -> None:
+    room = Room(15)
+    first, second = Spill(room, 100, None), Spill(room, 100, None)
+    first.add(b"0123456789")
+    second.add(b"abcdefghij")
+    first.add(b"more")
+    assert (first.kept, second.kept, room.left) == (10, 5, 0)
+    assert second.read(0, 10) == b"abcde"
+
+
 def test_a_stream_that_nobody_wants_lets_its_file_go() -> None:
     stream = Stream().add(b"x" * 100)
     stream.spill.close()
