@@ -46,7 +46,6 @@ def call(make_router: MakeRouter) -> Callable[..., Awaitable[ToolResult]]:
     return run
 
 
-
 async def test_a_file_is_read_with_its_metadata(call: Any, workspace: Path) -> None:
     file = workspace / "a.txt"
     file.write_text("żółw\r\nzwei\n", newline="")
