@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 BENCHMARKS = {
     "loop": "a run against a bare loop: start, steps, memory, bytes",
     "checkpoint": "the store: steps, growth, resume, memory; other stores",
-    "tools": "the desktop tools: small calls, a search, long output, large files",
+    "tools": "the desktop and native tools: small calls, a search, long output, large files",
     "policy": "decisions: typical ones, long lists, hostile lines",
     "session": "`serve`: start, a piece of text, slow clients, memory",
     "events": "an event: creating it, and each watcher on top",

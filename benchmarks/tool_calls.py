@@ -1,4 +1,4 @@
-"""Calls of the desktop tools as the loop makes them, for `benchmarks tools`: through the router, within a scope."""
+"""Calls of desktop and native tools as the loop makes them, for `benchmarks tools`: through the router, in a scope."""
 
 from __future__ import annotations
 
@@ -28,8 +28,15 @@ class Calls:
         *,
         guard_processes: bool = False,
         on_output: Callable[[ToolRequest, StreamName, bytes], None] | None = None,
+        max_output_bytes: int = 102_400,
     ) -> None:
-        settings = RuntimeSettings(workspace=workspace, guard_processes=guard_processes, on_output=on_output)
+        settings = RuntimeSettings(
+            workspace=workspace,
+            guard_processes=guard_processes,
+            on_output=on_output,
+            families=("desktop", "native"),
+            max_output_bytes=max_output_bytes,
+        )
         self._router = LocalToolRouter(settings)
         self._scope = ToolConstraints(allowed_paths=(workspace,), blocked_paths=(os.path.join(workspace, ".git"),))
 

@@ -1,5 +1,5 @@
-"""The desktop tools through their router, against programs that do the same: small calls, a search, long output, large
-files, commands side by side, an edit.
+"""The desktop and native tools through their router, against programs that do the same: small calls, a directory in
+pages, a search, long output, large files, commands side by side, an edit.
 
 It takes about a minute; --quick makes fewer calls on less data.
 What is compared is measured in turns in one run, files are in the system's cache, and figures are medians. The search
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import orjson
 
 from benchmarks import printed
+from benchmarks.paging import paging
 from benchmarks.processes import bare_commands, output_of_child, scratch
 from benchmarks.report import MIB, Row, medians, milliseconds
 from benchmarks.runs import words
@@ -50,6 +51,7 @@ class Effort(NamedTuple):
     """How much is measured."""
 
     calls: int  # of each small tool
+    entries: int  # of a directory that is listed in pages
     files: int  # to search through
     searches: int
     pieces: int  # of PIECE_BYTES, that a command prints
@@ -59,8 +61,20 @@ class Effort(NamedTuple):
     edits: int
 
 
-FULL = Effort(calls=300, files=20_000, searches=7, pieces=128, huge_bytes=2 * 1024 * MIB, large=3, rounds=10, edits=100)
-QUICK = Effort(calls=10, files=1_000, searches=1, pieces=4, huge_bytes=64 * MIB, large=1, rounds=1, edits=5)
+FULL = Effort(
+    calls=300,
+    entries=100_000,
+    files=20_000,
+    searches=7,
+    pieces=128,
+    huge_bytes=2 * 1024 * MIB,
+    large=3,
+    rounds=10,
+    edits=100,
+)
+QUICK = Effort(
+    calls=10, entries=2_000, files=1_000, searches=1, pieces=4, huge_bytes=64 * MIB, large=1, rounds=1, edits=5
+)
 
 
 async def took_ms(work: Awaitable[object]) -> float:
@@ -110,6 +124,10 @@ def small_calls(folder: str) -> Iterator[Small]:
     file = os.path.join(entries, "000.txt")
     yield Small("read, against `cat`", "ReadFile", {"path": file}, ["cat", file])
     yield Small("list, against `ls -l`", "ListDirectory", {"path": entries}, ["ls", "-l", entries])
+    yield Small("native read, against `cat`", "cp__read_file", {"path": file}, ["cat", file])
+    yield Small("native list, against `ls -l`", "cp__list_dir", {"path": entries}, ["ls", "-l", entries])
+    native = {"pattern": NEEDLE, "path": file}
+    yield Small("native grep, against `grep -n`", "cp__grep", native, ["grep", "-E", "-n", NEEDLE, file])
     for what, at, flags, goal in (("one file", file, "-n", 0.1), (f"{ENTRIES} files", entries, "-rn", None)):
         argv = ["grep", "-E", flags, NEEDLE, at]
         yield Small(f"grep in {what}, against `grep {flags}`", "Grep", {"pattern": NEEDLE, "path": at}, argv, goal)
@@ -134,13 +152,13 @@ async def small(calls: Calls, folder: str, rounds: int) -> list[Row]:
     return found
 
 
-async def write(calls: Calls, folder: str, rounds: int) -> list[Row]:
+async def write(calls: Calls, folder: str, rounds: int, tool: str = "WriteFile", what: str = "write") -> list[Row]:
     """The tool has the file on disk when it is done, which `tee` has not."""
     path, content = os.path.join(folder, "written.txt"), words(SMALL_BYTES)
-    await calls.call("WriteFile", path=path, content=content)
+    await calls.call(tool, path=path, content=content)
     times = [
         (
-            await took_ms(calls.call("WriteFile", path=path, content=content)),
+            await took_ms(calls.call(tool, path=path, content=content)),
             await awaited_ms(["tee", path], content.encode()),
             milliseconds(lambda: replace(path, content)),
         )
@@ -149,8 +167,8 @@ async def write(calls: Calls, folder: str, rounds: int) -> list[Row]:
     ours, program, by_hand = medians(times)
     notes = [f"{ours:.3f} / {other:.3f} ms" for other in (program, by_hand)]
     return [
-        Row("write, against `tee`", ours / program, "x", 0.1, notes[0]),
-        Row("write, against the same by hand with its syncs", ours / by_hand, "x", None, notes[1]),
+        Row(f"{what}, against `tee`", ours / program, "x", 0.1, notes[0]),
+        Row(f"{what}, against the same by hand with its syncs", ours / by_hand, "x", None, notes[1]),
     ]
 
 
@@ -343,6 +361,8 @@ def rows(chosen: argparse.Namespace) -> Iterator[Row]:
             calls = runner.run(opened(folder))
             yield from runner.run(small(calls, folder, effort.calls))
             yield from runner.run(write(calls, folder, effort.calls))
+            yield from runner.run(write(calls, folder, effort.calls, "cp__write_file", "native write"))
+            yield runner.run(paging(folder, effort.entries, effort.large))
             yield runner.run(edit(calls, folder, effort.edits))
             yield runner.run(parallel(calls, effort.rounds))
             runner.run(calls.aclose())

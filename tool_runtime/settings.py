@@ -37,7 +37,8 @@ class RuntimeSettings(NamedTuple):
     `background_lifetime_s` at most, None for as long as the session; `commands_before` is how many the session has had,
     so that ids do not come twice, and `commands` is told of each. `families` are those whose tools are offered.
     `native_roots` are real paths, the only places of the native family's tools; empty for the workspace. Without
-    `native_tls_checks` its requests take any certificate.
+    `native_tls_checks` its requests take any certificate; `native_shadowed` are its tools that others take the place
+    of.
     """
 
     workspace: str
@@ -74,3 +75,4 @@ class RuntimeSettings(NamedTuple):
     families: tuple[str, ...] = ("desktop",)
     native_roots: tuple[str, ...] = ()
     native_tls_checks: bool = True
+    native_shadowed: frozenset[str] = frozenset()

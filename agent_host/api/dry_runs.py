@@ -16,7 +16,8 @@ import orjson
 from agent_host import lenient_json
 from agent_host.api.options import existing_directory, settings_from
 from agent_host.app.machine import command_environment, limits_of, this_environment
-from agent_host.app.tools import BUILT_IN, argument_problem
+from agent_host.app.native import families_of, native_list
+from agent_host.app.tools import argument_problem, built_in
 from agent_host.errors import ErrorCode
 from agent_host.routing.dry_run import DryRunCase, InvalidCase, case_from, judge_case
 from agent_host.routing.environment import on_this_disk
@@ -39,23 +40,29 @@ if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
     from policy.bundle.problems import Problem
     from policy.decision import Decision
+    from policy.rules.native_exec import NativeExec
     from policy.rules.toolset import Limits
 
 __all__ = ["BundleReport", "DryRuns", "InvalidCase", "Tried", "case_refused", "policy_to_try", "report_of_bundle"]
 
 
 class Tried(NamedTuple):
-    """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away."""
+    """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away, the
+    families of tools that it chooses, and the list of native programs, None for that of a session without any
+    configuration."""
 
     bundle: PolicyBundle
     here: Environment
     limits: Limits
+    families: tuple[str, ...]
+    native: NativeExec | None = None
 
     def tools(self) -> list[dict[str, Any]]:
         """Every tool with whether the model would be shown it, and who keeps it from that (SK 3.1): rows of {toolName,
         capability, offered, requiresApproval, riskLevel, reason}."""
-        rows = {spec.name: self._tool(spec) for spec in BUILT_IN}
-        readers = [spec.name for spec in BUILT_IN if spec.subject.kind == "output"]
+        specs = built_in(self.families)
+        rows = {spec.name: self._tool(spec) for spec in specs}
+        readers = [spec.name for spec in specs if spec.subject.kind == "output"]
         if any(row["offered"] for name, row in rows.items() if name not in readers):
             # What reads stored outputs needs what the calls needed that left them.
             for name in readers:
@@ -65,9 +72,8 @@ class Tried(NamedTuple):
 
     def judge(self, tool_name: str, arguments: Mapping[str, Any], now: datetime) -> Decision:
         """The decision about one call; facts are those of this disk."""
-        return judge_case(
-            self.bundle, DryRunCase(tool_name, arguments), self.here, BUILT_IN, now=now, limits=self.limits
-        )
+        case = DryRunCase(tool_name, arguments)
+        return judge_case(self.bundle, case, self.here, built_in(), now=now, limits=self.limits, native=self.native)
 
     def _tool(self, spec: ToolSpec) -> dict[str, Any]:
         entries = map(self.bundle.capability, spec.capabilities)
@@ -101,14 +107,15 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
     named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     here = this_environment(workspace, command_environment(settings, session_directory(state_dir, named, os.environ)))
     bundle = bundle_to_try(settings, here, state_dir=state_dir, now=now, session_id=session_id)
-    return Tried(bundle, here, limits_of(settings))
+    return Tried(bundle, here, limits_of(settings), families_of(settings), native_list(settings, here.workspace))
 
 
 class DryRuns:
     """Cases against one bundle, or against the capabilities that a case brings along."""
 
     def __init__(self, tried: Tried, now: datetime) -> None:
-        self._bundle, self._here, self._limits = tried
+        self._bundle, self._here, self._limits, _, self._native = tried
+        self._tools = built_in()
         self._now = now
         self._with = lru_cache(maxsize=64)(self._bundle_with)
 
@@ -128,7 +135,9 @@ class DryRuns:
             bundle = self._with(lenient_json.dumps(case.capabilities))
         if case.facts is not None:  # which say where paths lead, whatever this disk says
             bundle = bundle.on_disk({})
-        decision = judge_case(bundle, case, self._here, BUILT_IN, now=self._now, limits=self._limits)
+        decision = judge_case(
+            bundle, case, self._here, self._tools, now=self._now, limits=self._limits, native=self._native
+        )
         problem = None if decision.decision == "DENIED" else argument_problem(case.tool_name, case.arguments)
         if problem is not None:
             return denied(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, project_tool_names, skill_folders
-from agent_host.app.native import families_of, native_list, native_roots
+from agent_host.app.native import families_of, has_native, native_list, native_roots
 from agent_host.app.secrets import redaction_of
 from agent_host.approval.watched import WatchedGate
 from agent_host.errors import PolicyDenied, UsageError
@@ -119,6 +119,7 @@ async def make_context(
         settings, resolved.workspace, machine.shell, live_output, machine.temporary, guard_processes=owns_process
     )._replace(
         commands_before=store.state.commands_started,
+        native_shadowed=frozenset(tool.name for tool in parts.tools),
         commands=CommandLog(journal, emitter),
         open_output=stores.artifacts.open,
     )
@@ -143,7 +144,7 @@ async def make_context(
             utc_now,
             outputs=stores.artifacts.maker_of,
             approved=approved,
-            native=native_list(settings, resolved.workspace),
+            native=native_list(settings, resolved.workspace) if has_native(settings) else None,
         ),
         conversation=Conversation(
             _thread(parts, store.state, secrets.scrubber),
@@ -245,7 +246,7 @@ def runtime_settings(
         on_output=live_output.take,
         guard_processes=guard_processes,
         families=families_of(settings),
-        native_roots=native_roots(settings, workspace),
+        native_roots=native_roots(settings, workspace) if has_native(settings) else (),
         native_tls_checks=settings.flag("native.tls_checks"),
         max_background=settings.integer("tools.max_background_commands"),
         background_lifetime_s=settings.number("tools.background_lifetime_s") or None,

@@ -22,6 +22,11 @@ def families_of(settings: Settings) -> tuple[str, ...]:
     return tuple(dict.fromkeys(settings.names("host.toolset")))
 
 
+def has_native(settings: Settings) -> bool:
+    """Whether the native family is chosen."""
+    return NATIVE in settings.names("host.toolset")
+
+
 def native_roots(settings: Settings, workspace: str) -> tuple[str, ...]:
     """The real paths that native tools keep to: the root directory, by default the workspace, and the additional ones.
     Raises UsageError for one that is not absolute or no directory."""
@@ -33,11 +38,8 @@ def native_roots(settings: Settings, workspace: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(os.path.realpath(path) for path in (first or workspace, *others)))
 
 
-def native_list(settings: Settings, workspace: str) -> NativeExec | None:
-    """The programs that native tools start; None where the family is not chosen. Raises UsageError with every problem
-    of the entries."""
-    if NATIVE not in families_of(settings):
-        return None
+def native_list(settings: Settings, workspace: str) -> NativeExec:
+    """The programs that native tools start. Raises UsageError with every problem of the entries."""
     from policy.bundle.configured import command_policies
     from policy.bundle.problems import BundleProblems
     from policy.rules.native_exec import DEFAULT, NativeExec, entry_problem

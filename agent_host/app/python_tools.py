@@ -9,6 +9,7 @@ from agent_host.app.tools import BUILT_IN, built_in
 from agent_host.errors import UsageError
 from agent_host.routing.registry import Registry
 from policy.names import READ_SKILLS
+from tool_runtime.families.catalogue import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,14 +20,21 @@ if TYPE_CHECKING:
 ENTRY_POINTS: Final = "agent_host.tools"
 """The group in which a package names its tools: each entry is a tool or a list of them."""
 _SETTING: Final = "tools.installed"
+_ALLOW_SHADOW: Final = "native.allow_shadow"
 
 
 def python_tools(settings: Settings, given: Sequence[PythonTool]) -> tuple[PythonTool, ...]:
-    """All Python tools of a session. Raises UsageError for a name that is taken, an entry point that is not there or
-    gives no tools, and annotations without a schema."""
+    """All Python tools of a session. Raises UsageError for a name that is taken or reserved, an entry point that is not
+    there or gives no tools, and annotations without a schema."""
     tools = (*given, *_installed(settings.names(_SETTING)))
     taken = {*BUILT_IN.names, *READ_SKILLS}
+    may_shadow = frozenset(tool.name for tool in given) if settings.flag(_ALLOW_SHADOW) else frozenset()
     for tool in tools:
+        if tool.name.startswith(RESERVED) and tool.name not in may_shadow:
+            raise UsageError(
+                f"{tool.name}: names that begin with {RESERVED} are reserved; {_ALLOW_SHADOW} in your configuration "
+                "lets a tool of an embedding program have one"
+            )
         if tool.name in taken:
             raise UsageError(f"there is a tool called {tool.name} already: give the Python tool another name")
         taken.add(tool.name)
@@ -39,7 +47,7 @@ def python_tools(settings: Settings, given: Sequence[PythonTool]) -> tuple[Pytho
 
 def registry_with(tools: Sequence[PythonTool], families: Sequence[str]) -> Registry:
     """The tools of these families, and the Python tools."""
-    return Registry((*built_in(families), *(tool.spec for tool in tools)))
+    return Registry((*(tool.spec for tool in tools), *built_in(families)))
 
 
 def _installed(names: Sequence[str]) -> Iterator[PythonTool]:

@@ -77,6 +77,10 @@ def _command(act: Act, facts: CommandFacts, screen: Screen) -> Description:
         "dynamic": bool(parsed.dynamic),
         "doubts": [screen.line(str(one)) for one in (*parsed.dynamic, *parsed.opaque)[:_MAX_LISTED]],
     }
+    if facts.argv:  # all of them stand in the line
+        return Description(
+            f"Run: {screen.line(facts.command)}", details | screen.others(act, "args", "env", "working_dir")
+        )
     title = "Run in the background" if act.arguments.get("background") is True else "Run"
     stdin = act.arguments.get("stdin")
     if isinstance(stdin, str):

@@ -55,10 +55,11 @@ def describe_write(act: Act, facts: PathFacts, screen: Screen) -> Description:
 
 
 def describe_delete(act: Act, facts: PathFacts, screen: Screen) -> Description:
-    """A file that is taken away."""
+    """A file that is taken away, or a directory with all that is in it."""
     details = {**_place(facts, screen), "exists": facts.kind != "missing", "sizeBytes": facts.size_bytes}
     shown = screen.line(short_path(facts.real_path, act.workspace))
-    return Description(f"Delete: {shown}", details | screen.others(act))
+    what = "Delete with all that is in it" if facts.tree else "Delete"
+    return Description(f"{what}: {shown}", details | screen.others(act))
 
 
 def describe_move(act: Act, facts: PathFacts, screen: Screen) -> Description:

@@ -135,6 +135,7 @@ def _policy(commands: Any) -> None:
     tools.add_argument("--workspace", metavar="DIR", help="project directory (current directory)")
     tools.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
     _setting_option(tools, "host.policy")
+    _setting_option(tools, "host.toolset")
     _state_dir(tools)
     validate = _add(
         verbs, "validate", "policy:validate", "every problem of a bundle, with its JSON path, and what its lists admit"

@@ -157,8 +157,8 @@ def _bounded(handle: Any) -> Iterable[bytes]:
 
 
 def policy_only(namespace: argparse.Namespace) -> dict[str, Any]:
-    """`--output` is another thing here than in a session's settings."""
-    return {key: value for key, value in given_settings(namespace).items() if key == "host.policy"}
+    """The policy, and the families of tools. `--output` is another thing here than in a session's settings."""
+    return {key: value for key, value in given_settings(namespace).items() if key in ("host.policy", "host.toolset")}
 
 
 def _arguments(text: str) -> dict[str, Any]:

@@ -27,6 +27,9 @@ _POLICY = {
     "riskLevel": "agent_host.policy.risk_level",
 }
 
+_NATIVE = "cp__"
+"""The beginning of the names of the native tools, which NT counts by themselves."""
+
 
 class ModelCalls:
     """The call of the model that is under way: `chat {model}`, from the request to the end of the answer, with all
@@ -126,6 +129,10 @@ class ToolCalls:
             explicit_bucket_boundaries_advisory=SECONDS,
         )  # fmt: skip
         self._counted = meter.create_counter("agent_host.tool.calls", "{call}", "Number of tool calls that ended.")
+        self._native = {
+            succeeded: meter.create_counter(f"cp_tool_{word}_total", "{call}", f"Native tool calls that {what}.")
+            for succeeded, word, what in ((True, "success", "succeeded"), (False, "error", "did not succeed"))
+        }
         self._calls: dict[str, _Call] = {}
 
     def requested(self, event: Event, step: Span) -> None:
@@ -192,7 +199,10 @@ class ToolCalls:
         measured = cut({"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name})
         measured = measured if error is None else {**measured, "error.type": error}
         self._durations.record(now - began, measured)
-        self._counted.add(1, {**measured, "agent_host.tool.status": call.attributes.get(_STATUS, INTERRUPTED)})
+        status = call.attributes.get(_STATUS, INTERRUPTED)
+        self._counted.add(1, {**measured, "agent_host.tool.status": status})
+        if name.startswith(_NATIVE):
+            self._native[status == "succeeded"].add(1, measured)
 
 
 def _approval(event: Event) -> dict[str, str]:

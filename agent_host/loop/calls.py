@@ -29,7 +29,7 @@ from agent_host.loop.recover import recover_calls
 from agent_host.loop.results import SHOWN_BYTES, finish, head_of, text_of
 from agent_host.loop.skills import note_on
 from agent_host.routing.host_tools import unless_lost
-from policy.facts import UrlFacts
+from policy.facts import PathFacts, UrlFacts
 from policy.rules.toolset import DEFAULT_RISK
 from state.blobs import sha256_hex
 
@@ -143,7 +143,7 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
         result = ctx.router.at_once(request)
         duration_ms = int((time.monotonic() - runs_since) * 1000)
         if result is None:
-            async with watched(ctx, spec) as changed:
+            async with watched(ctx, spec, run.facts) as changed:
                 runs_since = time.monotonic()
                 try:
                     result = await ctx.cancellation.unless_forced(ctx.router.execute(request))
@@ -219,7 +219,8 @@ def _changed(run: CallRun, result: ToolResult) -> Sequence[str]:
     saved = _saved(run)
     if saved is not None:
         return () if result.seen is None else (saved,)
-    return run.paths if run.spec.changes_file else ()
+    is_tree = isinstance(run.facts, PathFacts) and run.facts.tree  # what went of it was watched
+    return run.paths if run.spec.changes_file and not is_tree else ()
 
 
 def _seen(ctx: LoopContext, run: CallRun, result: ToolResult) -> dict[str, str | None]:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from policy.facts import PathFacts
 from state.blobs import UNAVAILABLE
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolSpec
     from agent_host.loop.context import LoopContext
     from agent_host.workspace_changes.watch import Changes, Watch
+    from policy.facts import ActionFacts
 
 CUT_OFF = "a command was cut off by a crash: what it changed was not looked at"
 IN_BACKGROUND = "a command ran on in the background: what it changed was seen only around other commands"
@@ -48,19 +50,22 @@ class CommandWatch:
         return self._watch
 
 
-def is_watched(ctx: LoopContext, spec: ToolSpec | None) -> bool:
-    """Whether there is a look around calls of the tool: of one that runs commands, where the settings have it."""
+def is_watched(ctx: LoopContext, spec: ToolSpec | None, facts: ActionFacts | None = None) -> bool:
+    """Whether there is a look around a call of the tool: of one that runs commands, or deletes a whole directory, where
+    the settings have it."""
     if ctx.command_watch is None or spec is None:
         return False
+    if isinstance(facts, PathFacts) and facts.tree:
+        return True
     return spec.subject.kind in ("command", "program") or (bool(spec.runs) and spec.side_effects)
 
 
 @contextlib.asynccontextmanager
-async def watched(ctx: LoopContext, spec: ToolSpec) -> AsyncIterator[CommandChanges]:
+async def watched(ctx: LoopContext, spec: ToolSpec, facts: ActionFacts | None = None) -> AsyncIterator[CommandChanges]:
     """Around the execution of a call: what it changed is in the result when the block is over, also where the block
     ends with an error. Nothing for a call that is not watched. The looks run in another thread."""
     found = CommandChanges()
-    if ctx.command_watch is None or not is_watched(ctx, spec):
+    if ctx.command_watch is None or not is_watched(ctx, spec, facts):
         yield found
         return
     watch = ctx.command_watch.watch()

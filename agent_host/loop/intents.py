@@ -72,7 +72,8 @@ def written_file(spec: ToolSpec, facts: ActionFacts | None) -> PathFacts | None:
     """The file that a call changes, or saves what it gets to; None where it has none."""
     if isinstance(facts, UrlFacts):
         return next((other for needed, other in facts.also if needed == CapabilityName.FILE_WRITE), None)
-    return facts if spec.changes_file and isinstance(facts, PathFacts) else None
+    # What is in a directory goes one by one: no file of it shows whether all of it did.
+    return facts if spec.changes_file and isinstance(facts, PathFacts) and not facts.tree else None
 
 
 def _found(

@@ -80,5 +80,9 @@ def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, left: 
     said = _NOT_DONE if outcome is Outcome.NOT_DONE else _UNKNOWN
     said = "; ".join(filter(None, (said, left.note())))
     code = ErrorCode.TOOL_INTERRUPTED
-    changed = CommandChanges(unseen=CUT_OFF if is_watched(ctx, ctx.judge.tools.get(call.tool_name)) else None)
+    spec = ctx.judge.tools.get(call.tool_name)
+    # A deleted file is on record by its name; of a deleted directory nothing is.
+    deletes_tree = spec is not None and spec.subject.tree_flag != "" and call.intent is None
+    cut_off = is_watched(ctx, spec) or (ctx.command_watch is not None and deletes_tree)
+    changed = CommandChanges(unseen=CUT_OFF if cut_off else None)
     finish(ctx, step_id, tool_call, "failed", code, f"{code}: {said}", edited=edited, changed=changed)

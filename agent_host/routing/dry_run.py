@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
     from policy.facts import OsFamily, PathKind, ShellName
+    from policy.rules.native_exec import NativeExec
     from policy.rules.toolset import Limits
 
 _RULE = "case"
@@ -137,14 +138,16 @@ def judge_case(
     *,
     now: datetime,
     limits: Limits = NO_LIMITS,
+    native: NativeExec | None = None,
 ) -> Decision:
     """Policy's word on the case, as the host would ask for it; what it would refuse before that is denied by the rule
-    `case`. `here` is this machine, and stands in for what the case leaves out; `limits` are those of the
-    configuration."""
+    `case`. `here` is this machine, and stands in for what the case leaves out; `limits` and `native`, the list of
+    programs that start without a shell, are those of the configuration."""
     there = _place(case, here)
     is_here = case.facts is None and there.os_family == here.os_family
     world = None if is_here else _Stated(case.facts or StatedFacts())
-    judged = Judge(bundle, there, tools, limits, lambda: now).decide(case.tool_name, case.arguments, world)
+    judge = Judge(bundle, there, tools, limits, lambda: now, native=native)
+    judged = judge.decide(case.tool_name, case.arguments, world)
     if judged.spec is None:
         return denied("", _RULE, f"there is no tool {case.tool_name!r}")
     if judged.withheld is not None:

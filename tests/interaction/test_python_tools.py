@@ -178,7 +178,6 @@ def test_a_tool_is_still_the_function() -> None:
     [
         (lambda: agent_host.tool(description="d")(lambda: 1), "is no name of a tool"),
         (lambda: agent_host.tool(name="x", description="d")(lambda number: number), "number has no annotation"),
-        (lambda: agent_host.tool(name="cp__read", description="d")(whisper), "cp__"),
         (lambda: agent_host.tool(name="x")(lambda: 1), "neither a docstring nor a description"),
         (lambda: agent_host.tool(name="x", description="d")(print), "cannot be given by its name"),
     ],
@@ -196,6 +195,7 @@ async def test_names_and_schemas_are_checked_before_anything_is_on_disk(host: Ho
     def odd(thread: threading.Thread) -> None: ...
 
     for tools, says in (
+        ((agent_host.tool(name="cp__read", description="d")(whisper),), "begin with cp__ are reserved"),
         ((mine,), "ReadFile already"),
         ((whisper, whisper), "whisper already"),
         ((odd,), "the tool odd"),
@@ -203,6 +203,27 @@ async def test_names_and_schemas_are_checked_before_anything_is_on_disk(host: Ho
         with pytest.raises(agent_host.UsageError, match=says):
             await agent_host.run_task("Do it.", options(host, "http://127.0.0.1:9", *tools))
     assert host.checkpoints() == []
+
+
+async def test_the_user_may_let_a_tool_take_the_place_of_a_native_one(host: Host) -> None:
+    """It is judged by Tool.Invoke then, and the others of the family stay."""
+
+    @agent_host.tool(name="cp__read_file", description="Mine.")
+    def mine(path: str) -> str:
+        return f"mine: {path}"
+
+    wanted = {"host.toolset": ["native"], "native.allow_shadow": True}
+    _, (block, listed), offered = await called(
+        host,
+        call("cp__read_file", path="/etc/passwd"),
+        call("cp__list_dir", path="."),
+        tools=(mine,),
+        settings=wanted,
+        policy=host.policy(grants={"Tool.Invoke": {}}),
+    )
+    assert block["content"] == "mine: /etc/passwd"
+    assert "entries" in json.loads(listed["content"])
+    assert [tool["name"] for tool in offered].count("cp__read_file") == 1
 
 
 PACKAGE = """

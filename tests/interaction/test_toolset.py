@@ -166,3 +166,53 @@ def test_the_native_family_in_place_of_the_desktop_one(host: Host) -> None:
     codes = [one.get("code") for one in outcome.result["toolCalls"][4:]]
     assert codes == ["CAPABILITY_DENIED"] * 3 + ["FILE_NOT_FOUND", "TOOL_NOT_FOUND"]
     assert not (host.workspace / "made").exists()
+
+
+def test_a_tree_that_is_deleted_is_in_the_patch_and_a_root_beside_the_workspace_is_open(host: Host) -> None:
+    other = host.root / "other"
+    other.mkdir()
+    (other / "f").write_text("beside")
+    for name in ("a", "b"):
+        (host.workspace / "tree" / name).mkdir(parents=True)
+        (host.workspace / "tree" / name / "f").write_text(f"{name}\n")
+    with (host.root / "user.toml").open("a") as file:
+        file.write(f"[native]\nadditional_roots = [{json.dumps(str(other))}]\n")
+    calls = [
+        call("cp__read_file", path=str(other / "f")),
+        call("cp__delete_file", path="tree"),
+        call("cp__delete_file", path="tree", recursive=True),
+    ]
+    with gateway(*(use(one) for one in calls), say("Done.")) as model:
+        outcome = host.task(model.url, "--toolset", "native")
+        answers = [model.results(request)[-1].text for request in (1, 2, 3)]
+    assert outcome.code == 0, outcome
+    assert json.loads(answers[0])["content"] == "beside"
+    assert answers[1].startswith("PermissionDenied: ")
+    assert json.loads(answers[2]) == {"success": True}
+    assert not (host.workspace / "tree").exists()
+    gone = [str(host.workspace / "tree" / name / "f") for name in ("a", "b")]
+    assert sorted(outcome.result["filesChanged"]) == gone
+
+
+def test_policy_check_judges_native_calls_and_policy_tools_lists_the_chosen_families(host: Host) -> None:
+    assert "cp__exec" in said_by_the_command(host, "--policy", "full", "--toolset", "native")
+    assert "cp__exec" not in said_by_the_command(host, "--policy", "full")
+    for argv, decision in ((["/bin/ls"], "ALLOWED"), (["/usr/bin/make"], "DENIED"), (["/bin/cat", "/etc/x"], "DENIED")):
+        arguments = json.dumps({"command": argv[0], "args": argv[1:]})
+        found = host.run("policy", "check", "cp__exec", arguments, "--policy", "full", "--output", "json")
+        assert json.loads(found.stdout)["decision"] == decision, found
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('additional_roots = ["relative"]', "no absolute path of a directory"),
+        ('exec = [{command = "ls"}]', "no absolute path"),
+        ('exec = [{command = "/bin/ls", arguments = [{index = 0, pattern = "("}]}]', "native.exec[0]"),
+    ],
+)
+def test_a_configuration_of_native_tools_that_cannot_be_used(host: Host, text: str, says: str) -> None:
+    with (host.root / "user.toml").open("a") as file:
+        file.write(f"[native]\n{text}\n")
+    outcome = host.task("http://127.0.0.1:9", "--toolset", "native")
+    assert (outcome.code, says in outcome.stderr) == (2, True), outcome

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host.app.tools import BUILT_IN
+from tool_runtime.families.catalogue import NATIVE, specs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -157,6 +158,31 @@ is in `tool_completed` ([events.md](events.md)), the codes of failures are in [e
 The model reads each description, and the arguments as a JSON Schema. An argument with `?` may be left out; one that is
 not listed is refused. Arguments that a client edits (`ApproveAction`) are held against the same schema.
 """
+_NATIVE = """
+## The native family
+
+`--toolset native` chooses it, in place of the desktop family or, with `--toolset desktop` as well, beside it. Its tools
+act in the process of the host, and the text of an answer is a JSON object. What would not fit in a result is cut, and a
+field says so. They keep to `native.root_dir` of the user's configuration, by default the workspace, and to
+`native.additional_roots`. Arguments lower the limits and never raise them.
+
+An error begins with one of InvalidArgument, PermissionDenied, FileNotFound, CommandNotAllowed, DeadlineExceeded and
+Internal for the model. Events and results have the host's codes, as for any other tool.
+
+`cp__exec` starts `ls`, `pwd`, `cat`, `grep`, `find`, `head`, `tail`, `echo`, `stat`, `wc` and `sleep` of `/bin` and
+`/usr/bin`, with at most 12 arguments of letters, digits and `_-./@=+:,`; what they name lies in the roots, links
+followed. Options that start programs, change files or follow links (`find -delete`, `find -exec`, `grep -f`,
+`grep -R`) are refused. Entries of `[[native.exec]]` in the user's configuration add programs:
+
+```toml
+[[native.exec]]
+command = "/usr/bin/git"      # absolute; on Windows it ends in .exe or .com
+arguments = [{ index = 0, enum = ["status", "log", "diff"] }, { index = 1, pattern = '[\\w.-]+', optional = true }]
+maxArguments = 2              # additionalArguments = false: no argument without a rule
+```
+
+Shell.Exec of the bundle judges the same call, as the line that would start it: both have to admit it.
+"""
 _APPROVALS = """
 ## What an approval shows
 
@@ -178,16 +204,29 @@ def _rules(schema: Mapping[str, Any]) -> str:
         "enum": lambda values: "one of " + ", ".join(f"`{value}`" for value in values),
         "additionalProperties": lambda member: f"values: {member['type']}",
         "minItems": lambda least: f"at least {least}",
-        "items": lambda member: f"of {_object(member)}",
+        "items": lambda member: f"of {_member(member)}",
+        "maxItems": lambda most: f"at most {most}",
+        "pattern": lambda pattern: f"matches `{pattern}`",
     }
-    rest = {key: value for key, value in schema.items() if key not in ("type", "description")}
+    rest = {key: value for key, value in schema.items() if key not in ("type", "description", "properties", "required")}
+    if "properties" in schema:
+        del rest["additionalProperties"]
     return ", ".join(words[key](value) for key, value in rest.items())
+
+
+def _member(schema: Mapping[str, Any]) -> str:
+    return _object(schema) if schema["type"] == "object" else f"{schema['type']}s"
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    kind = schema["type"]
+    return kind if isinstance(kind, str) else " or ".join(kind)
 
 
 def _object(schema: Mapping[str, Any]) -> str:
     """A closed object in one line: its properties with their types."""
     marked = {name: f"{name}{'' if name in schema['required'] else '?'}" for name in schema["properties"]}
-    return "{" + ", ".join(f"{marked[name]}: {one['type']}" for name, one in schema["properties"].items()) + "}"
+    return "{" + ", ".join(f"{marked[name]}: {_type(one)}" for name, one in schema["properties"].items()) + "}"
 
 
 def _tool(spec: ToolSpec) -> Iterator[str]:
@@ -200,10 +239,18 @@ def _tool(spec: ToolSpec) -> Iterator[str]:
     again = "yes" if spec.side_effects else "no"
     yield f"\n## {spec.name}\n\n{spec.description}.\n\n"
     yield f"{_capabilities(spec)} Side effects: {again}. Approval: [{shown.lower()}](#{_anchor(shown)}).\n\n"
-    yield "| argument | type | rules | meaning |\n| --- | --- | --- | --- |\n"
-    for name, argument in schema["properties"].items():
+    yield from _table("argument", schema)
+    if spec.output_schema is not None:
+        yield "\n"
+        yield from _table("of the answer", spec.output_schema)
+
+
+def _table(what: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    yield f"| {what} | type | rules | meaning |\n| --- | --- | --- | --- |\n"
+    for name, one in schema["properties"].items():
         marked = f"`{name}`" + ("" if name in schema["required"] else "?")
-        yield f"| {marked} | {argument['type']} | {_rules(argument)} | {argument['description']} |\n"
+        kind = _object(one) if one["type"] == "object" and "properties" in one else _type(one)
+        yield f"| {marked} | {kind} | {_rules(one)} | {one.get('description', '')} |\n"
 
 
 def _capabilities(spec: ToolSpec) -> str:
@@ -225,6 +272,10 @@ def page() -> str:
     parts = [_HEAD]
     for spec in BUILT_IN:
         parts.extend(_tool(spec))
+    parts.append(_NATIVE)
+    for spec in specs_of((NATIVE,)):
+        if BUILT_IN.get(spec.name) is None:
+            parts.extend(_tool(spec))
     parts.append(_APPROVALS)
     for title, summary, details in SHOWN.values():
         parts.append(f"\n### {title}\n\n`actionSummary`: `{summary}`\n\n")

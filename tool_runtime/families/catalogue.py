@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 DESKTOP: Final = "desktop"
 NATIVE: Final = "native"
+RESERVED: Final = "cp__"
+"""The beginning of the names of the native family. A tool of an embedding program may have such a name where the user's
+configuration says so (`native.allow_shadow`), and then takes the place of that of the family."""
 FAMILIES: Final = (DESKTOP, NATIVE)
 """All of them, in the order in which the model is shown their tools. A further family adds its name here, its
 specifications to `specs_of`, and its provider to `LocalToolRouter`."""

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 NAME: Final = r"[A-Za-z][A-Za-z0-9_-]{0,63}"
 """What a tool may be called."""
-RESERVED: Final = "cp__"
-"""The beginning of the names of the native family."""
 TIMEOUT_S: Final = 60.0
 _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -194,10 +192,8 @@ class PythonTools:
 
 
 def _refuse_unusable(function: Callable[..., Any], name: str) -> None:
-    if not re.fullmatch(NAME, name) or name.startswith(RESERVED):
-        raise TypeError(
-            f"{name!r} is no name of a tool: a letter, up to 63 letters, digits, _ or -, and no {RESERVED} at its start"
-        )
+    if not re.fullmatch(NAME, name):
+        raise TypeError(f"{name!r} is no name of a tool: a letter, and up to 63 letters, digits, _ or -")
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in _BY_NAME:
             raise TypeError(f"the tool {name}: the parameter {parameter} cannot be given by its name")

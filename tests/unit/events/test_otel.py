@@ -134,6 +134,18 @@ async def test_metrics_of_the_conventions(seen: Receiver) -> None:
     assert {point[1] for point in counted.values()} == {1}
 
 
+async def test_native_tools_are_counted_by_themselves(seen: Receiver) -> None:
+    """A program that ends with another code than 0 has succeeded as a call."""
+    made = emitter(sink_for(seen.url))
+    begin(made)
+    step(made, 1, READ, {**READ, "toolName": "cp__read_file"}, {**FAILED, "toolName": "cp__exec"})
+    end(made)
+    await made.aclose(20)
+    for name, tool in (("cp_tool_success_total", "cp__read_file"), ("cp_tool_error_total", "cp__exec")):
+        ((attributes, count, *_),) = seen.metrics[name]
+        assert (attributes["gen_ai.tool.name"], count) == (tool, 1)
+
+
 async def test_what_fails_says_so(seen: Receiver) -> None:
     made = emitter(sink_for(seen.url))
     begin(made)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     RunProgram = Callable[[CommandParams], Awaitable[CommandOutcome]]
 
-_NAMES = frozenset(spec.name for spec in SPECS)
-
 
 class NativeFamily:
     """See Provider. `run_program` runs a program as commands are run."""
@@ -29,6 +27,7 @@ class NativeFamily:
         self._settings = settings
         self._pool = pool
         self._run_program = run_program
+        self._names = frozenset(spec.name for spec in SPECS) - settings.native_shadowed
 
     @functools.cached_property
     def _runner(self) -> NativeRunner:
@@ -38,11 +37,11 @@ class NativeFamily:
 
     async def tools(self) -> Sequence[ToolSpec]:
         """See Provider."""
-        return SPECS
+        return tuple(spec for spec in SPECS if spec.name in self._names)
 
     def get(self, name: str) -> Tool | None:
         """See Provider."""
-        return self._runner.tool(name) if name in _NAMES else None
+        return self._runner.tool(name) if name in self._names else None
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See Provider."""
