@@ -26,22 +26,25 @@ Effect = Literal["none", "replace", "edit", "delete", "move", "other"]
 """What a call does. `none`: running it twice changes nothing (invariant 3). `replace`, `edit`, `delete` and `move` are
 all that happens, and happen to one file, so that the disk shows whether they did; anything else is `other`. What a
 `move` takes from its subject is then at the path that File.Write is needed for."""
-SubjectKind = Literal["path", "command", "url", "name", "output"]
+SubjectKind = Literal["path", "command", "program", "url", "name", "output"]
 Display = Literal["arguments", "command", "delete", "move", "read", "request", "upload", "write"]
 """How a call is shown to the person who decides about it: the describers of `agent_host.approval`."""
 
 
 class Subject(NamedTuple):
     """How the facts of a call are found (AH 8.2): the `argument` that holds a path, a command line or a URL; of kind
+    `program` it holds a program's path, which is started without a shell (`policy.shell.argv`); of kind
     `name` a call is judged by its tool's name alone, of kind `output` by the call of the session that left what the
     argument names. `by_name`: the capability lists tools by name, so the facts of a
     path carry it, and a call that has content in place of the path is judged by the name.
-    `or_workspace`: a path that is left out is the workspace."""
+    `or_workspace`: a path that is left out is the workspace. With `tree_flag`, the name of an argument, true, the path
+    may be a directory, and the call acts on all that is in it."""
 
     kind: SubjectKind
     argument: str = ""
     by_name: bool = False
     or_workspace: bool = False
+    tree_flag: str = ""
 
 
 class Need(NamedTuple):
@@ -64,7 +67,8 @@ class ToolSpec(NamedTuple):
     not say, and the call then fails. `also` are capabilities that calls need besides, for paths of its own or for
     the same one: the strictest decision counts. `identity` is the SHA-256 of what a tool of the workspace consists of:
     policy admits it only as somebody has approved it. `runs` is the program with its arguments that a call of such a
-    tool starts.
+    tool starts. `output_schema` describes the JSON that a call's text is, where it is that. `error_names` are the
+    family's names of error codes, by the host's: the model reads these, results and events keep the host's.
     A tool without a specification never runs (invariant 1).
     """
 
@@ -83,11 +87,13 @@ class ToolSpec(NamedTuple):
     sought: str | None = None
     identity: str | None = None
     runs: tuple[str, ...] = ()
+    output_schema: Mapping[str, Any] | None = None
+    error_names: Mapping[str, str] = {}
 
     def completed(self, arguments: Mapping[str, Any], workspace: str) -> Mapping[str, Any]:
         """The arguments with the `workspace` where its path was left out."""
-        kind, name, _, or_workspace = self.subject
-        if kind != "path" or not or_workspace or arguments.get(name) is not None:
+        kind, name = self.subject.kind, self.subject.argument
+        if kind != "path" or not self.subject.or_workspace or arguments.get(name) is not None:
             return arguments
         return {**arguments, name: workspace}
 
@@ -127,6 +133,10 @@ class ToolSpec(NamedTuple):
 
     def summary(self, arguments: Mapping[str, Any]) -> str:
         """On what a call of these arguments acts, as they say it; empty where they do not."""
+        if self.subject.kind == "program":
+            from policy.shell.argv import summary_of  # with the first such call
+
+            return summary_of(arguments)
         others = (need.subject.argument for need in self.also if not need.optional)
         named = dict.fromkeys((self.subject.argument, *others))
         places = " → ".join(str(arguments[name]) for name in named if name in arguments)

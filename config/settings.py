@@ -48,7 +48,7 @@ ALL_TOOLS = "*"
 
 SETTINGS: dict[str, Setting] = {
     "host.policy": Setting(str),
-    "host.toolset": Setting(list, choices=("desktop",)),
+    "host.toolset": Setting(list, choices=("desktop", "native")),
     "host.max_steps": Setting(int, _SMALLER, low=1, high=10_000),
     "host.max_stored_bytes": Setting(int, _SMALLER, low=0),
     "host.max_snapshot_bytes": Setting(int, low=65_536, high=8 * 1024**3),
@@ -107,6 +107,11 @@ SETTINGS: dict[str, Setting] = {
     "policy.blocked_commands": Setting(list, _MORE),
     "policy.blocked_domains": Setting(list, _MORE),
     "policy.command_policies": Setting(list, _MORE, tables=True),
+    "native.root_dir": Setting(str),
+    "native.additional_roots": Setting(list),
+    "native.exec": Setting(list, tables=True),
+    "native.tls_checks": Setting(bool),
+    "native.allow_shadow": Setting(bool),
     "services.timeout_s": Setting(float, low=0.1, high=600),
     "services.max_retries": Setting(int, low=0, high=20),
     "services.retry_base_s": Setting(float, low=0, high=60),

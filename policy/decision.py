@@ -51,3 +51,8 @@ def strictest(decisions: Sequence[Decision]) -> Decision:
         return first
     risks = tuple(dict.fromkeys(risk for one in alike for risk in one.risks))
     return first._replace(risk_level=max(levels, key=RISK_LEVELS.index), risks=risks)
+
+
+def is_of_place(decision: Decision) -> bool:
+    """Whether a denial is for where the call would act, and not for what it would start."""
+    return decision.decision == "DENIED" and any(word in decision.rule for word in ("Paths", "Places", "roots"))

@@ -25,7 +25,8 @@ class PathFacts(NamedTuple):
     present size of a file; `new_size_bytes` the size it would get from a write. `tool_name` is set where the
     capability can list tools by name. `in_repository`: a directory that the path is in is laid out like a git
     repository (has HEAD, objects and refs) and is not called `.git`; only looked up for what could be a hook or a
-    configuration of one. `also` are the other paths of the call, or this one again, each with the capability that it
+    configuration of one. `tree`: it is a directory, and the call acts on all that is in it. `also` are the other paths
+    of the call, or this one again, each with the capability that it
     needs there; a path among these has none of its own.
     """
 
@@ -38,6 +39,7 @@ class PathFacts(NamedTuple):
     new_size_bytes: int | None = None
     tool_name: str | None = None
     in_repository: bool = False
+    tree: bool = False
     also: tuple[tuple[str, PathFacts], ...] = ()
 
     @property
@@ -50,7 +52,8 @@ class CommandFacts(NamedTuple):
     """One shell command line. `cwd` and `home` are real paths; `real_paths` maps each path that the line opens or
     hands to a program that changes files, and the directory of each program that is a path (as absolute spellings), to
     its real path, for those that were looked up. `environment` has the variables that the line reads, as far as they
-    are known and hold no secret."""
+    are known and hold no secret. `argv` is a program with its arguments that is started without a shell, and `command`
+    the line that would start the same; `variables` are what its environment has in addition, by name."""
 
     command: str
     cwd: str
@@ -58,6 +61,8 @@ class CommandFacts(NamedTuple):
     home: str | None = None
     real_paths: Mapping[str, str] = {}
     environment: Mapping[str, str] = {}
+    argv: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
 
 
 class UrlFacts(NamedTuple):

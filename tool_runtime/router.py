@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, ToolSpec
 from config.shapes import hint_at
+from tool_runtime.families.catalogue import NATIVE
 from tool_runtime.families.desktop.family import DesktopFamily
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.faults import FaultKind, ToolFault
@@ -16,7 +17,7 @@ from tool_runtime.threads import DaemonPool
 from tool_runtime.tool import CallContext
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tool_runtime.core.process import CommandOutcome, CommandParams
     from tool_runtime.schema import Judge
@@ -26,15 +27,17 @@ __all__ = ["LocalToolRouter", "RuntimeSettings"]
 
 
 class LocalToolRouter:
-    """Runs the desktop family's tools on this machine, and those of `others`. Make it and use it on one event loop. Of
-    two tools with one name the first provider's runs. Arguments are judged by the tool's schema before anything happens
-    (TR 8); a tool of `others` whose schema cannot be used is not listed and does not run, see `unusable`."""
+    """Runs the tools of the families in `settings` on this machine, and those of `others`. Make it and use it on one
+    event loop. Of two tools with one name the first provider's runs. Arguments are judged by the tool's schema before
+    anything happens (TR 8); a tool of `others` whose schema cannot be used is not listed and does not run, see
+    `unusable`."""
 
     def __init__(self, settings: RuntimeSettings, others: Sequence[Provider] = ()) -> None:
         self._settings = settings
         self._pool = DaemonPool()
         self._desktop = DesktopFamily(settings, self._pool)
-        self._providers: tuple[Provider, ...] = (self._desktop, *others)
+        self._families: tuple[Provider, ...] = (*self._other_families(), self._desktop)
+        self._providers: tuple[Provider, ...] = (*self._families, *others)
         self._running: set[asyncio.Task[Any]] = set()
         self._judges: dict[str, tuple[Mapping[str, Any], Judge]] = {}
         self.unusable: dict[str, str] = {}
@@ -57,7 +60,7 @@ class LocalToolRouter:
             for spec in await provider.tools():
                 if spec.name in found or spec.name in unusable:
                     continue
-                problem = None if provider is self._desktop else self._schema_problem(spec)
+                problem = None if provider in self._families else self._schema_problem(spec)
                 if problem is None:
                     found[spec.name] = spec
                 else:
@@ -133,6 +136,13 @@ class LocalToolRouter:
         for provider in self._providers:
             await provider.aclose()
         self._pool.close()
+
+    def _other_families(self) -> Iterator[Provider]:
+        """Those that are chosen beside the desktop family; of any other nothing is imported."""
+        if NATIVE in self._settings.families:
+            from tool_runtime.families.native.family import NativeFamily
+
+            yield NativeFamily(self._settings, self._pool, self._desktop.run_program)
 
     def _judge(self, spec: ToolSpec) -> Judge:
         """What judges the arguments of a tool, read once from its schema. Raises UnusableSchema."""

@@ -35,7 +35,9 @@ class RuntimeSettings(NamedTuple):
     this process starts it leaves alone those in its own process group; others it takes for a command's, so one runtime
     of a process may ask for it. `max_background` commands run in the background at once, each for
     `background_lifetime_s` at most, None for as long as the session; `commands_before` is how many the session has had,
-    so that ids do not come twice, and `commands` is told of each.
+    so that ids do not come twice, and `commands` is told of each. `families` are those whose tools are offered.
+    `native_roots` are real paths, the only places of the native family's tools; empty for the workspace. Without
+    `native_tls_checks` its requests take any certificate.
     """
 
     workspace: str
@@ -69,3 +71,6 @@ class RuntimeSettings(NamedTuple):
     background_lifetime_s: float | None = None
     commands_before: int = 0
     commands: CommandObserver | None = None
+    families: tuple[str, ...] = ("desktop",)
+    native_roots: tuple[str, ...] = ()
+    native_tls_checks: bool = True

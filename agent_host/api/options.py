@@ -37,6 +37,7 @@ __all__ = [
 
 _SNAPSHOT_LIMIT = "host.max_snapshot_bytes"
 _MAX_STEPS = "host.max_steps"
+_TOOLSET = "host.toolset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +143,10 @@ class LayeredOptions:
         self.moved = self._workspace
         limit = snapshot_limit(self._flags, given_by=self._names.given_by)
         recorded = recorded_options(self.state_dir, session_id, snapshot_limit_bytes=limit)
+        families = recorded.get("started", {}).get("toolset")
+        began_with = {} if families is None else {_TOOLSET: families}
         resolved = self._resolve(
-            {**recorded["flags"], **self._flags},
+            {**began_with, **recorded["flags"], **self._flags},
             self._workspace or recorded["workspace"],
             session_id,
             named_by=self._names.workspace if self._workspace else "the session's workspace",

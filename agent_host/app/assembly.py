@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, project_tool_names, skill_folders
+from agent_host.app.native import families_of, native_list, native_roots
 from agent_host.app.secrets import redaction_of
 from agent_host.approval.watched import WatchedGate
 from agent_host.errors import PolicyDenied, UsageError
@@ -142,6 +143,7 @@ async def make_context(
             utc_now,
             outputs=stores.artifacts.maker_of,
             approved=approved,
+            native=native_list(settings, resolved.workspace),
         ),
         conversation=Conversation(
             _thread(parts, store.state, secrets.scrubber),
@@ -242,6 +244,9 @@ def runtime_settings(
         temporary=temporary,
         on_output=live_output.take,
         guard_processes=guard_processes,
+        families=families_of(settings),
+        native_roots=native_roots(settings, workspace),
+        native_tls_checks=settings.flag("native.tls_checks"),
         max_background=settings.integer("tools.max_background_commands"),
         background_lifetime_s=settings.number("tools.background_lifetime_s") or None,
     )

@@ -12,6 +12,7 @@ from agent_host import own_packages
 from agent_host.app.assembly import Gateway, Parts, make_context, put_under, utc_now
 from agent_host.app.backends import Backends, serving_gateway
 from agent_host.app.machine import machine_of, project_tool_names
+from agent_host.app.native import families_of
 from agent_host.app.python_tools import python_tools, registry_with
 from agent_host.app.secrets import Secrets, Tokens, redaction_of
 from agent_host.approval.pending import PendingApprovals
@@ -110,7 +111,7 @@ class SessionOpener:
                     new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
                 # A wrong approval, tool, model or tokenizer, or a missing gateway, raises before anything is on disk.
                 tools = python_tools(resolved.settings, self._tools)
-                _refuse_unknown_approvals(resolved, bundle, registry_with(tools))
+                _refuse_unknown_approvals(resolved, bundle, registry_with(tools, families_of(resolved.settings)))
                 parts = Parts.of(resolved, machine, bundle, tools)
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 secrets = self._secrets(resolved, bundle, url)
@@ -226,7 +227,8 @@ class SessionOpener:
         reporter = backends.approvals(paths)
         log = RunLog(paths.events, max_bytes=resolved.settings.integer("host.max_run_log_bytes"))
         backends.losses.watch(paths.events, log)
-        reports = ApprovalReports(reporter, identity, secrets.scrubber.text, registry_with(parts.tools))
+        tools = registry_with(parts.tools, families_of(resolved.settings))
+        reports = ApprovalReports(reporter, identity, secrets.scrubber.text, tools)
         emitter.attach([log, *backends.observers(url, paths), reports, *self._watch(first_id)])
         gate = self._gate(resolved)
         stores = backends.stores(identity, paths, store.blobs)
@@ -269,7 +271,7 @@ def _beginning(
         "model": parts.model,
         "policy": policy.name,
         "policyHash": policy.digest,
-        "toolset": list(resolved.settings.names("host.toolset")),
+        "toolset": list(families_of(resolved.settings)),
     }
     first = None
     if task is not None and resolved.session_id is not None:

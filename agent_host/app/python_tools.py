@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from agent_host.app.tools import BUILT_IN
+from agent_host.app.tools import BUILT_IN, built_in
 from agent_host.errors import UsageError
 from agent_host.routing.registry import Registry
 from policy.names import READ_SKILLS
@@ -37,9 +37,9 @@ def python_tools(settings: Settings, given: Sequence[PythonTool]) -> tuple[Pytho
     return tools
 
 
-def registry_with(tools: Sequence[PythonTool]) -> Registry:
-    """The built-in tools and these."""
-    return Registry((*BUILT_IN, *(tool.spec for tool in tools))) if tools else BUILT_IN
+def registry_with(tools: Sequence[PythonTool], families: Sequence[str]) -> Registry:
+    """The tools of these families, and the Python tools."""
+    return Registry((*built_in(families), *(tool.spec for tool in tools)))
 
 
 def _installed(names: Sequence[str]) -> Iterator[PythonTool]:

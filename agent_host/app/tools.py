@@ -7,22 +7,30 @@ from typing import TYPE_CHECKING
 from agent_host.routing.host_tools import UPLOAD_ARTIFACT, upload_problem
 from agent_host.routing.registry import Registry
 from policy.names import CapabilityName
+from tool_runtime.families.catalogue import FAMILIES, specs_of
 from tool_runtime.families.desktop.specs import SPECS
 from tool_runtime.schema import judge_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from typing import Any
 
 BUILT_IN = Registry((*SPECS, UPLOAD_ARTIFACT))
+"""Those of a session that chooses no family."""
 CAPABILITIES = tuple(sorted(BUILT_IN.capabilities | {CapabilityName.LLM_CALL.value, CapabilityName.TOOL_INVOKE.value}))
 """All that this host can make use of in a bundle."""
+
+
+def built_in(families: Collection[str] = FAMILIES) -> Registry:
+    """The tools of these families, and those that every session has. Raises KeyError for a family that there is
+    not."""
+    return Registry((*specs_of(families), UPLOAD_ARTIFACT))
 
 
 def argument_problem(tool_name: str, arguments: Mapping[str, Any]) -> str | None:
     """Why the tool refuses the arguments that are there, in the host's words; None when it does not, or is not known.
     What is left out is no problem: a case need only say what it is judged by."""
-    spec = BUILT_IN.get(tool_name)
+    spec = built_in().get(tool_name)
     if spec is UPLOAD_ARTIFACT:
         return upload_problem(arguments)
     if spec is None:

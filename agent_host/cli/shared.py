@@ -23,7 +23,11 @@ SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "--toolset",
         "host.toolset",
-        {"metavar": "FAMILY", "action": "append", "help": "tool family the model sees: desktop; repeatable"},
+        {
+            "metavar": "FAMILY",
+            "action": "append",
+            "help": "family of tools the model sees: desktop or native; repeatable",
+        },
     ),
     ("--output", "host.output", {"metavar": "FORM", "help": "text, json or jsonl"}),
     (

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 class Refusal(NamedTuple):
     """Why a call ends without being run: `status` failed or denied, a documented code, and words for the model.
-    `approve` is what `--approve` would have taken, where nobody was there to be asked."""
+    `approve` is what `--approve` would have taken, where nobody was there to be asked. `name` is what the model reads
+    in place of the code, where that is not what the tool's family calls it otherwise."""
 
     status: str
     code: str
     message: str
     approve: str | None = None
+    name: str | None = None
 
     @property
     def text(self) -> str:

@@ -126,6 +126,7 @@ def _refuse(ctx: LoopContext, step_id: str, run: CallRun, refusal: Refusal, bega
         began,
         place=place_of(run.facts),
         edited=run.edited,
+        name=refusal.name,
     )
 
 

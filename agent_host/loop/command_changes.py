@@ -52,7 +52,7 @@ def is_watched(ctx: LoopContext, spec: ToolSpec | None) -> bool:
     """Whether there is a look around calls of the tool: of one that runs commands, where the settings have it."""
     if ctx.command_watch is None or spec is None:
         return False
-    return spec.subject.kind == "command" or (bool(spec.runs) and spec.side_effects)
+    return spec.subject.kind in ("command", "program") or (bool(spec.runs) and spec.side_effects)
 
 
 @contextlib.asynccontextmanager

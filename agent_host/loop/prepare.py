@@ -16,6 +16,7 @@ from agent_host.loop.call_run import CallRun, CallState, Refusal
 from agent_host.loop.intents import Versions, capture_intent
 from agent_host.loop.secrets import placeholder_problem
 from config.shapes import hint_at
+from policy.decision import is_of_place
 from policy.facts import PathFacts
 from policy.names import CapabilityName
 from policy.rules.canonical import policy_hash
@@ -77,19 +78,22 @@ def judge(ctx: LoopContext, run: CallRun) -> None:
         reason = f"{call.name} is switched off for this session: {judged.withheld}"
         refusal = Refusal("denied", ErrorCode.CAPABILITY_DENIED, reason)
     else:
-        refusal = _refusal(call, judged.decision)
+        refusal = _refusal(call, judged.spec, judged.decision)
         if judged.decision.expired:
             ctx.emit(EventType.POLICY_EXPIRED, None, toolCallId=call.call_id)
     run.take(judged, refusal)
 
 
-def _refusal(call: ToolCall, decision: Decision) -> Refusal | None:
+def _refusal(call: ToolCall, spec: ToolSpec | None, decision: Decision) -> Refusal | None:
     if decision.expired:
         return Refusal("denied", ErrorCode.POLICY_EXPIRED, decision.reason)
     if decision.unasked:
         return Refusal("denied", ErrorCode.APPROVAL_REQUIRED, decision.reason, decision.rule_id or call.name)
     if decision.decision == "DENIED":
-        return Refusal("denied", ErrorCode.CAPABILITY_DENIED, f"{decision.reason} ({decision.rule})")
+        # To a family that has a name for refused programs, a refused place is another thing.
+        names = {} if spec is None else spec.error_names
+        name = names.get(ErrorCode.PERMISSION_DENIED) if is_of_place(decision) else None
+        return Refusal("denied", ErrorCode.CAPABILITY_DENIED, f"{decision.reason} ({decision.rule})", name=name)
     return None
 
 

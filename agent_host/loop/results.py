@@ -49,6 +49,7 @@ def finish(
     changed: CommandChanges = _NOTHING_CHANGED,
     duration_ms: int | None = None,
     skill: LoadedSkill | None = None,
+    name: str | None = None,
 ) -> Message:
     """Put the call's result on record and emit its event; returns it as it enters the thread.
 
@@ -61,13 +62,16 @@ def finish(
     `CallFinished` has them, `command_id` is that of a command that runs on in the background. `changed` is what a
     command was seen to change. `images` are the pictures that `text` describes; where they are not kept, it says why.
     Their bytes are not searched for secrets. `duration_ms` is how long the tool ran. `skill` is one that the call has
-    put to use: it limits the tools from now on.
+    put to use: it limits the tools from now on. `name` is what the model reads in place of the `code`, where that is
+    not the family's name for it (`ToolSpec.error_names`).
     """
     not_kept = ctx.conversation.keep_images(images)
     if not_kept is not None:
         text, images = f"{text}; {not_kept}", ()
     said = ctx.scrubber.text(encodable(text))
-    text = (ctx.scrubber.text(encodable(note_of_edit(ctx, call))) if edited else "") + said
+    text = (ctx.scrubber.text(encodable(note_of_edit(ctx, call))) if edited else "") + _named(
+        ctx, call, code, said, name
+    )
     message = Message(
         "tool",
         text,
@@ -119,6 +123,14 @@ def finish(
         latencyMs=0 if started is None else int((time.monotonic() - started) * 1000),
     )
     return message
+
+
+def _named(ctx: LoopContext, call: ToolCall, code: str | None, text: str, name: str | None) -> str:
+    """The text with the family's name of the code at its start, which the model reads in place of the host's."""
+    spec = ctx.judge.tools.get(call.name)
+    if code is None or spec is None or not text.startswith(f"{code}: "):
+        return text
+    return f"{name or spec.error_names.get(code, code)}: {text.removeprefix(f'{code}: ')}"
 
 
 def _used(skill: LoadedSkill) -> UsedSkill:

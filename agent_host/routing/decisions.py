@@ -8,7 +8,7 @@ from agent_host.routing.facts import UnusableArguments, gather
 from agent_host.routing.judge import NOT_JUDGED, Judged
 from policy.check import check_tool
 from policy.decision import strictest
-from policy.facts import NamedToolFacts, OutputFacts, PathFacts, UrlFacts
+from policy.facts import CommandFacts, NamedToolFacts, OutputFacts, PathFacts, UrlFacts
 from policy.rules.narrowing import narrowed, under_ceiling
 from policy.rules.skills import within_skills
 from policy.rules.toolset import withheld_by
@@ -44,6 +44,11 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
     decision = _decision(judge, spec, spec.capability, facts)
     if isinstance(facts, PathFacts | UrlFacts) and facts.also:
         decision = strictest([decision, *(_decision(judge, spec, needed, other) for needed, other in facts.also)])
+    if isinstance(facts, CommandFacts) and facts.argv:
+        from policy.rules.native_exec import DEFAULT, NativeExec, within_list
+
+        native = judge.native or NativeExec(DEFAULT, (judge.environment.workspace,))
+        decision = within_list(decision, facts, native, judge.environment.os_family)
     judge.expired = judge.expired or decision.expired
     return Judged(spec, facts, decision)
 

@@ -186,6 +186,11 @@ class _Stated(NamedTuple):
         """See `World`."""
         return self.facts.real_path or normalize(path, environment.os_family)
 
+    def bare_name(self, program: str, environment: Environment) -> str | None:
+        """See `World`. What a case states is no PATH: the system's own programs are found."""
+        place, _, name = program.rpartition("/")
+        return name if environment.os_family == "posix" and place in ("/bin", "/usr/bin") else None
+
     def addresses(self) -> tuple[str, ...]:
         """See `World`."""
         return self.facts.resolved_addresses

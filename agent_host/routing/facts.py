@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 from typing import TYPE_CHECKING, Any, Protocol
 
 from policy.detectors.redaction import Redaction
-from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, UrlFacts
+from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, ShellName, UrlFacts
 from policy.paths import normalize
 from policy.rules.repository_paths import repositories_by_shape
 from policy.shell.commands import parsed_line, referenced_paths
@@ -49,6 +50,10 @@ class World(Protocol):
         """Where an absolute path of a command line leads."""
         ...
 
+    def bare_name(self, program: str, environment: Environment) -> str | None:
+        """The name by which a shell finds the program at this absolute path; None where it finds another, or none."""
+        ...
+
     def addresses(self) -> tuple[str, ...]:
         """The addresses of a URL's host, where they are known already."""
         ...
@@ -58,7 +63,7 @@ def gather(
     spec: ToolSpec, arguments: Mapping[str, Any], environment: Environment, world: World | None = None
 ) -> ActionFacts:
     """The facts about one call, from this disk where no other `world` is given. Raises UnusableArguments."""
-    kind, argument, by_name, _ = spec.subject
+    kind, argument, by_name = spec.subject[:3]
     arguments = spec.completed(arguments, environment.workspace)
     if kind == "name" or (by_name and argument not in arguments and spec.content in arguments):
         return NamedToolFacts(spec.name)
@@ -68,6 +73,8 @@ def gather(
     subject = _subject(argument, arguments)
     if kind == "command":
         return _command(subject, arguments, environment, world)
+    if kind == "program":
+        return _program(arguments, environment, world)
     if kind == "url":
         found = _url(subject, arguments, world)
         files = ((need.capability, need.subject.argument) for need in spec.needs(arguments))
@@ -75,6 +82,8 @@ def gather(
             also=tuple((needed, _path(spec, name, arguments, environment, world)) for needed, name in files)
         )
     facts = _path(spec, argument, arguments, environment, world)
+    if spec.subject.tree_flag and arguments.get(spec.subject.tree_flag) is True:
+        facts = facts._replace(tree=facts.kind == "directory")
     if by_name:
         facts = facts._replace(tool_name=spec.name)
     return _with_others(facts, spec, arguments, environment, world) if spec.also else facts
@@ -180,6 +189,28 @@ def _command(subject: str, arguments: Mapping[str, Any], environment: Environmen
     return facts._replace(real_paths={path: world.real(path, environment) for path in paths})
 
 
+def _program(arguments: Mapping[str, Any], environment: Environment, world: World) -> CommandFacts:
+    """A program that is started without a shell: as the line that would start the same, with the program's bare name
+    where the shell would find this very file by it."""
+    from policy.rules.native_exec import places_of  # with the first such call
+    from policy.shell.argv import BadArgv, argv_of, line_of, variables_of
+
+    os_family = environment.os_family
+    asked = arguments.get("working_dir") or environment.workspace
+    if not isinstance(asked, str) or "\0" in asked:
+        raise UnusableArguments("argument 'working_dir' must be a string without a null byte")
+    try:
+        argv, variables = argv_of(arguments), variables_of(arguments)
+        line = line_of((world.bare_name(argv[0], environment) or argv[0], *argv[1:]), variables, os_family)
+    except BadArgv as error:
+        raise UnusableArguments(str(error)) from error
+    cwd = world.directory(asked, environment)
+    shell: ShellName = "cmd" if os_family == "windows" else "sh"
+    facts = CommandFacts(line, cwd, shell, environment.home, argv=argv, variables=tuple(variables))
+    paths = {*referenced_paths(parsed_line(facts), cwd, environment.home), *places_of(argv, cwd, os_family)}
+    return facts._replace(real_paths={path: world.real(path, environment) for path in sorted(paths)})
+
+
 def read_from(environment: Mapping[str, str] | None, command: str) -> dict[str, str]:
     """What the variables hold that a line reads; one that is not set holds nothing. A value that looks secret is
     left out."""
@@ -251,6 +282,11 @@ class _Disk:
 
     def real(self, path: str, _environment: Environment) -> str:
         return _real_for_child(path)
+
+    def bare_name(self, program: str, environment: Environment) -> str | None:
+        name = os.path.basename(program)
+        found = shutil.which(name, path=(environment.environment or os.environ).get("PATH", "")) if name else None
+        return name if found is not None and os.path.realpath(found) == os.path.realpath(program) else None
 
     def addresses(self) -> tuple[str, ...]:
         return ()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
     from policy.facts import ActionFacts, PathFacts
+    from policy.rules.native_exec import NativeExec
     from policy.rules.options import TaskOptions
     from policy.rules.toolset import Limits
 
@@ -60,7 +61,8 @@ class Judge:
     """What calls are judged by: the bundle, the limits of the configuration and the options of the task, for the tools
     that there are, in their environment. `expired`: a decision found the bundle to be expired.
     `outputs` gives the call that stored something under a reference, None for no reference of the session; `approved`
-    are the tools of the workspace that a person has approved, None for none."""
+    are the tools of the workspace that a person has approved, None for none. `native` is the list of programs that
+    start without a shell, None where none does."""
 
     bundle: PolicyBundle
     environment: Environment
@@ -71,6 +73,7 @@ class Judge:
     expired: bool = False
     outputs: Callable[[str], Maker | None] = _nothing_stored
     approved: Approved | None = None
+    native: NativeExec | None = None
 
     def decide(self, name: str, arguments: Mapping[str, Any], world: World | None = None) -> Judged:
         """The decision on a call of the tool `name`. Facts come from this disk, or from `world`; nothing is run."""

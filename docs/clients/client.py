@@ -4,41 +4,33 @@ error, asks for approvals, and prints the text that stands at the end. It needs 
 import json
 import subprocess
 import sys
-from collections import deque
-from functools import partial
 
 ENDS = ("task_completed", "task_failed", "task_cancelled", "session_paused", "session_failed")
-show = partial(print, end="", file=sys.stderr, flush=True)
+
+
+def show(text):
+    print(text, end="", file=sys.stderr, flush=True)
 
 
 class Host:
     def __init__(self, command):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.replies, self.live, self.count = {}, deque(), 0
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=1, encoding="utf-8")
+        self.live = []  # events that came while a reply was waited for
 
     def read(self):  # one JSON object a line: an event, or the reply to a request
-        message = json.loads(self.process.stdout.readline() or sys.exit("the host has ended"))
-        if message.get("method") == "SessionEvent":
-            self.live.append(message["params"])
-        else:
-            self.replies[message["id"]] = message
+        return json.loads(self.process.stdout.readline() or sys.exit("the host has ended"))
 
     def call(self, method, **params):
-        self.count += 1
-        request = {"jsonrpc": "2.0", "id": self.count, "method": method, "params": params}
-        self.process.stdin.write(json.dumps(request).encode() + b"\n")
-        self.process.stdin.flush()
-        while request["id"] not in self.replies:
-            self.read()
-        reply = self.replies.pop(request["id"])
-        return reply["result"] if "result" in reply else sys.exit(f"{method}: {reply['error']}")
+        print(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}), file=self.process.stdin)
+        while "id" not in (message := self.read()):
+            self.live.append(message["params"])
+        return message["result"] if "result" in message else sys.exit(f"{method}: {message['error']}")
 
     def events(self, session):  # each one once and in order, by rules 1 to 4 of docs/events.md
         last = 0
         while True:
-            while not self.live:
-                self.read()
-            event = self.live.popleft()
+            event = self.live.pop(0) if self.live else self.read()["params"]
             first, missing = event.get("firstEventId", event["eventId"]), event.get("droppedEvents")
             while missing and last < first - 1:
                 reply = self.call("GetEvents", sessionId=session, sinceId=last)
@@ -55,7 +47,7 @@ def main(prompt, *command):
     who = {"userId": "me", "tenantId": "mine", "executionEnvironment": "desktop", "clientInfo": {"name": "client.py"}}
     session = host.call("CreateSession", **who, supportedCapabilities=[])["sessionId"]
     host.call("StartTask", sessionId=session, taskId="task-1", prompt=prompt)
-    answer, text = "", ""  # what stands, and what this step has said
+    answer = text = ""  # what stands, and what this step has said
     for event in host.events(session):
         kind, payload = event["eventType"], event["payload"]
         if kind == "text_chunk":
@@ -72,18 +64,16 @@ def main(prompt, *command):
             shown = {name: payload[name] for name in ("exitCode", "message", "pathsChanged") if name in payload}
             show(f"< {payload['status']} {json.dumps(shown)}\n{payload['output']}\n")
         elif kind == "approval_requested":
-            show(f"\n? {payload['actionSummary']} ({payload['riskLevel']} risk)\n")
-            show("".join(f"  {name}: {value}\n" for name, value in payload["details"].items()) + "  approve? [y/N] ")
+            details = "".join(f"  {name}: {value}\n" for name, value in payload["details"].items())
+            show(f"\n? {payload['actionSummary']} ({payload['riskLevel']} risk)\n{details}  approve? [y/N] ")
             decision = "approved" if sys.stdin.readline().strip() == "y" else "denied"
             host.call("ApproveAction", approvalId=payload["approvalId"], decision=decision)
         elif kind in ENDS:
-            show(f"\n[{kind} {payload.get('message', '')}]\n")
             break
+    show(f"\n[{kind} {payload.get('message', '')}]\n")
     host.call("Shutdown")
-    host.process.wait()
     print(answer, end="")
-    return kind != "task_completed"
+    return host.process.wait() or kind != "task_completed"
 
 
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]) if len(sys.argv) > 1 else __doc__)
+sys.exit(main(*sys.argv[1:]) if len(sys.argv) > 1 else __doc__)

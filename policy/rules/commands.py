@@ -175,7 +175,7 @@ def _argument_rules(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> D
     table = _policy_table(case, facts.shell)
     for one in parsed.commands:
         for policy in table.get(wide_name(one.program, facts.shell), ()) if one.program is not None else ():
-            problem = _argument_problem(policy, one)
+            problem = argument_problem(policy, one)
             if problem is not None:
                 rule = where(case.entry, "commandPolicies", policy.command)
                 return denied(case.entry.name, rule, f"{one.program}: {problem}")
@@ -200,7 +200,8 @@ def _rules_arguments(policy: CommandPolicy) -> bool:
     return narrows or bool(policy.arguments)
 
 
-def _argument_problem(policy: CommandPolicy, one: SimpleCommand) -> str | None:
+def argument_problem(policy: CommandPolicy, one: SimpleCommand) -> str | None:
+    """Why an entry does not permit the arguments of a command; None where it does."""
     if policy.max_arguments is not None and len(one.arguments) > policy.max_arguments:
         return f"more than {policy.max_arguments} arguments"
     if None in one.arguments:

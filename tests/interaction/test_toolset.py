@@ -135,3 +135,34 @@ def test_a_riskier_call_of_a_tool_that_is_shown_is_denied(host: Host) -> None:
         answers = [answer.text for answer in model.results()]
     assert [one.get("code") for one in outcome.result["toolCalls"]] == [None, "CAPABILITY_DENIED"]
     assert "its risk is high, and policy.risk_ceiling in the configuration admits medium at most" in answers[1]
+
+
+def test_the_native_family_in_place_of_the_desktop_one(host: Host) -> None:
+    """Its names, its errors for the model and the house's codes beside them; the same decisions."""
+    (host.workspace / "in.txt").write_text("needle\n")
+    calls = [
+        call("cp__read_file", path="in.txt"),
+        call("cp__grep", pattern="need", path="."),
+        call("cp__write_file", path="out.txt", content="one"),
+        call("cp__exec", command="/bin/cat", args=["in.txt"]),
+        call("cp__exec", command="/usr/bin/touch", args=["made"]),
+        call("cp__exec", command="/bin/cat", args=["/etc/passwd"]),
+        call("cp__read_file", path="/etc/passwd"),
+        call("cp__read_file", path="missing.txt"),
+        call("ReadFile", path="in.txt"),
+    ]
+    with gateway(use(*calls), say("Done.")) as model:
+        outcome = host.task(model.url, "--toolset", "native", "--approve", "shell-exec", policy="workspace")
+        answers = [answer.text for answer in model.results()]
+    assert outcome.code == 0, outcome
+    assert {"cp__list_dir", "cp__fetch", "ReadOutput"} <= shown(model, 0)
+    assert "ReadFile" not in shown(model, 0)
+    assert json.loads(answers[0])["content"] == "needle\n"
+    assert json.loads(answers[1])["matches"] == [{"file": "in.txt", "line": 1, "column": 1, "text": "needle"}]
+    assert json.loads(answers[3])["stdout"] == "needle\n"
+    assert (host.workspace / "out.txt").read_text() == "one"
+    names = [answer.partition(":")[0] for answer in answers[4:]]
+    assert names == ["CommandNotAllowed", "PermissionDenied", "PermissionDenied", "FileNotFound", "TOOL_NOT_FOUND"]
+    codes = [one.get("code") for one in outcome.result["toolCalls"][4:]]
+    assert codes == ["CAPABILITY_DENIED"] * 3 + ["FILE_NOT_FOUND", "TOOL_NOT_FOUND"]
+    assert not (host.workspace / "made").exists()

@@ -45,11 +45,13 @@ class DomainScope(NamedTuple):
 
 class Network(NamedTuple):
     """What is so for all requests. `address_allowed` judges an IP address as text; `local_names`: names that are local
-    by convention are as good as others. `proxies` maps `http` and `https` to the URL of the proxy for that scheme."""
+    by convention are as good as others. `proxies` maps `http` and `https` to the URL of the proxy for that scheme.
+    Without `tls_checks` any certificate is taken."""
 
     address_allowed: Callable[[str], bool]
     local_names: bool = False
     proxies: Mapping[str, str] = {}
+    tls_checks: bool = True
 
 
 class Gate:
@@ -108,7 +110,7 @@ class Connections:
         self._threads = pool
         self._network = network
         # The user's SSL_CERT_FILE counts here: networks with a certificate authority of their own need it.
-        self._tls = httpx.create_ssl_context(trust_env=True)
+        self._tls = httpx.create_ssl_context(verify=network.tls_checks, trust_env=True)
         self._gates: dict[DomainScope, Gate] = {}
         self._pools: dict[tuple[DomainScope, str | None], httpcore.AsyncConnectionPool] = {}
 

@@ -59,7 +59,7 @@ class ReadOutcome(NamedTuple):
 def read_at_once(params: ReadParams, abandoned: Abandoned) -> ReadOutcome | None:
     """`read_file` for a small file on a disk of this machine, which takes less time than a thread does to begin; None
     for any other file. Raises ToolFault."""
-    return _read(params, abandoned, lambda status: status.st_size <= AT_ONCE_BYTES and is_local(status.st_dev))
+    return _read(params, abandoned, _is_near)
 
 
 def read_file(params: ReadParams, abandoned: Abandoned) -> ReadOutcome:
@@ -128,19 +128,60 @@ def read_bytes(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) ->
 
 def read_whole(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> tuple[bytes, Seen]:
     """`read_bytes`, and the file as it was then. Raises ToolFault."""
+    found = whole_file(path, scope, max_bytes, abandoned)
+    return found.data, found.seen
+
+
+class WholeFile(NamedTuple):
+    """All that is in a file, which is really at `real`, and the file as it was then."""
+
+    data: bytes
+    real: str
+    status: os.stat_result
+
+    @property
+    def seen(self) -> Seen:
+        """What a later call compares."""
+        return Seen.of(self.status, self.data if len(self.data) == self.status.st_size else None)
+
+
+def whole_at_once(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> WholeFile | None:
+    """`whole_file` for a file as `read_at_once` reads it; None for any other. Raises ToolFault."""
+    return _whole(path, scope, max_bytes, abandoned, _is_near)
+
+
+def whole_file(path: str, scope: Scope, max_bytes: int, abandoned: Abandoned) -> WholeFile:
+    """`read_bytes`, with where the file is and what it was. Raises ToolFault."""
+    found = _whole(path, scope, max_bytes, abandoned, lambda _: True)
+    assert found is not None  # noqa: S101  every file is to be read
+    return found
+
+
+def _whole(
+    path: str,
+    scope: Scope,
+    max_bytes: int,
+    abandoned: Abandoned,
+    is_to_be_read: Callable[[os.stat_result], bool],
+) -> WholeFile | None:
     real = resolve(path, scope)
     with os_faults(path):
         with open_parent(real) as (directory, name):
             fd, status = open_regular(directory, name, os.O_RDONLY)
         with open(fd, "rb", buffering=0) as file:
+            if not is_to_be_read(status):
+                return None
             refuse_size(status.st_size, max_bytes, path)
             data = bytearray()
-            while chunk := file.read(_CHUNK_BYTES):
+            while chunk := file.read(_head_bytes(status) if not data else _CHUNK_BYTES):
                 data += chunk
                 refuse_size(len(data), max_bytes, path)
                 refuse_abandoned(abandoned)
-    whole = bytes(data)
-    return whole, Seen.of(status, whole if len(whole) == status.st_size else None)
+    return WholeFile(bytes(data), real, status)
+
+
+def _is_near(status: os.stat_result) -> bool:
+    return status.st_size <= AT_ONCE_BYTES and is_local(status.st_dev)
 
 
 def refuse_size(size: int, limit: int | None, path: str) -> None:

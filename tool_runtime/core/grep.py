@@ -20,7 +20,7 @@ from tool_runtime.core.paths import BY_DESCRIPTOR, Scope, open_dir, open_regular
 from tool_runtime.core.ripgrep import Question, Search, for_ripgrep
 from tool_runtime.core.tree import MAX_DEPTH, Walk, WalkParams
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
-from tool_runtime.output.text import looks_binary
+from tool_runtime.output.text import is_unprintable, looks_binary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +41,9 @@ _LINE_BREAK: Final = re.compile(r"\n|(?<!\\)(?:\\\\)*\\n")
 
 class GrepParams(NamedTuple):
     """`glob` limits the files by name, `before` and `after` are lines of context. `limit` counts matching lines in
-    content, else files, and so many of `offset` are passed over. `literal`: the pattern is a text. `rg`: to be used."""
+    content, else files, and so many of `offset` are passed over. `literal`: the pattern is a text. `rg`: to be used.
+    `depth`: 1 is the directory's own files; after `max_files` the search ends. `printable_only`: files of which more
+    than 30% cannot be printed are binary, too (NT)."""
 
     path: str
     scope: Scope
@@ -57,6 +59,9 @@ class GrepParams(NamedTuple):
     ignored_too: bool = False
     max_file_size_bytes: int | None = None
     rg: Ripgrep | None = None
+    depth: int = MAX_DEPTH
+    max_files: int | None = None
+    printable_only: bool = False
 
 
 class Line(NamedTuple):
@@ -110,7 +115,7 @@ def grep(params: GrepParams, abandoned: Abandoned) -> GrepOutcome:
             hits = search.through([_Files("", directory, [name])], strictly=True)
             return GrepOutcome(directory, hits, 1, search.more, search.large, 0, 0, 0, None)
         walk = Walk(
-            WalkParams(root, params.scope, MAX_DEPTH, params.ignored_too, git_too=False, with_status=search.limited),
+            WalkParams(root, params.scope, params.depth, params.ignored_too, git_too=False, with_status=search.limited),
             abandoned,
         )
         candidates, narrowed = search.candidates(root, walk)
@@ -124,7 +129,7 @@ def grep(params: GrepParams, abandoned: Abandoned) -> GrepOutcome:
         search.unreadable + walk.unreadable,
         walk.left_out,
         walk.ignored,
-        walk.stopped,
+        search.stopped or walk.stopped,
     )
 
 
@@ -162,6 +167,7 @@ class _Search:
         self._passed = self._shown = 0
         self.large = self.unreadable = 0
         self.more = False
+        self.stopped: str | None = None
 
     def candidates(self, root: str, walk: Walk) -> tuple[list[_Files], list[_Files] | None]:
         """The files of the walk that are to be searched; and those of them in which `rg` finds the pattern, None where
@@ -170,12 +176,20 @@ class _Search:
         glob = None if params.glob is None else glob_pattern(params.glob)
         rg = self._ripgrep(root)
         found: list[_Files] = []
+        left = params.max_files
         try:
             for folder in walk.folders():
                 names = self._wanted_names(folder, glob)
+                if left is not None:
+                    if len(names) > left:
+                        self.stopped = f"stopped after {params.max_files} files"
+                        names = names[:left]
+                    left -= len(names)
                 found.append(_Files(folder.path, folder.real, names))
                 if rg is not None:
                     rg.add(folder.path, names, complete=folder.complete and len(names) == len(folder.files))
+                if self.stopped is not None:
+                    break
             answer = None if rg is None else rg.answer(self._abandoned)
         finally:
             if rg is not None:
@@ -243,7 +257,7 @@ class _Search:
         opened, status = open_regular(fd, name, os.O_RDONLY)
         with open(opened, "rb", buffering=0) as file:
             content = file.read(min(status.st_size, self._most) + 1)
-            if looks_binary(content):
+            if looks_binary(content) or (self._params.printable_only and is_unprintable(content)):
                 return None
             if status.st_size <= self._most and len(content) > status.st_size:  # it grows
                 content += file.read(self._most + 1 - len(content))

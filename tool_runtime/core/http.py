@@ -48,7 +48,8 @@ class HttpLimits(NamedTuple):
 
 class HttpParams(NamedTuple):
     """One request. `timeout_s` covers the whole exchange, redirects included. `max_saved_bytes` is the limit of the
-    body of a 2xx response, None for that of the client."""
+    body of a 2xx response, None for that of the client. Of a body longer than `cut_body_bytes` so much is taken, and it
+    is no failure."""
 
     url: str
     method: str
@@ -57,16 +58,19 @@ class HttpParams(NamedTuple):
     timeout_s: float
     domains: DomainScope = DomainScope()
     max_saved_bytes: int | None = None
+    cut_body_bytes: int | None = None
 
 
 class HttpOutcome(NamedTuple):
-    """The last hop's answer. Header names are lower case; `body` is decoded of gzip and deflate."""
+    """The last hop's answer. Header names are lower case; `body` is decoded of gzip and deflate, and `body_cut` says
+    that it has more."""
 
     url: str
     status: int
     reason: str
     headers: Mapping[str, str]
     body: bytes
+    body_cut: bool = False
 
 
 class HttpClient:
@@ -113,11 +117,15 @@ class HttpClient:
         response = await self._connections.to(params.url, params.domains).handle_async_request(request)
         try:
             headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-            body = await _body(response.aiter_stream(), headers, self._limit(params, response.status))
+            limit = params.cut_body_bytes
+            if limit is None:
+                body, cut = await _body(response.aiter_stream(), headers, self._limit(params, response.status)), False
+            else:
+                body, cut = await _beginning(response.aiter_stream(), headers, limit)
         finally:
             await response.aclose()
         reason = response.extensions.get("reason_phrase", b"").decode("latin-1")
-        return HttpOutcome(str(url), response.status, reason, headers, body)
+        return HttpOutcome(str(url), response.status, reason, headers, body, cut)
 
     def _limit(self, params: HttpParams, status: int) -> int:
         if params.max_saved_bytes is not None and is_success(status):
@@ -183,14 +191,22 @@ async def _body(stream: AsyncIterator[bytes], headers: Mapping[str, str], limit:
     """The whole body. Unpacking stops at the limit too: a small answer may unpack to gigabytes."""
     if headers.get("content-length", "").isdigit() and int(headers["content-length"]) > limit:
         raise _too_large(limit)
+    body, is_longer = await _beginning(stream, headers, limit)
+    if is_longer:
+        raise _too_large(limit)
+    return body
+
+
+async def _beginning(stream: AsyncIterator[bytes], headers: Mapping[str, str], limit: int) -> tuple[bytes, bool]:
+    """The body, `limit` bytes of it at most, and whether it has more."""
     coding = headers.get("content-encoding", "identity").strip().lower()
     unpack = _Inflate() if coding in ("gzip", "x-gzip", "deflate") else None
     body = bytearray()
     async for chunk in stream:
         body += chunk if unpack is None else unpack.take(chunk, limit + 1 - len(body))
         if len(body) > limit:
-            raise _too_large(limit)
-    return bytes(body)
+            return bytes(body[:limit]), True
+    return bytes(body), False
 
 
 def _too_large(limit: int) -> ToolFault:

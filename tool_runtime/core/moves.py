@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from tool_runtime.tool import Abandoned
 
 
-def delete_file(path: str, scope: Scope, abandoned: Abandoned) -> None:
-    """Delete one regular file. A link is resolved first (TR 8.1): what goes is the file that policy judged."""
-    real = resolve(path, scope, to_change=True)
+def delete_file(path: str, scope: Scope, abandoned: Abandoned, *, through_links: bool = True) -> None:
+    """Delete one regular file. A link is resolved first (TR 8.1): what goes is the file that policy judged. Without
+    `through_links` it is refused."""
+    real = resolve(path, scope, to_change=True, through_links=through_links)
     with os_faults(path), open_parent(real) as (directory, name):
         refuse_irregular(os.stat(name, dir_fd=directory, follow_symlinks=False), path)
         refuse_abandoned(abandoned)

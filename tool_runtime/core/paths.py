@@ -43,14 +43,17 @@ class Scope(NamedTuple):
     blocked: tuple[str, ...] | None = None
 
 
-def resolve(path: str, scope: Scope, *, to_change: bool = False) -> str:
+def resolve(path: str, scope: Scope, *, to_change: bool = False, through_links: bool = True) -> str:
     """The real path of `path` (what does not exist yet keeps its spelling). Raises ToolFault: INVALID_ARGUMENT for
     a path that is relative, too long or holds a NUL (TR 8.1), OUT_OF_SCOPE for one that `scope` does not cover.
-    `to_change`: what says which programs git runs is out of scope, too, where no allowed path names its `.git`."""
+    `to_change`: what says which programs git runs is out of scope, too, where no allowed path names its `.git`. Without
+    `through_links` a path that leads through a symbolic link is out of scope as well."""
     spelled = spell(path, home_directory() if path[:1] == "~" else "", OS_FAMILY)
     with os_faults(path):
         real = os.path.realpath(spelled)
     check_scope(spelled, real, scope)
+    if not through_links and real != spelled:
+        raise ToolFault(FaultKind.OUT_OF_SCOPE, f"the path leads through a symbolic link, to {real}: {spelled}")
     if to_change and repository_place(real, scope.allowed, OS_FAMILY) is not None:
         raise ToolFault(FaultKind.OUT_OF_SCOPE, f"policy keeps what git runs from changing: {spelled}")
     return real

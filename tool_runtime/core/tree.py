@@ -19,12 +19,14 @@ from tool_runtime.faults import ToolFault
 from tool_runtime.platform import OS_FAMILY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from policy.rules.trees import Below
     from tool_runtime.tool import Abandoned
 
 Kind = Literal["file", "directory", "link", "other"]
+Names = tuple[tuple["Kind", list[str]], ...]
+"""The names of a directory, by kind, sorted."""
 MAX_ENTRIES: Final = 200_000
 """Entries that one walk looks at; then it stops and says so."""
 MAX_DEPTH: Final = 100
@@ -83,9 +85,30 @@ class Walk:
         """Whether policy lets anybody read what is at a real path."""
         return self._rule.admits(real)
 
-    def folders(self) -> Iterator[Folder]:
-        """The directories, each before those in it, in the order of their names. Raises OSError where the root cannot
-        be opened, ToolFault for a call that has been given up."""
+    def names(self, real: str) -> Names:
+        """The names in the directory at a real path, whatever policy says. Raises OSError."""
+        found = self._listed("", real)
+        return (
+            ("directory", found.folders), ("file", found.files), ("link", found.links), ("other", found.others),
+        )  # fmt: skip
+
+    def admitted(self, real: str, entries: Sequence[tuple[str, Kind]]) -> list[tuple[str, Kind]]:
+        """Those of the entries of a directory that policy lets anybody see; the others are counted."""
+        found = _Found("", real)
+        for name, kind in entries:
+            found.of_kind(kind).append(name)
+        before = self.left_out
+        self._admit(found, self._rule.below(real))
+        if self.left_out == before:
+            return list(entries)
+        kept = {*found.files, *found.folders, *found.links, *found.others}
+        return [entry for entry in entries if entry[0] in kept]
+
+    def folders(self, behind: str = "") -> Iterator[Folder]:
+        """The directories, each before those in it, in the order of their names; with `behind` those that may hold an
+        entry which comes after this path. Raises OSError where the root cannot be opened, ToolFault for a call that has
+        been given up."""
+        passed = behind.split("/")[:-1] if behind else []
         params = self._params
         known = Ignored() if params.ignored_too else _above(params.root, self._rule)
         waiting: list[tuple[str, str, int, Below, Ignored]] = [
@@ -111,6 +134,8 @@ class Walk:
             if depth >= params.depth:
                 continue
             for name in reversed(found.folders_to_walk):
+                if passed and [*path.split("/")[:-1], name] < passed[:depth]:
+                    continue  # all that is below comes before
                 inside = os.path.join(real, name)
                 waiting.append((f"{path}{name}/", inside, depth + 1, self._below(inside, below, name), ignored))
 
@@ -210,6 +235,11 @@ class _Found:
             self.links.append(entry.name)
         else:
             self.others.append(entry.name)
+
+    def of_kind(self, kind: Kind) -> list[str]:
+        """The names of one kind."""
+        lists = {"file": self.files, "directory": self.folders, "link": self.links, "other": self.others}
+        return lists[kind]
 
     def sort(self) -> None:
         """All by name."""

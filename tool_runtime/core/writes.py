@@ -43,8 +43,9 @@ class Expected(NamedTuple):
 
 
 class WriteParams(NamedTuple):
-    """`data` replaces the whole file. `mark` is unique to the call, and the same for a process that asks after a crash
-    what is left of it."""
+    """`data` replaces the whole file, or with `append` comes behind what is in it. `mark` is unique to the call, and
+    the same for a process that asks after a crash what is left of it. `mode` are the permissions that the file gets,
+    None for those that it has. Without `through_links` a path that leads through a symbolic link is refused."""
 
     path: str
     scope: Scope
@@ -53,6 +54,9 @@ class WriteParams(NamedTuple):
     max_file_size_bytes: int | None = None
     create_directories: bool = True
     expected: Expected = Expected()
+    append: bool = False
+    mode: int | None = None
+    through_links: bool = True
 
 
 class EditParams(NamedTuple):
@@ -94,12 +98,19 @@ _NOTHING: Final = _Found()
 def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
     """Replace or create the file. Raises ToolFault; CHANGED where it is not as expected."""
     refuse_size(len(params.data), params.max_file_size_bytes, params.path)
-    real = resolve(params.path, params.scope, to_change=True)
+    real = resolve(params.path, params.scope, to_change=True, through_links=params.through_links)
+    kept_bytes = EDIT_MAX_BYTES if params.append else BEFORE_MAX_BYTES
     with os_faults(params.path), open_parent(real, create=params.create_directories) as (directory, name):
-        found = _found(directory, name, BEFORE_MAX_BYTES, params.expected, params.path)
-        seen = _replace(directory, real, params.mark, params.data, found, abandoned)
+        found = _found(directory, name, kept_bytes, params.expected, params.path)
+        data = params.data
+        if params.append and found.status is not None:
+            refuse_size(found.status.st_size + len(data), params.max_file_size_bytes, params.path)
+            if found.content is None:
+                raise ToolFault(FaultKind.TOO_LARGE, f"nothing is appended above {EDIT_MAX_BYTES} bytes: {params.path}")
+            data = found.content + data
+        seen = _replace(directory, real, params.mark, data, found, abandoned, params.mode)
     size = 0 if found.status is None else found.status.st_size
-    return WriteOutcome(found.status is not None, found.content, size, params.data, seen)
+    return WriteOutcome(found.status is not None, found.content, size, data, seen)
 
 
 def edit_file(params: EditParams, abandoned: Abandoned) -> WriteOutcome:
@@ -190,12 +201,20 @@ def _refuse_change(expected: Expected, now: Seen, digest: str, path: str) -> Non
         raise ToolFault(FaultKind.CHANGED, f"{said}: {path}{advice if expected.readable else ''}")
 
 
-def _replace(directory: int | None, real: str, mark: str, data: bytes, found: _Found, abandoned: Abandoned) -> Seen:
+def _replace(
+    directory: int | None,
+    real: str,
+    mark: str,
+    data: bytes,
+    found: _Found,
+    abandoned: Abandoned,
+    mode: int | None = None,
+) -> Seen:
     """Put `data` in the file's place, durably. A file that changed while the new content was made is not replaced."""
     name = os.path.basename(real) if directory is not None else real
     temp = _temporary(directory, real, mark)
     try:
-        status = _write_new(directory, temp, data, found.status)
+        status = _write_new(directory, temp, data, found.status, mode)
         refuse_abandoned(abandoned)
         _refuse_other(directory, name, found.status)
         os.replace(temp, name, src_dir_fd=directory, dst_dir_fd=directory)
@@ -238,11 +257,14 @@ def sync_names(directory: int | None) -> None:
             os.close(readable)
 
 
-def _write_new(directory: int | None, name: str, data: bytes, like: os.stat_result | None) -> os.stat_result:
-    """Create `name` with `data`, on the disk when this returns, with the owner and mode of `like`; its status."""
+def _write_new(
+    directory: int | None, name: str, data: bytes, like: os.stat_result | None, wanted: int | None
+) -> os.stat_result:
+    """Create `name` with `data`, on the disk when this returns, with the owner and mode of `like`, or the mode that is
+    `wanted`; its status."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     flags |= getattr(os, "O_BINARY", 0)
-    mode = 0o666 if like is None else 0o600
+    mode = 0o666 if like is None and wanted is None else 0o600
     try:
         fd = os.open(name, flags, mode, dir_fd=directory)
     except FileExistsError:  # of a dead process that ran the same call
@@ -257,5 +279,7 @@ def _write_new(directory: int | None, name: str, data: bytes, like: os.stat_resu
                 with suppress(PermissionError):
                     os.fchown(fd, like.st_uid, like.st_gid)
             os.fchmod(fd, like.st_mode & 0o7777)
+        if wanted is not None and hasattr(os, "fchmod"):
+            os.fchmod(fd, wanted)
         os.fsync(fd)
         return os.fstat(fd)

@@ -26,3 +26,8 @@ def integer(description: str, **rules: int) -> Mapping[str, Any]:
 def flag(description: str) -> Mapping[str, Any]:
     """A boolean."""
     return {"type": "boolean", "description": description}
+
+
+def items(description: str, member: Mapping[str, Any], **rules: int) -> Mapping[str, Any]:
+    """A list of such members."""
+    return {"type": "array", "description": description, "items": member, **rules}

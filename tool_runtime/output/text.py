@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _SNIFF_BYTES: Final = 8192
+_PRINTABLE: Final = bytes(code for code in range(256) if code >= 32 or code in b"\t\n\r\f\b\x1b")
 _BOMS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it starts with
@@ -41,6 +42,16 @@ def looks_binary(head: bytes) -> bool:
     return b"\0" in head[:_SNIFF_BYTES]
 
 
+def is_unprintable(head: bytes) -> bool:
+    """Whether more than 30% of what bytes begin with cannot be printed (NT): control characters, and bytes that are no
+    UTF-8. Letters of all languages can."""
+    head = head[:_SNIFF_BYTES]
+    unprintable = len(head.translate(None, _PRINTABLE))
+    if not head.isascii():
+        unprintable += head.decode("utf-8", "replace").count("\ufffd")
+    return unprintable * 10 > len(head) * 3
+
+
 def candidates(encoding: str | None, os_default: str) -> Sequence[str]:
     """Encodings to try in order (TR 6.3). Latin-1 is last: it takes everything."""
     if encoding is not None and codecs.lookup(encoding).name != "utf-8":
@@ -66,3 +77,12 @@ def decode_output(data: bytes, *, crlf: bool) -> str:
     """Text of what a command printed: UTF-8 with the replacement character; `crlf` turns line ends into `\\n`."""
     text = data.decode("utf-8", "replace")
     return text.replace("\r\n", "\n") if crlf else text
+
+
+def charset_of(content_type: str) -> str | None:
+    """The charset that a header names, None where it names none."""
+    for parameter in content_type.split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            return value.strip().strip("\"'")
+    return None

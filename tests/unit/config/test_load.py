@@ -143,7 +143,7 @@ def test_a_workspace_need_not_have_a_file(layers: Layers, tmp_path: Path) -> Non
         ("[lmm]\nmodel = 'x'", "unknown section [lmm]; did you mean llm?"),
         (
             "[zzzzzzzz]\nq = 1",
-            "unknown section [zzzzzzzz]; known are approvals, host, limits, llm, policy, ",
+            "unknown section [zzzzzzzz]; known are approvals, host, limits, llm, native, policy, ",
         ),
         ("max_steps = 3", "unknown section [max_steps]"),
         ("[host]\nmax_steps = '3'", 'host.max_steps must be a whole number from 1 to 10,000, not "3"'),
@@ -156,7 +156,7 @@ def test_a_workspace_need_not_have_a_file(layers: Layers, tmp_path: Path) -> Non
         ("[llm]\nread_timeout_s = true", "llm.read_timeout_s must be a number from 0.1 to 3,600, not true"),
         ("[limits]\nmax_session_tokens = -1", "limits.max_session_tokens must be a whole number of at least 0, not -1"),
         ("[llm]\ndialect = 'klingon'", 'llm.dialect must be anthropic, not "klingon"'),
-        ("[host]\ntoolset = ['desktop', 'mobile']", 'host.toolset[1] must be desktop, not "mobile"'),
+        ("[host]\ntoolset = ['desktop', 'mobile']", 'host.toolset[1] must be one of desktop, native, not "mobile"'),
         ("[llm]\nmodel = 2026-01-01", "llm.model must be a string"),
         ("[tools]\ndisabled = 'RunCommand'", 'tools.disabled must be a list, not "RunCommand"'),
         ("[tools]\ndisabled = [1]", "tools.disabled[0] must be a string, not 1"),
@@ -309,6 +309,11 @@ FORBIDDEN: dict[str, str] = {
     "retention.max_bytes": "1",
     "retention.keep_file_versions": "false",
     "llm.images": "false",
+    "native.root_dir": '"/"',
+    "native.additional_roots": '["/"]',
+    "native.exec": '[{command = "/bin/sh"}]',
+    "native.tls_checks": "false",
+    "native.allow_shadow": "true",
 }
 
 

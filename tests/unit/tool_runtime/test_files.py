@@ -230,8 +230,8 @@ async def test_a_link_put_in_place_after_the_check_is_refused(
     (workspace / "d" / "f").write_text("mine")
     honest = resolve
 
-    def resolve_then_swap(path: str, scope: Scope, *, to_change: bool = False) -> str:
-        real = honest(path, scope, to_change=to_change)
+    def resolve_then_swap(path: str, scope: Scope, **how: bool) -> str:
+        real = honest(path, scope, **how)
         if swap == "directory":
             (workspace / "d").rename(workspace / "old")
             (workspace / "d").symlink_to(outside)

@@ -6,6 +6,8 @@ import functools
 from typing import TYPE_CHECKING
 
 from agent_host.contracts import Leftovers
+from tool_runtime.families.catalogue import DESKTOP
+from tool_runtime.families.desktop.output_specs import READ_OUTPUT
 from tool_runtime.families.desktop.specs import SPECS
 from tool_runtime.families.desktop.timeouts import under
 
@@ -23,15 +25,17 @@ _NAMES = frozenset(spec.name for spec in SPECS)
 
 
 class DesktopFamily:
-    """See Provider."""
+    """See Provider. Where the family is not chosen only what reads stored outputs is offered, and what the host and
+    other families have done here goes on."""
 
     def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
         self._settings = settings
         self._pool = pool
+        self._names = _NAMES if DESKTOP in settings.families else frozenset({READ_OUTPUT.name})
 
     @functools.cached_property
     def _specs(self) -> tuple[ToolSpec, ...]:
-        return tuple(under(spec, self._settings) for spec in SPECS)
+        return tuple(under(spec, self._settings) for spec in SPECS if spec.name in self._names)
 
     @functools.cached_property
     def _runner(self) -> DesktopRunner:
@@ -45,7 +49,7 @@ class DesktopFamily:
 
     def get(self, name: str) -> Tool | None:
         """See Provider."""
-        return self._runner.tool(name) if name in _NAMES else None
+        return self._runner.tool(name) if name in self._names else None
 
     async def read_bytes(self, call: CallContext, path: str, max_bytes: int) -> bytes:
         """The content of one file, as ReadFile would find it. Raises ToolFault."""

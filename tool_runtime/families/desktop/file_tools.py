@@ -106,7 +106,7 @@ class FileTools:
             request.arguments.get("createDirectories", True),
             expected_of(request),
         )
-        outcome, diff = await self._pool.run(lambda: _with_diff(writes.write_file(params, call.abandoned), path))
+        outcome, diff = await self._pool.run(lambda: with_diff(writes.write_file(params, call.abandoned), path))
         return _written(request, f"Wrote {len(params.data)} bytes to {path}", outcome, diff)
 
     async def _edit_file(self, call: CallContext) -> ToolOutput:
@@ -122,7 +122,7 @@ class FileTools:
             constraints_of(request, CapabilityName.FILE_READ).max_file_size_bytes,
             expected_of(request),
         )
-        outcome, diff = await self._pool.run(lambda: _with_diff(writes.edit_file(params, call.abandoned), path))
+        outcome, diff = await self._pool.run(lambda: with_diff(writes.edit_file(params, call.abandoned), path))
         said = f"Replaced {outcome.places} place{'' if outcome.places == 1 else 's'} in {path}"
         return _written(request, said, outcome, diff)
 
@@ -205,7 +205,8 @@ _LEFTOVER: Mapping[str, Callable[[ToolRequest], bool]] = {
 """What takes away what a call of the tool left when its process died; says whether there was something."""
 
 
-def _with_diff(outcome: writes.WriteOutcome, path: str) -> tuple[writes.WriteOutcome, bytes]:
+def with_diff(outcome: writes.WriteOutcome, path: str) -> tuple[writes.WriteOutcome, bytes]:
+    """What a write did, and the unified diff that is kept of it, empty where nothing changed."""
     if outcome.existed and outcome.before is None:
         return outcome, size_note(outcome.before_bytes, len(outcome.after), path)
     return outcome, unified(outcome.before, outcome.after, path)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tool_runtime.output import artifacts
 from tool_runtime.output.terminal import without_controls
-from tool_runtime.output.text import decode_body, decode_output
+from tool_runtime.output.text import charset_of, decode_body, decode_output
 from tool_runtime.output.truncate import HeadTail, truncate_text
 from tool_runtime.platform import current
 from tool_runtime.tool import CallContext, ToolOutput
@@ -53,7 +53,7 @@ def http_output(call: CallContext, outcome: HttpOutcome, note: str = "") -> Tool
     content_type = _content_type(outcome)
     packed = "content-encoding" in outcome.headers
     length = len(outcome.body) if packed else outcome.headers.get("content-length", len(outcome.body))
-    text = decode_body(outcome.body, _charset(content_type))
+    text = decode_body(outcome.body, charset_of(content_type))
     if text is None:
         text = f"Binary body, {len(outcome.body)} bytes"
     head = f"{note}HTTP {outcome.status} {outcome.reason}\nContent-Type: {content_type}\nContent-Length: {length}\n\n"
@@ -72,11 +72,3 @@ def saved_output(outcome: HttpOutcome, path: str) -> ToolOutput:
 
 def _content_type(outcome: HttpOutcome) -> str:
     return outcome.headers.get("content-type", "unknown")
-
-
-def _charset(content_type: str) -> str | None:
-    for parameter in content_type.split(";")[1:]:
-        name, _, value = parameter.partition("=")
-        if name.strip().lower() == "charset":
-            return value.strip().strip("\"'")
-    return None

@@ -12,6 +12,7 @@ from tool_runtime.families.desktop.rendering import http_output, saved_output
 from tool_runtime.families.desktop.request_specs import HTTP_REQUEST
 from tool_runtime.families.desktop.timeouts import request_timeout_s
 from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.families.web import Web
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.tool import CallContext, Tool, ToolOutput
 from tool_runtime.wrappers import capped
@@ -19,7 +20,6 @@ from tool_runtime.wrappers import capped
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tool_runtime.core.http import HttpClient
     from tool_runtime.core.seen import Seen
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
@@ -34,8 +34,7 @@ class RequestTools:
     def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
         self._settings = settings
         self._pool = pool
-        self._http: HttpClient | None = None
-        self._http_lock = asyncio.Lock()
+        self._web = Web(settings, pool)
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
@@ -43,12 +42,11 @@ class RequestTools:
 
     async def aclose(self) -> None:
         """Close pooled connections."""
-        if self._http is not None:
-            await self._http.aclose()
+        await self._web.aclose()
 
     async def _http_request(self, call: CallContext) -> ToolOutput:
         arguments, settings = call.request.arguments, self._settings
-        client = await self._http_client()
+        client = await self._web.client()
         from tool_runtime.core.connections import DomainScope
         from tool_runtime.core.http import HttpParams, is_success
 
@@ -107,24 +105,3 @@ class RequestTools:
         of_policy, settings = constraints_of(call.request, capability).max_file_size_bytes, self._settings
         limits = (settings.http_max_download_bytes, settings.max_file_size_bytes, of_policy)
         return min(limit for limit in limits if limit is not None)
-
-    async def _http_client(self) -> HttpClient:
-        """Made when the first request comes, and in a thread: httpx and a TLS context cost some 80 ms."""
-        async with self._http_lock:
-            if self._http is None:
-                self._http = await self._pool.run(self._make_http_client)
-        return self._http
-
-    def _make_http_client(self) -> HttpClient:
-        from policy.addresses import address_is_public
-        from tool_runtime.core.connections import Network
-        from tool_runtime.core.http import HttpClient, HttpLimits
-
-        settings, allowed = self._settings, self._settings.address_allowed
-        proxies = {"http": settings.http_proxy, "https": settings.https_proxy}
-        network = Network(
-            address_is_public if allowed is None else allowed,
-            local_names=allowed is not None,
-            proxies={scheme: url for scheme, url in proxies.items() if url is not None},
-        )
-        return HttpClient(self._pool, HttpLimits(settings.http_max_body_bytes, settings.http_max_redirects), network)

@@ -98,11 +98,11 @@ def _lines(lines: Iterable[Line]) -> Iterator[str]:
     for line in lines:
         if last is not None and line.number > last + 1:
             yield "--"
-        yield f"{line.number}{'-' if line.start is None else ':'} {_cut(line.text, line.start or 0)}"
+        yield f"{line.number}{'-' if line.start is None else ':'} {cut_line(line.text, line.start or 0)}"
         last = line.number
 
 
-def _cut(line: bytes, start: int) -> str:
+def cut_line(line: bytes, start: int) -> str:
     """The line, or of a long one what is around the match."""
     text = line.rstrip(b"\r").decode("utf-8", "replace")
     if len(text) <= _MAX_LINE_CHARS:

@@ -52,7 +52,7 @@ class TreeTools:
 
     def _list_at_once(self, call: CallContext) -> ToolOutput | None:
         params = self._listing(call)._replace(max_entries=_AT_ONCE_ENTRIES)
-        if params.depth > 1 or not _is_near(params.path, stat.S_ISDIR):
+        if params.depth > 1 or not is_near(params.path, stat.S_ISDIR):
             return None
         listing = list_directory(params, call.abandoned)
         return None if listing.stopped is not None else self._listed(call, listing, params)
@@ -89,7 +89,7 @@ class TreeTools:
 
     def _grep_at_once(self, call: CallContext) -> ToolOutput | None:
         params = self._search(call)
-        if not _is_near(params.path, stat.S_ISREG):
+        if not is_near(params.path, stat.S_ISREG):
             return None
         outcome = grep(params, call.abandoned)
         return with_limit(ToolOutput(grep_output(outcome, params, self._settings.workspace)), call)
@@ -118,7 +118,7 @@ class TreeTools:
         )
 
 
-def _is_near(path: str, is_kind: Callable[[int], bool]) -> bool:
+def is_near(path: str, is_kind: Callable[[int], bool]) -> bool:
     """Whether what is at the path is of the kind, small, and on a disk of this machine: then it is looked at where it
     is asked for, in less time than a thread takes to begin."""
     try:

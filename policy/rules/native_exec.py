@@ -1,0 +1,167 @@
+"""Which programs start without a shell (NT): a list of absolute paths, each with what its arguments may be. The list of
+a session is the one here with what the user's configuration appends; Shell.Exec has to admit the call as well. Pure.
+
+What is named in the arguments is in the roots of the family, links followed; options that read, write or start what is
+not named in them are refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from policy.bundle.model import ArgumentRule, CommandPolicy
+from policy.names import words
+from policy.paths import is_absolute, is_under, normalize
+from policy.rules.case import denied
+from policy.rules.commands import argument_problem
+from policy.shell.commands import SimpleCommand
+from policy.shell.tables import STEERING_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from policy.decision import Decision
+    from policy.facts import CommandFacts, OsFamily
+
+LIST: Final = "native.exec"
+ROOTS: Final = "native roots"
+MAX_ARGUMENTS: Final = 12
+_ARGUMENT: Final = r"[\w\-./@=+:,]*"
+_PLACES: Final = ("/bin", "/usr/bin")
+_WITHOUT_FILES: Final = words("echo pwd sleep")
+_WINDOWS_ENDINGS: Final = (".exe", ".com")
+"""What else Windows starts, it starts by a shell or another program."""
+
+
+def _entries(name: str, most: int) -> Iterator[CommandPolicy]:
+    rules = tuple(ArgumentRule(index, _ARGUMENT, optional=True) for index in range(most))
+    for place in _PLACES:
+        yield CommandPolicy(f"{place}/{name}", most, rules, additional_arguments=False)
+
+
+DEFAULT: Final = tuple(
+    entry
+    for name in ["ls", "pwd", "cat", "grep", "find", "head", "tail", "echo", "stat", "wc", "sleep"]
+    for entry in _entries(name, {"pwd": 0, "sleep": 1}.get(name, MAX_ARGUMENTS))
+)
+"""The programs that are on the list without any configuration."""
+
+
+class _Refused(NamedTuple):
+    """Options of a program, by whole words, by the beginnings that GNU programs take for a long option, and by
+    letters."""
+
+    words: frozenset[str] = frozenset()
+    long: tuple[str, ...] = ()
+    letters: str = ""
+
+
+_REFUSED: Final = {
+    "find": _Refused(
+        words("-delete -exec -execdir -ok -okdir -fprint -fprint0 -fprintf -fls -files0-from -follow -L -H")
+    ),
+    "grep": _Refused(long=("--file", "--dereference-recursive"), letters="fR"),
+    "wc": _Refused(long=("--files0-from",)),
+    "ls": _Refused(long=("--dereference-command-line-symlink-to-dir",), letters="LH"),
+    "stat": _Refused(long=("--dereference",), letters="L"),
+}
+
+
+class NativeExec(NamedTuple):
+    """The list of a session: `policies` are its entries, any of which admits, `roots` real paths."""
+
+    policies: tuple[CommandPolicy, ...]
+    roots: tuple[str, ...]
+
+
+def within_list(decision: Decision, facts: CommandFacts, native: NativeExec, os: OsFamily) -> Decision:
+    """The decision of Shell.Exec, denied where the list does not admit the call."""
+    if decision.decision == "DENIED":
+        return decision
+    problem = _program_problem(facts, native, os) or _variable_problem(facts)
+    if problem is not None:
+        return denied(decision.capability, LIST, problem)
+    outside = _outside(facts, native.roots, os)
+    return decision if outside is None else denied(decision.capability, ROOTS, outside)
+
+
+def places_of(argv: tuple[str, ...], cwd: str, os: OsFamily) -> tuple[str, ...]:
+    """Every absolute spelling of a path that an argument may be, or hold; nothing for programs that open none."""
+    if _name(argv[0], os) in _WITHOUT_FILES and argv[0] in {policy.command for policy in DEFAULT}:
+        return ()
+    found = (normalize(part, os, cwd) for word in argv[1:] for part in _parts(word))
+    return tuple(dict.fromkeys(found))
+
+
+def entry_problem(policy: CommandPolicy, os: OsFamily) -> str | None:
+    """Why an entry of the list admits nothing; None where it may."""
+    return _path_problem(policy.command, os)
+
+
+def _parts(word: str) -> Iterator[str]:
+    if word.strip("-"):
+        if not word.startswith("-"):
+            yield word
+        else:
+            yield from filter(None, (word[2:], *(word[word.find(mark) :] for mark in "./" if mark in word)))
+        _, equals, value = word.partition("=")
+        if equals and value:
+            yield value
+
+
+def _program_problem(facts: CommandFacts, native: NativeExec, os: OsFamily) -> str | None:
+    program, *arguments = facts.argv
+    problem = _path_problem(program, os)
+    if problem is not None:
+        return problem
+    entries = [policy for policy in native.policies if _same(policy.command, program, os)]
+    if not entries:
+        known = ", ".join(dict.fromkeys(_name(policy.command, os) for policy in native.policies))
+        return f"no list admits {program}; there are: {known}"
+    command = SimpleCommand(program, tuple(arguments))
+    problems = [argument_problem(policy, command) for policy in entries]
+    if None not in problems:
+        return f"{program}: {problems[0]}"
+    refused = next((word for word in arguments if _is_refused(_name(program, os), word)), None)
+    return None if refused is None else f"{program}: {refused} is not permitted"
+
+
+def _path_problem(program: str, os: OsFamily) -> str | None:
+    if not is_absolute(program, os) or normalize(program, os) != program.replace("/", "\\" if os == "windows" else "/"):
+        return f"{program} is no absolute path without dots"
+    if os == "windows" and not program.lower().endswith(_WINDOWS_ENDINGS):
+        return f"{program} does not end in {' or '.join(_WINDOWS_ENDINGS)}"
+    return None
+
+
+def _variable_problem(facts: CommandFacts) -> str | None:
+    steering = next((name for name in facts.variables if STEERING_VARIABLE.fullmatch(name)), None)
+    return None if steering is None else f"the variable {steering} steers what programs start or load"
+
+
+def _outside(facts: CommandFacts, roots: Iterable[str], os: OsFamily) -> str | None:
+    for place in (facts.cwd, *places_of(facts.argv, facts.cwd, os)):
+        real = facts.cwd if place == facts.cwd else facts.real_paths.get(place)
+        if real is None or not any(is_under(normalize(real, os), root, os) for root in roots):
+            return f"{place} is outside of the directories for tools: {', '.join(roots)}"
+    return None
+
+
+def _is_refused(name: str, word: str) -> bool:
+    refused = _REFUSED.get(name)
+    if refused is None or not word.startswith("-"):
+        return False
+    if word in refused.words:
+        return True
+    if word.startswith("--"):
+        given = word.partition("=")[0]
+        return given != "--" and any(option.startswith(given) for option in refused.long)
+    return any(letter in word for letter in refused.letters)
+
+
+def _same(one: str, other: str, os: OsFamily) -> bool:
+    return one.replace("/", "\\").casefold() == other.replace("/", "\\").casefold() if os == "windows" else one == other
+
+
+def _name(program: str, os: OsFamily) -> str:
+    return program.replace("\\", "/").rpartition("/")[2].lower() if os == "windows" else program.rpartition("/")[2]

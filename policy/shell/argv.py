@@ -1,0 +1,75 @@
+"""A program that is started without a shell, as a line that a shell would take for the very same: so one set of rules
+judges both. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from policy.facts import OsFamily
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
+_PLAIN_ON_WINDOWS = re.compile(r"[A-Za-z0-9_@+=:,./\\ -]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class BadArgv(ValueError):
+    """Arguments of a call that name no program with arguments; the message says why."""
+
+
+def argv_of(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """The program and its arguments, from `command` and `args`. Raises BadArgv."""
+    argv = (arguments.get("command"), *_listed(arguments.get("args")))
+    for word in argv:
+        if not isinstance(word, str) or "\0" in word:
+            raise BadArgv("arguments 'command' and 'args' must be strings without null bytes")
+    if not argv[0]:
+        raise BadArgv("argument 'command' must be a non-empty string")
+    return tuple(map(str, argv))
+
+
+def variables_of(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """What the call adds to the program's environment. Raises BadArgv."""
+    given = arguments.get("env") or {}
+    if not isinstance(given, dict):
+        raise BadArgv("argument 'env' must be an object")
+    for name, value in given.items():
+        if _VARIABLE.fullmatch(name) is None or not isinstance(value, str) or "\0" in value:
+            raise BadArgv(f"argument 'env': {name[:100]!r} is no name of a variable with a text")
+    return dict(given)
+
+
+def line_of(argv: Sequence[str], variables: Mapping[str, str], os: OsFamily) -> str:
+    """The line. Raises BadArgv for what no line of cmd says."""
+    if os == "windows":
+        # What else cmd would read in a word, inside quotes as well, cannot be written so that it means itself.
+        odd = next((word for word in (*argv, *variables.values()) if not _PLAIN_ON_WINDOWS.fullmatch(word)), None)
+        if odd is not None:
+            raise BadArgv(f"on Windows an argument holds letters, digits and _@+=:,./\\- only, not {odd[:100]!r}")
+        return " ".join(f'"{word}"' if not word or " " in word else word for word in argv)
+    return " ".join([*(f"{name}={_quoted(value)}" for name, value in variables.items()), *map(_quoted, argv)])
+
+
+def summary_of(arguments: Mapping[str, Any]) -> str:
+    """The call in one line; empty where its arguments name no program."""
+    try:
+        return line_of(argv_of(arguments), {}, "posix")
+    except BadArgv:
+        return ""
+
+
+def _quoted(word: str) -> str:
+    if _PLAIN.fullmatch(word) and not word.startswith("=") and "=" not in word.partition("/")[0]:
+        return word
+    return "'" + word.replace("'", "'\"'\"'") + "'"
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        raise BadArgv("argument 'args' must be a list")
+    return value

@@ -1,0 +1,33 @@
+"""The families of tools, by the names that `--toolset` takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tool_runtime.families.desktop.output_specs import READ_OUTPUT
+from tool_runtime.families.desktop.specs import SPECS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from agent_host.contracts import ToolSpec
+
+DESKTOP: Final = "desktop"
+NATIVE: Final = "native"
+FAMILIES: Final = (DESKTOP, NATIVE)
+"""All of them, in the order in which the model is shown their tools. A further family adds its name here, its
+specifications to `specs_of`, and its provider to `LocalToolRouter`."""
+
+
+def specs_of(families: Collection[str]) -> tuple[ToolSpec, ...]:
+    """The tools of these families. What reads stored outputs belongs to every one. Raises KeyError for a name that is
+    no family's."""
+    unknown = set(families).difference(FAMILIES)
+    if unknown:
+        raise KeyError(min(unknown))
+    found: tuple[ToolSpec, ...] = SPECS if DESKTOP in families else (READ_OUTPUT,)
+    if NATIVE in families:
+        from tool_runtime.families.native.specs import SPECS as OF_NATIVE  # costs nothing where it is not chosen
+
+        found = (*OF_NATIVE, *found)
+    return found

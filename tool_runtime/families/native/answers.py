@@ -1,0 +1,78 @@
+"""Answers of the native tools: a JSON object each, within the output limit of the call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from tool_runtime.output import artifacts
+from tool_runtime.output.truncate import truncate_text
+from tool_runtime.tool import ToolOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agent_host.contracts import Artifact
+    from tool_runtime.tool import CallContext
+
+
+def answer(fields: Mapping[str, Any], **more: Any) -> ToolOutput:
+    """The fields as they are; `more` is for the output."""
+    return ToolOutput(encoded(fields).decode(), capped=True, **more)
+
+
+def encoded(value: object) -> bytes:
+    """The value as JSON."""
+    return orjson.dumps(value)
+
+
+def with_text(
+    call: CallContext, fields: Mapping[str, Any], *, cut: Mapping[str, str], stored: str | None = None, **more: Any
+) -> ToolOutput:
+    """The fields, their longest texts cut where they are too long together. `cut` maps each text that may be cut to the
+    field that says so; the whole of the text `stored` is then an artifact."""
+    data = encoded(fields)
+    if len(data) <= call.max_output_bytes:
+        return ToolOutput(data.decode(), capped=True, **more)
+    made = dict(fields)
+    names = sorted(cut, key=lambda name: len(encoded(fields[name])))
+    room = call.max_output_bytes - len(encoded({**fields, **dict.fromkeys(names, "")}))
+    for place, name in enumerate(names):
+        shorter, was_cut = _fitted(fields[name], max(0, room // (len(names) - place)))
+        room -= len(encoded(shorter))
+        made[name] = shorter
+        if was_cut:
+            made[cut[name]] = True
+    kept: tuple[Artifact, ...] = ()
+    if stored is not None and made[stored] != fields[stored]:
+        kept = (artifacts.tool_output(call.request, fields[stored].encode(), part=stored),)
+    return ToolOutput(encoded(made).decode(), capped=True, artifacts=kept, **more)
+
+
+def _fitted(text: str, room: int) -> tuple[str, bool]:
+    """The text in at most `room` bytes of JSON, and whether it was cut. Its escapes decide how much of it that is."""
+    limit, shorter = room, text
+    while len(encoded(shorter)) > room and limit > 0:
+        shorter = truncate_text(text, limit)
+        limit = limit * 3 // 4
+    return shorter, shorter != text
+
+
+def fitting(call: CallContext, fields: Mapping[str, Any], rows: Sequence[Any]) -> int:
+    """How many of the rows fit in an answer beside the fields, one at least."""
+    room = call.max_output_bytes - len(encoded(fields)) - 128
+    if len(rows) < 2 or len(encoded(rows)) <= room:
+        return len(rows)
+    for place, row in enumerate(rows):
+        room -= len(encoded(row)) + 1
+        if room < 0:
+            return max(place, 1)
+    return len(rows)
+
+
+def name_for_json(path: str) -> str:
+    """A path as JSON can hold it: the bytes of a name that is not UTF-8 are written as `\\\\xff`."""
+    if path.isascii():
+        return path
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,0 +1,91 @@
+"""cp__fetch, over `core.http`. An HTTP error status is no failure of the call."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from tool_runtime.families.desktop.calls import encoded
+from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.families.native import limits
+from tool_runtime.families.native.answers import with_text
+from tool_runtime.families.native.specs import FETCH
+from tool_runtime.families.web import Web
+from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.output.text import charset_of, decode_body
+from tool_runtime.output.truncate import whole_end
+from tool_runtime.tool import CallContext, Tool
+from tool_runtime.wrappers import capped
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.threads import DaemonPool
+    from tool_runtime.tool import ToolOutput
+
+_JSON: Final = {"content-type": "application/json"}
+
+
+class FetchTools:
+    """See `families.native.runner`."""
+
+    def __init__(self, settings: RuntimeSettings, pool: DaemonPool) -> None:
+        limited = settings._replace(
+            http_max_redirects=min(settings.http_max_redirects, limits.FETCH_REDIRECTS),
+            http_max_body_bytes=min(settings.http_max_body_bytes, limits.FETCH_BODY_BYTES),
+        )
+        self._body_bytes = limited.http_max_body_bytes
+        self._web = Web(limited, pool, tls_checks=settings.native_tls_checks)
+
+    def tools(self) -> Sequence[Tool]:
+        """The tool, ready to run."""
+        return (Tool(FETCH, capped(self._fetch), DESKTOP),)
+
+    async def aclose(self) -> None:
+        """Close pooled connections."""
+        await self._web.aclose()
+
+    async def _fetch(self, call: CallContext) -> ToolOutput:
+        arguments, constraints = call.request.arguments, call.request.constraints
+        sent, headers = _sent(arguments.get("body", ""), arguments.get("headers", {}))
+        client = await self._web.client()
+        from tool_runtime.core.connections import DomainScope
+        from tool_runtime.core.http import HttpParams
+
+        params = HttpParams(
+            url=arguments["url"],
+            method=arguments.get("method", "GET"),
+            headers=headers,
+            body=sent,
+            timeout_s=min(arguments.get("timeout_ms", limits.FETCH_TIMEOUT_MS), limits.FETCH_TIMEOUT_MS) / 1000,
+            domains=DomainScope(constraints.allowed_domains, constraints.blocked_domains),
+            cut_body_bytes=self._body_bytes,
+        )
+        began = time.monotonic()
+        outcome = await client.fetch(params)
+        body = whole_end(outcome.body) if outcome.body_cut else outcome.body
+        text = decode_body(body, charset_of(outcome.headers.get("content-type", "")))
+        fields = {
+            "status_code": outcome.status,
+            "status_text": outcome.reason,
+            "headers": dict(outcome.headers),
+            "body": f"[{len(outcome.body)} bytes that are no text]" if text is None else text,
+            "body_truncated": outcome.body_cut,
+            "duration_ms": int((time.monotonic() - began) * 1000),
+        }
+        return with_text(call, fields, cut={"body": "body_truncated"}, stored="body")
+
+
+def _sent(body: str | Mapping[str, object], headers: Mapping[str, str]) -> tuple[bytes, Mapping[str, str]]:
+    """The body as it is sent, and the headers with its type."""
+    if isinstance(body, str):
+        return encoded(body, "body"), headers
+    try:
+        data = orjson.dumps(body)
+    except TypeError as error:  # what JSON cannot hold, such as a lone surrogate
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.body: {error}") from error
+    named = {name.lower() for name in headers}
+    return data, headers if "content-type" in named else {**headers, **_JSON}
