@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_host.contracts import ToolConstraints
 from agent_host.errors import ErrorCode
 from tests.unit.tool_runtime.conftest import error_of, request, until
 from tests.unit.tool_runtime.test_http import response, serving
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from agent_host.contracts import ToolResult
+    from agent_host.contracts import ToolConstraints, ToolResult
     from tests.unit.tool_runtime.conftest import MakeRouter
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX programs")
@@ -42,7 +41,9 @@ async def python(call: Any, code: str, *words: str, **more: Any) -> ToolResult:
 
 
 async def test_a_program_with_its_arguments_and_no_shell(call: Any, workspace: Path) -> None:
-    code = "import os,sys; print(sys.argv[1:], os.getcwd(), os.environ['A']); print('odd', file=sys.stderr); sys.exit(3)"
+    code = (
+        "import os,sys; print(sys.argv[1:], os.getcwd(), os.environ['A']); print('odd', file=sys.stderr); sys.exit(3)"
+    )
     (workspace / "d").mkdir()
     result = await python(call, code, "$(id)", "a b;*", working_dir="d", env={"A": "$B"})
     answer = answered(result)
