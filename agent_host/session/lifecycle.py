@@ -214,7 +214,7 @@ class Session:
 
     def warm_up(self) -> None:
         """Get ready for the first task as soon as the present step of the event loop is over: a reply goes first."""
-        asyncio.get_running_loop().call_soon(self._ctx.conversation.warm_up)
+        asyncio.get_running_loop().call_soon(self._work.warm_up)
 
     def start_task(
         self,

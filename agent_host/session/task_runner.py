@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -115,6 +116,11 @@ class TaskRunner:
         ctx.narrow_task(task.options)
         ctx.conversation.thread.add_task(started.message)
         self._begin()
+
+    def warm_up(self) -> None:
+        """Get ready for the first task: its modules are imported beside the event loop."""
+        threading.Thread(target=_import_loop, name="warm-up-loop", daemon=True).start()
+        self._ctx.conversation.warm_up()
 
     def enqueue(self, task: NewTask) -> None:
         """Have a task follow the one that is open and those that wait. Raises what `TaskQueue.add` raises, UsageError
@@ -320,6 +326,10 @@ class TaskRunner:
         task = self._ctx.task
         text = last_answer(self._ctx.state.thread) if task.status == "completed" else ""
         return TaskEnd(_ENDED_AS[task.status], task.reason, task.reason, text)
+
+
+def _import_loop() -> None:
+    import agent_host.loop.task  # noqa: F401  for its effect
 
 
 def _ends_with_an_answer(state: Checkpoint) -> bool:
