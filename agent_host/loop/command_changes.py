@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from policy.facts import PathFacts
 from state.blobs import UNAVAILABLE
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def is_watched(ctx: LoopContext, spec: ToolSpec | None, facts: ActionFacts | Non
     the settings have it."""
     if ctx.command_watch is None or spec is None:
         return False
-    if isinstance(facts, PathFacts) and facts.tree:
+    if getattr(facts, "tree", False):  # of a path; a new session has no facts yet
         return True
     return spec.subject.kind in ("command", "program") or (bool(spec.runs) and spec.side_effects)
 

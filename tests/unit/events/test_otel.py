@@ -138,7 +138,9 @@ async def test_native_tools_are_counted_by_themselves(seen: Receiver) -> None:
     """A program that ends with another code than 0 has succeeded as a call."""
     made = emitter(sink_for(seen.url))
     begin(made)
-    step(made, 1, READ, {**READ, "toolName": "cp__read_file"}, {**FAILED, "toolName": "cp__exec"})
+    native = ({**READ, "toolName": "cp__read_file", "toolCallId": "n1"},
+              {**FAILED, "toolName": "cp__exec", "toolCallId": "n2"})  # fmt: skip
+    step(made, 1, READ, *native)
     end(made)
     await made.aclose(20)
     for name, tool in (("cp_tool_success_total", "cp__read_file"), ("cp_tool_error_total", "cp__exec")):
