@@ -167,7 +167,8 @@ field says so. They keep to `native.root_dir` of the user's configuration, by de
 `native.additional_roots`. Arguments lower the limits and never raise them.
 
 An error begins with one of InvalidArgument, PermissionDenied, FileNotFound, CommandNotAllowed, DeadlineExceeded and
-Internal for the model. Events and results have the host's codes, as for any other tool.
+Internal for the model. Events and results have the host's codes, as for any other tool: `tool_requested` has the id of
+the call and the command without secrets, `tool_completed` the exit code and the output with its part of stderr.
 
 `cp__exec` starts `ls`, `pwd`, `cat`, `grep`, `find`, `head`, `tail`, `echo`, `stat`, `wc` and `sleep` of `/bin` and
 `/usr/bin`, with at most 12 arguments of letters, digits and `_-./@=+:,`; what they name lies in the roots, links

@@ -145,6 +145,14 @@ async def test_links_are_refused_for_what_changes_files(call: Any, workspace: Pa
     assert (workspace / "d" / "f").read_text() == "kept"
 
 
+async def test_a_directory_that_holds_a_root_is_not_deleted(make_router: MakeRouter, workspace: Path) -> None:
+    (workspace / "a" / "b" / "c").mkdir(parents=True)
+    router = make_router(families=("native",), native_roots=(str(workspace), str(workspace / "a" / "b")))
+    for path, status in (("a", "failed"), ("a/b", "failed"), ("a/x/../b", "failed"), ("a/b/c", "succeeded")):
+        result = await router.execute(request("cp__delete_file", path=f"{workspace}/{path}", recursive=True))
+        assert (path, result.status) == (path, status)
+
+
 async def test_delete(call: Any, workspace: Path) -> None:
     (workspace / "f").write_text("x")
     tree = workspace / "tree"

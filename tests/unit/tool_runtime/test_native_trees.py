@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_host.contracts import ToolConstraints
@@ -69,6 +69,7 @@ def pages(pager: Pager, root: Path, size: int, *, recursive: bool, between: Call
         count += 1
 
 
+@settings(max_examples=30)
 @given(TREES, st.integers(1, 4), st.booleans())
 def test_pages_together_are_the_listing(paths: set[str], size: int, recursive: bool) -> None:
     with tempfile.TemporaryDirectory() as made:
@@ -78,6 +79,7 @@ def test_pages_together_are_the_listing(paths: set[str], size: int, recursive: b
         assert listed == expected(root, recursive=recursive)
 
 
+@settings(max_examples=30)
 @given(st.sets(st.text("abcdef", min_size=1, max_size=2), min_size=3), st.data())
 def test_what_comes_and_goes_makes_no_other_entry_appear_twice_or_never(names: set[str], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as made:

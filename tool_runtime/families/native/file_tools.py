@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from agent_host.contracts import Leftovers
+from policy.paths import is_under, normalize
 from tool_runtime.core import deletes, files, moves, writes
 from tool_runtime.core.roots import within
 from tool_runtime.families.desktop.calls import encoded, expected_of, mark_of, scope_of
@@ -19,6 +20,7 @@ from tool_runtime.families.native.specs import DELETE_FILE, READ_FILE, WRITE_FIL
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.output import artifacts
 from tool_runtime.output.text import decode_body
+from tool_runtime.platform import OS_FAMILY
 from tool_runtime.tool import CallContext, Tool
 from tool_runtime.wrappers import capped, timed
 
@@ -99,8 +101,9 @@ class FileTools:
 
     def _delete_one(self, path: str, scope: Scope, call: CallContext, *, recursive: bool) -> None:
         if recursive and os.path.isdir(path) and not os.path.islink(path):
-            if path.rstrip(os.sep) in self._roots:
-                raise ToolFault(FaultKind.OUT_OF_SCOPE, f"a root is not deleted: {path}")
+            real = normalize(os.path.realpath(path), OS_FAMILY)
+            if any(is_under(normalize(root, OS_FAMILY), real, OS_FAMILY) for root in self._roots):
+                raise ToolFault(FaultKind.OUT_OF_SCOPE, f"is a root of the tools, or holds one: {path}")
             deletes.delete_tree(path, scope, call.abandoned)
         else:
             moves.delete_file(path, scope, call.abandoned, through_links=False)
