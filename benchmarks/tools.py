@@ -34,6 +34,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 SMALL_BYTES = 8 * 1024
+INTERPRETED_WRITE = """
+import os, sys
+with open(sys.argv[1] + ".new", "wb") as file:
+    file.write(sys.stdin.buffer.read())
+    file.flush()
+    os.fsync(file.fileno())
+os.replace(sys.argv[1] + ".new", sys.argv[1])
+"""
 IN_TURN = 10
 """Calls, and then programs: what follows the end of a program finds the processor's caches full of it."""
 ENTRIES = 50
@@ -160,14 +168,16 @@ async def write(calls: Calls, folder: str, rounds: int, tool: str = "WriteFile",
         (
             await took_ms(calls.call(tool, path=path, content=content)),
             await awaited_ms(["tee", path], content.encode()),
+            await awaited_ms([sys.executable, "-I", "-S", "-c", INTERPRETED_WRITE, path], content.encode()),
             milliseconds(lambda: replace(path, content)),
         )
         for _ in range(rounds)
     ]
-    ours, program, by_hand = medians(times)
-    notes = [f"{ours:.3f} / {other:.3f} ms" for other in (program, by_hand)]
+    ours, program, interpreter, by_hand = medians(times)
+    notes = [f"{ours:.3f} / {other:.3f} ms" for other in (program, by_hand, interpreter)]
     return [
         Row(f"{what}, against `tee`", ours / program, "x", 0.1, notes[0]),
+        Row(f"{what}, against an interpreter that does the same", ours / interpreter, "x", None, notes[2]),
         Row(f"{what}, against the same by hand with its syncs", ours / by_hand, "x", None, notes[1]),
     ]
 

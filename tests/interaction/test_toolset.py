@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.process import Host, call, gateway, say, shell, use
+from tests.support.process import Host, call, eventually, gateway, say, shell, use
 
 if TYPE_CHECKING:
     from tests.support.process import Gateway
@@ -226,3 +226,21 @@ def test_a_configuration_of_native_tools_that_cannot_be_used(host: Host, text: s
         file.write(f"[native]\n{text}\n")
     outcome = host.task("http://127.0.0.1:9", "--toolset", "native")
     assert (outcome.code, says in outcome.stderr) == (2, True), outcome
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "native"), [((), True), (("--toolset", "desktop"), False)])
+def test_a_resumed_session_keeps_its_families_unless_asked_otherwise(
+    host: Host, options: tuple[str, ...], native: bool
+) -> None:
+    """Also where the configuration chose them and says something else by now."""
+    configuration = host.root / "user.toml"
+    before = configuration.read_text()
+    configuration.write_text(before + '[host]\ntoolset = ["native"]\n')
+    with gateway({"hang": True, "times": 1}, say("Done.")) as model:
+        process = host.start_task(model.url, "--session-id", "s")
+        eventually(lambda: model.count == 1, "the first request")
+        process.kill()
+        configuration.write_text(before)
+        assert host.resume("s", *options).code == 0
+    assert ("cp__read_file" in shown(model), "ReadFile" in shown(model)) == (native, not native)

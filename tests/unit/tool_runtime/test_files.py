@@ -219,9 +219,11 @@ async def test_what_git_runs_is_changed_only_where_a_path_names_it(call: Call, w
 
 
 @pytest.mark.parametrize("swap", ["directory", "file"])
-@pytest.mark.parametrize("tool", ["ReadFile", "WriteFile", "DeleteFile"])
+@pytest.mark.parametrize(
+    "tool", ["ReadFile", "WriteFile", "DeleteFile", "cp__read_file", "cp__write_file", "cp__delete_file"]
+)
 async def test_a_link_put_in_place_after_the_check_is_refused(
-    call: Call, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: str, tool: str
+    make_router: MakeRouter, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: str, tool: str
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -243,9 +245,11 @@ async def test_a_link_put_in_place_after_the_check_is_refused(
     monkeypatch.setattr(files, "resolve", resolve_then_swap)
     monkeypatch.setattr(writes, "resolve", resolve_then_swap)
     monkeypatch.setattr(moves, "resolve", resolve_then_swap)
-    more = {"content": "evil"} if tool == "WriteFile" else {}
+    more = {"content": "evil"} if "rite" in tool else {}
     scope = ToolConstraints(allowed_paths=(str(workspace),))
-    assert error_of(await call(tool, scope, path=f"{workspace}/d/f", **more))[0] == "PERMISSION_DENIED"
+    router = make_router(families=("desktop", "native"))
+    result = await router.execute(request(tool, scope, path=f"{workspace}/d/f", **more))
+    assert error_of(result)[0] == "PERMISSION_DENIED"
     assert (outside / "f").read_text() == "secret"
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import ssl
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trustme
 
 from agent_host.errors import ErrorCode
 from tests.unit.tool_runtime.conftest import error_of, request, until
-from tests.unit.tool_runtime.test_http import response, serving
+from tests.unit.tool_runtime.test_http import Server, response, serving
 from tests.unit.tool_runtime.test_native_files import answered
 from tool_runtime.families.native import limits
 
@@ -156,3 +159,18 @@ async def test_a_private_address_is_refused_by_default(make_router: MakeRouter) 
     router = make_router(families=("native",), address_allowed=None)
     result = await router.execute(request("cp__fetch", url="http://169.254.169.254/"))
     assert error_of(result)[0] == ErrorCode.INVALID_REQUEST
+
+
+async def test_certificates_are_checked_unless_the_user_says_otherwise(make_router: MakeRouter) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("localhost").configure_cert(context)
+    server = Server({"/": response(body=b"in")})
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=context)
+    async with listener:
+        url = f"https://localhost:{listener.sockets[0].getsockname()[1]}/"
+        checked, unchecked = (make_router(families=("native",), native_tls_checks=checks) for checks in (True, False))
+        code, message = error_of(await checked.execute(request("cp__fetch", url=url)))
+        assert (code, "CERTIFICATE_VERIFY_FAILED" in message) == (ErrorCode.TOOL_EXECUTION_FAILED, True)
+        assert answered(await unchecked.execute(request("cp__fetch", url=url)))["body"] == "in"
+        for writer in server.writers:
+            writer.close()
