@@ -70,9 +70,6 @@ class LocalToolRouter:
 
     async def execute(self, request: ToolRequest) -> ToolResult:
         """Run one call; what goes wrong comes back as a failed result (TR 7.3). Only cancellation raises."""
-        result = self.at_once(request)
-        if result is not None:
-            return result
         _, tool = self._tool(request.tool_name)
         if tool is None:
             code = DESKTOP[FaultKind.UNKNOWN_TOOL]

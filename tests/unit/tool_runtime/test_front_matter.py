@@ -14,7 +14,7 @@ from tool_runtime.core.front_matter import NoFrontMatter, split
     [
         ("a: plain text", "plain text"),
         ("a: plain # a comment", "plain"),
-        ("a: it's #1", "it's #1"[:4]),
+        ("a: it's #1", "it's"),
         ("a: 'it''s: # this'", "it's: # this"),
         (r'a: "tab\tand \"quote\""', 'tab\tand "quote"'),
         ("a:", ""),
