@@ -136,7 +136,7 @@ PAYLOADS: dict[EventType, Shape] = {
     ),
     EventType.LLM_ANSWER_REPAIRED: Shape(
         "the answer held halves of characters (lone surrogates), reported once an answer",
-        (Field("count", "integer", "how many; U+FFFD stands in their place", telemetry=True), _MESSAGE),
+        (Field("count", "integer", "how many; each is replaced by U+FFFD", telemetry=True), _MESSAGE),
     ),
     EventType.LLM_BLOCK_DROPPED: Shape(
         "blocks of an answer that only its provider reads, such as signed reasoning, cannot be sent back unchanged",

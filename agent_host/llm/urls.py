@@ -74,7 +74,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def password_of(url: str) -> str | None:
-    """The password that stands in `url`, as it is meant; None when there is none."""
+    """The password in `url`, as it is meant; None when there is none."""
     password = checked_url(url).password
     if password is None:
         return None

@@ -141,7 +141,7 @@ def judge_case(
     native: NativeExec | None = None,
 ) -> Decision:
     """Policy's word on the case, as the host would ask for it; what it would refuse before that is denied by the rule
-    `case`. `here` is this machine, and stands in for what the case leaves out; `limits` and `native`, the list of
+    `case`. `here` is this machine, and is taken where the case leaves something out; `limits` and `native`, the list of
     programs that start without a shell, are those of the configuration."""
     there = _place(case, here)
     is_here = case.facts is None and there.os_family == here.os_family

@@ -101,7 +101,7 @@ def _subject(argument: str, arguments: Mapping[str, Any]) -> str:
 def _path(
     spec: ToolSpec, argument: str, arguments: Mapping[str, Any], environment: Environment, world: World
 ) -> PathFacts:
-    """The facts of the path that stands in `argument`, with the size that the call's content would give it."""
+    """The facts of the path in `argument`, with the size that the call's content would give it."""
     subject = _subject(argument, arguments)
     content = arguments.get(spec.content) if spec.content else None
     new_size_bytes = len(content.encode("utf-8", "replace")) if isinstance(content, str) else None

@@ -18,7 +18,7 @@ _FIRST_FIELD: Final = b"content-length:"
 
 
 class FramingError(Exception):
-    """What stands in place of a message that cannot be read; `str()` says why."""
+    """What replaces a message that cannot be read; `str()` says why."""
 
 
 class LineTooLong(FramingError):

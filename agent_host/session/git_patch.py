@@ -31,7 +31,7 @@ _LENGTHS: Final = " ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 class GitPatch(NamedTuple):
-    """A file's patch, with the lines that it puts in and takes out: 0 of binary content. `summary` says what stands in
+    """A file's patch, with the lines that it puts in and takes out: 0 of binary content. `summary` says what is in
     it where that is not for reading; None for hunks. `text` is "" where there is no patch, and `summary` says why."""
 
     text: str

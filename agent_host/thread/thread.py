@@ -152,7 +152,7 @@ class Thread:
         self._prompt_dropped = self._task_unit < start
 
     def _set_before_window(self) -> int:
-        """Tokens of what stands in for the dropped units: the marker, and the prompt where it was among them."""
+        """Tokens of what replaces the dropped units: the marker, and the prompt where it was among them."""
         if self._start == 0:
             return 0
         return _MARKER_TOKENS + (self._task_prompt.tokens if self._prompt_dropped else 0)

@@ -24,7 +24,7 @@ OPTIONAL = ("tmp", "stepFiles")
 GROUP_NAMES = ("credentials", "steering")
 """Groups that a file's blockedPaths may name: the lists of config/policies/places.json."""
 PROGRAMS_BELOW = "${workspace}/"
-"""How an entry of allowedCommands begins that stands for programs of the workspace."""
+"""How an entry of allowedCommands begins that means programs of the workspace."""
 STARS = ("/**", "/*")
 """How such an entry ends: everything below a directory, and what lies directly in it."""
 _LISTS = ("allowedPaths", "blockedPaths")

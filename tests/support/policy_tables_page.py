@@ -42,7 +42,7 @@ def page() -> str:
         "Programs with commands of their own: " + _listed(tables.OWN_LANGUAGES),
         "## What is seen through\n\nThe program that stands behind one of these is judged, too.",
         _listed([*tables.WRAPPERS, *tables.SINGLE_RUNNERS, "find -exec", *(" ".join(one) for one in tables.RUNNERS)]),
-        "## What is not followed\n\nThese start a program that stands in their arguments: denied where a list decides.",
+        "## What is not followed\n\nThese start a program that their arguments name: denied where a list decides.",
         _listed(tables.OPAQUE_STARTERS),
         "## Programs whose operands are judged as files\n\n" + _listed(operands.PROGRAMS),
         "## Variables that a line may not set\n\nExact names, in their own case, as a pattern:",
