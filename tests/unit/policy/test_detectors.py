@@ -171,6 +171,15 @@ def test_no_anchor_is_in_everything() -> None:
     assert all(len(anchor) > 1 for one in DETECTORS for anchor in one.anchors)
 
 
+def test_a_time_concerns_no_detector() -> None:
+    """Every event says when it was: in one second of thirty, a session would otherwise start with the engine."""
+    texts = [
+        f'"2026-11-24T{first:02}:{second:02}:{second:02}.{first:06}Z"' for first in range(24) for second in range(60)
+    ]
+    anchors = [anchor for one in DETECTORS for anchor in one.anchors]
+    assert [text for text in texts for anchor in anchors if anchor in text.lower()] == []
+
+
 def test_this_repository_has_hardly_any() -> None:
     """Its sources, lock file and docs: what is found stands in tests, and is what it is taken for."""
     root = Path(__file__).parents[3]
