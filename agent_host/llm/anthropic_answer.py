@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import orjson
 
-from agent_host.ids import new_id
+from agent_host.llm.answer_calls import NOT_CLOSED, CallReader, with_usable_ids
 from agent_host.llm.anthropic import NAME
 from agent_host.llm.anthropic_blocks import OpaqueBlock, text_with
-from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.raw_json import member
 from agent_host.llm.stream import Meaning, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.surrogates import (
-    REPLACEMENT,
     loads_with_halves,
     may_hold_halves,
     repaired,
@@ -73,7 +71,7 @@ class AnthropicAssembler:
     def __init__(self, max_call_arguments_bytes: int | None = None) -> None:
         self.content = 0
         self.thinking = ""
-        self._max_call_arguments_bytes = max_call_arguments_bytes
+        self._calls = CallReader(max_call_arguments_bytes)
         self._halves = False
         self._replaced = 0
         self._blocks: dict[int, _Block] = {}
@@ -103,7 +101,7 @@ class AnthropicAssembler:
             raise StreamProtocolError("the stream ended before the message did")
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
         text = "".join(part for block in blocks if block.kind == "text" for part in block.parts)
-        calls = _with_distinct_ids([self._tool_call(block) for block in blocks if block.kind == "tool_use"])
+        calls = with_usable_ids(self._tool_call(block) for block in blocks if block.kind == "tool_use")
         opaque, order, dropped = _opaque_parts(blocks)
         return ModelTurn(
             text,
@@ -111,7 +109,7 @@ class AnthropicAssembler:
             self._stop_reason,
             meaning_of(self._stop_reason),
             self._token_usage(),
-            self._replaced,
+            self._replaced + self._calls.replaced,
             opaque,
             order,
             dropped,
@@ -188,12 +186,7 @@ class AnthropicAssembler:
         self.content += len(part)
         block.parts.append(part)
         block.argument_bytes += len(part) if part.isascii() else len(part.encode("utf-8", "surrogatepass"))
-        self._check_arguments(block.argument_bytes)
-
-    def _check_arguments(self, size: int) -> None:
-        limit = self._max_call_arguments_bytes
-        if limit is not None and size > limit:
-            raise AnswerTooLarge("arguments of one call", "max_call_arguments_bytes", limit)
+        self._calls.check_size(block.argument_bytes)
 
     def _message_delta(self, data: dict[str, Any]) -> None:
         reason = _string(data["delta"].get("stop_reason"))
@@ -226,38 +219,12 @@ class AnthropicAssembler:
         raise StreamFault(message, retryable=error["type"] not in _PERMANENT_ERRORS)
 
     def _tool_call(self, block: _Block) -> ToolCall:
-        """The call of a tool_use block, its arguments encoded. Arguments that are no JSON object (an answer cut at
-        max_tokens ends inside them) leave an empty object and the reason: the call is answered with it and never
-        runs."""
-        text = "".join(block.parts)
+        """The call of a tool_use block, its arguments encoded; its problem where it cannot run."""
         if not block.closed:
-            return ToolCall(block.call_id, block.name, {}, "the answer ended before the call did")
-        try:
-            arguments = self._arguments(text) if text else block.start.get("input")
-        except orjson.JSONDecodeError:
-            return ToolCall(block.call_id, block.name, {}, "the arguments are not complete JSON")
-        if not isinstance(arguments, dict):
-            problem = "the arguments are not a JSON object" if text else None
-            return ToolCall(block.call_id, block.name, {}, problem)
-        call = ToolCall(block.call_id, block.name, arguments)
-        try:
-            size = len(call.arguments_json)
-        except orjson.JSONEncodeError:  # orjson reads deeper nesting than it writes
-            return ToolCall(block.call_id, block.name, {}, "the arguments are nested too deep")
-        if not text:
-            self._check_arguments(size)
-        return call
-
-    def _arguments(self, text: str) -> Any:
-        try:
-            return orjson.loads(text)
-        except orjson.JSONDecodeError:
-            if not may_hold_halves(text):
-                raise
-        text, count = repaired_json(text)
-        arguments = orjson.loads(text)
-        self._replaced += count
-        return arguments
+            return ToolCall(block.call_id, block.name, {}, NOT_CLOSED)
+        at_start = block.start.get("input")
+        arguments = "".join(block.parts) or (at_start if isinstance(at_start, dict) else None)
+        return self._calls.call(block.call_id, block.name, arguments)
 
     def _token_usage(self) -> TokenUsage:
         """The counts; `input_tokens` of this API leaves out what was read from the cache and written to it."""
@@ -315,16 +282,3 @@ def _name(value: object) -> str:
     """A name that only observers read: what is no string, or too long, is none. It is not cut, since a secret in it
     could not be found any more."""
     return value if isinstance(value, str) and len(value) <= _MAX_NAME_CHARS else ""
-
-
-def _with_distinct_ids(calls: list[ToolCall]) -> tuple[ToolCall, ...]:
-    """The same calls; a missing or repeated id gets a new one, since every result is matched to its call by id. So does
-    one that held half of a character: no gateway would take back what stands in its place."""
-    seen: set[str] = set()
-    distinct: list[ToolCall] = []
-    for call in calls:
-        usable = call.call_id and call.call_id not in seen and REPLACEMENT not in call.call_id
-        unique = call if usable else call.renamed(new_id("call"))
-        seen.add(unique.call_id)
-        distinct.append(unique)
-    return tuple(distinct)
