@@ -61,6 +61,7 @@ SETTINGS: dict[str, Setting] = {
     "llm.headers": Setting(dict),
     "llm.model": Setting(str),
     "llm.images": Setting(bool),
+    "llm.cache_ttl": Setting(str, choices=("auto", "5m", "1h")),
     "llm.tokenizer": Setting(str, choices=("estimate", "o200k_base", "cl100k_base")),
     "llm.connect_timeout_s": Setting(float, low=0.1, high=600),
     "llm.read_timeout_s": Setting(float, low=0.1, high=3600),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, project_tool_names, skill_folders
 from agent_host.app.native import families_of, has_native, native_list, native_roots
@@ -32,6 +32,7 @@ from agent_host.thread.messages import decode
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import TokenizerUnavailable, counter
 from config.lean_typing import NamedTuple
+from policy.names import CapabilityName as Name
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Emitter
     from agent_host.http_basics import TlsContext
     from agent_host.llm.client import LlmClient
-    from agent_host.llm.stream import Dialect
+    from agent_host.llm.stream import CacheTtl, Dialect
     from agent_host.scrub import Scrubber
     from agent_host.session.opening import ResolvedOptions
     from agent_host.thread.messages import Message
@@ -56,7 +57,8 @@ if TYPE_CHECKING:
     from tool_runtime.families.python_tools import PythonTool
     from tool_runtime.tool import Provider
 
-_DIALECTS: dict[str, Callable[[], Dialect]] = {"anthropic": AnthropicDialect}
+_DIALECTS: dict[str, Callable[[CacheTtl], Dialect]] = {"anthropic": AnthropicDialect}
+_SHORT_TTL_S = 300
 
 
 class Parts(NamedTuple):
@@ -80,9 +82,14 @@ class Parts(NamedTuple):
     ) -> Parts:
         """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer."""
         settings = resolved.settings
-        dialect = _DIALECTS[settings.text("llm.dialect")]()
+        dialect = _DIALECTS[settings.text("llm.dialect")]("5m")
         takes_images = dialect.takes_images and settings.flag("llm.images")
         return cls(machine, bundle, _model(settings, bundle), _counter(settings), dialect, takes_images, tools)
+
+    def cached_for(self, settings: Settings, *, attended: bool) -> Parts:
+        """The same parts, requests kept in the provider's cache as long as steps of this session may take: `attended`
+        says that a person answers approvals."""
+        return self._replace(dialect=_DIALECTS[self.dialect.name](_cache_ttl(settings, self.bundle, attended)))
 
 
 class Gateway(NamedTuple):
@@ -291,6 +298,17 @@ def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable
         )
 
     return head
+
+
+def _cache_ttl(settings: Settings, bundle: PolicyBundle, attended: bool) -> CacheTtl:
+    """How long a request is kept in the provider's cache: one hour costs more to write, and pays where a step may take
+    longer than five minutes, since a person is asked or commands may run that long."""
+    chosen = settings.text("llm.cache_ttl")
+    if chosen != "auto":
+        return cast("CacheTtl", chosen)
+    asks = attended and any(capability.requires_approval for capability in bundle.capabilities)
+    runs = bundle.capability(Name.SHELL_EXEC) is not None
+    return "1h" if asks or (runs and settings.number("tools.command_timeout_s") > _SHORT_TTL_S) else "5m"
 
 
 def _model(settings: Settings, bundle: PolicyBundle) -> str:

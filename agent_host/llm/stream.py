@@ -21,6 +21,10 @@ and wants to go on; the answer was cut at a limit; the model or the gateway refu
 them and go on."""
 
 
+CacheTtl = Literal["5m", "1h"]
+"""How long a provider is to keep the beginning of a request in its cache, where a dialect can say so."""
+
+
 class ModelTurn(NamedTuple):
     """One whole response. `stop_reason` is the gateway's own word, and `meaning` what its dialect makes of it.
     `replaced` counts halves of characters in it that became U+FFFD. `blocks` are what the provider alone reads, `order`

@@ -26,6 +26,11 @@ class Renderer(Protocol):
         """An assistant message and, when it called tools, the answers to all its calls in call order."""
         ...
 
+    def marked(self, unit: bytes) -> bytes:
+        """`unit`, which ends with a user's message, with a mark at its end: up to there the provider is to keep the
+        request in its cache. The same `unit` where the wire has no marks."""
+        ...
+
 
 class Thread:
     """Append-only, but for pictures: where there are too many, the older ones are left out (`thread.pictures`), and all
@@ -45,6 +50,8 @@ class Thread:
         self._dropped_messages = 0
         self._prompt_dropped = False
         self._call_ids: set[str] = set()
+        self._newest_exchange = -1
+        self._ends_with_assistant = False
         self._task_unit = -1
         self._task_prompt = Message("user", "", 0)
 
@@ -80,7 +87,9 @@ class Thread:
             self.picture_bytes += sum(sizes_of(results))
             results = self._pictures.admitted(results)
         unit, tokens = len(self._wire), assistant.tokens + sum(result.tokens for result in results)
+        self._newest_exchange = unit
         self._add(self._renderer.exchange(assistant, results), tokens, 1 + len(results))
+        self._ends_with_assistant = not results
         if sizes := sizes_of(results):
             plain = without_pictures(results)
             saved = tokens - assistant.tokens - sum(result.tokens for result in plain)
@@ -132,12 +141,21 @@ class Thread:
 
     def encoded(self) -> list[bytes]:
         """The messages to send, encoded; the chunks put together are JSON objects with commas between them."""
+        units = self._wire.chunks(self._start, self._marked())
         if self._start == 0:
-            return self._wire.chunks(0)
+            return units
         pinned = [self._task_prompt] if self._prompt_dropped else []
         text = f"[Earlier conversation truncated — {self._removed()} messages removed]"
         marker = Message("system", text, _MARKER_TOKENS)
-        return [self._renderer.user([*pinned, marker]), b",", *self._wire.chunks(self._start)]
+        return [self._renderer.user([*pinned, marker]), b",", *units]
+
+    def _marked(self) -> dict[int, bytes]:
+        """The units at whose ends the cache is marked: where this request ends, to be written, and where the one before
+        ended, to be read. A provider looks only some blocks back from a mark, and one turn may have more of them."""
+        ends = {self._newest_exchange - 1} if self._newest_exchange > self._start else set()
+        if len(self._wire) and not self._ends_with_assistant:
+            ends.add(len(self._wire) - 1)
+        return {number: self._renderer.marked(self._wire.unit(number)) for number in ends}
 
     def _leave_pictures_out(self, old: Pictured) -> None:
         self._wire.replace(old.unit, old.without)
@@ -163,6 +181,7 @@ class Thread:
 
     def _add(self, wire: bytes, tokens: int, messages: int) -> None:
         self._wire.append(wire)
+        self._ends_with_assistant = False
         self._sizes.append(tokens)
         self._messages.append(messages)
         self._kept += tokens

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 # After a cut the window is filled to this share of the budget, so that the next cut is many steps away: a prefix that
 # stays the same from call to call is what gateways cache.
-REFILL = 0.75
+REFILL = 0.4
 # The recency window: so many of the last units are kept even when that leaves the refill mark unreached.
 RECENT_UNITS = 4
 

@@ -309,6 +309,7 @@ FORBIDDEN: dict[str, str] = {
     "retention.max_bytes": "1",
     "retention.keep_file_versions": "false",
     "llm.images": "false",
+    "llm.cache_ttl": '"1h"',
     "native.root_dir": '"/"',
     "native.additional_roots": '["/"]',
     "native.exec": '[{command = "/bin/sh"}]',
