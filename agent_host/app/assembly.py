@@ -13,7 +13,6 @@ from agent_host.app.secrets import redaction_of
 from agent_host.approval.watched import WatchedGate
 from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
-from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.deferred import DeferredClient
 from agent_host.loop.background import CommandLog
 from agent_host.loop.cancellation import Cancellation
@@ -56,8 +55,6 @@ if TYPE_CHECKING:
     from tool_runtime.families.python_tools import PythonTool
     from tool_runtime.tool import Provider
 
-_DIALECTS: dict[str, Callable[[], Dialect]] = {"anthropic": AnthropicDialect}
-
 
 class Parts(NamedTuple):
     """What is decided about a session before anything of it is on disk."""
@@ -76,11 +73,11 @@ class Parts(NamedTuple):
         resolved: ResolvedOptions,
         machine: LocalMachine,
         bundle: PolicyBundle,
+        dialect: Dialect,
         tools: tuple[PythonTool, ...] = (),
     ) -> Parts:
         """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer."""
         settings = resolved.settings
-        dialect = _DIALECTS[settings.text("llm.dialect")]()
         takes_images = dialect.takes_images and settings.flag("llm.images")
         return cls(machine, bundle, _model(settings, bundle), _counter(settings), dialect, takes_images, tools)
 
@@ -288,6 +285,7 @@ def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable
             max_output_tokens=parts.bundle.llm_policy.max_output_tokens,
             system=scrubber.text(decode(state.thread[0]).content),
             tools=judge.offered(),
+            session_id=state.identity.session_id,
         )
 
     return head

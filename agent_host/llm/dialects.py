@@ -1,0 +1,32 @@
+"""The dialects that there are, by the names of the setting `llm.dialect`. Each is imported when it is chosen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agent_host.llm.stream import Dialect
+    from config.settings import Settings
+
+AUTO: Final = "auto"
+"""The name that stands for the dialect that the gateway is found to speak (`agent_host.llm.dialect_choice`)."""
+
+
+def _anthropic(_settings: Settings) -> Dialect:
+    from agent_host.llm.anthropic import AnthropicDialect
+
+    return AnthropicDialect()
+
+
+_MAKERS: Mapping[str, Callable[[Settings], Dialect]] = {
+    "anthropic": _anthropic,
+}
+NAMES: Final = tuple(_MAKERS)
+"""In the order in which a gateway is asked for them."""
+
+
+def make_dialect(name: str, settings: Settings) -> Dialect:
+    """The dialect called `name`, one of `NAMES`, as the settings want it."""
+    return _MAKERS[name](settings)
