@@ -57,7 +57,7 @@ SETTINGS: dict[str, Setting] = {
     "host.verbose": Setting(bool),
     "serve.begin_timeout_s": Setting(float, low=0, high=86_400),
     "llm.gateway": Setting(str),
-    "llm.dialect": Setting(str, choices=("anthropic",)),
+    "llm.dialect": Setting(str, choices=("anthropic", "openai", "responses", "auto")),
     "llm.headers": Setting(dict),
     "llm.model": Setting(str),
     "llm.images": Setting(bool),

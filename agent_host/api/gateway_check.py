@@ -12,7 +12,7 @@ from agent_host.app.secrets import Tokens
 from agent_host.errors import UsageError
 from agent_host.http_basics import LOOPBACK, TlsContext, first_line, shown_url
 from agent_host.lean_httpx import httpx
-from agent_host.llm.anthropic import AnthropicDialect
+from agent_host.llm.dialects import make_dialect
 from agent_host.llm.urls import checked_headers, checked_token, checked_url, password_of, without_path
 from agent_host.scrub import Scrubber
 from agent_host.shown_text import one_line
@@ -29,7 +29,7 @@ _SAID_BYTES = 200
 
 def try_gateway(settings: Settings, url: str) -> tuple[bool, str]:
     """Whether the gateway at `url` answers a request with the token and the model of a run, and what it did."""
-    dialect = AnthropicDialect()
+    dialect = make_dialect(settings.text("llm.dialect"), settings)
     try:
         host = checked_url(url).host
         token = checked_token(Tokens.read().gateway)

@@ -13,8 +13,8 @@ from agent_host.app.secrets import redaction_of
 from agent_host.approval.watched import WatchedGate
 from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
-from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.deferred import DeferredClient
+from agent_host.llm.dialects import make_dialect
 from agent_host.loop.background import CommandLog
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.command_changes import CommandWatch
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from tool_runtime.families.python_tools import PythonTool
     from tool_runtime.tool import Provider
 
-_DIALECTS: dict[str, Callable[[CacheTtl], Dialect]] = {"anthropic": AnthropicDialect}
 _SHORT_TTL_S = 300
 
 
@@ -78,18 +77,19 @@ class Parts(NamedTuple):
         resolved: ResolvedOptions,
         machine: LocalMachine,
         bundle: PolicyBundle,
+        dialect: Dialect,
         tools: tuple[PythonTool, ...] = (),
     ) -> Parts:
         """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer."""
         settings = resolved.settings
-        dialect = _DIALECTS[settings.text("llm.dialect")]("5m")
         takes_images = dialect.takes_images and settings.flag("llm.images")
         return cls(machine, bundle, _model(settings, bundle), _counter(settings), dialect, takes_images, tools)
 
     def cached_for(self, settings: Settings, *, attended: bool) -> Parts:
         """The same parts, requests kept in the provider's cache as long as steps of this session may take: `attended`
         says that a person answers approvals."""
-        return self._replace(dialect=_DIALECTS[self.dialect.name](_cache_ttl(settings, self.bundle, attended)))
+        cache_ttl = _cache_ttl(settings, self.bundle, attended)
+        return self._replace(dialect=make_dialect(self.dialect.name, settings, cache_ttl))
 
 
 class Gateway(NamedTuple):
@@ -295,6 +295,7 @@ def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable
             max_output_tokens=parts.bundle.llm_policy.max_output_tokens,
             system=scrubber.text(decode(state.thread[0]).content),
             tools=judge.offered(),
+            session_id=state.identity.session_id,
         )
 
     return head

@@ -21,6 +21,7 @@ from agent_host.errors import AgentHostError, Incompatible, SessionExpired, Sess
 from agent_host.events.emitter import Emitter
 from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.http_basics import TlsContext
+from agent_host.llm.dialects import make_dialect
 from agent_host.services.session import say_goodbye
 from agent_host.session.approval_reports import ApprovalReports
 from agent_host.session.begun import start_record
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from agent_host.app.machine import LocalMachine
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Sink
+    from agent_host.llm.stream import Dialect
     from agent_host.routing.registry import Registry
     from agent_host.services.approval import ApprovalReporter
     from agent_host.services.session import NewSession, SessionGrant, SessionService
@@ -88,6 +90,7 @@ class SessionOpener:
         self._backends: Backends | None = None
         self._resolved: ResolvedOptions | None = None
         self._attended = False
+        self._dialect: Dialect | None = None
 
     async def create(self, new: NewSession, task: NewTask | None = None) -> Opened:
         """A new session; its first record holds `task`, where that is known. Raises UsageError, PolicyError,
@@ -114,8 +117,8 @@ class SessionOpener:
                 # A wrong approval, tool, model or tokenizer, or a missing gateway, raises before anything is on disk.
                 tools = python_tools(resolved.settings, self._tools)
                 _refuse_unknown_approvals(resolved, bundle, registry_with(tools, families_of(resolved.settings)))
-                parts = Parts.of(resolved, machine, bundle, tools)
                 url = await resources.enter_async_context(serving_gateway(resolved))
+                parts = Parts.of(resolved, machine, bundle, self._dialect_of(resolved), tools)
                 secrets = self._secrets(resolved, bundle, url)
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():
@@ -145,8 +148,9 @@ class SessionOpener:
                 machine = machine_of(resolved, temporary_of(resolved.state_dir, store.state.identity))
                 _make_temporary(machine.temporary)
                 bundle = _bundle_again(resolved, machine, grant, store.state.identity)
-                parts = Parts.of(resolved, machine, bundle, python_tools(resolved.settings, self._tools))
                 url = await resources.enter_async_context(serving_gateway(resolved))
+                tools = python_tools(resolved.settings, self._tools)
+                parts = Parts.of(resolved, machine, bundle, self._dialect_of(resolved), tools)
                 secrets = self._secrets(resolved, parts.bundle, url)
                 session = await self._session(resolved, parts, backends, store, url, secrets, resources)
                 opened.pop_all()
@@ -155,8 +159,8 @@ class SessionOpener:
     async def refresh(self, session: Session, *, cursor: str | None) -> Opened:
         """The session under a bundle that is asked for again (AH 8.6). Raises what `resume` raises; after
         SessionExpired the session has ended."""
-        resolved, backends = self._resolved, self._backends
-        if resolved is None or backends is None:
+        resolved, backends, dialect = self._resolved, self._backends, self._dialect
+        if resolved is None or backends is None or dialect is None:
             raise RuntimeError("only an opened session is refreshed")
         try:
             grant = await backends.sessions().resume(
@@ -167,7 +171,7 @@ class SessionOpener:
             raise SessionExpired(f"{error}; {_DELETED}") from error
         _refuse_incompatible(grant)
         machine = machine_of(resolved, session.temporary)
-        parts = Parts.of(resolved, machine, _bundle_again(resolved, machine, grant, session.identity))
+        parts = Parts.of(resolved, machine, _bundle_again(resolved, machine, grant, session.identity), dialect)
         parts = parts.cached_for(resolved.settings, attended=self._attended)
         session.renew(lambda ctx: put_under(ctx, resolved, parts))
         return Opened(session, grant.compatibility_status, grant.feature_flags)
@@ -178,6 +182,10 @@ class SessionOpener:
         self._backends = Backends(os.environ, resolved.settings, self._tokens.services)
         resources.push_async_callback(self._backends.aclose)
         return self._backends
+
+    def _dialect_of(self, resolved: ResolvedOptions) -> Dialect:
+        self._dialect = make_dialect(resolved.settings.text("llm.dialect"), resolved.settings)
+        return self._dialect
 
     async def _granted_again(
         self, resolved: ResolvedOptions, backends: Backends, store: FileSession, cursor: str | None

@@ -17,7 +17,11 @@ SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"metavar": "NAME_OR_FILE", "help": "read-only, workspace, ci, full, or a bundle file"},
     ),
     ("--gateway", "llm.gateway", {"metavar": "URL", "help": "LLM gateway, or mock:FILE for a scripted one"}),
-    ("--dialect", "llm.dialect", {"metavar": "NAME", "help": "wire format of the gateway: anthropic"}),
+    (
+        "--dialect",
+        "llm.dialect",
+        {"metavar": "NAME", "help": "wire format of the gateway: anthropic, openai, responses or auto"},
+    ),
     ("--model", "llm.model", {"metavar": "NAME", "help": "a model that the policy allows (default: its first)"}),
     ("--max-steps", "host.max_steps", {"metavar": "N", "type": int, "help": "1 to 10,000 (40)"}),
     (

@@ -142,8 +142,12 @@ class AnthropicDialect:
             headers |= {"x-api-key": token, "authorization": f"Bearer {token}"}
         return headers
 
-    def head(self, *, model: str, max_output_tokens: int, system: str, tools: Sequence[ToolSpec]) -> bytes:
-        """Model, limits, system prompt and tools, with a cache mark behind them: they are the same in every call."""
+    def head(
+        self, *, model: str, max_output_tokens: int, system: str, tools: Sequence[ToolSpec], session_id: str = ""
+    ) -> bytes:
+        """Model, limits, system prompt and tools, with a cache mark behind them: they are the same in every call. This
+        provider finds its cache by the request's beginning and takes no name for it."""
+        del session_id
         request: dict[str, Any] = {
             "model": model,
             "max_tokens": max_output_tokens,

@@ -103,8 +103,11 @@ class Dialect(Protocol):
         """Request headers, credentials included."""
         ...
 
-    def head(self, *, model: str, max_output_tokens: int, system: str, tools: Sequence[ToolSpec]) -> bytes:
-        """The request's JSON up to where the first message goes; encoded once a session. `tail` closes it."""
+    def head(
+        self, *, model: str, max_output_tokens: int, system: str, tools: Sequence[ToolSpec], session_id: str = ""
+    ) -> bytes:
+        """The request's JSON up to where the first message goes; encoded once a session. `tail` closes it. `session_id`
+        is what a provider may look up its cache by, "" for none."""
         ...
 
     @property

@@ -35,7 +35,8 @@ __all__ = ["MockGateway", "RequestRecord", "Script", "ScriptError", "serve_forev
 FAILURE_HEADER = "x-mock-gateway-failure"
 """Set to `1` on answers that report a failure of the run, so that they can be distinguished from scripted errors."""
 
-_DIALECTS: Mapping[str, Dialect] = {dialect.path: dialect for dialect in (Anthropic(),)}
+_WIRES: tuple[Dialect, ...] = (Anthropic(),)
+_DIALECTS: Mapping[str, Dialect] = {dialect.path: dialect for dialect in _WIRES}
 _MAX_RECORDS = 10_000
 
 

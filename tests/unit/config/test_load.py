@@ -155,7 +155,7 @@ def test_a_workspace_need_not_have_a_file(layers: Layers, tmp_path: Path) -> Non
         ("[llm]\nread_timeout_s = inf", "llm.read_timeout_s must be a number from 0.1 to 3,600, not Infinity"),
         ("[llm]\nread_timeout_s = true", "llm.read_timeout_s must be a number from 0.1 to 3,600, not true"),
         ("[limits]\nmax_session_tokens = -1", "limits.max_session_tokens must be a whole number of at least 0, not -1"),
-        ("[llm]\ndialect = 'klingon'", 'llm.dialect must be anthropic, not "klingon"'),
+        ("[llm]\ndialect = 'klingon'", 'llm.dialect must be one of anthropic, openai, responses, auto, not "klingon"'),
         ("[host]\ntoolset = ['desktop', 'mobile']", 'host.toolset[1] must be one of desktop, native, not "mobile"'),
         ("[llm]\nmodel = 2026-01-01", "llm.model must be a string"),
         ("[tools]\ndisabled = 'RunCommand'", 'tools.disabled must be a list, not "RunCommand"'),
@@ -195,7 +195,7 @@ def test_variables_and_flags_are_checked_like_files(layers: Layers) -> None:
         ConfigError, match=r"the command line: host\.max_steps must be a whole number from 1 to 10,000, not 0"
     ):
         layers.load(host__max_steps=0)
-    with pytest.raises(ConfigError, match=r"the command line: llm\.dialect must be anthropic"):
+    with pytest.raises(ConfigError, match=r"the command line: llm\.dialect must be one of anthropic, openai"):
         layers.load(llm__dialect="x")
 
 

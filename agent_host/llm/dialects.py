@@ -1,0 +1,33 @@
+"""The dialects that there are, by the names of the setting `llm.dialect`. Each is imported when it is chosen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agent_host.llm.stream import CacheTtl, Dialect
+    from config.settings import Settings
+
+AUTO: Final = "auto"
+"""The name that stands for the dialect that the gateway is found to speak (`agent_host.llm.dialect_choice`)."""
+
+
+def _anthropic(_settings: Settings, cache_ttl: CacheTtl) -> Dialect:
+    from agent_host.llm.anthropic import AnthropicDialect
+
+    return AnthropicDialect(cache_ttl)
+
+
+_MAKERS: Mapping[str, Callable[[Settings, CacheTtl], Dialect]] = {
+    "anthropic": _anthropic,
+}
+NAMES: Final = tuple(_MAKERS)
+"""In the order in which a gateway is asked for them."""
+
+
+def make_dialect(name: str, settings: Settings, cache_ttl: CacheTtl = "5m") -> Dialect:
+    """The dialect called `name`, one of `NAMES`, as the settings want it. `cache_ttl` is how long the provider is to
+    keep what requests begin with, where the dialect can say so."""
+    return _MAKERS[name](settings, cache_ttl)
