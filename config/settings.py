@@ -49,6 +49,7 @@ ALL_TOOLS = "*"
 SETTINGS: dict[str, Setting] = {
     "host.policy": Setting(str),
     "host.toolset": Setting(list, choices=("desktop", "native")),
+    "host.project_instructions": Setting(bool),
     "host.max_steps": Setting(int, _SMALLER, low=1, high=10_000),
     "host.max_stored_bytes": Setting(int, _SMALLER, low=0),
     "host.max_snapshot_bytes": Setting(int, low=65_536, high=8 * 1024**3),
@@ -61,6 +62,8 @@ SETTINGS: dict[str, Setting] = {
     "llm.headers": Setting(dict),
     "llm.model": Setting(str),
     "llm.images": Setting(bool),
+    "llm.context_strategy": Setting(str, choices=("drop_oldest", "clear_tool_results", "summarize")),
+    "llm.summary_model": Setting(str),
     "llm.cache_ttl": Setting(str, choices=("auto", "5m", "1h")),
     "llm.tokenizer": Setting(str, choices=("estimate", "o200k_base", "cl100k_base")),
     "llm.connect_timeout_s": Setting(float, low=0.1, high=600),

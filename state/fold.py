@@ -17,6 +17,7 @@ from state.records import (
     CallStarted,
     CommandEnded,
     CommandStarted,
+    ContextCompacted,
     NoteAdded,
     SessionStatusChanged,
     StepCommitted,
@@ -242,6 +243,14 @@ def _task_ended(state: Checkpoint, record: TaskEnded) -> None:
     task.status, task.reason = record.status, record.reason
 
 
+def _context_compacted(state: Checkpoint, record: ContextCompacted) -> None:
+    state.dropped_messages, state.cleared_messages = record.dropped, record.cleared
+    state.summary = record.summary
+    state.usage = state.usage.plus(record.usage)
+    task = _task(state)
+    task.usage = task.usage.plus(record.usage)
+
+
 def _session_status_changed(state: Checkpoint, record: SessionStatusChanged) -> None:
     state.session_status = record.status
     if record.policy_bundle_version is not None:
@@ -268,6 +277,7 @@ _FOLDS: dict[type, Callable[[Checkpoint, Any], None]] = {
     StepCommitted: _step_committed,
     NoteAdded: _note_added,
     TaskEnded: _task_ended,
+    ContextCompacted: _context_compacted,
     SessionStatusChanged: _session_status_changed,
 }
 

@@ -27,6 +27,7 @@ TASK_STATUSES = ("running", "completed", "failed", "cancelled")
 MEANINGS = ("complete", "continue", "cut", "blocked")
 CALL_STATUSES = ("succeeded", "failed", "denied")
 SCOPES = ("once", "task", "session")
+CONTEXT_STRATEGIES = ("drop_oldest", "clear_tool_results", "summarize")
 COMMAND_REASONS = ("exited", "timed_out", "stopped", "session_ended", "interrupted")
 APPROVAL_MODES = ("always", "on_risky_actions", "never")
 
@@ -201,6 +202,8 @@ _RESUME_OPTIONAL: dict[str, Shape] = {
     "queue": ListOf(_QUEUED),
     "commands": MapOf(_COMMAND),
     "commandsStarted": COUNT,
+    "clearedMessages": COUNT,
+    "summary": TEXT,
     "seen": MapOf(TEXT),
     "unseen": MapOf(TEXT),
 }
@@ -291,6 +294,10 @@ _RECORDS: dict[str, Shape] = {
     "command_started": Record({"id": TEXT, "callId": TEXT}),
     "command_ended": Record({"id": TEXT, "reason": one_of(*COMMAND_REASONS)}, {"exitCode": _EXIT_CODE, "left": COUNT}),
     "note": Record({}, {"ofDamage": FLAG, "ofCommands": ListOf(TEXT)}),
+    "context_compacted": Record(
+        {"strategy": one_of(*CONTEXT_STRATEGIES), "dropped": COUNT, "cleared": COUNT},
+        {"summary": TEXT, "usage": _USAGE},
+    ),
     "task_ended": Record({"status": _TASK_STATUS}, {"reason": _TEXT_OR_NULL}),
     "session_status": Record(
         {"status": _SESSION_STATUS}, {"policyBundleVersion": TEXT, "maxSteps": COUNT, "reason": _TEXT_OR_NULL}

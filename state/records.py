@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, TypedDict
 
 from config.lean_typing import NamedTuple
 from state.errors import Damaged, UnknownVersion
-from state.usage import TokenUsage
+from state.usage import NO_TOKENS, TokenUsage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +57,9 @@ class Window(TypedDict):
 
     dropped: int
     estimated: int
+
+
+ContextStrategy = Literal["drop_oldest", "clear_tool_results", "summarize"]
 
 
 class ReplayRow(TypedDict):
@@ -268,6 +271,18 @@ class TaskEnded(NamedTuple):
     reason: str | None = None
 
 
+class ContextCompacted(NamedTuple):
+    """Requests show less of the conversation from now on, which stays whole on record: all but the last messages are
+    left out (`dropped`, behind the system prompt), large results among the first `cleared`, and `summary` stands in
+    place of what is left out. `usage` is of the model call that made it."""
+
+    strategy: ContextStrategy
+    dropped: int
+    cleared: int
+    summary: str | None = None
+    usage: TokenUsage = NO_TOKENS
+
+
 class SessionStatusChanged(NamedTuple):
     """The session has another status, or works under another bundle or limit of steps."""
 
@@ -295,6 +310,7 @@ Record = (
     | StepCommitted
     | NoteAdded
     | TaskEnded
+    | ContextCompacted
     | SessionStatusChanged
 )
 _KINDS: Final[dict[type[Record], str]] = {
@@ -315,6 +331,7 @@ _KINDS: Final[dict[type[Record], str]] = {
     StepCommitted: "step_committed",
     NoteAdded: "note",
     TaskEnded: "task_ended",
+    ContextCompacted: "context_compacted",
     SessionStatusChanged: "session_status",
 }
 _TYPES: Final = {kind: of for of, kind in _KINDS.items()}
@@ -340,7 +357,7 @@ def kind_of(record: Record) -> str:
 def fields_of(record: Record) -> dict[str, Any]:
     """The record's fields as JSON has them, without its message."""
     fields = dict(_given(record))
-    if isinstance(record, TurnTaken):
+    if isinstance(record, TurnTaken | ContextCompacted):
         fields["usage"] = record.usage.to_wire()
     if isinstance(record, CallStarted) and record.effect is not None:
         fields |= {"intent": record.effect.intent, "baselines": record.effect.baselines}
@@ -368,7 +385,7 @@ def record_of(kind: str, fields: Mapping[str, Any], message: bytes | None = None
     given = {attribute: fields[name] for attribute, name in _NAMES[of] if name in fields}
     if message is not None and "message" in of._fields:
         given["message"] = message
-    if of is TurnTaken and "usage" in given:
+    if "usage" in given:
         given["usage"] = TokenUsage.from_wire(given["usage"])
     if of is CallStarted and ("intent" in fields or "baselines" in fields):
         given["effect"] = FileEffect(fields.get("intent"), fields.get("baselines", {}))

@@ -135,6 +135,8 @@ def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, b
         queue=[_queued_from(queued) for queued in resume.get("queue", ())],
         commands=resume.get("commands", {}),
         commands_started=resume.get("commandsStarted", 0),
+        cleared_messages=resume.get("clearedMessages", 0),
+        summary=resume.get("summary"),
         seen=resume.get("seen", {}),
         unseen=resume.get("unseen", {}),
     )
@@ -219,6 +221,8 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
             **({"queue": [fields_of(queued) for queued in state.queue]} if state.queue else {}),
             **({"commands": state.commands} if state.commands else {}),
             **({"commandsStarted": state.commands_started} if state.commands_started else {}),
+            **({"clearedMessages": state.cleared_messages} if state.cleared_messages else {}),
+            **({} if state.summary is None else {"summary": state.summary}),
             **({"seen": state.seen} if state.seen else {}),
             **({"unseen": state.unseen} if state.unseen else {}),
         },

@@ -19,9 +19,10 @@ from agent_host.loop.background import CommandLog
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.command_changes import CommandWatch
 from agent_host.loop.context import ArtifactPlaces, LoopContext
-from agent_host.loop.conversation import Conversation, ForModel
+from agent_host.loop.conversation import Compaction, Conversation, ForModel
 from agent_host.loop.journal import Journal
 from agent_host.loop.questions import Questions
+from agent_host.loop.recorded_results import RecordedResults
 from agent_host.loop.secrets import clean_message
 from agent_host.retrying import RetryPolicy
 from agent_host.routing.host_tools import HostTools
@@ -29,6 +30,7 @@ from agent_host.routing.judge import Judge
 from agent_host.routing.registry import Registry
 from agent_host.states import task_machine
 from agent_host.thread.messages import decode
+from agent_host.thread.summary import summary_message
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import TokenizerUnavailable, counter
 from config.lean_typing import NamedTuple
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
     from state.checkpoint import Checkpoint
     from state.file_session import FileSession
+    from state.records import ContextStrategy
     from tool_runtime.families.python_tools import PythonTool
     from tool_runtime.tool import Provider
 
@@ -122,13 +125,14 @@ async def make_context(
         settings.integer("host.max_stored_bytes"),
         keeps_versions=settings.flag("retention.keep_file_versions"),
     )
+    outputs = RecordedResults(store, stores.artifacts)
     of_runtime = runtime_settings(
         settings, resolved.workspace, machine.shell, live_output, machine.temporary, guard_processes=owns_process
     )._replace(
         commands_before=store.state.commands_started,
         native_shadowed=frozenset(tool.name for tool in parts.tools),
         commands=CommandLog(journal, emitter),
-        open_output=stores.artifacts.open,
+        open_output=outputs.open,
     )
     runtime = LocalToolRouter(of_runtime, _providers(parts, of_runtime))
     approved = None
@@ -149,7 +153,7 @@ async def make_context(
             Registry(await router.tools()),
             limits_of(settings),
             utc_now,
-            outputs=stores.artifacts.maker_of,
+            outputs=outputs.maker_of,
             approved=approved,
             native=native_list(settings, resolved.workspace) if has_native(settings) else None,
         ),
@@ -162,6 +166,7 @@ async def make_context(
             parts.count,
             _for_model(parts, secrets.scrubber, store.state),
             takes_images=parts.takes_images,
+            compaction=_compaction(settings, parts.bundle),
         ),
         router=router,
         gate=WatchedGate(gate, phase),
@@ -274,7 +279,13 @@ def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber) -> Thread:
     if scrubber.redaction is not None and scrubber.redaction.has_rules:
         messages = (clean_message(scrubber, message) for message in messages)
     still_open = None if step is None else step.position - 1
-    thread.restore(messages, still_open=still_open, dropped=state.dropped_messages)
+    thread.restore(
+        messages,
+        still_open=still_open,
+        dropped=state.dropped_messages,
+        large_from=state.cleared_messages,
+        summary=None if state.summary is None else summary_message(scrubber.text(state.summary), parts.count),
+    )
     return thread
 
 
@@ -318,6 +329,15 @@ def _model(settings: Settings, bundle: PolicyBundle) -> str:
     if wanted not in allowed:
         raise PolicyDenied(f"--model {wanted} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
     return wanted
+
+
+def _compaction(settings: Settings, bundle: PolicyBundle) -> Compaction:
+    """Raises PolicyDenied for a model for summaries that the bundle does not allow."""
+    model = settings.text("llm.summary_model") or None
+    if model is not None and model not in bundle.llm_policy.allowed_models:
+        allowed = ", ".join(bundle.llm_policy.allowed_models)
+        raise PolicyDenied(f"llm.summary_model {model} is not in llmPolicy.allowedModels: {allowed}")
+    return Compaction(cast("ContextStrategy", settings.text("llm.context_strategy")), model)
 
 
 def _counter(settings: Settings) -> Callable[[str], int]:

@@ -134,6 +134,22 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("responseModel", "string", "the model that answered, as the gateway says", True, telemetry=True),
         ),
     ),
+    EventType.CONTEXT_COMPACTED: Shape(
+        "requests show less of the conversation from now on; the record keeps it whole",
+        (
+            Field("strategy", "string", "`clear_tool_results` or `summarize`", telemetry=True),
+            Field("droppedMessages", "integer", "messages that requests leave out", telemetry=True),
+            Field("clearedMessages", "integer", "the first so many show no large results", telemetry=True),
+            Field("estimatedBefore", "integer", "estimated size of the conversation before", telemetry=True),
+            Field("estimatedAfter", "integer", "and behind it", telemetry=True),
+            Field(
+                "inputTokens", "integer", "tokens sent for the summary, those from the cache included", telemetry=True
+            ),
+            Field("outputTokens", "integer", "tokens of the summary", telemetry=True),
+            Field("cachedInputTokens", "integer", "the part of the input read from the cache", telemetry=True),
+            Field("cacheWriteTokens", "integer", "the part written to it, if any", True, telemetry=True),
+        ),
+    ),
     EventType.LLM_ANSWER_REPAIRED: Shape(
         "the answer held halves of characters (lone surrogates), reported once an answer",
         (Field("count", "integer", "how many; each is replaced by U+FFFD", telemetry=True), _MESSAGE),

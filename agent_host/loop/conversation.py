@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from agent_host.thread.messages import Message, encodable
 from agent_host.thread.pictures import ALL_KEPT, MAX_KEPT_BYTES, NONE_TAKEN
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agent_host.retrying import RetryPolicy
     from agent_host.routing.judge import Judge
     from agent_host.thread.thread import Thread
+    from state.records import ContextStrategy
 
 
 class ForModel(NamedTuple):
@@ -24,6 +25,16 @@ class ForModel(NamedTuple):
 
     thread: Thread
     make_head: Callable[[Judge], bytes]
+
+
+class Compaction(NamedTuple):
+    """How room is made in a request that is too long. `summary_model` writes summaries, None for the session's own."""
+
+    strategy: ContextStrategy
+    summary_model: str | None = None
+
+
+DROP_OLDEST: Final = Compaction("drop_oldest")
 
 
 class _Head(NamedTuple):
@@ -39,7 +50,7 @@ class Conversation:
     `make_head` encodes the head of a request: model, limits, system prompt, and the tools that the judge may allow a
     call of. `count` estimates the tokens of a text.
     `for_model` gives thread and head as another model reads them, and `default_model` is that of tasks that name none.
-    `takes_images`: models read pictures.
+    `takes_images`: models read pictures. `compaction` says how room is made in a request that is too long.
     """
 
     def __init__(
@@ -53,6 +64,7 @@ class Conversation:
         for_model: Callable[[str], ForModel] | None = None,
         *,
         takes_images: bool = True,
+        compaction: Compaction = DROP_OLDEST,
     ) -> None:
         self.thread = thread
         self.llm = llm
@@ -62,6 +74,9 @@ class Conversation:
         self.retry = retry
         self.count = count
         self.takes_images = takes_images
+        self.compaction = compaction
+        self.compaction_wanted = False
+        """Whether a client asked for room to be made before the next request."""
         self.open_picture_bytes = 0
         """Bytes of the pictures that are on record of the open step, and not in the thread yet."""
         self._head = _Head(b"", 0)
@@ -88,6 +103,11 @@ class Conversation:
         if wanted != self.model and self.for_model is not None:
             self.model, (self.thread, self.make_head) = wanted, self.for_model(wanted)
             self.renew_head(judge)
+
+    def renew_thread(self) -> None:
+        """Take the thread as the record has it now, whose view has changed."""
+        if self.for_model is not None:
+            self.thread = self.for_model(self.model).thread
 
     def keep_images(self, images: Sequence[Image]) -> str | None:
         """Count the pictures of a result that goes on record. Returns why they cannot be kept, None where they are."""

@@ -10,6 +10,7 @@ from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
 from agent_host.llm.anthropic_answer import meaning_of
 from agent_host.loop.background import commands_to_report
+from agent_host.loop.compaction import make_room
 from agent_host.loop.limits import check_before_call
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
 from agent_host.loop.secrets import clean_message
@@ -58,6 +59,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     """
     step_id = new_id("step")
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
+    await make_room(ctx, step_id)
     needed = check_before_call(ctx, step_id)
     window: Window = {"dropped": ctx.conversation.thread.dropped, "estimated": ctx.conversation.tokens}
     turn = await _call_model(ctx, step_id, needed)

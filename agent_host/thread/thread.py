@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from agent_host.thread.cleared import cleared
 from agent_host.thread.messages import Message
 from agent_host.thread.pictures import Pictured, SentPictures, sizes_of, without_pictures
-from agent_host.thread.window import advance
+from agent_host.thread.window import RECENT_UNITS, REFILL, advance
 from agent_host.thread.wire import WireBuffer
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Thread:
         self._ends_with_assistant = False
         self._task_unit = -1
         self._task_prompt = Message("user", "", 0)
+        self._summary: Message | None = None
 
     @property
     def tokens(self) -> int:
@@ -97,12 +99,23 @@ class Thread:
             for old in self._pictures.add(Pictured(unit, len(sizes), sum(sizes), saved, without)):
                 self._leave_pictures_out(old)
 
-    def restore(self, messages: Iterable[Message], *, still_open: int | None = None, dropped: int = 0) -> None:
+    def restore(
+        self,
+        messages: Iterable[Message],
+        *,
+        still_open: int | None = None,
+        dropped: int = 0,
+        large_from: int = 0,
+        summary: Message | None = None,
+    ) -> None:
         """Fill an empty thread from a checkpoint's messages behind the system prompt, in their order.
 
         `still_open` is the place among them of the model turn whose step is open: it enters when its step is over.
         `dropped` is what `dropped` was: the window starts where it did, for a prefix that stays is what is cached.
+        From the message `large_from` on results are shown whatever their size. `summary` stands in place of what is
+        dropped.
         """
+        self._summary = summary
         assistant: Message | None = None
         results: list[Message] = []
         for place, message in enumerate(messages):
@@ -111,7 +124,7 @@ class Thread:
             if message.role == "assistant":
                 assistant, results = message, []
             elif message.role == "tool":
-                results.append(message)
+                results.append(message if place >= large_from else cleared(message))
             elif message.role == "user":
                 self.add_task(message)
             else:
@@ -131,9 +144,10 @@ class Thread:
         if self.tokens <= budget:
             return 0
         # First as though the prompt stayed in the window; where it would not, it takes its place out of the room.
-        start, kept = advance(self._sizes, self._start, self._kept, max(0, budget - _MARKER_TOKENS))
+        budget -= _MARKER_TOKENS + (0 if self._summary is None else self._summary.tokens)
+        start, kept = advance(self._sizes, self._start, self._kept, max(0, budget))
         if start > self._task_unit:
-            room = max(0, budget - _MARKER_TOKENS - self._task_prompt.tokens)
+            room = max(0, budget - self._task_prompt.tokens)
             start, kept = advance(self._sizes, self._start, self._kept, room)
         seen_before = self._removed()
         self._begin_at(start, kept)
@@ -141,13 +155,38 @@ class Thread:
 
     def encoded(self) -> list[bytes]:
         """The messages to send, encoded; the chunks put together are JSON objects with commas between them."""
+        return [*self._before_window(), *self._wire.chunks(self._start, self._marked())]
+
+    def asking(self, question: Message, budget: int) -> list[bytes]:
+        """The messages of a request that asks about the conversation: those of `encoded` and `question`. Where they are
+        over `budget` tokens, the newest unit is left out: the rest was sent, and so it fits."""
         units = self._wire.chunks(self._start, self._marked())
+        if self.tokens + question.tokens > budget and len(self._wire) - self._start > 1:
+            units = self._wire.chunks(self._start, stop=len(self._wire) - 1)
+        return [*self._before_window(), *units, b",", self._renderer.user([question])]
+
+    def older(self) -> int:
+        """How many messages stand before the units that every cut keeps."""
+        return sum(self._messages[: max(0, len(self._messages) - RECENT_UNITS)])
+
+    def dropped_by(self, budget: int, before: int) -> int:
+        """How many messages a cut to a window of `budget` tokens leaves out, `before` of which are taken by what stands
+        in their place."""
+        room = int(budget * REFILL) - before
+        start, kept = self._start, self._kept
+        while start < len(self._sizes) - 1 and kept > room:
+            kept -= self._sizes[start]
+            start += 1
+        return sum(self._messages[:start])
+
+    def _before_window(self) -> list[bytes]:
+        """What is sent in the place of the units that are left out."""
         if self._start == 0:
-            return units
+            return []
         pinned = [self._task_prompt] if self._prompt_dropped else []
         text = f"[Earlier conversation truncated — {self._removed()} messages removed]"
-        marker = Message("system", text, _MARKER_TOKENS)
-        return [self._renderer.user([*pinned, marker]), b",", *units]
+        texts = [*pinned, Message("system", text, _MARKER_TOKENS), *([] if self._summary is None else [self._summary])]
+        return [self._renderer.user(texts), b","]
 
     def _marked(self) -> dict[int, bytes]:
         """The units at whose ends the cache is marked: where this request ends, to be written, and where the one before
@@ -173,7 +212,8 @@ class Thread:
         """Tokens of what replaces the dropped units: the marker, and the prompt where it was among them."""
         if self._start == 0:
             return 0
-        return _MARKER_TOKENS + (self._task_prompt.tokens if self._prompt_dropped else 0)
+        summary = 0 if self._summary is None else self._summary.tokens
+        return _MARKER_TOKENS + summary + (self._task_prompt.tokens if self._prompt_dropped else 0)
 
     def _removed(self) -> int:
         """Messages that are no longer seen; the task's prompt stays in sight when its unit goes."""

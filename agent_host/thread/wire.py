@@ -57,9 +57,12 @@ class WireBuffer:
             self._blocks[place] = self._with_unit(self._blocks[place], place, number, unit)
         self._lengths[number] = len(unit)
 
-    def chunks(self, start: int, instead: Mapping[int, bytes] = _NOTHING) -> list[bytes]:
+    def chunks(self, start: int, instead: Mapping[int, bytes] = _NOTHING, *, stop: int | None = None) -> list[bytes]:
         """All units from number `start` on, commas between them, in as few pieces as that takes no copying. `instead`
-        has what goes out in the place of single units; what is kept stays as it is."""
+        has what goes out in the place of single units; what is kept stays as it is. With `stop` only the units before
+        that number, in one piece."""
+        if stop is not None:
+            return [b",".join(self.unit(number) for number in range(start, stop))]
         first_open = len(self._lengths) - len(self._open)
         if start >= first_open:
             return [b",".join(self._shown(start, instead))]
