@@ -59,6 +59,8 @@ SETTINGS: dict[str, Setting] = {
     "serve.begin_timeout_s": Setting(float, low=0, high=86_400),
     "llm.gateway": Setting(str),
     "llm.dialect": Setting(str, choices=("anthropic", "openai", "responses", "auto")),
+    "llm.max_tokens_field": Setting(str, choices=("max_completion_tokens", "max_tokens")),
+    "llm.prompt_cache_key": Setting(bool),
     "llm.headers": Setting(dict),
     "llm.model": Setting(str),
     "llm.images": Setting(bool),

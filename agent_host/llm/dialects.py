@@ -20,8 +20,17 @@ def _anthropic(_settings: Settings, cache_ttl: CacheTtl) -> Dialect:
     return AnthropicDialect(cache_ttl)
 
 
+def _openai(settings: Settings, _cache_ttl: CacheTtl) -> Dialect:
+    from agent_host.llm.openai_chat import ChatDialect
+
+    return ChatDialect(
+        max_tokens_field=settings.text("llm.max_tokens_field"), names_cache=settings.flag("llm.prompt_cache_key")
+    )
+
+
 _MAKERS: Mapping[str, Callable[[Settings, CacheTtl], Dialect]] = {
     "anthropic": _anthropic,
+    "openai": _openai,
 }
 NAMES: Final = tuple(_MAKERS)
 """In the order in which a gateway is asked for them."""

@@ -12,15 +12,38 @@ _value_at = json.JSONDecoder().raw_decode
 def member(data: str, name: str) -> str | None:
     """The JSON text of the member `name` of the object that `data` is, as it stands there; the last one of this name.
     Raises ValueError for what is no JSON."""
-    found = None
+    return members(data).get(name)
+
+
+def members(data: str) -> dict[str, str]:
+    """The JSON text of each member of the object that `data` is, as it stands there; of each name the last one. Raises
+    ValueError for what is no JSON."""
+    found: dict[str, str] = {}
     at = _behind(data, data.index("{") + 1)
     try:
         while data[at : at + 1] == '"':
             key, at = _value_at(data, at)
             at = _behind(data, _behind(data, at) + 1)  # the colon
             _, end = _value_at(data, at)
-            if key == name:
-                found = data[at:end]
+            found[key] = data[at:end]
+            at = _behind(data, end)
+            if data[at : at + 1] != ",":
+                break
+            at = _behind(data, at + 1)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    return found
+
+
+def elements(data: str) -> list[str]:
+    """The JSON text of each element of the array that `data` is, as it stands there. Raises ValueError for what is no
+    JSON."""
+    found: list[str] = []
+    at = _behind(data, data.index("[") + 1)
+    try:
+        while data[at : at + 1] not in ("]", ""):
+            _, end = _value_at(data, at)
+            found.append(data[at:end])
             at = _behind(data, end)
             if data[at : at + 1] != ",":
                 break

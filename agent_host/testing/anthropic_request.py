@@ -5,7 +5,6 @@ Above all a thread must be sendable: each tool call answered by exactly one resu
 
 from __future__ import annotations
 
-import re
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +14,11 @@ from agent_host.testing.anthropic_images import check_image, images_in
 from agent_host.testing.anthropic_thinking import check_thinking
 from agent_host.testing.dialect import BadRequest, RequestView
 from agent_host.testing.prompt_cache import Piece
+from agent_host.testing.tool_ids import progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-_OUR_TOOL_ID = re.compile(r"toolu_(\d+)_\d+(?:_(\d+))?(?:_t[0-9a-f]{16})?")
 _ROLES = ("user", "assistant")
 
 
@@ -39,7 +38,11 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
     _check_messages(messages)
     check_thinking(messages, model)
     last = messages[-1]
-    turn_index, position = _progress(messages)
+    turn_index, position = progress(
+        [block.get("id") for block in _blocks(message, "tool_use")]
+        for message in reversed(messages)
+        if message["role"] == "assistant"
+    )
     return RequestView(
         session=headers.get("x-session-id") or _thread_key(messages),
         model=model,
@@ -160,38 +163,6 @@ def _check_pairing(index: int, calls: list[str], results: list[str]) -> None:
         raise BadRequest(f"messages.{index}: tool_result without tool_use right before it: {', '.join(strays)}")
     if len(results) > len(calls):
         raise BadRequest(f"messages.{index}: more than one tool_result for one tool_use")
-
-
-def tool_id(view: RequestView, call: int, *, takes_position: bool, mark: str = "") -> str:
-    """An id for the tool call with index `call` in the answer to `view`, unique in its conversation.
-
-    It carries how far the conversation has come, for `_progress` to read: `toolu_{turn_index}_{call}`, and after that
-    the position of the next answer where turns with `when` have made it lag behind. `mark` is what it ends with
-    (`agent_host.testing.anthropic_thinking`).
-    """
-    next_position = view.position + takes_position
-    plain = f"toolu_{view.turn_index}_{call}"
-    return (plain if next_position == view.turn_index + 1 else f"{plain}_{next_position}") + mark
-
-
-def _progress(messages: Sequence[dict[str, Any]]) -> tuple[int, int]:
-    """`turn_index` and `position` of the request (see `RequestView`).
-
-    Counting assistant messages falls short once a client has dropped old ones to fit its context window, and cannot
-    show which of them came from turns with `when`. So the newest tool id of ours decides, and only what follows it is
-    counted: a gateway that has just started knows as much as one that has seen the whole session.
-    """
-    count = 0
-    for message in reversed(messages):
-        if message["role"] != "assistant":
-            continue
-        count += 1
-        for block in _blocks(message, "tool_use"):
-            if own := _OUR_TOOL_ID.fullmatch(str(block.get("id"))):
-                turn_index = int(own[1]) + 1
-                position = turn_index if own[2] is None else int(own[2])
-                return turn_index + count - 1, position + count - 1
-    return count, count
 
 
 def _thread_key(messages: Sequence[dict[str, Any]]) -> str:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.testing.anthropic_request import pieces_of, read_request, tool_id
-from agent_host.testing.anthropic_thinking import mark_of
+from agent_host.testing.anthropic_request import pieces_of, read_request
+from agent_host.testing.tool_ids import mark_of, tool_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,6 +35,7 @@ class Anthropic:
 
     path = "/v1/messages"
     has_cache_marks = True
+    closing_events = 2
 
     def read(self, payload: Any, headers: Mapping[str, str]) -> RequestView:
         """See `Dialect.read`."""

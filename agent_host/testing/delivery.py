@@ -36,8 +36,8 @@ def stream_body(turn: Turn, dialect: Dialect, view: RequestView) -> Body:
     """The stream of an answer as it goes over the wire: stopped, ended by an error or re-split as the turn says."""
     events = dialect.stream_events(turn, view)
     if turn.stream_error is not None:
-        # By default as late as can be: all content is out, the two events that declare it complete are not.
-        stop = len(events) - 2 if turn.cut_after_events is None else turn.cut_after_events
+        # By default as late as can be: all content is out, the events that declare it complete are not.
+        stop = len(events) - dialect.closing_events if turn.cut_after_events is None else turn.cut_after_events
         events = [*events[:stop], dialect.error_event(turn.stream_error)]
     elif turn.cut_after_events is not None:
         events = events[: turn.cut_after_events]

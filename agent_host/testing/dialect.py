@@ -23,7 +23,7 @@ class RequestView:
     `turn_index` is the number of assistant messages that the conversation had before this request, `position` the same
     without those that came from turns with `when` (as far as tool ids show). `last_text` is all text of the newest
     message: prose and tool results, joined by newlines. `last_images` are the media types of its images, `image_count`
-    is the number of images in the whole request.
+    is the number of images in the whole request. `wants_usage`: a streamed answer is to have counts of tokens.
     """
 
     session: str
@@ -41,6 +41,7 @@ class RequestView:
     headers: Mapping[str, str]
     last_images: tuple[str, ...] = ()
     image_count: int = 0
+    wants_usage: bool = True
 
 
 class Dialect(Protocol):
@@ -49,6 +50,11 @@ class Dialect(Protocol):
     @property
     def path(self) -> str:
         """The path that requests are posted to."""
+        ...
+
+    @property
+    def closing_events(self) -> int:
+        """How many of the last events of a stream declare the answer complete."""
         ...
 
     def read(self, payload: Any, headers: Mapping[str, str]) -> RequestView:

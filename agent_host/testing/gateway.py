@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from agent_host.testing.anthropic_wire import Anthropic
+from agent_host.testing.chat_wire import ChatCompletions
 from agent_host.testing.delivery import JSON_HEADERS, deliver
 from agent_host.testing.dialect import BadRequest, Dialect, RequestView
 from agent_host.testing.http1 import MAX_BODY_BYTES, HttpRequest, Reply
@@ -35,7 +36,7 @@ __all__ = ["MockGateway", "RequestRecord", "Script", "ScriptError", "serve_forev
 FAILURE_HEADER = "x-mock-gateway-failure"
 """Set to `1` on answers that report a failure of the run, so that they can be distinguished from scripted errors."""
 
-_WIRES: tuple[Dialect, ...] = (Anthropic(),)
+_WIRES: tuple[Dialect, ...] = (Anthropic(), ChatCompletions())
 _DIALECTS: Mapping[str, Dialect] = {dialect.path: dialect for dialect in _WIRES}
 _MAX_RECORDS = 10_000
 
@@ -65,11 +66,12 @@ class RequestRecord:
 
 
 class _Refusal(Exception):
-    """The request gets an error answer and the run a failure entry."""
+    """The request gets an error answer, and unless it `is_a_probe` the run a failure entry."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, *, is_a_probe: bool = False) -> None:
         super().__init__(text)
         self.status = status
+        self.is_a_probe = is_a_probe
 
 
 class MockGateway(MockServer):
@@ -184,7 +186,10 @@ class MockGateway(MockServer):
         if request.body is None:
             raise _Refusal(413, f"a request of {request.body_bytes} bytes is over the limit of {MAX_BODY_BYTES}")
         try:
-            return dialect.read(orjson.loads(request.body), request.headers)
+            payload = orjson.loads(request.body)
+            if payload == {}:
+                raise _Refusal(400, "the request is empty", is_a_probe=True)
+            return dialect.read(payload, request.headers)
         except orjson.JSONDecodeError as error:
             raise _Refusal(400, f"the request is not JSON: {error}") from None
         except BadRequest as error:
@@ -198,9 +203,12 @@ class MockGateway(MockServer):
         await reply.send(404, JSON_HEADERS, dialect.error(404, ErrorBody(text)))
 
     async def _refuse(self, dialect: Dialect, refusal: _Refusal, reply: Reply) -> None:
-        self._fail(str(refusal))
         body = dialect.error(refusal.status, ErrorBody(f"mock gateway: {refusal}"))
-        await reply.send(refusal.status, {**JSON_HEADERS, FAILURE_HEADER: "1"}, body)
+        headers = JSON_HEADERS
+        if not refusal.is_a_probe:
+            self._fail(str(refusal))
+            headers = {**JSON_HEADERS, FAILURE_HEADER: "1"}
+        await reply.send(refusal.status, headers, body)
 
     def _fail(self, text: str) -> None:
         self._failures.append(text)

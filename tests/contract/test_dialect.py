@@ -10,8 +10,10 @@ import pytest
 
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.llm.anthropic import AnthropicDialect
+from agent_host.llm.openai_chat import ChatDialect
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.testing.anthropic_wire import Anthropic
+from agent_host.testing.chat_wire import ChatCompletions
 from agent_host.testing.gateway import Script
 from agent_host.testing.script import ErrorBody
 from agent_host.thread.messages import Message, ToolCall
@@ -33,10 +35,12 @@ TOKEN = "s3cr3t-t0ken"
 
 @dataclass(frozen=True)
 class Pair:
-    """A dialect of ours and the gateway's end of the same wire format."""
+    """A dialect of ours and the gateway's end of the same wire format. `unneeded` of the last events of a stream may be
+    missing: the answer is whole without them."""
 
     ours: Dialect
     theirs: GatewaySide
+    unneeded: int = 0
 
     def request(self, thread: Thread, tools: Sequence[ToolSpec] = (TOOL,)) -> RequestView:
         """A request with the thread, as the gateway reads it."""
@@ -53,12 +57,14 @@ class Pair:
     ) -> ModelTurn:
         assembler = self.ours.assembler()
         for raw in events:
-            name, data = "message", ""
+            name, data = "message", None
             for line in raw.decode().splitlines():
                 if line.startswith("event: "):
                     name = line.removeprefix("event: ")
                 elif line.startswith("data: "):
                     data = line.removeprefix("data: ")
+            if data is None:  # a comment
+                continue
             piece = assembler.feed(name, data)
             if piece and shown is not None:
                 shown.append(piece)
@@ -72,7 +78,13 @@ class Pair:
         return made
 
 
-@pytest.fixture(params=[Pair(AnthropicDialect(), Anthropic())], ids=["anthropic"])
+@pytest.fixture(
+    params=[
+        Pair(AnthropicDialect(), Anthropic()),
+        Pair(ChatDialect(), ChatCompletions(), unneeded=2),  # the counts, and [DONE]
+    ],
+    ids=lambda pair: pair.ours.name,
+)
 def pair(request: pytest.FixtureRequest) -> Pair:
     made: Pair = request.param
     return made
@@ -193,8 +205,11 @@ def test_its_own_answer_can_be_sent_back(pair: Pair) -> None:
 
 def test_every_cut_stream_is_noticed(pair: Pair) -> None:
     events = pair.events({"text": "Hello", "chunk_chars": 2, "tool_calls": [{"name": "X", "arguments": {"a": 1}}]})
-    assert pair.assemble(events).text == "Hello"
-    for cut in range(len(events)):
+    needed = len(events) - pair.unneeded
+    for end in range(needed, len(events) + 1):
+        whole = pair.assemble(events[:end])
+        assert (whole.text, whole.tool_calls[0].arguments) == ("Hello", {"a": 1})
+    for cut in range(needed):
         with pytest.raises(StreamProtocolError):
             pair.assemble(events[:cut])
 
