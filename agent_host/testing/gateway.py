@@ -36,8 +36,8 @@ __all__ = ["MockGateway", "RequestRecord", "Script", "ScriptError", "serve_forev
 FAILURE_HEADER = "x-mock-gateway-failure"
 """Set to `1` on answers that report a failure of the run, so that they can be distinguished from scripted errors."""
 
-_WIRES: tuple[Dialect, ...] = (Anthropic(), ChatCompletions())
-_DIALECTS: Mapping[str, Dialect] = {dialect.path: dialect for dialect in _WIRES}
+WIRES: tuple[Dialect, ...] = (Anthropic(), ChatCompletions())
+_DIALECTS: Mapping[str, Dialect] = {dialect.path: dialect for dialect in WIRES}
 _MAX_RECORDS = 10_000
 
 
