@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _MIN_SAVED = 0.2
 """Share of the window that clearing has to save: each change of the view has the whole request written to the cache
 again."""
+_STEPS_WITHOUT = 10
+"""Steps that need room without a further question, once there was no summary to be had."""
 _MARGIN = 0.05
 """Share of the window that is kept free for the question, so that a summary is asked for before it is too late."""
 
@@ -42,11 +44,13 @@ async def make_room(ctx: LoopContext, step_id: str) -> None:
         return
     talk.compaction_wanted = False
     before = talk.thread.tokens
-    by_summary = strategy == "summarize" or (wanted and strategy == "drop_oldest")
+    by_summary = (strategy == "summarize" and talk.steps_without_summary == 0) or (wanted and strategy == "drop_oldest")
+    talk.steps_without_summary = max(0, talk.steps_without_summary - 1)
     record = await _summarized(ctx, step_id, window) if by_summary else None
+    if by_summary and record is None:
+        talk.steps_without_summary = _STEPS_WITHOUT
     record = record or _cleared(ctx, window)
     if record is None:
-        talk.thread.fit(int(window * (1 - _MARGIN)))  # or each step would ask again
         return
     ctx.journal.record(record)
     talk.renew_thread()

@@ -77,6 +77,8 @@ class Conversation:
         self.compaction = compaction
         self.compaction_wanted = False
         """Whether a client asked for room to be made before the next request."""
+        self.steps_without_summary = 0
+        """For how many more steps that need room the model is not asked for a summary."""
         self.open_picture_bytes = 0
         """Bytes of the pictures that are on record of the open step, and not in the thread yet."""
         self._head = _Head(b"", 0)
