@@ -22,8 +22,9 @@ class BoundedStream:
     """Stands for the response where httpx-sse takes one. `chunks` is the body as it comes, `pieces_of` decompresses
     each of them (`content_coding.decoder`).
 
-    An event stream is UTF-8 whatever its header says. Bytes that are not are an error here, and not a replacement
-    character in a tool's arguments; a lone surrogate that was encoded as if it were a character stands as it is.
+    An event stream is UTF-8 whatever its header says, and a byte order mark in front of it is no part of the first
+    line. Bytes that are no UTF-8 are an error here, and not a replacement character in a tool's arguments; a lone
+    surrogate that was encoded as if it were a character stands as it is.
     """
 
     headers: Final[Mapping[str, str]] = {"content-type": "text/event-stream"}
@@ -39,6 +40,7 @@ class BoundedStream:
         self._event_bytes = 0
         self._answer_bytes = 0
         self._after_cr = False
+        self._at_start = True
 
     async def aiter_text(self) -> AsyncIterator[str]:
         """The text. Raises AnswerTooLarge, UnicodeDecodeError, and what `chunks` and `pieces_of` raise."""
@@ -50,6 +52,8 @@ class BoundedStream:
                     await asyncio.sleep(0)
                 self._count(piece)
                 text = decoder.decode(piece)
+                if text and self._at_start:
+                    self._at_start, text = False, text.removeprefix("\ufeff")
                 if text:
                     yield text
                 later = True

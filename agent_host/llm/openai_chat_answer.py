@@ -33,6 +33,7 @@ _MEANINGS: Mapping[str, Meaning] = {
 }
 # The server gave up: the answer is not whole, and another try may be.
 _FAILED: Final = frozenset({"error", "abort", "network_error", "insufficient_system_resource", "overloaded"})
+_EVENTS: Final = ("message", "error")
 _REFUSAL: Final = "refusal"
 _KNOWN: Final = frozenset({"role", "content", "refusal", "tool_calls", "function_call", "audio"})
 # Under the first of these names that a delta has, the model's thinking is a text.
@@ -78,9 +79,10 @@ class ChatAssembler:
         self._raw = RawChunk("")
 
     def feed(self, event: str, data: str) -> str | None:
-        """Take one event. What is behind `[DONE]` is skipped, and so are events without data."""
+        """Take one event. What is behind `[DONE]` is skipped, and so are events without data, or of other names without
+        an object."""
         self.thinking = ""
-        if self._done or not data or data.isspace():
+        if self._done or not data or data.isspace() or (event not in _EVENTS and not data.startswith("{")):
             return None
         if data.startswith("[DONE]"):
             self._done = True
@@ -155,8 +157,8 @@ class ChatAssembler:
         error = chunk.get("error") or (chunk if event == "error" else None)
         if error:
             raise fault_of(error)
-        if not self._response_id:
-            self._response_id, self._response_model = _name(chunk.get("id")), _name(chunk.get("model"))
+        self._response_id = self._response_id or _name(chunk.get("id"))
+        self._response_model = self._response_model or _name(chunk.get("model"))
         self._note_usage(chunk.get("usage"))
         shown = ""
         for place, choice in enumerate(chunk.get("choices") or ()):

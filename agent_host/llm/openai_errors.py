@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from agent_host.llm.stream import StreamFault
+from agent_host.llm.surrogates import repaired
 
 # Errors that would come again; all others are passing troubles of the gateway. By `code` and by `type`.
 _PERMANENT: Final = frozenset(
@@ -20,12 +21,13 @@ _PASSING_STATUS: Final = frozenset({408, 409, 425, 429})
 def fault_of(error: Any) -> StreamFault:
     """The fault of an `error` object with `message`, `type` and `code`, or of a text that stands for it."""
     if not isinstance(error, dict):
-        return StreamFault(str(error), retryable=True)
+        return StreamFault(repaired(str(error))[0], retryable=True)
     kinds = [error.get("code"), error.get("type")]
     message = error.get("message")
     name = next((kind for kind in reversed(kinds) if isinstance(kind, str) and kind), None) or error.get("code")
     said = message if isinstance(message, str) else ""
-    return StreamFault(f"{name or 'error'}: {said}", retryable=not any(map(_is_permanent, kinds)))
+    text, _ = repaired(f"{name or 'error'}: {said}")
+    return StreamFault(text, retryable=not any(map(_is_permanent, kinds)))
 
 
 def _is_permanent(kind: Any) -> bool:

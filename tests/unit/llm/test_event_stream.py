@@ -41,6 +41,8 @@ async def read(*pieces: bytes, limits: AnswerLimits = WIDE) -> list[tuple[str, s
         ("data: \u2028\x0b\x0c\x1c\u0085ü\n\n".encode(), [("message", "\u2028\x0b\x0c\x1c\u0085ü")]),
         (b"event: a\ndata: 1\n", []),
         (b"data: \xed\xa0\x80\n\n", [("message", "\ud800")]),
+        (b"\xef\xbb\xbfdata: 1\n\ndata: \xef\xbb\xbf2\n\n", [("message", "1"), ("message", "\ufeff2")]),
+        (b"\xef\xbb\xbf\xef\xbb\xbfdata: 1\n\ndata:[DONE]\n\n", [("message", "[DONE]")]),
     ],
 )
 async def test_events(stream: bytes, events: list[tuple[str, str]]) -> None:

@@ -1,0 +1,161 @@
+"""Chat Completions as bytes: wherever they are cut, and whatever is in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from httpx_sse import EventSource
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from agent_host.llm.content_coding import decoder
+from agent_host.llm.event_stream import BoundedStream
+from agent_host.llm.limits import AnswerTooLarge
+from agent_host.llm.openai_chat import ChatRenderer
+from agent_host.llm.openai_chat_answer import ChatAssembler
+from agent_host.llm.stream import StreamFault, StreamProtocolError
+from agent_host.testing.chat_request import read_request
+from agent_host.thread.messages import Message, decode, encode
+from tests.unit.llm.chat_helpers import DONE, chunk, stream_of
+from tests.unit.llm.helpers import LIMITS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    import httpx
+
+    from agent_host.llm.stream import ModelTurn
+
+FIXTURES = sorted((Path(__file__).parents[2] / "fixtures" / "wires" / "chat").glob("*.sse"))
+SCRIPTED: list[dict[str, Any]] = [
+    {"text": "Grüße, 世界 🌍", "chunk_chars": 3, "pings": 4},
+    {"thinking": "Hm ✓", "redacted_thinking": "x", "tool_calls": [{"name": "X", "arguments": {"ü": "👋"}}]},
+    {"text": "No.", "stop_reason": "refusal"},
+    {"text": "Half", "stop_reason": "max_tokens", "tool_calls": [{"name": "X", "raw_arguments": '{"a'}]},
+]  # fmt: skip
+STREAMS = [path.read_bytes() for path in FIXTURES] + [stream_of(turn) for turn in SCRIPTED]
+
+Outcome = tuple[Any, str, str]
+
+
+async def each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+async def read(*pieces: bytes) -> Outcome:
+    """The turn with the ids that were made up left out, or the error; and the text and the thinking that were shown."""
+    assembler = ChatAssembler(1000)
+    shown = thoughts = ""
+    stream = BoundedStream(each(pieces), decoder(""), LIMITS)
+    turn: ModelTurn | str
+    try:
+        async for event in EventSource(cast("httpx.Response", stream)).aiter_sse():
+            shown += assembler.feed(event.event, event.data) or ""
+            thoughts += assembler.thinking
+        turn = assembler.finish()
+    except (StreamFault, StreamProtocolError) as error:
+        return str(error), shown, thoughts
+    return turn, shown, thoughts
+
+
+@pytest.mark.parametrize("stream", STREAMS, ids=range(len(STREAMS)))
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+async def test_line_ends_a_byte_order_mark_comments_and_names_make_no_difference(
+    stream: bytes, line_end: bytes
+) -> None:
+    whole = await read(stream)
+    other = b"\xef\xbb\xbf: hi\n\n" + stream.replace(b"data: ", b"id: 1\nevent: message\ndata:").replace(
+        b"\n\n", b"\n\n:\n\n"
+    )
+    assert await read(other.replace(b"\n", line_end)) == whole
+
+
+@pytest.mark.parametrize("stream", STREAMS, ids=range(len(STREAMS)))
+async def test_a_stream_may_come_byte_by_byte(stream: bytes) -> None:
+    assert await read(*(stream[at : at + 1] for at in range(len(stream)))) == await read(stream)
+
+
+@given(st.sampled_from(STREAMS), st.lists(st.integers(0, 3000), max_size=8).map(sorted))
+async def test_where_a_stream_is_cut_into_pieces_makes_no_difference(stream: bytes, cuts: list[int]) -> None:
+    pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    assert await read(*pieces) == await read(stream)
+
+
+# What stands where something else is expected, and what is expected.
+SMALL = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 3), st.just([]), st.just({}), st.floats(allow_nan=False),
+    st.sampled_from(["", "a", "\ud83d", "\ude00", '{"a":', "1}", "[DONE]"]),
+)  # fmt: skip
+FUNCTIONS = st.fixed_dictionaries({}, optional={"name": SMALL, "arguments": SMALL | st.just({"a": 1}), "x": SMALL})
+ENTRIES = st.fixed_dictionaries(
+    {}, optional={"index": SMALL, "id": SMALL, "type": SMALL, "function": SMALL | FUNCTIONS, "extra_content": SMALL}
+)
+DETAILS = st.fixed_dictionaries(
+    {}, optional={"type": SMALL, "index": SMALL, "text": SMALL, "signature": SMALL, "thinking": SMALL}
+)
+DELTAS = st.fixed_dictionaries(
+    {},
+    optional={
+        "role": SMALL, "content": SMALL | st.lists(SMALL | DETAILS, max_size=2), "refusal": SMALL,
+        "tool_calls": SMALL | st.lists(SMALL | ENTRIES, max_size=3), "function_call": SMALL | FUNCTIONS,
+        "reasoning": SMALL, "reasoning_content": SMALL, "x": SMALL | DETAILS, "\ud83d": SMALL,
+        "reasoning_details": SMALL | st.lists(SMALL | DETAILS, max_size=3),
+        "thinking_blocks": st.lists(SMALL | DETAILS, max_size=3),
+    },
+)  # fmt: skip
+REASONS = st.sampled_from(["stop", "tool_calls", "length", "content_filter", "error", "", "odd"]) | SMALL
+CHOICES = st.fixed_dictionaries(
+    {}, optional={"index": SMALL, "delta": SMALL | DELTAS, "finish_reason": REASONS, "error": SMALL, "usage": SMALL}
+)
+USAGE = st.fixed_dictionaries(
+    {},
+    optional={
+        "prompt_tokens": SMALL,
+        "completion_tokens": SMALL,
+        "total_tokens": SMALL,
+        "prompt_tokens_details": SMALL,
+    },
+)
+CHUNKS = st.fixed_dictionaries(
+    {}, optional={
+        "id": SMALL, "model": SMALL, "choices": SMALL | st.lists(CHOICES, max_size=3), "usage": SMALL | USAGE,
+        "error": st.none() | SMALL,
+    },
+)  # fmt: skip
+EVENTS = st.tuples(
+    st.sampled_from(["message", "message", "message", "error", "ping", ""]),
+    CHUNKS.map(lambda made: json.dumps(made, ensure_ascii=False))
+    | DELTAS.map(chunk)
+    | st.sampled_from([DONE, chunk({}, "stop"), chunk({}, "tool_calls")])
+    | SMALL.map(json.dumps)
+    | st.text(max_size=9),
+)
+
+
+@given(st.lists(EVENTS, max_size=7))
+@example([("message", chunk({"tool_calls": [{"id": "a", "x": 1}]})), ("message", chunk({}, "stop"))])
+def test_no_stream_raises_anything_but_what_is_documented_and_each_turn_can_be_kept_and_sent(
+    events: list[tuple[str, str]],
+) -> None:
+    assembler = ChatAssembler(20)
+    shown = ""
+    try:
+        for event, data in events:
+            shown += assembler.feed(event, data) or ""
+        turn = assembler.finish()
+    except (StreamFault, StreamProtocolError, AnswerTooLarge):
+        return
+    assert turn.text.startswith(shown)
+    assert turn.text[len(shown) :] in ("", "\ufffd")
+    assert 0 <= turn.usage.cache_read_tokens + turn.usage.cache_write_tokens <= turn.usage.input_tokens
+    blocks = tuple(block._replace(model="m") for block in turn.blocks)
+    message = Message("assistant", turn.text, 1, turn.tool_calls, blocks=blocks, order=turn.order)
+    assert decode(encode(message, session_id="s")) == message
+    results = [Message("tool", "ok", 1, tool_call_id=one.call_id) for one in turn.tool_calls]
+    renderer = ChatRenderer("m")
+    sent = b"[" + renderer.user([Message("user", "hi", 1)]) + b"," + renderer.exchange(message, results) + b"]"
+    assert read_request({"model": "m", "messages": json.loads(sent)}, {}).turn_index == 1
