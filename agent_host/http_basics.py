@@ -65,7 +65,7 @@ class TlsContext:
         self._error: OSError | None = None
         self._thread: threading.Thread | None = None
         if base_url.lower().startswith("https:"):
-            self._thread = threading.Thread(target=self._load_roots, name="tls-roots", daemon=True)
+            self._thread = threading.Thread(target=self._load_roots, name="tls-roots")
             self._thread.start()
 
     def get(self) -> ssl.SSLContext:
