@@ -17,7 +17,7 @@ def sendable_name(name: str) -> str:
     if re.fullmatch(_PLAIN, name) and not re.fullmatch(_MADE, name):
         return name
     kept = re.sub(r"[^A-Za-z0-9_-]", "_", name)[: _MAX_CHARS - _HASH_CHARS - 1]
-    digest = sha256(name.encode("utf-8", "replace")).hexdigest()[:_HASH_CHARS]
+    digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
     return f"{kept}_{digest}"
 
 
