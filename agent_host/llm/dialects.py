@@ -34,8 +34,14 @@ _MAKERS: Mapping[str, Callable[[Settings], Dialect]] = {
 }
 NAMES: Final = tuple(_MAKERS)
 """In the order in which a gateway is asked for them."""
+_PROVIDERS: Mapping[str, str] = {"responses": "openai"}
 
 
 def make_dialect(name: str, settings: Settings) -> Dialect:
     """The dialect called `name`, one of `NAMES`, as the settings want it."""
     return _MAKERS[name](settings)
+
+
+def provider_of(name: str) -> str:
+    """What OpenTelemetry calls the provider whose dialect this is."""
+    return _PROVIDERS.get(name, name)
