@@ -9,66 +9,70 @@ import orjson
 
 from agent_host.app.machine import TOKEN_VARIABLE
 from agent_host.app.secrets import Tokens
-from agent_host.errors import UsageError
+from agent_host.errors import GatewayError, UsageError
 from agent_host.http_basics import LOOPBACK, TlsContext, first_line, shown_url
 from agent_host.lean_httpx import httpx
-from agent_host.llm.dialects import make_dialect
-from agent_host.llm.urls import checked_headers, checked_token, checked_url, password_of, without_path
+from agent_host.llm.dialect_choice import find_dialect, named_dialect
+from agent_host.llm.limits import AnswerTooLarge
+from agent_host.llm.stream import StreamFault, StreamProtocolError
+from agent_host.llm.urls import checked_headers, checked_token, checked_url, password_of, request_url
 from agent_host.scrub import Scrubber
 from agent_host.shown_text import one_line
 from agent_host.thread.messages import Message
 from config.policies import BUILT_IN, template
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent_host.llm.stream import Dialect
     from config.settings import Settings
 
 _TIMEOUT_S = 20.0
 _MAX_ANSWER_BYTES = 64 * 1024
 _SAID_BYTES = 200
+# The least that every provider takes.
+_MAX_TOKENS = 16
 
 
-def try_gateway(settings: Settings, url: str) -> tuple[bool, str]:
-    """Whether the gateway at `url` answers a request with the token and the model of a run, and what it did."""
-    dialect = make_dialect(settings.text("llm.dialect"), settings)
+def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str]:
+    """Whether the gateway at `url` answers a request with the token and the model of a run, and what it did. With
+    `auto` its dialect is looked for anew, and kept in `state_dir`."""
     try:
         host = checked_url(url).host
         token = checked_token(Tokens.read().gateway)
-        headers = {**dialect.headers(token), **checked_headers(settings.pairs("llm.headers"))}
-    except UsageError as error:
+        headers = checked_headers(settings.pairs("llm.headers"))
+        dialect, found = named_dialect(settings) or find_dialect(settings, url, token, state_dir, anew=True)
+    except (UsageError, GatewayError) as error:
         return False, str(error)
     model = _model(settings)
-    scrubber = Scrubber([token, password_of(url), *settings.pairs("llm.headers").values()])
-    asked = Message("user", "Say: ok", 3)
-    body = b"".join(
-        (
-            dialect.head(model=model, max_output_tokens=1, system="Answer in one word.", tools=[]),
-            dialect.renderer(model).user([asked]),
-            dialect.tail,
-        )
-    )
-    base = without_path(url, dialect.path)
-    shown, began = shown_url(base) + dialect.path, time.monotonic()
+    scrubber = Scrubber([token, password_of(url), *headers.values()])
+    shown, began = shown_url(request_url(url, dialect.path)).partition("?")[0], time.monotonic()
     try:
         with httpx.stream(
             "POST",
-            base + dialect.path,
-            content=body,
-            headers={**headers, "x-session-id": "doctor", "accept-encoding": "identity"},
+            request_url(url, dialect.path),
+            content=_request(dialect, model),
+            headers={**dialect.headers(token), **headers, "x-session-id": "doctor", "accept-encoding": "identity"},
             timeout=_TIMEOUT_S,
-            verify=TlsContext(base).get(),
+            verify=TlsContext(url).get(),
             trust_env=host not in LOOPBACK,
         ) as response:
             status, kind = response.status_code, response.headers.get("content-type", "none")
-            data = _start_of(response, until=began + _TIMEOUT_S)
+            data, speaks = _start_of(response, dialect, until=began + _TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return False, f"{shown} cannot be reached: {one_line(first_line(error))}"
     said = scrubber.text(one_line(_said(data), _SAID_BYTES))
     if status != httpx.codes.OK:
         return False, f"{shown} {_refusal(status, model, has_token=token is not None)} (HTTP {status}): {said}"
-    if not kind.startswith("text/event-stream") or b'"message_start"' not in data:
+    if not kind.startswith("text/event-stream") or not speaks:
         return False, f"{shown} does not speak the wire {dialect.name!r}: it answered {one_line(kind)}: {said}"
     took = int((time.monotonic() - began) * 1000)
-    return True, f"{shown} answers with model {one_line(model)} ({took} ms)"
+    return True, f"{shown} answers with model {one_line(model)} ({took} ms)" + (f"; {found}" if found else "")
+
+
+def _request(dialect: Dialect, model: str) -> bytes:
+    head = dialect.head(model=model, max_output_tokens=_MAX_TOKENS, system="Answer in one word.", tools=[])
+    return b"".join((head, dialect.renderer(model).user([Message("user", "Say: ok", 3)]), dialect.tail))
 
 
 def _model(settings: Settings) -> str:
@@ -82,7 +86,7 @@ def _refusal(status: int, model: str, *, has_token: bool) -> str:
     if status in (401, 403):
         return f"refuses the token in {TOKEN_VARIABLE}" if has_token else f"wants a token: set {TOKEN_VARIABLE}"
     if status == 404:
-        return f"does not know the path, or the model {one_line(model)!r}: check --gateway and --model"
+        return f"does not know the path, or the model {one_line(model)!r}: check --gateway, --dialect and --model"
     if status == 429:
         return "limits requests: try again later"
     if status >= 500:
@@ -90,14 +94,35 @@ def _refusal(status: int, model: str, *, has_token: bool) -> str:
     return f"refuses the request: check the model, {one_line(model)!r}, and the wire"
 
 
-def _start_of(response: httpx.Response, *, until: float) -> bytes:
-    """The answer up to its first content, `until` a moment of the monotonic clock."""
+def _start_of(response: httpx.Response, dialect: Dialect, *, until: float) -> tuple[bytes, bool]:
+    """The answer up to its first content, `until` a moment of the monotonic clock, and whether the dialect reads it."""
     data = b""
     for piece in response.iter_raw():
         data += piece
-        if len(data) > _MAX_ANSWER_BYTES or b"content_block" in data or time.monotonic() > until:
-            break
-    return data
+        speaks = _is_of(dialect, data)
+        if speaks or len(data) > _MAX_ANSWER_BYTES or time.monotonic() > until:
+            return data, speaks
+    return data, False
+
+
+def _is_of(dialect: Dialect, data: bytes) -> bool:
+    """Whether the whole events at the start of a stream bring something of an answer of this dialect."""
+    assembler = dialect.assembler()
+    try:
+        for event, text in _events(data):
+            assembler.feed(event, text)
+    except (StreamProtocolError, StreamFault, AnswerTooLarge):
+        return False
+    return assembler.content > 0
+
+
+def _events(data: bytes) -> Iterator[tuple[str, str]]:
+    """Name and data of the whole events in `data`."""
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
+    for block in text.split("\n\n")[:-1]:
+        fields = dict(line.split(":", 1) for line in block.split("\n") if ":" in line)
+        if "data" in fields:
+            yield fields.get("event", "message").strip(), fields["data"].strip()
 
 
 def _said(data: bytes) -> str:

@@ -48,7 +48,7 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str) -> tuple[Check, ...
     settings = settings_from(flags, workspace=None)
     return (
         _python(),
-        _gateway(settings),
+        _gateway(settings, state_dir),
         *_services(),
         _state_dir(state_dir),
         _tokenizer(settings),
@@ -63,14 +63,14 @@ def _python() -> Check:
     return Check("python", sys.version_info >= (3, 11), sys.version.split()[0])
 
 
-def _gateway(settings: Settings) -> Check:
-    """One real call, for one token of an answer."""
+def _gateway(settings: Settings, state_dir: str) -> Check:
+    """One real call, for a few tokens of an answer."""
     url = settings.text("llm.gateway")
     if not url:
         return Check("gateway", False, "none: give --gateway URL or set LLM_GATEWAY_ENDPOINT")
     if url.startswith("mock:"):
         return _mock_gateway(url.removeprefix("mock:"))
-    return Check("gateway", *try_gateway(settings, url))
+    return Check("gateway", *try_gateway(settings, url, state_dir))
 
 
 def _services() -> list[Check]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from agent_host.errors import SessionNotFound, UsageError
 from agent_host.events.losses import Losses
 from agent_host.http_basics import TlsContext, shown_url
+from agent_host.llm.dialects import provider_of
 from agent_host.llm.urls import checked_url
 from agent_host.services.approval import ApprovalReporter, EmbeddedApprovalService, HttpApprovalService
 from agent_host.services.endpoints import endpoints
@@ -97,9 +98,9 @@ class Backends:
         self.losses.watch(where, reporter)
         return reporter
 
-    def observers(self, gateway: str, paths: SessionPaths) -> list[Sink]:
+    def observers(self, gateway: str, paths: SessionPaths, dialect: str) -> list[Sink]:
         """Sinks of the Audit and Telemetry Services and of OpenTelemetry, as far as there are such, for the session at
-        `paths` whose gateway has the URL `gateway`."""
+        `paths` whose gateway has the URL `gateway` and speaks `dialect`."""
         urls = (self._urls.audit, self._urls.telemetry)
         traced = any(name.startswith("OTEL_") for name in self._environ)
         if urls == (None, None) and not traced:
@@ -113,7 +114,7 @@ class Backends:
             found.append(self._observed("the telemetry service", self._urls.telemetry, remote.telemetry_sink))
         if not traced:
             return found
-        provider = self._settings.text("llm.dialect")
+        provider = provider_of(dialect)
         traces = remote.otel_sink(self._environ, provider=provider, gateway=gateway, trace_file=paths.trace)
         if traces is None:
             return found

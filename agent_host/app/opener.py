@@ -19,9 +19,10 @@ from agent_host.approval.gate import UnattendedGate
 from agent_host.approval.pending import PendingApprovals
 from agent_host.errors import AgentHostError, Incompatible, SessionExpired, SessionNotFound, UsageError
 from agent_host.events.emitter import Emitter
+from agent_host.events.kinds import EventType
 from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.http_basics import TlsContext
-from agent_host.llm.dialects import make_dialect
+from agent_host.llm.dialect_choice import find_dialect, named_dialect, scripted_dialect
 from agent_host.services.session import say_goodbye
 from agent_host.session.approval_reports import ApprovalReports
 from agent_host.session.begun import start_record
@@ -31,6 +32,7 @@ from agent_host.session.lifecycle import Session
 from agent_host.session.new_task import record_of_task
 from agent_host.session.opening import (
     LOCAL,
+    MOCK_PREFIX,
     Beginning,
     create_store,
     open_store,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from agent_host.app.machine import LocalMachine
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Sink
+    from agent_host.llm.dialect_choice import ChosenDialect
     from agent_host.llm.stream import Dialect
     from agent_host.routing.registry import Registry
     from agent_host.services.approval import ApprovalReporter
@@ -90,11 +93,11 @@ class SessionOpener:
         self._backends: Backends | None = None
         self._resolved: ResolvedOptions | None = None
         self._attended = False
-        self._dialect: Dialect | None = None
+        self._chosen: ChosenDialect | None = None
 
     async def create(self, new: NewSession, task: NewTask | None = None) -> Opened:
         """A new session; its first record holds `task`, where that is known. Raises UsageError, PolicyError,
-        Incompatible, ServiceError, SessionHeld."""
+        Incompatible, ServiceError, SessionHeld, and GatewayError where the gateway's dialect is to be found."""
         resolved = self._source.new(new.local_paths[0] if new.local_paths else None)
         async with AsyncExitStack() as resources:
             backends = await self._open_backends(resolved, resources)
@@ -118,7 +121,7 @@ class SessionOpener:
                 tools = python_tools(resolved.settings, self._tools)
                 _refuse_unknown_approvals(resolved, bundle, registry_with(tools, families_of(resolved.settings)))
                 url = await resources.enter_async_context(serving_gateway(resolved))
-                parts = Parts.of(resolved, machine, bundle, self._dialect_of(resolved), tools)
+                parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
                 secrets = self._secrets(resolved, bundle, url)
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():
@@ -150,7 +153,7 @@ class SessionOpener:
                 bundle = _bundle_again(resolved, machine, grant, store.state.identity)
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 tools = python_tools(resolved.settings, self._tools)
-                parts = Parts.of(resolved, machine, bundle, self._dialect_of(resolved), tools)
+                parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
                 secrets = self._secrets(resolved, parts.bundle, url)
                 session = await self._session(resolved, parts, backends, store, url, secrets, resources)
                 opened.pop_all()
@@ -159,8 +162,8 @@ class SessionOpener:
     async def refresh(self, session: Session, *, cursor: str | None) -> Opened:
         """The session under a bundle that is asked for again (AH 8.6). Raises what `resume` raises; after
         SessionExpired the session has ended."""
-        resolved, backends, dialect = self._resolved, self._backends, self._dialect
-        if resolved is None or backends is None or dialect is None:
+        resolved, backends, chosen = self._resolved, self._backends, self._chosen
+        if resolved is None or backends is None or chosen is None:
             raise RuntimeError("only an opened session is refreshed")
         try:
             grant = await backends.sessions().resume(
@@ -171,7 +174,8 @@ class SessionOpener:
             raise SessionExpired(f"{error}; {_DELETED}") from error
         _refuse_incompatible(grant)
         machine = machine_of(resolved, session.temporary)
-        parts = Parts.of(resolved, machine, _bundle_again(resolved, machine, grant, session.identity), dialect)
+        bundle = _bundle_again(resolved, machine, grant, session.identity)
+        parts = Parts.of(resolved, machine, bundle, chosen.dialect)
         parts = parts.cached_for(resolved.settings, attended=self._attended)
         session.renew(lambda ctx: put_under(ctx, resolved, parts))
         return Opened(session, grant.compatibility_status, grant.feature_flags)
@@ -183,9 +187,16 @@ class SessionOpener:
         resources.push_async_callback(self._backends.aclose)
         return self._backends
 
-    def _dialect_of(self, resolved: ResolvedOptions) -> Dialect:
-        self._dialect = make_dialect(resolved.settings.text("llm.dialect"), resolved.settings)
-        return self._dialect
+    async def _dialect_of(self, resolved: ResolvedOptions, url: str) -> Dialect:
+        """The dialect of the gateway at `url`. Raises UsageError, GatewayError."""
+        settings = resolved.settings
+        chosen = named_dialect(settings)
+        if chosen is None and settings.text("llm.gateway").startswith(MOCK_PREFIX):
+            chosen = scripted_dialect(settings)
+        if chosen is None:
+            chosen = await asyncio.to_thread(find_dialect, settings, url, self._tokens.gateway, resolved.state_dir)
+        self._chosen = chosen
+        return chosen.dialect
 
     async def _granted_again(
         self, resolved: ResolvedOptions, backends: Backends, store: FileSession, cursor: str | None
@@ -240,7 +251,7 @@ class SessionOpener:
         backends.losses.watch(paths.events, log)
         tools = registry_with(parts.tools, families_of(resolved.settings))
         reports = ApprovalReports(reporter, identity, secrets.scrubber.text, tools)
-        emitter.attach([log, *backends.observers(url, paths), reports, *self._watch(first_id)])
+        emitter.attach([log, *backends.observers(url, paths, parts.dialect.name), reports, *self._watch(first_id)])
         gate = self._gate(resolved)
         self._attended = not isinstance(gate, UnattendedGate)
         parts = parts.cached_for(resolved.settings, attended=self._attended)
@@ -253,6 +264,8 @@ class SessionOpener:
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.conversation.llm.aclose)
         reports.again(store.state)
+        if self._chosen is not None and self._chosen.said:
+            emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": parts.dialect.name, "message": self._chosen.said})
         session = Session(
             ctx,
             paths,

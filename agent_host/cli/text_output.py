@@ -147,6 +147,9 @@ class TextOutput(Progress):
     def _warning(self, payload: dict[str, Any]) -> None:
         self._say(f"  warning {_printable(payload.get('message', ''))}")
 
+    def _notice(self, payload: dict[str, Any]) -> None:
+        self._say(f"  notice  {_printable(payload['message'])}")
+
     def _expired(self, _: dict[str, Any]) -> None:
         self._say("  warning the policy has expired")
 
@@ -159,6 +162,7 @@ class TextOutput(Progress):
     _HANDLERS: ClassVar[dict[EventType, Callable[[TextOutput, dict[str, Any]], None]]] = {
         EventType.TEXT_CHUNK: _text,
         EventType.STEP_STARTED: _step_started,
+        EventType.LLM_DIALECT_CHOSEN: _notice,
         EventType.LLM_REQUEST_COMPLETED: _model_answered,
         EventType.LLM_ANSWER_REPAIRED: _warning,
         EventType.LLM_BLOCK_DROPPED: _warning,

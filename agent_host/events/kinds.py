@@ -28,6 +28,7 @@ class EventType(StrEnum):
     TEXT_CHUNK = "text_chunk"
     THINKING_CHUNK = "thinking_chunk"
     TOOL_OUTPUT_CHUNK = "tool_output_chunk"
+    LLM_DIALECT_CHOSEN = "llm_dialect_chosen"
     LLM_REQUEST_STARTED = "llm_request_started"
     LLM_REQUEST_COMPLETED = "llm_request_completed"
     LLM_ANSWER_REPAIRED = "llm_answer_repaired"
@@ -60,6 +61,7 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.STEP_LIMIT_APPROACHING: ("loop", "warning"),
     EventType.TEXT_CHUNK: ("llm", "info"),
     EventType.THINKING_CHUNK: ("llm", "info"),
+    EventType.LLM_DIALECT_CHOSEN: ("llm", "info"),
     EventType.LLM_REQUEST_STARTED: ("llm", "info"),
     EventType.LLM_REQUEST_COMPLETED: ("llm", "info"),
     EventType.LLM_ANSWER_REPAIRED: ("llm", "warning"),

@@ -112,6 +112,10 @@ PAYLOADS: dict[EventType, Shape] = {
             _PIECE,
         ),
     ),
+    EventType.LLM_DIALECT_CHOSEN: Shape(
+        "`--dialect auto` has found what the gateway speaks",
+        (Field("dialect", "string", "`anthropic`, `openai` or `responses`", telemetry=True), _MESSAGE),
+    ),
     EventType.LLM_REQUEST_STARTED: Shape(
         "before a request to the gateway",
         (

@@ -24,7 +24,7 @@ from httpx_sse import EventSource
 
 from agent_host.llm.limits import AnswerTooLarge, Patience
 from agent_host.llm.stream import StreamFault, StreamProtocolError
-from agent_host.llm.urls import checked_headers, checked_token, checked_url, password_of, without_path
+from agent_host.llm.urls import checked_headers, checked_token, checked_url, password_of, request_url
 from agent_host.scrub import Scrubber
 
 if TYPE_CHECKING:
@@ -70,9 +70,8 @@ class LlmClient:
         )  # a gateway may quote what it refuses
         self._timeouts = timeouts
         self._limits = limits
-        base_url = without_path(base_url, dialect.path)
-        self._url = httpx.URL(base_url + dialect.path)  # read once, not with each request
-        self._shown = shown_url(base_url) + dialect.path
+        self._url = httpx.URL(request_url(base_url, dialect.path))  # read once, not with each request
+        self._shown = shown_url(request_url(base_url, dialect.path)).partition("?")[0]
         self._http = httpx.AsyncClient(
             headers={**dialect.headers(token), **headers, "x-session-id": session_id, "accept-encoding": ACCEPTED},
             timeout=httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s),

@@ -34,9 +34,15 @@ _MAKERS: Mapping[str, Callable[[Settings, CacheTtl], Dialect]] = {
 }
 NAMES: Final = tuple(_MAKERS)
 """In the order in which a gateway is asked for them."""
+_PROVIDERS: Mapping[str, str] = {"responses": "openai"}
 
 
 def make_dialect(name: str, settings: Settings, cache_ttl: CacheTtl = "5m") -> Dialect:
     """The dialect called `name`, one of `NAMES`, as the settings want it. `cache_ttl` is how long the provider is to
     keep what requests begin with, where the dialect can say so."""
     return _MAKERS[name](settings, cache_ttl)
+
+
+def provider_of(name: str) -> str:
+    """What OpenTelemetry calls the provider whose dialect this is."""
+    return _PROVIDERS.get(name, name)

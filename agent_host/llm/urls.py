@@ -35,12 +35,16 @@ def checked_url(url: str) -> GatewayUrl:
     return GatewayUrl(found["host"].strip("[]").lower(), (found["user"] or "").partition(":")[2] or None)
 
 
-def without_path(url: str, path: str) -> str:
-    """`url` without the `path` of a dialect, such as `/v1/messages`, or the version in front of it: gateways are named
-    with either, and with neither."""
-    url = url.rstrip("/")
-    version = path[: path.index("/", 1)]
-    return url.removesuffix(path) if url.endswith(path) else url.removesuffix(version)
+def request_url(url: str, path: str) -> str:
+    """Where the gateway named by `url` takes requests of a dialect with this `path`, such as `/v1/messages`. Gateways
+    are named with the path, with its version, and with neither; a URL that ends in the path behind the version is
+    taken as it is. A query stays behind it."""
+    place, mark, query = url.partition("?")
+    place = place.rstrip("/")
+    version, tail = path[: path.index("/", 1)], path[path.index("/", 1) :]
+    if not place.endswith(tail):
+        place = place + tail if place.endswith(version) else place + path
+    return place + mark + query
 
 
 def checked_token(token: str | None) -> str | None:

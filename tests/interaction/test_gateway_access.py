@@ -113,7 +113,7 @@ def test_doctor_makes_one_real_call(host: Host) -> None:
         outcome = host.run("doctor", "--gateway", model.url, "--model", "my-model", env=TOKEN)
         (body,) = model.bodies
         (sent,) = (dict(one.headers) for one in model.mock.requests)
-    assert (outcome.code, body["model"], body["max_tokens"]) == (0, "my-model", 1)
+    assert (outcome.code, body["model"], body["max_tokens"]) == (0, "my-model", 16)
     assert sent["authorization"] == "Bearer tok-123456789"
     assert "answers with model my-model" in outcome.text
 
