@@ -157,6 +157,7 @@ def _policy(commands: Any) -> None:
 def _doctor(commands: Any) -> None:
     doctor = _add(commands, "doctor", "doctor:doctor", "what this machine has; exit 0 or 1")
     _setting_option(doctor, "llm.gateway")
+    _setting_option(doctor, "llm.dialect")
     _setting_option(doctor, "llm.model")
     _state_dir(doctor)
 
