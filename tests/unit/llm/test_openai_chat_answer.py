@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.openai_chat import ChatRenderer
-from agent_host.llm.openai_chat_answer import ChatAssembler
+from agent_host.llm.openai_chat_answer import _FAILED, _MEANINGS, ChatAssembler
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.thread.blocks import Block
 from agent_host.thread.messages import Message, ToolCall, encode
@@ -622,3 +623,18 @@ def test_content_is_what_brings_something_of_the_answer() -> None:
 def test_assembled_calls_are_values_of_the_thread() -> None:
     (one,) = assemble(*data_of({"tool_calls": [{"name": "ReadFile", "arguments": {"p": 1}, "id": "c"}]})).tool_calls
     assert one == ToolCall("c", "ReadFile", {"p": 1})
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_has_every_word_and_says_what_it_means() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "gateways.md").read_text("utf-8")
+    table = page.split("How a turn ends")[1].split("\n\n")[1]
+    told: dict[str, str] = {}
+    for line in table.splitlines()[2:]:
+        _, words, meaning, _ = line.split("|")
+        told |= dict.fromkeys(re.findall(r"`(\w+)`", words), meaning.strip())
+    known = {**_MEANINGS, **dict.fromkeys(_FAILED, "the server gave up")}
+    assert told.keys() | {""} == known.keys()
+    assert all(told[word].startswith(known[word]) for word in told)
