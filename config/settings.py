@@ -60,6 +60,7 @@ SETTINGS: dict[str, Setting] = {
     "llm.dialect": Setting(str, choices=("anthropic",)),
     "llm.headers": Setting(dict),
     "llm.model": Setting(str),
+    "llm.fallback_models": Setting(list),
     "llm.images": Setting(bool),
     "llm.tokenizer": Setting(str, choices=("estimate", "o200k_base", "cl100k_base")),
     "llm.connect_timeout_s": Setting(float, low=0.1, high=600),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import orjson
-
 from agent_host.app.machine import TOKEN_VARIABLE
 from agent_host.app.secrets import Tokens
-from agent_host.errors import UsageError
+from agent_host.errors import GatewayUnavailable, UsageError
 from agent_host.http_basics import LOOPBACK, TlsContext, first_line, shown_url
 from agent_host.lean_httpx import httpx
+from agent_host.llm import error_bodies
 from agent_host.llm.anthropic import AnthropicDialect
+from agent_host.llm.gateway_errors import KINDS, kind_of_answer
 from agent_host.llm.urls import checked_headers, checked_token, checked_url, password_of, without_path
 from agent_host.scrub import Scrubber
 from agent_host.shown_text import one_line
@@ -20,6 +20,7 @@ from agent_host.thread.messages import Message
 from config.policies import BUILT_IN, template
 
 if TYPE_CHECKING:
+    from agent_host.llm.gateway_errors import Kind
     from config.settings import Settings
 
 _TIMEOUT_S = 20.0
@@ -62,9 +63,11 @@ def try_gateway(settings: Settings, url: str) -> tuple[bool, str]:
             data = _start_of(response, until=began + _TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return False, f"{shown} cannot be reached: {one_line(first_line(error))}"
-    said = scrubber.text(one_line(_said(data), _SAID_BYTES))
+    read = error_bodies.read(data)
+    said = scrubber.text(one_line(read.message or "an empty answer", _SAID_BYTES))
     if status != httpx.codes.OK:
-        return False, f"{shown} {_refusal(status, model, has_token=token is not None)} (HTTP {status}): {said}"
+        kind = kind_of_answer(status, read)
+        return False, f"{shown} {_refusal(kind, status, model, has_token=token is not None)} (HTTP {status}): {said}"
     if not kind.startswith("text/event-stream") or b'"message_start"' not in data:
         return False, f"{shown} does not speak the wire {dialect.name!r}: it answered {one_line(kind)}: {said}"
     took = int((time.monotonic() - began) * 1000)
@@ -78,15 +81,19 @@ def _model(settings: Settings) -> str:
     return settings.text("llm.model") or str(allowed[0])
 
 
-def _refusal(status: int, model: str, *, has_token: bool) -> str:
-    if status in (401, 403):
+def _refusal(kind: Kind, status: int, model: str, *, has_token: bool) -> str:
+    if kind == "credentials":
         return f"refuses the token in {TOKEN_VARIABLE}" if has_token else f"wants a token: set {TOKEN_VARIABLE}"
-    if status == 404:
-        return f"does not know the path, or the model {one_line(model)!r}: check --gateway and --model"
-    if status == 429:
+    if kind == "model":
+        return f"does not serve the model {one_line(model)!r}: check --model"
+    if kind == "billing":
+        return f"has no credit or budget left: {KINDS[kind].advice}"
+    if kind == "rate_limit":
         return "limits requests: try again later"
-    if status >= 500:
+    if issubclass(KINDS[kind].error, GatewayUnavailable):
         return "fails: try again later"
+    if status == httpx.codes.NOT_FOUND:
+        return f"does not know the path, or the model {one_line(model)!r}: check --gateway and --model"
     return f"refuses the request: check the model, {one_line(model)!r}, and the wire"
 
 
@@ -98,12 +105,3 @@ def _start_of(response: httpx.Response, *, until: float) -> bytes:
         if len(data) > _MAX_ANSWER_BYTES or b"content_block" in data or time.monotonic() > until:
             break
     return data
-
-
-def _said(data: bytes) -> str:
-    """The message of an error object; else the answer as it is."""
-    try:
-        error = orjson.loads(data)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return data[: 4 * _SAID_BYTES].decode("utf-8", "replace") or "an empty answer"

@@ -69,6 +69,7 @@ class Parts(NamedTuple):
     dialect: Dialect
     takes_images: bool = True
     tools: tuple[PythonTool, ...] = ()
+    fallbacks: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -82,7 +83,8 @@ class Parts(NamedTuple):
         settings = resolved.settings
         dialect = _DIALECTS[settings.text("llm.dialect")]()
         takes_images = dialect.takes_images and settings.flag("llm.images")
-        return cls(machine, bundle, _model(settings, bundle), _counter(settings), dialect, takes_images, tools)
+        model, fallbacks = _model(settings, bundle), _fallbacks(settings, bundle)
+        return cls(machine, bundle, model, _counter(settings), dialect, takes_images, tools, fallbacks)
 
 
 class Gateway(NamedTuple):
@@ -154,6 +156,7 @@ async def make_context(
             RetryPolicy(settings.integer("llm.max_retries"), *retry_s),
             parts.count,
             _for_model(parts, secrets.scrubber, store.state),
+            fallbacks=parts.fallbacks,
             takes_images=parts.takes_images,
         ),
         router=router,
@@ -205,6 +208,7 @@ def put_under(ctx: LoopContext, resolved: ResolvedOptions, parts: Parts) -> None
     other_model = ctx.conversation.model != parts.model  # it gets no blocks of the one before
     ctx.judge.bundle = parts.bundle
     ctx.conversation.model = ctx.conversation.default_model = parts.model
+    ctx.conversation.fallbacks = parts.fallbacks
     ctx.conversation.for_model = _for_model(parts, ctx.scrubber, ctx.state)
     ctx.scrubber.redaction = redaction_of(resolved, parts.bundle)
     if parts.bundle.redaction_rules or other_model:
@@ -299,6 +303,14 @@ def _model(settings: Settings, bundle: PolicyBundle) -> str:
     if wanted not in allowed:
         raise PolicyDenied(f"--model {wanted} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
     return wanted
+
+
+def _fallbacks(settings: Settings, bundle: PolicyBundle) -> tuple[str, ...]:
+    names, allowed = settings.names("llm.fallback_models"), bundle.llm_policy.allowed_models
+    for name in names:
+        if name not in allowed:
+            raise PolicyDenied(f"llm.fallback_models: {name} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
+    return names
 
 
 def _counter(settings: Settings) -> Callable[[str], int]:

@@ -288,6 +288,7 @@ FORBIDDEN: dict[str, str] = {
     "llm.gateway": '"http://evil.example"',
     "llm.dialect": '"anthropic"',
     "llm.model": '"other"',
+    "llm.fallback_models": '["other"]',
     "llm.tokenizer": '"o200k_base"',
     "llm.connect_timeout_s": "1",
     "llm.read_timeout_s": "1",

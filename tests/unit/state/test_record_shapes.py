@@ -9,6 +9,7 @@ import pytest
 from agent_host import contracts
 from agent_host.approval.request import ApprovalAnswer, Scope
 from agent_host.contracts import ArtifactType, ToolStatus
+from agent_host.llm.stream import Meaning
 from agent_host.states import SessionStatus
 from agent_host.thread.messages import Role
 from policy.rules.options import ApprovalMode, TaskOptions
@@ -28,6 +29,7 @@ from tests.unit.state.helpers import USAGE, message
         (record_shapes.SESSION_STATUSES, tuple(SessionStatus)),
         (record_shapes.TASK_STATUSES, get_args(TaskStatus)),
         (record_shapes.CALL_STATUSES, get_args(ToolStatus)),
+        (record_shapes.MEANINGS, get_args(Meaning)),
         (record_shapes.ARTIFACT_TYPES, get_args(ArtifactType)),
         (record_shapes.SCOPES, get_args(Scope)),
         (record_shapes.APPROVAL_MODES, get_args(ApprovalMode)),
