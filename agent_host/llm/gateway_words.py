@@ -90,7 +90,7 @@ _GUARDRAIL: Final = (
     Words("guardrail", "DashScope, DeepSeek", r"may contain inappropriate content|content exists risk"),
 )
 _MODEL: Final = (
-    Words("model", "Anthropic", r"^(?:not_found_error: )?model: \S"),
+    Words("model", "Anthropic", r"^(?:\w+_error: )?model: \S"),
     Words("model", "OpenAI, vLLM, Groq, xAI", r"\bmodel\b.{0,120} does not exist"),
     Words("model", "Ollama, Fireworks, Cohere", r"\bmodel\b.{0,120} not found|\bmodel not found"),
     Words("model", "Kimi", r"not found the model"),
@@ -107,10 +107,8 @@ _MODEL: Final = (
     Words("model", "LM Studio", r"no models? (?:is |are )?(?:currently )?loaded"),
 )
 _PARAMETER: Final = (
-    Words("parameter", "Anthropic", r"^(?:invalid_request_error: )?(?:messages|tools|system)(?:\.[\w.-]+)?: "),
-    Words(
-        "parameter", "Anthropic", r"^(?:invalid_request_error: )?(?:max_tokens|tool_choice|thinking)(?:\.[\w.-]+)?: "
-    ),
+    Words("parameter", "Anthropic", r"^(?:\w+_error: )?(?:messages|tools|system)(?:\.[\w.-]+)?: "),
+    Words("parameter", "Anthropic", r"^(?:\w+_error: )?(?:max_tokens|tool_choice|thinking)(?:\.[\w.-]+)?: "),
     Words(
         "parameter", "Anthropic, Mistral, FastAPI", r"extra inputs are not permitted|field required|input should be "
     ),

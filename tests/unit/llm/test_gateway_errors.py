@@ -1,0 +1,440 @@
+"""What errors of gateways mean: messages as servers word them, each status, and that no body raises (AH 6.4)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, get_args
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_host.llm.error_bodies import Said, is_error, is_whole_answer, names_in, parsed, read, read_value
+from agent_host.llm.gateway_errors import KINDS, NAMES, STATUSES, Kind, kind_of_answer, kind_of_event, limit_of
+from agent_host.llm.gateway_words import WORDS
+from policy.patterns import shipped
+
+# Messages as they are on record of the servers, by the row of the table that is to find them.
+MESSAGES: dict[tuple[str, str], tuple[str, ...]] = {
+    ("rate_limit", "Amazon Bedrock"): (
+        "Too many tokens, please wait before trying again.",
+        "Throttling error: Too many tokens, please wait before trying again.",
+        "Your request was throttled.",
+    ),
+    ("rate_limit", "Anthropic, OpenAI, LiteLLM"): (
+        "This request would exceed your account's rate limit. Please try again later.",
+        "litellm.RateLimitError: AnthropicException - slow",
+    ),
+    ("overloaded", "Anthropic, Gemini, OpenAI"): ("Overloaded", "The model is overloaded. Please try again later."),
+    ("overloaded", "Mistral"): ("Service tier capacity exceeded for this model.",),
+    ("overloaded", "LiteLLM"): ("No deployments available for selected model, Try again in 5 seconds.",),
+    ("too_large", "OpenAI, Groq"): (
+        "Request too large for model `llama` in organization `o` service tier `on_demand` on tokens per minute (TPM): Limit",
+    ),
+    ("too_large", "Anthropic"): (
+        "Request exceeds the maximum size",
+        "Request exceeds the maximum allowed number of bytes.",
+    ),
+    ("too_large", "nginx and other proxies"): ("<title>413 Request Entity Too Large</title>", "request body too large"),
+    ("too_long", "Anthropic"): (
+        "prompt is too long: 213462 tokens > 200000 maximum",
+        "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, decrease input length",
+    ),
+    ("too_long", "Amazon Bedrock"): ("Input is too long for requested model.",),
+    ("too_long", "OpenAI, Azure, DeepSeek, OpenRouter, vLLM"): (
+        "This model's maximum context length is 16384 tokens. However, you requested 19591 tokens (9591 in the messages, "
+        "10000 in the completion). Please reduce the length of the messages or completion.",
+        "This endpoint's maximum context length is 131072 tokens. However, you requested about 140000 tokens",
+        "Input length (265330) exceeds model's maximum context length (262144).",
+        "Requested token count exceeds the model's maximum context length of 131072 tokens.",
+    ),
+    ("too_long", "OpenAI"): (
+        "Your input exceeds the context window of this model. Please adjust your input and try again.",
+        "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 300000 tokens.",
+        "Invalid 'messages[1].content': string too long. Expected a string with maximum length 1048576, but got one more.",
+    ),
+    ("too_long", "OpenAI and servers of its wire"): (
+        "context_length_exceeded",
+        "context length exceeded",
+        "litellm.BadRequestError: litellm.ContextWindowExceededError: OpenAIException - too much",
+    ),
+    ("too_long", "vLLM"): (
+        "The decoder prompt (length 9000) is longer than the maximum model length of 8192.",
+        "The prompt (total length 25938) is too long to fit into the model (context length 4096).",
+    ),
+    ("too_long", "SGLang, Together"): (
+        "The input (61709 tokens) is longer than the model's context length (40960 tokens).",
+    ),
+    ("too_long", "SGLang, Fireworks"): (
+        "Input length (160062 tokens) exceeds the maximum allowed length (59862 tokens).",
+        "Input length 131393 exceeds the maximum allowed input length of 131040 tokens.",
+    ),
+    ("too_long", "SageMaker"): ("Input prompt (9762 tokens) is too long and exceeds limit of 8192",),
+    ("too_long", "Text Generation Inference"): (
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 and 100",
+        "Input validation error: `inputs` must have less than 3072 tokens. Given: 4000",
+    ),
+    ("too_long", "llama.cpp"): (
+        "the request exceeds the available context size. try increasing the context size or enable context shift",
+        "request (138229 tokens) exceeds the available context size (133376 tokens), try increasing it",
+    ),
+    ("too_long", "llama-cpp-python"): ("Requested tokens (2285) exceed context window of 2048",),
+    ("too_long", "Ollama"): (
+        "prompt too long; exceeded max context length by 100918 tokens",
+        "the input length exceeds the context length",
+    ),
+    ("too_long", "LM Studio"): (
+        "The number of tokens to keep from the initial prompt is greater than the context length.",
+        "However, the model is loaded with context length of only 4096 tokens, which is not enough.",
+    ),
+    ("too_long", "Gemini, Vertex"): (
+        "The input token count (1200293) exceeds the maximum number of tokens allowed (1048576).",
+        "Unable to submit request because the input token count is 39206 but model only supports up to 32768.",
+    ),
+    ("too_long", "Mistral"): (
+        "Prompt contains 140000 tokens and 0 draft tokens, too large for model with 131072 maximum context length",
+    ),
+    ("too_long", "Groq"): ("Please reduce the length of the messages or completion.",),
+    ("too_long", "xAI"): ("This model's maximum prompt length is 131072 but the request contains 537812 tokens.",),
+    ("too_long", "GitHub Copilot"): ("prompt token count of 202345 exceeds the limit of 128000",),
+    ("too_long", "Kimi"): ("Your request exceeded model token limit: 262144 (requested: 310000)",),
+    ("too_long", "MiniMax"): ("invalid params, context window exceeds limit (2013)",),
+    ("too_long", "Zhipu"): ("Prompt exceeds max length", "tokens in request more than max tokens allowed"),
+    ("too_long", "DashScope"): ("Range of input length should be [1, 30720]",),
+    ("too_long", "Cohere"): (
+        "too many tokens: total number of tokens in the prompt and prediction cannot exceed 4081",
+    ),
+    ("too_long", "Cloudflare Workers AI"): ("The estimated number of tokens exceeded this model context window limit",),
+    ("billing", "Anthropic"): (
+        "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade.",
+        "You have reached your specified API usage limits. You will regain access on 2026-01-01 at 00:00 UTC.",
+    ),
+    ("billing", "OpenAI"): (
+        "Billing hard limit has been reached",
+        "Your account is not active, please check your billing details on our website.",
+    ),
+    ("billing", "LiteLLM"): (
+        "Budget has been exceeded! Current cost: 26.075, Max budget: 0.25",
+        "ExceededBudget: End User=x over budget. Spend=0.0008, Budget=0.0001",
+        "LiteLLM User: engineer-1, exceeded budget for model=m",
+    ),
+    ("billing", "OpenRouter"): (
+        "This request requires more credits, or fewer max_tokens. You requested up to 16384 tokens, but can only afford 1.",
+        "Insufficient credits",
+    ),
+    ("billing", "DeepSeek, Kimi"): ("Insufficient Balance",),
+    ("billing", "xAI"): ("Your newly created team doesn't have any credits or licenses yet.",),
+    ("billing", "Portkey"): ("Budget exhausted",),
+    ("billing", "DashScope"): ("Access denied, please make sure your account is in good standing.",),
+    ("guardrail", "Anthropic"): ("Output blocked by content filtering policy",),
+    ("guardrail", "OpenAI"): (
+        "Invalid prompt: your prompt was flagged as potentially violating our usage policy.",
+        "Your request was rejected as a result of our safety system.",
+    ),
+    ("guardrail", "Azure"): (
+        "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.",
+    ),
+    ("guardrail", "Amazon Bedrock"): (
+        "Guardrail intervened",
+        "The generated text has been blocked by our content filters.",
+    ),
+    ("guardrail", "Gemini"): ("The prompt was blocked due to prohibited contents", "Blocked due to safety"),
+    ("guardrail", "LiteLLM"): (
+        "{'error': 'Violated guardrail policy', 'bedrock_guardrail_response': 'Sorry, no.'}",
+        "Violated OpenAI moderation policy",
+        "Content blocked: keyword 'kumquat' detected",
+        "litellm.ContentPolicyViolationError: AzureException - no",
+    ),
+    ("guardrail", "OpenRouter"): ('m requires moderation on p. Your input was flagged for "violence".',),
+    ("guardrail", "Portkey"): ("The guardrail checks defined in the config failed.",),
+    ("guardrail", "Cloudflare AI Gateway"): ("Prompt blocked due to security configurations",),
+    ("guardrail", "Kong"): ("request failed content safety check",),
+    ("guardrail", "xAI"): ("Content violates usage guidelines.",),
+    ("guardrail", "DashScope, DeepSeek"): ("Input data may contain inappropriate content.", "Content Exists Risk"),
+    ("model", "Anthropic"): ("model: claude-9",),
+    ("model", "OpenAI, vLLM, Groq, xAI"): ("The model `gpt-9` does not exist or you do not have access to it.",),
+    ("model", "Ollama, Fireworks, Cohere"): (
+        'model "x" not found, try pulling it first',
+        "Model not found, inaccessible",
+    ),
+    ("model", "Kimi"): ("Not found the model kimi-9 or Permission denied",),
+    ("model", "several proxies"): ("no such model", "unknown model x"),
+    ("model", "Gemini"): ("models/gemini-9 is not found for API version v1beta",),
+    ("model", "DeepSeek"): ("Model Not Exist",),
+    ("model", "LiteLLM"): (
+        "/chat/completions: Invalid model name passed in model=x. Call `/v1/models` to view available models.",
+        "There are no healthy deployments for this model. Passed model=x",
+    ),
+    ("model", "OpenRouter"): ("deepseek/deepseek-coder is not a valid model ID", "No endpoints found for x/y."),
+    ("model", "Mistral"): ("Invalid model: mistral-9",),
+    ("model", "Azure"): ("The API deployment for this resource does not exist.",),
+    ("model", "Amazon Bedrock"): (
+        "The provided model identifier is invalid.",
+        "Invocation of model ID m with on-demand throughput isn\u2019t supported.",
+    ),
+    ("model", "Groq"): ("`llama2` has been decommissioned and is no longer supported.",),
+    ("model", "Together"): ("Unable to access non-serverless model x.",),
+    ("model", "LM Studio"): ("No models loaded. Please load a model in the developer page.",),
+    ("parameter", "Anthropic"): (
+        "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `text`.",
+        "tools.0.custom.input_schema: JSON schema is invalid",
+        "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens for m",
+    ),
+    ("parameter", "Anthropic, Mistral, FastAPI"): ("cache: Extra inputs are not permitted", "Field required"),
+    ("parameter", "OpenAI, Azure"): (
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+        "Unsupported value: 'temperature' does not support 0.5 with this model.",
+        "Unrecognized request argument supplied: tools",
+        "Invalid schema for function 'x': no",
+    ),
+    ("parameter", "OpenAI"): (
+        "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'.",
+    ),
+    ("parameter", "DeepSeek"): (
+        "The `reasoning_content` in the thinking mode must be passed back to the API.",
+        "Invalid max_tokens value, the valid range of max_tokens is [1, 8192]",
+    ),
+    ("parameter", "Amazon Bedrock"): ("The maximum tokens you requested exceeds the model limit of 4096.",),
+    ("parameter", "Groq"): ("`max_tokens` must be less than or equal to `16384`",),
+    ("parameter", "vLLM"): ('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',),
+    ("parameter", "llama.cpp"): ("tools param requires --jinja flag",),
+    ("parameter", "Ollama"): ("registry.ollama.ai/library/x does not support tools",),
+    ("parameter", "OpenRouter"): ("No endpoints found that support tool use.",),
+    ("parameter", "Gemini"): ('Invalid JSON payload received. Unknown name "x": Cannot find field.',),
+    ("credentials", "Gemini"): ("API key not valid. Please pass a valid API key.",),
+    ("credentials", "OpenAI and servers of its wire"): ("Incorrect API key provided: sk-x.",),
+}
+# The status at which a server says so; 400 for the others.
+AT: dict[tuple[str, str], int] = {
+    ("too_large", "OpenAI, Groq"): 429,
+    ("model", "Azure"): 404,
+    ("parameter", "OpenRouter"): 404,
+    ("too_long", "SGLang, Fireworks"): 422,
+}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [(row, message) for row, messages in MESSAGES.items() for message in messages],
+    ids=lambda value: value[:40] if isinstance(value, str) else "-",
+)
+def test_what_servers_say(row: tuple[str, str], message: str) -> None:
+    kind, _ = row
+    body = {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
+    assert kind_of_answer(AT.get(row, 400), read(orjson.dumps(body))) == kind
+    assert kind_of_event(read_value(body), passing=True) == kind
+    assert kind_of_event(Said(f"invalid_request_error: {message}"), passing=False) == kind
+
+
+def test_each_wording_has_a_message_that_it_finds() -> None:
+    assert {(row.kind, row.server) for row in WORDS} == {*MESSAGES}
+    for row in WORDS:
+        pattern = shipped(f"(?i){row.words}")
+        assert any(pattern.search(said.encode()) for said in MESSAGES[row.kind, row.server]), row
+
+
+def test_each_alternative_of_the_tables_is_of_a_known_kind() -> None:
+    assert {*KINDS} == {*get_args(Kind)}
+    assert {row.kind for row in WORDS} | {*NAMES} <= {*KINDS}
+    names = [name for names in NAMES.values() for name in names]
+    assert len(names) == len(set(names))
+    assert all(name == name.lower() for name in names)
+    assert all({*reading.may, reading.otherwise} <= {*KINDS} for reading in STATUSES.values())
+
+
+# The status at which each kind may be told by a name.
+BY_NAME: dict[str, int] = {
+    **dict.fromkeys(("too_long", "billing", "guardrail", "model", "parameter", "too_large", "rate_limit"), 400),
+    "overloaded": 429,
+    "credentials": 400,
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in NAMES.items() for name in names])
+def test_names_tell_what_an_error_means(kind: Kind, name: str) -> None:
+    code: str | int = int(name) if name.isdigit() else name.upper()
+    for body in ({"error": {"message": "no", "code": code}}, {"error": {"message": "no", "type": str(code)}}):
+        if kind in BY_NAME:
+            assert kind_of_answer(BY_NAME[kind], read_value(body)) == kind
+        assert kind_of_event(read_value(body), passing=kind != "failed") == kind
+    if "_" in name:
+        assert kind_of_event(Said("", names_in(f"{name}: no")), passing=kind != "failed") == kind
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (300, "refused"), (400, "unread"), (401, "credentials"), (402, "billing"), (403, "credentials"),
+        (404, "refused"), (405, "refused"), (408, "failed"), (409, "failed"), (412, "refused"), (413, "too_large"),
+        (418, "refused"), (422, "parameter"), (429, "rate_limit"), (446, "guardrail"), (500, "failed"),
+        (501, "failed"), (502, "failed"), (503, "overloaded"), (504, "failed"), (529, "overloaded"), (599, "failed"),
+    ],
+)  # fmt: skip
+def test_a_status_alone(status: int, kind: Kind) -> None:
+    assert kind_of_answer(status, Said("")) == kind
+    assert kind_of_answer(status, Said("the words of nobody")) == kind
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        # One minute's tokens are not enough for it: a retry would be refused as well.
+        (413, {"message": "Request too large for model x on tokens per minute", "code": "rate_limit_exceeded"}, "too_large"),
+        (413, {"message": "Prompt is too long"}, "too_long"),
+        (429, {"message": "You exceeded your current quota, please check your plan", "code": "insufficient_quota"}, "billing"),
+        # Gemini words a limit of requests a minute in the same way.
+        (429, {"message": "You exceeded your current quota, please check your plan", "status": "RESOURCE_EXHAUSTED"}, "rate_limit"),
+        (429, {"message": "prompt is too long, or so they say"}, "rate_limit"),
+        (429, {"message": "engine busy", "type": "engine_overloaded_error"}, "overloaded"),
+        (402, {"message": "rate limit"}, "billing"),
+        (403, {"message": "no credits", "code": "insufficient_credits"}, "billing"),
+        (403, {"message": "Your input was flagged"}, "guardrail"),
+        (500, {"message": "no", "type": "exceed_context_size_error"}, "too_long"),
+        (500, {"message": "Your credit balance is too low"}, "failed"),
+        (503, {"message": "litellm.APIConnectionError - exceeds the model's maximum context length of 131072"}, "too_long"),
+        (400, {"message": "Your request was blocked", "type": "invalid_request_error"}, "unread"),
+        (400, {"message": "Could not process image", "type": "invalid_request_error"}, "unread"),
+        # A name counts before words, which may quote what was sent.
+        (400, {"message": "flagged: 'prompt is too long'", "code": "content_filter"}, "guardrail"),
+    ],
+)  # fmt: skip
+def test_status_names_and_words_together(status: int, body: dict[str, Any], kind: Kind) -> None:
+    assert kind_of_answer(status, read_value({"error": body})) == kind
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"type": "error", "error": {"type": "x", "message": "boom"}},
+        {"error": {"message": "boom", "type": None, "param": None, "code": "x"}},
+        {"error": "boom"},
+        {"object": "error", "message": "boom", "type": "BadRequestError", "param": None, "code": 400},
+        {"detail": "boom"},
+        {"detail": {"error": {"message": "boom"}}},
+        {"detail": [{"loc": ["body", "x"], "msg": "boom", "type": "missing"}]},
+        {"errors": [{"message": "boom"}, {"message": "boom"}]},
+        [{"error": {"code": 400, "message": "boom", "errors": [{"message": "boom"}], "status": "INVALID_ARGUMENT"}}],
+        {"error": {"message": "boom", "code": 400, "metadata": {"raw": '{"error": {"message": "boom"}}'}}},
+        {"error": '{"error": {"message": "boom"}, "user_id": "x"}'},
+        {"message": {"action": "GUARDRAIL_INTERVENED", "actionReason": "boom"}},
+        "boom",
+    ],
+)
+def test_messages_are_found_in_every_shape(body: Any) -> None:
+    assert read(orjson.dumps(body)).message in ("boom", '"boom"')
+
+
+def test_all_that_is_said_is_read_once() -> None:
+    raw = {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long: 9 tokens"}}
+    body = {
+        "error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": orjson.dumps(raw).decode()}}
+    }
+    said = read_value(body)
+    assert said.message == "Provider returned error: prompt is too long: 9 tokens"
+    assert said.names >= {"400", "invalid_request_error"}
+    assert said.status == 400
+
+
+def test_details_have_names_as_well() -> None:
+    body = {"error": {"type": "x", "message": "m", "details": {"error_code": "credit_balance_too_low"}}}
+    assert kind_of_answer(400, read_value(body)) == "billing"
+    azure = {"error": {"message": "m", "innererror": {"code": "ResponsibleAIPolicyViolation"}}}
+    assert kind_of_answer(400, read_value(azure)) == "guardrail"
+
+
+@pytest.mark.parametrize(
+    ("message", "limit"),
+    [
+        ("prompt is too long: 213462 tokens > 200000 maximum", 200_000),
+        ("input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, decrease", 200_000),
+        ("This model's maximum context length is 16384 tokens. However, you requested 19591 tokens", 16_384),
+        ("This model's maximum context length is 131,072 tokens.", 131_072),
+        ("The input (61709 tokens) is longer than the model's context length (40960 tokens).", 40_960),
+        ("exceeds the available context size (133376 tokens), try increasing it", 133_376),
+        ("The input token count (1200293) exceeds the maximum number of tokens allowed (1048576).", 1_048_576),
+        ("too large for model with 131072 maximum context length", 131_072),
+        ("maximum prompt length is 131072 but the request contains 537812 tokens", 131_072),
+        ("prompt token count of 202345 exceeds the limit of 128000", 128_000),
+        ("Your request exceeded model token limit: 262144 (requested: 310000)", 262_144),
+        ("input token count is 39206 but model only supports up to 32768.", 32_768),
+        ("loaded with context length of only 4096 tokens", 4096),
+        ("longer than the maximum model length of 8192.", 8192),
+        ("exceeds the context window of this model", None),
+        ("prompt too long; exceeded max context length by 100918 tokens", None),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_how_much_a_model_takes_is_read_where_it_is_said(message: str, limit: int | None) -> None:
+    assert limit_of(Said(message)) == limit
+
+
+def test_a_limit_of_its_own_field_counts_first() -> None:
+    body = {"error": {"message": "prompt is too long: 10 tokens > 2000 maximum", "n_ctx": 256, "n_prompt_tokens": 1407}}
+    assert limit_of(read_value(body)) == 256
+    assert limit_of(read_value({"error": {"message": "x", "n_ctx": True}})) is None
+
+
+# --- bodies that nobody meant ------------------------------------------------------------------------------------------
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(("error", "message", "type", "code", "detail", "metadata", "raw", "status", "n_ctx", "x")),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(json_values, st.integers(300, 599))
+def test_no_json_raises(value: Any, status: int) -> None:
+    said = read_value(value)
+    assert kind_of_answer(status, said) in KINDS
+    assert kind_of_event(said, passing=True) in KINDS
+    assert limit_of(said) is None or limit_of(said) > 0  # type: ignore[operator]
+    assert len(said.message) <= 4096
+    assert isinstance(is_error(value), bool)
+    assert isinstance(is_whole_answer(value), bool)
+
+
+@given(st.binary(max_size=300), st.integers(300, 599))
+def test_no_bytes_raise(body: bytes, status: int) -> None:
+    said = read(body)
+    assert kind_of_answer(status, said) in KINDS
+    assert "\n" not in said.message
+    parsed(body)
+
+
+@given(st.text(max_size=300))
+def test_no_text_raises(text: str) -> None:
+    """Halves of characters are in what an assembler puts together."""
+    said = Said(text + "\ud800", names_in(text))
+    assert kind_of_event(said, passing=True) in KINDS
+    limit_of(said)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"error":' * 5000 + b"1" + b"}" * 5000,
+        b"[" * 10_000 + b"]" * 10_000,
+        orjson.dumps({"error": {"message": "x" * 65_000}}),
+        orjson.dumps({"errors": [{"message": "a" * 40 + str(n), "code": n} for n in range(900)]}),
+        orjson.dumps({"error": {"message": "request too large for " * 3000}}),
+        orjson.dumps({"error": {"message": "violated " * 7000}}),
+    ],
+)
+def test_a_body_as_large_as_can_be_costs_little(body: bytes) -> None:
+    read(b"{}")
+    kind_of_answer(400, Said("x"))  # the patterns are compiled
+    began = time.process_time()
+    said = read(body)
+    kind_of_answer(400, said)
+    limit_of(said)
+    assert time.process_time() - began < 0.2
+    assert len(said.names) <= 1000
