@@ -99,7 +99,7 @@ _MODEL: Final = (
     Words("model", "DeepSeek", r"model not exist"),
     Words("model", "LiteLLM", r"invalid model name passed in|no healthy deployments for this model"),
     Words("model", "OpenRouter", r"is not a valid model id|no endpoints found for"),
-    Words("model", "Mistral", r"invalid model: "),
+    Words("model", "Mistral", r"invalid model:"),
     Words("model", "Azure", r"deployment for this resource does not exist"),
     Words("model", "Amazon Bedrock", r"model identifier is invalid|on-demand throughput isn.{1,3}t supported"),
     Words("model", "Groq", r"has been decommissioned"),
@@ -107,11 +107,9 @@ _MODEL: Final = (
     Words("model", "LM Studio", r"no models? (?:is |are )?(?:currently )?loaded"),
 )
 _PARAMETER: Final = (
-    Words("parameter", "Anthropic", r"^(?:\w+_error: )?(?:messages|tools|system)(?:\.[\w.-]+)?: "),
-    Words("parameter", "Anthropic", r"^(?:\w+_error: )?(?:max_tokens|tool_choice|thinking)(?:\.[\w.-]+)?: "),
-    Words(
-        "parameter", "Anthropic, Mistral, FastAPI", r"extra inputs are not permitted|field required|input should be "
-    ),
+    Words("parameter", "Anthropic", r"^(?:\w+_error: )?(?:messages|tools|system)(?:\.[\w.-]+)?:"),
+    Words("parameter", "Anthropic", r"^(?:\w+_error: )?(?:max_tokens|tool_choice|thinking)(?:\.[\w.-]+)?:"),
+    Words("parameter", "Anthropic, Mistral, FastAPI", r"extra inputs are not permitted|field required|input should be"),
     Words(
         "parameter", "OpenAI, Azure", r"unsupported (?:parameter|value)|unknown parameter|missing required parameter"
     ),

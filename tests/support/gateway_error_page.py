@@ -86,7 +86,8 @@ Letter case does not matter. The names of the last two rows count after words, s
 _WORDS = """
 ## By words
 
-Patterns are RE2's, letter case does not matter. The order is that of the table above.
+Patterns are RE2's, letter case does not matter. They are looked for in the order in which the row of the status names
+the errors.
 
 | error | who words it so | pattern |
 | --- | --- | --- |
@@ -124,7 +125,7 @@ def _status_row(name: str, reading: Reading) -> str:
 def _code(pattern: str) -> str:
     """A pattern as code in a table, where a bar would end the cell and a backtick the code."""
     ticks = "`" * (1 + max((len(run) for run in re.findall("`+", pattern)), default=0))
-    pad = " " if "`" in pattern or pattern.startswith(" ") or pattern.endswith(" ") else ""
+    pad = " " if "`" in pattern else ""
     return f"{ticks}{pad}{pattern}{pad}{ticks}".replace("|", r"\|")
 
 
