@@ -63,6 +63,7 @@ SETTINGS: dict[str, Setting] = {
     "llm.prompt_cache_key": Setting(bool),
     "llm.headers": Setting(dict),
     "llm.model": Setting(str),
+    "llm.fallback_models": Setting(list),
     "llm.images": Setting(bool),
     "llm.context_strategy": Setting(str, choices=("drop_oldest", "clear_tool_results", "summarize")),
     "llm.summary_model": Setting(str),

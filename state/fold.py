@@ -102,6 +102,8 @@ def _turn_taken(state: Checkpoint, record: TurnTaken) -> None:
     if record.window is not None:
         state.dropped_messages = record.window["dropped"]
         state.tokens_known = (record.usage.input_tokens, record.window["estimated"])
+    if record.options:
+        task.options = {**task.options, **record.options}
     state.open_step = step
 
 
@@ -226,6 +228,8 @@ def _step_committed(state: Checkpoint, record: StepCommitted) -> None:
     # The task ends with its last step, in the same record: a crash between two would have the model asked again.
     task.status = record.task_status or task.status
     task.reason = record.task_reason or task.reason
+    if record.dropped is not None:
+        state.dropped_messages = record.dropped
     state.step_cursor = step.step_id
     state.open_step = None
 

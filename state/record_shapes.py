@@ -24,7 +24,7 @@ SESSION_STATUSES = (
     "SESSION_CANCELLED",
 )
 TASK_STATUSES = ("running", "completed", "failed", "cancelled")
-MEANINGS = ("complete", "continue", "cut", "blocked")
+MEANINGS = ("complete", "continue", "cut", "window", "blocked", "unknown")
 CALL_STATUSES = ("succeeded", "failed", "denied")
 SCOPES = ("once", "task", "session")
 CONTEXT_STRATEGIES = ("drop_oldest", "clear_tool_results", "summarize")
@@ -270,6 +270,7 @@ _RECORDS: dict[str, Shape] = {
             "window": Record({"dropped": COUNT, "estimated": COUNT}),
             "baselines": _BASELINES,
             "settled": ListOf(TEXT),
+            "options": _TASK_OPTIONS,
         },
     ),
     "approval": _APPROVAL,
@@ -290,7 +291,9 @@ _RECORDS: dict[str, Shape] = {
     ),
     "artifact_uploaded": Record({"id": TEXT, "uri": TEXT}),
     "artifact_given_up": Record({"id": TEXT, "why": TEXT}),
-    "step_committed": Record({"stepCount": COUNT}, {"taskStatus": _TASK_STATUS, "taskReason": _TEXT_OR_NULL}),
+    "step_committed": Record(
+        {"stepCount": COUNT}, {"taskStatus": _TASK_STATUS, "taskReason": _TEXT_OR_NULL, "dropped": COUNT}
+    ),
     "command_started": Record({"id": TEXT, "callId": TEXT}),
     "command_ended": Record({"id": TEXT, "reason": one_of(*COMMAND_REASONS)}, {"exitCode": _EXIT_CODE, "left": COUNT}),
     "note": Record({}, {"ofDamage": FLAG, "ofCommands": ListOf(TEXT)}),

@@ -130,7 +130,8 @@ class TaskUnqueued(NamedTuple):
 class TurnTaken(NamedTuple):
     """The model answered. `stop_reason` is the gateway's word and `meaning` what its dialect makes of it, None in
     records of earlier versions. `baselines` are first versions of files that its calls are about to write, `settled`
-    the ids of denied calls that it makes good for."""
+    the ids of denied calls that it makes good for. `options` replace options of the task from this
+    turn on."""
 
     step_id: str
     stop_reason: str
@@ -142,6 +143,7 @@ class TurnTaken(NamedTuple):
     window: Window | None = None
     baselines: Mapping[str, str | None] = {}
     settled: Sequence[str] = ()
+    options: Mapping[str, Any] = {}
 
 
 class ApprovalAsked(NamedTuple):
@@ -247,12 +249,14 @@ class CommandEnded(NamedTuple):
 
 
 class StepCommitted(NamedTuple):
-    """All calls of the step have results. The last step of a task says how the task ended."""
+    """All calls of the step have results. The last step of a task says how the task ended. `dropped` messages are left
+    out of the next request, where the step moved the window; see `Window`."""
 
     step_count: int
     task_status: TaskStatus | None = None
     task_reason: str | None = None
     message: bytes | None = None
+    dropped: int | None = None
 
 
 class NoteAdded(NamedTuple):

@@ -73,6 +73,7 @@ class Parts(NamedTuple):
     dialect: Dialect
     takes_images: bool = True
     tools: tuple[PythonTool, ...] = ()
+    fallbacks: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -86,7 +87,8 @@ class Parts(NamedTuple):
         """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer."""
         settings = resolved.settings
         takes_images = dialect.takes_images and settings.flag("llm.images")
-        return cls(machine, bundle, _model(settings, bundle), _counter(settings), dialect, takes_images, tools)
+        model, fallbacks = _model(settings, bundle), _fallbacks(settings, bundle)
+        return cls(machine, bundle, model, _counter(settings), dialect, takes_images, tools, fallbacks)
 
     def cached_for(self, settings: Settings, *, attended: bool) -> Parts:
         """The same parts, requests kept in the provider's cache as long as steps of this session may take: `attended`
@@ -165,6 +167,7 @@ async def make_context(
             RetryPolicy(settings.integer("llm.max_retries"), *retry_s),
             parts.count,
             _for_model(parts, secrets.scrubber, store.state),
+            fallbacks=parts.fallbacks,
             takes_images=parts.takes_images,
             compaction=_compaction(settings, parts.bundle),
         ),
@@ -217,6 +220,7 @@ def put_under(ctx: LoopContext, resolved: ResolvedOptions, parts: Parts) -> None
     other_model = ctx.conversation.model != parts.model  # it gets no blocks of the one before
     ctx.judge.bundle = parts.bundle
     ctx.conversation.model = ctx.conversation.default_model = parts.model
+    ctx.conversation.fallbacks = parts.fallbacks
     ctx.conversation.for_model = _for_model(parts, ctx.scrubber, ctx.state)
     ctx.scrubber.redaction = redaction_of(resolved, parts.bundle)
     if parts.bundle.redaction_rules or other_model:
@@ -338,6 +342,14 @@ def _compaction(settings: Settings, bundle: PolicyBundle) -> Compaction:
         allowed = ", ".join(bundle.llm_policy.allowed_models)
         raise PolicyDenied(f"llm.summary_model {model} is not in llmPolicy.allowedModels: {allowed}")
     return Compaction(cast("ContextStrategy", settings.text("llm.context_strategy")), model)
+
+
+def _fallbacks(settings: Settings, bundle: PolicyBundle) -> tuple[str, ...]:
+    names, allowed = settings.names("llm.fallback_models"), bundle.llm_policy.allowed_models
+    for name in names:
+        if name not in allowed:
+            raise PolicyDenied(f"llm.fallback_models: {name} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
+    return names
 
 
 def _counter(settings: Settings) -> Callable[[str], int]:

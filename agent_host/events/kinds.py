@@ -35,6 +35,8 @@ class EventType(StrEnum):
     LLM_BLOCK_DROPPED = "llm_block_dropped"
     LLM_RETRY = "llm_retry"
     CONTEXT_COMPACTED = "context_compacted"
+    LLM_WINDOW_CUT = "llm_window_cut"
+    LLM_FALLBACK = "llm_fallback"
     TOOL_REQUESTED = "tool_requested"
     TOOL_COMPLETED = "tool_completed"
     COMMAND_ENDED = "command_ended"
@@ -68,6 +70,8 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.LLM_BLOCK_DROPPED: ("llm", "warning"),
     EventType.LLM_RETRY: ("llm", "warning"),
     EventType.CONTEXT_COMPACTED: ("llm", "info"),
+    EventType.LLM_WINDOW_CUT: ("llm", "warning"),
+    EventType.LLM_FALLBACK: ("llm", "warning"),
     EventType.TOOL_OUTPUT_CHUNK: ("routing", "info"),
     EventType.TOOL_REQUESTED: ("routing", "info"),
     EventType.TOOL_COMPLETED: ("routing", "info"),

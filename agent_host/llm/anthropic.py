@@ -166,9 +166,3 @@ class AnthropicDialect:
         from agent_host.llm.anthropic_answer import AnthropicAssembler  # with the first answer
 
         return AnthropicAssembler(max_call_arguments_bytes)
-
-    def error_message(self, body: Any) -> str | None:
-        """`error.message` of `{"type": "error", "error": {"type", "message"}}`."""
-        error = body.get("error") if isinstance(body, dict) else None
-        message = error.get("message") if isinstance(error, dict) else None
-        return message if isinstance(message, str) else None

@@ -11,7 +11,7 @@ from agent_host.llm.answer_calls import NOT_CLOSED, CallReader, with_usable_ids
 from agent_host.llm.anthropic import NAME
 from agent_host.llm.anthropic_blocks import OpaqueBlock, text_with
 from agent_host.llm.raw_json import member
-from agent_host.llm.stream import Meaning, ModelTurn, StreamFault, StreamProtocolError
+from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.surrogates import (
     loads_with_halves,
     may_hold_halves,
@@ -33,12 +33,11 @@ _MEANINGS: dict[str, Meaning] = {
     "stop_sequence": "complete",
     "tool_use": "complete",
     "max_tokens": "cut",
-    "model_context_window_exceeded": "cut",
+    "model_context_window_exceeded": "window",
     "pause_turn": "continue",
+    "compaction": "continue",
     "refusal": "blocked",
 }
-# Errors that come after HTTP 200; all but these are passing troubles of the gateway.
-_PERMANENT_ERRORS = frozenset({"invalid_request_error", "authentication_error", "permission_error", "not_found_error"})
 _OURS = frozenset({"text", "tool_use"})
 # Far above what any model takes; the sums of a whole session stay countable in any JSON.
 _MAX_COUNT = 10**9
@@ -46,8 +45,8 @@ _MAX_NAME_CHARS = 256
 
 
 def meaning_of(stop_reason: str) -> Meaning:
-    """What a stop reason of this dialect means; one that the provider may add later is the end of the turn."""
-    return _MEANINGS.get(stop_reason, "complete")
+    """What a stop reason of this dialect means; one that the provider may add later is not known to be the end."""
+    return _MEANINGS.get(stop_reason, "unknown")
 
 
 @dataclass(slots=True)
@@ -78,6 +77,7 @@ class AnthropicAssembler:
         self._usage: dict[str, int] = {}
         self._response_id = self._response_model = ""
         self._stop_reason: str | None = None
+        self._detail = ""
         self._started = False
         self._over = False
         self._data = ""
@@ -115,6 +115,7 @@ class AnthropicAssembler:
             dropped,
             self._response_id,
             self._response_model,
+            self._detail if self._stop_reason != "max_tokens" else self._stop_reason,
         )
 
     def _loads(self, event: str, data: str) -> Any:
@@ -192,6 +193,7 @@ class AnthropicAssembler:
         reason = _string(data["delta"].get("stop_reason"))
         self.content += reason not in ("", self._stop_reason)
         self._stop_reason = reason or self._stop_reason
+        self._detail = _details(data["delta"].get("stop_details")) or self._detail
         self._note_usage(data.get("usage") or {})
 
     def _message_stop(self, _: dict[str, Any]) -> str | None:
@@ -215,8 +217,7 @@ class AnthropicAssembler:
 
     def _error(self, data: dict[str, Any]) -> None:
         error = data["error"]
-        message = f"{error['type']}: {error.get('message', '')}"
-        raise StreamFault(message, retryable=error["type"] not in _PERMANENT_ERRORS)
+        raise StreamFault(f"{_string(error['type'], required=True)}: {error.get('message', '')}", body=data)
 
     def _tool_call(self, block: _Block) -> ToolCall:
         """The call of a tool_use block, its arguments encoded; its problem where it cannot run."""
@@ -276,6 +277,12 @@ def _string(value: object, *, required: bool = False) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a string")
     return value
+
+
+def _details(value: object) -> str:
+    """Category and explanation of `stop_details`, in one line."""
+    said = [value.get(name) for name in ("category", "explanation")] if isinstance(value, dict) else []
+    return " ".join(": ".join(part for part in said if isinstance(part, str) and part).split())[:MAX_DETAIL]
 
 
 def _name(value: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent_host.errors import GatewayRejected, GatewayUnavailable, GuardrailBlocked
+from agent_host.errors import GatewayError, GatewayUnavailable, GuardrailBlocked
 from agent_host.events.kinds import EventType
 from agent_host.retrying import with_retries
 from agent_host.thread.cleared import saved_by_clearing
@@ -119,7 +119,7 @@ async def _answer(ctx: LoopContext, step_id: str, window: int) -> ModelTurn | No
 
     try:
         return await ctx.cancellation.interruptible(with_retries(GatewayUnavailable, ask, talk.retry, on_retry))
-    except (GatewayUnavailable, GatewayRejected, GuardrailBlocked):
+    except (GatewayError, GuardrailBlocked):
         return None
 
 

@@ -50,7 +50,8 @@ class Conversation:
     `make_head` encodes the head of a request: model, limits, system prompt, and the tools that the judge may allow a
     call of. `count` estimates the tokens of a text.
     `for_model` gives thread and head as another model reads them, and `default_model` is that of tasks that name none.
-    `takes_images`: models read pictures. `compaction` says how room is made in a request that is too long.
+    `fallbacks` are models to ask when one is overloaded. `takes_images`: models read pictures. `compaction` says how
+    room is made in a request that is too long.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Conversation:
         count: Callable[[str], int],
         for_model: Callable[[str], ForModel] | None = None,
         *,
+        fallbacks: Sequence[str] = (),
         takes_images: bool = True,
         compaction: Compaction = DROP_OLDEST,
     ) -> None:
@@ -73,12 +75,15 @@ class Conversation:
         self.make_head = make_head
         self.retry = retry
         self.count = count
+        self.fallbacks = fallbacks
         self.takes_images = takes_images
         self.compaction = compaction
         self.compaction_wanted = False
         """Whether a client asked for room to be made before the next request."""
         self.steps_without_summary = 0
         """For how many more steps that need room the model is not asked for a summary."""
+        self.full_windows = 0
+        """How many turns in a row ended because the model's context window was full."""
         self.open_picture_bytes = 0
         """Bytes of the pictures that are on record of the open step, and not in the thread yet."""
         self._head = _Head(b"", 0)

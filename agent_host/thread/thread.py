@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from agent_host.thread.cleared import cleared
 from agent_host.thread.messages import Message
 from agent_host.thread.pictures import Pictured, SentPictures, sizes_of, without_pictures
-from agent_host.thread.window import RECENT_UNITS, REFILL, advance
+from agent_host.thread.window import RECENT_UNITS, REFILL, advance, cut
 from agent_host.thread.wire import WireBuffer
 
 if TYPE_CHECKING:
@@ -149,6 +149,22 @@ class Thread:
         if start > self._task_unit:
             room = max(0, budget - self._task_prompt.tokens)
             start, kept = advance(self._sizes, self._start, self._kept, room)
+        seen_before = self._removed()
+        self._begin_at(start, kept)
+        return self._removed() - seen_before
+
+    def cut(self, budget: int) -> int:
+        """Drop the oldest units until no more than `budget` tokens are left, or the last unit alone; returns how many
+        messages went. Nothing goes where that would save nothing."""
+        marker = _MARKER_TOKENS + (0 if self._summary is None else self._summary.tokens)
+        room = max(0, budget - marker)
+        start, kept = cut(self._sizes, self._start, self._kept, room)
+        pinned = 0
+        if start > self._task_unit:
+            pinned = self._task_prompt.tokens
+            start, kept = cut(self._sizes, self._start, self._kept, max(0, room - pinned))
+        if kept + marker + pinned >= self.tokens:
+            return 0
         seen_before = self._removed()
         self._begin_at(start, kept)
         return self._removed() - seen_before

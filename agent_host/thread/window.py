@@ -29,3 +29,12 @@ def advance(sizes: Sequence[int], start: int, kept: int, budget: int) -> tuple[i
         kept -= sizes[start]
         start += 1
     return start, kept
+
+
+def cut(sizes: Sequence[int], start: int, kept: int, budget: int) -> tuple[int, int]:
+    """Where the window starts when no more than `budget` tokens may be left, recent units or not; as `advance`."""
+    newest = len(sizes) - 1
+    while start < newest and kept > budget:
+        kept -= sizes[start]
+        start += 1
+    return start, kept

@@ -290,6 +290,7 @@ FORBIDDEN: dict[str, str] = {
     "llm.max_tokens_field": '"max_tokens"',
     "llm.prompt_cache_key": "false",
     "llm.model": '"other"',
+    "llm.fallback_models": '["other"]',
     "llm.tokenizer": '"o200k_base"',
     "llm.connect_timeout_s": "1",
     "llm.read_timeout_s": "1",
