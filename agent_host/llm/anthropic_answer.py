@@ -42,6 +42,8 @@ _OURS = frozenset({"text", "tool_use"})
 # Far above what any model takes; the sums of a whole session stay countable in any JSON.
 _MAX_COUNT = 10**9
 _MAX_NAME_CHARS = 256
+# What the standard calls an event without a name.
+_UNNAMED = "message"
 
 
 def meaning_of(stop_reason: str) -> Meaning:
@@ -83,8 +85,11 @@ class AnthropicAssembler:
         self._data = ""
 
     def feed(self, event: str, data: str) -> str | None:
-        """Take one event; unknown ones are skipped, as the API asks of its clients, and so is all behind the end."""
+        """Take one event; unknown ones are skipped, as the API asks of its clients, and so is all behind the end. What
+        has no name of its own, as proxies send it, says in its data what it is."""
         self.thinking = ""
+        if event == _UNNAMED:
+            event = _type_of(data)
         handler = self._HANDLERS.get(event)
         if handler is None or self._over:
             return None
@@ -268,6 +273,15 @@ def _opaque_parts(blocks: list[_Block]) -> tuple[tuple[Block, ...], Order, int]:
         if text:
             order.append(len(text))
     return tuple(opaque), shortest(tuple(order)), dropped
+
+
+def _type_of(data: str) -> str:
+    """The type that the data of an event names, "" for none."""
+    try:
+        kind = loads_with_halves(data).get("type")
+    except (ValueError, AttributeError):
+        return ""
+    return kind if isinstance(kind, str) else ""
 
 
 def _string(value: object, *, required: bool = False) -> str:

@@ -175,15 +175,6 @@ class ChatDialect:
 
         return ChatAssembler(max_call_arguments_bytes, self._names.real)
 
-    def error_message(self, body: Any) -> str | None:
-        """`error.message` of `{"error": {"message", "type", "code"}}`; some servers make `error` the text itself, or
-        put the object into an array."""
-        if isinstance(body, list) and len(body) == 1:
-            body = body[0]
-        error = body.get("error") if isinstance(body, dict) else None
-        message = error.get("message") if isinstance(error, dict) else error
-        return message if isinstance(message, str) else None
-
     def _function(self, tool: ToolSpec) -> dict[str, Any]:
         name = self._names.offer(tool.name)
         function = {"name": name, "description": tool.description, "parameters": tool.input_schema}

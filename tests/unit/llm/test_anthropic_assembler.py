@@ -470,3 +470,17 @@ def test_no_event_raises_anything_else(events: Events) -> None:
             assembler.feed(name, data)
         except (StreamProtocolError, StreamFault):
             return
+
+
+def test_events_without_a_name_say_in_their_data_what_they_are() -> None:
+    events = events_of({"text": "Hello", "tool_calls": [{"name": "ReadFile", "arguments": {"path": "a"}}]})
+    named, unnamed = AnthropicAssembler(), AnthropicAssembler()
+    for kind, data in events:
+        assert named.feed(kind, data) == unnamed.feed("message", data)
+    assert unnamed.finish().text == "Hello"
+    with pytest.raises(StreamFault, match="Overloaded"):
+        AnthropicAssembler().feed(
+            "message", '{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
+        )
+    for nothing in ("", "[]", "{}", '{"type": 5}', "not JSON"):
+        assert AnthropicAssembler().feed("message", nothing) is None
