@@ -80,7 +80,8 @@ class Checkpoint:
     in words of the tools: the ones that were seen last, in that order. `unseen` says by task why not all that its
     commands changed is known. `commands` are background commands that run, or whose end the model does not know yet, by
     id; `commands_started` is how many there have been. Requests leave out large results among the first
-    `cleared_messages`, and have `summary` in the place of what they leave out."""
+    `cleared_messages`, and have `summary` in the place of what they leave out. What they show changed last when there
+    were `flattened_messages`: models that verify their thinking read these as plain text."""
 
     identity: SessionIdentity
     session_status: str = "SESSION_RUNNING"
@@ -106,6 +107,7 @@ class Checkpoint:
     commands_started: int = 0
     cleared_messages: int = 0
     summary: str | None = None
+    flattened_messages: int = 0
 
     @property
     def session_tokens_used(self) -> int:

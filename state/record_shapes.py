@@ -204,6 +204,7 @@ _RESUME_OPTIONAL: dict[str, Shape] = {
     "commandsStarted": COUNT,
     "clearedMessages": COUNT,
     "summary": TEXT,
+    "flattenedMessages": COUNT,
     "seen": MapOf(TEXT),
     "unseen": MapOf(TEXT),
 }

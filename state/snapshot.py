@@ -137,6 +137,7 @@ def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, b
         commands_started=resume.get("commandsStarted", 0),
         cleared_messages=resume.get("clearedMessages", 0),
         summary=resume.get("summary"),
+        flattened_messages=resume.get("flattenedMessages", 0),
         seen=resume.get("seen", {}),
         unseen=resume.get("unseen", {}),
     )
@@ -223,6 +224,7 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
             **({"commandsStarted": state.commands_started} if state.commands_started else {}),
             **({"clearedMessages": state.cleared_messages} if state.cleared_messages else {}),
             **({} if state.summary is None else {"summary": state.summary}),
+            **({"flattenedMessages": state.flattened_messages} if state.flattened_messages else {}),
             **({"seen": state.seen} if state.seen else {}),
             **({"unseen": state.unseen} if state.unseen else {}),
         },

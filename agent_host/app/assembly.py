@@ -19,7 +19,7 @@ from agent_host.loop.background import CommandLog
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.command_changes import CommandWatch
 from agent_host.loop.context import ArtifactPlaces, LoopContext
-from agent_host.loop.conversation import Compaction, Conversation, ForModel
+from agent_host.loop.conversation import Compaction, Conversation, ForModel, ModelView
 from agent_host.loop.journal import Journal
 from agent_host.loop.questions import Questions
 from agent_host.loop.recorded_results import RecordedResults
@@ -74,6 +74,10 @@ class Parts(NamedTuple):
     takes_images: bool = True
     tools: tuple[PythonTool, ...] = ()
     fallbacks: tuple[str, ...] = ()
+
+    def binds_thinking(self, model: str) -> bool:
+        """Whether the provider of `model` refuses a request in which anything in front of its thinking was changed."""
+        return False
 
     @classmethod
     def of(
@@ -170,6 +174,7 @@ async def make_context(
             fallbacks=parts.fallbacks,
             takes_images=parts.takes_images,
             compaction=_compaction(settings, parts.bundle),
+            binds_thinking=parts.binds_thinking,
         ),
         router=router,
         gate=WatchedGate(gate, phase),
@@ -274,9 +279,10 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber) -> Thread:
+def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber, dropped: int | None = None) -> Thread:
     """The conversation behind the system prompt; a turn whose step is open enters it when the step is over. What was
-    recorded under other rules leaves under those of this bundle."""
+    recorded under other rules leaves under those of this bundle. `dropped` is how many messages requests leave out from
+    now on, None for as many as on record."""
     thread = Thread(parts.dialect.renderer(parts.model), takes_images=parts.takes_images)
     step = state.open_step
     messages: Iterator[Message] = map(decode, itertools.islice(state.thread, 1, None))
@@ -286,17 +292,24 @@ def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber) -> Thread:
     thread.restore(
         messages,
         still_open=still_open,
-        dropped=state.dropped_messages,
+        dropped=state.dropped_messages if dropped is None else dropped,
         large_from=state.cleared_messages,
         summary=None if state.summary is None else summary_message(scrubber.text(state.summary), parts.count),
+        thinking_from=_thinking_from(parts, state, dropped),
     )
     return thread
 
 
-def _for_model(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable[[str], ForModel]:
-    def for_model(model: str) -> ForModel:
+def _thinking_from(parts: Parts, state: Checkpoint, dropped: int | None) -> int:
+    if not parts.binds_thinking(parts.model):
+        return 0
+    return state.flattened_messages if dropped is None else len(state.thread) - 1
+
+
+def _for_model(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> ModelView:
+    def for_model(model: str, dropped: int | None = None) -> ForModel:
         own = parts._replace(model=model)
-        return ForModel(_thread(own, state, scrubber), _head_maker(own, scrubber, state))
+        return ForModel(_thread(own, state, scrubber, dropped), _head_maker(own, scrubber, state))
 
     return for_model
 

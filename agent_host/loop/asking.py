@@ -35,6 +35,7 @@ async def ask(ctx: LoopContext, step_id: str, call: Callable[[int, Attempts], Aw
     attempts, was_cut, overloaded = Attempts(), False, set[str]()
     while True:
         needed = check_before_call(ctx, step_id)
+        ctx.conversation.settle_window()
         try:
             return await call(needed, attempts)
         except ContextTooLong as error:

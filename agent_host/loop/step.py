@@ -134,7 +134,7 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     # A model that paused at a tool of its provider goes on when it reads its own turn.
     paused = step.meaning == "continue" and step.assistant.blocks
     note = ctx.conversation.note(_go_on(step))._replace(goes_on=True) if cut_short and not paused else None
-    dropped = _make_room(ctx, step)
+    dropped = _cut_full_window(ctx, step)
     count = ctx.task.step_count + 1
     encoded = None if note is None else encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id)
     status, reason = _END_OF_TASK.get(step.meaning, (None, None))
@@ -152,7 +152,7 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     ctx.emit(EventType.STEP_COMPLETED, step.step_id, stepId=step.step_id, stepCount=count)
 
 
-def _make_room(ctx: LoopContext, step: Step) -> int | None:
+def _cut_full_window(ctx: LoopContext, step: Step) -> int | None:
     """Cut the window where the model ended its turn since its context was full; returns what `Window` calls `dropped`,
     None where the window stays."""
     talk, open_step = ctx.conversation, ctx.state.open_step

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from agent_host.thread.cleared import cleared
 from agent_host.thread.messages import Message
 from agent_host.thread.pictures import Pictured, SentPictures, sizes_of, without_pictures
+from agent_host.thread.plain import as_text
 from agent_host.thread.window import RECENT_UNITS, REFILL, advance, cut
 from agent_host.thread.wire import WireBuffer
 
@@ -107,22 +108,25 @@ class Thread:
         dropped: int = 0,
         large_from: int = 0,
         summary: Message | None = None,
+        thinking_from: int = 0,
     ) -> None:
         """Fill an empty thread from a checkpoint's messages behind the system prompt, in their order.
 
         `still_open` is the place among them of the model turn whose step is open: it enters when its step is over.
         `dropped` is what `dropped` was: the window starts where it did, for a prefix that stays is what is cached.
         From the message `large_from` on results are shown whatever their size. `summary` stands in place of what is
-        dropped.
+        dropped. Turns before the message `thinking_from` are shown as plain text: for models that refuse their thinking
+        where anything in front of it was changed.
         """
         self._summary = summary
         assistant: Message | None = None
         results: list[Message] = []
+        is_plain = False
         for place, message in enumerate(messages):
             if place == still_open:
                 continue
             if message.role == "assistant":
-                assistant, results = message, []
+                assistant, results, is_plain = message, [], place < thinking_from
             elif message.role == "tool":
                 results.append(message if place >= large_from else cleared(message))
             elif message.role == "user":
@@ -130,7 +134,7 @@ class Thread:
             else:
                 self.add_note(message)
             if assistant is not None and len(results) == len(assistant.tool_calls):
-                self.add_exchange(assistant, results)
+                (self._add_plain if is_plain else self.add_exchange)(assistant, results)
                 assistant = None
         start = gone = 0
         while gone < dropped and start < len(self._sizes) - 1:  # the last unit is always sent
@@ -138,6 +142,12 @@ class Thread:
             start += 1
         if start:
             self._begin_at(start, self._kept - sum(self._sizes[:start]))
+
+    def _add_plain(self, assistant: Message, results: Sequence[Message]) -> None:
+        """A model turn with the results of its calls, as text of the user."""
+        self._call_ids.update(call.call_id for call in assistant.tool_calls)
+        tokens = assistant.tokens + sum(result.tokens for result in results)
+        self._add(self._renderer.user([as_text(assistant, results)]), tokens, 1 + len(results))
 
     def fit(self, budget: int) -> int:
         """Drop the oldest units until `budget` tokens hold the rest; returns how many messages went this time."""

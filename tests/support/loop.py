@@ -129,7 +129,7 @@ class Loop:
                 _head_of(MODEL),
                 retry,
                 estimate,
-                lambda model: ForModel(_thread(store.state, model), _head_of(model)),
+                lambda model, _dropped=None: ForModel(_thread(store.state, model), _head_of(model)),
                 fallbacks=fallbacks,
             ),
             router=self.tools,

@@ -13,6 +13,7 @@ from agent_host.llm.anthropic import AnthropicDialect, AnthropicRenderer
 from agent_host.testing.anthropic_wire import Anthropic
 from agent_host.testing.prompt_cache import Counts, PromptCache
 from agent_host.thread import wire
+from agent_host.thread.blocks import Block
 from agent_host.thread.messages import Message, ToolCall
 from agent_host.thread.thread import Thread
 from agent_host.thread.wire import WireBuffer
@@ -130,6 +131,26 @@ def test_a_request_with_five_marks_is_refused_by_the_simulated_provider() -> Non
     payload = {"system": [block], "messages": [{"role": "user", "content": [block] * 4}]}
     with pytest.raises(ValueError, match="has 5"):
         PromptCache().count("m", Anthropic().pieces(payload), has_marks=True)
+
+
+def test_in_front_of_thinking_that_is_verified_nothing_is_edited() -> None:
+    """What was there when something was left out goes as text; what comes after goes as it came."""
+    block = Block('{"type":"thinking","thinking":"hm","signature":"s"}', "anthropic", "m")
+    messages = [Message("user", "Go.", 5)]
+    for number in range(4):
+        call = ToolCall(f"c{number}", "ReadFile", {"path": str(number)})
+        messages.append(Message("assistant", f"Turn {number}.", 5, (call,), blocks=(block,)))
+        messages.append(Message("tool", f"result {number}", 5, tool_call_id=call.call_id, is_error=number == 1))
+    thread = Thread(AnthropicRenderer("m"))
+    thread.restore(messages, dropped=1, thinking_from=7)
+    sent = request(thread)["messages"]
+    assert [message["role"] for message in sent] == ["user", "user", "user", "user", "assistant", "user"]
+    plain = sent[2]["content"][0]["text"]
+    assert 'Turn 1.\n[You called ReadFile with {"path":"1"}. It failed:]\nresult 1' in plain
+    assert sent[4]["content"][0]["type"] == "thinking"
+    assert "signature" not in str(sent[:4])
+    assert thread.has_call("c0")
+    assert thread.tokens == 4 * 10 + 20 + 5
 
 
 @given(
