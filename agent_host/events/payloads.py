@@ -143,6 +143,7 @@ PAYLOADS: dict[EventType, Shape] = {
         "requests show less of the conversation from now on; the record keeps it whole",
         (
             Field("strategy", "string", "`clear_tool_results` or `summarize`", telemetry=True),
+            Field("summary", "string", "the model's notes, where they stand in place of what is left out", True),
             Field("droppedMessages", "integer", "messages that requests leave out", telemetry=True),
             Field("clearedMessages", "integer", "the first so many show no large results", telemetry=True),
             Field("estimatedBefore", "integer", "estimated size of the conversation before", telemetry=True),

@@ -62,6 +62,7 @@ async def make_room(ctx: LoopContext, step_id: str) -> None:
         clearedMessages=record.cleared,
         estimatedBefore=before,
         estimatedAfter=talk.thread.tokens,
+        **({} if record.summary is None else {"summary": record.summary}),
         **record.usage.to_wire(),
     )
 

@@ -92,6 +92,8 @@ def test_a_summary_takes_the_place_of_the_older_part(host: Host) -> None:
     assert len(after["messages"]) < len(before["messages"])
     found = compactions(model, host, outcome.result["sessionId"])
     assert {event["strategy"] for event in found} == {"summarize"}
+    shown_to_people = host.run("show", outcome.result["sessionId"]).text
+    assert "requests show less from here\n   the model's notes: NOTES: read files 0 to 9." in shown_to_people
     steps = 13 * 100
     assert outcome.result["usage"]["inputTokens"] == steps + 5000 * len(asked)
 
