@@ -63,7 +63,7 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         system="\n".join(_text(message.get("content")) for message in system),
         max_tokens=_max_tokens(payload),
         stream=stream,
-        tools=tuple(_tool_name(number, tool) for number, tool in enumerate(payload.get("tools") or ())),
+        tools=_tools(payload.get("tools")),
         message_count=len(groups),
         turn_index=turn_index,
         position=position,
@@ -91,6 +91,12 @@ def _wants_usage(options: Any, *, stream: bool) -> bool:
     if options is not None and not stream:
         raise BadRequest("The 'stream_options' parameter is only allowed when 'stream' is enabled.")
     return isinstance(options, dict) and options.get("include_usage") is True
+
+
+def _tools(tools: Any) -> tuple[str, ...]:
+    if tools is not None and not isinstance(tools, list):
+        raise BadRequest("tools: must be an array")
+    return tuple(_tool_name(number, tool) for number, tool in enumerate(tools or ()))
 
 
 def _tool_name(number: int, tool: Any) -> str:
