@@ -60,7 +60,7 @@ SETTINGS: dict[str, Setting] = {
     "llm.gateway": Setting(str),
     "llm.dialect": Setting(str, choices=("anthropic", "openai", "responses", "auto")),
     "llm.max_tokens_field": Setting(str, choices=("max_completion_tokens", "max_tokens")),
-    "llm.prompt_cache_key": Setting(bool),
+    "llm.prompt_cache_key": Setting(str, choices=("auto", "always", "never")),
     "llm.headers": Setting(dict),
     "llm.model": Setting(str),
     "llm.fallback_models": Setting(list),

@@ -12,6 +12,7 @@ from agent_host.app.native import families_of, has_native, native_list, native_r
 from agent_host.app.secrets import redaction_of
 from agent_host.approval.watched import WatchedGate
 from agent_host.errors import PolicyDenied, UsageError
+from agent_host.events.kinds import EventType
 from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
 from agent_host.llm.deferred import DeferredClient
 from agent_host.llm.dialects import make_dialect
@@ -102,10 +103,12 @@ class Parts(NamedTuple):
 
 
 class Gateway(NamedTuple):
-    """Where the model is, and what its certificate is checked with, which is made while a session opens."""
+    """Where the model is, and what its certificate is checked with, which is made while a session opens. `said` is told
+    with the first request: which dialect was found; "" where it was named."""
 
     url: str
     tls: TlsContext
+    said: str = ""
 
 
 async def make_context(
@@ -151,6 +154,12 @@ async def make_context(
     router = HostTools(runtime, runtime.read_bytes)
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     phase = task_machine()
+
+    def client() -> LlmClient:
+        if gateway.said:
+            emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": parts.dialect.name, "message": gateway.said})
+        return _client(settings, gateway, secrets.gateway_token, parts.dialect, session_id)
+
     ctx = LoopContext(
         journal=journal,
         judge=Judge(
@@ -165,7 +174,7 @@ async def make_context(
         ),
         conversation=Conversation(
             _thread(parts, store.state, secrets.scrubber),
-            DeferredClient(lambda: _client(settings, gateway, secrets.gateway_token, parts.dialect, session_id)),
+            DeferredClient(client),
             parts.model,
             _head_maker(parts, secrets.scrubber, store.state),
             RetryPolicy(settings.integer("llm.max_retries"), *retry_s),

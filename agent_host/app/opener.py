@@ -19,7 +19,6 @@ from agent_host.approval.gate import UnattendedGate
 from agent_host.approval.pending import PendingApprovals
 from agent_host.errors import AgentHostError, Incompatible, SessionExpired, SessionNotFound, UsageError
 from agent_host.events.emitter import Emitter
-from agent_host.events.kinds import EventType
 from agent_host.events.sinks import RunLog, next_event_id
 from agent_host.http_basics import TlsContext
 from agent_host.llm.dialect_choice import find_dialect, named_dialect, scripted_dialect
@@ -256,7 +255,7 @@ class SessionOpener:
         self._attended = not isinstance(gate, UnattendedGate)
         parts = parts.cached_for(resolved.settings, attended=self._attended)
         stores = backends.stores(identity, paths, store.blobs)
-        gateway = Gateway(url, TlsContext(url))
+        gateway = Gateway(url, TlsContext(url), "" if self._chosen is None else self._chosen.said)
         ctx = await make_context(
             resolved, parts, store, gateway, secrets, gate, emitter, stores, owns_process=self._owns_process
         )
@@ -264,8 +263,6 @@ class SessionOpener:
         resources.push_async_callback(ctx.router.aclose)
         resources.push_async_callback(ctx.conversation.llm.aclose)
         reports.again(store.state)
-        if self._chosen is not None and self._chosen.said:
-            emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": parts.dialect.name, "message": self._chosen.said})
         session = Session(
             ctx,
             paths,

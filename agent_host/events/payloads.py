@@ -113,7 +113,7 @@ PAYLOADS: dict[EventType, Shape] = {
         ),
     ),
     EventType.LLM_DIALECT_CHOSEN: Shape(
-        "`--dialect auto` has found what the gateway speaks",
+        "`--dialect auto` has found what the gateway speaks, told with the first request of a process",
         (Field("dialect", "string", "`anthropic`, `openai` or `responses`", telemetry=True), _MESSAGE),
     ),
     EventType.LLM_REQUEST_STARTED: Shape(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
+
+from agent_host.llm.urls import checked_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,9 +26,7 @@ def _anthropic(_settings: Settings, cache_ttl: CacheTtl) -> Dialect:
 def _openai(settings: Settings, _cache_ttl: CacheTtl) -> Dialect:
     from agent_host.llm.openai_chat import ChatDialect
 
-    return ChatDialect(
-        max_tokens_field=settings.text("llm.max_tokens_field"), names_cache=settings.flag("llm.prompt_cache_key")
-    )
+    return ChatDialect(max_tokens_field=settings.text("llm.max_tokens_field"), names_cache=names_cache(settings))
 
 
 _MAKERS: Mapping[str, Callable[[Settings, CacheTtl], Dialect]] = {
@@ -34,6 +35,7 @@ _MAKERS: Mapping[str, Callable[[Settings, CacheTtl], Dialect]] = {
 }
 NAMES: Final = tuple(_MAKERS)
 """In the order in which a gateway is asked for them."""
+_HOSTS_WITH_KEYS = r"(?:^|\.)(?:openai|azure)\.com$"
 _PROVIDERS: Mapping[str, str] = {"responses": "openai"}
 
 
@@ -41,6 +43,16 @@ def make_dialect(name: str, settings: Settings, cache_ttl: CacheTtl = "5m") -> D
     """The dialect called `name`, one of `NAMES`, as the settings want it. `cache_ttl` is how long the provider is to
     keep what requests begin with, where the dialect can say so."""
     return _MAKERS[name](settings, cache_ttl)
+
+
+def names_cache(settings: Settings) -> bool:
+    """Whether requests have `prompt_cache_key`. Proxies and servers of others refuse it, some of them only for some
+    models, so that by default it is sent where it is known to be of use."""
+    wanted = settings.text("llm.prompt_cache_key")
+    gateway = settings.text("llm.gateway")
+    if wanted != "auto" or not gateway.lower().startswith(("http://", "https://")):
+        return wanted == "always"
+    return re.search(_HOSTS_WITH_KEYS, checked_url(gateway).host) is not None
 
 
 def provider_of(name: str) -> str:

@@ -60,10 +60,10 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
     return RequestView(
         session=headers.get("x-session-id") or _thread_key(groups),
         model=model,
-        system="\n".join(_text(message["content"]) for message in system),
+        system="\n".join(_text(message.get("content")) for message in system),
         max_tokens=_max_tokens(payload),
         stream=stream,
-        tools=tuple(_tool_name(number, tool) for number, tool in enumerate(payload.get("tools") or ())),
+        tools=_tools(payload.get("tools")),
         message_count=len(groups),
         turn_index=turn_index,
         position=position,
@@ -71,8 +71,8 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         last_text=_last_text(newest),
         last_tool_error=any(_is_error(message) for message in newest),
         headers=headers,
-        last_images=tuple(kind for message in newest for kind in _images(message["content"])),
-        image_count=sum(1 for message in messages for _ in _images(message["content"])),
+        last_images=tuple(kind for message in newest for kind in _images(message.get("content"))),
+        image_count=sum(1 for message in messages for _ in _images(message.get("content"))),
         wants_usage=_wants_usage(payload.get("stream_options"), stream=stream),
     )
 
@@ -91,6 +91,12 @@ def _wants_usage(options: Any, *, stream: bool) -> bool:
     if options is not None and not stream:
         raise BadRequest("The 'stream_options' parameter is only allowed when 'stream' is enabled.")
     return isinstance(options, dict) and options.get("include_usage") is True
+
+
+def _tools(tools: Any) -> tuple[str, ...]:
+    if tools is not None and not isinstance(tools, list):
+        raise BadRequest("tools: must be an array")
+    return tuple(_tool_name(number, tool) for number, tool in enumerate(tools or ()))
 
 
 def _tool_name(number: int, tool: Any) -> str:
@@ -219,7 +225,7 @@ def _grouped(messages: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
             continue
         before = groups[-1] if groups else []
         of_results = bool(before) and before[-1]["role"] == "tool"
-        if of_results and (message["role"] == "tool" or any(_images(message["content"]))):
+        if of_results and (message["role"] == "tool" or any(_images(message.get("content")))):
             before.append(message)
         else:
             groups.append([message])
@@ -227,12 +233,12 @@ def _grouped(messages: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def _last_text(group: Sequence[Mapping[str, Any]]) -> str:
-    results = [_text(message["content"]).removeprefix(ERROR_MARK) for message in group if message["role"] == "tool"]
-    return "\n".join(results or [_text(message["content"]) for message in group])
+    results = [_text(message.get("content")).removeprefix(ERROR_MARK) for message in group if message["role"] == "tool"]
+    return "\n".join(results or [_text(message.get("content")) for message in group])
 
 
 def _is_error(message: Mapping[str, Any]) -> bool:
-    return message["role"] == "tool" and _text(message["content"]).startswith(ERROR_MARK)
+    return message["role"] == "tool" and _text(message.get("content")).startswith(ERROR_MARK)
 
 
 def _images(content: Any) -> Iterator[str]:
@@ -250,4 +256,4 @@ def _text(content: Any) -> str:
 
 def _thread_key(groups: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     """A key for conversations that do not say their session: it stays the same as long as the first message does."""
-    return sha256(_text(groups[0][0]["content"]).encode()).hexdigest()[:16]
+    return sha256(_text(groups[0][0].get("content")).encode()).hexdigest()[:16]

@@ -288,7 +288,7 @@ FORBIDDEN: dict[str, str] = {
     "llm.gateway": '"http://evil.example"',
     "llm.dialect": '"openai"',
     "llm.max_tokens_field": '"max_tokens"',
-    "llm.prompt_cache_key": "false",
+    "llm.prompt_cache_key": '"never"',
     "llm.model": '"other"',
     "llm.fallback_models": '["other"]',
     "llm.tokenizer": '"o200k_base"',

@@ -68,10 +68,30 @@ def test_every_name_of_the_setting_is_a_dialect() -> None:
 
 
 def test_the_settings_say_what_a_server_takes() -> None:
-    made = make_dialect("openai", settings(max_tokens_field="max_tokens", prompt_cache_key=False))
+    made = make_dialect("openai", settings(max_tokens_field="max_tokens"))
+    assert b'"max_tokens":9' in made.head(model="m", max_output_tokens=9, system="s", tools=[], session_id="s1")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gateway", "sent"),
+    [
+        ("auto", "https://api.openai.com/v1", True),
+        ("auto", "https://EU.api.OpenAI.com", True),
+        ("auto", "https://mine.openai.azure.com/openai/v1", True),
+        ("auto", "https://openai.com.example/v1", False),
+        ("auto", "https://notopenai.com/v1", False),
+        ("auto", "http://127.0.0.1:4000", False),
+        ("auto", "mock:script.toml", False),
+        ("auto", "", False),
+        ("always", "http://127.0.0.1:4000", True),
+        ("always", "mock:script.toml", True),
+        ("never", "https://api.openai.com/v1", False),
+    ],
+)
+def test_the_cache_is_named_where_that_is_known_to_be_taken(wanted: str, gateway: str, *, sent: bool) -> None:
+    made = make_dialect("openai", settings(prompt_cache_key=wanted, gateway=gateway))
     head = made.head(model="m", max_output_tokens=9, system="s", tools=[], session_id="s1")
-    assert b'"max_tokens":9' in head
-    assert b"prompt_cache_key" not in head
+    assert (b'"prompt_cache_key":"s1"' in head) == sent
 
 
 def test_providers_as_opentelemetry_names_them() -> None:

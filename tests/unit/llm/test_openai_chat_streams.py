@@ -86,65 +86,65 @@ async def test_where_a_stream_is_cut_into_pieces_makes_no_difference(stream: byt
 
 
 # What stands where something else is expected, and what is expected.
-SMALL = st.one_of(
-    st.none(), st.booleans(), st.integers(-2, 3), st.just([]), st.just({}), st.floats(allow_nan=False),
-    st.sampled_from(["", "a", "\ud83d", "\ude00", '{"a":', "1}", "[DONE]"]),
+SMALL = st.sampled_from(
+    [None, True, -1, 0, 1, 2.5, [], {}, [1], {"a": 1}, "", "a", "\ud83d", "\ude00", '{"a":', "1}", "[DONE]"]
+)
+
+
+def mostly(good: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """One in twenty is anything: a stream with more of it would be refused at once."""
+    return st.integers(0, 19).flatmap(lambda number: good if number else SMALL)
+
+
+def fields(**of: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """An object with some of these."""
+    return st.fixed_dictionaries({}, optional={name: mostly(one) for name, one in of.items()})
+
+
+TEXTS = st.sampled_from(["", "a", "é", "\ud83d", "\ude00", '{"a":', "1}", "{}"])
+ODD_TEXTS = st.sampled_from([None, "", "a", "b", "\ud83d", "x" * 70])
+ANY_VALUE: st.SearchStrategy[Any] = st.sampled_from([None, 0, 1.5, "a", "\ud83d", [], [1], {}, {"a": "\ude00"}, [[{}]]])
+FUNCTIONS = fields(name=ODD_TEXTS, arguments=TEXTS | st.just({"a": 1}), x=ANY_VALUE)
+ENTRIES = fields(
+    index=st.sampled_from([None, 0, 0, 1, 2]), id=ODD_TEXTS, type=st.just("function"), function=FUNCTIONS,
+    extra_content=ANY_VALUE,
 )  # fmt: skip
-FUNCTIONS = st.fixed_dictionaries({}, optional={"name": SMALL, "arguments": SMALL | st.just({"a": 1}), "x": SMALL})
-ENTRIES = st.fixed_dictionaries(
-    {}, optional={"index": SMALL, "id": SMALL, "type": SMALL, "function": SMALL | FUNCTIONS, "extra_content": SMALL}
-)
-DETAILS = st.fixed_dictionaries(
-    {}, optional={"type": SMALL, "index": SMALL, "text": SMALL, "signature": SMALL, "thinking": SMALL}
-)
-DELTAS = st.fixed_dictionaries(
-    {},
-    optional={
-        "role": SMALL, "content": SMALL | st.lists(SMALL | DETAILS, max_size=2), "refusal": SMALL,
-        "tool_calls": SMALL | st.lists(SMALL | ENTRIES, max_size=3), "function_call": SMALL | FUNCTIONS,
-        "reasoning": SMALL, "reasoning_content": SMALL, "x": SMALL | DETAILS, "\ud83d": SMALL,
-        "reasoning_details": SMALL | st.lists(SMALL | DETAILS, max_size=3),
-        "thinking_blocks": st.lists(SMALL | DETAILS, max_size=3),
-    },
+DETAILS = fields(
+    type=st.sampled_from(["reasoning.text", "reasoning.encrypted", "thinking"]), index=st.sampled_from([0, 1]),
+    text=TEXTS, data=TEXTS, thinking=TEXTS, signature=ODD_TEXTS,
 )  # fmt: skip
-REASONS = st.sampled_from(["stop", "tool_calls", "length", "content_filter", "error", "", "odd"]) | SMALL
-CHOICES = st.fixed_dictionaries(
-    {}, optional={"index": SMALL, "delta": SMALL | DELTAS, "finish_reason": REASONS, "error": SMALL, "usage": SMALL}
-)
-USAGE = st.fixed_dictionaries(
-    {},
-    optional={
-        "prompt_tokens": SMALL,
-        "completion_tokens": SMALL,
-        "total_tokens": SMALL,
-        "prompt_tokens_details": SMALL,
-    },
-)
-CHUNKS = st.fixed_dictionaries(
-    {}, optional={
-        "id": SMALL, "model": SMALL, "choices": SMALL | st.lists(CHOICES, max_size=3), "usage": SMALL | USAGE,
-        "error": st.none() | SMALL,
-    },
+DELTAS = fields(
+    content=TEXTS | st.lists(fields(type=st.just("text"), text=TEXTS), max_size=2), refusal=ODD_TEXTS,
+    tool_calls=st.lists(mostly(ENTRIES), max_size=3), function_call=FUNCTIONS,
+    reasoning=TEXTS, reasoning_content=TEXTS, x=ANY_VALUE, y=ANY_VALUE,
+    reasoning_details=st.lists(mostly(DETAILS), max_size=3), thinking_blocks=st.lists(mostly(DETAILS), max_size=3),
 )  # fmt: skip
-EVENTS = st.tuples(
-    st.sampled_from(["message", "message", "message", "error", "ping", ""]),
+REASONS = st.sampled_from([None, None, "stop", "tool_calls", "length", "content_filter", "error", "", "odd", "\ud83d"])
+COUNTS = st.sampled_from([None, 0, 5, 10, 10**12, "1"])
+USAGE = fields(
+    prompt_tokens=COUNTS, completion_tokens=COUNTS, total_tokens=COUNTS,
+    prompt_tokens_details=fields(cached_tokens=COUNTS, cache_write_tokens=COUNTS),
+)  # fmt: skip
+CHOICES = fields(index=st.sampled_from([0, 0, 0, None, 1]), delta=DELTAS, finish_reason=REASONS, usage=USAGE)
+CHUNKS = fields(id=ODD_TEXTS, model=ODD_TEXTS, choices=st.lists(mostly(CHOICES), max_size=2), usage=USAGE)
+DATA = (
     CHUNKS.map(lambda made: json.dumps(made, ensure_ascii=False))
     | DELTAS.map(chunk)
-    | st.sampled_from([DONE, chunk({}, "stop"), chunk({}, "tool_calls")])
-    | SMALL.map(json.dumps)
-    | st.text(max_size=9),
+    | st.sampled_from([DONE, chunk({}, "stop"), chunk({}, "tool_calls"), '{"error": {"code": 429}}', "nonsense"])
 )
+EVENTS = st.tuples(mostly(st.just("message")).map(str), DATA)
+ENDS = st.sampled_from([[], [DONE], [chunk({}, "stop")], [chunk({}, "tool_calls"), DONE], [chunk({}, "length")]])
 
 
-@given(st.lists(EVENTS, max_size=7))
-@example([("message", chunk({"tool_calls": [{"id": "a", "x": 1}]})), ("message", chunk({}, "stop"))])
+@given(st.lists(EVENTS, max_size=7), ENDS)
+@example([("message", chunk({"tool_calls": [{"id": "a", "x": 1}]}))], [chunk({}, "stop")])
 def test_no_stream_raises_anything_but_what_is_documented_and_each_turn_can_be_kept_and_sent(
-    events: list[tuple[str, str]],
+    events: list[tuple[str, str]], end: list[str]
 ) -> None:
     assembler = ChatAssembler(20)
     shown = ""
     try:
-        for event, data in events:
+        for event, data in [*events, *(("message", data) for data in end)]:
             shown += assembler.feed(event, data) or ""
         turn = assembler.finish()
     except (StreamFault, StreamProtocolError, AnswerTooLarge):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from agent_host.testing.chat_request import read_request
 from agent_host.testing.dialect import BadRequest
@@ -328,3 +330,49 @@ async def test_reasoning_has_to_come_back_as_it_was_sent(turn: dict[str, str]) -
             for wrong in (altered, missing):
                 bad = await post(client, user(), calls(call_id, **wrong), answer(call_id))
                 assert (bad.status_code, "must be passed back" in bad.text) == (400, True)
+
+
+# What a client may send in the place of anything else.
+ANY = st.sampled_from(
+    [None, True, 0, 1, 2.5, [], {}, [1], {"a": 1}, "", "a", "function", "text", "image_url", "{}", "call_1_0",
+     "ReadFile", "data:image/png;base64,"]
+)  # fmt: skip
+
+
+def odd(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """An object with some of these fields, each as it should be or anything."""
+    return st.fixed_dictionaries({}, optional={name: ANY | one for name, one in fields.items()})
+
+
+PARTS = odd(type=ANY, text=ANY, image_url=odd(url=ANY))
+CALLS = odd(id=ANY, type=st.just("function"), function=odd(name=st.just("X"), arguments=st.just("{}")))
+MESSAGES = odd(
+    role=st.sampled_from(["system", "user", "assistant", "tool"]), content=st.lists(ANY | PARTS, max_size=2),
+    tool_calls=st.lists(ANY | CALLS, max_size=2), tool_call_id=ANY, reasoning_content=ANY, reasoning_details=ANY,
+)  # fmt: skip
+GOOD = st.sampled_from([system(), user(), said("a"), calls("i"), answer("i"), calls("i", reasoning_content="x")])
+TOOLS = odd(type=st.just("function"), function=odd(name=ANY, parameters=ANY))
+THREADS = st.lists(GOOD, min_size=1, max_size=4) | st.lists(GOOD | MESSAGES, max_size=4)
+BODIES = odd(
+    messages=THREADS, tools=st.lists(ANY | TOOLS, max_size=2), stream=ANY, stream_options=odd(include_usage=ANY),
+    max_tokens=ANY, max_completion_tokens=ANY,
+).map(lambda made: {"model": "m", "messages": [user()], **made})  # fmt: skip
+
+
+@given(BODIES)
+@example({"model": "m", "messages": [user(), calls("i"), answer("i")]})
+@example({"model": "m", "messages": [{**calls("i"), "content": [{"type": "text", "text": "a"}]}, answer("i")]})
+def test_any_request_is_read_or_refused(payload: Any) -> None:
+    try:
+        view = read_request(payload, {})
+    except BadRequest:
+        return
+    assert view.message_count > 0
+    assert view.turn_index >= view.position >= 0
+
+
+def test_the_content_may_be_missing_beside_calls() -> None:
+    """So LiteLLM sends it."""
+    message = calls("i")
+    del message["content"]
+    assert read_request(body(user(), message, answer("i")), {}).last_text == "ok"
