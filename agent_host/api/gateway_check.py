@@ -12,6 +12,7 @@ from agent_host.http_basics import LOOPBACK, TlsContext, first_line, shown_url
 from agent_host.lean_httpx import httpx
 from agent_host.llm import error_bodies
 from agent_host.llm.dialect_choice import find_dialect, named_dialect
+from agent_host.llm.event_stream import whole_events
 from agent_host.llm.gateway_errors import KINDS, kind_of_answer
 from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.stream import StreamFault, StreamProtocolError
@@ -22,8 +23,6 @@ from agent_host.thread.messages import Message
 from config.policies import BUILT_IN, template
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from agent_host.llm.gateway_errors import Kind
     from agent_host.llm.stream import Dialect
     from config.settings import Settings
@@ -116,17 +115,8 @@ def _is_of(dialect: Dialect, data: bytes) -> bool:
     """Whether the whole events at the start of a stream bring something of an answer of this dialect."""
     assembler = dialect.assembler()
     try:
-        for event, text in _events(data):
+        for event, text in whole_events(data):
             assembler.feed(event, text)
     except (StreamProtocolError, StreamFault, AnswerTooLarge):
         return False
     return assembler.content > 0
-
-
-def _events(data: bytes) -> Iterator[tuple[str, str]]:
-    """Name and data of the whole events in `data`."""
-    text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
-    for block in text.split("\n\n")[:-1]:
-        fields = dict(line.split(":", 1) for line in block.split("\n") if ":" in line)
-        if "data" in fields:
-            yield fields.get("event", "message").strip(), fields["data"].strip()

@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_host.cli.streams import answer, put
 from agent_host.errors import UsageError
@@ -15,17 +15,50 @@ from agent_host.testing.gateway import ScriptError, serve_forever
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Coroutine
 
 
 def mock_gateway(namespace: argparse.Namespace) -> int:
     """Serve the script until a signal comes; what a request lacked is written to stderr, and makes the exit code 1."""
     gc.enable()
+    if namespace.record is not None:
+        return _record(namespace)
     try:
         return asyncio.run(_serve(namespace, os.path.realpath(namespace.workspace)))
     except ScriptError as error:
         raise UsageError(str(error)) from error
     except OSError as error:
         raise UsageError(f"cannot listen on {namespace.host}:{namespace.port}: {error.strerror}") from error
+
+
+def _record(namespace: argparse.Namespace) -> int:
+    """Record until a signal comes; the exit code is 1 where an answer is not in the script."""
+    from agent_host.api.options import settings_from
+    from agent_host.api.recording import Recorder, create_script
+
+    skipped, workspace = 0, os.path.realpath(namespace.workspace)
+
+    def on_skipped(text: str) -> None:
+        nonlocal skipped
+        skipped += 1
+        put(sys.stderr, f"mock-gateway: {text}\n")
+
+    async def serve() -> None:
+        with create_script(namespace.script, namespace.record) as script:
+            recorder = Recorder(
+                namespace.record,
+                script,
+                settings_from({}, workspace=None),
+                workspace=workspace,
+                on_skipped=on_skipped,
+            )
+            await _until_signal(recorder.serve(namespace.host, namespace.port, lambda url: answer(f"{url}\n")))
+
+    try:
+        asyncio.run(serve())
+    except OSError as error:
+        raise UsageError(f"cannot listen on {namespace.host}:{namespace.port}: {error.strerror}") from error
+    return 1 if skipped else 0
 
 
 async def _serve(namespace: argparse.Namespace, workspace: str) -> int:
@@ -39,7 +72,7 @@ async def _serve(namespace: argparse.Namespace, workspace: str) -> int:
     def on_ready(url: str) -> None:
         answer(f"{url}\n")
 
-    serving = asyncio.ensure_future(
+    await _until_signal(
         serve_forever(
             namespace.script,
             host=namespace.host,
@@ -49,6 +82,12 @@ async def _serve(namespace: argparse.Namespace, workspace: str) -> int:
             on_failure=on_failure,
         )
     )
+    return 1 if failures else 0
+
+
+async def _until_signal(work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` until it ends, or a signal has it cancelled."""
+    serving = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         try:
@@ -60,4 +99,3 @@ async def _serve(namespace: argparse.Namespace, workspace: str) -> int:
     except asyncio.CancelledError:
         if not serving.cancelled():
             raise
-    return 1 if failures else 0

@@ -114,7 +114,8 @@ def _show(commands: Any) -> None:
 
 def _mock_gateway(commands: Any) -> None:
     gateway = _add(commands, "mock-gateway", "mock_gateway:mock_gateway", "a scripted LLM gateway on loopback")
-    gateway.add_argument("--script", metavar="FILE", required=True, help="TOML or JSON lines")
+    gateway.add_argument("--script", metavar="FILE", required=True, help="TOML or JSON lines; with --record a new file")
+    gateway.add_argument("--record", metavar="URL", help="pass requests on to this gateway, and write its answers down")
     gateway.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     gateway.add_argument("--port", type=_port, default=0, help="port (any free one)")
     gateway.add_argument("--workspace", metavar="DIR", default=".", help="what ${workspace} in the script stands for")

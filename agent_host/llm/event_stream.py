@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from agent_host.llm.limits import AnswerTooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
     from agent_host.llm.limits import AnswerLimits
 
@@ -82,3 +82,18 @@ class BoundedStream:
             if len(content) < len(line):  # the line is over, and with an empty one the event
                 self._event_bytes = self._event_bytes + self._line_bytes + 1 if self._line_bytes else 0
                 self._line_bytes = 0
+
+
+def whole_events(data: bytes) -> Iterator[tuple[str, str]]:
+    """Name and data of the events that are whole at the start of an answer that has been kept."""
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
+    for block in text.split("\n\n")[:-1]:
+        name, said = "message", []
+        for line in block.split("\n"):
+            field, _, value = line.partition(":")
+            if field == "event":
+                name = value.removeprefix(" ")
+            elif field == "data":
+                said.append(value.removeprefix(" "))
+        if said:
+            yield name, "\n".join(said)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import h11
@@ -79,6 +79,16 @@ class Reply:
         body = b"".join(chunks)
         end = self._protocol.send(h11.EndOfMessage()) or b"" if complete else b""
         await self._write(head + body + end)
+        self.ended_ns = time.monotonic_ns()
+
+    async def relay(self, status: int, headers: Mapping[str, str], pieces: AsyncIterator[bytes]) -> None:
+        """Send `pieces` as they come, each as an HTTP chunk."""
+        self.status = status
+        await self._write(self._protocol.send(h11.Response(status_code=status, headers=list(headers.items()))) or b"")
+        async for piece in pieces:
+            if piece and not self._head_only:
+                await self._write(self._protocol.send(h11.Data(data=piece)) or b"")
+        await self._write(self._protocol.send(h11.EndOfMessage()) or b"")
         self.ended_ns = time.monotonic_ns()
 
     async def until_client_leaves(self) -> None:
