@@ -20,6 +20,7 @@
     ├── CheckpointWriteFailed          pauses before any effect is risked (AH 11)
     ├── GuardrailBlocked               gateway said 400 (AH 6.4)
     ├── BudgetExceeded                 AH 6.5
+    │   └── CostExceeded
     ├── GatewayError                   the gateway could not be used
     │   ├── GatewayUnavailable         network, 5xx, 429, cut stream: worth a retry
     │   └── GatewayRejected            anything else: a retry would fail the same way
@@ -206,6 +207,10 @@ class BudgetExceeded(AgentHostError):
 
     code = ErrorCode.LLM_BUDGET_EXCEEDED
     rpc_code = -32011
+
+
+class CostExceeded(BudgetExceeded):
+    """What the session may cost (`--max-cost`) does not cover another call. A higher limit lets it go on."""
 
 
 class GatewayError(AgentHostError):

@@ -127,7 +127,8 @@ class TaskUnqueued(NamedTuple):
 class TurnTaken(NamedTuple):
     """The model answered. `stop_reason` is the gateway's word and `meaning` what its dialect makes of it, None in
     records of earlier versions. `baselines` are first versions of files that its calls are about to write, `settled`
-    the ids of denied calls that it makes good for."""
+    the ids of denied calls that it makes good for. `model` used the tokens; None where none did, and in records of
+    earlier versions."""
 
     step_id: str
     stop_reason: str
@@ -139,6 +140,7 @@ class TurnTaken(NamedTuple):
     window: Window | None = None
     baselines: Mapping[str, str | None] = {}
     settled: Sequence[str] = ()
+    model: str | None = None
 
 
 class ApprovalAsked(NamedTuple):

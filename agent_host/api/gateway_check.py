@@ -36,7 +36,7 @@ def try_gateway(settings: Settings, url: str) -> tuple[bool, str]:
         headers = {**dialect.headers(token), **checked_headers(settings.pairs("llm.headers"))}
     except UsageError as error:
         return False, str(error)
-    model = _model(settings)
+    model = model_of(settings)
     scrubber = Scrubber([token, password_of(url), *settings.pairs("llm.headers").values()])
     asked = Message("user", "Say: ok", 3)
     body = b"".join(
@@ -71,7 +71,7 @@ def try_gateway(settings: Settings, url: str) -> tuple[bool, str]:
     return True, f"{shown} answers with model {one_line(model)} ({took} ms)"
 
 
-def _model(settings: Settings) -> str:
+def model_of(settings: Settings) -> str:
     """The model of a run: the setting's, else the first that the policy allows, where that is a built-in."""
     policy = settings.text("host.policy")
     allowed = template(policy if policy in BUILT_IN else "workspace")["llmPolicy"]["allowedModels"]

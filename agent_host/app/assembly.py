@@ -14,12 +14,12 @@ from agent_host.approval.watched import WatchedGate
 from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
 from agent_host.llm.anthropic import AnthropicDialect
-from agent_host.llm.deferred import DeferredClient
+from agent_host.llm.deferred import DeferredClient, KnownModels
 from agent_host.loop.background import CommandLog
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.command_changes import CommandWatch
 from agent_host.loop.context import ArtifactPlaces, LoopContext
-from agent_host.loop.conversation import Conversation, ForModel
+from agent_host.loop.conversation import Conversation, ForModel, refuse_uncounted, refuse_unpriced
 from agent_host.loop.journal import Journal
 from agent_host.loop.questions import Questions
 from agent_host.loop.secrets import clean_message
@@ -30,7 +30,7 @@ from agent_host.routing.registry import Registry
 from agent_host.states import task_machine
 from agent_host.thread.messages import decode
 from agent_host.thread.thread import Thread
-from agent_host.thread.tokens import TokenizerUnavailable, counter
+from agent_host.thread.tokens import AUTO, TokenizerUnavailable, counter
 from config.lean_typing import NamedTuple
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
@@ -67,6 +67,7 @@ class Parts(NamedTuple):
     model: str
     count: Callable[[str], int]
     dialect: Dialect
+    models: KnownModels
     takes_images: bool = True
     tools: tuple[PythonTool, ...] = ()
 
@@ -78,11 +79,15 @@ class Parts(NamedTuple):
         bundle: PolicyBundle,
         tools: tuple[PythonTool, ...] = (),
     ) -> Parts:
-        """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer."""
+        """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer and for a
+        model whose cost is to be limited and that has no price."""
         settings = resolved.settings
         dialect = _DIALECTS[settings.text("llm.dialect")]()
         takes_images = dialect.takes_images and settings.flag("llm.images")
-        return cls(machine, bundle, _model(settings, bundle), _counter(settings), dialect, takes_images, tools)
+        model, models = _model(settings, bundle), KnownModels(settings.models)
+        if settings.number("llm.max_cost"):
+            refuse_unpriced(models, model)
+        return cls(machine, bundle, model, _counter(settings, models, model), dialect, models, takes_images, tools)
 
 
 class Gateway(NamedTuple):
@@ -107,6 +112,8 @@ async def make_context(
     """The loop's context for the session in `store`. `owns_process`: this process is the program's own, and what
     commands start may be tied to its life."""
     settings, session_id = resolved.settings, store.state.identity.session_id
+    if settings.number("llm.max_cost"):
+        refuse_uncounted(parts.models, store.state)
     live_output = LiveOutput(emitter, VERBOSE_PIECE_BYTES if settings.flag("host.verbose") else MAX_PIECE_BYTES)
     machine = parts.machine
     journal = Journal(
@@ -153,8 +160,10 @@ async def make_context(
             _head_maker(parts, secrets.scrubber, store.state),
             RetryPolicy(settings.integer("llm.max_retries"), *retry_s),
             parts.count,
+            parts.models,
             _for_model(parts, secrets.scrubber, store.state),
             takes_images=parts.takes_images,
+            max_cost=settings.number("llm.max_cost"),
         ),
         router=router,
         gate=WatchedGate(gate, phase),
@@ -205,6 +214,7 @@ def put_under(ctx: LoopContext, resolved: ResolvedOptions, parts: Parts) -> None
     other_model = ctx.conversation.model != parts.model  # it gets no blocks of the one before
     ctx.judge.bundle = parts.bundle
     ctx.conversation.model = ctx.conversation.default_model = parts.model
+    ctx.conversation.models = parts.models
     ctx.conversation.for_model = _for_model(parts, ctx.scrubber, ctx.state)
     ctx.scrubber.redaction = redaction_of(resolved, parts.bundle)
     if parts.bundle.redaction_rules or other_model:
@@ -261,7 +271,10 @@ def utc_now() -> datetime:
 def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber) -> Thread:
     """The conversation behind the system prompt; a turn whose step is open enters it when the step is over. What was
     recorded under other rules leaves under those of this bundle."""
-    thread = Thread(parts.dialect.renderer(parts.model), takes_images=parts.takes_images)
+    takes_images = parts.takes_images
+    if takes_images and len(state.thread) > 1:  # a new session has no pictures yet
+        takes_images = parts.models.of(parts.model).limits.images is not False
+    thread = Thread(parts.dialect.renderer(parts.model), takes_images=takes_images)
     step = state.open_step
     messages: Iterator[Message] = map(decode, itertools.islice(state.thread, 1, None))
     if scrubber.redaction is not None and scrubber.redaction.has_rules:
@@ -279,13 +292,13 @@ def _for_model(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable[
     return for_model
 
 
-def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable[[Judge], bytes]:
-    """The front of model requests: model, limits, system prompt, and those tools that a call could be allowed of."""
+def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable[[Judge, int], bytes]:
+    """The front of model requests: model, limit, system prompt, and those tools that a call could be allowed of."""
 
-    def head(judge: Judge) -> bytes:
+    def head(judge: Judge, max_output_tokens: int) -> bytes:
         return parts.dialect.head(
             model=parts.model,
-            max_output_tokens=parts.bundle.llm_policy.max_output_tokens,
+            max_output_tokens=max_output_tokens,
             system=scrubber.text(decode(state.thread[0]).content),
             tools=judge.offered(),
         )
@@ -301,9 +314,10 @@ def _model(settings: Settings, bundle: PolicyBundle) -> str:
     return wanted
 
 
-def _counter(settings: Settings) -> Callable[[str], int]:
+def _counter(settings: Settings, models: KnownModels, model: str) -> Callable[[str], int]:
+    name = settings.text("llm.tokenizer")
     try:
-        return counter(settings.text("llm.tokenizer"))
+        return counter(name, models.of(model).limits.tokenizer if name == AUTO else None)
     except TokenizerUnavailable as error:
         raise UsageError(f"llm.tokenizer: {error}") from error
 

@@ -10,6 +10,7 @@ from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
 from agent_host.llm.anthropic_answer import meaning_of
 from agent_host.loop.background import commands_to_report
+from agent_host.loop.costs import cost_of
 from agent_host.loop.limits import check_before_call
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
 from agent_host.loop.secrets import clean_message
@@ -77,6 +78,7 @@ async def take_turn(ctx: LoopContext) -> Step:
         turn.meaning,
         window,
         first_versions(runs),
+        model=ctx.conversation.model,
     )
     if any(run.may_act for run in runs):
         ctx.journal.record(record)
@@ -213,7 +215,7 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:
         ctx.emit(EventType.LLM_RETRY, step_id, attempt=failed, waitMs=int(wait_s * 1000), message=str(error))
 
     ctx.phase.fire("call_model")
-    limit = ctx.judge.bundle.llm_policy.max_output_tokens
+    limit = talk.answer_limit(ctx.judge)
     ctx.emit(
         EventType.LLM_REQUEST_STARTED, step_id, model=talk.model, estimatedInputTokens=needed, maxOutputTokens=limit
     )
@@ -228,6 +230,7 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:
         stopReason=turn.stop_reason,
         latencyMs=int((time.monotonic() - started) * 1000),
         **_names_of_answer(ctx, turn),
+        **cost_of(talk.models, turn.usage, talk.model),
     )
     if turn.replaced:
         message = f"the model's answer held halves of characters: U+FFFD stands in {turn.replaced} place(s)"

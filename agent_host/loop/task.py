@@ -12,6 +12,7 @@ from agent_host.errors import (
     AgentHostError,
     BudgetExceeded,
     CheckpointWriteFailed,
+    CostExceeded,
     ErrorCode,
     GatewayRejected,
     GatewayUnavailable,
@@ -45,6 +46,7 @@ _ENDS: dict[type[AgentHostError], tuple[EndStatus, bool]] = {
     GatewayRejected: ("failed", True),
     UsageError: ("failed", True),
     GuardrailBlocked: ("failed", False),
+    CostExceeded: ("failed", True),
     BudgetExceeded: ("failed", False),
     PolicyDenied: ("failed", False),
 }

@@ -21,6 +21,7 @@ from agent_host.approval.gate import UnattendedGate
 from agent_host.approval.watched import WatchedGate
 from agent_host.events.live_output import LiveOutput
 from agent_host.llm.anthropic import AnthropicDialect
+from agent_host.llm.deferred import KnownModels
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import ArtifactPlaces, LoopContext
 from agent_host.loop.conversation import Conversation
@@ -78,7 +79,8 @@ class Answer(NamedTuple):
 class Loop:
     """One process with one session. `again` is the next process.
 
-    `disk`: where the session is kept; in memory without one. `sessions`: a store that has the session already.
+    `disk`: where the session is kept; in memory without one. `sessions`: a store that has the session already. `models`
+    is the section `[models]` of the configuration, and `max_cost` what the session may cost.
     """
 
     def __init__(
@@ -99,6 +101,8 @@ class Loop:
         retry: RetryPolicy = RetryPolicy(0),  # noqa: B008  a value
         max_stored: int = 10**9,
         at_once: Mapping[Category, int] | None = None,
+        models: Mapping[str, Mapping[str, Any]] | None = None,
+        max_cost: float = 0,
     ) -> None:
         self.folder = os.path.realpath(folder)
         resumed = sessions is not None
@@ -121,7 +125,16 @@ class Loop:
                 lambda: self.now,
                 options,
             ),
-            conversation=Conversation(_thread(store.state), self.model, MODEL, _head, retry, estimate),
+            conversation=Conversation(
+                _thread(store.state),
+                self.model,
+                MODEL,
+                _head,
+                retry,
+                estimate,
+                KnownModels(models or {}),
+                max_cost=max_cost,
+            ),
             router=self.tools,
             gate=WatchedGate(gate or UnattendedGate(frozenset()), phase),
             emitter=out,
@@ -224,8 +237,8 @@ def sessions_on(disk: SimulatedDisk | None, max_stored: int = 10**9) -> Checkpoi
     return FileCheckpointStore("/state", disk, blob_limit_bytes=max_stored)
 
 
-def _head(_: Judge) -> bytes:
-    return AnthropicDialect().head(model=MODEL, max_output_tokens=100, system="Be careful.", tools=())
+def _head(_: Judge, max_output_tokens: int) -> bytes:
+    return AnthropicDialect().head(model=MODEL, max_output_tokens=max_output_tokens, system="Be careful.", tools=())
 
 
 def _thread(state: Checkpoint) -> Thread:
