@@ -20,6 +20,7 @@
     ├── CheckpointWriteFailed          pauses before any effect is risked (AH 11)
     ├── GuardrailBlocked               the gateway refused the prompt (AH 6.4)
     ├── BudgetExceeded                 AH 6.5
+    │   └── CostExceeded
     ├── GatewayError                   the gateway could not be used
     │   ├── GatewayUnavailable         network, 5xx, 429, cut stream: worth a retry
     │   │   └── ModelOverloaded        another model may have capacity
@@ -208,6 +209,10 @@ class BudgetExceeded(AgentHostError):
 
     code = ErrorCode.LLM_BUDGET_EXCEEDED
     rpc_code = -32011
+
+
+class CostExceeded(BudgetExceeded):
+    """What the session may cost (`--max-cost`) does not cover another call. A higher limit lets it go on."""
 
 
 class GatewayError(AgentHostError):

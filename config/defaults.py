@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from config.settings import TomlValue
 
+# Sections whose keys the user chooses: none by default.
+_WHOLE = frozenset(("models",))
 DEFAULTS = os.path.join(os.path.dirname(__file__), "defaults.toml")
 
 
@@ -25,6 +27,8 @@ def shipped_defaults() -> dict[str, TomlValue]:
         for line in map(str.strip, handle):
             if line.startswith("["):
                 section = line[1 : line.index("]")]
+                if section in _WHOLE:
+                    values[section] = {}
             elif line and not line.startswith("#"):
                 key, _, rest = line.partition(" = ")
                 values[f"{section}.{key}"], _ = decoder.raw_decode(rest)  # what follows is a comment

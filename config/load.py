@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from config.defaults import shipped_defaults
-from config.settings import ALL_TOOLS, SETTINGS, Setting, Settings, Tightening, TomlValue
+from config.settings import ALL_TOOLS, MODELS, SETTINGS, Setting, Settings, Tightening, TomlValue
 from config.shapes import FLAG, TEXT, Leaf, ListOf, Problem, first_problem, hint_at, number, one_of, whole
 
 if TYPE_CHECKING:
@@ -114,6 +114,9 @@ def _read(path: str) -> dict[str, TomlValue]:
             raise ConfigError(f"{path}: unknown section [{section}]{hint_at(section, sorted(sections))}")
         if not isinstance(content, dict):
             raise ConfigError(f"{path}: {section} must be a section of keys: [{section}]")
+        if section in SETTINGS:
+            values[section] = _checked(section, content, path)
+            continue
         for name, value in content.items():
             key = f"{section}.{name}"
             if key not in SETTINGS:
@@ -142,6 +145,10 @@ def _checked(key: str, value: TomlValue, where: str) -> TomlValue:
 def _shape_of(key: str, setting: Setting) -> Shape:
     if setting.proxy:
         return _ProxyUrl()
+    if key == MODELS:
+        from config.models import TABLE  # with a table of models
+
+        return TABLE
     if setting.tables:
         expected = f"a list of tables: [[{key}]]"
         return Leaf(expected, lambda value: isinstance(value, list) and all(isinstance(entry, dict) for entry in value))

@@ -14,7 +14,7 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-TomlValue = str | int | float | bool | list[str] | list[dict[str, Any]] | dict[str, str]
+TomlValue = str | int | float | bool | list[str] | list[dict[str, Any]] | dict[str, str] | dict[str, dict[str, Any]]
 
 
 class Tightening(Enum):
@@ -28,9 +28,9 @@ class Tightening(Enum):
 
 
 class Setting(NamedTuple):
-    """One key. `low` and `high` bound numbers, `choices` names; `zero_is_unset`: 0 stands for "no limit of its own";
-    `tables`: a list of tables in place of one of strings, whose content is for its reader to check; `proxy`: the URL of
-    one, or nothing."""
+    """One key; one without a dot is a whole section, whose keys the user chooses. `low` and `high` bound numbers,
+    `choices` names; `zero_is_unset`: 0 stands for "no limit of its own"; `tables`: a list of tables in place of one of
+    strings, whose content is for its reader to check; `proxy`: the URL of one, or nothing."""
 
     kind: type
     tightening: Tightening = Tightening.NEVER
@@ -45,6 +45,9 @@ class Setting(NamedTuple):
 _SMALLER, _MORE = Tightening.SMALLER, Tightening.MORE
 ALL_TOOLS = "*"
 """In `tools.allowed`: every tool."""
+
+MODELS = "models"
+"""The section of the models: prices and limits by name or pattern (`config.models`)."""
 
 SETTINGS: dict[str, Setting] = {
     "host.policy": Setting(str),
@@ -68,7 +71,8 @@ SETTINGS: dict[str, Setting] = {
     "llm.context_strategy": Setting(str, choices=("drop_oldest", "clear_tool_results", "summarize")),
     "llm.summary_model": Setting(str),
     "llm.cache_ttl": Setting(str, choices=("auto", "5m", "1h")),
-    "llm.tokenizer": Setting(str, choices=("estimate", "o200k_base", "cl100k_base")),
+    "llm.tokenizer": Setting(str, choices=("auto", "estimate", "o200k_base", "cl100k_base")),
+    "llm.max_cost": Setting(float, _SMALLER, low=0, high=10**9, zero_is_unset=True),
     "llm.connect_timeout_s": Setting(float, low=0.1, high=600),
     "llm.read_timeout_s": Setting(float, low=0.1, high=3600),
     "llm.progress_timeout_s": Setting(float, _SMALLER, low=0.1, high=86_400),
@@ -80,6 +84,7 @@ SETTINGS: dict[str, Setting] = {
     "llm.max_retries": Setting(int, low=0, high=20),
     "llm.retry_base_s": Setting(float, low=0, high=60),
     "llm.retry_max_s": Setting(float, low=0, high=600),
+    MODELS: Setting(dict, tables=True),
     "tools.allowed": Setting(list, Tightening.FEWER),
     "tools.disabled": Setting(list, _MORE),
     "tools.file_timeout_s": Setting(float, _SMALLER, low=0.1, high=600),
@@ -191,7 +196,13 @@ class Settings:
         value = self._values[key]
         if not isinstance(value, dict):
             raise TypeError(f"{key} is not a table")
-        return dict(value)
+        return {name: one for name, one in value.items() if isinstance(one, str)}
+
+    @property
+    def models(self) -> dict[str, dict[str, Any]]:
+        """The entries of `[models]`, by name or pattern (`config.models`)."""
+        value = self._values[MODELS]
+        return {name: one for name, one in value.items() if isinstance(one, dict)} if isinstance(value, dict) else {}
 
     def tables(self, key: str) -> tuple[dict[str, Any], ...]:
         """A setting that is a list of tables."""

@@ -38,7 +38,8 @@ class Task:
     `exit_codes` are those of commands, by the place of the row, `tool_ms` how long the calls of a tool ran. `baselines`
     maps a path to the blob of its content before the task's first write to it (None: it did not exist); `options`
     narrow what it may do, in the application's words; `not_uploaded` are artifacts whose upload was given up, as rows
-    of `artifact_given_up`; `skills` are those in use, by name, with the only tools that each leaves, None for all."""
+    of `artifact_given_up`; `skills` are those in use, by name, with the only tools that each leaves, None for all.
+    `usage_by_model` is `usage` by the models that used it, as far as that is on record."""
 
     task_id: str
     prompt: str
@@ -55,6 +56,7 @@ class Task:
     exit_codes: dict[int, int] = field(default_factory=dict)
     tool_ms: dict[str, int] = field(default_factory=dict)
     skills: dict[str, list[str] | None] = field(default_factory=dict)
+    usage_by_model: dict[str, TokenUsage] = field(default_factory=dict)
 
 
 class EarlierTask(NamedTuple):
@@ -74,14 +76,15 @@ class Checkpoint:
     content before the session's first write to it (None: it did not exist); `earlier_tasks` are those before `task`,
     oldest first; `grants` are approvals given. `salvaged` says what was lost when the session was saved from damage,
     until the model has read it. `dropped_messages` of the conversation were left out of the last request;
-    `tokens_known` are its input tokens as the gateway counted them and as they had been estimated. `uploads` are the
-    artifacts that are still to be uploaded, by id and in order; `artifact_uris` has what was uploaded, by the call.
-    `queue` are the tasks that follow, the next one first. `seen` are files as a call last read or wrote them, by path,
-    in words of the tools: the ones that were seen last, in that order. `unseen` says by task why not all that its
-    commands changed is known. `commands` are background commands that run, or whose end the model does not know yet, by
-    id; `commands_started` is how many there have been. Requests leave out large results among the first
-    `cleared_messages`, and have `summary` in the place of what they leave out. What they show changed last when there
-    were `flattened_messages`: models that verify their thinking read these as plain text."""
+    `tokens_known` are its input tokens as the gateway counted them and as they had been estimated, and
+    `tokens_known_of` its model. `usage_by_model` is `usage` by the models that used it, as far as that is on record.
+    `uploads` are the artifacts that are still to be uploaded, by id and in order; `artifact_uris` has what was
+    uploaded, by the call. `queue` are the tasks that follow, the next one first. `seen` are files as a call last read
+    or wrote them, by path, in words of the tools: the ones that were seen last, in that order. `unseen` says by task
+    why not all that its commands changed is known. `commands` are background commands that run, or whose end the model
+    does not know yet, by id; `commands_started` is how many there have been. Requests leave out large results among the
+    first `cleared_messages`, and have `summary` in the place of what they leave out. What they show changed last when
+    there were `flattened_messages`: models that verify their thinking read these as plain text."""
 
     identity: SessionIdentity
     session_status: str = "SESSION_RUNNING"
@@ -108,6 +111,8 @@ class Checkpoint:
     cleared_messages: int = 0
     summary: str | None = None
     flattened_messages: int = 0
+    usage_by_model: dict[str, TokenUsage] = field(default_factory=dict)
+    tokens_known_of: str | None = None
 
     @property
     def session_tokens_used(self) -> int:

@@ -30,12 +30,14 @@ from state.records import (
     fields_of,
     kind_of,
 )
+from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state.checkpoint import Checkpoint
     from state.records import EndRow, FirstVersions, Record
+    from state.usage import TokenUsage
 
 # What a listing shows of a task that is over; its whole prompt stands in the thread.
 _EARLIER_PROMPT_CHARS = 200
@@ -98,11 +100,11 @@ def _turn_taken(state: Checkpoint, record: TurnTaken) -> None:
     state.thread.append(record.message)
     # Calls that this turn makes good for; rows of earlier versions do not say which call they are about.
     task.denied = [row for row in task.denied if row["replay"].get("callId") not in record.settled]
-    state.usage = state.usage.plus(record.usage)
-    task.usage = task.usage.plus(record.usage)
+    _add_usage(state, record.usage, record.model)
     _add_baselines(state, record.baselines)
     if record.window is not None:
         state.tokens_known = (record.usage.input_tokens, record.window["estimated"])
+        state.tokens_known_of = record.model
     if record.options:
         task.options = {**task.options, **record.options}
     state.open_step = step
@@ -116,6 +118,14 @@ def _show(state: Checkpoint, dropped: int, cleared: int | None = None, summary: 
     if (dropped, cleared, summary) != before:
         state.dropped_messages, state.cleared_messages, state.summary = dropped, cleared, summary
         state.flattened_messages = len(state.thread) - 1  # the system prompt is none
+
+
+def _add_usage(state: Checkpoint, usage: TokenUsage, model: str | None) -> None:
+    """Count what a model used, for the task and for the session."""
+    for owner in (state, _task(state)):
+        owner.usage = owner.usage.plus(usage)
+        if model is not None:
+            owner.usage_by_model[model] = owner.usage_by_model.get(model, NO_TOKENS).plus(usage)
 
 
 def _add_baselines(state: Checkpoint, baselines: FirstVersions) -> None:
@@ -260,9 +270,7 @@ def _task_ended(state: Checkpoint, record: TaskEnded) -> None:
 
 def _context_compacted(state: Checkpoint, record: ContextCompacted) -> None:
     _show(state, record.dropped, record.cleared, record.summary)
-    state.usage = state.usage.plus(record.usage)
-    task = _task(state)
-    task.usage = task.usage.plus(record.usage)
+    _add_usage(state, record.usage, record.model)
 
 
 def _session_status_changed(state: Checkpoint, record: SessionStatusChanged) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from config.shapes import COUNT, FLAG, TEXT, Either, Leaf, ListOf, MapOf, Nullable, Record, Row, one_of, whole
+from config.shapes import COUNT, FLAG, TEXT, Either, Leaf, ListOf, MapOf, Nullable, Record, Row, number, one_of, whole
 from state.message_shapes import RESULT, Message, message_of, message_problems, writable
 
 if TYPE_CHECKING:
@@ -43,7 +43,11 @@ _EXIT_CODE = whole()
 _TASK_STATUS, _SESSION_STATUS = one_of(*TASK_STATUSES), one_of(*SESSION_STATUSES)
 # Blobs of first versions, by path. A blob is a hash, or a word for content that was not kept.
 _BASELINES = MapOf(_TEXT_OR_NULL)
-_USAGE = Record({"inputTokens": COUNT, "outputTokens": COUNT, "cachedInputTokens": COUNT}, {"cacheWriteTokens": COUNT})
+_USAGE = Record(
+    {"inputTokens": COUNT, "outputTokens": COUNT, "cachedInputTokens": COUNT},
+    {"cacheWriteTokens": COUNT, "cacheWrite1hTokens": COUNT},
+)
+_USAGE_BY_MODEL = MapOf(_USAGE)
 _SEEN = MapOf(_TEXT_OR_NULL)
 _TARGET = Record({"path": TEXT, "before": _TEXT_OR_NULL})
 _INTENT = Record(
@@ -57,7 +61,12 @@ _REPLAY = Record(
 )
 _TASK_OPTIONS = Record(
     {},
-    {"approval_mode": Nullable(one_of(*APPROVAL_MODES)), "allow_network": Nullable(FLAG), "model": TEXT},
+    {
+        "approval_mode": Nullable(one_of(*APPROVAL_MODES)),
+        "allow_network": Nullable(FLAG),
+        "model": TEXT,
+        "max_cost": number(0),
+    },
     closed=True,
 )
 _GRANT_OPTIONAL: dict[str, Shape] = dict.fromkeys(
@@ -160,6 +169,7 @@ _TASK = Record(
         "options": _TASK_OPTIONS,
         "baselines": _BASELINES,
         "exitCodes": MapOf(_EXIT_CODE),
+        "usageByModel": _USAGE_BY_MODEL,
         "toolMs": MapOf(COUNT),
         "skills": MapOf(Nullable(ListOf(TEXT))),
         "notUploaded": ListOf(_artifact(callId=TEXT, why=TEXT)),
@@ -207,6 +217,8 @@ _RESUME_OPTIONAL: dict[str, Shape] = {
     "flattenedMessages": COUNT,
     "seen": MapOf(TEXT),
     "unseen": MapOf(TEXT),
+    "usageByModel": _USAGE_BY_MODEL,
+    "tokensKnownOf": TEXT,
 }
 _HEAD: dict[str, Shape] = {
     "checkpointVersion": TEXT,
@@ -272,6 +284,7 @@ _RECORDS: dict[str, Shape] = {
             "baselines": _BASELINES,
             "settled": ListOf(TEXT),
             "options": _TASK_OPTIONS,
+            "model": TEXT,
         },
     ),
     "approval": _APPROVAL,
@@ -300,7 +313,7 @@ _RECORDS: dict[str, Shape] = {
     "note": Record({}, {"ofDamage": FLAG, "ofCommands": ListOf(TEXT)}),
     "context_compacted": Record(
         {"strategy": one_of(*CONTEXT_STRATEGIES), "dropped": COUNT, "cleared": COUNT},
-        {"summary": TEXT, "usage": _USAGE},
+        {"summary": TEXT, "usage": _USAGE, "model": TEXT},
     ),
     "task_ended": Record({"status": _TASK_STATUS}, {"reason": _TEXT_OR_NULL}),
     "session_status": Record(

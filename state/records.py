@@ -131,7 +131,7 @@ class TurnTaken(NamedTuple):
     """The model answered. `stop_reason` is the gateway's word and `meaning` what its dialect makes of it, None in
     records of earlier versions. `baselines` are first versions of files that its calls are about to write, `settled`
     the ids of denied calls that it makes good for. `options` replace options of the task from this
-    turn on."""
+    turn on. `model` used the tokens; None where none did, and in records of earlier versions."""
 
     step_id: str
     stop_reason: str
@@ -144,6 +144,7 @@ class TurnTaken(NamedTuple):
     baselines: Mapping[str, str | None] = {}
     settled: Sequence[str] = ()
     options: Mapping[str, Any] = {}
+    model: str | None = None
 
 
 class ApprovalAsked(NamedTuple):
@@ -285,6 +286,7 @@ class ContextCompacted(NamedTuple):
     cleared: int
     summary: str | None = None
     usage: TokenUsage = NO_TOKENS
+    model: str | None = None
 
 
 class SessionStatusChanged(NamedTuple):

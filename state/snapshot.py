@@ -140,6 +140,8 @@ def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, b
         flattened_messages=resume.get("flattenedMessages", 0),
         seen=resume.get("seen", {}),
         unseen=resume.get("unseen", {}),
+        usage_by_model=_usage_by_model(resume),
+        tokens_known_of=resume.get("tokensKnownOf"),
     )
 
 
@@ -227,6 +229,8 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
             **({"flattenedMessages": state.flattened_messages} if state.flattened_messages else {}),
             **({"seen": state.seen} if state.seen else {}),
             **({"unseen": state.unseen} if state.unseen else {}),
+            **_by_model(state.usage_by_model),
+            **({} if state.tokens_known_of is None else {"tokensKnownOf": state.tokens_known_of}),
         },
     }
 
@@ -265,6 +269,7 @@ def _task_to_json(task: Task, of_session: dict[str, str | None]) -> dict[str, An
         **({"skills": task.skills} if task.skills else {}),
         **({"options": task.options} if task.options else {}),
         **({"notUploaded": task.not_uploaded} if task.not_uploaded else {}),
+        **_by_model(task.usage_by_model),
         **own,
     }
 
@@ -286,7 +291,16 @@ def _task_from_json(raw: dict[str, Any], of_session: dict[str, str | None]) -> T
         {int(place): code for place, code in raw.get("exitCodes", {}).items()},
         raw.get("toolMs", {}),
         raw.get("skills", {}),
+        _usage_by_model(raw),
     )
+
+
+def _by_model(usage: dict[str, TokenUsage]) -> dict[str, Any]:
+    return {"usageByModel": {model: used.to_wire() for model, used in usage.items()}} if usage else {}
+
+
+def _usage_by_model(raw: dict[str, Any]) -> dict[str, TokenUsage]:
+    return {model: TokenUsage.from_wire(used) for model, used in raw.get("usageByModel", {}).items()}
 
 
 def _earlier_to_json(task: EarlierTask) -> dict[str, Any]:

@@ -14,7 +14,8 @@ class TokenUsage(NamedTuple):
     """Tokens of one call, of a task or of a session.
 
     `input_tokens` are all tokens of the request; `cache_read_tokens` and `cache_write_tokens` are parts of them that
-    the gateway read from its cache and wrote to it. `output_tokens` are all tokens of the answer, reasoning included.
+    the gateway read from its cache and wrote to it, and `cache_write_1h_tokens` the part of the latter that it keeps
+    for an hour. `output_tokens` are all tokens of the answer, reasoning included.
     The budget of a session counts input and output (`total`), whatever a provider charges for a cached token.
     """
 
@@ -22,6 +23,7 @@ class TokenUsage(NamedTuple):
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
 
     @property
     def total(self) -> int:
@@ -33,14 +35,18 @@ class TokenUsage(NamedTuple):
         return TokenUsage(*map(sum, zip(self, other, strict=True)))
 
     def to_wire(self) -> dict[str, int]:
-        """The JSON form, the same in records, snapshots, events and results. `cacheWriteTokens` is left out where it is
-        0, as in files of earlier versions."""
+        """The JSON form, the same in records, snapshots, events and results. Counts of what was written to the cache
+        are left out where they are 0, as in files of earlier versions."""
         wire = {
             "inputTokens": self.input_tokens,
             "outputTokens": self.output_tokens,
             "cachedInputTokens": self.cache_read_tokens,
         }
-        return wire | {"cacheWriteTokens": self.cache_write_tokens} if self.cache_write_tokens else wire
+        if self.cache_write_tokens:
+            wire["cacheWriteTokens"] = self.cache_write_tokens
+        if self.cache_write_1h_tokens:
+            wire["cacheWrite1hTokens"] = self.cache_write_1h_tokens
+        return wire
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, int]) -> TokenUsage:
@@ -50,6 +56,7 @@ class TokenUsage(NamedTuple):
             wire.get("outputTokens", 0),
             wire.get("cachedInputTokens", 0),
             wire.get("cacheWriteTokens", 0),
+            wire.get("cacheWrite1hTokens", 0),
         )
 
 

@@ -44,7 +44,7 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
         dialect, found = named_dialect(settings) or find_dialect(settings, url, token, state_dir, anew=True)
     except (UsageError, GatewayError) as error:
         return False, str(error)
-    model = _model(settings)
+    model = model_of(settings)
     scrubber = Scrubber([token, password_of(url), *headers.values()])
     shown, began = shown_url(request_url(url, dialect.path)).partition("?")[0], time.monotonic()
     try:
@@ -77,7 +77,7 @@ def _request(dialect: Dialect, model: str) -> bytes:
     return b"".join((head, dialect.renderer(model).user([Message("user", "Say: ok", 3)]), dialect.tail))
 
 
-def _model(settings: Settings) -> str:
+def model_of(settings: Settings) -> str:
     """The model of a run: the setting's, else the first that the policy allows, where that is a built-in."""
     policy = settings.text("host.policy")
     allowed = template(policy if policy in BUILT_IN else "workspace")["llmPolicy"]["allowedModels"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent_host.api.options import snapshot_limit
+from agent_host.api.options import known_models, snapshot_limit
 from agent_host.app.opener import SessionOpener
 from agent_host.app.secrets import Tokens
 from agent_host.approval.gate import InAdvance
@@ -24,12 +24,12 @@ def session_host(source: LayeredOptions, watch: Callable[[int], Sequence[Sink]])
     """The one session of a server, whose client approves; the tokens are taken out of the environment.
     `watch` gives its sinks, by the number of its first event."""
     opener = SessionOpener(source, gate=_pending_approvals, watch=watch, tokens=Tokens.taken(), owns_process=True)
-    limit = snapshot_limit()
+    limit, models = snapshot_limit(), known_models()
 
     def stored() -> StoredSessions:
         from agent_host.session.stored import StoredSessions  # with the first list of sessions
 
-        return StoredSessions(source.state_dir, snapshot_limit_bytes=limit)
+        return StoredSessions(source.state_dir, snapshot_limit_bytes=limit, models=models)
 
     return SessionHost(opener, stored)
 

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from agent_host import own_packages
-from agent_host.api.gateway_check import try_gateway
-from agent_host.api.options import settings_from
+from agent_host.api.gateway_check import model_of, try_gateway
+from agent_host.api.options import known_models, settings_from
 from agent_host.errors import UsageError
 from agent_host.http_basics import LOOPBACK, shown_url
 from agent_host.lean_httpx import httpx
 from agent_host.services.endpoints import endpoints
+from agent_host.shown_text import one_line
 from agent_host.testing.script import Script, ScriptError
-from agent_host.thread.tokens import TokenizerUnavailable, counter
+from agent_host.thread.tokens import AUTO, ESTIMATE, TokenizerUnavailable, counter
 from state.locations import make_private_dir
 from tool_runtime.core.paths import BY_DESCRIPTOR
 from tool_runtime.platform import current
@@ -113,12 +114,20 @@ def _state_dir(path: str) -> Check:
 
 
 def _tokenizer(settings: Settings) -> Check:
-    name = settings.text("llm.tokenizer")
+    """What tokens are counted with before the gateway counts them."""
+    name, model = settings.text("llm.tokenizer"), model_of(settings)
+    encoding = known_models().of(model).limits.tokenizer
+    if name == ESTIMATE:
+        hint = "" if encoding is None else f'; {one_line(model)} counts with {encoding}: llm.tokenizer = "auto" uses it'
+        return Check("tokenizer", True, name + hint)
+    wanted = encoding if name == AUTO else name
+    if wanted is None:
+        return Check("tokenizer", True, f"{name}: the estimate, since tiktoken has no encoding for {one_line(model)}")
     try:
-        counter(name)
+        counter(wanted)
     except TokenizerUnavailable as error:
-        return Check("tokenizer", False, str(error))
-    return Check("tokenizer", True, name)
+        return Check("tokenizer", name == AUTO, f"{name}: {'the estimate, since ' if name == AUTO else ''}{error}")
+    return Check("tokenizer", True, wanted)
 
 
 def _shell() -> Check:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import UsageError
 from agent_host.ids import REPLAY_PREFIX
+from agent_host.llm.deferred import KnownModels
 from agent_host.session.opening import MOCK_PREFIX, ResolvedOptions, recorded_options
 from config.lean_typing import NamedTuple
 from config.load import ConfigError, load
@@ -30,6 +31,7 @@ __all__ = [
     "existing_directory",
     "existing_workspace",
     "is_default_state_dir",
+    "known_models",
     "settings_from",
     "snapshot_limit",
     "state_dir_from",
@@ -44,13 +46,13 @@ _TOOLSET = "host.toolset"
 class SessionOptions:
     """What a session is started or resumed with; None leaves it to the configuration, or to the session on record.
 
-    `policy` is a built-in's name or a bundle file, `gateway` a URL or `mock:FILE`. `token` is the gateway's and
-    `services_token` the backend services'; neither is taken from the environment. `settings` are others of
-    config/defaults.toml, by `section.name`. `approvals` are what is approved in advance: rule ids, tool and capability
-    names; for a resume also the ids of denied calls, which are then run (`deniedApprovals` of a result has them).
-    `guard_processes` ends what commands started also when this process is killed; one session at a time may ask for it,
-    and it takes every child of this process for its own. `tools` are functions of this program, made with
-    `agent_host.tool`; a resume needs them again.
+    `policy` is a built-in's name or a bundle file, `gateway` a URL or `mock:FILE`. `max_cost` is what the session may
+    cost, in the currency of the configuration's prices. `token` is the gateway's and `services_token` the backend
+    services'; neither is taken from the environment. `settings` are others of config/defaults.toml, by `section.name`.
+    `approvals` are what is approved in advance: rule ids, tool and capability names; for a resume also the ids of
+    denied calls, which are then run (`deniedApprovals` of a result has them). `guard_processes` ends what commands
+    started also when this process is killed; one session at a time may ask for it, and it takes every child of this
+    process for its own. `tools` are functions of this program, made with `agent_host.tool`; a resume needs them again.
     """
 
     workspace: str | os.PathLike[str] | None = None
@@ -58,6 +60,7 @@ class SessionOptions:
     gateway: str | None = None
     model: str | None = None
     max_steps: int | None = None
+    max_cost: float | None = None
     token: str | None = None
     services_token: str | None = None
     state_dir: str | os.PathLike[str] | None = None
@@ -71,11 +74,14 @@ class SessionOptions:
     @property
     def flags(self) -> dict[str, Any]:
         """The settings that are given, by key; paths in them are absolute. Raises UsageError."""
+        if self.max_cost is not None and not self.max_cost > 0:
+            raise UsageError(f"SessionOptions.max_cost: give an amount above 0, not {self.max_cost}")
         given = {
             "host.policy": None if self.policy is None else os.fspath(self.policy),
             "llm.gateway": self.gateway,
             "llm.model": self.model,
             _MAX_STEPS: self.max_steps,
+            "llm.max_cost": self.max_cost,
         }
         return _portable({**self.settings, **{key: value for key, value in given.items() if value is not None}})
 
@@ -232,6 +238,11 @@ def snapshot_limit(flags: Mapping[str, Any] = MappingProxyType({}), *, given_by:
     configuration that cannot be used."""
     own = {key: value for key, value in flags.items() if key == _SNAPSHOT_LIMIT}
     return settings_from(own, workspace=None, given_by=given_by).integer(_SNAPSHOT_LIMIT)
+
+
+def known_models() -> KnownModels:
+    """What is known of models, by the user's configuration. Raises UsageError for one that cannot be used."""
+    return KnownModels(settings_from({}, workspace=None).models)
 
 
 def state_dir_from(chosen: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent_host.api.options import snapshot_limit
+from agent_host.api.options import known_models, snapshot_limit
 from agent_host.api.results import Result, result_of
 from agent_host.session.begun import Begun, find_begun, refuse_another
 from agent_host.session.handshake import policy_source
@@ -62,7 +62,7 @@ def session_under(
 
 def stored_sessions(state_dir: str) -> StoredSessions:
     """The sessions of a state directory. Raises UsageError for a configuration that cannot be used."""
-    return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit())
+    return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=known_models())
 
 
 def newest_resumable(state_dir: str, passed_over: Callable[[str], object]) -> str | None:

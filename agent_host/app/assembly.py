@@ -14,13 +14,20 @@ from agent_host.approval.watched import WatchedGate
 from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
-from agent_host.llm.deferred import DeferredClient
+from agent_host.llm.deferred import DeferredClient, KnownModels
 from agent_host.llm.dialects import make_dialect
 from agent_host.loop.background import CommandLog
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.command_changes import CommandWatch
 from agent_host.loop.context import ArtifactPlaces, LoopContext
-from agent_host.loop.conversation import Compaction, Conversation, ForModel, ModelView
+from agent_host.loop.conversation import (
+    Compaction,
+    Conversation,
+    ForModel,
+    ModelView,
+    refuse_uncounted,
+    refuse_unpriced,
+)
 from agent_host.loop.journal import Journal
 from agent_host.loop.questions import Questions
 from agent_host.loop.recorded_results import RecordedResults
@@ -33,7 +40,7 @@ from agent_host.states import task_machine
 from agent_host.thread.messages import decode
 from agent_host.thread.summary import summary_message
 from agent_host.thread.thread import Thread
-from agent_host.thread.tokens import TokenizerUnavailable, counter
+from agent_host.thread.tokens import AUTO, TokenizerUnavailable, counter
 from config.lean_typing import NamedTuple
 from policy.names import CapabilityName as Name
 from tool_runtime.router import LocalToolRouter
@@ -72,13 +79,14 @@ class Parts(NamedTuple):
     model: str
     count: Callable[[str], int]
     dialect: Dialect
+    models: KnownModels
     takes_images: bool = True
     tools: tuple[PythonTool, ...] = ()
     fallbacks: tuple[str, ...] = ()
 
     def binds_thinking(self, model: str) -> bool:
         """Whether the provider of `model` refuses a request in which anything in front of its thinking was changed."""
-        return False
+        return bool(self.models.of(model).limits.thinking_bound)
 
     @classmethod
     def of(
@@ -89,11 +97,16 @@ class Parts(NamedTuple):
         dialect: Dialect,
         tools: tuple[PythonTool, ...] = (),
     ) -> Parts:
-        """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer."""
+        """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer and for a
+        model whose cost is to be limited and that has no price."""
         settings = resolved.settings
         takes_images = dialect.takes_images and settings.flag("llm.images")
         model, fallbacks = _model(settings, bundle), _fallbacks(settings, bundle)
-        return cls(machine, bundle, model, _counter(settings), dialect, takes_images, tools, fallbacks)
+        models = KnownModels(settings.models)
+        if settings.number("llm.max_cost"):
+            refuse_unpriced(models, model)
+        count = _counter(settings, models, model)
+        return cls(machine, bundle, model, count, dialect, models, takes_images, tools, fallbacks)
 
     def cached_for(self, settings: Settings, *, attended: bool) -> Parts:
         """The same parts, requests kept in the provider's cache as long as steps of this session may take: `attended`
@@ -126,6 +139,8 @@ async def make_context(
     """The loop's context for the session in `store`. `owns_process`: this process is the program's own, and what
     commands start may be tied to its life."""
     settings, session_id = resolved.settings, store.state.identity.session_id
+    if settings.number("llm.max_cost"):
+        refuse_uncounted(parts.models, store.state)
     live_output = LiveOutput(emitter, VERBOSE_PIECE_BYTES if settings.flag("host.verbose") else MAX_PIECE_BYTES)
     machine = parts.machine
     journal = Journal(
@@ -179,11 +194,12 @@ async def make_context(
             _head_maker(parts, secrets.scrubber, store.state),
             RetryPolicy(settings.integer("llm.max_retries"), *retry_s),
             parts.count,
+            parts.models,
             _for_model(parts, secrets.scrubber, store.state),
             fallbacks=parts.fallbacks,
             takes_images=parts.takes_images,
             compaction=_compaction(settings, parts.bundle),
-            binds_thinking=parts.binds_thinking,
+            max_cost=settings.number("llm.max_cost"),
         ),
         router=router,
         gate=WatchedGate(gate, phase),
@@ -235,6 +251,7 @@ def put_under(ctx: LoopContext, resolved: ResolvedOptions, parts: Parts) -> None
     ctx.judge.bundle = parts.bundle
     ctx.conversation.model = ctx.conversation.default_model = parts.model
     ctx.conversation.fallbacks = parts.fallbacks
+    ctx.conversation.models = parts.models
     ctx.conversation.for_model = _for_model(parts, ctx.scrubber, ctx.state)
     ctx.scrubber.redaction = redaction_of(resolved, parts.bundle)
     if parts.bundle.redaction_rules or other_model:
@@ -292,7 +309,10 @@ def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber, dropped: int | 
     """The conversation behind the system prompt; a turn whose step is open enters it when the step is over. What was
     recorded under other rules leaves under those of this bundle. `dropped` is how many messages requests leave out from
     now on, None for as many as on record."""
-    thread = Thread(parts.dialect.renderer(parts.model), takes_images=parts.takes_images)
+    takes_images = parts.takes_images
+    if takes_images and len(state.thread) > 1:  # a new session has no pictures yet
+        takes_images = parts.models.of(parts.model).limits.images is not False
+    thread = Thread(parts.dialect.renderer(parts.model), takes_images=takes_images)
     step = state.open_step
     messages: Iterator[Message] = map(decode, itertools.islice(state.thread, 1, None))
     if scrubber.redaction is not None and scrubber.redaction.has_rules:
@@ -310,7 +330,7 @@ def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber, dropped: int | 
 
 
 def _thinking_from(parts: Parts, state: Checkpoint, dropped: int | None) -> int:
-    if not parts.binds_thinking(parts.model):
+    if not (state.flattened_messages or dropped) or not parts.binds_thinking(parts.model):
         return 0
     return state.flattened_messages if dropped is None else len(state.thread) - 1
 
@@ -323,13 +343,13 @@ def _for_model(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> ModelView
     return for_model
 
 
-def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable[[Judge], bytes]:
-    """The front of model requests: model, limits, system prompt, and those tools that a call could be allowed of."""
+def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable[[Judge, int], bytes]:
+    """The front of model requests: model, limit, system prompt, and those tools that a call could be allowed of."""
 
-    def head(judge: Judge) -> bytes:
+    def head(judge: Judge, max_output_tokens: int) -> bytes:
         return parts.dialect.head(
             model=parts.model,
-            max_output_tokens=parts.bundle.llm_policy.max_output_tokens,
+            max_output_tokens=max_output_tokens,
             system=scrubber.text(decode(state.thread[0]).content),
             tools=judge.offered(),
             session_id=state.identity.session_id,
@@ -374,9 +394,10 @@ def _fallbacks(settings: Settings, bundle: PolicyBundle) -> tuple[str, ...]:
     return names
 
 
-def _counter(settings: Settings) -> Callable[[str], int]:
+def _counter(settings: Settings, models: KnownModels, model: str) -> Callable[[str], int]:
+    name = settings.text("llm.tokenizer")
     try:
-        return counter(settings.text("llm.tokenizer"))
+        return counter(name, models.of(model).limits.tokenizer if name == AUTO else None)
     except TokenizerUnavailable as error:
         raise UsageError(f"llm.tokenizer: {error}") from error
 

@@ -9,6 +9,7 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.cli.progress import Progress
+from agent_host.cli.shared import tokens_in_words
 from agent_host.cli.streams import notice, put, reason_of
 from agent_host.cli.text_output import TextOutput, defused
 from agent_host.events.sinks import JsonLines
@@ -116,9 +117,9 @@ def _show_totals(result: Result, patch: str) -> None:
     if patch:
         put(sys.stderr, "\n" + (defused(patch) if sys.stderr.isatty() else patch))
     details = result.details
-    usage = details["usage"]
+    tokens = tokens_in_words({**details, **details["usage"]})
     put(
         sys.stderr,
-        f"\n{result.step_count} steps, {len(details['toolCalls'])} tool calls, {usage['inputTokens']} tokens in, "
-        f"{usage['outputTokens']} out, {details['durationMs'] / 1000:.2f} s\nrecords: {result.records}\n",
+        f"\n{result.step_count} steps, {len(details['toolCalls'])} tool calls, {tokens}, "
+        f"{details['durationMs'] / 1000:.2f} s\nrecords: {result.records}\n",
     )

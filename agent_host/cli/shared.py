@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING, Any
 
 from agent_host.api.options import state_dir_from
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Mapping
+
+
+def _cost(text: str) -> float:
+    """A limit of costs; 0 would mean that there is none. Raises ArgumentTypeError."""
+    try:
+        cost = float(text)
+    except ValueError:
+        cost = 0
+    if not cost > 0:
+        raise argparse.ArgumentTypeError(f"give an amount above 0, not {text}")
+    return cost
+
 
 # Options of `run` and `resume` that are settings: option, setting, arguments for argparse.
 SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -24,6 +37,7 @@ SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ),
     ("--model", "llm.model", {"metavar": "NAME", "help": "a model that the policy allows (default: its first)"}),
     ("--max-steps", "host.max_steps", {"metavar": "N", "type": int, "help": "1 to 10,000 (40)"}),
+    ("--max-cost", "llm.max_cost", {"metavar": "N", "type": _cost, "help": "end before it costs more: docs/costs.md"}),
     (
         "--toolset",
         "host.toolset",
@@ -66,3 +80,18 @@ def _destination(option: str) -> str:
 def state_dir_of(namespace: argparse.Namespace) -> str:
     """The state directory of `--state-dir`, the environment or the platform, absolute."""
     return state_dir_from(namespace.state_dir)
+
+
+def tokens_in_words(used: Mapping[str, Any]) -> str:
+    """Tokens and, where it is known, their cost in one line: `1200 tokens in (800 cached, 100 written), 60 out, 0.0123
+    USD`. `used` has the fields of a usage, and `cost` and `costCurrency`."""
+    of_cache = ((used.get("cachedInputTokens"), "cached"), (used.get("cacheWriteTokens"), "written"))
+    cache = ", ".join(f"{count} {what}" for count, what in of_cache if count)
+    words = f"{used['inputTokens']} tokens in{f' ({cache})' if cache else ''}, {used['outputTokens']} out"
+    cost = used.get("cost")
+    return words if cost is None else f"{words}, {_amount(cost)} {used.get('costCurrency', '')}"
+
+
+def _amount(cost: float) -> str:
+    """More digits the smaller it is."""
+    return f"{cost:.{2 if cost >= 1 else 4 if cost >= 0.01 else 6}f}"

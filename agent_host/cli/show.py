@@ -9,14 +9,14 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.api.records import session_id_of, stored_sessions
-from agent_host.cli.shared import state_dir_of
+from agent_host.cli.shared import state_dir_of, tokens_in_words
 from agent_host.cli.streams import answer
 from agent_host.errors import UsageError
 from agent_host.shown_text import escaped, one_line
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from agent_host.api.records import StoredSession
 
@@ -48,15 +48,16 @@ def show(namespace: argparse.Namespace) -> int:
         items = [item for item in items if item.get("step") == namespace.step]
         if not items:
             raise UsageError(f"--step {namespace.step}: session {session_id} has no such step")
+    turns = sessions.turns(session_id)
     if namespace.output == "json":
         messages = sessions.messages(session_id)
         if namespace.step is not None:
             steps = {item.get("stepId") for item in items}
             messages = [message for message in messages if message.get("stepId") in steps]
-        row = {**found.to_wire(), "items": items, "messages": messages}
+        row = {**found.to_wire(), "steps": _steps(items, turns), "items": items, "messages": messages}
         answer(lenient_json.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
-        answer("".join(_text(found, items, whole=namespace.step is not None)))
+        answer("".join(_text(found, items, turns, whole=namespace.step is not None)))
     return 0
 
 
@@ -71,16 +72,31 @@ def _with_steps(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return shown
 
 
-def _text(session: StoredSession, items: list[dict[str, Any]], *, whole: bool) -> Iterator[str]:
+def _steps(items: list[dict[str, Any]], turns: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """{step, stepId} of each step in `items`, and what its turn of the model used, as far as that is known."""
+    found = {item["stepId"]: item["step"] for item in items if "step" in item}
+    return [{"step": step, "stepId": step_id, **turns.get(step_id, {})} for step_id, step in found.items()]
+
+
+def _text(
+    session: StoredSession, items: list[dict[str, Any]], turns: Mapping[str, dict[str, Any]], *, whole: bool
+) -> Iterator[str]:
     status = f"{session.status}{', resumable' if session.resumable else ''}"
     held = f", held by process {session.pid}" if session.pid else ""
     tokens = "" if session.total_tokens is None else f", {session.total_tokens} tokens"
     yield f"{session.session_id}  {status}{held}, {session.step_count} steps{tokens}\n"
     yield f"workspace: {escaped(session.workspace, keep='')}\n"
+    if session.usage is not None:
+        yield f"tokens: {tokens_in_words(session.usage)}\n"
     for step, of_step in groupby(items, key=lambda item: item.get("step")):
-        yield "\n" if step is None else f"\nstep {step}\n"
-        for item in of_step:
+        shown = list(of_step)
+        yield "\n" if step is None else f"\nstep {step}{_used(turns.get(shown[0]['stepId']))}\n"
+        for item in shown:
             yield from _item(item, whole=whole)
+
+
+def _used(turn: dict[str, Any] | None) -> str:
+    return "" if turn is None else f"  {one_line(turn['model'])}, {tokens_in_words(turn)}"
 
 
 def _item(item: dict[str, Any], *, whole: bool) -> Iterator[str]:

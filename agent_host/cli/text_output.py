@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agent_host.cli.live_view import LiveView
 from agent_host.cli.progress import OUTPUT_PREFIX, Progress
 from agent_host.cli.screen import Block, can_draw
+from agent_host.cli.shared import tokens_in_words
 from agent_host.cli.streams import put
 from agent_host.events.kinds import EventType
 
@@ -107,11 +108,7 @@ class TextOutput(Progress):
         self._say(f"step {payload['stepCount']}")
 
     def _model_answered(self, payload: dict[str, Any]) -> None:
-        cached = f" ({payload['cachedInputTokens']} cached)" if payload["cachedInputTokens"] else ""
-        self._say(
-            f"  model   {payload['inputTokens']} tokens in{cached}, {payload['outputTokens']} out, "
-            f"{payload['latencyMs']} ms"
-        )
+        self._say(f"  model   {tokens_in_words(payload)}, {payload['latencyMs']} ms")
 
     def _tool_completed(self, payload: dict[str, Any]) -> None:
         call_id = payload["toolCallId"]

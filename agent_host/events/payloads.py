@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from agent_host.events.kinds import EventType
 
-Kind = Literal["string", "integer", "true", "list of strings", "object"]
+Kind = Literal["string", "integer", "number", "true", "list of strings", "object"]
 
 
 class Field(NamedTuple):
@@ -132,6 +132,9 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("outputTokens", "integer", "tokens answered", telemetry=True),
             Field("cachedInputTokens", "integer", "the part of the input read from the cache", telemetry=True),
             Field("cacheWriteTokens", "integer", "the part written to it, if any", True, telemetry=True),
+            Field("cacheWrite1hTokens", "integer", "of these the part kept for an hour, if any", True, telemetry=True),
+            Field("cost", "number", "by the prices of the configuration; missing where the model has none", True),
+            Field("costCurrency", "string", "the currency of `cost`", True),
             Field("stopReason", "string", "why the model stopped", telemetry=True),
             Field("stopDetail", "string", "which limit cut the answer, or why the model refused", optional=True),
             Field("latencyMs", "integer", "from the request to the answer's end, retries included", telemetry=True),

@@ -44,6 +44,8 @@ _MAX_COUNT = 10**9
 _MAX_NAME_CHARS = 256
 # What the standard calls an event without a name.
 _UNNAMED = "message"
+# In `cache_creation` of usage; the rest of `cache_creation_input_tokens` is kept for five minutes.
+_WRITTEN_FOR_AN_HOUR = "ephemeral_1h_input_tokens"
 
 
 def meaning_of(stop_reason: str) -> Meaning:
@@ -236,12 +238,16 @@ class AnthropicAssembler:
         """The counts; `input_tokens` of this API leaves out what was read from the cache and written to it."""
         read, written = (self._usage.get(f"cache_{what}_input_tokens", 0) for what in ("read", "creation"))
         whole = self._usage.get("input_tokens", 0) + read + written
-        return TokenUsage(whole, self._usage.get("output_tokens", 0), read, written)
+        long = min(written, self._usage.get(_WRITTEN_FOR_AN_HOUR, 0))
+        return TokenUsage(whole, self._usage.get("output_tokens", 0), read, written, long)
 
     def _note_usage(self, usage: Mapping[str, Any]) -> None:
         # Counts in message_delta are cumulative and replace those of message_start.
-        counts = {name: min(count, _MAX_COUNT) for name, count in usage.items() if type(count) is int and count >= 0}
-        self._usage.update(counts)
+        by_time = usage.get("cache_creation")
+        counts = {**usage, **by_time} if isinstance(by_time, dict) else usage
+        self._usage.update(
+            (name, min(count, _MAX_COUNT)) for name, count in counts.items() if type(count) is int and count >= 0
+        )
 
     _HANDLERS: ClassVar[dict[str, Callable[[AnthropicAssembler, Any], str | None]]] = {
         "message_start": _message_start,

@@ -1,15 +1,18 @@
-"""The LLM client, made when it is first needed: its imports are half of a start, and no reply waits for them."""
+"""What no first reply waits for: the LLM client, whose imports are half of a start, and the table of models. Both are
+made when they are first needed."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from agent_host.llm.client import LlmClient
+    from agent_host.llm.models import Cost, ModelFacts, Models
     from agent_host.llm.stream import ModelTurn
+    from state.usage import TokenUsage
 
 
 class Model(Protocol):
@@ -64,6 +67,34 @@ class DeferredClient:
         """Close the connection, where there is one."""
         if self._client is not None:
             await self._client.aclose()
+
+
+class KnownModels:
+    """What is known of models, with `configured`, the section `[models]`, over the shipped table; see
+    `agent_host.llm.models.Models`."""
+
+    def __init__(self, configured: Mapping[str, Mapping[str, Any]]) -> None:
+        self._configured = configured
+        self._models: Models | None = None
+
+    def of(self, model: str) -> ModelFacts:
+        """The limits and the prices of `model`."""
+        return self._known().of(model)
+
+    def cost(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> Cost | None:
+        """What `usage` costs, which is `by_model`; None where that is not known."""
+        return self._known().cost(usage, by_model) if self._configured else None
+
+    def unpriced(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> str | None:
+        """Why the cost of `usage` is not known, None where it is."""
+        return self._known().unpriced(usage, by_model)
+
+    def _known(self) -> Models:
+        if self._models is None:
+            from agent_host.llm.models import Models
+
+            self._models = Models(self._configured)
+        return self._models
 
 
 def _import_client() -> None:

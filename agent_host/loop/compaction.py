@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent_host.errors import GatewayError, GatewayUnavailable, GuardrailBlocked
+from agent_host.errors import BudgetExceeded, GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
 from agent_host.events.kinds import EventType
+from agent_host.loop.costs import affordable_output
+from agent_host.loop.limits import room_for_conversation
 from agent_host.retrying import with_retries
 from agent_host.thread.cleared import saved_by_clearing
 from agent_host.thread.messages import decode
@@ -39,7 +41,7 @@ async def make_room(ctx: LoopContext, step_id: str) -> None:
     strategy, wanted = talk.compaction.strategy, talk.compaction_wanted
     if strategy == "drop_oldest" and not wanted:
         return
-    window = ctx.judge.bundle.llm_policy.max_input_tokens - talk.head_tokens
+    window = room_for_conversation(ctx)
     if talk.thread.tokens <= window * (1 - _MARGIN) and not wanted:
         return
     talk.compaction_wanted = False
@@ -80,7 +82,8 @@ def _cleared(ctx: LoopContext, window: int) -> ContextCompacted | None:
 async def _summarized(ctx: LoopContext, step_id: str, window: int) -> ContextCompacted | None:
     """A summary in the place of all but the newest messages; None where there is none to be had."""
     talk, state = ctx.conversation, ctx.state
-    turn = await _answer(ctx, step_id, window)
+    model = talk.compaction.summary_model or talk.model
+    turn = await _answer(ctx, step_id, window, model)
     if turn is None:
         return None
     text = ctx.scrubber.text(turn.text.strip())[:MAX_CHARS]
@@ -90,26 +93,28 @@ async def _summarized(ctx: LoopContext, step_id: str, window: int) -> ContextCom
         dropped, text = state.dropped_messages, state.summary or ""
     if dropped == state.dropped_messages:
         # What was asked is paid for all the same.
-        ctx.journal.record(ContextCompacted("summarize", dropped, state.cleared_messages, state.summary, turn.usage))
+        kept = ContextCompacted("summarize", dropped, state.cleared_messages, state.summary, turn.usage, model)
+        ctx.journal.record(kept)
         return None
-    return ContextCompacted("summarize", dropped, state.cleared_messages, text, turn.usage)
+    return ContextCompacted("summarize", dropped, state.cleared_messages, text, turn.usage, model)
 
 
-async def _answer(ctx: LoopContext, step_id: str, window: int) -> ModelTurn | None:
-    """The model's answer to the question for a summary; None where policy, the budget or the gateway allow none. The
+async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> ModelTurn | None:
+    """The answer of `model` to the question for a summary; None where policy, the budget or the gateway allow none. The
     request begins as the one before it, so that the provider reads it from its cache."""
     talk, asked = ctx.conversation, question(ctx.conversation.count)
-    model = talk.compaction.summary_model or talk.model
     limits = ctx.judge.bundle.llm_policy
     needed = talk.tokens + asked.tokens
     if ctx.state.session_tokens_used + needed > limits.max_session_tokens:
         return None
-    if not check_llm(ctx.judge.bundle, model=model, now=ctx.judge.clock()).allowed:
+    if not check_llm(ctx.judge.bundle, model=model, now=ctx.judge.clock()).allowed or not _is_affordable(
+        ctx, model, needed
+    ):
         return None
     head, thread = talk.head, talk.thread
     if model != talk.model and talk.for_model is not None:
         thread, make_head = talk.for_model(model)
-        head = make_head(ctx.judge)
+        head = make_head(ctx.judge, talk.output_limit(ctx.judge))
     messages = thread.asking(asked, window)
 
     def ask() -> Awaitable[ModelTurn]:
@@ -122,6 +127,14 @@ async def _answer(ctx: LoopContext, step_id: str, window: int) -> ModelTurn | No
         return await ctx.cancellation.interruptible(with_retries(GatewayUnavailable, ask, talk.retry, on_retry))
     except (GatewayError, GuardrailBlocked):
         return None
+
+
+def _is_affordable(ctx: LoopContext, model: str, needed: int) -> bool:
+    try:
+        affordable_output(ctx, model, needed, ctx.conversation.output_limit(ctx.judge))
+    except (BudgetExceeded, UsageError):
+        return False
+    return True
 
 
 def _nothing_shown(_: str) -> None:

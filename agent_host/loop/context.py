@@ -52,8 +52,9 @@ class Replay(NamedTuple):
     approve: str | None = None
 
 
-MODEL_OPTION = "model"
-"""The option of a task on record that names its model."""
+MODEL_OPTION, MAX_COST_OPTION = "model", "max_cost"
+"""The options of a task on record that name its model, and what it may cost."""
+_OF_ITS_CALLS = frozenset((MODEL_OPTION, MAX_COST_OPTION))
 
 
 class TaskEnd(NamedTuple):
@@ -112,7 +113,7 @@ class LoopContext(NamedTuple):
 
     def begin_task(self, task: Task) -> None:
         """Have the options and the model of a task on record hold, which begins or goes on."""
-        options = {name: value for name, value in task.options.items() if name != MODEL_OPTION}
+        options = {name: value for name, value in task.options.items() if name not in _OF_ITS_CALLS}
         self.narrow_task(TaskOptions(**options))
         self.conversation.use_model(task.options.get(MODEL_OPTION), self.judge)
         self.use_skills()

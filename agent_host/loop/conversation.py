@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from agent_host.errors import UsageError
 from agent_host.thread.messages import Message, encodable
 from agent_host.thread.pictures import ALL_KEPT, MAX_KEPT_BYTES, NONE_TAKEN
 from agent_host.thread.tokens import message_tokens
@@ -13,10 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from agent_host.contracts import Image
-    from agent_host.llm.deferred import Model
+    from agent_host.llm.deferred import KnownModels, Model
+    from agent_host.llm.models import ModelFacts
     from agent_host.retrying import RetryPolicy
     from agent_host.routing.judge import Judge
     from agent_host.thread.thread import Thread
+    from state.checkpoint import Checkpoint, Task
     from state.records import ContextStrategy
 
 
@@ -24,7 +27,7 @@ class ForModel(NamedTuple):
     """A conversation as one model reads it: another model gets none of its opaque blocks."""
 
     thread: Thread
-    make_head: Callable[[Judge], bytes]
+    make_head: Callable[[Judge, int], bytes]
 
 
 class ModelView(Protocol):
@@ -55,11 +58,12 @@ class _Head(NamedTuple):
 class Conversation:
     """The thread of one session and the model that reads it.
 
-    `make_head` encodes the head of a request: model, limits, system prompt, and the tools that the judge may allow a
-    call of. `count` estimates the tokens of a text.
+    `make_head` encodes the head of a request: model, the most tokens of the answer, system prompt, and the tools that
+    the judge may allow a call of. `count` estimates the tokens of a text, and `models` knows what each model takes and
+    costs. `max_cost` is what the session may cost, in the currency of the prices, 0 where that is not limited.
     `for_model` gives thread and head as another model reads them, and `default_model` is that of tasks that name none.
     `fallbacks` are models to ask when one is overloaded. `takes_images`: models read pictures. `compaction` says how
-    room is made in a request that is too long. `binds_thinking` says whether a model's provider verifies its thinking.
+    room is made in a request that is too long.
     """
 
     def __init__(
@@ -67,15 +71,16 @@ class Conversation:
         thread: Thread,
         llm: Model,
         model: str,
-        make_head: Callable[[Judge], bytes],
+        make_head: Callable[[Judge, int], bytes],
         retry: RetryPolicy,
         count: Callable[[str], int],
+        models: KnownModels,
         for_model: ModelView | None = None,
         *,
         fallbacks: Sequence[str] = (),
         takes_images: bool = True,
         compaction: Compaction = DROP_OLDEST,
-        binds_thinking: Callable[[str], bool] = lambda _: False,
+        max_cost: float = 0,
     ) -> None:
         self.thread = thread
         self.llm = llm
@@ -87,7 +92,6 @@ class Conversation:
         self.fallbacks = fallbacks
         self.takes_images = takes_images
         self.compaction = compaction
-        self._binds_thinking = binds_thinking
         self._dropped = thread.dropped
         self.compaction_wanted = False
         """Whether a client asked for room to be made before the next request."""
@@ -95,6 +99,9 @@ class Conversation:
         """For how many more steps that need room the model is not asked for a summary."""
         self.full_windows = 0
         """How many turns in a row ended because the model's context window was full."""
+        self.models = models
+        self.max_cost = max_cost
+        self._lowered: int | None = None
         self.open_picture_bytes = 0
         """Bytes of the pictures that are on record of the open step, and not in the thread yet."""
         self._head = _Head(b"", 0)
@@ -115,6 +122,31 @@ class Conversation:
         """The estimated size of the next request."""
         return self.head_tokens + self.thread.tokens
 
+    @property
+    def facts(self) -> ModelFacts:
+        """The limits and the prices of the model."""
+        return self.models.of(self.model)
+
+    def output_limit(self, judge: Judge) -> int:
+        """The most tokens that the model may answer with: as the bundle says, and as the model can."""
+        allowed, can = judge.bundle.llm_policy.max_output_tokens, self.facts.limits.max_output_tokens
+        return allowed if can is None else min(allowed, can)
+
+    def answer_limit(self, judge: Judge) -> int:
+        """The most tokens that the model may answer the next request with."""
+        limit = self.output_limit(judge)
+        return limit if self._lowered is None else min(limit, self._lowered)
+
+    def lower_output(self, tokens: int | None, judge: Judge) -> None:
+        """Have the model answer the next requests with so many tokens at most; None: as many as it may. A request keeps
+        its prefix in the provider's cache, which this number is no part of."""
+        lowered = None if tokens is None or tokens >= self.output_limit(judge) else tokens
+        if lowered == self._lowered:
+            return
+        self._lowered = lowered
+        if self._renew_for is None:
+            self._head = self._head._replace(data=self._made_head(judge))
+
     def use_model(self, model: str | None, judge: Judge) -> None:
         """Have `model`, None for the default, read the conversation from its next request on."""
         wanted = model or self.default_model
@@ -133,14 +165,14 @@ class Conversation:
         """Behind a cut, have a model that verifies its thinking read what is left as text."""
         if self.thread.dropped != self._dropped:
             self._dropped = self.thread.dropped
-            if self._binds_thinking(self.model):
+            if self.facts.limits.thinking_bound:
                 self.renew_thread(self.thread.dropped)
 
     def keep_images(self, images: Sequence[Image]) -> str | None:
         """Count the pictures of a result that goes on record. Returns why they cannot be kept, None where they are."""
         if not images:
             return None
-        if not self.takes_images:
+        if not self.takes_images or self.facts.limits.images is False:
             return NONE_TAKEN
         size = sum(len(image.data) for image in images)
         if self.thread.picture_bytes + self.open_picture_bytes + size > MAX_KEPT_BYTES:
@@ -154,10 +186,13 @@ class Conversation:
 
     def _encoded(self) -> _Head:
         if self._renew_for is not None:
-            data = self.make_head(self._renew_for)
+            data = self._made_head(self._renew_for)
             self._head = _Head(data, self.count(data.decode()))
             self._renew_for = None
         return self._head
+
+    def _made_head(self, judge: Judge) -> bytes:
+        return self.make_head(judge, self.answer_limit(judge))
 
     def warm_up(self) -> None:
         """Get ready for the first request."""
@@ -168,3 +203,19 @@ class Conversation:
         """A note of the host to the model; `thread.add_note` has the model read it."""
         text = encodable(text)
         return Message("system", text, message_tokens(self.count, text))
+
+
+def refuse_unpriced(models: KnownModels, model: str) -> None:
+    """Raises UsageError for a model without a price, whose cost cannot be limited."""
+    if models.of(model).prices is None:
+        raise UsageError(
+            f"--max-cost (llm.max_cost): {model} has no price: give price_input and price_output for a million tokens "
+            f'in [models."{model}"] of your configuration'
+        )
+
+
+def refuse_uncounted(models: KnownModels, owner: Checkpoint | Task) -> None:
+    """Raises UsageError for a session or a task of which it is not known what it has cost so far."""
+    why = models.unpriced(owner.usage, owner.usage_by_model)
+    if why is not None:
+        raise UsageError(f"--max-cost (llm.max_cost): what was spent so far is not known: {why}")

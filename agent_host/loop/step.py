@@ -13,6 +13,7 @@ from agent_host.loop.asking import ask, cut_window
 from agent_host.loop.background import commands_to_report
 from agent_host.loop.compaction import make_room
 from agent_host.loop.context import MODEL_OPTION
+from agent_host.loop.costs import cost_of
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
 from agent_host.loop.secrets import clean_message
 from agent_host.retrying import with_retries
@@ -88,6 +89,7 @@ async def take_turn(ctx: LoopContext) -> Step:
         window,
         first_versions(runs),
         options=_model_from_here(ctx),
+        model=ctx.conversation.model,
     )
     if any(run.may_act for run in runs):
         ctx.journal.record(record)
@@ -252,7 +254,7 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int, attempts: Att
 
     if ctx.phase.may("call_model"):  # it waits for the model already where the first request did not do
         ctx.phase.fire("call_model")
-    limit = ctx.judge.bundle.llm_policy.max_output_tokens
+    limit = talk.answer_limit(ctx.judge)
     ctx.emit(
         EventType.LLM_REQUEST_STARTED, step_id, model=talk.model, estimatedInputTokens=needed, maxOutputTokens=limit
     )
@@ -267,6 +269,7 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int, attempts: Att
         stopReason=turn.stop_reason,
         latencyMs=int((time.monotonic() - started) * 1000),
         **_names_of_answer(ctx, turn),
+        **cost_of(talk.models, turn.usage, talk.model),
     )
     if turn.replaced:
         message = f"the model's answer held halves of characters: U+FFFD stands in {turn.replaced} place(s)"

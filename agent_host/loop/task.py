@@ -13,6 +13,7 @@ from agent_host.errors import (
     BudgetExceeded,
     CheckpointWriteFailed,
     ContextTooLong,
+    CostExceeded,
     ErrorCode,
     GatewayRejected,
     GatewayUnavailable,
@@ -54,6 +55,7 @@ _ENDS: dict[type[AgentHostError], tuple[EndStatus, bool]] = {
     ContextTooLong: ("failed", True),
     UsageError: ("failed", True),
     GuardrailBlocked: ("failed", False),
+    CostExceeded: ("failed", True),
     BudgetExceeded: ("failed", False),
     PolicyDenied: ("failed", False),
 }

@@ -12,7 +12,7 @@ from agent_host.rpc.params import InvalidParams, name, params, prose
 from agent_host.rpc.server import Method
 from agent_host.services.session import NewSession
 from agent_host.session.opening import Owner
-from config.shapes import FLAG, OBJECT, ListOf, Text, one_of, whole
+from config.shapes import FLAG, OBJECT, ListOf, Text, number, one_of, whole
 from policy.rules.options import TaskOptions
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ _TASK_OPTIONS: Final = params(
         "approvalMode": one_of("always", "on_risky_actions", "never"),
         "allowNetwork": FLAG,
         "model": name(256),
+        "maxCost": number(0, 10**9),
         "queue": FLAG,
     }
 )
@@ -154,6 +155,7 @@ class Methods:
             max_steps=options.get("maxSteps"),
             options=TaskOptions(options.get("approvalMode"), options.get("allowNetwork")),
             model=options.get("model"),
+            max_cost=options.get("maxCost"),
             queue=options.get("queue", False),
         )
         return {"taskId": params["taskId"], "status": "queued" if waits else "running"}

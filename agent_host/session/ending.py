@@ -17,6 +17,7 @@ from agent_host.loop.background import end_commands
 from agent_host.services.session import say_goodbye
 from agent_host.session.new_task import title_of
 from agent_host.session.opening import temporary_of
+from agent_host.session.reports import cost_fields
 from agent_host.states import SessionStatus
 from state import errors as state_errors
 from state import temporary
@@ -145,6 +146,7 @@ class SessionEnd:
             "tenantId": state.identity.tenant_id,
             "userId": state.identity.user_id,
             "totalTokens": state.session_tokens_used,
+            "sessionUsage": {**state.usage.to_wire(), **cost_fields(self._ctx, state)},
             "workspace": self._ctx.judge.environment.workspace,
             "resumable": end.resumable,
             "startedAt": self._began_at,

@@ -229,12 +229,14 @@ class Session:
         max_steps: int | None = None,
         options: TaskOptions = AS_THE_BUNDLE_SAYS,
         model: str | None = None,
+        max_cost: float | None = None,
         queue: bool = False,
     ) -> bool:
         """Begin a task; see `TaskRunner.start`. With `queue` it follows the one that is open and those that wait; see
         `TaskRunner.enqueue`. Returns whether it waits. Without `max_steps` the settings' limit holds, and the
-        workspace's in any case; without `model` the session's. Raises SessionNotReady while the session is paused."""
-        task = NewTask(task_id, prompt, max_steps_of(self._settings, max_steps), options, model)
+        workspace's in any case; without `model` the session's. `max_cost` is what the task alone may cost. Raises
+        SessionNotReady while the session is paused."""
+        task = NewTask(task_id, prompt, max_steps_of(self._settings, max_steps), options, model, max_cost)
         if queue and (self.busy or self.incomplete_task is not None or self.queued):
             self._work.enqueue(task)
             return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agent_host.loop.context import MODEL_OPTION
+from agent_host.loop.context import MAX_COST_OPTION, MODEL_OPTION
 from agent_host.thread.messages import Message, encodable, encode
 from agent_host.thread.tokens import message_tokens
 from config.lean_typing import NamedTuple
@@ -21,13 +21,15 @@ _TITLE_CHARS = 80
 
 
 class NewTask(NamedTuple):
-    """`max_steps` is 1 to 10,000; `options` narrow what the bundle allows; `model` is None for the session's."""
+    """`max_steps` is 1 to 10,000; `options` narrow what the bundle allows; `model` is None for the session's, and
+    `max_cost` where only the session's cost is limited."""
 
     task_id: str
     prompt: str
     max_steps: int
     options: TaskOptions = AS_THE_BUNDLE_SAYS
     model: str | None = None
+    max_cost: float | None = None
 
 
 class TaskRecord(NamedTuple):
@@ -53,13 +55,14 @@ def queued_record(task: NewTask, scrubber: Scrubber) -> TaskQueued:
 def task_in_queue(queued: TaskQueued) -> NewTask:
     """The task that `queued_record` put on record."""
     options = dict(queued.options)
-    model = options.pop(MODEL_OPTION, None)
-    return NewTask(queued.task_id, queued.prompt, queued.max_steps, TaskOptions(**options), model)
+    model, max_cost = options.pop(MODEL_OPTION, None), options.pop(MAX_COST_OPTION, None)
+    return NewTask(queued.task_id, queued.prompt, queued.max_steps, TaskOptions(**options), model, max_cost)
 
 
 def _options_of(task: NewTask) -> dict[str, Any]:
     options = {} if task.options == AS_THE_BUNDLE_SAYS else task.options._asdict()
-    return options | ({} if task.model is None else {MODEL_OPTION: task.model})
+    own = {MODEL_OPTION: task.model, MAX_COST_OPTION: task.max_cost}
+    return options | {name: value for name, value in own.items() if value is not None}
 
 
 def max_steps_of(settings: Settings, wanted: int | None) -> int:

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 MOCK_PREFIX = "mock:"
 LOCAL = "local"
 
-# Settings that say how this process shows its work, or hold secrets: a resume has its own.
-_OF_ONE_PROCESS = frozenset({"host.output", "host.verbose", "llm.headers"})
+# Settings that say how this process shows its work, hold secrets, or are prices of today: a resume has its own.
+_OF_ONE_PROCESS = frozenset({"host.output", "host.verbose", "llm.headers", "models"})
 
 
 class Owner(NamedTuple):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.loop.context import EndStatus, LoopContext, TaskEnd
-    from state.checkpoint import Task
+    from state.checkpoint import Checkpoint, Task
     from state.records import TaskStatus
 
 _END_NAMES: dict[EndStatus, str] = {
@@ -63,11 +63,21 @@ def session_state(ctx: LoopContext, status: SessionStatus, pending: Sequence[dic
         "inputTokens": usage.input_tokens,
         "outputTokens": usage.output_tokens,
         "totalTokens": state.session_tokens_used,
+        "cachedInputTokens": usage.cache_read_tokens,
+        "cacheWriteTokens": usage.cache_write_tokens,
         "remaining": max(0, limit - state.session_tokens_used),
         "maxSessionTokens": limit,
+        **cost_fields(ctx, state),
+        **({"maxCost": ctx.conversation.max_cost} if ctx.conversation.max_cost else {}),
     }
     fields["pendingApprovals"] = list(pending)
     return fields
+
+
+def cost_fields(ctx: LoopContext, owner: Checkpoint | Task) -> dict[str, Any]:
+    """{cost, costCurrency} of the session or of one of its tasks; nothing where that is not known."""
+    cost = ctx.conversation.models.cost(owner.usage, owner.usage_by_model)
+    return {} if cost is None else cost.to_wire()
 
 
 def not_uploaded(ctx: LoopContext, history: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -107,6 +117,7 @@ def result_object(ctx: LoopContext, end: TaskEnd, *, resumed_from_step: int | No
         "durationMs": duration_ms,
         "message": end.message,
         "model": ctx.conversation.model,
+        **cost_fields(ctx, task),
         "filesChanged": files_changed(ctx),
         **({"changesUnseen": ctx.state.unseen[task.task_id]} if task.task_id in ctx.state.unseen else {}),
     }

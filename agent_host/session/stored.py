@@ -22,6 +22,7 @@ from state.locations import SessionPaths
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from agent_host.llm.deferred import KnownModels
     from state.checkpoint import Checkpoint
     from state.store import Summary
 
@@ -33,7 +34,9 @@ _KEPT = {"status": str, "prompt": str, "stepCount": int, "endedAt": str, "worksp
 class StoredSession(NamedTuple):
     """A session in a list. `prompt` is that of the last task, `title` the first line of the first one, cut to 80
     characters; of one that cannot be read both say why. `pid` is that of the live process that holds it (0: unknown).
-    `updated_at` is in RFC 3339. `owner` is None where that is not known."""
+    `updated_at` is in RFC 3339. `owner` is None where that is not known. `usage` are the tokens of all its tasks as
+    JSON has them, with `cost` and `costCurrency` where that is known; None where an earlier version did not keep
+    them."""
 
     session_id: str
     status: str
@@ -46,6 +49,7 @@ class StoredSession(NamedTuple):
     owner: Owner | None
     pid: int | None = None
     resumable: bool = False
+    usage: dict[str, Any] | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """The session as lists show it."""
@@ -60,14 +64,16 @@ class StoredSession(NamedTuple):
             "totalTokens": self.total_tokens,
             "updatedAt": self.updated_at,
             "workspace": self.workspace,
+            **({} if self.usage is None else {"usage": self.usage}),
         }
 
 
 class StoredSessions:
-    """What lies under `state_dir`. A snapshot above the limit is not read."""
+    """What lies under `state_dir`. A snapshot above the limit is not read. `models` knows what models cost."""
 
-    def __init__(self, state_dir: str, *, snapshot_limit_bytes: int) -> None:
+    def __init__(self, state_dir: str, *, snapshot_limit_bytes: int, models: KnownModels | None = None) -> None:
         self._state_dir = state_dir
+        self._models = models
         self._store = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit_bytes)
 
     def all(self, owner: Owner | None = None, search: str = "") -> list[StoredSession]:
@@ -94,6 +100,12 @@ class StoredSessions:
         if owner is not None and whose != owner:
             raise _not_found(session_id)
         return items_of(messages, read_run_log(paths.events))
+
+    def turns(self, session_id: str) -> dict[str, dict[str, Any]]:
+        """What each turn of the model used, by its step: {model, inputTokens, outputTokens, cachedInputTokens,
+        cacheWriteTokens?, cacheWrite1hTokens?, cost?, costCurrency?}, as far as the run log has it."""
+        with state_errors_translated():
+            return read_run_log(SessionPaths(self._state_dir, session_id).events).turns
 
     def messages(self, session_id: str) -> list[dict[str, Any]]:
         """The session's conversation in the form of AH 9.2, pictures without their bytes. Raises SessionNotFound."""
@@ -149,7 +161,12 @@ class StoredSessions:
             _owner(state),
             pid=summary.pid,
             resumable=can_go_on(summary),
+            usage=self._usage(state),
         )
+
+    def _usage(self, state: Checkpoint) -> dict[str, Any]:
+        cost = None if self._models is None else self._models.cost(state.usage, state.usage_by_model)
+        return {**state.usage.to_wire(), **({} if cost is None else cost.to_wire())}
 
     def _ended(self) -> Iterator[StoredSession]:
         folder = os.path.join(self._state_dir, "sessions")
@@ -187,7 +204,15 @@ def _of_ended(paths: SessionPaths) -> StoredSession | None:
         ended,
         workspace,
         _owner_of_ended(paths, kept),
+        usage=_usage_of_ended(kept),
     )
+
+
+def _usage_of_ended(kept: dict[str, Any]) -> dict[str, Any] | None:
+    """What a result keeps of it, None for one of an earlier version and for what is no usage."""
+    usage = kept.get("sessionUsage")
+    counts = ("inputTokens", "outputTokens", "cachedInputTokens")
+    return usage if isinstance(usage, dict) and all(type(usage.get(name)) is int for name in counts) else None
 
 
 def _owner(state: Checkpoint) -> Owner:

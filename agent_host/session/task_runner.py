@@ -11,6 +11,7 @@ from agent_host.errors import CheckpointWriteFailed, NoActiveTask, PolicyExpired
 from agent_host.events.kinds import EventType
 from agent_host.loop.artifacts import take_up_uploads
 from agent_host.loop.context import ResumeNote, TaskEnd
+from agent_host.loop.conversation import refuse_unpriced
 from agent_host.session.denials import calls_to_replay
 from agent_host.session.history import History
 from agent_host.session.moves import note_of_move
@@ -98,11 +99,11 @@ class TaskRunner:
     def start(self, task: NewTask, *, queued: bool = False) -> None:
         """Begin a task; on return it is on record and under way. `queued`: it is the first of those that wait.
 
-        Raises TaskAlreadyRunning, PolicyExpired, UsageError for an id that the session has had and for a model that the
-        bundle does not allow, CheckpointWriteFailed. The session has no such task then, and the id can be used again.
-        """
+        Raises TaskAlreadyRunning, PolicyExpired, UsageError for an id that the session has had, and for a model that
+        the bundle does not allow or whose cost is limited and not known; CheckpointWriteFailed. The session has no such
+        task then, and the id can be used again."""
         ctx = self._ctx
-        self._refuse_model(task.model)
+        self._refuse_model(task)
         started = record_of_task(task, session_id=ctx.session_id, scrubber=ctx.scrubber, count=ctx.conversation.count)
         self._make_room(task.task_id, queued=queued)
         if ctx.judge.bundle.expires_at <= ctx.judge.clock():
@@ -125,9 +126,9 @@ class TaskRunner:
 
     def enqueue(self, task: NewTask) -> None:
         """Have a task follow the one that is open and those that wait. Raises what `TaskQueue.add` raises, UsageError
-        for an id that the session has had and for a model that the bundle does not allow."""
+        for an id that the session has had and for a model that `start` would refuse."""
         self._refuse_used(task.task_id)
-        self._refuse_model(task.model)
+        self._refuse_model(task)
         self.queue.add(task)
 
     def start_queued(self) -> None:
@@ -244,10 +245,13 @@ class TaskRunner:
         self._resumed_from_step = None
         self._run(self._drive())
 
-    def _refuse_model(self, model: str | None) -> None:
-        allowed = self._ctx.judge.bundle.llm_policy.allowed_models
-        if model is not None and model not in allowed:
+    def _refuse_model(self, task: NewTask) -> None:
+        talk, allowed = self._ctx.conversation, self._ctx.judge.bundle.llm_policy.allowed_models
+        model = task.model or talk.default_model
+        if task.model is not None and model not in allowed:
             raise UsageError(f"model {model!r} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
+        if talk.max_cost or task.max_cost is not None:
+            refuse_unpriced(talk.models, model)
 
     def _refuse_used(self, task_id: str) -> None:
         if self._ctx.state.has_task(task_id):

@@ -36,19 +36,31 @@ _OF_MARK = (
     "reason", "message", "stepCount", "totalTokens", "strategy", "droppedMessages", "clearedMessages", "summary"
 )  # fmt: skip
 _OF_REQUEST = ("decision", "rule", "riskLevel", "grantedBy")
+_OF_TURN = (
+    "model",
+    "inputTokens",
+    "outputTokens",
+    "cachedInputTokens",
+    "cacheWriteTokens",
+    "cacheWrite1hTokens",
+    "cost",
+    "costCurrency",
+)
 _OF_RESULT = ("status", "code", "exitCode", "message", "startedAt", "latencyMs", "pathsChanged")
 
 
 class RunLog(NamedTuple):
-    """What the run log of a session says of its calls, by id, and its marks. A log that was cut has less."""
+    """What the run log of a session says of its calls, by id, its marks, and what each turn of the model used, by its
+    step. A log that was cut has less."""
 
     calls: dict[str, dict[str, Any]]
     marks: list[dict[str, Any]]
+    turns: dict[str, dict[str, Any]]
 
 
 def read_run_log(path: str) -> RunLog:
     """The run log at `path`, with those that were put aside before it. What cannot be read is left out."""
-    found = RunLog({}, [])
+    found = RunLog({}, [], {})
     for event in _events(path):
         kind, payload = event["eventType"], event["payload"]
         if kind == EventType.TOOL_REQUESTED:
@@ -58,6 +70,8 @@ def read_run_log(path: str) -> RunLog:
         elif kind == EventType.APPROVAL_RESOLVED:
             said = {name: payload[name] for name in ("decision", "scope", "reason", "edited") if name in payload}
             found.calls.setdefault(str(payload["toolCallId"]), {})["approval"] = said
+        elif kind == EventType.LLM_REQUEST_COMPLETED:
+            found.turns[str(event.get("stepId"))] = {name: payload[name] for name in _OF_TURN if name in payload}
         elif kind in _MARKS:
             paused = bool(found.marks) and found.marks[-1]["mark"] == EventType.SESSION_PAUSED
             if kind == EventType.SESSION_RESUMED and "taskId" in event and not paused:

@@ -101,7 +101,18 @@ REASONS: Final = (
         "a guardrail of the gateway blocked the prompt, or a 400 whose body says nothing known, or the model refused",
         goes_on=False,
     ),
-    Reason(_FAILED, ErrorCode.LLM_BUDGET_EXCEEDED, "`llmPolicy.maxSessionTokens` does not cover the next call", False),
+    Reason(
+        _FAILED,
+        ErrorCode.LLM_BUDGET_EXCEEDED,
+        "`llmPolicy.maxSessionTokens`, or the task's `maxCost`, does not cover the next call",
+        False,
+    ),
+    Reason(
+        _FAILED,
+        ErrorCode.LLM_BUDGET_EXCEEDED,
+        "`--max-cost` (`llm.max_cost`) does not cover the next call; a higher limit lets the session go on",
+        goes_on=True,
+    ),
     Reason(_FAILED, ErrorCode.CAPABILITY_DENIED, "the bundle does not grant LLM.Call", goes_on=False),
     Reason(_FAILED, ErrorCode.UNAUTHORIZED, "the gateway refused the token (401, 403)", goes_on=True),
     Reason(

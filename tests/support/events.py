@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
     from agent_host.events.emitter import Event, Sink
 
-_KINDS: dict[str, type] = {"string": str, "integer": int, "true": bool, "list of strings": list, "object": dict}
+_KINDS: dict[str, type] = {
+    "string": str,
+    "integer": int,
+    "number": float,
+    "true": bool,
+    "list of strings": list,
+    "object": dict,
+}
 
 
 class Watcher:

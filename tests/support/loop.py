@@ -21,6 +21,7 @@ from agent_host.approval.gate import UnattendedGate
 from agent_host.approval.watched import WatchedGate
 from agent_host.events.live_output import LiveOutput
 from agent_host.llm.anthropic import AnthropicDialect
+from agent_host.llm.deferred import KnownModels
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import ArtifactPlaces, LoopContext
 from agent_host.loop.conversation import Conversation, ForModel
@@ -78,7 +79,8 @@ class Answer(NamedTuple):
 class Loop:
     """One process with one session. `again` is the next process.
 
-    `disk`: where the session is kept; in memory without one. `sessions`: a store that has the session already.
+    `disk`: where the session is kept; in memory without one. `sessions`: a store that has the session already. `models`
+    is the section `[models]` of the configuration, and `max_cost` what the session may cost.
     """
 
     def __init__(
@@ -100,6 +102,8 @@ class Loop:
         max_stored: int = 10**9,
         at_once: Mapping[Category, int] | None = None,
         fallbacks: tuple[str, ...] = (),
+        models: Mapping[str, Mapping[str, Any]] | None = None,
+        max_cost: float = 0,
     ) -> None:
         self.folder = os.path.realpath(folder)
         resumed = sessions is not None
@@ -129,8 +133,10 @@ class Loop:
                 _head_of(MODEL),
                 retry,
                 estimate,
+                KnownModels(models or {}),
                 lambda model, _dropped=None: ForModel(_thread(store.state, model), _head_of(model)),
                 fallbacks=fallbacks,
+                max_cost=max_cost,
             ),
             router=self.tools,
             gate=WatchedGate(gate or UnattendedGate(frozenset()), phase),
@@ -234,8 +240,8 @@ def sessions_on(disk: SimulatedDisk | None, max_stored: int = 10**9) -> Checkpoi
     return FileCheckpointStore("/state", disk, blob_limit_bytes=max_stored)
 
 
-def _head_of(model: str) -> Callable[[Judge], bytes]:
-    return lambda _: AnthropicDialect().head(model=model, max_output_tokens=100, system="Be careful.", tools=())
+def _head_of(model: str) -> Callable[[Judge, int], bytes]:
+    return lambda _, most: AnthropicDialect().head(model=model, max_output_tokens=most, system="Be careful.", tools=())
 
 
 def _thread(state: Checkpoint, model: str) -> Thread:

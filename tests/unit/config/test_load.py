@@ -48,7 +48,7 @@ def layers(tmp_path: Path) -> Layers:
 def test_the_defaults_and_the_table_have_the_same_keys_in_the_same_order() -> None:
     with open(DEFAULTS, "rb") as handle:
         raw = tomllib.load(handle)
-    keys = [f"{section}.{name}" for section, content in raw.items() for name in content]
+    keys = [f"{section}.{name}" if name else section for section, content in raw.items() for name in content or [""]]
     assert keys == list(SETTINGS)
 
 
@@ -143,7 +143,7 @@ def test_a_workspace_need_not_have_a_file(layers: Layers, tmp_path: Path) -> Non
         ("[lmm]\nmodel = 'x'", "unknown section [lmm]; did you mean llm?"),
         (
             "[zzzzzzzz]\nq = 1",
-            "unknown section [zzzzzzzz]; known are approvals, host, limits, llm, native, policy, ",
+            "unknown section [zzzzzzzz]; known are approvals, host, limits, llm, models, native, ",
         ),
         ("max_steps = 3", "unknown section [max_steps]"),
         ("[host]\nmax_steps = '3'", 'host.max_steps must be a whole number from 1 to 10,000, not "3"'),
@@ -243,6 +243,7 @@ NARROWER: dict[str, tuple[str, Any]] = {
     "llm.max_event_bytes": ("2048", 2048),
     "llm.max_call_arguments_bytes": ("2048", 2048),
     "llm.max_answer_bytes": ("2048", 2048),
+    "llm.max_cost": ("2.5", 2.5),
     "tools.allowed": ('["ReadFile"]', ["ReadFile"]),
     "tools.env_allowed": ('["CI_*"]', ["CI_*"]),
     "tools.disabled": ('["RunCommand"]', ["RunCommand"]),
@@ -283,6 +284,7 @@ FORBIDDEN: dict[str, str] = {
     "tools.http_proxy": '"http://evil.example"',
     "tools.https_proxy": '"http://evil.example"',
     "llm.headers": '{ "x-a" = "b" }',
+    "models": "{ price_input = 0, price_output = 0 }",
     "host.verbose": "true",
     "serve.begin_timeout_s": "1",
     "llm.gateway": '"http://evil.example"',
@@ -326,7 +328,7 @@ FORBIDDEN: dict[str, str] = {
 
 def toml(key: str, value: str) -> str:
     section, _, name = key.partition(".")
-    return f"[{section}]\n{name} = {value}\n"
+    return f"[{section}]\n{name or 'm'} = {value}\n"
 
 
 def test_every_setting_is_one_or_the_other() -> None:
@@ -369,6 +371,8 @@ def test_a_workspace_may_not_touch_the_rest(layers: Layers, key: str) -> None:
         ("limits.max_file_size_bytes", "10", "11"),
         ("limits.max_file_size_bytes", "10", "0"),
         ("limits.max_session_tokens", "10", "0"),
+        ("llm.max_cost", "0.5", "0.6"),
+        ("llm.max_cost", "0.5", "0"),
     ],
 )
 def test_a_workspace_may_not_widen_and_is_told_so(layers: Layers, key: str, present: str, wider: str) -> None:

@@ -117,7 +117,7 @@ def test_the_front_of_requests_follows_the_options(tmp_path: Path) -> None:
     loop = Loop(tmp_path)
     made: list[TaskOptions] = []
 
-    def head(ctx: object) -> bytes:
+    def head(ctx: object, _: int) -> bytes:
         made.append(loop.ctx.judge.options)
         return b"one two three"
 

@@ -339,7 +339,7 @@ async def test_a_renewed_intent_stands_in_the_row_of_the_start(tmp_path: Path, *
 async def test_the_tools_of_a_session_may_change(tmp_path: Path) -> None:
     loop = at_work(tmp_path)
     heads = []
-    loop.ctx.conversation.make_head = lambda judge: " ".join(sorted(judge.tools.names)).encode()
+    loop.ctx.conversation.make_head = lambda judge, _: " ".join(sorted(judge.tools.names)).encode()
     loop.ctx.judge.tools = Registry()
     refused = judged(loop.ctx, shell("make")).refusal
     assert refused is not None

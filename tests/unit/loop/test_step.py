@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -71,7 +72,7 @@ async def test_what_is_told_of_a_turn(tmp_path: Path) -> None:
         EventType.STEP_STARTED, {"stepId": step.step_id, "stepCount": 1},
     )  # fmt: skip
     assert (requested.event_type, requested.payload["model"]) == (EventType.LLM_REQUEST_STARTED, MODEL)
-    assert requested.payload["estimatedInputTokens"] == loop.ctx.conversation.tokens
+    assert requested.payload["estimatedInputTokens"] == math.ceil(1.25 * loop.ctx.conversation.tokens)
     assert (chunk.event_type, chunk.payload) == (EventType.TEXT_CHUNK, {"text": "Done.", "attempt": 1})
     assert completed.payload == {
         "model": MODEL, "inputTokens": 100, "outputTokens": 10, "cachedInputTokens": 0, "stopReason": "end_turn",
@@ -115,7 +116,7 @@ async def test_a_gateway_that_counts_nothing_is_counted_for(
 ) -> None:
     """Else the budget would be endless."""
     loop = begun(tmp_path, calls(shell("make"), text="Now.", usage=TokenUsage(*usage)))
-    needed = loop.ctx.conversation.tokens
+    needed = math.ceil(1.25 * loop.ctx.conversation.tokens)
     await take_turn(loop.ctx)
     said = message_tokens(loop.ctx.conversation.count, "Now.", ('{"command":"make"}',))
     assert loop.ctx.state.usage.to_wire() == {

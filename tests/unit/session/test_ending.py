@@ -39,6 +39,7 @@ async def test_the_result_is_kept_for_its_user_alone(tmp_path: Path) -> None:
     assert kept == opened.session.result(end) | {
         "prompt": "Do it.", "title": "Do it.", "workspace": opened.loop.folder, "resumable": False,
         "tenantId": "tenant", "userId": "user", "totalTokens": 110,
+        "sessionUsage": {"inputTokens": 100, "outputTokens": 10, "cachedInputTokens": 0},
         "startedAt": kept["startedAt"], "endedAt": kept["endedAt"],
     }  # fmt: skip
     assert kept["startedAt"] <= kept["endedAt"]

@@ -98,9 +98,9 @@ async def test_the_head_of_requests_is_encoded_when_the_first_reply_is_out_and_a
     conversation, made = opened.loop.ctx.conversation, []
     make_head = conversation.make_head
 
-    def noted(judge: Judge) -> bytes:
+    def noted(judge: Judge, max_output_tokens: int) -> bytes:
         made.append(judge.options)
-        return make_head(judge)
+        return make_head(judge, max_output_tokens)
 
     conversation.make_head = noted
     opened.session.warm_up()

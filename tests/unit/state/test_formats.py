@@ -195,7 +195,8 @@ def full() -> Checkpoint:
     ]  # fmt: skip
     task = Task("t3", "third", 33, "failed", "why", 4, TokenUsage(5, 6, 7),
                 [("T", "failed", "X"), ("U", "succeeded", None)], [{"toolName": "T", "replay": REPLAY}],
-                {"/t": "b1"}, {"allow_network": True}, [LOST], {1: 3})  # fmt: skip
+                {"/t": "b1"}, {"allow_network": True}, [LOST], {1: 3},
+                usage_by_model={"m": TokenUsage(5, 6, 7)})  # fmt: skip
     return Checkpoint(
         IDENTITY, "SESSION_PAUSED", "v8", [SYSTEM, turn_message], task, "step_9",
         OpenStep("step_10", "tool_use", "boot", 1, "words", calls), TokenUsage(11, 12, 13), {"/s": None},
@@ -207,6 +208,7 @@ def full() -> Checkpoint:
         {"task-1": "2 more file(s) changed"},
         {"cmd_3": {"callId": "c7", "taskId": "t1", "stepId": "s7", "line": "make", "ended": {"reason": "exited"}}}, 3,
         22, "notes", 24,
+        {"m": TokenUsage(6, 6, 6, 5, 4), "n": TokenUsage(5, 6, 7)}, "n",
     )  # fmt: skip
 
 
@@ -248,6 +250,7 @@ def test_a_snapshot_to_the_letter() -> None:
         "notUploaded": [LOST],
         "exitCodes": {"1": 3},
         "baselines": {"/t": "b1"},
+        "usageByModel": {"m": {"inputTokens": 5, "outputTokens": 6, "cachedInputTokens": 7}},
     }
     step = raw["resume"].pop("openStep")
     assert raw["resume"] == {
@@ -281,6 +284,12 @@ def test_a_snapshot_to_the_letter() -> None:
             "cmd_3": {"callId": "c7", "taskId": "t1", "stepId": "s7", "line": "make", "ended": {"reason": "exited"}}
         },
         "commandsStarted": 3,
+        "usageByModel": {
+            "m": {"inputTokens": 6, "outputTokens": 6, "cachedInputTokens": 6, "cacheWriteTokens": 5,
+                  "cacheWrite1hTokens": 4},
+            "n": {"inputTokens": 5, "outputTokens": 6, "cachedInputTokens": 7},
+        },
+        "tokensKnownOf": "n",
     }  # fmt: skip
     assert {key: step[key] for key in step if key != "calls"} == {
         "stepId": "step_10", "stopReason": "tool_use", "boot": "boot", "position": 1

@@ -163,15 +163,15 @@ def test_the_estimate_is_linear(text: str) -> None:
 
 @given(st.text(max_size=200), st.text(max_size=200))
 def test_text_put_together_costs_about_its_parts(first: str, second: str) -> None:
-    assert abs(estimate(first + second) - estimate(first) - estimate(second)) <= 1 + len(first + second) // 6
-    assert estimate(first) <= len(first)
+    assert abs(estimate(first + second) - estimate(first) - estimate(second)) <= 8, "where they meet"
+    assert estimate(first) <= 2 * len(first)
     assert (estimate(first) == 0) == (first == "")
 
 
 def test_long_runs_of_one_kind_are_not_nothing() -> None:
-    assert estimate("a" * 6000) == 1000
-    assert estimate("1" * 6000) == 2000
-    assert estimate("=" * 600) == 600
+    assert estimate("a" * 6000) == 2000
+    assert estimate("1" * 6000) == 1800
+    assert estimate("=" * 600) == 210
 
 
 def test_a_message_costs_its_text_its_calls_and_something_of_its_own() -> None:
@@ -182,7 +182,7 @@ def test_a_message_costs_its_text_its_calls_and_something_of_its_own() -> None:
 
 def test_counters_are_had_by_name_and_never_by_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     assert counter("estimate") is estimate
-    with pytest.raises(TokenizerUnavailable, match="'nope': choose estimate, o200k_base, cl100k_base"):
+    with pytest.raises(TokenizerUnavailable, match="'nope': choose auto, estimate, o200k_base, cl100k_base"):
         counter("nope")
     monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
     with pytest.raises(TokenizerUnavailable, match="TIKTOKEN_CACHE_DIR"):

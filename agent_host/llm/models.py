@@ -1,0 +1,191 @@
+"""What is known of a model: its limits, by the shipped table and the user's, and its prices, by the user's alone.
+
+Money is counted in whole picos, millionths of a millionth of the currency: a price of 3.00 for a million tokens is
+3,000,000 picos for one, and no sum of tokens is ever rounded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agent_host.llm.model_table import ROWS
+from config.lean_typing import NamedTuple
+from config.models import CURRENCY, PRICES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from state.usage import TokenUsage
+
+PICOS = 10**12
+_A_MILLION = 10**6
+# What providers ask at most of a token that is written to their cache, for five minutes and for an hour.
+_CACHE_WRITE, _CACHE_WRITE_1H = 1.25, 2.0
+
+
+class Limits(NamedTuple):
+    """What a model takes; None where it is not known. `context_tokens` are input and answer together, and
+    `cache_minimum_tokens` the shortest prefix that its provider caches. `thinking_bound`: its provider refuses a thread
+    in which anything in front of its thinking was changed. `tokenizer` is its encoding of tiktoken."""
+
+    context_tokens: int | None = None
+    max_output_tokens: int | None = None
+    cache_minimum_tokens: int | None = None
+    images: bool | None = None
+    thinking: bool | None = None
+    thinking_bound: bool | None = None
+    tokenizer: str | None = None
+
+
+class Prices(NamedTuple):
+    """Of one token, in picos of `currency`: of input that is not cached, of output, and of input that is read from the
+    provider's cache or written to it, for five minutes or for an hour."""
+
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    cache_write_1h: int
+    currency: str
+
+    def of(self, usage: TokenUsage) -> int:
+        """What `usage` costs."""
+        read, written, long = usage.cache_read_tokens, usage.cache_write_tokens, usage.cache_write_1h_tokens
+        return (
+            max(0, usage.input_tokens - read - written) * self.input
+            + read * self.cache_read
+            + max(0, written - long) * self.cache_write
+            + long * self.cache_write_1h
+            + usage.output_tokens * self.output
+        )
+
+    def most_for_input(self, tokens: int) -> int:
+        """What input of so many tokens costs at most: nothing of it is read from the cache, all is written to it."""
+        return tokens * max(self.input, self.cache_write)
+
+
+class ModelFacts(NamedTuple):
+    """Limits and prices of one model; `prices` is None where the user gave none."""
+
+    limits: Limits = Limits()
+    prices: Prices | None = None
+
+
+class Cost(NamedTuple):
+    """What something costs."""
+
+    picos: int
+    currency: str
+
+    @property
+    def amount(self) -> float:
+        """In the currency."""
+        return self.picos / PICOS
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON form in results, events and lists."""
+        return {"cost": self.amount, "costCurrency": self.currency}
+
+    def __str__(self) -> str:
+        return f"{in_figures(self.picos)} {self.currency}"
+
+
+class Models:
+    """Every model there is, with `configured`, the checked section `[models]`, over the shipped table."""
+
+    def __init__(self, configured: Mapping[str, Mapping[str, Any]]) -> None:
+        # The entry that says most of the name comes first.
+        self._configured = sorted(configured.items(), key=lambda item: ("*" in item[0], -len(item[0])))
+        self._known: dict[str, ModelFacts] = {}
+
+    def of(self, model: str) -> ModelFacts:
+        """What is known of `model`. Each limit comes from the first entry that has it, the prices from the first entry
+        that has any."""
+        if model not in self._known:
+            self._known[model] = self._look_up(model)
+        return self._known[model]
+
+    def cost(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> Cost | None:
+        """What `usage` costs, which is `by_model`; None where not all of it has a model with a price. Nothing that was
+        used costs nothing, in the currency of the prices."""
+        currency = self.currency
+        if currency is None or self.unpriced(usage, by_model) is not None:
+            return None
+        return Cost(sum(self._priced(model).of(used) for model, used in by_model.items()), currency)
+
+    def unpriced(self, usage: TokenUsage, by_model: Mapping[str, TokenUsage]) -> str | None:
+        """Why the cost of `usage` is not known, None where it is."""
+        if usage.total > sum(used.total for used in by_model.values()):
+            return "an earlier version did not put on record which model used its tokens"
+        without = [model for model in by_model if self.of(model).prices is None]
+        return f"{without[0]}, which it has used, has no price" if without else None
+
+    @property
+    def currency(self) -> str | None:
+        """That of all prices; None where there are none."""
+        return next((entry.get("currency", CURRENCY) for _, entry in self._configured if _has_price(entry)), None)
+
+    def _priced(self, model: str) -> Prices:
+        prices = self.of(model).prices
+        if prices is None:
+            raise LookupError(model)
+        return prices
+
+    def _look_up(self, model: str) -> ModelFacts:
+        entries = [entry for name, entry in self._configured if _fits(name, model)]
+        shipped = _shipped(model)
+        known = {field: value for field, value in zip(Limits._fields, shipped, strict=True) if value is not None}
+        for entry in reversed(entries):
+            known |= {field: entry[field] for field in Limits._fields if field in entry}
+        return ModelFacts(Limits(**known), next((_prices(entry) for entry in entries if _has_price(entry)), None))
+
+
+def in_figures(picos: int) -> str:
+    """An amount for a person, with more digits the smaller it is."""
+    amount = picos / PICOS
+    digits = 2 if amount >= 1 else 4 if amount >= 0.01 else 6
+    return f"{amount:.{digits}f}"
+
+
+def _shipped(model: str) -> tuple[Any, ...]:
+    name = model.lower().replace(".", "-")
+    names = (name, name.rpartition("/")[2])  # openai/o3
+    row = next((row for row in ROWS if any(_fits(row[0], one) for one in names)), None)
+    return Limits() if row is None else row[1:]
+
+
+def _fits(pattern: str, name: str) -> bool:
+    """Whether `name` is what `pattern` says, in which `*` stands for any text."""
+    if "*" not in pattern:
+        return pattern == name
+    first, *others, last = pattern.split("*")
+    if len(name) < len(first) + len(last) or not (name.startswith(first) and name.endswith(last)):
+        return False
+    at, end = len(first), len(name) - len(last)
+    for part in others:
+        at = name.find(part, at, end)
+        if at < 0:
+            return False
+        at += len(part)
+    return True
+
+
+def _has_price(entry: Mapping[str, Any]) -> bool:
+    return any(key in entry for key in PRICES)
+
+
+def _prices(entry: Mapping[str, Any]) -> Prices:
+    """The prices of an entry. What it leaves out is taken for what providers ask at most."""
+    given = entry["price_input"]
+
+    def of_one(price: float) -> int:
+        return round(price * PICOS / _A_MILLION)
+
+    return Prices(
+        of_one(given),
+        of_one(entry["price_output"]),
+        of_one(entry.get("price_cache_read", given)),
+        of_one(entry.get("price_cache_write", given * _CACHE_WRITE)),
+        of_one(entry.get("price_cache_write_1h", given * _CACHE_WRITE_1H)),
+        entry.get("currency", CURRENCY),
+    )

@@ -1,0 +1,98 @@
+"""What a session and its tasks have cost, and what they may still cost (`--max-cost`, `taskOptions.maxCost`).
+
+Costs come from the usage on record and the prices of the configuration, so a resume counts what was spent before it.
+What the gateway charges for an answer that broke off is not known, and not counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agent_host.errors import BudgetExceeded, CostExceeded
+from agent_host.llm.models import PICOS, in_figures
+from agent_host.loop.context import MAX_COST_OPTION
+from agent_host.loop.conversation import refuse_uncounted, refuse_unpriced
+from config.lean_typing import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent_host.llm.deferred import KnownModels
+    from agent_host.llm.models import Prices
+    from agent_host.loop.context import LoopContext
+    from state.checkpoint import Checkpoint, Task
+    from state.usage import TokenUsage
+
+# A call that may answer with less is not worth its input; OpenAI's Responses take no lower limit either.
+_LEAST_OUTPUT_TOKENS = 16
+
+
+class _Limit(NamedTuple):
+    """What a session or a task may cost, and has cost: picos of the currency."""
+
+    whose: str
+    option: str
+    most: int
+    spent: int
+    error: type[BudgetExceeded]
+
+
+def affordable_output(ctx: LoopContext, model: str, input_tokens: int, most: int) -> int | None:
+    """How many tokens `model` may answer with after about `input_tokens` of input, `most` where the limits leave more
+    than that; None where nothing limits what the session costs.
+
+    The input is priced as though nothing of it came from the provider's cache. Raises CostExceeded, BudgetExceeded for
+    a call that would pass a limit with an answer of the mean length so far; UsageError where costs are not known.
+    """
+    limits = list(_limits(ctx))
+    if not limits:
+        return None
+    refuse_unpriced(ctx.conversation.models, model)
+    prices = ctx.conversation.models.of(model).prices
+    if prices is None:
+        raise LookupError(model)
+    least = min(most, max(_LEAST_OUTPUT_TOKENS, _mean_output(ctx.state)))
+    for limit in limits:
+        left = limit.most - limit.spent - prices.most_for_input(input_tokens)
+        if left < least * prices.output:
+            raise limit.error(_said(limit, prices.most_for_input(input_tokens) + least * prices.output, prices))
+        if prices.output:
+            most = min(most, left // prices.output)
+    return most
+
+
+def cost_of(models: KnownModels, usage: TokenUsage, model: str) -> dict[str, Any]:
+    """What one call cost, {cost, costCurrency}; nothing where its model has no price."""
+    cost = models.cost(usage, {model: usage})
+    return {} if cost is None else cost.to_wire()
+
+
+def _limits(ctx: LoopContext) -> Iterator[_Limit]:
+    talk, state = ctx.conversation, ctx.state
+    of_task = ctx.task.options.get(MAX_COST_OPTION)
+    if talk.max_cost:
+        refuse_uncounted(talk.models, state)
+        yield _Limit(
+            "session", "--max-cost, llm.max_cost", round(talk.max_cost * PICOS), _spent(ctx, state), CostExceeded
+        )
+    if of_task is not None:
+        refuse_uncounted(talk.models, ctx.task)
+        yield _Limit("task", "taskOptions.maxCost", round(of_task * PICOS), _spent(ctx, ctx.task), BudgetExceeded)
+
+
+def _spent(ctx: LoopContext, owner: Checkpoint | Task) -> int:
+    cost = ctx.conversation.models.cost(owner.usage, owner.usage_by_model)
+    return 0 if cost is None else cost.picos
+
+
+def _mean_output(state: Checkpoint) -> int:
+    """Tokens of the model's answers so far, on average; 0 before the first one."""
+    steps = sum(task.step_count for task in state.earlier_tasks) + (0 if state.task is None else state.task.step_count)
+    return -(-state.usage.output_tokens // steps) if steps else 0
+
+
+def _said(limit: _Limit, needed: int, prices: Prices) -> str:
+    return (
+        f"what the {limit.whose} may cost does not cover the next call: {in_figures(limit.spent)} {prices.currency} "
+        f"spent and about {in_figures(needed)} needed of {in_figures(limit.most)} ({limit.option})"
+        + ("; a higher limit lets it go on" if limit.error is CostExceeded else "")
+    )
