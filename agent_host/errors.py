@@ -18,11 +18,13 @@
     ├── TaskAlreadyRunning
     ├── NoActiveTask
     ├── CheckpointWriteFailed          pauses before any effect is risked (AH 11)
-    ├── GuardrailBlocked               gateway said 400 (AH 6.4)
+    ├── GuardrailBlocked               the gateway refused the prompt (AH 6.4)
     ├── BudgetExceeded                 AH 6.5
     ├── GatewayError                   the gateway could not be used
     │   ├── GatewayUnavailable         network, 5xx, 429, cut stream: worth a retry
+    │   │   └── ModelOverloaded        another model may have capacity
     │   └── GatewayRejected            anything else: a retry would fail the same way
+    │       └── ContextTooLong         a shorter request may do
     └── ServiceError                   a backend service could not be used (AH 11)
         ├── ServiceUnavailable         still a passing fault after all retries
         └── ServiceRejected            the service answered, and said no or nothing usable
@@ -195,7 +197,7 @@ class CheckpointWriteFailed(AgentHostError):
 
 
 class GuardrailBlocked(AgentHostError):
-    """The gateway refused the prompt (HTTP 400, AH 6.4)."""
+    """The gateway refused the prompt: its body says so, or it is an HTTP 400 that says nothing known (AH 6.4)."""
 
     code = ErrorCode.LLM_GUARDRAIL_BLOCKED
     rpc_code = -32012
@@ -216,17 +218,31 @@ class GatewayError(AgentHostError):
 
 
 class GatewayUnavailable(GatewayError):
-    """A passing fault: network, time-out, 429, 5xx, a stream cut before its end. Worth a retry (AH 6.4)."""
+    """A passing fault: network, time-out, 429, 5xx, a stream cut before its end. Worth a retry (AH 6.4).
+    `retry_after_s` is the wait that the gateway asked for; not `again`: it asked that this request is not repeated."""
 
     retryable = True
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None, **details: Any) -> None:
+    def __init__(self, message: str, *, retry_after_s: float | None = None, again: bool = True, **details: Any) -> None:
         super().__init__(message, **details)
         self.retry_after_s = retry_after_s
+        self.again = again
+
+
+class ModelOverloaded(GatewayUnavailable):
+    """The gateway has no capacity for this model just now; it may have for another one."""
 
 
 class GatewayRejected(GatewayError):
     """A fault that would repeat: wrong credentials, unknown model or path, an answer that is not the dialect."""
+
+
+class ContextTooLong(GatewayRejected):
+    """The request has more tokens than the model takes; `limit` is how many it takes, None where nobody said."""
+
+    def __init__(self, message: str, *, limit: int | None = None, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.limit = limit
 
 
 class ServiceError(AgentHostError):
@@ -238,6 +254,7 @@ class ServiceUnavailable(ServiceError):
     status, None where no answer came; `retry_after_s` what the service asked for."""
 
     retryable = True
+    again: ClassVar[bool] = True
 
     def __init__(
         self, message: str, *, status: int | None = None, retry_after_s: float | None = None, **details: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 import threading
 from datetime import UTC, datetime
@@ -29,23 +30,35 @@ def usable_in_header(token: str) -> bool:
 
 
 def retry_after_s(headers: Mapping[str, Any]) -> float | None:
-    """Seconds of a Retry-After header, which is a number or an HTTP date; None when there is none to read."""
+    """Seconds of a retry-after-ms or Retry-After header; the latter is a number of seconds or an HTTP date. None when
+    there is none to read."""
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
     value = str(headers.get("retry-after", "")).strip()
     if not value:
         return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
+    seconds = _number(value)
+    if seconds is not None:
+        return seconds
     from email.utils import parsedate_to_datetime
 
     try:
         moment = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if moment.tzinfo is None:  # HTTP dates are GMT
         moment = moment.replace(tzinfo=UTC)
     return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+
+
+def _number(value: object) -> float | None:
+    """A number of a header, 0 for a negative one; None for what is none."""
+    try:
+        number = float(str(value).strip())
+    except ValueError:
+        return None
+    return None if math.isnan(number) else max(0.0, number)
 
 
 def first_line(error: Exception) -> str:
@@ -65,7 +78,7 @@ class TlsContext:
         self._error: OSError | None = None
         self._thread: threading.Thread | None = None
         if base_url.lower().startswith("https:"):
-            self._thread = threading.Thread(target=self._load_roots, name="tls-roots", daemon=True)
+            self._thread = threading.Thread(target=self._load_roots, name="tls-roots")
             self._thread.start()
 
     def get(self) -> ssl.SSLContext:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Passing = TypeVar("Passing", GatewayUnavailable, ServiceUnavailable)
-"""A fault that may have gone by the next try."""
+"""A fault that may have gone by the next try; it is not tried again where its `again` is false."""
 
 
 class RetryPolicy(NamedTuple):
@@ -40,7 +40,7 @@ async def with_retries(
     try:
         return await attempt()
     except passing as error:
-        if policy.retries == 0:
+        if policy.retries == 0 or not error.again:
             raise
         first = error
     return await _again(passing, attempt, policy, on_retry, first)
@@ -54,7 +54,7 @@ async def _again(
     first: Passing,
 ) -> T:
     # Only a call that failed pays for the import.
-    from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+    from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
     backoff = wait_random_exponential(multiplier=policy.base_s, max=policy.max_s)
     pending = [first]
@@ -78,7 +78,7 @@ async def _again(
         return await attempt()
 
     retrying = AsyncRetrying(
-        retry=retry_if_exception_type(passing),
+        retry=retry_if_exception(lambda error: isinstance(error, passing) and error.again),
         stop=stop_after_attempt(policy.retries + 1),
         wait=wait,
         before_sleep=report,

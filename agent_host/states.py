@@ -123,7 +123,7 @@ TASK_TABLE: tuple[Transition[TaskPhase], ...] = (
         "allowed calls run, denied ones are answered",
     ),
     Transition("step_done", (_T.EXECUTING_TOOLS,), _T.RUNNING, "every call has its result", "checkpoint"),
-    Transition("cut_short", (_T.PROCESSING_RESPONSE,), _T.RUNNING, "the answer hit the output limit", "checkpoint"),
+    Transition("cut_short", (_T.PROCESSING_RESPONSE,), _T.RUNNING, "the answer paused, or hit a limit", "checkpoint"),
     Transition(
         "complete", (_T.PROCESSING_RESPONSE,), _T.COMPLETED, "a whole answer without tool calls", "`task_completed`"
     ),

@@ -28,6 +28,7 @@ BENCHMARKS = {
     "session": "`serve`: start, a piece of text, slow clients, memory",
     "events": "an event: creating it, and each watcher on top",
     "changes": "a command in a repository, with and without the look at what it changed",
+    "llm": "the price of requests under a provider's cache; reading an answer against the SDKs",
     "redaction": "the search for secrets, in code and in hostile text",
 }
 

@@ -79,7 +79,9 @@ class Checkpoint:
     `queue` are the tasks that follow, the next one first. `seen` are files as a call last read or wrote them, by path,
     in words of the tools: the ones that were seen last, in that order. `unseen` says by task why not all that its
     commands changed is known. `commands` are background commands that run, or whose end the model does not know yet, by
-    id; `commands_started` is how many there have been."""
+    id; `commands_started` is how many there have been. Requests leave out large results among the first
+    `cleared_messages`, and have `summary` in the place of what they leave out. What they show changed last when there
+    were `flattened_messages`: models that verify their thinking read these as plain text."""
 
     identity: SessionIdentity
     session_status: str = "SESSION_RUNNING"
@@ -103,6 +105,9 @@ class Checkpoint:
     unseen: dict[str, str] = field(default_factory=dict)
     commands: dict[str, CommandRow] = field(default_factory=dict)
     commands_started: int = 0
+    cleared_messages: int = 0
+    summary: str | None = None
+    flattened_messages: int = 0
 
     @property
     def session_tokens_used(self) -> int:

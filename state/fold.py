@@ -17,6 +17,7 @@ from state.records import (
     CallStarted,
     CommandEnded,
     CommandStarted,
+    ContextCompacted,
     NoteAdded,
     SessionStatusChanged,
     StepCommitted,
@@ -92,6 +93,8 @@ def _turn_taken(state: Checkpoint, record: TurnTaken) -> None:
     if state.open_step is not None:
         raise KeyError("a turn needs a step before it that is over")
     step = open_step_from({**fields_of(record), "position": len(state.thread)}, record.message)
+    if record.window is not None:
+        _show(state, record.window["dropped"])
     state.thread.append(record.message)
     # Calls that this turn makes good for; rows of earlier versions do not say which call they are about.
     task.denied = [row for row in task.denied if row["replay"].get("callId") not in record.settled]
@@ -99,9 +102,20 @@ def _turn_taken(state: Checkpoint, record: TurnTaken) -> None:
     task.usage = task.usage.plus(record.usage)
     _add_baselines(state, record.baselines)
     if record.window is not None:
-        state.dropped_messages = record.window["dropped"]
         state.tokens_known = (record.usage.input_tokens, record.window["estimated"])
+    if record.options:
+        task.options = {**task.options, **record.options}
     state.open_step = step
+
+
+def _show(state: Checkpoint, dropped: int, cleared: int | None = None, summary: str | None = None) -> None:
+    """What requests show from now on; None for `cleared` leaves what is cleared, and the summary."""
+    before = (state.dropped_messages, state.cleared_messages, state.summary)
+    if cleared is None:
+        cleared, summary = state.cleared_messages, state.summary
+    if (dropped, cleared, summary) != before:
+        state.dropped_messages, state.cleared_messages, state.summary = dropped, cleared, summary
+        state.flattened_messages = len(state.thread) - 1  # the system prompt is none
 
 
 def _add_baselines(state: Checkpoint, baselines: FirstVersions) -> None:
@@ -225,6 +239,8 @@ def _step_committed(state: Checkpoint, record: StepCommitted) -> None:
     # The task ends with its last step, in the same record: a crash between two would have the model asked again.
     task.status = record.task_status or task.status
     task.reason = record.task_reason or task.reason
+    if record.dropped is not None:
+        _show(state, record.dropped)
     state.step_cursor = step.step_id
     state.open_step = None
 
@@ -240,6 +256,13 @@ def _note_added(state: Checkpoint, record: NoteAdded) -> None:
 def _task_ended(state: Checkpoint, record: TaskEnded) -> None:
     task = _task(state)
     task.status, task.reason = record.status, record.reason
+
+
+def _context_compacted(state: Checkpoint, record: ContextCompacted) -> None:
+    _show(state, record.dropped, record.cleared, record.summary)
+    state.usage = state.usage.plus(record.usage)
+    task = _task(state)
+    task.usage = task.usage.plus(record.usage)
 
 
 def _session_status_changed(state: Checkpoint, record: SessionStatusChanged) -> None:
@@ -268,6 +291,7 @@ _FOLDS: dict[type, Callable[[Checkpoint, Any], None]] = {
     StepCommitted: _step_committed,
     NoteAdded: _note_added,
     TaskEnded: _task_ended,
+    ContextCompacted: _context_compacted,
     SessionStatusChanged: _session_status_changed,
 }
 

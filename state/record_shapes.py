@@ -24,9 +24,10 @@ SESSION_STATUSES = (
     "SESSION_CANCELLED",
 )
 TASK_STATUSES = ("running", "completed", "failed", "cancelled")
-MEANINGS = ("complete", "continue", "cut", "blocked")
+MEANINGS = ("complete", "continue", "cut", "window", "blocked", "unknown")
 CALL_STATUSES = ("succeeded", "failed", "denied")
 SCOPES = ("once", "task", "session")
+CONTEXT_STRATEGIES = ("drop_oldest", "clear_tool_results", "summarize")
 COMMAND_REASONS = ("exited", "timed_out", "stopped", "session_ended", "interrupted")
 APPROVAL_MODES = ("always", "on_risky_actions", "never")
 
@@ -201,6 +202,9 @@ _RESUME_OPTIONAL: dict[str, Shape] = {
     "queue": ListOf(_QUEUED),
     "commands": MapOf(_COMMAND),
     "commandsStarted": COUNT,
+    "clearedMessages": COUNT,
+    "summary": TEXT,
+    "flattenedMessages": COUNT,
     "seen": MapOf(TEXT),
     "unseen": MapOf(TEXT),
 }
@@ -267,6 +271,7 @@ _RECORDS: dict[str, Shape] = {
             "window": Record({"dropped": COUNT, "estimated": COUNT}),
             "baselines": _BASELINES,
             "settled": ListOf(TEXT),
+            "options": _TASK_OPTIONS,
         },
     ),
     "approval": _APPROVAL,
@@ -287,10 +292,16 @@ _RECORDS: dict[str, Shape] = {
     ),
     "artifact_uploaded": Record({"id": TEXT, "uri": TEXT}),
     "artifact_given_up": Record({"id": TEXT, "why": TEXT}),
-    "step_committed": Record({"stepCount": COUNT}, {"taskStatus": _TASK_STATUS, "taskReason": _TEXT_OR_NULL}),
+    "step_committed": Record(
+        {"stepCount": COUNT}, {"taskStatus": _TASK_STATUS, "taskReason": _TEXT_OR_NULL, "dropped": COUNT}
+    ),
     "command_started": Record({"id": TEXT, "callId": TEXT}),
     "command_ended": Record({"id": TEXT, "reason": one_of(*COMMAND_REASONS)}, {"exitCode": _EXIT_CODE, "left": COUNT}),
     "note": Record({}, {"ofDamage": FLAG, "ofCommands": ListOf(TEXT)}),
+    "context_compacted": Record(
+        {"strategy": one_of(*CONTEXT_STRATEGIES), "dropped": COUNT, "cleared": COUNT},
+        {"summary": TEXT, "usage": _USAGE},
+    ),
     "task_ended": Record({"status": _TASK_STATUS}, {"reason": _TEXT_OR_NULL}),
     "session_status": Record(
         {"status": _SESSION_STATUS}, {"policyBundleVersion": TEXT, "maxSteps": COUNT, "reason": _TEXT_OR_NULL}

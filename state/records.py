@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, TypedDict
 
 from config.lean_typing import NamedTuple
 from state.errors import Damaged, UnknownVersion
-from state.usage import TokenUsage
+from state.usage import NO_TOKENS, TokenUsage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +57,9 @@ class Window(TypedDict):
 
     dropped: int
     estimated: int
+
+
+ContextStrategy = Literal["drop_oldest", "clear_tool_results", "summarize"]
 
 
 class ReplayRow(TypedDict):
@@ -127,7 +130,8 @@ class TaskUnqueued(NamedTuple):
 class TurnTaken(NamedTuple):
     """The model answered. `stop_reason` is the gateway's word and `meaning` what its dialect makes of it, None in
     records of earlier versions. `baselines` are first versions of files that its calls are about to write, `settled`
-    the ids of denied calls that it makes good for."""
+    the ids of denied calls that it makes good for. `options` replace options of the task from this
+    turn on."""
 
     step_id: str
     stop_reason: str
@@ -139,6 +143,7 @@ class TurnTaken(NamedTuple):
     window: Window | None = None
     baselines: Mapping[str, str | None] = {}
     settled: Sequence[str] = ()
+    options: Mapping[str, Any] = {}
 
 
 class ApprovalAsked(NamedTuple):
@@ -244,12 +249,14 @@ class CommandEnded(NamedTuple):
 
 
 class StepCommitted(NamedTuple):
-    """All calls of the step have results. The last step of a task says how the task ended."""
+    """All calls of the step have results. The last step of a task says how the task ended. `dropped` messages are left
+    out of the next request, where the step moved the window; see `Window`."""
 
     step_count: int
     task_status: TaskStatus | None = None
     task_reason: str | None = None
     message: bytes | None = None
+    dropped: int | None = None
 
 
 class NoteAdded(NamedTuple):
@@ -266,6 +273,18 @@ class TaskEnded(NamedTuple):
 
     status: TaskStatus
     reason: str | None = None
+
+
+class ContextCompacted(NamedTuple):
+    """Requests show less of the conversation from now on, which stays whole on record: all but the last messages are
+    left out (`dropped`, behind the system prompt), large results among the first `cleared`, and `summary` stands in
+    place of what is left out. `usage` is of the model call that made it."""
+
+    strategy: ContextStrategy
+    dropped: int
+    cleared: int
+    summary: str | None = None
+    usage: TokenUsage = NO_TOKENS
 
 
 class SessionStatusChanged(NamedTuple):
@@ -295,6 +314,7 @@ Record = (
     | StepCommitted
     | NoteAdded
     | TaskEnded
+    | ContextCompacted
     | SessionStatusChanged
 )
 _KINDS: Final[dict[type[Record], str]] = {
@@ -315,6 +335,7 @@ _KINDS: Final[dict[type[Record], str]] = {
     StepCommitted: "step_committed",
     NoteAdded: "note",
     TaskEnded: "task_ended",
+    ContextCompacted: "context_compacted",
     SessionStatusChanged: "session_status",
 }
 _TYPES: Final = {kind: of for of, kind in _KINDS.items()}
@@ -340,7 +361,7 @@ def kind_of(record: Record) -> str:
 def fields_of(record: Record) -> dict[str, Any]:
     """The record's fields as JSON has them, without its message."""
     fields = dict(_given(record))
-    if isinstance(record, TurnTaken):
+    if isinstance(record, TurnTaken | ContextCompacted):
         fields["usage"] = record.usage.to_wire()
     if isinstance(record, CallStarted) and record.effect is not None:
         fields |= {"intent": record.effect.intent, "baselines": record.effect.baselines}
@@ -368,7 +389,7 @@ def record_of(kind: str, fields: Mapping[str, Any], message: bytes | None = None
     given = {attribute: fields[name] for attribute, name in _NAMES[of] if name in fields}
     if message is not None and "message" in of._fields:
         given["message"] = message
-    if of is TurnTaken and "usage" in given:
+    if "usage" in given:
         given["usage"] = TokenUsage.from_wire(given["usage"])
     if of is CallStarted and ("intent" in fields or "baselines" in fields):
         given["effect"] = FileEffect(fields.get("intent"), fields.get("baselines", {}))

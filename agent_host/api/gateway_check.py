@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import orjson
-
 from agent_host.app.machine import TOKEN_VARIABLE
 from agent_host.app.secrets import Tokens
-from agent_host.errors import GatewayError, UsageError
+from agent_host.errors import GatewayError, GatewayUnavailable, UsageError
 from agent_host.http_basics import LOOPBACK, TlsContext, first_line, shown_url
 from agent_host.lean_httpx import httpx
+from agent_host.llm import error_bodies
 from agent_host.llm.dialect_choice import find_dialect, named_dialect
+from agent_host.llm.gateway_errors import KINDS, kind_of_answer
 from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.stream import StreamFault, StreamProtocolError
 from agent_host.llm.urls import checked_headers, checked_token, checked_url, password_of, request_url
@@ -24,6 +24,7 @@ from config.policies import BUILT_IN, template
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from agent_host.llm.gateway_errors import Kind
     from agent_host.llm.stream import Dialect
     from config.settings import Settings
 
@@ -57,15 +58,17 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
             verify=TlsContext(url).get(),
             trust_env=host not in LOOPBACK,
         ) as response:
-            status, kind = response.status_code, response.headers.get("content-type", "none")
+            status, media_type = response.status_code, response.headers.get("content-type", "none")
             data, speaks = _start_of(response, dialect, until=began + _TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return False, f"{shown} cannot be reached: {one_line(first_line(error))}"
-    said = scrubber.text(one_line(_said(data), _SAID_BYTES))
+    read = error_bodies.read(data)
+    said = scrubber.text(one_line(read.message or "an empty answer", _SAID_BYTES))
     if status != httpx.codes.OK:
-        return False, f"{shown} {_refusal(status, model, has_token=token is not None)} (HTTP {status}): {said}"
-    if not kind.startswith("text/event-stream") or not speaks:
-        return False, f"{shown} does not speak the wire {dialect.name!r}: it answered {one_line(kind)}: {said}"
+        kind = kind_of_answer(status, read)
+        return False, f"{shown} {_refusal(kind, status, model, has_token=token is not None)} (HTTP {status}): {said}"
+    if not media_type.startswith("text/event-stream") or not speaks:
+        return False, f"{shown} does not speak the wire {dialect.name!r}: it answered {one_line(media_type)}: {said}"
     took = int((time.monotonic() - began) * 1000)
     return True, f"{shown} answers with model {one_line(model)} ({took} ms)" + (f"; {found}" if found else "")
 
@@ -82,15 +85,19 @@ def _model(settings: Settings) -> str:
     return settings.text("llm.model") or str(allowed[0])
 
 
-def _refusal(status: int, model: str, *, has_token: bool) -> str:
-    if status in (401, 403):
+def _refusal(kind: Kind, status: int, model: str, *, has_token: bool) -> str:
+    if kind == "credentials":
         return f"refuses the token in {TOKEN_VARIABLE}" if has_token else f"wants a token: set {TOKEN_VARIABLE}"
-    if status == 404:
-        return f"does not know the path, or the model {one_line(model)!r}: check --gateway, --dialect and --model"
-    if status == 429:
+    if kind == "model":
+        return f"does not serve the model {one_line(model)!r}: check --model"
+    if kind == "billing":
+        return f"has no credit or budget left: {KINDS[kind].advice}"
+    if kind == "rate_limit":
         return "limits requests: try again later"
-    if status >= 500:
+    if issubclass(KINDS[kind].error, GatewayUnavailable):
         return "fails: try again later"
+    if status == httpx.codes.NOT_FOUND:
+        return f"does not know the path, or the model {one_line(model)!r}: check --gateway, --dialect and --model"
     return f"refuses the request: check the model, {one_line(model)!r}, and the wire"
 
 
@@ -123,12 +130,3 @@ def _events(data: bytes) -> Iterator[tuple[str, str]]:
         fields = dict(line.split(":", 1) for line in block.split("\n") if ":" in line)
         if "data" in fields:
             yield fields.get("event", "message").strip(), fields["data"].strip()
-
-
-def _said(data: bytes) -> str:
-    """The message of an error object; else the answer as it is."""
-    try:
-        error = orjson.loads(data)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return data[: 4 * _SAID_BYTES].decode("utf-8", "replace") or "an empty answer"

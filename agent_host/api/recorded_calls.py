@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -23,7 +24,7 @@ from state.errors import Damaged, NoSuchSession, TooLarge, UnknownVersion, Untru
 from state.file_store import FileCheckpointStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from agent_host.thread.messages import ToolCall
     from state.locations import SessionPaths
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
 
 class Recorded(NamedTuple):
     """The encoded messages of a session, the workspace it had, and by call id the arguments that were put in place of
-    the model's in the step that is open."""
+    the model's in the step that is open. `started` says with which policy, model and families it was begun."""
 
     messages: list[bytes]
     workspace: str
     edited: dict[str, dict[str, Any]]
+    started: Mapping[str, Any] = MappingProxyType({})
 
     def calls(self) -> Iterator[ToolCall]:
         """The calls of the model, in order; one whose arguments could not be read was never judged. What is kept of a
@@ -63,7 +65,7 @@ def recorded(paths: SessionPaths) -> Recorded:
     results = [call.result for call in calls if call.result is not None]
     edited = {call.call_id: call.edited_arguments for call in calls if call.edited_arguments is not None}
     workspace = str(state.identity.options.get("workspace", os.getcwd()))
-    return Recorded([*state.thread, *results], workspace, edited)
+    return Recorded([*state.thread, *results], workspace, edited, state.identity.options.get("started", {}))
 
 
 def _of_ended(paths: SessionPaths) -> Recorded:
@@ -71,8 +73,9 @@ def _of_ended(paths: SessionPaths) -> Recorded:
         with open(os.path.join(paths.artifacts, "session_history"), "rb") as handle:
             messages = orjson.loads(handle.read())
         with open(paths.result, "rb") as handle:
-            workspace = str(orjson.loads(handle.read())["workspace"])
-        return Recorded([orjson.dumps(message) for message in messages], workspace, {})
+            result = orjson.loads(handle.read())
+        encoded = [orjson.dumps(message) for message in messages]
+        return Recorded(encoded, str(result["workspace"]), {}, dict(result.get("started", {})))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise SessionNotFound(
             f"there is no session {paths.session_id} with its history on this disk; `agent-host sessions` lists all"

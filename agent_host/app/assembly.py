@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, project_tool_names, skill_folders
 from agent_host.app.native import families_of, has_native, native_list, native_roots
@@ -15,13 +15,15 @@ from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
 from agent_host.llm.deferred import DeferredClient
+from agent_host.llm.dialects import make_dialect
 from agent_host.loop.background import CommandLog
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.command_changes import CommandWatch
 from agent_host.loop.context import ArtifactPlaces, LoopContext
-from agent_host.loop.conversation import Conversation, ForModel
+from agent_host.loop.conversation import Compaction, Conversation, ForModel, ModelView
 from agent_host.loop.journal import Journal
 from agent_host.loop.questions import Questions
+from agent_host.loop.recorded_results import RecordedResults
 from agent_host.loop.secrets import clean_message
 from agent_host.retrying import RetryPolicy
 from agent_host.routing.host_tools import HostTools
@@ -29,9 +31,11 @@ from agent_host.routing.judge import Judge
 from agent_host.routing.registry import Registry
 from agent_host.states import task_machine
 from agent_host.thread.messages import decode
+from agent_host.thread.summary import summary_message
 from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import TokenizerUnavailable, counter
 from config.lean_typing import NamedTuple
+from policy.names import CapabilityName as Name
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
@@ -45,7 +49,7 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Emitter
     from agent_host.http_basics import TlsContext
     from agent_host.llm.client import LlmClient
-    from agent_host.llm.stream import Dialect
+    from agent_host.llm.stream import CacheTtl, Dialect
     from agent_host.scrub import Scrubber
     from agent_host.session.opening import ResolvedOptions
     from agent_host.thread.messages import Message
@@ -53,8 +57,11 @@ if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
     from state.checkpoint import Checkpoint
     from state.file_session import FileSession
+    from state.records import ContextStrategy
     from tool_runtime.families.python_tools import PythonTool
     from tool_runtime.tool import Provider
+
+_SHORT_TTL_S = 300
 
 
 class Parts(NamedTuple):
@@ -67,6 +74,11 @@ class Parts(NamedTuple):
     dialect: Dialect
     takes_images: bool = True
     tools: tuple[PythonTool, ...] = ()
+    fallbacks: tuple[str, ...] = ()
+
+    def binds_thinking(self, model: str) -> bool:
+        """Whether the provider of `model` refuses a request in which anything in front of its thinking was changed."""
+        return False
 
     @classmethod
     def of(
@@ -80,7 +92,14 @@ class Parts(NamedTuple):
         """Raises PolicyDenied for a model that the bundle does not allow, UsageError for a missing tokenizer."""
         settings = resolved.settings
         takes_images = dialect.takes_images and settings.flag("llm.images")
-        return cls(machine, bundle, _model(settings, bundle), _counter(settings), dialect, takes_images, tools)
+        model, fallbacks = _model(settings, bundle), _fallbacks(settings, bundle)
+        return cls(machine, bundle, model, _counter(settings), dialect, takes_images, tools, fallbacks)
+
+    def cached_for(self, settings: Settings, *, attended: bool) -> Parts:
+        """The same parts, requests kept in the provider's cache as long as steps of this session may take: `attended`
+        says that a person answers approvals."""
+        cache_ttl = _cache_ttl(settings, self.bundle, attended)
+        return self._replace(dialect=make_dialect(self.dialect.name, settings, cache_ttl))
 
 
 class Gateway(NamedTuple):
@@ -115,13 +134,14 @@ async def make_context(
         settings.integer("host.max_stored_bytes"),
         keeps_versions=settings.flag("retention.keep_file_versions"),
     )
+    outputs = RecordedResults(store, stores.artifacts)
     of_runtime = runtime_settings(
         settings, resolved.workspace, machine.shell, live_output, machine.temporary, guard_processes=owns_process
     )._replace(
         commands_before=store.state.commands_started,
         native_shadowed=frozenset(tool.name for tool in parts.tools),
         commands=CommandLog(journal, emitter),
-        open_output=stores.artifacts.open,
+        open_output=outputs.open,
     )
     runtime = LocalToolRouter(of_runtime, _providers(parts, of_runtime))
     approved = None
@@ -148,7 +168,7 @@ async def make_context(
             Registry(await router.tools()),
             limits_of(settings),
             utc_now,
-            outputs=stores.artifacts.maker_of,
+            outputs=outputs.maker_of,
             approved=approved,
             native=native_list(settings, resolved.workspace) if has_native(settings) else None,
         ),
@@ -160,7 +180,10 @@ async def make_context(
             RetryPolicy(settings.integer("llm.max_retries"), *retry_s),
             parts.count,
             _for_model(parts, secrets.scrubber, store.state),
+            fallbacks=parts.fallbacks,
             takes_images=parts.takes_images,
+            compaction=_compaction(settings, parts.bundle),
+            binds_thinking=parts.binds_thinking,
         ),
         router=router,
         gate=WatchedGate(gate, phase),
@@ -211,6 +234,7 @@ def put_under(ctx: LoopContext, resolved: ResolvedOptions, parts: Parts) -> None
     other_model = ctx.conversation.model != parts.model  # it gets no blocks of the one before
     ctx.judge.bundle = parts.bundle
     ctx.conversation.model = ctx.conversation.default_model = parts.model
+    ctx.conversation.fallbacks = parts.fallbacks
     ctx.conversation.for_model = _for_model(parts, ctx.scrubber, ctx.state)
     ctx.scrubber.redaction = redaction_of(resolved, parts.bundle)
     if parts.bundle.redaction_rules or other_model:
@@ -264,23 +288,37 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber) -> Thread:
+def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber, dropped: int | None = None) -> Thread:
     """The conversation behind the system prompt; a turn whose step is open enters it when the step is over. What was
-    recorded under other rules leaves under those of this bundle."""
+    recorded under other rules leaves under those of this bundle. `dropped` is how many messages requests leave out from
+    now on, None for as many as on record."""
     thread = Thread(parts.dialect.renderer(parts.model), takes_images=parts.takes_images)
     step = state.open_step
     messages: Iterator[Message] = map(decode, itertools.islice(state.thread, 1, None))
     if scrubber.redaction is not None and scrubber.redaction.has_rules:
         messages = (clean_message(scrubber, message) for message in messages)
     still_open = None if step is None else step.position - 1
-    thread.restore(messages, still_open=still_open, dropped=state.dropped_messages)
+    thread.restore(
+        messages,
+        still_open=still_open,
+        dropped=state.dropped_messages if dropped is None else dropped,
+        large_from=state.cleared_messages,
+        summary=None if state.summary is None else summary_message(scrubber.text(state.summary), parts.count),
+        thinking_from=_thinking_from(parts, state, dropped),
+    )
     return thread
 
 
-def _for_model(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable[[str], ForModel]:
-    def for_model(model: str) -> ForModel:
+def _thinking_from(parts: Parts, state: Checkpoint, dropped: int | None) -> int:
+    if not parts.binds_thinking(parts.model):
+        return 0
+    return state.flattened_messages if dropped is None else len(state.thread) - 1
+
+
+def _for_model(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> ModelView:
+    def for_model(model: str, dropped: int | None = None) -> ForModel:
         own = parts._replace(model=model)
-        return ForModel(_thread(own, state, scrubber), _head_maker(own, scrubber, state))
+        return ForModel(_thread(own, state, scrubber, dropped), _head_maker(own, scrubber, state))
 
     return for_model
 
@@ -300,12 +338,40 @@ def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable
     return head
 
 
+def _cache_ttl(settings: Settings, bundle: PolicyBundle, attended: bool) -> CacheTtl:
+    """How long a request is kept in the provider's cache: one hour costs more to write, and pays where a step may take
+    longer than five minutes, since a person is asked or commands may run that long."""
+    chosen = settings.text("llm.cache_ttl")
+    if chosen != "auto":
+        return cast("CacheTtl", chosen)
+    asks = attended and any(capability.requires_approval for capability in bundle.capabilities)
+    runs = bundle.capability(Name.SHELL_EXEC) is not None
+    return "1h" if asks or (runs and settings.number("tools.command_timeout_s") > _SHORT_TTL_S) else "5m"
+
+
 def _model(settings: Settings, bundle: PolicyBundle) -> str:
     allowed = bundle.llm_policy.allowed_models
     wanted = settings.text("llm.model") or allowed[0]
     if wanted not in allowed:
         raise PolicyDenied(f"--model {wanted} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
     return wanted
+
+
+def _compaction(settings: Settings, bundle: PolicyBundle) -> Compaction:
+    """Raises PolicyDenied for a model for summaries that the bundle does not allow."""
+    model = settings.text("llm.summary_model") or None
+    if model is not None and model not in bundle.llm_policy.allowed_models:
+        allowed = ", ".join(bundle.llm_policy.allowed_models)
+        raise PolicyDenied(f"llm.summary_model {model} is not in llmPolicy.allowedModels: {allowed}")
+    return Compaction(cast("ContextStrategy", settings.text("llm.context_strategy")), model)
+
+
+def _fallbacks(settings: Settings, bundle: PolicyBundle) -> tuple[str, ...]:
+    names, allowed = settings.names("llm.fallback_models"), bundle.llm_policy.allowed_models
+    for name in names:
+        if name not in allowed:
+            raise PolicyDenied(f"llm.fallback_models: {name} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
+    return names
 
 
 def _counter(settings: Settings) -> Callable[[str], int]:

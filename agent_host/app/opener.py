@@ -15,6 +15,7 @@ from agent_host.app.machine import machine_of, project_tool_names
 from agent_host.app.native import families_of
 from agent_host.app.python_tools import python_tools, registry_with
 from agent_host.app.secrets import Secrets, Tokens, redaction_of
+from agent_host.approval.gate import UnattendedGate
 from agent_host.approval.pending import PendingApprovals
 from agent_host.errors import AgentHostError, Incompatible, SessionExpired, SessionNotFound, UsageError
 from agent_host.events.emitter import Emitter
@@ -90,6 +91,7 @@ class SessionOpener:
         self._tools = tools
         self._backends: Backends | None = None
         self._resolved: ResolvedOptions | None = None
+        self._attended = False
         self._chosen: ChosenDialect | None = None
 
     async def create(self, new: NewSession, task: NewTask | None = None) -> Opened:
@@ -173,6 +175,7 @@ class SessionOpener:
         machine = machine_of(resolved, session.temporary)
         bundle = _bundle_again(resolved, machine, grant, session.identity)
         parts = Parts.of(resolved, machine, bundle, chosen.dialect)
+        parts = parts.cached_for(resolved.settings, attended=self._attended)
         session.renew(lambda ctx: put_under(ctx, resolved, parts))
         return Opened(session, grant.compatibility_status, grant.feature_flags)
 
@@ -249,6 +252,8 @@ class SessionOpener:
         reports = ApprovalReports(reporter, identity, secrets.scrubber.text, tools)
         emitter.attach([log, *backends.observers(url, paths, parts.dialect.name), reports, *self._watch(first_id)])
         gate = self._gate(resolved)
+        self._attended = not isinstance(gate, UnattendedGate)
+        parts = parts.cached_for(resolved.settings, attended=self._attended)
         stores = backends.stores(identity, paths, store.blobs)
         gateway = Gateway(url, TlsContext(url), "" if self._chosen is None else self._chosen.said)
         ctx = await make_context(

@@ -154,6 +154,15 @@ def _policy(commands: Any) -> None:
     _state_dir(rejudge)
 
 
+def _replay(commands: Any) -> None:
+    replay = _add(commands, "replay", "replay:replay", "run a recorded session again; exit 1 where a call differs")
+    replay.add_argument("session_id", metavar="SESSION_ID")
+    replay.add_argument("--workspace", metavar="DIR", help="where its commands and writes run again, such as a copy")
+    replay.add_argument("--output", choices=("text", "json"), default="text", help="form of the report")
+    _setting_option(replay, "host.policy")
+    _state_dir(replay)
+
+
 def _doctor(commands: Any) -> None:
     doctor = _add(commands, "doctor", "doctor:doctor", "what this machine has; exit 0 or 1")
     _setting_option(doctor, "llm.gateway")
@@ -169,6 +178,7 @@ _COMMANDS: dict[str, Callable[[Any], None]] = {
     "serve": _serve,
     "sessions": _sessions,
     "show": _show,
+    "replay": _replay,
     "mock-gateway": _mock_gateway,
     "policy": _policy,
     "doctor": _doctor,

@@ -27,6 +27,7 @@ _MARKS = {
     "crashed": "the process ended without a word",
     "session_resumed": "resumed",
     "session_paused": "paused",
+    "context_compacted": "requests show less from here",
     "task_completed": "task completed",
     "task_failed": "task failed",
     "task_cancelled": "task cancelled",
@@ -86,6 +87,8 @@ def _item(item: dict[str, Any], *, whole: bool) -> Iterator[str]:
     if item["kind"] == "mark":
         said = "".join(f": {escaped(str(item[name]), keep='')}" for name in ("reason", "message") if item.get(name))
         yield f"-- {item['timestamp']} {_MARKS.get(item['mark'], item['mark'])}{said}\n"
+        if item.get("summary"):
+            yield from _block("   the model's notes: ", item["summary"], whole=whole, indent="   ")
     elif item["kind"] == "message":
         who = "user" if item["role"] == "user" else "model"
         yield from _block(f"{who}: ", item["text"], whole=whole or item["role"] == "user", indent="  ")

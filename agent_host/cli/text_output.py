@@ -167,6 +167,8 @@ class TextOutput(Progress):
         EventType.LLM_ANSWER_REPAIRED: _warning,
         EventType.LLM_BLOCK_DROPPED: _warning,
         EventType.LLM_RETRY: _retry,
+        EventType.LLM_WINDOW_CUT: _warning,
+        EventType.LLM_FALLBACK: _warning,
         EventType.TOOL_COMPLETED: _tool_completed,
         EventType.COMMAND_ENDED: _command_ended,
         EventType.STEP_LIMIT_APPROACHING: _step_limit,

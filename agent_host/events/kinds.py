@@ -34,6 +34,9 @@ class EventType(StrEnum):
     LLM_ANSWER_REPAIRED = "llm_answer_repaired"
     LLM_BLOCK_DROPPED = "llm_block_dropped"
     LLM_RETRY = "llm_retry"
+    CONTEXT_COMPACTED = "context_compacted"
+    LLM_WINDOW_CUT = "llm_window_cut"
+    LLM_FALLBACK = "llm_fallback"
     TOOL_REQUESTED = "tool_requested"
     TOOL_COMPLETED = "tool_completed"
     COMMAND_ENDED = "command_ended"
@@ -66,6 +69,9 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.LLM_ANSWER_REPAIRED: ("llm", "warning"),
     EventType.LLM_BLOCK_DROPPED: ("llm", "warning"),
     EventType.LLM_RETRY: ("llm", "warning"),
+    EventType.CONTEXT_COMPACTED: ("llm", "info"),
+    EventType.LLM_WINDOW_CUT: ("llm", "warning"),
+    EventType.LLM_FALLBACK: ("llm", "warning"),
     EventType.TOOL_OUTPUT_CHUNK: ("routing", "info"),
     EventType.TOOL_REQUESTED: ("routing", "info"),
     EventType.TOOL_COMPLETED: ("routing", "info"),

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 NON_ZERO_EXIT = "NON_ZERO_EXIT"
 """`error.type` of a command that ran to its end and says that it failed."""
+ASKED_AGAIN = "ASKED_AGAIN"
+"""`error.type` of a model call that was given up for another one in its step."""
 _TOKENS = [4**power for power in range(14)]  # what the conventions advise
 _STATUS = "agent_host.tool.status"
 _POLICY = {
@@ -52,6 +54,7 @@ class ModelCalls:
 
     def started(self, event: Event, step: Span) -> None:
         """`llm_request_started`: a span below that of the step."""
+        self.end(ASKED_AGAIN)  # in one step: shorter, or another model
         model = event.payload["model"]
         self._began = event.at
         self._measured = {

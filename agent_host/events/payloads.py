@@ -117,7 +117,7 @@ PAYLOADS: dict[EventType, Shape] = {
         (Field("dialect", "string", "`anthropic`, `openai` or `responses`", telemetry=True), _MESSAGE),
     ),
     EventType.LLM_REQUEST_STARTED: Shape(
-        "before a request to the gateway",
+        "before a request to the gateway; again in a step whose request was cut, or goes to another model",
         (
             _MODEL,
             Field("estimatedInputTokens", "integer", "what the request is expected to cost", telemetry=True),
@@ -133,9 +133,27 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("cachedInputTokens", "integer", "the part of the input read from the cache", telemetry=True),
             Field("cacheWriteTokens", "integer", "the part written to it, if any", True, telemetry=True),
             Field("stopReason", "string", "why the model stopped", telemetry=True),
+            Field("stopDetail", "string", "which limit cut the answer, or why the model refused", optional=True),
             Field("latencyMs", "integer", "from the request to the answer's end, retries included", telemetry=True),
             Field("responseId", "string", "the gateway's id of the answer", optional=True, telemetry=True),
             Field("responseModel", "string", "the model that answered, as the gateway says", True, telemetry=True),
+        ),
+    ),
+    EventType.CONTEXT_COMPACTED: Shape(
+        "requests show less of the conversation from now on; the record keeps it whole",
+        (
+            Field("strategy", "string", "`clear_tool_results` or `summarize`", telemetry=True),
+            Field("summary", "string", "the model's notes, where they stand in place of what is left out", True),
+            Field("droppedMessages", "integer", "messages that requests leave out", telemetry=True),
+            Field("clearedMessages", "integer", "the first so many show no large results", telemetry=True),
+            Field("estimatedBefore", "integer", "estimated size of the conversation before", telemetry=True),
+            Field("estimatedAfter", "integer", "and behind it", telemetry=True),
+            Field(
+                "inputTokens", "integer", "tokens sent for the summary, those from the cache included", telemetry=True
+            ),
+            Field("outputTokens", "integer", "tokens of the summary", telemetry=True),
+            Field("cachedInputTokens", "integer", "the part of the input read from the cache", telemetry=True),
+            Field("cacheWriteTokens", "integer", "the part written to it, if any", True, telemetry=True),
         ),
     ),
     EventType.LLM_ANSWER_REPAIRED: Shape(
@@ -151,6 +169,18 @@ PAYLOADS: dict[EventType, Shape] = {
         (
             _ATTEMPT._replace(meaning="the try that failed, from 1; the next one has the next number"),
             Field("waitMs", "integer", "until it follows", telemetry=True),
+            _MESSAGE,
+        ),
+    ),
+    EventType.LLM_WINDOW_CUT: Shape(
+        "the oldest messages are left out of requests from here on, since the model does not take that much",
+        (Field("droppedMessages", "integer", "how many went this time", telemetry=True), _MESSAGE),
+    ),
+    EventType.LLM_FALLBACK: Shape(
+        "another model of `llm.fallback_models` is asked from here on to the end of the task",
+        (
+            _MODEL._replace(meaning="the one that is overloaded"),
+            Field("fallbackModel", "string", "the next", telemetry=True),
             _MESSAGE,
         ),
     ),

@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Image, ToolSpec
     from agent_host.llm.anthropic_answer import AnthropicAssembler
+    from agent_host.llm.stream import CacheTtl
     from agent_host.thread.messages import Message, ToolCall
 
 NAME = "anthropic"
 _API_VERSION = "2023-06-01"
 _UNSENDABLE = r"[^A-Za-z0-9_-]"
 _MAX_NAME = 128
+_CACHE_MARK: dict[CacheTtl, dict[str, str]] = {
+    "5m": {"type": "ephemeral"},
+    "1h": {"type": "ephemeral", "ttl": "1h"},
+}
 # The API refuses empty text blocks.
 _NOTHING_SAID = "(no text)"
 
@@ -30,8 +35,9 @@ class AnthropicRenderer:
     """Messages as the Messages API takes them: results of one turn's calls stand together in one user message. Blocks
     go out that `model` made."""
 
-    def __init__(self, model: str = "") -> None:
+    def __init__(self, model: str = "", cache_ttl: CacheTtl = "5m") -> None:
         self._model = model
+        self._mark = b',"cache_control":' + orjson.dumps(_CACHE_MARK[cache_ttl])
 
     def user(self, messages: Sequence[Message]) -> bytes:
         """One user message, a text block for each of `messages`."""
@@ -53,6 +59,10 @@ class AnthropicRenderer:
                 block["is_error"] = True
             answers.append(block)
         return turn + b"," + orjson.dumps({"role": "user", "content": answers})
+
+    def marked(self, unit: bytes) -> bytes:
+        """See `Renderer`: the mark is a field of the last block, whose object ends in front of `]}`."""
+        return unit[:-3] + self._mark + unit[-3:]
 
     def _blocks(self, assistant: Message) -> list[Any]:
         blocks: list[Any] = []
@@ -107,16 +117,19 @@ def _text(message: Message) -> dict[str, Any]:
 
 
 class AnthropicDialect:
-    """See `agent_host.llm.stream.Dialect`."""
+    """See `agent_host.llm.stream.Dialect`. `cache_ttl` is how long the provider is to keep what requests begin with."""
 
     name: ClassVar[str] = NAME
     path: ClassVar[str] = "/v1/messages"
     tail: ClassVar[bytes] = b"]}"
     takes_images: ClassVar[bool] = True
 
+    def __init__(self, cache_ttl: CacheTtl = "5m") -> None:
+        self._cache_ttl = cache_ttl
+
     def renderer(self, model: str) -> AnthropicRenderer:
         """See `agent_host.llm.stream.Dialect`."""
-        return AnthropicRenderer(model)
+        return AnthropicRenderer(model, self._cache_ttl)
 
     def headers(self, token: str | None) -> Mapping[str, str]:
         """JSON out, events in; the token goes where the vendor's own clients put it, and where other gateways look."""
@@ -139,7 +152,7 @@ class AnthropicDialect:
             "model": model,
             "max_tokens": max_output_tokens,
             "stream": True,
-            "system": [{"type": "text", "text": system, "cache_control": {"type": "ephemeral"}}],
+            "system": [{"type": "text", "text": system, "cache_control": _CACHE_MARK[self._cache_ttl]}],
         }
         if tools:
             request["tools"] = [
@@ -153,9 +166,3 @@ class AnthropicDialect:
         from agent_host.llm.anthropic_answer import AnthropicAssembler  # with the first answer
 
         return AnthropicAssembler(max_call_arguments_bytes)
-
-    def error_message(self, body: Any) -> str | None:
-        """`error.message` of `{"type": "error", "error": {"type", "message"}}`."""
-        error = body.get("error") if isinstance(body, dict) else None
-        message = error.get("message") if isinstance(error, dict) else None
-        return message if isinstance(message, str) else None

@@ -11,7 +11,7 @@ from agent_host.llm.answer_calls import NOT_CLOSED, CallReader, with_usable_ids
 from agent_host.llm.anthropic import NAME
 from agent_host.llm.anthropic_blocks import OpaqueBlock, text_with
 from agent_host.llm.raw_json import member
-from agent_host.llm.stream import Meaning, ModelTurn, StreamFault, StreamProtocolError
+from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.surrogates import (
     loads_with_halves,
     may_hold_halves,
@@ -33,21 +33,22 @@ _MEANINGS: dict[str, Meaning] = {
     "stop_sequence": "complete",
     "tool_use": "complete",
     "max_tokens": "cut",
-    "model_context_window_exceeded": "cut",
+    "model_context_window_exceeded": "window",
     "pause_turn": "continue",
+    "compaction": "continue",
     "refusal": "blocked",
 }
-# Errors that come after HTTP 200; all but these are passing troubles of the gateway.
-_PERMANENT_ERRORS = frozenset({"invalid_request_error", "authentication_error", "permission_error", "not_found_error"})
 _OURS = frozenset({"text", "tool_use"})
 # Far above what any model takes; the sums of a whole session stay countable in any JSON.
 _MAX_COUNT = 10**9
 _MAX_NAME_CHARS = 256
+# What the standard calls an event without a name.
+_UNNAMED = "message"
 
 
 def meaning_of(stop_reason: str) -> Meaning:
-    """What a stop reason of this dialect means; one that the provider may add later is the end of the turn."""
-    return _MEANINGS.get(stop_reason, "complete")
+    """What a stop reason of this dialect means; one that the provider may add later is not known to be the end."""
+    return _MEANINGS.get(stop_reason, "unknown")
 
 
 @dataclass(slots=True)
@@ -78,13 +79,17 @@ class AnthropicAssembler:
         self._usage: dict[str, int] = {}
         self._response_id = self._response_model = ""
         self._stop_reason: str | None = None
+        self._detail = ""
         self._started = False
         self._over = False
         self._data = ""
 
     def feed(self, event: str, data: str) -> str | None:
-        """Take one event; unknown ones are skipped, as the API asks of its clients, and so is all behind the end."""
+        """Take one event; unknown ones are skipped, as the API asks of its clients, and so is all behind the end. What
+        has no name of its own, as proxies send it, says in its data what it is."""
         self.thinking = ""
+        if event == _UNNAMED:
+            event = _type_of(data)
         handler = self._HANDLERS.get(event)
         if handler is None or self._over:
             return None
@@ -115,6 +120,7 @@ class AnthropicAssembler:
             dropped,
             self._response_id,
             self._response_model,
+            self._detail if self._stop_reason != "max_tokens" else self._stop_reason,
         )
 
     def _loads(self, event: str, data: str) -> Any:
@@ -192,6 +198,7 @@ class AnthropicAssembler:
         reason = _string(data["delta"].get("stop_reason"))
         self.content += reason not in ("", self._stop_reason)
         self._stop_reason = reason or self._stop_reason
+        self._detail = _details(data["delta"].get("stop_details")) or self._detail
         self._note_usage(data.get("usage") or {})
 
     def _message_stop(self, _: dict[str, Any]) -> str | None:
@@ -215,8 +222,7 @@ class AnthropicAssembler:
 
     def _error(self, data: dict[str, Any]) -> None:
         error = data["error"]
-        message = f"{error['type']}: {error.get('message', '')}"
-        raise StreamFault(message, retryable=error["type"] not in _PERMANENT_ERRORS)
+        raise StreamFault(f"{_string(error['type'], required=True)}: {error.get('message', '')}", body=data)
 
     def _tool_call(self, block: _Block) -> ToolCall:
         """The call of a tool_use block, its arguments encoded; its problem where it cannot run."""
@@ -269,6 +275,15 @@ def _opaque_parts(blocks: list[_Block]) -> tuple[tuple[Block, ...], Order, int]:
     return tuple(opaque), shortest(tuple(order)), dropped
 
 
+def _type_of(data: str) -> str:
+    """The type that the data of an event names, "" for none."""
+    try:
+        kind = loads_with_halves(data).get("type")
+    except (ValueError, AttributeError):
+        return ""
+    return kind if isinstance(kind, str) else ""
+
+
 def _string(value: object, *, required: bool = False) -> str:
     """`value` itself, "" for a missing one that may be missing. Raises ValueError for anything else."""
     if value is None and not required:
@@ -276,6 +291,12 @@ def _string(value: object, *, required: bool = False) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a string")
     return value
+
+
+def _details(value: object) -> str:
+    """Category and explanation of `stop_details`, in one line."""
+    said = [value.get(name) for name in ("category", "explanation")] if isinstance(value, dict) else []
+    return " ".join(": ".join(part for part in said if isinstance(part, str) and part).split())[:MAX_DETAIL]
 
 
 def _name(value: object) -> str:

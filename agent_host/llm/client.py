@@ -5,23 +5,17 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-import orjson
-
-from agent_host.errors import (
-    ErrorCode,
-    GatewayError,
-    GatewayRejected,
-    GatewayUnavailable,
-    GuardrailBlocked,
-    UsageError,
-)
-from agent_host.http_basics import LOOPBACK, TlsContext, first_line, retry_after_s, shown_url
+from agent_host.errors import GatewayRejected, GatewayUnavailable, UsageError
+from agent_host.http_basics import LOOPBACK, TlsContext, first_line, shown_url
+from agent_host.llm import error_bodies
 from agent_host.llm.content_coding import ACCEPTED, UnknownCoding, decoder
 from agent_host.llm.event_stream import BoundedStream
 
 from agent_host.lean_httpx import httpx  # isort: skip  first, since httpx-sse imports httpx itself
 from httpx_sse import EventSource
 
+from agent_host.llm.gateway_errors import kind_of_answer, kind_of_event
+from agent_host.llm.gateway_refusal import NO_HINTS, RetryHints, refusal
 from agent_host.llm.limits import AnswerTooLarge, Patience
 from agent_host.llm.stream import StreamFault, StreamProtocolError
 from agent_host.llm.urls import checked_headers, checked_token, checked_url, password_of, request_url
@@ -30,9 +24,13 @@ from agent_host.scrub import Scrubber
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
+    from agent_host.errors import GatewayError, GuardrailBlocked
+    from agent_host.llm.error_bodies import Said
+    from agent_host.llm.gateway_errors import Kind
     from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
     from agent_host.llm.stream import Dialect, ModelTurn
 
+_IN_THE_MIDDLE = "in the middle of its answer"
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_SHOWN = 300
 _ONE_PIECE_BYTES = 512 * 1024
@@ -93,7 +91,7 @@ class LlmClient:
         `on_text` gets each piece of text as it arrives, `on_thinking` each piece of the model's thinking; tool calls
         come only with the whole turn. `on_sent` is called once the request is out. Nothing is retried here.
 
-        Raises GuardrailBlocked, GatewayUnavailable, GatewayRejected.
+        Raises GuardrailBlocked, GatewayUnavailable, ModelOverloaded, GatewayRejected, ContextTooLong.
         """
         parts = _parts(head, messages, self.dialect.tail)
         length = {"content-length": str(sum(map(len, parts)))}
@@ -127,10 +125,7 @@ class LlmClient:
     ) -> ModelTurn:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "text/event-stream":
-            raise GatewayRejected(
-                f"the gateway at {self._shown} answered with {kind[:_MAX_SHOWN] or 'no content type'} instead of an "
-                "event stream: check the URL and --dialect"
-            )
+            raise await self._no_stream(response, kind)
         assembler = self.dialect.assembler(self._limits.max_call_arguments_bytes)
         content = 0
         try:
@@ -157,39 +152,41 @@ class LlmClient:
         except UnicodeDecodeError as error:
             raise GatewayUnavailable("the gateway's answer is not UTF-8") from error
         except StreamFault as error:
-            kind_of_error = GatewayUnavailable if error.retryable else GatewayRejected
-            said = self._short(str(error))
-            raise kind_of_error(f"the gateway reported an error in the middle of its answer: {said}") from error
+            raise self._fault(error) from error
 
     async def _http_error(self, response: httpx.Response) -> GatewayError | GuardrailBlocked:
-        said = self._error_text(await _read_bounded(response))
-        status = response.status_code
-        if status == httpx.codes.BAD_REQUEST:
-            return GuardrailBlocked(f"the gateway blocked the request (HTTP 400): {said}")
-        if status == httpx.codes.TOO_MANY_REQUESTS:
-            return GatewayUnavailable(
-                f"the gateway is rate limiting (HTTP 429): {said}",
-                retry_after_s=retry_after_s(response.headers),
-                code=ErrorCode.RATE_LIMITED,
-            )
-        if status >= httpx.codes.INTERNAL_SERVER_ERROR or status == httpx.codes.REQUEST_TIMEOUT:
-            return GatewayUnavailable(
-                f"the gateway failed (HTTP {status}): {said}", retry_after_s=retry_after_s(response.headers)
-            )
-        if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-            return GatewayRejected(
-                f"the gateway refused the credentials (HTTP {status}): {said}; set LLM_GATEWAY_AUTH_TOKEN",
-                code=ErrorCode.UNAUTHORIZED,
-            )
-        return GatewayRejected(f"the gateway at {self._shown} refused the request (HTTP {status}): {said}")
+        said = error_bodies.read(await _read_bounded(response))
+        kind = kind_of_answer(response.status_code, said)
+        return self._refusal(kind, f"HTTP {response.status_code}", said, RetryHints.of(response.headers))
 
-    def _error_text(self, body: bytes) -> str:
-        try:
-            said = self.dialect.error_message(orjson.loads(body))
-        except orjson.JSONDecodeError:
-            said = None
-        text = said if said is not None else body.decode("utf-8", "replace")
-        return self._short(text) or "no details"
+    async def _no_stream(self, response: httpx.Response, kind: str) -> GatewayError | GuardrailBlocked:
+        """The error for a successful answer that is no event stream."""
+        if "json" in kind:
+            value = error_bodies.parsed(await _read_bounded(response))
+            if error_bodies.is_error(value):
+                said = error_bodies.read_value(value)
+                where = f"HTTP {response.status_code} with an error in its body"
+                return self._refusal(kind_of_event(said, passing=True), where, said, RetryHints.of(response.headers))
+            if error_bodies.is_whole_answer(value):
+                return GatewayRejected(
+                    f"the gateway at {self._shown} answered without a stream ({kind}): it ignores the request's "
+                    '"stream": true; check the URL and --dialect'
+                )
+        return GatewayRejected(
+            f"the gateway at {self._shown} answered with {kind[:_MAX_SHOWN] or 'no content type'} instead of an "
+            "event stream: check the URL and --dialect"
+        )
+
+    def _fault(self, fault: StreamFault) -> GatewayError | GuardrailBlocked:
+        """The error for one that the gateway reported inside its answer."""
+        said = error_bodies.read_value(fault.body)
+        said = said._replace(message=str(fault), names=said.names | error_bodies.names_in(str(fault)))
+        return self._refusal(kind_of_event(said, passing=fault.retryable), _IN_THE_MIDDLE, said)
+
+    def _refusal(
+        self, kind: Kind, where: str, said: Said, hints: RetryHints = NO_HINTS
+    ) -> GatewayError | GuardrailBlocked:
+        return refusal(kind, where, said, self._short(said.message) or "no details", hints)
 
     def _short(self, text: str) -> str:
         """What a gateway said, in one line of a length to be shown."""

@@ -43,8 +43,9 @@ class DeferredClient:
         self._client: LlmClient | None = None
 
     def warm_up(self) -> None:
-        """See Model: what the first request imports takes a while."""
-        threading.Thread(target=_import_client, name="warm-up", daemon=True).start()
+        """See Model: what the first request imports takes a while. The process waits for it when it ends: C code that
+        is cut off in the middle of an import crashes."""
+        threading.Thread(target=_import_client, name="warm-up").start()
 
     async def stream(
         self,

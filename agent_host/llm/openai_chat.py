@@ -58,6 +58,10 @@ class ChatRenderer:
             messages.append(_pictures(pictures))
         return to_keep(b",".join(messages))
 
+    def marked(self, unit: bytes) -> bytes:
+        """See `Renderer`. This wire has no marks: a provider keeps what it can."""
+        return unit
+
     def _assistant(self, assistant: Message) -> bytes:
         calls: list[ToolCall] = []
         of_calls: dict[int, str] = {}
@@ -170,15 +174,6 @@ class ChatDialect:
         from agent_host.llm.openai_chat_answer import ChatAssembler  # with the first answer
 
         return ChatAssembler(max_call_arguments_bytes, self._names.real)
-
-    def error_message(self, body: Any) -> str | None:
-        """`error.message` of `{"error": {"message", "type", "code"}}`; some servers make `error` the text itself, or
-        put the object into an array."""
-        if isinstance(body, list) and len(body) == 1:
-            body = body[0]
-        error = body.get("error") if isinstance(body, dict) else None
-        message = error.get("message") if isinstance(error, dict) else error
-        return message if isinstance(message, str) else None
 
     def _function(self, tool: ToolSpec) -> dict[str, Any]:
         name = self._names.offer(tool.name)

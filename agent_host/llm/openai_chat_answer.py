@@ -47,8 +47,8 @@ _MAX_NAME_CHARS = 256
 
 
 def meaning_of(stop_reason: str) -> Meaning:
-    """What a stop reason of this dialect means. One that nobody knows is no success."""
-    return _MEANINGS.get(stop_reason, "blocked")
+    """What a stop reason of this dialect means."""
+    return _MEANINGS.get(stop_reason, "unknown")
 
 
 def _as_it_is(name: str) -> str:
@@ -120,6 +120,7 @@ class ChatAssembler:
             self._unread + self._fields.dropped + self._calls.dropped,
             self._response_id,
             self._response_model,
+            stop_reason if meaning == "cut" else "",
         )
 
     def _parts(self, text: str, *, cut: bool) -> tuple[list[ToolCall], tuple[Block, ...], Order]:

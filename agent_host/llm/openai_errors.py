@@ -21,13 +21,13 @@ _PASSING_STATUS: Final = frozenset({408, 409, 425, 429})
 def fault_of(error: Any) -> StreamFault:
     """The fault of an `error` object with `message`, `type` and `code`, or of a text that stands for it."""
     if not isinstance(error, dict):
-        return StreamFault(repaired(str(error))[0], retryable=True)
+        return StreamFault(repaired(str(error))[0], retryable=True, body={"error": error})
     kinds = [error.get("code"), error.get("type")]
     message = error.get("message")
     name = next((kind for kind in reversed(kinds) if isinstance(kind, str) and kind), None) or error.get("code")
     said = message if isinstance(message, str) else ""
     text, _ = repaired(f"{name or 'error'}: {said}")
-    return StreamFault(text, retryable=not any(map(_is_permanent, kinds)))
+    return StreamFault(text, retryable=not any(map(_is_permanent, kinds)), body={"error": error})
 
 
 def _is_permanent(kind: Any) -> bool:

@@ -15,10 +15,17 @@ if TYPE_CHECKING:
     from agent_host.thread.thread import Renderer
     from state.usage import TokenUsage
 
-Meaning = Literal["complete", "continue", "cut", "blocked"]
+Meaning = Literal["complete", "continue", "cut", "window", "blocked", "unknown"]
 """What the end of an answer means for a turn without calls (AH 4.4), as its dialect says: the model is done; it paused
-and wants to go on; the answer was cut at a limit; the model or the gateway refused. With calls all but `blocked` run
-them and go on."""
+and wants to go on; the answer was cut at a limit; the model's context window was full; the model or the gateway
+refused; the dialect does not know the word. With calls all but `blocked` run them and go on."""
+
+
+MAX_DETAIL = 500
+
+
+CacheTtl = Literal["5m", "1h"]
+"""How long a provider is to keep the beginning of a request in its cache, where a dialect can say so."""
 
 
 class ModelTurn(NamedTuple):
@@ -26,7 +33,8 @@ class ModelTurn(NamedTuple):
     `replaced` counts halves of characters in it that became U+FFFD. `blocks` are what the provider alone reads, `order`
     is their place among text and calls (`agent_host.thread.blocks`); `dropped_blocks` counts those that cannot be sent
     back unchanged. `response_id` and `response_model` are what the gateway calls the answer and the model that made it,
-    "" where it does not say."""
+    "" where it does not say. `detail` is what it says of the stop besides: which limit cut the answer, why the model
+    refused; "" for nothing, at most `MAX_DETAIL` characters."""
 
     text: str
     tool_calls: tuple[ToolCall, ...]
@@ -39,6 +47,7 @@ class ModelTurn(NamedTuple):
     dropped_blocks: int = 0
     response_id: str = ""
     response_model: str = ""
+    detail: str = ""
 
 
 class StreamProtocolError(Exception):
@@ -46,11 +55,13 @@ class StreamProtocolError(Exception):
 
 
 class StreamFault(Exception):
-    """The gateway reported an error inside the stream. `retryable` is its own classification."""
+    """The gateway reported an error inside the stream. `body` is the error as JSON value, by which
+    `agent_host.llm.gateway_errors` says what it means; `retryable` counts where that knows nothing of it."""
 
-    def __init__(self, message: str, *, retryable: bool) -> None:
+    def __init__(self, message: str, *, retryable: bool = True, body: Any = None) -> None:
         super().__init__(message)
         self.retryable = retryable
+        self.body = body
 
 
 class Assembler(Protocol):
@@ -113,8 +124,4 @@ class Dialect(Protocol):
 
     def assembler(self, max_call_arguments_bytes: int | None = None) -> Assembler:
         """A fresh assembler for one response; None: the arguments of a call have no limit."""
-        ...
-
-    def error_message(self, body: Any) -> str | None:
-        """The human part of an error body, None when it is not of this dialect."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
 from agent_host.thread.messages import Message, encodable
 from agent_host.thread.pictures import ALL_KEPT, MAX_KEPT_BYTES, NONE_TAKEN
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agent_host.retrying import RetryPolicy
     from agent_host.routing.judge import Judge
     from agent_host.thread.thread import Thread
+    from state.records import ContextStrategy
 
 
 class ForModel(NamedTuple):
@@ -24,6 +25,24 @@ class ForModel(NamedTuple):
 
     thread: Thread
     make_head: Callable[[Judge], bytes]
+
+
+class ModelView(Protocol):
+    """Gives the conversation as one model reads it."""
+
+    def __call__(self, model: str, dropped: int | None = None) -> ForModel:
+        """As the record has it; with `dropped` as it is when so many messages are left out from now on."""
+        ...
+
+
+class Compaction(NamedTuple):
+    """How room is made in a request that is too long. `summary_model` writes summaries, None for the session's own."""
+
+    strategy: ContextStrategy
+    summary_model: str | None = None
+
+
+DROP_OLDEST: Final = Compaction("drop_oldest")
 
 
 class _Head(NamedTuple):
@@ -39,7 +58,8 @@ class Conversation:
     `make_head` encodes the head of a request: model, limits, system prompt, and the tools that the judge may allow a
     call of. `count` estimates the tokens of a text.
     `for_model` gives thread and head as another model reads them, and `default_model` is that of tasks that name none.
-    `takes_images`: models read pictures.
+    `fallbacks` are models to ask when one is overloaded. `takes_images`: models read pictures. `compaction` says how
+    room is made in a request that is too long. `binds_thinking` says whether a model's provider verifies its thinking.
     """
 
     def __init__(
@@ -50,9 +70,12 @@ class Conversation:
         make_head: Callable[[Judge], bytes],
         retry: RetryPolicy,
         count: Callable[[str], int],
-        for_model: Callable[[str], ForModel] | None = None,
+        for_model: ModelView | None = None,
         *,
+        fallbacks: Sequence[str] = (),
         takes_images: bool = True,
+        compaction: Compaction = DROP_OLDEST,
+        binds_thinking: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.thread = thread
         self.llm = llm
@@ -61,7 +84,17 @@ class Conversation:
         self.make_head = make_head
         self.retry = retry
         self.count = count
+        self.fallbacks = fallbacks
         self.takes_images = takes_images
+        self.compaction = compaction
+        self._binds_thinking = binds_thinking
+        self._dropped = thread.dropped
+        self.compaction_wanted = False
+        """Whether a client asked for room to be made before the next request."""
+        self.steps_without_summary = 0
+        """For how many more steps that need room the model is not asked for a summary."""
+        self.full_windows = 0
+        """How many turns in a row ended because the model's context window was full."""
         self.open_picture_bytes = 0
         """Bytes of the pictures that are on record of the open step, and not in the thread yet."""
         self._head = _Head(b"", 0)
@@ -87,7 +120,21 @@ class Conversation:
         wanted = model or self.default_model
         if wanted != self.model and self.for_model is not None:
             self.model, (self.thread, self.make_head) = wanted, self.for_model(wanted)
+            self._dropped = self.thread.dropped
             self.renew_head(judge)
+
+    def renew_thread(self, dropped: int | None = None) -> None:
+        """Take the thread as the record has it now, whose view has changed; with `dropped` as the next record will."""
+        if self.for_model is not None:
+            self.thread = self.for_model(self.model, dropped).thread
+            self._dropped = self.thread.dropped
+
+    def settle_window(self) -> None:
+        """Behind a cut, have a model that verifies its thinking read what is left as text."""
+        if self.thread.dropped != self._dropped:
+            self._dropped = self.thread.dropped
+            if self._binds_thinking(self.model):
+                self.renew_thread(self.thread.dropped)
 
     def keep_images(self, images: Sequence[Image]) -> str | None:
         """Count the pictures of a result that goes on record. Returns why they cannot be kept, None where they are."""

@@ -9,12 +9,15 @@ from agent_host.errors import ErrorCode, GatewayUnavailable
 from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
 from agent_host.llm.anthropic_answer import meaning_of
+from agent_host.loop.asking import ask, cut_window
 from agent_host.loop.background import commands_to_report
-from agent_host.loop.limits import check_before_call
+from agent_host.loop.compaction import make_room
+from agent_host.loop.context import MODEL_OPTION
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
 from agent_host.loop.secrets import clean_message
 from agent_host.retrying import with_retries
-from agent_host.thread.messages import GO_ON, Message, decode, encode
+from agent_host.shown_text import one_line
+from agent_host.thread.messages import GO_ON, GO_ON_IN_A_NEW_WINDOW, Message, decode, encode
 from agent_host.thread.tokens import message_tokens
 from config.lean_typing import NamedTuple
 from state.boot import boot_id
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from agent_host.llm.stream import Meaning, ModelTurn
+    from agent_host.loop.asking import Attempts
     from agent_host.loop.call_run import CallRun
     from agent_host.loop.context import LoopContext
     from agent_host.thread.messages import ToolCall
@@ -35,6 +39,9 @@ _END_OF_TASK: dict[Meaning, tuple[TaskStatus, str | None]] = {
     "complete": ("completed", None),
     "blocked": ("failed", ErrorCode.LLM_GUARDRAIL_BLOCKED),
 }
+# Ends of a turn behind which the model goes on with the same answer.
+_NOT_WHOLE: frozenset[Meaning] = frozenset({"continue", "cut", "window"})
+_LIMIT_CHARS = 80
 _DAMAGED = (
     "[The record of this session was damaged on disk and is whole up to here. What was done after this is not known: "
     "look at what is there before you do anything again.]"
@@ -43,24 +50,27 @@ _DAMAGED = (
 
 class Step(NamedTuple):
     """A model turn on record. `calls` are its calls with policy's decision on each; None when the step was found open
-    after a crash, where what happened to each call decides first."""
+    after a crash, where what happened to each call decides first. `stop` is the gateway's word for its end, and
+    `detail` what it said of it besides; a crash loses that."""
 
     step_id: str
     assistant: Message
     meaning: Meaning
     calls: tuple[CallRun, ...] | None
+    stop: str = ""
+    detail: str = ""
 
 
 async def take_turn(ctx: LoopContext) -> Step:
     """Call the model and make its turn durable before anything follows from it (invariant 3).
 
-    Raises what `check_before_call` and the client raise, TaskCancelled, CheckpointWriteFailed.
+    Raises what `ask` raises, CheckpointWriteFailed.
     """
     step_id = new_id("step")
     ctx.emit(EventType.STEP_STARTED, step_id, stepId=step_id, stepCount=ctx.task.step_count + 1)
-    needed = check_before_call(ctx, step_id)
+    await make_room(ctx, step_id)
+    turn = await ask(ctx, step_id, lambda needed, attempts: _call_model(ctx, step_id, needed, attempts))
     window: Window = {"dropped": ctx.conversation.thread.dropped, "estimated": ctx.conversation.tokens}
-    turn = await _call_model(ctx, step_id, needed)
     meaning = _meaning(turn)
     calls = () if meaning == "blocked" else _with_new_ids(ctx, turn.tool_calls)
     assistant = _kept_message(ctx, step_id, turn, calls)
@@ -77,13 +87,21 @@ async def take_turn(ctx: LoopContext) -> Step:
         turn.meaning,
         window,
         first_versions(runs),
+        options=_model_from_here(ctx),
     )
     if any(run.may_act for run in runs):
         ctx.journal.record(record)
         ctx.journal.write_ahead()
     else:  # nothing that a resume could do twice: a disk that refuses does not keep the model from its work (AH 11)
         ctx.journal.checkpoint(step_id, record, sync=bool(calls))
-    return Step(step_id, assistant, meaning, runs)
+    return Step(step_id, assistant, meaning, runs, turn.stop_reason, ctx.scrubber.text(turn.detail))
+
+
+def _model_from_here(ctx: LoopContext) -> dict[str, str]:
+    """What the record says where another model has taken over: the rest of the task, and a resume of it, is its."""
+    model = ctx.conversation.model
+    was = ctx.task.options.get(MODEL_OPTION) or ctx.conversation.default_model
+    return {} if model == was else {MODEL_OPTION: model}
 
 
 def reopen(ctx: LoopContext) -> Step:
@@ -96,7 +114,7 @@ def reopen(ctx: LoopContext) -> Step:
     ctx.phase.fire("reopen")
     if step.calls:
         ctx.phase.fire("check")
-    return Step(step.step_id, assistant, meaning, None)
+    return Step(step.step_id, assistant, meaning, None, step.stop_reason)
 
 
 def _meaning_on_record(step: OpenStep) -> Meaning:
@@ -112,14 +130,15 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     calls = open_step.calls if open_step is not None else []
     by_call = {result.tool_call_id: result for result in made}
     results = [by_call.get(call.call_id) or decode(call.result) for call in calls if call.result is not None]
-    cut_short = step.meaning in ("continue", "cut") and not calls
+    cut_short = step.meaning in _NOT_WHOLE and not calls
     # A model that paused at a tool of its provider goes on when it reads its own turn.
     paused = step.meaning == "continue" and step.assistant.blocks
-    note = ctx.conversation.note(GO_ON)._replace(goes_on=True) if cut_short and not paused else None
+    note = ctx.conversation.note(_go_on(step))._replace(goes_on=True) if cut_short and not paused else None
+    dropped = _cut_full_window(ctx, step)
     count = ctx.task.step_count + 1
     encoded = None if note is None else encode(note, session_id=ctx.session_id, task_id=ctx.task.task_id)
     status, reason = _END_OF_TASK.get(step.meaning, (None, None))
-    ctx.journal.checkpoint(step.step_id, StepCommitted(count, status, reason, encoded))
+    ctx.journal.checkpoint(step.step_id, StepCommitted(count, status, reason, encoded, dropped))
     if calls:
         if ctx.phase.may("execute"):  # nobody was asked after all
             ctx.phase.fire("execute")
@@ -131,6 +150,26 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     if note is not None:
         ctx.conversation.thread.add_note(note)
     ctx.emit(EventType.STEP_COMPLETED, step.step_id, stepId=step.step_id, stepCount=count)
+
+
+def _cut_full_window(ctx: LoopContext, step: Step) -> int | None:
+    """Cut the window where the model ended its turn since its context was full; returns what `Window` calls `dropped`,
+    None where the window stays."""
+    talk, open_step = ctx.conversation, ctx.state.open_step
+    if open_step is None or open_step.meaning != "window":
+        talk.full_windows = 0
+        return None
+    talk.full_windows += 1
+    cut_window(ctx, step.step_id)
+    return talk.thread.dropped
+
+
+def _go_on(step: Step) -> str:
+    """What the host says behind an answer that is not whole."""
+    if step.meaning == "window":
+        return GO_ON_IN_A_NEW_WINDOW
+    limit = one_line(step.detail, _LIMIT_CHARS)
+    return f'[Your answer was cut at the limit "{limit}". Go on where it stopped.]' if limit else GO_ON
 
 
 def add_note(
@@ -191,33 +230,33 @@ def _meaning(turn: ModelTurn) -> Meaning:
     return "continue" if turn.tool_calls and turn.meaning != "blocked" else turn.meaning
 
 
-async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:
+async def _call_model(ctx: LoopContext, step_id: str, needed: int, attempts: Attempts) -> ModelTurn:
+    """One request, tried again where its fault passes."""
     talk = ctx.conversation
     messages = talk.thread.encoded()
     started = time.monotonic()
 
-    attempt = 0
-
-    def ask() -> Awaitable[ModelTurn]:
-        nonlocal attempt
-        attempt += 1
+    def send() -> Awaitable[ModelTurn]:
+        attempts.number += 1
         return talk.llm.stream(talk.head, messages, on_text, on_thinking, ctx.emitter.flush)
 
     def on_text(text: str) -> None:
-        ctx.emit(EventType.TEXT_CHUNK, step_id, text=text, attempt=attempt)
+        ctx.emit(EventType.TEXT_CHUNK, step_id, text=text, attempt=attempts.number)
 
     def on_thinking(text: str) -> None:
-        ctx.emit(EventType.THINKING_CHUNK, step_id, text=text, attempt=attempt)
+        ctx.emit(EventType.THINKING_CHUNK, step_id, text=text, attempt=attempts.number)
 
-    def on_retry(failed: int, wait_s: float, error: GatewayUnavailable) -> None:
-        ctx.emit(EventType.LLM_RETRY, step_id, attempt=failed, waitMs=int(wait_s * 1000), message=str(error))
+    def on_retry(_: int, wait_s: float, error: GatewayUnavailable) -> None:
+        told = {"attempt": attempts.number, "waitMs": int(wait_s * 1000), "message": str(error)}
+        ctx.emit(EventType.LLM_RETRY, step_id, **told)
 
-    ctx.phase.fire("call_model")
+    if ctx.phase.may("call_model"):  # it waits for the model already where the first request did not do
+        ctx.phase.fire("call_model")
     limit = ctx.judge.bundle.llm_policy.max_output_tokens
     ctx.emit(
         EventType.LLM_REQUEST_STARTED, step_id, model=talk.model, estimatedInputTokens=needed, maxOutputTokens=limit
     )
-    turn = await ctx.cancellation.interruptible(with_retries(GatewayUnavailable, ask, talk.retry, on_retry))
+    turn = await ctx.cancellation.interruptible(with_retries(GatewayUnavailable, send, talk.retry, on_retry))
     ctx.phase.fire("answered")
     turn = _with_counted_usage(ctx, turn, needed)
     ctx.emit(
@@ -236,9 +275,9 @@ async def _call_model(ctx: LoopContext, step_id: str, needed: int) -> ModelTurn:
 
 
 def _names_of_answer(ctx: LoopContext, turn: ModelTurn) -> dict[str, str]:
-    """What the gateway calls the answer and its model, as far as it does. Scrubbed here, since OpenTelemetry gets
-    payloads as they are emitted."""
-    names = {"responseId": turn.response_id, "responseModel": turn.response_model}
+    """What the gateway calls the answer and its model, and says of its end, as far as it does. Scrubbed here, since
+    OpenTelemetry gets payloads as they are emitted."""
+    names = {"responseId": turn.response_id, "responseModel": turn.response_model, "stopDetail": turn.detail}
     return {key: ctx.scrubber.text(name) for key, name in names.items() if name}
 
 

@@ -12,10 +12,12 @@ from agent_host.errors import (
     AgentHostError,
     BudgetExceeded,
     CheckpointWriteFailed,
+    ContextTooLong,
     ErrorCode,
     GatewayRejected,
     GatewayUnavailable,
     GuardrailBlocked,
+    ModelOverloaded,
     PolicyDenied,
     PolicyExpired,
     UsageError,
@@ -26,6 +28,7 @@ from agent_host.loop.context import TaskEnd
 from agent_host.loop.limits import warn_of_step_limit
 from agent_host.loop.replay import take_replay
 from agent_host.loop.step import add_note, commit, reopen, report_commands, report_damage, take_turn
+from agent_host.shown_text import one_line
 from agent_host.thread.messages import last_answer
 from state.records import SessionStatusChanged, TaskEnded
 
@@ -33,8 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent_host.loop.context import EndStatus, LoopContext, Replay, ResumeNote
+    from agent_host.loop.step import Step
 
 MAX_STEPS_EXCEEDED = "max_steps_exceeded"
+MAX_FULL_WINDOWS = 3
+"""So many turns in a row may end in a full context window, each followed by a cut."""
+_STOP_CHARS = 80
 
 # What each failure of the infrastructure does to the task, and whether a resume can go on with it (AH 4.6, 11).
 # Failures of tools and of policy are no exceptions: the model reads about them in the thread.
@@ -42,7 +49,9 @@ _ENDS: dict[type[AgentHostError], tuple[EndStatus, bool]] = {
     PolicyExpired: ("paused", True),
     CheckpointWriteFailed: ("paused", True),
     GatewayUnavailable: ("paused", True),
+    ModelOverloaded: ("paused", True),
     GatewayRejected: ("failed", True),
+    ContextTooLong: ("failed", True),
     UsageError: ("failed", True),
     GuardrailBlocked: ("failed", False),
     BudgetExceeded: ("failed", False),
@@ -56,6 +65,7 @@ async def run_task(
 ) -> TaskEnd:
     """Run the current task to its end, or go on with it after a crash; its end is on record on return. The model gets
     `resume_note` before its next turn. `replays` are denied calls that are run before that."""
+    ctx.conversation.full_windows = 0
     try:
         await ctx.refresh_tools()
         end = await _run_steps(ctx, resume_note, replays)
@@ -94,11 +104,33 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
         else:
             step = reopen(ctx)
         commit(ctx, step, await run_calls(ctx, step))
-        if step.meaning == "complete":
-            return TaskEnd("completed", text=last_answer(ctx.state.thread))
-        if step.meaning == "blocked":
-            return TaskEnd("failed", ErrorCode.LLM_GUARDRAIL_BLOCKED, "the model refused to answer")
+        end = _end_behind(ctx, step)
+        if end is not None:
+            return end
         warn_of_step_limit(ctx, step.step_id)
+
+
+def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:
+    """How the task ends behind a step, by what its turn means (AH 4.4); None where it goes on."""
+    if step.meaning == "complete":
+        return TaskEnd("completed", text=last_answer(ctx.state.thread))
+    if step.meaning == "blocked":
+        why = f": {step.detail}" if step.detail else ""
+        return TaskEnd("failed", ErrorCode.LLM_GUARDRAIL_BLOCKED, f"the model refused to answer{why}")
+    if step.meaning == "unknown":
+        word = one_line(ctx.scrubber.text(step.stop), _STOP_CHARS)
+        message = (
+            f"the model stopped for a reason that is not known here ({word!r}), so its answer may not be whole; resume "
+            "to have it go on"
+        )
+        return TaskEnd("failed", ErrorCode.LLM_GATEWAY_ERROR, message, resumable=True)
+    if step.meaning == "window" and ctx.conversation.full_windows > MAX_FULL_WINDOWS:
+        message = (
+            f"the model's context window was full {ctx.conversation.full_windows} times in a row, with less of the "
+            "conversation each time; lower llmPolicy.maxInputTokens to what the model takes, then resume"
+        )
+        return TaskEnd("failed", ErrorCode.LLM_GATEWAY_ERROR, message, resumable=True)
+    return None
 
 
 def _record_end(ctx: LoopContext, end: TaskEnd) -> None:

@@ -73,6 +73,7 @@ _PARAMS: Final[dict[str, Params]] = {
     "CancelTask": params({"sessionId": _ID, "taskId": _ID}, {"force": FLAG}),
     "ResumeSession": params({"sessionId": _ID}, {"checkpointCursor": name(256), "autoContinue": FLAG}),
     "GetSessionState": params({"sessionId": _ID}),
+    "CompactContext": params({"sessionId": _ID}),
     "GetPatchPreview": params({"sessionId": _ID}, {"filePaths": _PATHS, "taskId": _ID}),
     "ApproveAction": params(
         {"approvalId": _ID, "decision": one_of("approved", "denied")},
@@ -112,6 +113,7 @@ class Methods:
             "CancelTask": self._cancel_task,
             "ResumeSession": self._resume_session,
             "GetSessionState": self._get_session_state,
+            "CompactContext": self._compact_context,
             "GetPatchPreview": self._get_patch_preview,
             "ApproveAction": self._approve_action,
             "GetEvents": self._get_events,
@@ -182,6 +184,11 @@ class Methods:
 
     async def _get_session_state(self, params: Mapping[str, Any]) -> dict[str, Any]:
         return self._host.at_work(params["sessionId"]).state()
+
+    async def _compact_context(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        session = self._host.at_work(params["sessionId"])
+        session.compact()
+        return {"sessionId": session.session_id, "status": "scheduled"}
 
     async def _get_patch_preview(self, params: Mapping[str, Any]) -> dict[str, Any]:
         session = self._host.at_work(params["sessionId"])

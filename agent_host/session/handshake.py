@@ -152,6 +152,7 @@ def _built_in(settings: Settings, places: Places, session_id: str, now: datetime
         now=now,
         os=places.os,
         models=_models(settings),
+        more_models=settings.names("llm.fallback_models"),
         unchanged=_own_files(),
         programs=_programs(settings),
     )
@@ -172,7 +173,13 @@ def _file(settings: Settings) -> FileSource:
     from agent_host.session import outside_bundles
 
     name = settings.text("host.policy")
-    return outside_bundles.FileSource(name, _content(name), models=_models(settings), steering=_own_files())
+    return outside_bundles.FileSource(
+        name,
+        _content(name),
+        models=_models(settings),
+        more_models=settings.names("llm.fallback_models"),
+        steering=_own_files(),
+    )
 
 
 def _content(path: str) -> bytes:

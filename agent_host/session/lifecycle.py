@@ -146,6 +146,11 @@ class Session:
         """The last completed step, as the Session Service gets it."""
         return self._ctx.state.step_cursor
 
+    def compact(self) -> None:
+        """Have room made in front of the next request to the model, whether or not it would be too long: by a summary,
+        unless `llm.context_strategy` names clearing."""
+        self._ctx.conversation.compaction_wanted = True
+
     def state(self) -> dict[str, Any]:
         """The result of GetSessionState."""
         pending = [] if self.pending_approvals is None else self.pending_approvals.listed()

@@ -16,6 +16,7 @@ from agent_host.errors import (
     UsageError,
 )
 from agent_host.http_basics import shown_url
+from agent_host.session.project_instructions import ProjectFile, project_instructions
 from agent_host.thread.messages import Message, encode
 from agent_host.thread.prompt import system_prompt
 from agent_host.thread.tokens import message_tokens
@@ -28,7 +29,7 @@ from state.fold import fold
 from state.temporary import session_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from agent_host.routing.environment import Environment
     from agent_host.services.session import NewSession, SessionGrant
@@ -200,7 +201,11 @@ def create_store(resolved: ResolvedOptions, beginning: Beginning, grant: Session
     identity = SessionIdentity(grant.session_id, grant.workspace_id, new.tenant_id, new.user_id, options)
     environment, bundle = beginning.environment, beginning.bundle
     text = system_prompt(
-        workspace=environment.workspace, os_family=environment.os_family, shell=environment.shell, bundle=bundle
+        workspace=environment.workspace,
+        os_family=environment.os_family,
+        shell=environment.shell,
+        bundle=bundle,
+        project=_project(resolved, bundle, environment),
     )
     first = encode(Message("system", text, message_tokens(beginning.count, text)), session_id=grant.session_id)
     state = Checkpoint(identity, policy_bundle_version=bundle.policy_bundle_version, thread=[first])
@@ -213,6 +218,12 @@ def create_store(resolved: ResolvedOptions, beginning: Beginning, grant: Session
             return sessions.create(grant.session_id, state)
         except WriteFailed as error:  # nothing was begun, so there is nothing to resume
             raise UsageError(f"the state directory {resolved.state_dir} cannot be used: {error}") from error
+
+
+def _project(resolved: ResolvedOptions, bundle: PolicyBundle, environment: Environment) -> Sequence[ProjectFile]:
+    if not resolved.settings.flag("host.project_instructions"):
+        return ()
+    return project_instructions(environment.workspace, bundle, environment.os_family)
 
 
 def _sessions(resolved: ResolvedOptions) -> FileCheckpointStore:

@@ -27,20 +27,29 @@ _GRANTED = "of the session service"
 
 
 class FileSource:
-    """A bundle file: its `name` and content. `models` are those that the configuration names, `steering` the files
-    that steer this program for its user, which no tool may change."""
+    """A bundle file: its `name` and content. `models` and `more_models` are those that the configuration names (see
+    `BuiltIns`), `steering` the files that steer this program for its user, which no tool may change."""
 
-    def __init__(self, name: str, raw: bytes, *, models: tuple[str, ...], steering: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        name: str,
+        raw: bytes,
+        *,
+        models: tuple[str, ...],
+        more_models: tuple[str, ...] = (),
+        steering: tuple[str, ...],
+    ) -> None:
         self._name = name
         self._raw = raw
         self._models = models
+        self._more_models = more_models
         self._steering = steering
 
     def read(self, places: Places, now: datetime) -> PolicyBundle:
         """The bundle. Raises BundleProblems."""
         groups = place_groups()
         groups["steering"] = [*groups["steering"], *self._steering]
-        built_ins = BuiltIns(BUILT_IN, template_as_written, self._models)
+        built_ins = BuiltIns(BUILT_IN, template_as_written, self._models, self._more_models)
         return parse_file_bundle(self._raw, places=places._replace(groups=groups), built_ins=built_ins, now=now)
 
     def parsed(self, places: Places, now: datetime) -> PolicyBundle:

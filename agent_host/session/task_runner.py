@@ -118,8 +118,9 @@ class TaskRunner:
         self._begin()
 
     def warm_up(self) -> None:
-        """Get ready for the first task: its modules are imported beside the event loop."""
-        threading.Thread(target=_import_loop, name="warm-up-loop", daemon=True).start()
+        """Get ready for the first task: its modules are imported beside the event loop. The process waits for that when
+        it ends (see `DeferredClient.warm_up`)."""
+        threading.Thread(target=_import_loop, name="warm-up-loop").start()
         self._ctx.conversation.warm_up()
 
     def enqueue(self, task: NewTask) -> None:

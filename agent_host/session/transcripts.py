@@ -28,9 +28,13 @@ _MARKS = frozenset(
         EventType.TASK_COMPLETED,
         EventType.TASK_FAILED,
         EventType.TASK_CANCELLED,
+        EventType.CONTEXT_COMPACTED,
     )
 )
 _CRASHED = "crashed"
+_OF_MARK = (
+    "reason", "message", "stepCount", "totalTokens", "strategy", "droppedMessages", "clearedMessages", "summary"
+)  # fmt: skip
 _OF_REQUEST = ("decision", "rule", "riskLevel", "grantedBy")
 _OF_RESULT = ("status", "code", "exitCode", "message", "startedAt", "latencyMs", "pathsChanged")
 
@@ -69,7 +73,8 @@ def items_of(messages: Iterable[bytes], log: RunLog) -> list[dict[str, Any]]:
     - `call`: {toolName, arguments, status `succeeded`, `failed`, `denied` or `open`, code?, exitCode?, message?,
       output?, images?[{mediaType, width, height, bytes}], decision?, rule?, riskLevel?, approval?{decision, scope,
       reason}, editedArguments?, taskId?, stepId?}; its id is the call's
-    - `mark`: {mark, reason?, message?, taskId?}, where the session stopped, crashed, went on or ended
+    - `mark`: {mark, reason?, message?, taskId?}, where the session stopped, crashed, went on or ended; and where
+      requests began to show less: {strategy, droppedMessages, clearedMessages, summary?}
     """
     items: list[dict[str, Any]] = []
     open_calls: dict[str, dict[str, Any]] = {}
@@ -131,7 +136,7 @@ def _take(calls: dict[str, dict[str, Any]], payload: dict[str, Any], names: tupl
 
 def _mark(event: dict[str, Any], mark: str) -> dict[str, Any]:
     payload = event["payload"]
-    said = {name: payload[name] for name in ("reason", "message", "stepCount", "totalTokens") if name in payload}
+    said = {name: payload[name] for name in _OF_MARK if name in payload}
     of = {"taskId": event["taskId"]} if "taskId" in event else {}
     return {**_item(f"{mark}-{event['eventId']}", "mark", event["timestamp"]), "mark": mark, **said, **of}
 

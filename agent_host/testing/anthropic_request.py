@@ -8,9 +8,12 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from agent_host.testing.anthropic_images import check_image, images_in
 from agent_host.testing.anthropic_thinking import check_thinking
 from agent_host.testing.dialect import BadRequest, RequestView
+from agent_host.testing.prompt_cache import Piece
 from agent_host.testing.tool_ids import progress
 
 if TYPE_CHECKING:
@@ -57,6 +60,29 @@ def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
         image_count=sum(1 for message in messages for _ in images_in(message["content"])),
         headers=headers,
     )
+
+
+def pieces_of(payload: dict[str, Any]) -> list[Piece]:
+    """Tools, system prompt and the blocks of all messages, as a cache keeps them. A mark is no part of what is kept."""
+    blocks: list[tuple[str, Any]] = [("tools", tool) for tool in payload.get("tools") or ()]
+    blocks += [("system", block) for block in _as_blocks(payload.get("system") or ())]
+    blocks += [
+        (f"{number} {message['role']}", block)
+        for number, message in enumerate(payload["messages"])
+        for block in _as_blocks(message["content"])
+    ]
+    return [_piece(place, block) for place, block in blocks]
+
+
+def _as_blocks(content: Any) -> Sequence[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _piece(place: str, block: Any) -> Piece:
+    if not isinstance(block, dict):
+        return Piece(orjson.dumps([place, block]))
+    kept = {name: value for name, value in block.items() if name != "cache_control"}
+    return Piece(orjson.dumps([place, kept]), marked=block.get("cache_control") is not None)
 
 
 def _required(payload: dict[str, Any], key: str, kind: type) -> Any:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agent_host.testing.anthropic_request import read_request
+from agent_host.testing.anthropic_request import pieces_of, read_request
 from agent_host.testing.tool_ids import mark_of, tool_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from agent_host.testing.dialect import RequestView
+    from agent_host.testing.prompt_cache import Piece
     from agent_host.testing.script import ErrorBody, Turn
 
 ERROR_TYPES: Mapping[int, str] = {
@@ -33,11 +34,16 @@ class Anthropic:
     """`POST /v1/messages`, streaming and not."""
 
     path = "/v1/messages"
+    has_cache_marks = True
     closing_events = 2
 
     def read(self, payload: Any, headers: Mapping[str, str]) -> RequestView:
         """See `Dialect.read`."""
         return read_request(payload, headers)
+
+    def pieces(self, payload: Any) -> list[Piece]:
+        """See `Dialect.pieces`."""
+        return pieces_of(payload)
 
     def stream_events(self, turn: Turn, view: RequestView) -> list[bytes]:
         """See `Dialect.stream_events`."""

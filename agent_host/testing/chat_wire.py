@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.testing.chat_request import read_request
+from agent_host.testing.prompt_cache import Piece
 from agent_host.testing.tool_ids import mark_of, tool_id
 
 if TYPE_CHECKING:
@@ -43,11 +44,17 @@ class ChatCompletions:
     """`POST /v1/chat/completions`, streaming and not."""
 
     path = "/v1/chat/completions"
+    has_cache_marks = False
     closing_events = 3
 
     def read(self, payload: Any, headers: Mapping[str, str]) -> RequestView:
         """See `Dialect.read`."""
         return read_request(payload, headers)
+
+    def pieces(self, payload: Any) -> list[Piece]:
+        """See `Dialect.pieces`: a provider without marks keeps whole messages."""
+        tools = [Piece(orjson.dumps(tool)) for tool in payload.get("tools") or ()]
+        return tools + [Piece(orjson.dumps(message)) for message in payload["messages"]]
 
     def stream_events(self, turn: Turn, view: RequestView) -> list[bytes]:
         """See `Dialect.stream_events`."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from agent_host.testing.prompt_cache import Piece
     from agent_host.testing.script import ErrorBody, Turn
 
 
@@ -62,6 +63,15 @@ class Dialect(Protocol):
         Raises:
             BadRequest: a real gateway would refuse this body.
         """
+        ...
+
+    @property
+    def has_cache_marks(self) -> bool:
+        """Whether requests say what the provider is to keep; else it keeps what it can."""
+        ...
+
+    def pieces(self, payload: Any) -> Sequence[Piece]:
+        """A request that `read` took, in the order and the parts in which a provider's cache sees it."""
         ...
 
     def stream_events(self, turn: Turn, view: RequestView) -> Sequence[bytes]:

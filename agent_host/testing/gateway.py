@@ -23,7 +23,8 @@ from agent_host.testing.dialect import BadRequest, Dialect, RequestView
 from agent_host.testing.http1 import MAX_BODY_BYTES, HttpRequest, Reply
 from agent_host.testing.mock_server import MockServer
 from agent_host.testing.placeholders import fill
-from agent_host.testing.script import ErrorBody, Script, ScriptError, Turn
+from agent_host.testing.prompt_cache import PromptCache, TooManyMarks, tokens_of
+from agent_host.testing.script import ErrorBody, Script, ScriptError, Turn, Usage
 from agent_host.testing.turns import OffTheEnd, TurnChooser
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ __all__ = ["MockGateway", "RequestRecord", "Script", "ScriptError", "serve_forev
 FAILURE_HEADER = "x-mock-gateway-failure"
 """Set to `1` on answers that report a failure of the run, so that they can be distinguished from scripted errors."""
 
-_WIRES: tuple[Dialect, ...] = (Anthropic(), ChatCompletions())
-_DIALECTS: Mapping[str, Dialect] = {dialect.path: dialect for dialect in _WIRES}
+WIRES: tuple[Dialect, ...] = (Anthropic(), ChatCompletions())
+_DIALECTS: Mapping[str, Dialect] = {dialect.path: dialect for dialect in WIRES}
 _MAX_RECORDS = 10_000
 
 
@@ -96,6 +97,7 @@ class MockGateway(MockServer):
     ) -> None:
         self._script = script.with_variables(variables or {})
         self._turns = TurnChooser(self._script)
+        self._cache = PromptCache()
         self._keep_bodies = keep_bodies
         self._on_failure = on_failure
         super().__init__(self._handle, name="mock-gateway")
@@ -163,7 +165,21 @@ class MockGateway(MockServer):
         if differences := [f"expect.{key}: {miss}" for key, miss in misses if miss]:
             raise _Refusal(400, f"{where}: turn {turn.number}: {'; '.join(differences)}")
         self._turns.served(chosen, view.session)
-        return view, turn
+        return view, self._counted(dialect, request, view, turn) if self._script.count_tokens else turn
+
+    def _counted(self, dialect: Dialect, request: HttpRequest, view: RequestView, turn: Turn) -> Turn:
+        """The turn with the tokens of this request and its answer, where the script gives it none. What fails is not
+        counted: a provider keeps nothing of it."""
+        if turn.usage != Usage() or turn.fails:
+            return turn
+        pieces = dialect.pieces(orjson.loads(request.body or b"null"))
+        try:
+            counts = self._cache.count(view.model, pieces, has_marks=dialect.has_cache_marks)
+        except TooManyMarks as error:
+            raise _Refusal(400, f"the request is not valid: {error}") from None
+        said = [turn.text, turn.thinking, *(call.name + call.encoded_arguments() for call in turn.tool_calls)]
+        fresh = counts.whole - counts.read - counts.written
+        return replace(turn, usage=Usage(fresh, tokens_of("".join(said).encode()), counts.read, counts.written))
 
     @staticmethod
     def _read(dialect: Dialect, request: HttpRequest) -> RequestView:

@@ -118,11 +118,13 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Turns in file order and the variables that the file defines. `name` is used in error messages."""
+    """Turns in file order and the variables that the file defines. `name` is used in error messages. `count_tokens`:
+    answers whose turn says no usage report what was counted of the request and the answer."""
 
     turns: tuple[Turn, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
     name: str = "script"
+    count_tokens: bool = False
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> Script:
@@ -136,13 +138,18 @@ class Script:
         from agent_host.testing.script_files import read_file  # the parser is for this moment only
 
         name = os.fspath(path)
-        script_variables, turns = read_file(name)
-        script = cls.from_turns(turns, variables=script_variables, name=name)
+        file = read_file(name)
+        script = cls.from_turns(file.turns, variables=file.variables, name=name, count_tokens=file.count_tokens)
         return script if variables is None else script.with_variables(variables)
 
     @classmethod
     def from_turns(
-        cls, turns: Iterable[Mapping[str, Any]], *, variables: Mapping[str, Any] | None = None, name: str = "script"
+        cls,
+        turns: Iterable[Mapping[str, Any]],
+        *,
+        variables: Mapping[str, Any] | None = None,
+        name: str = "script",
+        count_tokens: bool = False,
     ) -> Script:
         """A script from tables with the same keys as in a file.
 
@@ -163,7 +170,7 @@ class Script:
             values = table(variables or {}, dict.fromkeys(variables or {}, string))
         except BadValue as problem:
             raise ScriptError(f"{name}: key 'vars.{problem.path}' {problem.text}") from None
-        return cls(tuple(read), values, name)
+        return cls(tuple(read), values, name, count_tokens)
 
     def with_variables(self, variables: Mapping[str, str]) -> Script:
         """The same script, its variables overlaid with `variables`; every placeholder must then have a value.
@@ -179,7 +186,7 @@ class Script:
                         names: Sequence[str] = sorted({*known, *placeholders.BUILT_IN})
                         text = f"unknown placeholder ${{{name}}}; known: {', '.join(names)}"
                         raise self._error(self.name, turn.number, key, text)
-        return Script(self.turns, known, self.name)
+        return Script(self.turns, known, self.name, self.count_tokens)
 
     @staticmethod
     def _error(name: str, number: int, key: str, text: str) -> ScriptError:

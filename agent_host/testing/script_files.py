@@ -1,9 +1,9 @@
-"""Script files: TOML with `[vars]` and `[[turn]]`, or JSON lines with one turn a line."""
+"""Script files: TOML with `count_tokens`, `[vars]` and `[[turn]]`, or JSON lines with one turn a line."""
 
 from __future__ import annotations
 
 import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -13,11 +13,19 @@ from agent_host.testing.values import unknown_key
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_FILE_KEYS = ("turn", "vars")
+_FILE_KEYS = ("count_tokens", "turn", "vars")
 
 
-def read_file(path: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
-    """The variables and the turns of a script file, not yet checked.
+class ScriptFile(NamedTuple):
+    """What a script file says; variables and turns are not yet checked."""
+
+    variables: Mapping[str, Any]
+    turns: Sequence[Mapping[str, Any]]
+    count_tokens: bool = False
+
+
+def read_file(path: str) -> ScriptFile:
+    """The content of a script file.
 
     Raises:
         ScriptError: the file cannot be read or is not well-formed.
@@ -36,7 +44,7 @@ def read_file(path: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]
     return readers[suffix](path, text)
 
 
-def _read_toml(path: str, text: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+def _read_toml(path: str, text: str) -> ScriptFile:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -49,10 +57,13 @@ def _read_toml(path: str, text: str) -> tuple[Mapping[str, Any], Sequence[Mappin
         raise ScriptError(f"{path}: key 'vars' must be a table: write [vars]")
     if not isinstance(turns, list):
         raise ScriptError(f"{path}: key 'turn' must be an array of tables: write [[turn]]")
-    return variables, turns
+    count_tokens = document.get("count_tokens", False)
+    if not isinstance(count_tokens, bool):
+        raise ScriptError(f"{path}: key 'count_tokens' must be true or false")
+    return ScriptFile(variables, turns, count_tokens)
 
 
-def _read_json_lines(path: str, text: str) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+def _read_json_lines(path: str, text: str) -> ScriptFile:
     variables: dict[str, Any] = {}
     turns: list[Mapping[str, Any]] = []
     # Not str.splitlines: that splits at U+2028 too, which JSON allows inside a string.
@@ -69,4 +80,4 @@ def _read_json_lines(path: str, text: str) -> tuple[Mapping[str, Any], Sequence[
             variables = value["vars"]
         else:
             turns.append(value)
-    return variables, turns
+    return ScriptFile(variables, turns)

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 GO_ON: Final = "[Your answer was cut at the output limit. Go on where it stopped.]"
 """What the host says behind an answer that is not whole."""
+GO_ON_IN_A_NEW_WINDOW: Final = (
+    "[Your answer ended where your context was full. The oldest part of the conversation is left out now. "
+    "Go on where it stopped.]"
+)
 
 Role = Literal["system", "user", "assistant", "tool"]
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from agent_host.thread.cleared import cleared
 from agent_host.thread.messages import Message
 from agent_host.thread.pictures import Pictured, SentPictures, sizes_of, without_pictures
-from agent_host.thread.window import advance
+from agent_host.thread.plain import as_text
+from agent_host.thread.window import RECENT_UNITS, REFILL, advance, cut
 from agent_host.thread.wire import WireBuffer
 
 if TYPE_CHECKING:
@@ -24,6 +26,11 @@ class Renderer(Protocol):
 
     def exchange(self, assistant: Message, results: Sequence[Message]) -> bytes:
         """An assistant message and, when it called tools, the answers to all its calls in call order."""
+        ...
+
+    def marked(self, unit: bytes) -> bytes:
+        """`unit`, which ends with a user's message, with a mark at its end: up to there the provider is to keep the
+        request in its cache. The same `unit` where the wire has no marks."""
         ...
 
 
@@ -45,8 +52,11 @@ class Thread:
         self._dropped_messages = 0
         self._prompt_dropped = False
         self._call_ids: set[str] = set()
+        self._newest_exchange = -1
+        self._ends_with_assistant = False
         self._task_unit = -1
         self._task_prompt = Message("user", "", 0)
+        self._summary: Message | None = None
 
     @property
     def tokens(self) -> int:
@@ -80,7 +90,9 @@ class Thread:
             self.picture_bytes += sum(sizes_of(results))
             results = self._pictures.admitted(results)
         unit, tokens = len(self._wire), assistant.tokens + sum(result.tokens for result in results)
+        self._newest_exchange = unit
         self._add(self._renderer.exchange(assistant, results), tokens, 1 + len(results))
+        self._ends_with_assistant = not results
         if sizes := sizes_of(results):
             plain = without_pictures(results)
             saved = tokens - assistant.tokens - sum(result.tokens for result in plain)
@@ -88,27 +100,41 @@ class Thread:
             for old in self._pictures.add(Pictured(unit, len(sizes), sum(sizes), saved, without)):
                 self._leave_pictures_out(old)
 
-    def restore(self, messages: Iterable[Message], *, still_open: int | None = None, dropped: int = 0) -> None:
+    def restore(
+        self,
+        messages: Iterable[Message],
+        *,
+        still_open: int | None = None,
+        dropped: int = 0,
+        large_from: int = 0,
+        summary: Message | None = None,
+        thinking_from: int = 0,
+    ) -> None:
         """Fill an empty thread from a checkpoint's messages behind the system prompt, in their order.
 
         `still_open` is the place among them of the model turn whose step is open: it enters when its step is over.
         `dropped` is what `dropped` was: the window starts where it did, for a prefix that stays is what is cached.
+        From the message `large_from` on results are shown whatever their size. `summary` stands in place of what is
+        dropped. Turns before the message `thinking_from` are shown as plain text: for models that refuse their thinking
+        where anything in front of it was changed.
         """
+        self._summary = summary
         assistant: Message | None = None
         results: list[Message] = []
+        is_plain = False
         for place, message in enumerate(messages):
             if place == still_open:
                 continue
             if message.role == "assistant":
-                assistant, results = message, []
+                assistant, results, is_plain = message, [], place < thinking_from
             elif message.role == "tool":
-                results.append(message)
+                results.append(message if place >= large_from else cleared(message))
             elif message.role == "user":
                 self.add_task(message)
             else:
                 self.add_note(message)
             if assistant is not None and len(results) == len(assistant.tool_calls):
-                self.add_exchange(assistant, results)
+                (self._add_plain if is_plain else self.add_exchange)(assistant, results)
                 assistant = None
         start = gone = 0
         while gone < dropped and start < len(self._sizes) - 1:  # the last unit is always sent
@@ -117,27 +143,84 @@ class Thread:
         if start:
             self._begin_at(start, self._kept - sum(self._sizes[:start]))
 
+    def _add_plain(self, assistant: Message, results: Sequence[Message]) -> None:
+        """A model turn with the results of its calls, as text of the user."""
+        self._call_ids.update(call.call_id for call in assistant.tool_calls)
+        tokens = assistant.tokens + sum(result.tokens for result in results)
+        self._add(self._renderer.user([as_text(assistant, results)]), tokens, 1 + len(results))
+
     def fit(self, budget: int) -> int:
         """Drop the oldest units until `budget` tokens hold the rest; returns how many messages went this time."""
         if self.tokens <= budget:
             return 0
         # First as though the prompt stayed in the window; where it would not, it takes its place out of the room.
-        start, kept = advance(self._sizes, self._start, self._kept, max(0, budget - _MARKER_TOKENS))
+        budget -= _MARKER_TOKENS + (0 if self._summary is None else self._summary.tokens)
+        start, kept = advance(self._sizes, self._start, self._kept, max(0, budget))
         if start > self._task_unit:
-            room = max(0, budget - _MARKER_TOKENS - self._task_prompt.tokens)
+            room = max(0, budget - self._task_prompt.tokens)
             start, kept = advance(self._sizes, self._start, self._kept, room)
+        seen_before = self._removed()
+        self._begin_at(start, kept)
+        return self._removed() - seen_before
+
+    def cut(self, budget: int) -> int:
+        """Drop the oldest units until no more than `budget` tokens are left, or the last unit alone; returns how many
+        messages went. Nothing goes where that would save nothing."""
+        marker = _MARKER_TOKENS + (0 if self._summary is None else self._summary.tokens)
+        room = max(0, budget - marker)
+        start, kept = cut(self._sizes, self._start, self._kept, room)
+        pinned = 0
+        if start > self._task_unit:
+            pinned = self._task_prompt.tokens
+            start, kept = cut(self._sizes, self._start, self._kept, max(0, room - pinned))
+        if kept + marker + pinned >= self.tokens:
+            return 0
         seen_before = self._removed()
         self._begin_at(start, kept)
         return self._removed() - seen_before
 
     def encoded(self) -> list[bytes]:
         """The messages to send, encoded; the chunks put together are JSON objects with commas between them."""
+        return [*self._before_window(), *self._wire.chunks(self._start, self._marked())]
+
+    def asking(self, question: Message, budget: int) -> list[bytes]:
+        """The messages of a request that asks about the conversation: those of `encoded` and `question`. Where they are
+        over `budget` tokens, the newest unit is left out: the rest was sent, and so it fits."""
+        units = self._wire.chunks(self._start, self._marked())
+        if self.tokens + question.tokens > budget and len(self._wire) - self._start > 1:
+            units = self._wire.chunks(self._start, stop=len(self._wire) - 1)
+        return [*self._before_window(), *units, b",", self._renderer.user([question])]
+
+    def older(self) -> int:
+        """How many messages stand before the units that every cut keeps."""
+        return sum(self._messages[: max(0, len(self._messages) - RECENT_UNITS)])
+
+    def dropped_by(self, budget: int, before: int) -> int:
+        """How many messages a cut to a window of `budget` tokens leaves out, `before` of which are taken by what stands
+        in their place."""
+        room = int(budget * REFILL) - before
+        start, kept = self._start, self._kept
+        while start < len(self._sizes) - 1 and kept > room:
+            kept -= self._sizes[start]
+            start += 1
+        return sum(self._messages[:start])
+
+    def _before_window(self) -> list[bytes]:
+        """What is sent in the place of the units that are left out."""
         if self._start == 0:
-            return self._wire.chunks(0)
+            return []
         pinned = [self._task_prompt] if self._prompt_dropped else []
         text = f"[Earlier conversation truncated — {self._removed()} messages removed]"
-        marker = Message("system", text, _MARKER_TOKENS)
-        return [self._renderer.user([*pinned, marker]), b",", *self._wire.chunks(self._start)]
+        texts = [*pinned, Message("system", text, _MARKER_TOKENS), *([] if self._summary is None else [self._summary])]
+        return [self._renderer.user(texts), b","]
+
+    def _marked(self) -> dict[int, bytes]:
+        """The units at whose ends the cache is marked: where this request ends, to be written, and where the one before
+        ended, to be read. A provider looks only some blocks back from a mark, and one turn may have more of them."""
+        ends = {self._newest_exchange - 1} if self._newest_exchange > self._start else set()
+        if len(self._wire) and not self._ends_with_assistant:
+            ends.add(len(self._wire) - 1)
+        return {number: self._renderer.marked(self._wire.unit(number)) for number in ends}
 
     def _leave_pictures_out(self, old: Pictured) -> None:
         self._wire.replace(old.unit, old.without)
@@ -155,7 +238,8 @@ class Thread:
         """Tokens of what replaces the dropped units: the marker, and the prompt where it was among them."""
         if self._start == 0:
             return 0
-        return _MARKER_TOKENS + (self._task_prompt.tokens if self._prompt_dropped else 0)
+        summary = 0 if self._summary is None else self._summary.tokens
+        return _MARKER_TOKENS + summary + (self._task_prompt.tokens if self._prompt_dropped else 0)
 
     def _removed(self) -> int:
         """Messages that are no longer seen; the task's prompt stays in sight when its unit goes."""
@@ -163,6 +247,7 @@ class Thread:
 
     def _add(self, wire: bytes, tokens: int, messages: int) -> None:
         self._wire.append(wire)
+        self._ends_with_assistant = False
         self._sizes.append(tokens)
         self._messages.append(messages)
         self._kept += tokens

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 # After a cut the window is filled to this share of the budget, so that the next cut is many steps away: a prefix that
 # stays the same from call to call is what gateways cache.
-REFILL = 0.75
+REFILL = 0.4
 # The recency window: so many of the last units are kept even when that leaves the refill mark unreached.
 RECENT_UNITS = 4
 
@@ -26,6 +26,15 @@ def advance(sizes: Sequence[int], start: int, kept: int, budget: int) -> tuple[i
     target = int(budget * REFILL)
     newest = len(sizes) - 1
     while start < newest and kept > (target if start < len(sizes) - RECENT_UNITS else budget):
+        kept -= sizes[start]
+        start += 1
+    return start, kept
+
+
+def cut(sizes: Sequence[int], start: int, kept: int, budget: int) -> tuple[int, int]:
+    """Where the window starts when no more than `budget` tokens may be left, recent units or not; as `advance`."""
+    newest = len(sizes) - 1
+    while start < newest and kept > budget:
         kept -= sizes[start]
         start += 1
     return start, kept

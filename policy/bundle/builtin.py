@@ -34,6 +34,7 @@ def instantiate(
     tmp: str | None = None,
     step_files: str | None = None,
     models: tuple[str, ...] = (),
+    more_models: tuple[str, ...] = (),
     unchanged: tuple[str, ...] = (),
     programs: tuple[str, ...] = (),
 ) -> PolicyBundle:
@@ -41,9 +42,9 @@ def instantiate(
     more places that are blocked for writes. `programs` are the user's own entries of allowedCommands; they are added
     where the template has such a list.
 
-    `models` are put before the template's own: a built-in is the user's own choice. An entry of a block list whose
-    placeholder has no value is dropped (there is nothing to protect); in an allow list it raises ValueError, but for
-    those that are OPTIONAL.
+    `models` are put before the template's own, `more_models` behind them: a built-in is the user's own choice. An entry
+    of a block list whose placeholder has no value is dropped (there is nothing to protect); in an allow list it raises
+    ValueError, but for those that are OPTIONAL.
     """
     places = Places(workspace, home, state_dir, os, tmp, step_files=step_files)
     raw = {name: value for name, value in template.items() if name != "expiresInS"}
@@ -57,7 +58,7 @@ def instantiate(
             added = (expanded_program(one, places) for one in programs)
             entry["allowedCommands"] = list(dict.fromkeys((*entry["allowedCommands"], *added)))
     llm = template["llmPolicy"]
-    raw["llmPolicy"] = {**llm, "allowedModels": list(dict.fromkeys((*models, *llm["allowedModels"])))}
+    raw["llmPolicy"] = {**llm, "allowedModels": list(dict.fromkeys((*models, *llm["allowedModels"], *more_models)))}
     return bundle_from_trusted(raw)
 
 

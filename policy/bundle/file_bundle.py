@@ -37,11 +37,12 @@ _NOT_IN_BUNDLES = frozenset({"expiresInS", EXTENDS})
 
 class BuiltIns(NamedTuple):
     """What `extends` may name: the names, and how to get a template, with placeholders and groups in it. `models` are
-    the user's own; a built-in puts them before its own."""
+    the user's own; a built-in puts them before its own, and `more_models` behind them."""
 
     names: tuple[str, ...]
     template: Callable[[str], Mapping[str, Any]]
     models: tuple[str, ...] = ()
+    more_models: tuple[str, ...] = ()
 
 
 def parse_file_bundle(
@@ -117,13 +118,14 @@ def _merged(present: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, A
 
 
 def _base(shape: Mapping[str, Any], built_ins: BuiltIns) -> dict[str, Any] | None:
-    """The template that a good `extends` names, with the user's models before its own."""
+    """The template that a good `extends` names, with the user's models around its own."""
     name = shape.get(EXTENDS)
     if not isinstance(name, str) or name not in built_ins.names:
         return None
     base = dict(built_ins.template(name))
     llm = base["llmPolicy"]
-    base["llmPolicy"] = {**llm, "allowedModels": list(dict.fromkeys((*built_ins.models, *llm["allowedModels"])))}
+    models = (*built_ins.models, *llm["allowedModels"], *built_ins.more_models)
+    base["llmPolicy"] = {**llm, "allowedModels": list(dict.fromkeys(models))}
     return base
 
 

@@ -95,9 +95,16 @@ EXPECTED = {
     ],
     "events": EVENTS,
     "changes": ["`sleep 0.1` among 5000 files, against the same unseen", "both looks", "one look by itself"],
+    "llm": [
+        "60 steps, a window that holds all",
+        "60 steps, a window of 40,000 tokens",
+        "30 steps of 12 parallel calls",
+        "anthropic: reading an answer, against the official SDK",
+        "openai: reading an answer, against the official SDK",
+    ],
     "redaction": [*(f"{text}, four times as long" for text in TEXTS), "an event's line", "with a secret"],
 }
-SLOW = ("loop", "checkpoint", "tools", "session", "changes", "redaction")
+SLOW = ("loop", "checkpoint", "tools", "session", "changes", "llm", "redaction")
 
 
 def benchmarks(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -106,7 +106,6 @@ def test_a_lasting_fault_is_not_tried_again(host: Host, kind: str) -> None:
     [
         ({"text": "I cannot.", "stop_reason": "refusal"}, "refusal"),
         ({"text": "I", "stop_reason": "content_filter"}, "content_filter"),
-        ({"text": "I", "stop_reason": "of_tomorrow"}, "of_tomorrow"),
         ({"tool_calls": [EFFECT], "stop_reason": "content_filter"}, "content_filter"),
     ],
 )
@@ -118,6 +117,13 @@ def test_a_refusal_ends_the_task_and_runs_nothing(host: Host, turn: dict[str, An
     (answered,) = [one for one in host.event_log("s") if one["eventType"] == "llm_request_completed"]
     assert answered["payload"]["stopReason"] == stop
     assert effects(host) == 0
+
+
+def test_an_end_that_nobody_knows_fails_clearly(host: Host) -> None:
+    with gateway({"text": "I", "stop_reason": "of_tomorrow"}) as model:
+        outcome = host.task(model.url, *OPENAI)
+    assert outcome.code == 1
+    assert "of_tomorrow" in outcome.result["message"]
 
 
 def test_an_answer_that_was_cut_goes_on_and_a_cut_call_does_not_run(host: Host) -> None:

@@ -123,8 +123,11 @@ def test_doctor_makes_one_real_call(host: Host) -> None:
     [
         (401, {"error": {"message": "bad key tok-123456789"}}, TOKEN, "refuses the token"),
         (401, {}, {}, "wants a token: set LLM_GATEWAY_AUTH_TOKEN"),
-        (404, {"error": {"message": "model: x"}}, TOKEN, "does not know the path, or the model"),
-        (400, {"error": {"message": "no such model"}}, TOKEN, "refuses the request"),
+        (404, {"error": {"message": "model: x"}}, TOKEN, "does not serve the model"),
+        (404, {"error": {"message": "no such page"}}, TOKEN, "does not know the path, or the model"),
+        (400, {"error": {"message": "no such model"}}, TOKEN, "does not serve the model"),
+        (400, {"error": {"message": "Your credit balance is too low"}}, TOKEN, "has no credit or budget left"),
+        (400, {"error": {"message": "not that"}}, TOKEN, "refuses the request"),
         (429, {}, TOKEN, "limits requests"),
         (503, {"error": "down"}, TOKEN, "fails: try again later"),
         (200, {"choices": []}, TOKEN, "does not speak the wire 'anthropic'"),

@@ -40,7 +40,9 @@ _MEANINGS: Final = {
     (-32603, ErrorCode.CHECKPOINT_WRITE_FAILED): "the disk did not take a record; nothing was started",
     (-32003, ErrorCode.POLICY_BUNDLE_INVALID): "the policy bundle breaks its schema, or belongs to another session",
     (-32003, ErrorCode.POLICY_EXPIRED): "the bundle's `expiresAt` has passed: ResumeSession with a new one",
-    (-32020, ErrorCode.CAPABILITY_DENIED): "the bundle does not allow the model that `--model` names",
+    (-32020, ErrorCode.CAPABILITY_DENIED): (
+        "the bundle does not allow the model that `--model` names, or one of `llm.fallback_models`"
+    ),
     (-32001, ErrorCode.SESSION_NOT_FOUND): "there is no such session on this machine, or this process has another",
     (-32001, ErrorCode.SESSION_NOT_READY): "the session is not created yet, is paused, or has ended",
     (-32002, ErrorCode.SESSION_EXPIRED): "the Session Service has ended the session; nobody can resume it",
@@ -94,12 +96,21 @@ _FAILED, _PAUSED = EventType.TASK_FAILED, EventType.SESSION_PAUSED
 REASONS: Final = (
     Reason(_FAILED, MAX_STEPS_EXCEEDED, "the task used its `maxSteps`", goes_on=False),
     Reason(
-        _FAILED, ErrorCode.LLM_GUARDRAIL_BLOCKED, "the gateway blocked the prompt (400), or the model refused", False
+        _FAILED,
+        ErrorCode.LLM_GUARDRAIL_BLOCKED,
+        "a guardrail of the gateway blocked the prompt, or a 400 whose body says nothing known, or the model refused",
+        goes_on=False,
     ),
     Reason(_FAILED, ErrorCode.LLM_BUDGET_EXCEEDED, "`llmPolicy.maxSessionTokens` does not cover the next call", False),
     Reason(_FAILED, ErrorCode.CAPABILITY_DENIED, "the bundle does not grant LLM.Call", goes_on=False),
     Reason(_FAILED, ErrorCode.UNAUTHORIZED, "the gateway refused the token (401, 403)", goes_on=True),
-    Reason(_FAILED, ErrorCode.LLM_GATEWAY_ERROR, "the gateway refused the request, or its answer cannot be read", True),
+    Reason(
+        _FAILED,
+        ErrorCode.LLM_GATEWAY_ERROR,
+        "the gateway refused the request ([gateway-errors.md](gateway-errors.md) says why, and what to do), its answer "
+        "cannot be read, or the model stopped for a reason that is not known",
+        goes_on=True,
+    ),
     Reason(
         _FAILED,
         ErrorCode.INVALID_REQUEST,

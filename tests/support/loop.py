@@ -23,7 +23,7 @@ from agent_host.events.live_output import LiveOutput
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.context import ArtifactPlaces, LoopContext
-from agent_host.loop.conversation import Conversation
+from agent_host.loop.conversation import Conversation, ForModel
 from agent_host.loop.journal import Journal
 from agent_host.loop.questions import Questions
 from agent_host.loop.task import run_task
@@ -47,7 +47,7 @@ from tests.support.events import Watcher, emitter, problems
 from tests.support.loop_parts import MODEL, NOW, SESSION, TASK, Artifacts, Home, Script, Tools, bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from agent_host.approval.gate import ApprovalGate
@@ -99,6 +99,7 @@ class Loop:
         retry: RetryPolicy = RetryPolicy(0),  # noqa: B008  a value
         max_stored: int = 10**9,
         at_once: Mapping[Category, int] | None = None,
+        fallbacks: tuple[str, ...] = (),
     ) -> None:
         self.folder = os.path.realpath(folder)
         resumed = sessions is not None
@@ -121,7 +122,16 @@ class Loop:
                 lambda: self.now,
                 options,
             ),
-            conversation=Conversation(_thread(store.state), self.model, MODEL, _head, retry, estimate),
+            conversation=Conversation(
+                _thread(store.state, MODEL),
+                self.model,
+                MODEL,
+                _head_of(MODEL),
+                retry,
+                estimate,
+                lambda model, _dropped=None: ForModel(_thread(store.state, model), _head_of(model)),
+                fallbacks=fallbacks,
+            ),
             router=self.tools,
             gate=WatchedGate(gate or UnattendedGate(frozenset()), phase),
             emitter=out,
@@ -224,12 +234,12 @@ def sessions_on(disk: SimulatedDisk | None, max_stored: int = 10**9) -> Checkpoi
     return FileCheckpointStore("/state", disk, blob_limit_bytes=max_stored)
 
 
-def _head(_: Judge) -> bytes:
-    return AnthropicDialect().head(model=MODEL, max_output_tokens=100, system="Be careful.", tools=())
+def _head_of(model: str) -> Callable[[Judge], bytes]:
+    return lambda _: AnthropicDialect().head(model=model, max_output_tokens=100, system="Be careful.", tools=())
 
 
-def _thread(state: Checkpoint) -> Thread:
-    thread, step = Thread(AnthropicDialect().renderer("m")), state.open_step
+def _thread(state: Checkpoint, model: str) -> Thread:
+    thread, step = Thread(AnthropicDialect().renderer(model)), state.open_step
     still_open = None if step is None else step.position - 1
     thread.restore(map(decode, state.thread[1:]), still_open=still_open, dropped=state.dropped_messages)
     return thread

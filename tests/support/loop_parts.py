@@ -284,6 +284,7 @@ def bundle(
     max_input: int = 100_000,
     max_session: int = 1_000_000,
     version: str = "v1",
+    models: tuple[str, ...] = (MODEL,),
     **grants: dict[str, Any],
 ) -> PolicyBundle:
     """Everything within `folder`; `asks` are capabilities that need an approval, `grants` change one by its name
@@ -299,7 +300,7 @@ def bundle(
         if name not in without:
             capabilities.append(Capability(name, **{**fields, **asked, **grants.get(name.replace(".", ""), {})}))
     rules = tuple(ApprovalRule(f"rule-{name}", f"May it {name}?", "It wants to.") for name in asks)
-    limits = LlmPolicy((MODEL,), max_input, 1000, max_session)
+    limits = LlmPolicy(models, max_input, 1000, max_session)
     return PolicyBundle(version, "1.0", "tenant", "user", SESSION, expires_at, tuple(capabilities), limits, rules)
 
 

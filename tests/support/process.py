@@ -213,7 +213,7 @@ class Host:
         """$TMPDIR."""
         return self.root / "tmp"
 
-    def configure(self, **llm: float) -> None:
+    def configure(self, **llm: object) -> None:
         """Write the user's configuration: fast retries, and what is given over them in section `llm`."""
         values = {**FAST["llm"], **llm}
         text = "[llm]\n" + "".join(f"{key} = {value}\n" for key, value in values.items())

@@ -121,7 +121,7 @@ class Serve:
         """Wait for exit 0 with nothing on stderr, and no line cut off."""
         outcome = self.finish(within_s=within_s)
         assert not any(client.cut_off for client in self._clients)
-        assert (outcome.code, outcome.stderr) == (0, "")
+        assert (outcome.code, outcome.stderr) == (0, ""), outcome
 
     def kill(self) -> None:
         """End it, if it still runs."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
 from agent_host.errors import AgentHostError, ErrorCode, GatewayRejected, GatewayUnavailable
 from agent_host.events.kinds import EventType
+from agent_host.llm.gateway_errors import KINDS
 from agent_host.loop.task import _ENDS
 from agent_host.session.task_runner import _END_EVENTS
+from tests.support import gateway_error_page
 from tests.support.error_page import OF_CALLS, PAGE, REASONS, page, responses
 from tool_runtime.families.dialects import DESKTOP
 
@@ -43,14 +44,10 @@ def test_every_name_has_a_row() -> None:
 
 
 def test_an_error_of_the_gateway_has_the_names_that_the_page_knows() -> None:
-    found = {
-        (made.func.id, argument.value.attr)
-        for made in ast.walk(ast.parse(source("llm/client.py")))
-        if isinstance(made, ast.Call) and isinstance(made.func, ast.Name)
-        for argument in made.keywords
-        if argument.arg == "code" and isinstance(argument.value, ast.Attribute)
-    }
-    assert found == {(error.__name__, name) for error, name in MORE_NAMES.items()}
+    found = {(meant.error, meant.code) for meant in KINDS.values() if meant.code is not None}
+    assert found == set(MORE_NAMES.items())
+    assert {meant.error for meant in KINDS.values()} <= {*_ENDS}
+    assert "ErrorCode" not in source("llm/client.py") + source("llm/gateway_refusal.py")
 
 
 def test_every_failure_inside_a_task_has_its_reason() -> None:
@@ -76,3 +73,8 @@ def test_every_code_of_a_call_has_a_row() -> None:
         for name in re.findall(r"\bErrorCode\.(\w+)", source(file))
     }
     assert set(OF_CALLS) == named | {ErrorCode(name) for name in DESKTOP.values()}
+
+
+def test_the_page_of_gateway_errors_is_made_from_the_tables() -> None:
+    text = gateway_error_page.PAGE.read_text(encoding="utf-8")
+    assert text == gateway_error_page.page(), "python -m tests.support.gateway_error_page"

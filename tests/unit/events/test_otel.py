@@ -170,6 +170,19 @@ async def test_what_fails_says_so(seen: Receiver) -> None:
     assert "secret" not in repr(seen.spans)
 
 
+async def test_a_call_that_gave_way_to_another_ends_before_it(seen: Receiver) -> None:
+    made = emitter(sink_for(seen.url))
+    begin(made)
+    where: dict[str, Any] = {"task_id": "t", "step_id": "s1"}
+    made.emit(E.STEP_STARTED, {"stepId": "s1", "stepCount": 1}, **where)
+    made.emit(E.LLM_REQUEST_STARTED, {"model": "m-2", "estimatedInputTokens": 9}, **where)
+    made.emit(E.LLM_FALLBACK, {"model": "m-2", "fallbackModel": "m-3", "message": "busy"}, **where)
+    made.emit(E.LLM_REQUEST_STARTED, {"model": "m-3", "estimatedInputTokens": 9}, **where)
+    end(made, E.TASK_FAILED, reason="LLM_GATEWAY_ERROR", message="no")
+    await made.aclose(20)
+    assert [seen.named(f"chat {name}").error for name in ("m-2", "m-3")] == ["ASKED_AGAIN", "LLM_GATEWAY_ERROR"]
+
+
 def closed_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

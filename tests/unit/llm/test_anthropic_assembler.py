@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 import pytest
+from anthropic.types.beta import BetaStopReason
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.llm.anthropic_answer import AnthropicAssembler
+from agent_host.llm.anthropic_answer import AnthropicAssembler, meaning_of
 from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.thread.messages import Message, ToolCall, encode
@@ -107,13 +108,39 @@ def test_usage_is_cumulative_and_counts_what_the_cache_gave(
 @pytest.mark.parametrize(
     ("reason", "meaning"),
     [
-        ("end_turn", "complete"), ("max_tokens", "cut"), ("stop_sequence", "complete"), ("pause_turn", "continue"),
-        ("refusal", "blocked"), ("model_context_window_exceeded", "cut"), ("of_tomorrow", "complete"),
+        ("end_turn", "complete"), ("tool_use", "complete"), ("stop_sequence", "complete"), ("max_tokens", "cut"),
+        ("model_context_window_exceeded", "window"), ("pause_turn", "continue"), ("compaction", "continue"),
+        ("refusal", "blocked"), ("of_tomorrow", "unknown"),
     ],
 )  # fmt: skip
 def test_the_stop_reason_is_handed_on_with_what_it_means(reason: str, meaning: str) -> None:
     turn = assemble([started(), *ended(reason)])
     assert (turn.stop_reason, turn.meaning) == (reason, meaning)
+
+
+def test_every_stop_reason_of_the_official_sdk_has_a_row() -> None:
+    assert [reason for reason in get_args(BetaStopReason) if meaning_of(reason) == "unknown"] == []
+
+
+def test_a_cut_answer_says_at_which_limit() -> None:
+    assert assemble([started(), *ended("max_tokens")]).detail == "max_tokens"
+
+
+@pytest.mark.parametrize(
+    ("details", "said"),
+    [
+        ({"type": "refusal", "category": "cyber", "explanation": "Not\nthis."}, "cyber: Not this."),
+        ({"category": None, "explanation": "Not this."}, "Not this."),
+        ({"category": "cyber"}, "cyber"),
+        ({"category": 5, "explanation": ["x"]}, ""),
+        ({"explanation": "x" * 10_000}, "x" * 500),
+        ({}, ""), (None, ""), ("x", ""), ([1], ""),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_why(details: Any, said: str) -> None:
+    delta = {"stop_reason": "refusal", "stop_details": details}
+    turn = assemble([started(), event("message_delta", delta=delta), event("message_stop")])
+    assert (turn.meaning, turn.detail) == ("blocked", said)
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
@@ -296,26 +323,12 @@ def test_halves_in_an_error_are_no_second_error() -> None:
 # --- streams that are no answer ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "retryable"),
-    [
-        ("overloaded_error", True),
-        ("api_error", True),
-        ("rate_limit_error", True),
-        ("timeout_error", True),
-        ("error_of_tomorrow", True),
-        ("invalid_request_error", False),
-        ("authentication_error", False),
-        ("permission_error", False),
-        ("not_found_error", False),
-    ],
-)
-def test_an_error_in_the_stream_says_whether_to_try_again(kind: str, *, retryable: bool) -> None:
-    stream = events_of({"text": "Hello", "stream_error": {"type": kind, "message": "boom"}})
-    error = event("error", error={"type": kind, "message": "boom"})
-    with pytest.raises(StreamFault, match=f"{kind}: boom") as caught:
-        assemble([*stream[:2], error])
-    assert caught.value.retryable is retryable
+def test_an_error_in_the_stream_is_handed_on_as_it_is() -> None:
+    stream = events_of({"text": "Hello"})
+    error = {"type": "overloaded_error", "message": "boom", "details": {"error_code": "x"}}
+    with pytest.raises(StreamFault, match="overloaded_error: boom") as caught:
+        assemble([*stream[:2], event("error", error=error)])
+    assert caught.value.body == {"type": "error", "error": error}
 
 
 @pytest.mark.parametrize("name", ["ping", "content_block_of_tomorrow", "message", ""])
@@ -457,3 +470,17 @@ def test_no_event_raises_anything_else(events: Events) -> None:
             assembler.feed(name, data)
         except (StreamProtocolError, StreamFault):
             return
+
+
+def test_events_without_a_name_say_in_their_data_what_they_are() -> None:
+    events = events_of({"text": "Hello", "tool_calls": [{"name": "ReadFile", "arguments": {"path": "a"}}]})
+    named, unnamed = AnthropicAssembler(), AnthropicAssembler()
+    for kind, data in events:
+        assert named.feed(kind, data) == unnamed.feed("message", data)
+    assert unnamed.finish().text == "Hello"
+    with pytest.raises(StreamFault, match="Overloaded"):
+        AnthropicAssembler().feed(
+            "message", '{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}'
+        )
+    for nothing in ("", "[]", "{}", '{"type": 5}', "not JSON"):
+        assert AnthropicAssembler().feed("message", nothing) is None

@@ -155,20 +155,3 @@ def test_without_tools_none_are_named() -> None:
     dialect = AnthropicDialect()
     request = orjson.loads(dialect.head(model="m", max_output_tokens=9, system="s", tools=[]) + dialect.tail)
     assert "tools" not in request
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ({"type": "error", "error": {"type": "x", "message": "boom"}}, "boom"),
-        ({"error": {"message": ""}}, ""),
-        ({"error": {"message": 5}}, None),
-        ({"error": "boom"}, None),
-        ({}, None),
-        ([], None),
-        (None, None),
-        ("boom", None),
-    ],
-)
-def test_the_human_part_of_an_error(body: Any, said: str | None) -> None:
-    assert AnthropicDialect().error_message(body) == said

@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agent_host.errors import AgentHostError, ErrorCode, GatewayRejected, GatewayUnavailable, GuardrailBlocked
+from agent_host.errors import (
+    AgentHostError,
+    ContextTooLong,
+    ErrorCode,
+    GatewayRejected,
+    GatewayUnavailable,
+    GuardrailBlocked,
+    ModelOverloaded,
+)
 from agent_host.http_basics import retry_after_s
 from agent_host.llm.limits import Patience
 from agent_host.testing.gateway import MockGateway, Script
@@ -163,13 +173,15 @@ async def test_a_proxy_of_the_environment_is_not_asked_about_this_machine(monkey
         (404, GatewayRejected, ErrorCode.LLM_GATEWAY_ERROR),
         (405, GatewayRejected, ErrorCode.LLM_GATEWAY_ERROR),
         (408, GatewayUnavailable, ErrorCode.LLM_GATEWAY_ERROR),
+        (409, GatewayUnavailable, ErrorCode.LLM_GATEWAY_ERROR),
         (413, GatewayRejected, ErrorCode.LLM_GATEWAY_ERROR),
         (422, GatewayRejected, ErrorCode.LLM_GATEWAY_ERROR),
         (429, GatewayUnavailable, ErrorCode.RATE_LIMITED),
+        (446, GuardrailBlocked, ErrorCode.LLM_GUARDRAIL_BLOCKED),
         (500, GatewayUnavailable, ErrorCode.LLM_GATEWAY_ERROR),
         (502, GatewayUnavailable, ErrorCode.LLM_GATEWAY_ERROR),
-        (503, GatewayUnavailable, ErrorCode.LLM_GATEWAY_ERROR),
-        (529, GatewayUnavailable, ErrorCode.LLM_GATEWAY_ERROR),
+        (503, ModelOverloaded, ErrorCode.LLM_GATEWAY_ERROR),
+        (529, ModelOverloaded, ErrorCode.LLM_GATEWAY_ERROR),
     ],
 )
 async def test_every_status_has_its_error(status: int, kind: type[AgentHostError], code: ErrorCode) -> None:
@@ -210,6 +222,62 @@ async def test_the_moment_may_be_a_date() -> None:
     assert 50 < error.retry_after_s <= 60
 
 
+async def test_milliseconds_count_before_seconds() -> None:
+    error = await fault({"status": 429, "headers": {"retry-after-ms": "1500", "retry-after": "7"}})
+    assert isinstance(error, GatewayUnavailable)
+    assert error.retry_after_s == 1.5
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after-ms": "soon", "retry-after": "7"}, 7.0),
+        ({"retry-after-ms": "nan", "retry-after": "7"}, 7.0),
+        ({"retry-after-ms": "-1"}, 0.0),
+        ({"retry-after": "inf"}, float("inf")),
+        ({"retry-after": "nan"}, None),
+    ],
+)
+def test_odd_waits(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after_s(headers) == seconds
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_no_header_of_a_wait_raises(milliseconds: str, seconds: str) -> None:
+    wait = retry_after_s({"retry-after-ms": milliseconds, "retry-after": seconds})
+    assert wait is None or wait >= 0
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 413])
+async def test_the_gateway_may_ask_for_a_retry_of_what_would_not_get_one(status: int) -> None:
+    error = await fault({"status": status, "headers": {"x-should-retry": "true", "retry-after": "2"}})
+    assert type(error) is GatewayUnavailable
+    assert (error.again, error.retry_after_s) == (True, 2.0)
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 529])
+async def test_the_gateway_may_ask_for_no_retry(status: int) -> None:
+    error = await fault({"status": status, "headers": {"x-should-retry": "false"}})
+    assert isinstance(error, GatewayUnavailable)
+    assert not error.again
+
+
+@pytest.mark.parametrize("said", ["", "maybe", "1"])
+async def test_other_words_about_a_retry_say_nothing(said: str) -> None:
+    assert type(await fault({"status": 400, "headers": {"x-should-retry": said}})) is GuardrailBlocked
+    error = await fault({"status": 500, "headers": {"x-should-retry": said}})
+    assert isinstance(error, GatewayUnavailable)
+    assert error.again
+
+
+async def test_a_request_that_is_too_long_is_no_passing_fault_whatever_the_gateway_asks() -> None:
+    said = {"message": "prompt is too long: 213462 tokens > 200000 maximum"}
+    error = await fault({"status": 400, "error": said, "headers": {"x-should-retry": "true"}})
+    assert isinstance(error, ContextTooLong)
+    assert error.limit == 200_000
+    assert "llmPolicy.maxInputTokens" in str(error)
+
+
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [("0", 0.0), ("-5", 0.0), (" 3 ", 3.0), ("Fri, 01 Jan 1999 00:00:00 GMT", 0.0), ("soon", None), ("", None)],
@@ -231,7 +299,8 @@ def test_dates_without_a_zone_are_gmt(value: str) -> None:
         (b"<html>Bad\n Gateway</html>", "<html>Bad Gateway</html>"),
         (b"", "no details"),
         (b"\xff\xfe\x00", "�"),
-        (b'{"detail":"x"}', '{"detail":"x"}'),
+        (b'{"detail":"x"}', "): x"),
+        (b'{"what":"x"}', '{"what":"x"}'),
         (b"y" * 200_000, "y" * 300),
     ],
 )
@@ -264,15 +333,90 @@ async def test_a_stream_that_ends_too_soon_but_properly_is_worth_a_retry() -> No
 @pytest.mark.parametrize(
     ("kind", "error_type"),
     [
-        ("overloaded_error", GatewayUnavailable),
+        ("overloaded_error", ModelOverloaded),
         ("api_error", GatewayUnavailable),
+        ("rate_limit_error", GatewayUnavailable),
+        ("timeout_error", GatewayUnavailable),
+        ("error_of_tomorrow", GatewayUnavailable),
+        ("billing_error", GatewayRejected),
+        ("request_too_large", GatewayRejected),
         ("invalid_request_error", GatewayRejected),
+        ("authentication_error", GatewayRejected),
+        ("permission_error", GatewayRejected),
+        ("not_found_error", GatewayRejected),
     ],
 )
 async def test_an_error_in_the_middle_of_an_answer(kind: str, error_type: type[AgentHostError]) -> None:
     error = await fault({"text": "Hel", "stream_error": {"type": kind, "message": "boom"}})
     assert type(error) is error_type
     assert f"{kind}: boom" in str(error)
+
+
+async def test_an_error_in_the_middle_may_say_that_the_request_is_too_long() -> None:
+    said = {"type": "invalid_request_error", "message": "prompt is too long: 9000 tokens > 8000 maximum"}
+    error = await fault({"text": "Hel", "stream_error": said})
+    assert isinstance(error, ContextTooLong)
+    assert error.limit == 8000
+
+
+def answer_of(body: bytes, kind: str = "application/json") -> bytes:
+    """A successful answer with this body."""
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"type": "error", "error": {"type": "overloaded_error", "message": "boom"}}, ModelOverloaded),
+        ({"error": {"message": "boom", "code": "context_length_exceeded"}}, ContextTooLong),
+        ({"error": {"message": "boom", "code": 402}}, GatewayRejected),
+        ({"error": {"message": "boom", "code": 429}}, GatewayUnavailable),
+        ({"error": {"message": "boom", "code": 400}}, GatewayRejected),
+        ({"error": "boom"}, GatewayUnavailable),
+        ([{"error": {"message": "boom", "code": 403, "status": "PERMISSION_DENIED"}}], GatewayRejected),
+        ({"object": "error", "message": "boom", "type": "BadRequestError", "code": 400}, GatewayRejected),
+    ],
+)
+@pytest.mark.parametrize("content_type", ["application/json", "application/problem+json; charset=utf-8"])
+async def test_an_error_in_the_body_of_a_success_is_read(
+    body: Any, kind: type[AgentHostError], content_type: str
+) -> None:
+    error = await raw_fault(answer_of(orjson.dumps(body), content_type))
+    assert type(error) is kind
+    assert "HTTP 200" in str(error)
+    assert "boom" in str(error)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "Hello"}], "error": None},
+        {"object": "chat.completion", "choices": [{"message": {"content": "Hello"}}]},
+        {"object": "response", "status": "completed", "error": None, "output": []},
+    ],
+)
+async def test_a_whole_answer_without_a_stream_is_called_so(body: dict[str, Any]) -> None:
+    error = await raw_fault(answer_of(orjson.dumps(body)))
+    assert type(error) is GatewayRejected
+    assert "answered without a stream" in str(error)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b"5", b"null", b'{"hello"', b'{"error": null}', b"[[[[[[[[[]]]]]]]]]"]
+)
+async def test_a_body_of_json_that_says_nothing_is_no_answer(body: bytes) -> None:
+    error = await raw_fault(answer_of(body))
+    assert type(error) is GatewayRejected
+    assert "application/json" in str(error)
+
+
+async def test_a_secret_in_an_error_is_not_shown_wherever_it_stands() -> None:
+    said = {"error": {"message": "no", "metadata": {"raw": "the key s3cr3t-t0ken is wrong"}}}
+    async with raw_server(answer_of(orjson.dumps(said))) as server, client(server.url, "s3cr3t-t0ken") as made:
+        with pytest.raises(AgentHostError) as caught:
+            await call(made)
+    assert "s3cr3t" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +491,7 @@ async def test_a_content_encoding_that_was_not_offered_is_refused() -> None:
     assert "content encoding br" in str(error)
 
 
-@pytest.mark.parametrize(("status", "kind"), [(401, GatewayRejected), (503, GatewayUnavailable)])
+@pytest.mark.parametrize(("status", "kind"), [(401, GatewayRejected), (503, ModelOverloaded)])
 @pytest.mark.parametrize(
     ("body", "coding"), [(b"nope", "gzip"), (b"nope", "br"), (gzip.compress(bytes(50_000_000)), "gzip")]
 )

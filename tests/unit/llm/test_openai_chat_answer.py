@@ -101,7 +101,7 @@ def test_chunks_without_choices_are_read_for_what_else_is_in_them(choices: Any) 
         ("eos", "complete"), ("eos_token", "complete"), ("end_turn", "complete"), ("stop_sequence", "complete"),
         ("tool_use", "complete"), ("max_tokens", "cut"), ("model_length", "cut"), ("safety", "blocked"),
         ("sensitive", "blocked"), ("recitation", "blocked"), ("guardrail", "blocked"), ("refusal", "blocked"),
-        ("of_tomorrow", "blocked"),
+        ("of_tomorrow", "unknown"),
     ],
 )  # fmt: skip
 def test_the_stop_reason_is_handed_on_with_what_it_means(reason: str, meaning: str) -> None:
@@ -521,7 +521,7 @@ def test_halves_in_names() -> None:
         "R\ufffd",
         "stop\ufffd",
         "\ufffd",
-        "blocked",
+        "unknown",
     )
     assert one.call_id.isascii()
     assert (turn.replaced, turn.dropped_blocks) == (3, 2)

@@ -221,25 +221,3 @@ def test_a_tool_whose_name_is_not_taken_is_offered_under_another_and_called_by_i
     assert [one.name for one in turn.tool_calls] == names
     sent, *_ = exchange(Message("assistant", "", 1, turn.tool_calls), *(result(f"c{n}", "ok") for n in range(3)))
     assert [one["function"]["name"] for one in sent["tool_calls"]] == offered
-
-
-# --- errors -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ({"error": {"message": "boom", "type": "x", "code": None}}, "boom"),
-        ({"error": {"message": ""}}, ""),
-        ({"error": {"message": 5}}, None),
-        ({"error": "boom"}, "boom"),
-        ([{"error": {"message": "boom"}}], "boom"),
-        ([{}, {}], None),
-        ({}, None),
-        ([], None),
-        (None, None),
-        ("boom", None),
-    ],
-)
-def test_the_human_part_of_an_error(body: Any, said: str | None) -> None:
-    assert ChatDialect().error_message(body) == said

@@ -96,6 +96,14 @@ async def test_the_gateways_own_wait_is_honoured_up_to_a_bound() -> None:
     assert [wait for _, wait, _ in attempts.told] == [0.01]
 
 
+@pytest.mark.parametrize("after", [0, 1])
+async def test_what_the_gateway_wants_not_repeated_is_not(after: int) -> None:
+    attempts = Attempts(*faults(after), GatewayUnavailable("not again", again=False), *faults(3))
+    with pytest.raises(GatewayUnavailable, match="not again"):
+        await attempts.run(FAST)
+    assert attempts.count == after + 1
+
+
 async def test_a_wait_of_none_is_none() -> None:
     attempts = Attempts(*faults(3, retry_after_s=0))
     assert await attempts.run(RetryPolicy(retries=3, base_s=60, max_s=60)) == "answer"

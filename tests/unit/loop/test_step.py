@@ -86,11 +86,15 @@ async def test_what_is_told_of_a_turn(tmp_path: Path) -> None:
     [
         ("end_turn", False, "complete"),
         ("tool_use", False, "complete"),
-        ("of_next_year", False, "complete"),
+        ("of_next_year", False, "unknown"),
         ("max_tokens", False, "cut"),
+        ("model_context_window_exceeded", False, "window"),
+        ("compaction", False, "continue"),
         ("refusal", False, "blocked"),
         ("end_turn", True, "continue"),
         ("max_tokens", True, "continue"),
+        ("model_context_window_exceeded", True, "continue"),
+        ("of_next_year", True, "continue"),
         ("refusal", True, "blocked"),
     ],
 )
@@ -260,7 +264,12 @@ async def test_a_step_that_a_crash_left_open(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("stop", "status", "requests"),
-    [("of_next_year", "completed", 0), ("max_tokens", "completed", 1), ("refusal", "failed", 0)],
+    [
+        ("end_turn", "completed", 0),
+        ("of_next_year", "failed", 0),
+        ("max_tokens", "completed", 1),
+        ("refusal", "failed", 0),
+    ],
 )
 async def test_a_turn_without_calls_that_a_crash_left_open(
     tmp_path: Path, stop: str, status: str, requests: int

@@ -333,6 +333,12 @@ def test_models_of_the_user_come_first() -> None:
     assert models.count("gpt-5") == 1
 
 
+def test_more_models_of_the_user_come_last() -> None:
+    models = builtin("ci", models=("mine",), more_models=("gpt-5", "mine", "other")).llm_policy.allowed_models
+    assert (models[0], models[-1]) == ("mine", "other")
+    assert len(set(models)) == len(models)
+
+
 def run(held: PolicyBundle, command: str) -> str:
     spellings = referenced_paths(parse(command, "bash"), "/home/u/w", "/home/u")
     facts = CommandFacts(command, cwd="/home/u/w", home="/home/u", real_paths={one: one for one in spellings})

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 POSIX = Places("/home/u/w", "/home/u", "/home/u/.state", "posix", "/tmp/own", place_groups())
 WINDOWS = Places("C:\\w", "C:\\Users\\u", "C:\\state", "windows", "C:\\Temp\\own", place_groups())
-BUILT_INS = BuiltIns(BUILT_IN, template_as_written, ("mine",))
+BUILT_INS = BuiltIns(BUILT_IN, template_as_written, ("mine",), ("other", "mine"))
 
 
 def parsed(raw: Any, places: Places = POSIX) -> PolicyBundle:
@@ -225,7 +225,8 @@ def test_what_only_extends_is_the_built_in_with_a_version_of_its_own(name: str) 
     assert (found.approval_rules, found.llm_policy, found.tenant_id) == (base.approval_rules, base.llm_policy, "local")
     assert re.fullmatch(rf"builtin\.{name}\+[0-9a-f]{{8}}", found.policy_bundle_version)
     assert (found.session_id, found.expires_at) == ("*", NOW + timedelta(hours=24))
-    assert found.llm_policy.allowed_models[0] == "mine"
+    models = found.llm_policy.allowed_models
+    assert (models[0], models[-1], models.count("mine")) == ("mine", "other", 1)
 
 
 def test_the_version_follows_what_the_file_says_and_not_how_it_is_laid_out() -> None:
@@ -352,7 +353,7 @@ def built_in(name: str, os: OsFamily = "posix") -> PolicyBundle:
     places = POSIX if os == "posix" else WINDOWS
     return instantiate(
         template(name), workspace=places.workspace, home=places.home, state_dir=places.state_dir, tmp=places.tmp,
-        session_id="s1", now=NOW, os=os, models=("mine",),
+        session_id="s1", now=NOW, os=os, models=("mine",), more_models=("other",),
     )  # fmt: skip
 
 

@@ -142,6 +142,24 @@ def test_a_step_that_ends_leaves_its_results_in_call_order(session: OpenSession)
     assert (session.state.step_cursor, session.state.open_step) == ("step_1", None)
 
 
+def test_a_step_may_move_the_window(session: OpenSession) -> None:
+    start_task(session)
+    for number, dropped in enumerate((5, None, 0)):
+        turn(session, f"step_{number}")
+        fields = {"stepCount": number + 1} | ({} if dropped is None else {"dropped": dropped})
+        session.append(record_of("step_committed", fields))
+        assert session.state.dropped_messages == (5, 5, 0)[number]
+
+
+def test_options_of_a_turn_replace_those_of_the_task(session: OpenSession) -> None:
+    fields = {"taskId": "t1", "prompt": "p", "maxSteps": 4, "options": {"allow_network": False, "model": "m"}}
+    session.append(record_of("task_started", fields, message("user", "p")))
+    first = task_of(session).options
+    session.append(record_of("turn", {**NO_TURN, "usage": USAGE, "options": {"model": "n"}}, message("assistant", "")))
+    assert task_of(session).options == {"allow_network": False, "model": "n"}
+    assert first == {"allow_network": False, "model": "m"}
+
+
 def test_a_turn_may_name_first_versions(session: OpenSession) -> None:
     start_task(session)
     fields = {**NO_TURN, "usage": USAGE, "baselines": {"/a": "h", "/b": None}}

@@ -206,6 +206,7 @@ def full() -> Checkpoint:
         {"/seen": "1:2:3"},
         {"task-1": "2 more file(s) changed"},
         {"cmd_3": {"callId": "c7", "taskId": "t1", "stepId": "s7", "line": "make", "ended": {"reason": "exited"}}}, 3,
+        22, "notes", 24,
     )  # fmt: skip
 
 
@@ -265,6 +266,9 @@ def test_a_snapshot_to_the_letter() -> None:
         "salvaged": "a record",
         "droppedMessages": 17,
         "tokensKnown": [18, 19],
+        "clearedMessages": 22,
+        "summary": "notes",
+        "flattenedMessages": 24,
         "uploads": {"art_1": WAITS},
         "artifactUris": {"c9": ["uri"]},
         "queue": [

@@ -9,6 +9,7 @@ import pytest
 from agent_host import contracts
 from agent_host.approval.request import ApprovalAnswer, Scope
 from agent_host.contracts import ArtifactType, ToolStatus
+from agent_host.llm.stream import Meaning
 from agent_host.states import SessionStatus
 from agent_host.thread.messages import Role
 from policy.rules.options import ApprovalMode, TaskOptions
@@ -28,6 +29,7 @@ from tests.unit.state.helpers import USAGE, message
         (record_shapes.SESSION_STATUSES, tuple(SessionStatus)),
         (record_shapes.TASK_STATUSES, get_args(TaskStatus)),
         (record_shapes.CALL_STATUSES, get_args(ToolStatus)),
+        (record_shapes.MEANINGS, get_args(Meaning)),
         (record_shapes.ARTIFACT_TYPES, get_args(ArtifactType)),
         (record_shapes.SCOPES, get_args(Scope)),
         (record_shapes.APPROVAL_MODES, get_args(ApprovalMode)),
@@ -89,6 +91,10 @@ CALLS = [{"id": "c", "name": "T", "arguments": {}}]
         ("call_finished", {"status": "done"}, message("tool", "", toolCallId="d"),
          ["callId: is missing", 'status: must be one of succeeded, failed, denied, not "done"']),
         ("step_committed", {"stepCount": 1}, None, []),
+        ("step_committed", {"stepCount": 1, "dropped": -1}, None,
+         ["dropped: must be a whole number of at least 0, not -1"]),
+        ("turn", {**TURN, "options": {"model": 5}}, message("assistant", ""),
+         ["options.model: must be a string, not 5"]),
         ("grant", {"scope": "session", "approvalId": "a"}, None, []),
         ("grant", {"scope": "task", "approvalId": "a"}, None, ["taskId: is missing"]),
         ("grant", {"scope": "once", "approvalId": "a"}, None,

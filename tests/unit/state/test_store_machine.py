@@ -168,12 +168,13 @@ class History(RuleBasedStateMachine):
         self.append(record_of("call_finished", fields, message("tool", text, toolCallId=call.call_id)))
 
     @precondition(lambda self: self.is_open() and not self.calls(answered=False))
-    @rule(note=st.none() | words)
-    def step_committed(self, note: str | None) -> None:
+    @rule(note=st.none() | words, dropped=st.none() | st.integers(0, 9))
+    def step_committed(self, note: str | None, dropped: int | None) -> None:
         task = self.store.state.task
         assert task is not None
         data = None if note is None else message("system", note)
-        self.append(record_of("step_committed", {"stepCount": task.step_count + 1}, data))
+        moved = {} if dropped is None else {"dropped": dropped}
+        self.append(record_of("step_committed", {"stepCount": task.step_count + 1} | moved, data))
 
     @precondition(lambda self: not self.is_open())
     @rule(text=words)

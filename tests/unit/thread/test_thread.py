@@ -186,6 +186,42 @@ def test_a_restored_window_starts_where_the_live_one_does(
     assert (restored.encoded(), restored.tokens, restored.dropped) == (live.encoded(), live.tokens, live.dropped)
 
 
+@given(steps, st.lists(st.tuples(st.booleans(), st.integers(-500, 3000)), min_size=1, max_size=4))
+def test_a_hard_cut_is_sendable_and_restored_as_any_other(
+    script: list[tuple[str, int, int]], moves: list[tuple[bool, int]]
+) -> None:
+    live, recorded = live_and_recorded(script)
+    for hard, budget in moves:
+        before, seen = live.tokens, live.dropped
+        went = live.cut(budget) if hard else live.fit(budget)
+        assert went >= 0
+        if hard:
+            assert (live.tokens < before) == (live.dropped > seen)
+        checked(live)
+    restored = Thread(AnthropicRenderer())
+    restored.restore(recorded, dropped=live.dropped)
+    assert (restored.encoded(), restored.tokens, restored.dropped) == (live.encoded(), live.tokens, live.dropped)
+
+
+def test_a_hard_cut_leaves_no_more_than_its_budget() -> None:
+    thread = filled(10)  # a step: 2 messages, 200 tokens
+    assert thread.tokens == 2005
+    assert thread.cut(1000) == 12
+    assert thread.tokens == 20 + 5 + 4 * 200
+    assert thread.cut(1000) == 0
+    assert thread.cut(1) == 6
+    assert [message["role"] for message in sent(thread)] == ["user", "assistant", "user"]
+    assert thread.cut(0) == 0
+
+
+def test_a_hard_cut_that_saves_nothing_moves_nothing() -> None:
+    thread = Thread(AnthropicRenderer())
+    thread.add_task(task("the task", 50))
+    thread.add_note(Message("system", "note", 5))
+    before = thread.encoded()
+    assert (thread.cut(10), thread.dropped, thread.encoded()) == (0, 0, before)
+
+
 def test_a_restored_window_keeps_the_last_unit_of_a_thread_that_lost_its_end() -> None:
     thread = Thread(AnthropicRenderer())
     thread.restore([task("first"), Message("assistant", "a", 9), Message("assistant", "b", 9)], dropped=9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.thread.window import RECENT_UNITS, REFILL, advance
+from agent_host.thread.window import RECENT_UNITS, REFILL, advance, cut
 
 sizes_of_units = st.lists(st.integers(0, 500), min_size=1, max_size=40)
 
@@ -59,7 +59,7 @@ def test_no_more_goes_than_must(window: tuple[list[int], int, int, int]) -> None
 
 def test_a_cut_makes_room_for_the_steps_to_come() -> None:
     sizes = [100] * 11
-    assert advance(sizes, 0, 1100, 1000) == (4, 700)
+    assert advance(sizes, 0, 1100, 1000) == (7, 400)
 
 
 def test_the_recency_window_is_kept_above_the_refill_mark() -> None:
@@ -77,4 +77,17 @@ def test_a_thread_that_grows_is_cut_seldom() -> None:
         cuts += moved != start
         start = moved
         assert kept <= 10_000
-    assert cuts <= 40
+    assert cuts <= 17
+
+
+@given(windows())
+def test_a_hard_cut_drops_what_is_above_the_budget_and_keeps_the_last_unit(
+    window: tuple[list[int], int, int, int],
+) -> None:
+    sizes, start, kept, budget = window
+    moved, left = cut(sizes, start, kept, budget)
+    assert start <= moved <= len(sizes) - 1
+    assert left == sum(sizes[moved:])
+    assert left <= budget or moved == len(sizes) - 1
+    assert moved == start or left + sizes[moved - 1] > budget
+    assert cut(sizes, moved, left, budget) == (moved, left)

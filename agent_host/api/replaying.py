@@ -1,0 +1,218 @@
+"""Inner door: a recorded session run again from its own record, to see whether it still does the same.
+
+The answers of the model become a script, and a new session with the same prompts runs in a directory that the caller
+names. Its calls are real. What is compared is what the host decides: which calls are made, policy's word on each, and
+the arguments that reach it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from agent_host.api.options import SessionOptions, anchored, existing_directory
+from agent_host.api.recorded_calls import decisions, edited_arguments, recorded
+from agent_host.api.sessions import open_session
+from agent_host.approval.request import ApprovalAnswer
+from agent_host.errors import UsageError
+from agent_host.events.kinds import EventType
+from agent_host.session.transcripts import read_run_log
+from agent_host.testing.gateway import MockGateway, Script
+from agent_host.thread.messages import GO_ON, decode
+from state.blobs import sha256_hex
+from state.errors import InvalidSessionId
+from state.locations import SessionPaths
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agent_host.api.callbacks import OnEvent
+    from agent_host.api.recorded_calls import Recorded
+    from agent_host.approval.request import ApprovalRequest
+    from agent_host.thread.messages import Message, ToolCall
+
+_BROKEN = "{"
+"""Arguments that are no whole JSON: so were those of a recorded call that never ran."""
+_NO_APPROVAL = "the record has no approval of this call"
+
+
+class Difference(NamedTuple):
+    """The first call that is not as it was. `what` is `decision`, `arguments` (their SHA-256), or `call` for one that
+    was not made; `before` and `now` are what the record and the run say of it."""
+
+    number: int
+    tool_name: str
+    what: str
+    before: str | None
+    now: str | None
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {"call": self.number, "toolName": self.tool_name, "what": self.what, "before": self.before,
+                "now": self.now}  # fmt: skip
+
+
+class Replayed(NamedTuple):
+    """What came of a replay: how many calls the record has, the first difference, and why a task ended early."""
+
+    calls: int
+    difference: Difference | None
+    ended: str | None = None
+
+
+class _Call(NamedTuple):
+    """One call as it was judged. `arguments` is a hash; None where it is not known or stands for a secret."""
+
+    tool_name: str
+    decision: str | None
+    arguments: str | None
+
+
+async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace: str, state_dir: str) -> Replayed:
+    """Run the session again in `workspace`, with the policy, model and families that it had where `flags` give no
+    others. The records of the run are kept nowhere. Raises UsageError, SessionNotFound, and what opening a session
+    raises."""
+    paths = _paths(state_dir, session_id)
+    record, root = recorded(paths), anchored(workspace, os.path.realpath)
+    existing_directory(root)
+    messages = [decode(data) for data in record.messages]
+    prompts = [message.content for message in messages if message.role == "user"]
+    if not prompts:
+        raise UsageError(f"session {session_id} has no prompt on record: there is nothing to run")
+    moved = _Moved(record.workspace, root)
+    before = _recorded_calls(paths, messages, moved)
+    now: dict[str, _Call] = {}
+    script = Script.from_turns(_turns(messages, moved), name=session_id)
+    approvals = _Approvals(paths, record, messages, moved)
+    given = _settings(record)
+    if "host.policy" in flags:
+        given.pop("llm.model", None)  # another policy may not allow it
+    given |= flags
+    ended = None
+    with tempfile.TemporaryDirectory(prefix="agent-host-replay-") as scratch:
+        async with MockGateway(script) as gateway:
+            options = SessionOptions(workspace=root, gateway=gateway.url, state_dir=scratch, settings=given)
+            async with open_session(options, approve=approvals.answer, on_event=_noting(now)) as session:
+                for prompt in prompts:
+                    result = await session.run(moved.text(prompt))
+                    if result.status != "TASK_COMPLETED":
+                        ended = f"{result.reason}: {result.message}"
+    return Replayed(len(before), _first_difference(before, now), ended)
+
+
+class _Moved(NamedTuple):
+    """The workspace that a session had, and the one that it runs in again: in texts the new path takes the place of the
+    old one."""
+
+    before: str
+    now: str
+
+    def text(self, text: str) -> str:
+        return text.replace(self.before, self.now)
+
+    def arguments(self, call: ToolCall) -> dict[str, Any]:
+        if self.before == self.now:
+            return call.arguments
+        before, now = (orjson.dumps(path)[1:-1] for path in self)
+        moved: dict[str, Any] = orjson.loads(call.arguments_json.replace(before, now))
+        return moved
+
+
+class _Approvals:
+    """Answers as the people of the record did: by the tool and the arguments of a call, in the order they came."""
+
+    def __init__(self, paths: SessionPaths, record: Recorded, messages: Sequence[Message], moved: _Moved) -> None:
+        said = read_run_log(paths.events).calls
+        edited = edited_arguments(record, decisions(paths)[1])
+        self._answers: dict[tuple[str, bytes], deque[ApprovalAnswer]] = defaultdict(deque)
+        for call in (call for message in messages for call in message.tool_calls):
+            answer = said.get(call.call_id, {}).get("approval")
+            if answer is not None:
+                approved = ApprovalAnswer(
+                    answer["decision"] == "approved",
+                    answer.get("reason", ""),
+                    scope=answer.get("scope", "once"),
+                    arguments=edited.get(call.call_id),
+                )
+                self._answers[call.name, orjson.dumps(moved.arguments(call))].append(approved)
+
+    def answer(self, request: ApprovalRequest) -> ApprovalAnswer:
+        """See `agent_host.api.callbacks.Approve`."""
+        waiting = self._answers.get((request.tool_name, orjson.dumps(request.arguments)))
+        return waiting.popleft() if waiting else ApprovalAnswer(approved=False, reason=_NO_APPROVAL)
+
+
+def _turns(messages: Sequence[Message], moved: _Moved) -> list[dict[str, Any]]:
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role == "assistant":
+            calls = [
+                {"name": call.name, "raw_arguments": _BROKEN}
+                if call.problem
+                else {"name": call.name, "arguments": moved.arguments(call)}
+                for call in message.tool_calls
+            ]
+            turns.append({"text": moved.text(message.content), **({"tool_calls": calls} if calls else {})})
+        elif turns and message.role == "system" and (message.goes_on or message.content == GO_ON):
+            turns[-1]["stop_reason"] = "max_tokens"
+    if not turns:
+        raise UsageError("the session has no answer of the model on record: there is nothing to run")
+    return turns
+
+
+def _recorded_calls(paths: SessionPaths, messages: Sequence[Message], moved: _Moved) -> dict[str, _Call]:
+    """The calls that can be judged, in order, by the ids that the scripted gateway gives them."""
+    asked, _ = decisions(paths)
+    found: dict[str, _Call] = {}
+    turns = [message.tool_calls for message in messages if message.role == "assistant"]
+    for turn, calls in enumerate(turns):
+        for number, call in enumerate(calls):
+            if call.problem is None:
+                said = asked.get(call.call_id)
+                kept = said is not None and said.arguments_hash == sha256_hex(orjson.dumps(call.arguments))
+                arguments = sha256_hex(orjson.dumps(moved.arguments(call))) if kept else None
+                found[f"toolu_{turn}_{number}"] = _Call(call.name, None if said is None else said.decision, arguments)
+    return found
+
+
+def _noting(calls: dict[str, _Call]) -> OnEvent:
+    """A callback that takes each call that was judged as the model made it."""
+
+    def note(event: Mapping[str, Any]) -> None:
+        payload = event["payload"]
+        if event["eventType"] == EventType.TOOL_REQUESTED and not payload.get("edited"):
+            call = _Call(payload["toolName"], payload.get("decision"), payload.get("argumentsSha256"))
+            calls[payload["toolCallId"]] = call
+
+    return note
+
+
+def _first_difference(before: Mapping[str, _Call], now: Mapping[str, _Call]) -> Difference | None:
+    for number, (call_id, old) in enumerate(before.items(), 1):
+        new = now.get(call_id)
+        if new is None:
+            return Difference(number, old.tool_name, "call", old.tool_name, None)
+        for what, was, is_now in (
+            ("decision", old.decision, new.decision),
+            ("arguments", old.arguments, new.arguments),
+        ):
+            if was is not None and was != is_now:
+                return Difference(number, old.tool_name, what, was, is_now)
+    return None
+
+
+def _settings(record: Recorded) -> dict[str, Any]:
+    """The settings that the session was started with, as far as they are on record."""
+    keys = {"policy": "host.policy", "model": "llm.model", "toolset": "host.toolset"}
+    return {key: record.started[name] for name, key in keys.items() if record.started.get(name)}
+
+
+def _paths(state_dir: str, session_id: str) -> SessionPaths:
+    try:
+        return SessionPaths(state_dir, session_id)
+    except InvalidSessionId as error:
+        raise UsageError(str(error)) from error

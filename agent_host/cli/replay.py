@@ -1,0 +1,64 @@
+"""`agent-host replay SESSION_ID`: a recorded session run again, to see whether it still does the same."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import TYPE_CHECKING
+
+import orjson
+
+from agent_host.api.replaying import replay_session
+from agent_host.cli import exit_codes
+from agent_host.cli.shared import state_dir_of
+from agent_host.cli.streams import answer
+from agent_host.errors import UsageError
+from agent_host.shown_text import one_line
+
+if TYPE_CHECKING:
+    import argparse
+
+    from agent_host.api.replaying import Replayed
+
+_NEEDS_A_PLACE = (
+    "replay runs the session's commands and writes again: name the directory for that with --workspace, such as a "
+    "fresh copy of the project"
+)
+
+
+def replay(namespace: argparse.Namespace) -> int:
+    """`replay`: exit code 0 where all calls are as they were, else 1."""
+    if namespace.workspace is None:
+        raise UsageError(_NEEDS_A_PLACE)
+    gc.enable()
+    flags = {"host.policy": namespace.policy} if namespace.policy is not None else {}
+    done = asyncio.run(
+        replay_session(
+            flags,
+            session_id=namespace.session_id,
+            workspace=namespace.workspace,
+            state_dir=state_dir_of(namespace),
+        )
+    )
+    if namespace.output == "json":
+        answer(orjson.dumps(_wire(done), option=orjson.OPT_APPEND_NEWLINE))
+    else:
+        answer(_text(done))
+    return exit_codes.COMPLETED if done.difference is None else exit_codes.FAILED
+
+
+def _wire(done: Replayed) -> dict[str, object]:
+    difference = None if done.difference is None else done.difference.to_wire()
+    return {"calls": done.calls, "difference": difference, "ended": done.ended}
+
+
+def _text(done: Replayed) -> str:
+    calls = f"{done.calls} call{'' if done.calls == 1 else 's'}"
+    ended = f"a task ended otherwise: {one_line(done.ended)}\n" if done.ended else ""
+    found = done.difference
+    if found is None:
+        return f"{ended}{calls}, all as on record\n"
+    if found.what == "call":
+        return f"{ended}{calls}; call {found.number}, {found.tool_name}, was not made\n"
+    was = f"{found.what}: {found.before} on record, {found.now} now"
+    return f"{ended}{calls}; the first difference is call {found.number}, {one_line(found.tool_name)}\n  {was}\n"

@@ -1,0 +1,79 @@
+"""The model is asked until it answers: a request that is too long is cut and sent once more, and where the model is
+overloaded the next one is asked (AH 6.4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent_host.errors import ContextTooLong, ModelOverloaded
+from agent_host.events.kinds import EventType
+from agent_host.loop.limits import check_before_call
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from agent_host.errors import GatewayError
+    from agent_host.llm.stream import ModelTurn
+    from agent_host.loop.context import LoopContext
+
+# What is left of a conversation that was too long. The estimate of its tokens was wrong then, so the cut is hard.
+_SHARE = 0.5
+
+
+class Attempts:
+    """The tries of one step, from 1; `number` is the present one. Text of a try is taken back by its number."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+
+async def ask(ctx: LoopContext, step_id: str, call: Callable[[int, Attempts], Awaitable[ModelTurn]]) -> ModelTurn:
+    """The answer to the next request, which `call` sends; it gets the request's estimated input tokens.
+
+    Raises what `check_before_call` and the client raise, TaskCancelled.
+    """
+    attempts, was_cut, overloaded = Attempts(), False, set[str]()
+    while True:
+        needed = check_before_call(ctx, step_id)
+        ctx.conversation.settle_window()
+        try:
+            return await call(needed, attempts)
+        except ContextTooLong as error:
+            if was_cut or not cut_window(ctx, step_id, error.limit):
+                raise
+            was_cut = True
+            _take_back(ctx, step_id, attempts, error)
+        except ModelOverloaded as error:
+            overloaded.add(ctx.conversation.model)
+            fallback = next((name for name in ctx.conversation.fallbacks if name not in overloaded), None)
+            if fallback is None:
+                raise
+            was_cut = False  # another model has another window
+            _take_back(ctx, step_id, attempts, error)
+            _fall_back(ctx, step_id, fallback)
+
+
+def cut_window(ctx: LoopContext, step_id: str, limit: int | None = None) -> bool:
+    """Leave the oldest half of the conversation out of requests, or what is above half of the `limit` of the model;
+    says whether anything was left out. The next turn's record, or that of a step's end, says where the window is."""
+    talk = ctx.conversation
+    budget = int(talk.thread.tokens * _SHARE)
+    if limit is not None:
+        budget = min(budget, int(limit * _SHARE) - talk.head_tokens)
+    dropped = talk.thread.cut(budget)
+    if dropped:
+        message = f"the conversation was too long for the model: its oldest {dropped} message(s) are left out"
+        ctx.emit(EventType.LLM_WINDOW_CUT, step_id, droppedMessages=dropped, message=message)
+    return dropped > 0
+
+
+def _take_back(ctx: LoopContext, step_id: str, attempts: Attempts, error: GatewayError) -> None:
+    ctx.emit(EventType.LLM_RETRY, step_id, attempt=attempts.number, waitMs=0, message=str(error))
+
+
+def _fall_back(ctx: LoopContext, step_id: str, name: str) -> None:
+    """Have the model `name` go on with the task. It gets no blocks of the one before."""
+    before = ctx.conversation.model
+    ctx.conversation.use_model(name, ctx.judge)
+    message = f"{before} is overloaded: {name} goes on with the task (llm.fallback_models)"
+    ctx.emit(EventType.LLM_FALLBACK, step_id, model=before, fallbackModel=name, message=message)

@@ -1,0 +1,128 @@
+"""Making room in a request (AH 5.4): older results left out, or a summary in the place of the older part.
+
+The conversation on record stays whole; what a request shows of it is a view, which goes on record when it changes. Each
+way that does not help gives way to the next cheaper one, and the last, dropping the oldest messages, always helps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent_host.errors import GatewayError, GatewayUnavailable, GuardrailBlocked
+from agent_host.events.kinds import EventType
+from agent_host.retrying import with_retries
+from agent_host.thread.cleared import saved_by_clearing
+from agent_host.thread.messages import decode
+from agent_host.thread.summary import MAX_CHARS, question, summary_message
+from policy.check_llm import check_llm
+from state.records import ContextCompacted
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from agent_host.llm.stream import ModelTurn
+    from agent_host.loop.context import LoopContext
+
+_MIN_SAVED = 0.2
+"""Share of the window that clearing has to save: each change of the view has the whole request written to the cache
+again."""
+_STEPS_WITHOUT = 10
+"""Steps that need room without a further question, once there was no summary to be had."""
+_MARGIN = 0.05
+"""Share of the window that is kept free for the question, so that a summary is asked for before it is too late."""
+
+
+async def make_room(ctx: LoopContext, step_id: str) -> None:
+    """Change the view where the next request would be too long, or a client asked for it. What is still too long then
+    is cut by `Thread.fit`. Raises TaskCancelled, CheckpointWriteFailed."""
+    talk = ctx.conversation
+    strategy, wanted = talk.compaction.strategy, talk.compaction_wanted
+    if strategy == "drop_oldest" and not wanted:
+        return
+    window = ctx.judge.bundle.llm_policy.max_input_tokens - talk.head_tokens
+    if talk.thread.tokens <= window * (1 - _MARGIN) and not wanted:
+        return
+    talk.compaction_wanted = False
+    before = talk.thread.tokens
+    by_summary = (strategy == "summarize" and talk.steps_without_summary == 0) or (wanted and strategy == "drop_oldest")
+    talk.steps_without_summary = max(0, talk.steps_without_summary - 1)
+    record = await _summarized(ctx, step_id, window) if by_summary else None
+    if by_summary and record is None:
+        talk.steps_without_summary = _STEPS_WITHOUT
+    record = record or _cleared(ctx, window)
+    if record is None:
+        return
+    ctx.journal.record(record)
+    talk.renew_thread()
+    ctx.emit(
+        EventType.CONTEXT_COMPACTED,
+        step_id,
+        strategy=record.strategy,
+        droppedMessages=record.dropped,
+        clearedMessages=record.cleared,
+        estimatedBefore=before,
+        estimatedAfter=talk.thread.tokens,
+        **({} if record.summary is None else {"summary": record.summary}),
+        **record.usage.to_wire(),
+    )
+
+
+def _cleared(ctx: LoopContext, window: int) -> ContextCompacted | None:
+    """Older results left out; None where that saves too little."""
+    state, older = ctx.state, ctx.conversation.thread.older()
+    first = max(state.cleared_messages, state.dropped_messages)
+    saved = sum(saved_by_clearing(decode(data)) for data in state.thread[1 + first : 1 + older])
+    if saved < min(window, ctx.conversation.thread.tokens) * _MIN_SAVED:
+        return None
+    return ContextCompacted("clear_tool_results", state.dropped_messages, older, state.summary)
+
+
+async def _summarized(ctx: LoopContext, step_id: str, window: int) -> ContextCompacted | None:
+    """A summary in the place of all but the newest messages; None where there is none to be had."""
+    talk, state = ctx.conversation, ctx.state
+    turn = await _answer(ctx, step_id, window)
+    if turn is None:
+        return None
+    text = ctx.scrubber.text(turn.text.strip())[:MAX_CHARS]
+    size = min(window, talk.thread.tokens)
+    dropped = talk.thread.dropped_by(size, summary_message(text, talk.count).tokens)
+    if not text or turn.tool_calls or turn.meaning != "complete" or dropped <= state.dropped_messages:
+        dropped, text = state.dropped_messages, state.summary or ""
+    if dropped == state.dropped_messages:
+        # What was asked is paid for all the same.
+        ctx.journal.record(ContextCompacted("summarize", dropped, state.cleared_messages, state.summary, turn.usage))
+        return None
+    return ContextCompacted("summarize", dropped, state.cleared_messages, text, turn.usage)
+
+
+async def _answer(ctx: LoopContext, step_id: str, window: int) -> ModelTurn | None:
+    """The model's answer to the question for a summary; None where policy, the budget or the gateway allow none. The
+    request begins as the one before it, so that the provider reads it from its cache."""
+    talk, asked = ctx.conversation, question(ctx.conversation.count)
+    model = talk.compaction.summary_model or talk.model
+    limits = ctx.judge.bundle.llm_policy
+    needed = talk.tokens + asked.tokens
+    if ctx.state.session_tokens_used + needed > limits.max_session_tokens:
+        return None
+    if not check_llm(ctx.judge.bundle, model=model, now=ctx.judge.clock()).allowed:
+        return None
+    head, thread = talk.head, talk.thread
+    if model != talk.model and talk.for_model is not None:
+        thread, make_head = talk.for_model(model)
+        head = make_head(ctx.judge)
+    messages = thread.asking(asked, window)
+
+    def ask() -> Awaitable[ModelTurn]:
+        return talk.llm.stream(head, messages, _nothing_shown)
+
+    def on_retry(failed: int, wait_s: float, error: GatewayUnavailable) -> None:
+        ctx.emit(EventType.LLM_RETRY, step_id, attempt=failed, waitMs=int(wait_s * 1000), message=str(error))
+
+    try:
+        return await ctx.cancellation.interruptible(with_retries(GatewayUnavailable, ask, talk.retry, on_retry))
+    except (GatewayError, GuardrailBlocked):
+        return None
+
+
+def _nothing_shown(_: str) -> None:
+    """The text of a summary is no answer to the person."""

@@ -1,0 +1,196 @@
+"""The model's side: what a session's requests cost under a provider's cache, and how fast an answer is read.
+
+The price is simulated with the scripted gateway's cache: a token sent is 1, one written to the cache 1.25, one read
+from it 0.1. The figure is the ratio of these token equivalents to all tokens that were sent. An answer is read from a
+gateway in a process of its own, by our client and by the official SDK in turns; both put the answer together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anthropic
+import openai
+import orjson
+
+from agent_host.contracts import Subject, ToolSpec
+from agent_host.llm.client import LlmClient
+from agent_host.llm.dialects import NAMES, make_dialect
+from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
+from agent_host.testing.gateway import WIRES
+from agent_host.testing.prompt_cache import PromptCache, tokens_of
+from agent_host.thread.messages import Message, ToolCall
+from agent_host.thread.thread import Thread
+from benchmarks.processes import PROGRAM, scratch
+from benchmarks.report import Row, medians
+from config.load import load
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from agent_host.llm.stream import Dialect
+
+_READ, _WRITTEN = 0.1, 1.25
+_ALL = 10**9
+_SYSTEM = "You are a careful software agent. " * 80
+_TOOLS = [
+    ToolSpec(
+        f"Tool{number}",
+        "Does one thing well. " * 20,
+        {"type": "object", "properties": {"path": {"type": "string"}}},
+        "File.Read",
+        Subject("path", "path"),
+        "none",
+        "files",
+    )
+    for number in range(12)
+]
+_WIRES = {wire.path: wire for wire in WIRES}
+_QUESTION = "Tell me all."
+
+
+class Work(NamedTuple):
+    """A session's steps: how many, the calls of each, and the tokens of its window. A result has 2 KB."""
+
+    steps: int
+    calls: int
+    window: int = _ALL
+
+
+def add_options(_: argparse.ArgumentParser) -> None:
+    """None of its own."""
+
+
+def rows(chosen: argparse.Namespace) -> Iterator[Row | str]:
+    """The price of sessions, then the speed of reading."""
+    steps, rounds, pieces = (60, 3, 2_000) if chosen.quick else (200, 11, 10_000)
+    for name in NAMES:
+        dialect = _dialect(name)
+        yield f"{name}: token equivalents against tokens sent"
+        # In fewer steps less is read again than is written once.
+        whole_goal = 0.12 if steps == 200 else None
+        yield _price(dialect, f"  {steps} steps, a window that holds all", Work(steps, 1), whole_goal)
+        yield _price(dialect, f"  {steps} steps, a window of 40,000 tokens", Work(steps, 1, 40_000), 0.2)
+        yield _price(dialect, "  30 steps of 12 parallel calls", Work(30, 12), 0.4)
+    with scratch() as folder:
+        yield from _reading(folder, rounds, pieces)
+
+
+def _dialect(name: str) -> Dialect:
+    return make_dialect(name, load({}, workspace=None, environ={}))
+
+
+def _price(dialect: Dialect, what: str, work: Work, goal: float | None) -> Row:
+    sent, equivalents = _token_equivalents(dialect, work)
+    return Row(what, equivalents / sent, "", goal, f"{sent / 1e6:.2f}M sent, {equivalents / 1e6:.2f}M equivalents")
+
+
+def _token_equivalents(dialect: Dialect, work: Work) -> tuple[float, float]:
+    """Tokens sent by all requests of a session, and what they cost."""
+    wire, cache = _WIRES[dialect.path], PromptCache()
+    thread = Thread(dialect.renderer("m"))
+    thread.add_task(Message("user", "Repair the project.", 20))
+    head = dialect.head(model="m", max_output_tokens=1000, system=_SYSTEM, tools=_TOOLS, session_id="s")
+    sent = equivalents = 0.0
+    for step in range(work.steps):
+        thread.fit(work.window - tokens_of(head))
+        request = orjson.loads(b"".join([head, *thread.encoded(), dialect.tail]))
+        counts = cache.count("m", wire.pieces(request), has_marks=wire.has_cache_marks)
+        sent += counts.whole
+        fresh = counts.whole - counts.read - counts.written
+        equivalents += fresh + _WRITTEN * counts.written + _READ * counts.read
+        calls = tuple(ToolCall(f"c{step}_{call}", "Tool1", {"path": f"/w/{step}/{call}"}) for call in range(work.calls))
+        results = [_result(call.call_id) for call in calls]
+        thread.add_exchange(Message("assistant", f"Step {step}: I read on.", 40 * work.calls, calls), results)
+    return sent, equivalents
+
+
+def _result(call_id: str) -> Message:
+    text = (f"{call_id} a line of output\n" * 200)[:2048]
+    return Message("tool", text, tokens_of(text.encode()) + 20, tool_call_id=call_id)
+
+
+def _reading(folder: str, rounds: int, pieces: int) -> Iterator[Row]:
+    """One long answer, read by our client and by the official SDK."""
+    script = os.path.join(folder, "script.jsonl")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(json.dumps({"text": "some words of the answer, " * pieces, "chunk_chars": 26}))
+    command = [PROGRAM, "mock-gateway", "--script", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as gateway:
+        if gateway.stdout is None:
+            raise RuntimeError("the gateway was started with a pipe")
+        try:
+            url = gateway.stdout.readline().decode().strip()
+            for name in NAMES:
+                ours, theirs = asyncio.run(_both(name, url, rounds))
+                each = f"{ours / pieces * 1e6:.1f} / {theirs / pieces * 1e6:.1f} µs an event"
+                yield Row(f"{name}: reading an answer, against the official SDK", ours / theirs, "x", 1 / 3, each)
+        finally:
+            gateway.terminate()
+
+
+async def _both(name: str, url: str, rounds: int) -> tuple[float, float]:
+    """Seconds for one answer: ours, and the SDK's."""
+    dialect = _dialect(name)
+    limits = AnswerLimits(_ALL, _ALL, _ALL, _ALL)
+    client = LlmClient(url, None, dialect, session_id="s", timeouts=GatewayTimeouts(10, 60, 60, 600), limits=limits)
+    thread = Thread(dialect.renderer("m"))
+    thread.add_task(Message("user", _QUESTION, 5))
+    head = dialect.head(model="m", max_output_tokens=1000, system="", tools=(), session_id="s")
+
+    async def ours() -> None:
+        await client.stream(head, thread.encoded(), _shown.append)
+
+    try:
+        async with _SDKS[name](url) as theirs:
+            mine, sdk = medians([(await _seconds(ours), await _seconds(theirs)) for _ in range(rounds)])
+    finally:
+        await client.aclose()
+    return mine, sdk
+
+
+_shown: list[str] = []
+
+
+async def _seconds(work: Callable[[], Awaitable[None]]) -> float:
+    began = time.perf_counter()
+    await work()
+    return time.perf_counter() - began
+
+
+@contextlib.asynccontextmanager
+async def _anthropic_sdk(url: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client:
+
+        async def read() -> None:
+            messages: Any = [{"role": "user", "content": _QUESTION}]
+            async with client.messages.stream(model="m", max_tokens=1000, messages=messages) as stream:
+                _shown.extend([event.text async for event in stream if event.type == "text"])
+
+        yield read
+
+
+@contextlib.asynccontextmanager
+async def _openai_sdk(url: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+
+        async def read() -> None:
+            messages: Any = [{"role": "user", "content": _QUESTION}]
+            async with client.chat.completions.stream(model="m", messages=messages) as stream:
+                _shown.extend([event.delta async for event in stream if event.type == "content.delta"])
+
+        yield read
+
+
+_SDKS: Mapping[str, Callable[[str], AbstractAsyncContextManager[Callable[[], Awaitable[None]]]]] = {
+    "anthropic": _anthropic_sdk,
+    "openai": _openai_sdk,
+}

@@ -1,0 +1,133 @@
+"""docs/gateway-errors.md from the tables of errors: `python -m tests.support.gateway_error_page` writes it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from agent_host.llm.gateway_errors import KINDS, NAMES, STATUSES, reading_of
+from agent_host.llm.gateway_words import WORDS
+from agent_host.loop.task import _ENDS
+
+if TYPE_CHECKING:
+    from agent_host.llm.gateway_errors import Kind, Reading
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "gateway-errors.md"
+
+# What an error of each kind is called here, and what the host does before it ends anything.
+_TITLES: Final[dict[Kind, tuple[str, str]]] = {
+    "too_long": ("too long", "the window is cut, and the request is sent once more"),
+    "billing": ("no credit", "nothing"),
+    "guardrail": ("guardrail", "nothing; a note in the conversation says what was blocked"),
+    "model": ("unknown model", "nothing"),
+    "parameter": ("bad parameter", "nothing"),
+    "too_large": ("too large", "nothing"),
+    "rate_limit": ("rate limit", "retries"),
+    "overloaded": ("overloaded", "retries, then the models of `llm.fallback_models`"),
+    "credentials": ("credentials", "nothing"),
+    "failed": ("failed", "retries"),
+    "refused": ("refused", "nothing"),
+    "unread": ("blocked (400)", "nothing; a note in the conversation says what was blocked"),
+}
+_OTHERS: Final = (("other 4xx, 2xx and 3xx", 418), ("other 5xx", 500))
+
+_HEAD = """\
+# Errors of the gateway
+
+Made from `agent_host/llm/gateway_errors.py` and `agent_host/llm/gateway_words.py` by
+`python -m tests.support.gateway_error_page`.
+
+An error is read by what it means: first by its HTTP status, which says what the body may mean, then by the types and
+codes in the body, then by its words. The same holds for an error inside the stream, which has no status but one that it
+may name, and for an error in the JSON body of a success. The tables are the same for every dialect.
+
+## What follows
+
+| error | first | then the task | `reason` | what to do |
+| --- | --- | --- | --- | --- |
+"""
+_AFTER = """
+A task that is paused or can be resumed keeps its session: `agent-host resume` goes on with it. What to do stands in the
+message as well.
+
+**Too long.** The oldest half of the conversation is left out of requests, or as much as brings it below half of what
+the model takes where the error says how much that is (`llm_window_cut`). The request is sent once more, and the new
+window is on record. The same is done for a model that ends its turn since its context is full: it goes on where it
+stopped, at most three times in a row.
+
+**Overloaded.** When the retries are used up, the next model of `llm.fallback_models` is asked (`llm_fallback`), each
+once a step. It gets the conversation without what only the model before it can read. The rest of the task stays with
+it, after a resume too; the next task begins with its own model. Each name has to be in `llmPolicy.allowedModels`;
+built-in policies allow those of your configuration.
+
+**Retries.** `llm.max_retries` times, with back-off, or after the wait that the answer asks for: `retry-after-ms`, or
+`Retry-After` in seconds or as a date, at most 120 s. `x-should-retry: true` has every error retried except a request
+that is too long. With `x-should-retry: false` nothing is retried: what would be pauses the session at once.
+
+**A success without a stream.** An error in a JSON body is judged as one. A whole answer in JSON is refused, and the
+message says that the gateway answered without a stream.
+
+## By status
+
+| status | means | unless the body says |
+| --- | --- | --- |
+"""
+_NAMES = """
+Inside a stream, and in the body of a success, everything may be said. What says nothing known passes, and is retried.
+
+## By type or code
+
+Letter case does not matter. The names of the last two rows count after words, since they say little.
+
+| error | types and codes |
+| --- | --- |
+"""
+_WORDS = """
+## By words
+
+Patterns are RE2's, letter case does not matter. They are looked for in the order in which the row of the status names
+the errors.
+
+| error | who words it so | pattern |
+| --- | --- | --- |
+"""
+
+
+def page() -> str:
+    """The page as it should be."""
+    parts = [_HEAD]
+    for kind, meant in KINDS.items():
+        title, first = _TITLES[kind]
+        status, goes_on = _ENDS[meant.error]
+        then = "fails, and can be resumed" if status == "failed" and goes_on else status if goes_on else "fails"
+        parts.append(f"| {title} | {first} | {then} | `{meant.code or meant.error.code}` | {meant.advice} |\n")
+    parts.append(_AFTER)
+    parts.extend(_status_row(str(status), reading) for status, reading in STATUSES.items())
+    parts.extend(_status_row(name, reading_of(status)) for name, status in _OTHERS)
+    parts.append(_NAMES)
+    parts.extend(
+        f"| {_TITLES[kind][0]} | {', '.join(f'`{name}`' for name in names)} |\n" for kind, names in NAMES.items()
+    )
+    parts.append(_WORDS)
+    for kind in KINDS:
+        parts.extend(
+            f"| {_TITLES[kind][0]} | {row.server} | {_code(row.words)} |\n" for row in WORDS if row.kind == kind
+        )
+    return "".join(parts)
+
+
+def _status_row(name: str, reading: Reading) -> str:
+    may = ", ".join(_TITLES[kind][0] for kind in reading.may)
+    return f"| {name} | {_TITLES[reading.otherwise][0]} | {may} |\n"
+
+
+def _code(pattern: str) -> str:
+    """A pattern as code in a table, where a bar would end the cell and a backtick the code."""
+    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", pattern)), default=0))
+    pad = " " if "`" in pattern else ""
+    return f"{ticks}{pad}{pattern}{pad}{ticks}".replace("|", r"\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
