@@ -13,7 +13,7 @@ from agent_host.llm.openai_chat import NAME, OF_CALL, OF_FUNCTION, OF_MESSAGE
 from agent_host.llm.openai_chat_calls import StreamedCalls
 from agent_host.llm.openai_errors import fault_of
 from agent_host.llm.raw_chunk import RawChunk
-from agent_host.llm.stream import Meaning, ModelTurn, StreamProtocolError
+from agent_host.llm.stream import MAX_DETAIL, Meaning, ModelTurn, StreamProtocolError
 from agent_host.llm.surrogates import loads_with_halves, may_hold_halves, repaired, without_open_end
 from agent_host.thread.blocks import Block, shortest
 from state.usage import TokenUsage
@@ -69,7 +69,7 @@ class ChatAssembler:
         self._fields = OpaqueFields()
         self._texts: list[str] = []
         self._open_text = self._open_thought = ""  # first halves of characters that a next delta may complete
-        self._refused = False
+        self._refusal: list[str] = []
         self._halves = False
         self._replaced = self._unread = 0
         self._usage: dict[str, Any] = {}
@@ -104,7 +104,7 @@ class ChatAssembler:
         if self._stop_reason in _FAILED:
             raise StreamProtocolError(f"the gateway ended it with finish_reason {self._stop_reason!r}")
         self._closed_text()
-        stop_reason = _REFUSAL if self._refused else self._stop_reason
+        stop_reason = _REFUSAL if self._refusal else self._stop_reason
         meaning = meaning_of(stop_reason)
         text = "".join(self._texts)
         calls, blocks, order = self._parts(text, cut=meaning == "cut")
@@ -120,8 +120,13 @@ class ChatAssembler:
             self._unread + self._fields.dropped + self._calls.dropped,
             self._response_id,
             self._response_model,
-            stop_reason if meaning == "cut" else "",
+            self._detail(stop_reason, meaning),
         )
+
+    def _detail(self, stop_reason: str, meaning: Meaning) -> str:
+        """Which limit cut the answer; what the model said when it refused, in one line, or what filtered it."""
+        said = repaired(" ".join("".join(self._refusal).split())[:MAX_DETAIL])[0]
+        return (said or stop_reason) if meaning in ("cut", "blocked") else ""
 
     def _parts(self, text: str, *, cut: bool) -> tuple[list[ToolCall], tuple[Block, ...], Order]:
         """The calls, what only the provider reads of the message and of each call, and their order."""
@@ -173,8 +178,8 @@ class ChatAssembler:
         delta: dict[str, Any] = choice.get("delta") or {}
         shown = self._add_text(self._text_of(delta.get("content"))) if delta.get("content") else ""
         if delta.get("refusal"):
-            self._refused = True
-            shown += self._add_text(self._text_of(delta["refusal"]))
+            self._refusal.append(self._text_of(delta["refusal"]))
+            shown += self._add_text(self._refusal[-1])
         self._add_calls(delta, place)
         if not delta.keys() <= _KNOWN:
             self._add_fields(delta, place)

@@ -102,20 +102,21 @@ def test_a_lasting_fault_is_not_tried_again(host: Host, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("turn", "stop"),
+    ("turn", "stop", "said"),
     [
-        ({"text": "I cannot.", "stop_reason": "refusal"}, "refusal"),
-        ({"text": "I", "stop_reason": "content_filter"}, "content_filter"),
-        ({"tool_calls": [EFFECT], "stop_reason": "content_filter"}, "content_filter"),
+        ({"text": "I cannot.", "stop_reason": "refusal"}, "refusal", "I cannot."),
+        ({"text": "I", "stop_reason": "content_filter"}, "content_filter", "content_filter"),
+        ({"tool_calls": [EFFECT], "stop_reason": "content_filter"}, "content_filter", "content_filter"),
     ],
 )
-def test_a_refusal_ends_the_task_and_runs_nothing(host: Host, turn: dict[str, Any], stop: str) -> None:
+def test_a_refusal_ends_the_task_and_runs_nothing(host: Host, turn: dict[str, Any], stop: str, said: str) -> None:
     with gateway(turn) as model:
         outcome = host.task(model.url, "--session-id", "s", *OPENAI)
         assert model.count == 1
     assert (outcome.code, outcome.result["reason"]) == (1, "LLM_GUARDRAIL_BLOCKED"), outcome
     (answered,) = [one for one in host.event_log("s") if one["eventType"] == "llm_request_completed"]
     assert answered["payload"]["stopReason"] == stop
+    outcome.names_once("the model refused to answer", said)
     assert effects(host) == 0
 
 

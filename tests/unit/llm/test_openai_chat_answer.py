@@ -157,6 +157,15 @@ def test_a_refusal_blocks_and_is_read() -> None:
     turn = assemble(chunk({"content": "Well. "}), *parts, ended(), shown=shown)
     assert (turn.text, turn.meaning, turn.stop_reason) == ("Well. I cannot.", "blocked", "refusal")
     assert "".join(shown) == turn.text
+    assert turn.detail == "I cannot."
+
+
+def test_the_end_is_told_in_one_line() -> None:
+    assert assemble(chunk({"refusal": "a\n" * 900 + "\ud800"}), ended()).detail == ("a " * 250)[:500]
+    assert assemble(chunk({"refusal": "a\n\ud800"}), ended()).detail == "a \ufffd"
+    assert assemble(chunk({"content": "a"}), ended("content_filter")).detail == "content_filter"
+    assert assemble(chunk({"content": "a"}), ended("length")).detail == "length"
+    assert assemble(chunk({"content": "a"}), ended("stop")).detail == ""
 
 
 # --- usage ------------------------------------------------------------------------------------------------------------
