@@ -90,13 +90,13 @@ def _text(
         yield f"tokens: {tokens_in_words(session.usage)}\n"
     for step, of_step in groupby(items, key=lambda item: item.get("step")):
         shown = list(of_step)
-        yield "\n" if step is None else f"\nstep {step}{_used(turns.get(shown[0]['stepId']))}\n"
+        yield "\n" if step is None else f"\nstep {step}\n{_used(turns.get(shown[0]['stepId']))}"
         for item in shown:
             yield from _item(item, whole=whole)
 
 
 def _used(turn: dict[str, Any] | None) -> str:
-    return "" if turn is None else f"  {one_line(turn['model'])}, {tokens_in_words(turn)}"
+    return "" if turn is None else f"  {one_line(turn['model'])}: {tokens_in_words(turn)}\n"
 
 
 def _item(item: dict[str, Any], *, whole: bool) -> Iterator[str]:

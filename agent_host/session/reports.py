@@ -63,10 +63,9 @@ def session_state(ctx: LoopContext, status: SessionStatus, pending: Sequence[dic
         "inputTokens": usage.input_tokens,
         "outputTokens": usage.output_tokens,
         "totalTokens": state.session_tokens_used,
-        "cachedInputTokens": usage.cache_read_tokens,
-        "cacheWriteTokens": usage.cache_write_tokens,
         "remaining": max(0, limit - state.session_tokens_used),
         "maxSessionTokens": limit,
+        **{name: count for name, count in usage.to_wire().items() if count and name.startswith("cache")},
         **cost_fields(ctx, state),
         **({"maxCost": ctx.conversation.max_cost} if ctx.conversation.max_cost else {}),
     }

@@ -40,7 +40,7 @@ for _kind, _first_bytes in _KINDS:
 _FURTHER_BYTES = bytes(range(0x80, 0xC0))
 # Hundredths of a token for each place where these kinds stand in a row. Long runs of letters are no words.
 _WEIGHTS: tuple[tuple[bytes, int], ...] = (
-    (b"a", 6), (b"A", 21), (b"0", 30), (b".", 35), (b"n", 78), (b"s", 1), (b"M", 53), (b"S", 132), (b"C", 89),
+    (b"a", 6), (b"A", 21), (b"0", 30), (b".", 35), (b"n", 78), (b"s", 1), (b"M", 53), (b"S", 132), (b"C", 100),
     (b"sa", 98), (b".a", 98), (b".A", 23), (b"Aa", 81), (b"aA", 85),
     (b"0A", 82), (b"0a", 35), (b"a0", 167), (b"A0", 126), (b"s0", 220), (b".0", 151), (b"s.", 101),
     (b"a" * 12, 328), (b"A" * 12, 246),
