@@ -110,7 +110,11 @@ def test_what_a_table_leaves_out_is_taken_for_the_dearest() -> None:
 
 
 def test_prices_come_whole_from_the_entry_that_says_most() -> None:
-    entries = {"m*": PRICED, "m-1": {"price_input": 1.0, "price_output": 2.0}, "m-2": {"context_tokens": 5}}
+    entries: dict[str, Any] = {
+        "m*": PRICED,
+        "m-1": {"price_input": 1.0, "price_output": 2.0},
+        "m-2": {"context_tokens": 5},
+    }
     assert of("m-1", **entries).prices == Prices(1_000_000, 2_000_000, 1_000_000, 1_250_000, 2_000_000, "USD")
     assert of("m-2", **entries).prices == of("m", m=PRICED).prices
 
