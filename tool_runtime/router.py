@@ -199,6 +199,7 @@ def _failed(request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:
         request.step_id,
         "failed",
         output_text=partial.text if partial is not None else None,
-        error=ToolError(str(tool.codes[fault.kind]), str(fault)),
+        error=ToolError(str(tool.codes[fault.kind]), str(fault), tool.names.get(fault.kind)),
         artifacts=partial.artifacts if partial is not None else (),
+        exit_code=partial.exit_code if partial is not None and fault.kind is FaultKind.EXIT_NONZERO else None,
     )

@@ -1,4 +1,4 @@
-"""Answers of the native tools: a JSON object each, within the output limit of the call."""
+"""Answers that are a JSON object each, within the output limit of the call."""
 
 from __future__ import annotations
 
