@@ -190,24 +190,24 @@ Shell.Exec of the bundle judges the same call, as the line that would start it: 
 _SKILLS = """
 ## The skills family
 
-`--toolset skills` chooses it, alone or beside others. The text of an answer is a JSON object. Of what is long it holds an
-excerpt, and a field names where all of it is stored: `ReadOutput` reads that. `list_dir` and `grep` pass over files whose
-names say that they hold secrets (`skills.hidden_files`) and count them.
+`--toolset skills` chooses it, alone or beside others. The text of an answer is a JSON object. Of what is long it holds
+an excerpt, and a field names where all of it is stored: `ReadOutput` reads that. `list_dir` and `grep` pass over files
+whose names say that they hold secrets (`skills.hidden_files`) and count them.
 
 `run_script`, `write_file`, `delete_file` and `network_request` are off until `skills.enabled_tools` of the user's
-configuration names them; a workspace can only take away. Each call of them needs an approval, whatever the policy grants:
-from a person, for this call, the task or the session, or in advance by `--approve` with the name of the tool.
+configuration names them; a workspace can only take away. Each call of them needs an approval, whatever the policy
+grants: from a person, for this call, the task or the session, or in advance by `--approve` with the name of the tool.
 `--approve-all`, and the name of a rule or a capability, do not cover them.
 
-`run_script` runs files of the folder `scripts` of a skill, wherever links lead. The first line of the script (`#!`) says
-which program runs it, else the ending of its name; policy judges this program with its arguments as a command of
-Shell.Exec, and an approval holds for the script as it is. It gets PATH, HOME, USER, LANG and LC_ALL, and starts in an empty
-directory of its own in the session's folder, or in the skill's folder. Six run in a task (`skills.max_script_runs`), each
-for 30 seconds at most (`skills.script_timeout_s`).
+`run_script` runs files of the folder `scripts` of a skill, wherever links lead. The first line of the script (`#!`)
+says which program runs it, else the ending of its name; policy judges this program with its arguments as a command of
+Shell.Exec, and an approval holds for the script as it is. It gets PATH, HOME, USER, LANG and LC_ALL, and starts in an
+empty directory of its own in the session's folder, or in the skill's folder. Six run in a task
+(`skills.max_script_runs`), each for 30 seconds at most (`skills.script_timeout_s`).
 
-An error begins with one of ToolNotAllowed, ApprovalRequired, ApprovalDenied, PathTraversalBlocked, FileTooLarge, Timeout,
-ExitNonZero and IOError for the model; wrong arguments are INVALID_REQUEST, and what a crash cut off is TOOL_INTERRUPTED.
-Events and results have the host's codes.
+An error begins with one of ToolNotAllowed, ApprovalRequired, ApprovalDenied, PathTraversalBlocked, FileTooLarge,
+Timeout, ExitNonZero and IOError for the model; wrong arguments are INVALID_REQUEST, and what a crash cut off is
+TOOL_INTERRUPTED. Events and results have the host's codes.
 """
 _APPROVALS = """
 ## What an approval shows
