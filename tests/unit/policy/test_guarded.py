@@ -15,7 +15,7 @@ from config.policies import BUILT_IN, template
 from policy.bundle.builtin import instantiate
 from policy.facts import ScriptFacts
 from policy.rules.guarded import GUARDED_TOOLS, RULE, SETTING, guarded_risk
-from policy.rules.options import TaskOptions
+from policy.rules.options import AS_THE_BUNDLE_SAYS, TaskOptions
 from policy.rules.toolset import ToolLimit, only_enabled
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def of_built_in(name: str) -> PolicyBundle:
     )  # fmt: skip
 
 
-def judge(policy: str = "full", limits: Limits = ALL, options: TaskOptions = TaskOptions(), **more: Any) -> Judge:
+def judge(policy: str = "full", limits: Limits = ALL, options: TaskOptions = AS_THE_BUNDLE_SAYS, **more: Any) -> Judge:
     here = Environment("/w", "/home/u", "posix", "bash", {"PATH": "/usr/bin:/bin"})
     return Judge(of_built_in(policy), here, built_in(), limits, lambda: NOW, options, **{"scripts": Scripts(), **more})
 

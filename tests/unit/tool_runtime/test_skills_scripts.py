@@ -35,8 +35,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX programs"
 class Place:
     """A workspace with the skill `forms`, and a router that runs its scripts."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, folder: Path) -> None:
+        self.root = root = folder.resolve()
         self.workspace = root / "ws"
         self.skill = self.workspace / "skills" / "forms"
         (self.skill / "scripts").mkdir(parents=True)
@@ -72,7 +72,7 @@ class Place:
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    made = Place(tmp_path.resolve())
+    made = Place(tmp_path)
     yield made
     await made.router.aclose()
 
@@ -142,7 +142,7 @@ async def test_a_time_out_ends_the_tree(place: Place) -> None:
 
 
 async def test_a_script_has_no_more_time_than_the_configuration_gives(tmp_path: Path) -> None:
-    place = Place(tmp_path.resolve())
+    place = Place(tmp_path)
     place.script("import time; time.sleep(60)")
     router = LocalToolRouter(
         RuntimeSettings(workspace=str(place.workspace), families=("skills",), script_timeout_s=0.2, kill_grace_s=0.05),
@@ -224,8 +224,8 @@ def outside(place: Place) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "scripts/../evil.py", "evil.py", "scripts/link.py", "scripts/up/evil.py", "scripts/../../../../evil.py", "scripts",
-        "scripts/", ".", "/etc/hostname", "scripts/up",
+        "scripts/../evil.py", "evil.py", "scripts/link.py", "scripts/up/evil.py", "scripts/../../../../evil.py",
+        "scripts", "scripts/", ".", "/etc/hostname", "scripts/up",
     ],
 )  # fmt: skip
 async def test_nothing_outside_of_the_scripts_runs(place: Place, path: str) -> None:
