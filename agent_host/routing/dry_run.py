@@ -149,6 +149,7 @@ def judge_case(
     there = _place(case, here)
     is_here = case.facts is None and there.os_family == here.os_family
     world = None if is_here else _Stated(case.facts or StatedFacts())
+    scripts = scripts if is_here else None
     judge = Judge(bundle, there, tools, limits, lambda: now, native=native, scripts=scripts)
     judged = judge.decide(case.tool_name, case.arguments, world)
     if judged.spec is None:
