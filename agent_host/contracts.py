@@ -26,14 +26,15 @@ Effect = Literal["none", "replace", "edit", "delete", "move", "other"]
 """What a call does. `none`: running it twice changes nothing (invariant 3). `replace`, `edit`, `delete` and `move` are
 all that happens, and happen to one file, so that the disk shows whether they did; anything else is `other`. What a
 `move` takes from its subject is then at the path that File.Write is needed for."""
-SubjectKind = Literal["path", "command", "program", "url", "name", "output"]
+SubjectKind = Literal["path", "command", "program", "script", "url", "name", "output"]
 Display = Literal["arguments", "command", "delete", "move", "read", "request", "upload", "write"]
 """How a call is shown to the person who decides about it: the describers of `agent_host.approval`."""
 
 
 class Subject(NamedTuple):
     """How the facts of a call are found (AH 8.2): the `argument` that holds a path, a command line or a URL; of kind
-    `program` it holds a program's path, which is started without a shell (`policy.shell.argv`); of kind
+    `program` it holds a program's path, which is started without a shell (`policy.shell.argv`), of kind `script` the
+    path of a script in the skill that the argument `skill` names; of kind
     `name` a call is judged by its tool's name alone, of kind `output` by the call of the session that left what the
     argument names. `by_name`: the capability lists tools by name, so the facts of a
     path carry it, and a call that has content in place of the path is judged by the name.
@@ -137,6 +138,10 @@ class ToolSpec(NamedTuple):
             from policy.shell.argv import summary_of  # with the first such call
 
             return summary_of(arguments)
+        if self.subject.kind == "script":
+            from policy.shell.argv import summary_of_script
+
+            return summary_of_script(arguments)
         others = (need.subject.argument for need in self.also if not need.optional)
         named = dict.fromkeys((self.subject.argument, *others))
         places = " → ".join(str(arguments[name]) for name in named if name in arguments)
@@ -162,7 +167,8 @@ class ToolConstraints(NamedTuple):
 class ToolRequest(NamedTuple):
     """One tool call that policy has allowed, with the capability it was allowed under. `also` has the scopes of what
     its tool needs besides, by capability; for a call that changes a file that of File.Read as well, where it is
-    granted. `last_seen` is what the result of the last call on the same file had as `seen`."""
+    granted. `last_seen` is what the result of the last call on the same file had as `seen`; `judged` is the identity of
+    the script that policy has judged (`policy.facts.ScriptFacts`), and no other is to be run."""
 
     tool_name: str
     arguments: Mapping[str, Any]
@@ -174,6 +180,7 @@ class ToolRequest(NamedTuple):
     constraints: ToolConstraints = ToolConstraints()
     also: Mapping[str, ToolConstraints] = {}
     last_seen: str | None = None
+    judged: str | None = None
 
 
 class Spooled(Protocol):
@@ -203,13 +210,17 @@ class Maker(NamedTuple):
 
 class Artifact(NamedTuple):
     """Bytes too large or too precious for the thread, to be stored by the host (AH 7.5, TR 7.2). A tool may leave them
-    in a file. The receiver of the result closes that file, and knows which call left them."""
+    in a file. The receiver of the result closes that file, and knows which call left them. Where the call's text is a
+    JSON object, `ref_field` is the field of it that is to name the artifact's reference, and `hash_field` its
+    SHA-256."""
 
     artifact_type: ArtifactType
     name: str
     content_type: str
     content: bytes | Spooled
     maker: Maker | None = None
+    ref_field: str = ""
+    hash_field: str = ""
 
     @property
     def size(self) -> int:
@@ -256,10 +267,12 @@ class Image(NamedTuple):
 
 
 class ToolError(NamedTuple):
-    """`code` is one of `agent_host.errors.ErrorCode` for the desktop family; each family has its own catalogue."""
+    """`code` is one of `agent_host.errors.ErrorCode`. `name` is what the model reads in its place, where that is not
+    what the tool's family calls the code otherwise (`ToolSpec.error_names`)."""
 
     code: str
     message: str
+    name: str | None = None
 
 
 class LoadedSkill(NamedTuple):

@@ -51,7 +51,7 @@ MODELS = "models"
 
 SETTINGS: dict[str, Setting] = {
     "host.policy": Setting(str),
-    "host.toolset": Setting(list, choices=("desktop", "native")),
+    "host.toolset": Setting(list, choices=("desktop", "native", "skills")),
     "host.project_instructions": Setting(bool),
     "host.max_steps": Setting(int, _SMALLER, low=1, high=10_000),
     "host.max_stored_bytes": Setting(int, _SMALLER, low=0),
@@ -124,6 +124,12 @@ SETTINGS: dict[str, Setting] = {
     "native.exec": Setting(list, tables=True),
     "native.tls_checks": Setting(bool),
     "native.allow_shadow": Setting(bool),
+    "skills.enabled_tools": Setting(
+        list, Tightening.FEWER, choices=("run_script", "write_file", "delete_file", "network_request")
+    ),
+    "skills.max_script_runs": Setting(int, _SMALLER, low=0, high=10_000),
+    "skills.script_timeout_s": Setting(float, _SMALLER, low=0.1, high=3600),
+    "skills.hidden_files": Setting(list, _MORE),
     "services.timeout_s": Setting(float, low=0.1, high=600),
     "services.max_retries": Setting(int, low=0, high=20),
     "services.retry_base_s": Setting(float, low=0, high=60),

@@ -6,6 +6,7 @@ spelling alone, and where it really leads once symbolic links are followed.
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Literal
 
 from config.lean_typing import NamedTuple
@@ -48,12 +49,32 @@ class PathFacts(NamedTuple):
         return tuple(dict.fromkeys((self.real_path, *(facts.real_path for _, facts in self.also))))
 
 
+class ScriptFacts(NamedTuple):
+    """A script of a skill. `folder` is that of the skill, and `path` where `relative_path` in it leads, both real.
+    `argv` is what runs it, with what stands in front of the script; empty, and without the `sha256` of its content, for
+    one that lies where no script is run."""
+
+    skill: str
+    relative_path: str
+    folder: str
+    path: str
+    argv: tuple[str, ...] = ()
+    sha256: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """SHA-256, in hex, of all that decides what runs: an approval, and a call that starts, are bound to it."""
+        parts = "\0".join((*self.argv, self.path, self.sha256 or ""))
+        return sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()
+
+
 class CommandFacts(NamedTuple):
     """One shell command line. `cwd` and `home` are real paths; `real_paths` maps each path that the line opens or
     hands to a program that changes files, and the directory of each program that is a path (as absolute spellings), to
     its real path, for those that were looked up. `environment` has the variables that the line reads, as far as they
     are known and hold no secret. `argv` is a program with its arguments that is started without a shell, and `command`
-    the line that would start the same; `variables` are what its environment has in addition, by name."""
+    the line that would start the same; `variables` are what its environment has in addition, by name. `script` is the
+    script of a skill that it runs."""
 
     command: str
     cwd: str
@@ -63,6 +84,7 @@ class CommandFacts(NamedTuple):
     environment: Mapping[str, str] = {}
     argv: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
+    script: ScriptFacts | None = None
 
 
 class UrlFacts(NamedTuple):

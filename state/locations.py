@@ -156,6 +156,11 @@ class SessionPaths:
         return os.path.join(self.records, "archive")
 
     @property
+    def sandbox(self) -> str:
+        """In it each run of a skill's script has a directory of its own."""
+        return os.path.join(self.records, "sandbox")
+
+    @property
     def blobs(self) -> str:
         """Content-addressed files: large texts, first versions of files, artifacts."""
         return os.path.join(self.records, "blobs")

@@ -32,6 +32,7 @@ class FaultKind(Enum):
     NETWORK = auto()
     SYSTEM = auto()
     TIMED_OUT = auto()
+    EXIT_NONZERO = auto()
 
 
 class ToolFault(Exception):

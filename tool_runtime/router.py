@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import Leftovers, ToolError, ToolRequest, ToolResult, ToolSpec
 from config.shapes import hint_at
-from tool_runtime.families.catalogue import NATIVE
+from tool_runtime.families.catalogue import NATIVE, SKILLS
 from tool_runtime.families.desktop.family import DesktopFamily
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.faults import FaultKind, ToolFault
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tool_runtime.core.process import CommandOutcome, CommandParams
+    from tool_runtime.core.scripts import SkillScripts
     from tool_runtime.schema import Judge
     from tool_runtime.tool import Provider, Tool, ToolOutput
 
@@ -30,10 +31,13 @@ class LocalToolRouter:
     """Runs the tools of the families in `settings` on this machine, and those of `others`. Make it and use it on one
     event loop. Of two tools with one name the first provider's runs. Arguments are judged by the tool's schema before
     anything happens (TR 8); a tool of `others` whose schema cannot be used is not listed and does not run, see
-    `unusable`."""
+    `unusable`. `scripts` are those of the skills, for the skills family."""
 
-    def __init__(self, settings: RuntimeSettings, others: Sequence[Provider] = ()) -> None:
+    def __init__(
+        self, settings: RuntimeSettings, others: Sequence[Provider] = (), scripts: SkillScripts | None = None
+    ) -> None:
         self._settings = settings
+        self._scripts = scripts
         self._pool = DaemonPool()
         self._desktop = DesktopFamily(settings, self._pool)
         self._families: tuple[Provider, ...] = (*self._other_families(), self._desktop)
@@ -140,6 +144,10 @@ class LocalToolRouter:
             from tool_runtime.families.native.family import NativeFamily
 
             yield NativeFamily(self._settings, self._pool, self._desktop.run_program)
+        if SKILLS in self._settings.families:
+            from tool_runtime.families.skills.family import SkillsFamily
+
+            yield SkillsFamily(self._settings, self._pool, self._desktop.run_program, self._scripts)
 
     def _judge(self, spec: ToolSpec) -> Judge:
         """What judges the arguments of a tool, read once from its schema. Raises UnusableSchema."""
@@ -199,6 +207,7 @@ def _failed(request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:
         request.step_id,
         "failed",
         output_text=partial.text if partial is not None else None,
-        error=ToolError(str(tool.codes[fault.kind]), str(fault)),
+        error=ToolError(str(tool.codes[fault.kind]), str(fault), tool.names.get(fault.kind)),
         artifacts=partial.artifacts if partial is not None else (),
+        exit_code=partial.exit_code if partial is not None and fault.kind is FaultKind.EXIT_NONZERO else None,
     )

@@ -38,7 +38,8 @@ class RuntimeSettings(NamedTuple):
     so that ids do not come twice, and `commands` is told of each. `families` are those whose tools are offered.
     `native_roots` are real paths, the only places of the native family's tools; empty for the workspace. Without
     `native_tls_checks` its requests take any certificate; `native_shadowed` are its tools that others take the place
-    of.
+    of. A script of a skill runs for `script_timeout_s` at most; `hidden_files` are globs of names that the skills
+    family passes over.
     """
 
     workspace: str
@@ -76,3 +77,5 @@ class RuntimeSettings(NamedTuple):
     native_roots: tuple[str, ...] = ()
     native_tls_checks: bool = True
     native_shadowed: frozenset[str] = frozenset()
+    script_timeout_s: float = 30.0
+    hidden_files: tuple[str, ...] = ()

@@ -70,12 +70,13 @@ AtOnce = Callable[[CallContext], "ToolOutput | None"]
 
 class Tool(NamedTuple):
     """One tool of one provider, wrapped and ready to run; `codes` are its family's words for faults. `at_once` is for
-    tools without side effects."""
+    tools without side effects. `names` are what the model reads of a fault, where that is not the name of its code."""
 
     spec: ToolSpec
     run: Handler
     codes: Mapping[FaultKind, str]
     at_once: AtOnce | None = None
+    names: Mapping[FaultKind, str] = {}
 
 
 class Provider(Protocol):

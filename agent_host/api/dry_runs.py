@@ -5,6 +5,7 @@ Nothing is executed.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from agent_host import lenient_json
 from agent_host.api.options import existing_directory, settings_from
 from agent_host.app.machine import command_environment, limits_of, this_environment
 from agent_host.app.native import families_of, native_list
+from agent_host.app.skills import enabled_tools, skill_called, skill_index, skill_scripts
 from agent_host.app.tools import argument_problem, built_in
 from agent_host.errors import ErrorCode
 from agent_host.routing.dry_run import DryRunCase, InvalidCase, case_from, judge_case
@@ -29,74 +31,122 @@ from policy.decision import RISK_LEVELS
 from policy.names import ANY_SESSION, CapabilityName
 from policy.rules.admitted import admitted
 from policy.rules.case import denied
-from policy.rules.toolset import DEFAULT_RISK, why_not_offered, withheld_by
+from policy.rules.guarded import guarded_risk
+from policy.rules.toolset import DEFAULT_RISK, NO_LIMITS, order, why_not_offered, withheld_by
 from state.temporary import session_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import ToolSpec
     from agent_host.routing.environment import Environment
+    from agent_host.routing.facts import Scripts
     from policy.bundle.model import PolicyBundle
     from policy.bundle.problems import Problem
     from policy.decision import Decision
     from policy.rules.native_exec import NativeExec
+    from policy.rules.skills import SkillTools
     from policy.rules.toolset import Limits
+    from tool_runtime.core.skills import SkillIndex
 
 __all__ = ["BundleReport", "DryRuns", "InvalidCase", "Tried", "case_refused", "policy_to_try", "report_of_bundle"]
 
 
 class Tried(NamedTuple):
     """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away, the
-    families of tools that it chooses, and the list of native programs, None for that of a session without any
-    configuration."""
+    families of tools that it chooses, the list of native programs, None for that of a session without any
+    configuration, the skills there are, None for none, and their scripts."""
 
     bundle: PolicyBundle
     here: Environment
     limits: Limits
     families: tuple[str, ...]
     native: NativeExec | None = None
+    skills: SkillIndex | None = None
+    scripts: Scripts | None = None
 
-    def tools(self) -> list[dict[str, Any]]:
+    def tools(self, in_use: Limits = NO_LIMITS) -> list[dict[str, Any]]:
         """Every tool with whether the model would be shown it, and who keeps it from that (SK 3.1): rows of {toolName,
-        capability, offered, requiresApproval, riskLevel, reason}."""
+        capability, offered, requiresApproval, riskLevel, reason, keptBy, commands?}. `in_use` are the limits of skills
+        in use. `keptBy` are all that keep it: `bundle`, `configuration`, `skill`; `commands` the only ones that skills
+        leave of a tool that runs such."""
         specs = built_in(self.families)
-        rows = {spec.name: self._tool(spec) for spec in specs}
+        rows = {spec.name: self._tool(spec, in_use) for spec in specs}
         readers = [spec.name for spec in specs if spec.subject.kind == "output"]
         if any(row["offered"] for name, row in rows.items() if name not in readers):
             # What reads stored outputs needs what the calls needed that left them.
             for name in readers:
-                withheld = withheld_by(self.limits, name, CapabilityName.FILE_READ)
-                rows[name] |= {"offered": withheld is None, "reason": withheld}
+                rows[name] |= _kept(
+                    {who: withheld_by(limits, name, CapabilityName.FILE_READ) for who, limits in self._limits(in_use)}
+                )
         return list(rows.values())
+
+    def skill_limits(self, names: Sequence[str]) -> list[SkillTools]:
+        """What each of these skills leaves of the tools. Raises UsageError for one that cannot be used."""
+        from policy.rules.skills import skill_tools
+
+        known = built_in(self.families).names
+        found = []
+        for name in names:
+            allowed = skill_called(self.skills, name).allowed_tools
+            if allowed is not None:
+                found.append(skill_tools(name, allowed, known))
+        return found
 
     def judge(self, tool_name: str, arguments: Mapping[str, Any], now: datetime) -> Decision:
         """The decision about one call; facts are those of this disk."""
         case = DryRunCase(tool_name, arguments)
-        return judge_case(self.bundle, case, self.here, built_in(), now=now, limits=self.limits, native=self.native)
-
-    def _tool(self, spec: ToolSpec) -> dict[str, Any]:
-        entries = map(self.bundle.capability, spec.capabilities)
-        reasons = (
-            why_not_offered(
-                self.bundle,
-                spec.name,
-                capability,
-                limits=self.limits,
-                workspace=self.here.workspace,
-                os=self.here.os_family,
-            )
-            for capability in spec.capabilities
+        return judge_case(
+            self.bundle,
+            case,
+            self.here,
+            built_in(),
+            now=now,
+            limits=self.limits,
+            native=self.native,
+            scripts=self.scripts,
         )
-        withheld = next(filter(None, reasons), None)
-        return {
+
+    def _limits(self, in_use: Limits) -> tuple[tuple[str, Limits], ...]:
+        return ("configuration", self.limits), ("skill", in_use)
+
+    def _tool(self, spec: ToolSpec, in_use: Limits) -> dict[str, Any]:
+        entries = map(self.bundle.capability, spec.capabilities)
+        guarded = guarded_risk(spec.name, spec.capability)
+        risks = [DEFAULT_RISK[one] for one in spec.capabilities] + ([] if guarded is None else [guarded])
+        row = {
             "toolName": spec.name,
             "capability": spec.capability,
-            "offered": withheld is None,
-            "requiresApproval": any(entry is not None and entry.requires_approval for entry in entries),
-            "riskLevel": max((DEFAULT_RISK[one] for one in spec.capabilities), key=RISK_LEVELS.index),
-            "reason": withheld,
+            "offered": True,
+            "requiresApproval": guarded is not None
+            or any(entry is not None and entry.requires_approval for entry in entries),
+            "riskLevel": max(risks, key=RISK_LEVELS.index),
+            **_kept({who: self._keeps(spec, limits) for who, limits in (("bundle", None), *self._limits(in_use))}),
         }
+        patterns = [limit.commands for limit in sorted(in_use, key=order) if limit.commands is not None]
+        if patterns and row["offered"] and spec.subject.kind in ("command", "program", "script"):
+            row["commands"] = [one for commands in patterns for one in commands]
+        return row
+
+    def _keeps(self, spec: ToolSpec, limits: Limits | None) -> str | None:
+        """Why these limits keep the tool from being shown; without any, why the bundle does."""
+        os, workspace = self.here.os_family, self.here.workspace
+        reason = functools.partial(why_not_offered, self.bundle, spec.name, workspace=workspace, os=os)
+        for capability in spec.capabilities:
+            why = reason(capability)
+            if limits is not None and why is None:
+                why = reason(capability, limits=limits)
+            elif limits is not None:  # the bundle keeps it as well
+                why = withheld_by(limits, spec.name, capability)
+            if why is not None:
+                return why
+        return None
+
+
+def _kept(reasons: Mapping[str, str | None]) -> dict[str, Any]:
+    """Who keeps a tool, and the first reason; `reasons` are in order."""
+    said = {who: why for who, why in reasons.items() if why is not None}
+    return {"offered": not said, "reason": next(iter(said.values()), None), "keptBy": list(said)}
 
 
 def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, session_id: str = ANY_SESSION) -> Tried:
@@ -107,14 +157,23 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
     named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     here = this_environment(workspace, command_environment(settings, session_directory(state_dir, named, os.environ)))
     bundle = bundle_to_try(settings, here, state_dir=state_dir, now=now, session_id=session_id)
-    return Tried(bundle, here, limits_of(settings), families_of(settings), native_list(settings, here.workspace))
+    index = skill_index(here.workspace)
+    return Tried(
+        bundle,
+        here,
+        limits_of(settings) | enabled_tools(settings),
+        families_of(settings),
+        native_list(settings, here.workspace),
+        index,
+        skill_scripts(settings, index, state_dir, named, session_directory(state_dir, named, os.environ)),
+    )
 
 
 class DryRuns:
     """Cases against one bundle, or against the capabilities that a case brings along."""
 
     def __init__(self, tried: Tried, now: datetime) -> None:
-        self._bundle, self._here, self._limits, _, self._native = tried
+        self._bundle, self._here, self._limits, _, self._native, _, self._scripts = tried
         self._tools = built_in()
         self._now = now
         self._with = lru_cache(maxsize=64)(self._bundle_with)
@@ -136,7 +195,14 @@ class DryRuns:
         if case.facts is not None:  # which say where paths lead, whatever this disk says
             bundle = bundle.on_disk({})
         decision = judge_case(
-            bundle, case, self._here, self._tools, now=self._now, limits=self._limits, native=self._native
+            bundle,
+            case,
+            self._here,
+            self._tools,
+            now=self._now,
+            limits=self._limits,
+            native=self._native,
+            scripts=self._scripts,
         )
         problem = None if decision.decision == "DENIED" else argument_problem(case.tool_name, case.arguments)
         if problem is not None:

@@ -7,9 +7,10 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
-from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, project_tool_names, skill_folders
+from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, project_tool_names
 from agent_host.app.native import families_of, has_native, native_list, native_roots
 from agent_host.app.secrets import redaction_of
+from agent_host.app.skills import enabled_tools, has_skills, hidden_files, script_runs, skill_index, skill_scripts
 from agent_host.approval.watched import WatchedGate
 from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.kinds import EventType
@@ -43,6 +44,7 @@ from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import AUTO, TokenizerUnavailable, counter
 from config.lean_typing import NamedTuple
 from policy.names import CapabilityName as Name
+from policy.rules.toolset import NO_LIMITS
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
     from state.file_session import FileSession
     from state.records import ContextStrategy
+    from tool_runtime.core.skills import SkillIndex
     from tool_runtime.families.python_tools import PythonTool
     from tool_runtime.tool import Provider
 
@@ -158,7 +161,10 @@ async def make_context(
         commands=CommandLog(journal, emitter),
         open_output=outputs.open,
     )
-    runtime = LocalToolRouter(of_runtime, _providers(parts, of_runtime))
+    index, scripts = skill_index(resolved.workspace), None
+    if has_skills(settings):
+        scripts = skill_scripts(settings, index, resolved.state_dir, session_id, machine.temporary)
+    runtime = LocalToolRouter(of_runtime, _providers(parts, of_runtime, index), scripts)
     approved = None
     if project_tool_names(resolved.workspace):
         from state.approved_tools import ApprovedTools
@@ -181,11 +187,13 @@ async def make_context(
             parts.bundle,
             parts.machine.environment,
             Registry(await router.tools()),
-            limits_of(settings),
+            limits_of(settings) | (enabled_tools(settings) if scripts is not None else NO_LIMITS),
             utc_now,
             outputs=outputs.maker_of,
             approved=approved,
             native=native_list(settings, resolved.workspace) if has_native(settings) else None,
+            scripts=scripts,
+            script_runs=lambda: script_runs(store.state),
         ),
         conversation=Conversation(
             _thread(parts, store.state, secrets.scrubber),
@@ -222,14 +230,12 @@ async def make_context(
     return ctx
 
 
-def _providers(parts: Parts, settings: RuntimeSettings) -> Sequence[Provider]:
+def _providers(parts: Parts, settings: RuntimeSettings, index: SkillIndex | None) -> Sequence[Provider]:
     providers: list[Provider] = []
-    folders = skill_folders(settings.workspace)
-    if folders:
-        from tool_runtime.core.skills import SkillFolder
+    if index is not None:
         from tool_runtime.families.skills.loading import SkillLoading
 
-        providers.append(SkillLoading(itertools.starmap(SkillFolder, folders), settings))
+        providers.append(SkillLoading(index, settings))
     if parts.tools:
         from tool_runtime.families.python_tools import PythonTools
 
@@ -295,6 +301,8 @@ def runtime_settings(
         families=families_of(settings),
         native_roots=native_roots(settings, workspace) if has_native(settings) else (),
         native_tls_checks=settings.flag("native.tls_checks"),
+        script_timeout_s=settings.number("skills.script_timeout_s"),
+        hidden_files=hidden_files(settings) if has_skills(settings) else (),
         max_background=settings.integer("tools.max_background_commands"),
         background_lifetime_s=settings.number("tools.background_lifetime_s") or None,
     )

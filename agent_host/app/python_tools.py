@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from agent_host.app.native import families_of
 from agent_host.app.tools import BUILT_IN, built_in
 from agent_host.errors import UsageError
 from agent_host.routing.registry import Registry
 from policy.names import READ_SKILLS
-from tool_runtime.families.catalogue import RESERVED
+from tool_runtime.families.catalogue import RESERVED, specs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +28,8 @@ def python_tools(settings: Settings, given: Sequence[PythonTool]) -> tuple[Pytho
     """All Python tools of a session. Raises UsageError for a name that is taken or reserved, an entry point that is not
     there or gives no tools, and annotations without a schema."""
     tools = (*given, *_installed(settings.names(_SETTING)))
-    taken = {*BUILT_IN.names, *READ_SKILLS}
+    chosen = specs_of(families_of(settings))
+    taken = {*BUILT_IN.names, *READ_SKILLS, *(spec.name for spec in chosen if not spec.name.startswith(RESERVED))}
     may_shadow = frozenset(tool.name for tool in given) if settings.flag(_ALLOW_SHADOW) else frozenset()
     for tool in tools:
         if tool.name.startswith(RESERVED) and tool.name not in may_shadow:

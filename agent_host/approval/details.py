@@ -77,6 +77,13 @@ def _command(act: Act, facts: CommandFacts, screen: Screen) -> Description:
         "dynamic": bool(parsed.dynamic),
         "doubts": [screen.line(str(one)) for one in (*parsed.dynamic, *parsed.opaque)[:_MAX_LISTED]],
     }
+    if facts.script is not None:
+        details |= {
+            "skill": screen.line(facts.script.skill),
+            "script": screen.path(facts.script.path),
+            "scriptSha256": facts.script.sha256,
+        }
+        return Description(f"Run: {screen.line(facts.command)}", details | screen.others(act, "skill", "args", "cwd"))
     if facts.argv:  # all of them stand in the line
         return Description(
             f"Run: {screen.line(facts.command)}", details | screen.others(act, "args", "env", "working_dir")

@@ -21,16 +21,18 @@ class ApprovalGate(Protocol):
 
 class InAdvance(NamedTuple):
     """What was approved before anybody was asked. `names` holds approval rule ids, tool names and capability names, as
-    given to `--approve`; `everything` is `--approve-all`."""
+    given to `--approve`; `everything` is `--approve-all`. A call of a guarded tool is approved by the name of its tool
+    alone (SK 3.2)."""
 
     names: frozenset[str] = frozenset()
     everything: bool = False
 
     def answer(self, request: ApprovalRequest) -> ApprovalAnswer | None:
         """The approval of `request`, None where nothing was said about it."""
-        if self.everything:
+        if self.everything and not request.by_name:
             return ApprovalAnswer(approved=True, reason="approved in advance by --approve-all")
-        for name in (request.rule_id, request.tool_name, request.capability):
+        wide = () if request.by_name else (request.rule_id, request.capability)
+        for name in (request.tool_name, *wide):
             if name is not None and name in self.names:
                 return ApprovalAnswer(approved=True, reason=f"approved in advance by --approve {name}")
         return None
@@ -44,6 +46,10 @@ class UnattendedGate:
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         """Answer from what was said before the run."""
-        return self._in_advance.answer(request) or ApprovalAnswer(
-            approved=False, reason="it needs an approval, and nobody is there to give one", unattended=True
-        )
+        answer = self._in_advance.answer(request)
+        if answer is not None:
+            return answer
+        reason = "it needs an approval, and nobody is there to give one"
+        if request.by_name:
+            reason += f"; only --approve {request.tool_name} gives it in advance"
+        return ApprovalAnswer(approved=False, reason=reason, unattended=True)

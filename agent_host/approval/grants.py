@@ -31,12 +31,13 @@ def exact_call(tool_name: str, arguments: Mapping[str, Any], facts: ActionFacts,
 
 
 def place_of(facts: ActionFacts | None) -> str | None:
-    """Where a call acts, as real paths that can be put on record: the directory of a command, the files of a file call
-    or of a request; None for what has none.
+    """Where a call acts, as real paths that can be put on record: the directory of a command, with the script of a
+    skill as it is, the files of a file call or of a request; None for what has none.
 
     The arguments do not say it: a link on the way may be moved between the question and the start."""
     if isinstance(facts, CommandFacts):
-        return _recordable(facts.cwd)
+        script = () if facts.script is None else (f"{facts.script.path} (SHA-256 {facts.script.identity})",)
+        return _BETWEEN.join(map(_recordable, (facts.cwd, *script)))
     paths = facts.real_paths if isinstance(facts, PathFacts | UrlFacts) else ()
     return _BETWEEN.join(map(_recordable, paths)) if paths else None
 

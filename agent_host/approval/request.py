@@ -25,7 +25,8 @@ class ApprovalRequest(NamedTuple):
     """One call that waits for a person. `rule_id` names the bundle's rule, None where the capability has none.
 
     `summary` and `details` are what `agent_host.approval.details` makes of the call: safe to show, bounded, without
-    the secrets of this process. All other text is shown as it is escaped and bounded in `to_payload`.
+    the secrets of this process. All other text is shown as it is escaped and bounded in `to_payload`. `by_name`: only
+    the name of the tool approves it in advance.
     """
 
     approval_id: str
@@ -42,6 +43,7 @@ class ApprovalRequest(NamedTuple):
     risks: tuple[str, ...]
     summary: str = ""
     details: Mapping[str, Any] = {}
+    by_name: bool = False
 
     @property
     def action_summary(self) -> str:

@@ -137,6 +137,9 @@ def _policy(commands: Any) -> None:
     tools.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
     _setting_option(tools, "host.policy")
     _setting_option(tools, "host.toolset")
+    tools.add_argument(
+        "--skill", metavar="NAME", action="append", default=[], help="what this skill leaves of them; repeatable"
+    )
     _state_dir(tools)
     validate = _add(
         verbs, "validate", "policy:validate", "every problem of a bundle, with its JSON path, and what its lists admit"

@@ -76,8 +76,14 @@ def show(namespace: argparse.Namespace) -> int:
 
 
 def tools(namespace: argparse.Namespace) -> int:
-    """`policy tools`: which tools the model would be shown, and who keeps the others from it (SK 3.1)."""
-    rows = tried(namespace).tools()
+    """`policy tools`: which tools the model would be shown, and who keeps the others from it (SK 3.1). With `--skill`
+    as long as these skills are in use."""
+    policy = tried(namespace)
+    skills = policy.skill_limits(namespace.skill)
+    for one in skills:
+        if one.unknown:
+            notice(f"{one.limit.source}: these of its allowed-tools name no tool here: {', '.join(one.unknown)}")
+    rows = policy.tools(frozenset(one.limit for one in skills))
     if namespace.output == "json":
         answer(orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     else:
@@ -87,6 +93,10 @@ def tools(namespace: argparse.Namespace) -> int:
 
 def _tool_line(row: dict[str, Any]) -> str:
     said = f"no: {row['reason']}" if row["reason"] else "with approval" if row["requiresApproval"] else "yes"
+    if len(row["keptBy"]) > 1:
+        said += f" (kept by {' and '.join(row['keptBy'])})"
+    if row.get("commands"):
+        said += f", only {', '.join(row['commands'])}"
     return _line(f"{row['toolName']:<16}{row['capability']:<18}{row['riskLevel']:<8}{said}") + "\n"
 
 

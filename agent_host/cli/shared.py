@@ -44,7 +44,7 @@ SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {
             "metavar": "FAMILY",
             "action": "append",
-            "help": "family of tools the model sees: desktop or native; repeatable",
+            "help": "family of tools the model sees: desktop, native or skills; repeatable",
         },
     ),
     ("--output", "host.output", {"metavar": "FORM", "help": "text, json or jsonl"}),

@@ -45,7 +45,8 @@ class AuditRecords:
     carries the record of SK 7 for its payload:
 
         {toolCallId, tool, capability?, risk?, ts_start, ts_end, params {summary?, sha256?}, result {ok, status, code?,
-        bytes, artifactUris?}, policy {decision?, rule?, approved?, approvalScope?, approvalId?}, hashes {outputSha256}}
+        exitCode?, bytes, artifactUris?, storageRefs?}, policy {decision?, rule?, approved?, approvalScope?,
+        approvalId?}, hashes {outputSha256, storedSha256?}}
 
     `ts_start` is when the call began to run; for one that did not, when it was requested. A call that another process
     requested has what its end says. An artifact that is uploaded later has a record of its own: `artifact_uploaded`
@@ -92,12 +93,12 @@ class AuditRecords:
             "result": {
                 "ok": done["status"] == "succeeded",
                 "status": done["status"],
-                **_some(code=done.get("code")),
+                **_some(code=done.get("code"), exitCode=done.get("exitCode")),
                 "bytes": done["outputBytes"],
-                **_some(artifactUris=done.get("artifactUris")),
+                **_some(artifactUris=done.get("artifactUris"), storageRefs=done.get("storageRefs")),
             },
             "policy": {**_some(decision=asked.get("decision"), rule=asked.get("rule")), **(answer or {})},
-            "hashes": {"outputSha256": done["outputSha256"]},
+            "hashes": {"outputSha256": done["outputSha256"], **_some(storedSha256=done.get("storedSha256"))},
         }
 
 

@@ -219,7 +219,11 @@ PAYLOADS: dict[EventType, Shape] = {
             _optional(_CODE),
             Field("message", "string", "why it failed or was denied, in one line", optional=True),
             Field(
-                "exitCode", "integer", "of a command; one that is not 0 has `succeeded` as a call", True, telemetry=True
+                "exitCode",
+                "integer",
+                "of a command or script; a command that ends with another than 0 has `succeeded` as a call",
+                True,
+                telemetry=True,
             ),
             _COMMAND._replace(meaning="of a command that the call left running in the background", optional=True),
             Field("pathsChanged", "list of strings", "files that it is known to have changed", optional=True),
@@ -230,6 +234,7 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("startedAt", "string", "when it began to run, RFC 3339; missing if it did not", True, telemetry=True),
             Field("artifactUris", "list of strings", "what was stored of it by then", optional=True),
             Field("storageRefs", "list of strings", "what is kept of it below the session's folder", optional=True),
+            Field("storedSha256", "object", "the hash of each of these, by its reference", optional=True),
             Field("outputBytes", "integer", "size of what the model reads", telemetry=True),
             Field("outputSha256", "string", "of what the model reads"),
             Field("latencyMs", "integer", "from the request, waits included", telemetry=True),

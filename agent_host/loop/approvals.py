@@ -15,7 +15,7 @@ from agent_host.events.kinds import EventType
 from agent_host.ids import now_rfc3339
 from agent_host.loop.call_run import CallState, Refusal
 from agent_host.loop.cancellation import TaskCancelled
-from agent_host.loop.prepare import bound_to, edit, judge_again, record_start
+from agent_host.loop.prepare import approves_in_advance, bound_to, edit, judge_again, record_start
 from agent_host.loop.secrets import holds_secret
 from policy.facts import NamedToolFacts
 from policy.rules.canonical import policy_hash
@@ -126,8 +126,8 @@ def _denial(run: CallRun, answer: ApprovalAnswer) -> Refusal:
 
 def _approve(run: CallRun) -> str:
     """What `--approve` takes to approve calls of this kind in advance."""
-    rule_id = None if run.decision is None else run.decision.rule_id
-    return rule_id or run.call.name
+    decision = run.decision
+    return run.call.name if decision is None else approves_in_advance(decision, run.call.name)
 
 
 async def _answer(ctx: LoopContext, step_id: str, run: CallRun) -> ApprovalAnswer | None:
@@ -251,4 +251,5 @@ async def _request(ctx: LoopContext, step_id: str, run: CallRun) -> ApprovalRequ
         tuple(map(clean, decision.risks)),
         shown.summary,
         {"toolCallId": call.call_id, **shown.details},
+        decision.by_name,
     )

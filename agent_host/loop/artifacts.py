@@ -8,6 +8,8 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from agent_host.events.kinds import EventType
 from agent_host.ids import new_id
 from agent_host.loop.cancellation import ToolStopped
@@ -19,7 +21,7 @@ from state.records import ArtifactGivenUp, ArtifactUploaded
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from agent_host.contracts import Artifact, Maker, Spooled
+    from agent_host.contracts import Artifact, Maker, Spooled, ToolResult
     from agent_host.loop.context import LoopContext
     from agent_host.scrub import Scrubber
 
@@ -126,9 +128,25 @@ def _row(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def reference_note(left: Sequence[Left]) -> str:
-    """The line behind a result that names its artifacts on this disk, empty where there are none."""
-    refs = [one for one in left if one.ref is not None]
+def with_references(result: ToolResult, artifacts: Sequence[Artifact], left: Sequence[Left]) -> ToolResult:
+    """The result with the references and hashes of its artifacts in those fields of its JSON that are for them (SK 6).
+    What the disk did not take has none."""
+    fields: dict[str, Any] = {}
+    for artifact, one in zip(artifacts, left, strict=True):
+        if one.ref is not None and artifact.ref_field:
+            fields[artifact.ref_field] = one.ref
+            fields |= {artifact.hash_field: one.row["sha256"]} if artifact.hash_field else {}
+    if not fields or result.output_text is None:
+        return result
+    return result._replace(output_text=orjson.dumps({**orjson.loads(result.output_text), **fields}).decode())
+
+
+def reference_note(artifacts: Sequence[Artifact], left: Sequence[Left]) -> str:
+    """The line behind a result that names its artifacts on this disk, empty where there are none, or the result itself
+    names them."""
+    refs = [
+        one for artifact, one in zip(artifacts, left, strict=True) if one.ref is not None and not artifact.ref_field
+    ]
     if not refs:
         return ""
     if len(refs) == 1:

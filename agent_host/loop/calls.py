@@ -20,7 +20,7 @@ from agent_host.ids import now_rfc3339
 from agent_host.lenient_json import encodable
 from agent_host.loop.admission import PathOrder, Slots
 from agent_host.loop.approvals import granted_by, refuse_unstarted, settle, wait_for_start
-from agent_host.loop.artifacts import hand_over, keep_artifacts, reference_note
+from agent_host.loop.artifacts import hand_over, keep_artifacts, reference_note, with_references
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
 from agent_host.loop.command_changes import IN_BACKGROUND, CommandChanges, is_watched, watched
 from agent_host.loop.intents import written_file
@@ -172,10 +172,11 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
     if result.command_id is not None and is_watched(ctx, spec):
         changed.unseen = changed.unseen or IN_BACKGROUND
     maker = Maker(call.name, spec.needed(call.arguments))
-    left = await keep_artifacts(ctx, step_id, maker, result.artifacts)
+    artifacts = result.artifacts
+    left = await keep_artifacts(ctx, step_id, maker, artifacts)
     result = unless_lost(result, [one.row.get("why") for one in left])
     code = None if result.error is None else result.error.code
-    text = text_of(result) + reference_note(left)
+    text = text_of(with_references(result, artifacts, left)) + reference_note(artifacts, left)
     if result.skill is not None:
         text += note_on(ctx.judge, result.skill)
     message = finish(
@@ -199,6 +200,7 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
         images=result.images,
         duration_ms=duration_ms,
         skill=result.skill,
+        name=None if result.error is None else result.error.name,
     )
     hand_over(ctx, step_id, call.call_id, left)
     return message

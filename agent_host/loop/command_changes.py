@@ -56,7 +56,7 @@ def is_watched(ctx: LoopContext, spec: ToolSpec | None, facts: ActionFacts | Non
         return False
     if getattr(facts, "tree", False):  # of a path; a new session has no facts yet
         return True
-    return spec.subject.kind in ("command", "program") or (bool(spec.runs) and spec.side_effects)
+    return spec.subject.kind in ("command", "program", "script") or (bool(spec.runs) and spec.side_effects)
 
 
 @contextlib.asynccontextmanager

@@ -17,7 +17,7 @@ from agent_host.loop.intents import Versions, capture_intent
 from agent_host.loop.secrets import placeholder_problem
 from config.shapes import hint_at
 from policy.decision import is_of_place
-from policy.facts import PathFacts
+from policy.facts import CommandFacts, PathFacts
 from policy.names import CapabilityName
 from policy.rules.canonical import policy_hash
 from policy.rules.grants import scope_of_call
@@ -88,13 +88,19 @@ def _refusal(call: ToolCall, spec: ToolSpec | None, decision: Decision) -> Refus
     if decision.expired:
         return Refusal("denied", ErrorCode.POLICY_EXPIRED, decision.reason)
     if decision.unasked:
-        return Refusal("denied", ErrorCode.APPROVAL_REQUIRED, decision.reason, decision.rule_id or call.name)
+        approve = approves_in_advance(decision, call.name)
+        return Refusal("denied", ErrorCode.APPROVAL_REQUIRED, decision.reason, approve)
     if decision.decision == "DENIED":
         # To a family that has a name for refused programs, a refused place is another thing.
         names = {} if spec is None else spec.error_names
         name = names.get(ErrorCode.PERMISSION_DENIED) if is_of_place(decision) else None
         return Refusal("denied", ErrorCode.CAPABILITY_DENIED, f"{decision.reason} ({decision.rule})", name=name)
     return None
+
+
+def approves_in_advance(decision: Decision, tool_name: str) -> str:
+    """What `--approve` takes to approve calls of this kind."""
+    return tool_name if decision.by_name else decision.rule_id or tool_name
 
 
 def judge_again(ctx: LoopContext, run: CallRun) -> None:
@@ -219,6 +225,7 @@ def request_for(
         scopes.pop(spec.capability),
         scopes,
         _last_seen(ctx, facts),
+        facts.script.identity if isinstance(facts, CommandFacts) and facts.script is not None else None,
     )
 
 

@@ -111,6 +111,7 @@ def finish(
         "images": [image.text for image in images],
         "artifactUris": [*artifact_uris, *(row["uri"] for row in artifacts if "uri" in row)],
         "storageRefs": [row["ref"] for row in artifacts if "ref" in row],
+        "storedSha256": {row["ref"]: row["sha256"] for row in artifacts if "ref" in row} or None,
     }
     ctx.emit(
         EventType.TOOL_COMPLETED,

@@ -9,7 +9,7 @@ from agent_host.routing.judge import NOT_JUDGED, Judged
 from policy.check import check_tool
 from policy.decision import strictest
 from policy.facts import CommandFacts, NamedToolFacts, OutputFacts, PathFacts, UrlFacts
-from policy.rules.narrowing import narrowed, under_ceiling
+from policy.rules.narrowing import asked_by_name, narrowed, under_ceiling
 from policy.rules.skills import within_skills
 from policy.rules.toolset import withheld_by
 
@@ -35,22 +35,32 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
         if withheld is not None:
             return Judged(spec, withheld=withheld)
     try:
-        facts = gather(spec, arguments, judge.environment, world)
+        facts = gather(spec, arguments, judge.environment, world, judge.scripts)
     except UnusableArguments as error:
         return Judged(spec, problem=str(error))
     if spec.identity is not None:
         is_approved = judge.approved is not None and judge.approved.knows(spec.name, spec.identity)
         facts = NamedToolFacts(spec.name, spec.identity, is_approved)
-    decision = _decision(judge, spec, spec.capability, facts)
+    decision = _refused(judge, spec, facts) or _decision(judge, spec, spec.capability, facts)
     if isinstance(facts, PathFacts | UrlFacts) and facts.also:
         decision = strictest([decision, *(_decision(judge, spec, needed, other) for needed, other in facts.also)])
-    if isinstance(facts, CommandFacts) and facts.argv:
+    if isinstance(facts, CommandFacts) and facts.argv and facts.script is None:
         from policy.rules.native_exec import DEFAULT, NativeExec, within_list
 
         native = judge.native or NativeExec(DEFAULT, (judge.environment.workspace,))
         decision = within_list(decision, facts, native, judge.environment.os_family)
     judge.expired = judge.expired or decision.expired
     return Judged(spec, facts, decision)
+
+
+def _refused(judge: Judge, spec: ToolSpec, facts: ActionFacts) -> Decision | None:
+    """The denial of a script for what it is, whatever program runs it; None for every other call."""
+    if not isinstance(facts, CommandFacts) or facts.script is None:
+        return None
+    from policy.rules.scripts import refused_script  # with the first such call
+
+    most = None if judge.scripts is None else judge.scripts.max_runs
+    return refused_script(spec.capability, facts.script, judge.script_runs(), most, judge.environment.os_family)
 
 
 def _reading_again(judge: Judge, spec: ToolSpec, arguments: Mapping[str, Any]) -> Judged:
@@ -78,6 +88,7 @@ def _decision(judge: Judge, spec: ToolSpec, capability: str, facts: ActionFacts)
     bundle, limits = judge.bundle, judge.limits
     workspace, os = judge.environment.workspace, judge.environment.os_family
     decision = check_tool(bundle, capability, facts, now=judge.clock(), os=os, workspace=workspace)
+    decision = asked_by_name(decision, spec.name, bundle, facts, workspace=workspace, os=os)
     decision = narrowed(
         decision, judge.options, bundle, facts, side_effects=spec.side_effects, workspace=workspace, os=os
     )

@@ -25,15 +25,17 @@ from config.shapes import (
     first_problem,
     one_of,
 )
-from policy.facts import PathFacts
+from policy.facts import PathFacts, ScriptFacts
 from policy.paths import is_absolute, normalize
 from policy.rules.case import denied
 from policy.rules.toolset import NO_LIMITS
+from policy.shell.interpreters import NoInterpreter, interpreter_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from agent_host.routing.facts import Scripts
     from agent_host.routing.registry import Registry
     from config.shapes import Shape
     from policy.bundle.model import PolicyBundle
@@ -139,14 +141,16 @@ def judge_case(
     now: datetime,
     limits: Limits = NO_LIMITS,
     native: NativeExec | None = None,
+    scripts: Scripts | None = None,
 ) -> Decision:
     """Policy's word on the case, as the host would ask for it; what it would refuse before that is denied by the rule
     `case`. `here` is this machine, and is taken where the case leaves something out; `limits` and `native`, the list of
-    programs that start without a shell, are those of the configuration."""
+    programs that start without a shell, are those of the configuration; `scripts` those of the skills here."""
     there = _place(case, here)
     is_here = case.facts is None and there.os_family == here.os_family
     world = None if is_here else _Stated(case.facts or StatedFacts())
-    judge = Judge(bundle, there, tools, limits, lambda: now, native=native)
+    scripts = scripts if is_here else None
+    judge = Judge(bundle, there, tools, limits, lambda: now, native=native, scripts=scripts)
     judged = judge.decide(case.tool_name, case.arguments, world)
     if judged.spec is None:
         return denied("", _RULE, f"there is no tool {case.tool_name!r}")
@@ -197,6 +201,20 @@ class _Stated(NamedTuple):
     def addresses(self) -> tuple[str, ...]:
         """See `World`."""
         return self.facts.resolved_addresses
+
+    def script(
+        self, skill: str, relative_path: str, environment: Environment, scripts: Scripts | None
+    ) -> ScriptFacts | str:
+        """See `World`. The skill is one of the workspace, and the ending of its script's name says what runs it."""
+        del scripts  # those of this disk
+        system = environment.os_family
+        folder = normalize(f".agent/skills/{skill}", system, environment.workspace)
+        spelled = normalize(relative_path, system, folder)
+        try:
+            argv = interpreter_of(b"", spelled.replace("\\", "/").rpartition("/")[2], system)
+        except NoInterpreter as error:
+            return str(error)
+        return ScriptFacts(skill, relative_path, folder, self.facts.real_path or spelled, argv)
 
 
 def _place(case: DryRunCase, here: Environment) -> Environment:

@@ -9,7 +9,16 @@ import stat
 from typing import TYPE_CHECKING, Any, Protocol
 
 from policy.detectors.redaction import Redaction
-from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, ShellName, UrlFacts
+from policy.facts import (
+    ActionFacts,
+    CommandFacts,
+    NamedToolFacts,
+    OsFamily,
+    PathFacts,
+    ScriptFacts,
+    ShellName,
+    UrlFacts,
+)
 from policy.paths import normalize
 from policy.rules.repository_paths import repositories_by_shape
 from policy.shell.commands import parsed_line, referenced_paths
@@ -25,6 +34,7 @@ if TYPE_CHECKING:
 _OS_FAMILY: OsFamily = "windows" if os.name == "nt" else "posix"
 _PROC = "/proc"
 _MAX_FOLLOWED = 400
+_RUN = "run"
 _MAY_BE_SECRET = re.compile(r"[^\s/.:-]{12}")
 
 
@@ -58,11 +68,40 @@ class World(Protocol):
         """The addresses of a URL's host, where they are known already."""
         ...
 
+    def script(
+        self, skill: str, relative_path: str, environment: Environment, scripts: Scripts | None
+    ) -> ScriptFacts | str:
+        """A script of a skill, or why there is none."""
+        ...
+
+
+class Scripts(Protocol):
+    """The scripts of the skills on this machine."""
+
+    @property
+    def sandbox(self) -> str:
+        """The real path of the directory in which each run of a script has one of its own."""
+        ...
+
+    @property
+    def max_runs(self) -> int:
+        """How many run in a task."""
+        ...
+
+    def look_up(self, skill: str, relative_path: str) -> ScriptFacts | str:
+        """A script, or why there is none that could run."""
+        ...
+
 
 def gather(
-    spec: ToolSpec, arguments: Mapping[str, Any], environment: Environment, world: World | None = None
+    spec: ToolSpec,
+    arguments: Mapping[str, Any],
+    environment: Environment,
+    world: World | None = None,
+    scripts: Scripts | None = None,
 ) -> ActionFacts:
-    """The facts about one call, from this disk where no other `world` is given. Raises UnusableArguments."""
+    """The facts about one call, from this disk where no other `world` is given; `scripts` are those of the skills on
+    it. Raises UnusableArguments."""
     kind, argument, by_name = spec.subject[:3]
     arguments = spec.completed(arguments, environment.workspace)
     if kind == "name" or (by_name and argument not in arguments and spec.content in arguments):
@@ -75,6 +114,8 @@ def gather(
         return _command(subject, arguments, environment, world)
     if kind == "program":
         return _program(arguments, environment, world)
+    if kind == "script":
+        return _script(subject, arguments, environment, world, scripts)
     if kind == "url":
         found = _url(subject, arguments, world)
         files = ((need.capability, need.subject.argument) for need in spec.needs(arguments))
@@ -211,6 +252,37 @@ def _program(arguments: Mapping[str, Any], environment: Environment, world: Worl
     return facts._replace(real_paths={path: world.real(path, environment) for path in sorted(paths)})
 
 
+def _script(
+    relative_path: str,
+    arguments: Mapping[str, Any],
+    environment: Environment,
+    world: World,
+    scripts: Scripts | None,
+) -> CommandFacts:
+    """A script of a skill: the program that runs it, as the line that would start it so. Each run has a directory of
+    its own, whose name is made when it starts: `_RUN` stands for it."""
+    from policy.shell.argv import BadArgv, line_of, words_of
+
+    found = world.script(_subject("skill", arguments), relative_path, environment, scripts)
+    if isinstance(found, str):
+        raise UnusableArguments(found)
+    os_family = environment.os_family
+    try:
+        args = words_of(arguments.get("args"), "args")
+        argv = (*found.argv, found.path, *args)
+        program = world.bare_name(argv[0], environment) or argv[0]
+        line = line_of((program, *argv[1:]), {}, os_family)
+    except BadArgv as error:
+        raise UnusableArguments(str(error)) from error
+    in_skill = arguments.get("cwd") == "skill"
+    sandbox = environment.workspace if scripts is None else scripts.sandbox
+    cwd = found.folder if in_skill else normalize(_RUN, os_family, sandbox)
+    shell: ShellName = "cmd" if os_family == "windows" else "sh"
+    facts = CommandFacts(line, cwd, shell, environment.home, argv=argv, script=found)
+    paths = sorted(referenced_paths(parsed_line(facts), cwd, environment.home))
+    return facts._replace(real_paths={path: world.real(path, environment) for path in paths})
+
+
 def read_from(environment: Mapping[str, str] | None, command: str) -> dict[str, str]:
     """What the variables hold that a line reads; one that is not set holds nothing. A value that looks secret is
     left out."""
@@ -290,6 +362,11 @@ class _Disk:
 
     def addresses(self) -> tuple[str, ...]:
         return ()
+
+    def script(
+        self, skill: str, relative_path: str, _environment: Environment, scripts: Scripts | None
+    ) -> ScriptFacts | str:
+        return f"there is no skill {skill}" if scripts is None else scripts.look_up(skill, relative_path)
 
 
 _DISK = _Disk()

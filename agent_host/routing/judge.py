@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Maker, ToolSpec
     from agent_host.routing.environment import Environment
-    from agent_host.routing.facts import World
+    from agent_host.routing.facts import Scripts, World
     from agent_host.routing.registry import Registry
     from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
@@ -52,6 +52,10 @@ class Approved(Protocol):
         ...
 
 
+def _no_runs() -> int:
+    return 0
+
+
 def _nothing_stored(_ref: str) -> Maker | None:
     return None
 
@@ -62,7 +66,8 @@ class Judge:
     that there are, in their environment. `expired`: a decision found the bundle to be expired.
     `outputs` gives the call that stored something under a reference, None for no reference of the session; `approved`
     are the tools of the workspace that a person has approved, None for none. `native` is the list of programs that
-    start without a shell, None where none does."""
+    start without a shell, None where none does. `scripts` are those of the skills on this machine, and `script_runs` is
+    how many have run in the task."""
 
     bundle: PolicyBundle
     environment: Environment
@@ -74,6 +79,8 @@ class Judge:
     outputs: Callable[[str], Maker | None] = _nothing_stored
     approved: Approved | None = None
     native: NativeExec | None = None
+    scripts: Scripts | None = None
+    script_runs: Callable[[], int] = _no_runs
 
     def decide(self, name: str, arguments: Mapping[str, Any], world: World | None = None) -> Judged:
         """The decision on a call of the tool `name`. Facts come from this disk, or from `world`; nothing is run."""

@@ -18,6 +18,7 @@ from agent_host.session.task_runner import TaskRunner
 from agent_host.session.tasks import first_versions
 from agent_host.states import SessionStatus, session_machine
 from config.policies import is_built_in
+from policy.rules.guarded import guarded_risk
 from policy.rules.options import AS_THE_BUNDLE_SAYS
 from state.records import SessionStatusChanged
 
@@ -273,6 +274,8 @@ class Session:
 
         def approves(tool_name: str, approve: str) -> bool:
             spec = tools.get(tool_name)
+            if spec is not None and guarded_risk(tool_name, spec.capability) is not None:
+                return tool_name in approvals
             names = {approve, tool_name, *(spec.capabilities if spec is not None else ())}
             return everything or not names.isdisjoint(approvals)
 

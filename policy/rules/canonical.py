@@ -27,7 +27,7 @@ def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
     """The action in one spelling: two calls of one tool with the same form act on the same thing in the same way.
 
     For a file that is where it really is, whatever is written there; for a command its working directory, shell and
-    text; for a request its method, its URL and the files that it sends or saves.
+    text, and the content of a skill's script; for a request its method, its URL and the files that it sends or saves.
     """
     if isinstance(facts, PathFacts):
         return ("path", *(key(normalize(path, os), os, "narrow") for path in facts.real_paths))
@@ -36,7 +36,8 @@ def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
         # Programs on Windows get the line as it is.
         if _PLAIN_LINE.fullmatch(line) and facts.shell in _SPLITTING_SHELLS:
             line = " ".join(line.split())
-        return ("command", facts.shell, facts.cwd, line)
+        script = () if facts.script is None else (facts.script.identity,)
+        return ("command", facts.shell, facts.cwd, line, *script)
     if isinstance(facts, UrlFacts):
         files = (f"{needed} {key(normalize(one.real_path, os), os, 'narrow')}" for needed, one in facts.also)
         return ("request", facts.method, canonical_url(facts.url), *files)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from policy.decision import RISK_LEVELS
 from policy.facts import ActionFacts, CommandFacts, OsFamily, UrlFacts
 from policy.names import CapabilityName, words
 from policy.rules.commands import wide_name
+from policy.rules.guarded import RULE, guarded_risk
 from policy.rules.options import AS_THE_BUNDLE_SAYS
 from policy.rules.risk import assess
 from policy.rules.toolset import exceeds, order, over
@@ -89,6 +91,36 @@ def narrowed(
     return decision
 
 
+def asked_by_name(
+    decision: Decision,
+    tool_name: str,
+    bundle: PolicyBundle,
+    facts: ActionFacts,
+    *,
+    workspace: str | None = None,
+    os: OsFamily = "posix",
+) -> Decision:
+    """The bundle's `decision` on one call: of a guarded tool it needs an approval that names the tool, and has the
+    risk of the tool at least (SK 2.2, 2.3, 3.2)."""
+    least = guarded_risk(tool_name, decision.capability)
+    entry = bundle.capability(decision.capability)
+    if least is None or entry is None or decision.decision == "DENIED":
+        return decision
+    level, risks = decision.risk_level, decision.risks
+    if level is None:
+        level, risks = assess(entry, facts, workspace=workspace, os=os)
+    level = max(level, least, key=RISK_LEVELS.index)
+    decision = decision._replace(risk_level=level, risks=risks, by_name=True)
+    if decision.decision == "APPROVAL_REQUIRED":
+        return decision
+    return decision._replace(
+        decision="APPROVAL_REQUIRED",
+        reason=f"{tool_name} needs an approval, whatever the policy grants",
+        rule=RULE,
+        rule_id=entry.approval_rule_id,
+    )
+
+
 def under_ceiling(
     decision: Decision,
     limits: Limits,
@@ -104,6 +136,7 @@ def under_ceiling(
     if decision.decision == "DENIED" or not ceilings or entry is None:
         return decision
     level, risks = assess(entry, facts, workspace=workspace, os=os)
+    level = max(level, decision.risk_level or "low", key=RISK_LEVELS.index)
     for limit in ceilings:
         if limit.risk_ceiling is not None and exceeds(level, limit.risk_ceiling):
             why = "; ".join((over(limit, level), *risks))

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from policy.facts import CommandFacts
 from policy.names import words
 from policy.rules.toolset import ToolLimit
-from policy.shell.commands import parsed_line
+from policy.shell.commands import SimpleCommand, parsed_line
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from policy.decision import Decision
-    from policy.facts import ActionFacts
+    from policy.facts import ActionFacts, ScriptFacts
     from policy.rules.toolset import Limits
-    from policy.shell.commands import SimpleCommand
 
 ALWAYS: Final = words("load_skill ReadOutput")
 """What a skill takes from nobody: reading another skill, and what calls have stored."""
@@ -63,8 +62,12 @@ def skill_tools(skill: str, allowed: Iterable[str], known: Collection[str]) -> S
         tools |= meant
         if meant & _COMMANDS:
             patterns.append(pattern or "*")
-    limit = ToolLimit(f"the skill {skill}", allowed=frozenset(tools), commands=tuple(patterns))
+    limit = ToolLimit(_source(skill), allowed=frozenset(tools), commands=tuple(patterns))
     return SkillTools(limit, tuple(unknown))
+
+
+def _source(skill: str) -> str:
+    return f"the skill {skill}"
 
 
 def within_skills(decision: Decision, limits: Limits, facts: ActionFacts) -> Decision:
@@ -78,12 +81,41 @@ def within_skills(decision: Decision, limits: Limits, facts: ActionFacts) -> Dec
         if line.dynamic:
             why = f"{limit.source} limits commands, and this line cannot be decided: {'; '.join(line.dynamic[:5])}"
         else:
-            beyond = next((one for one in line.commands if not _is_named(one, limit.commands or ())), None)
+            own = facts.script if facts.script is not None and limit.source == _source(facts.script.skill) else None
+            beyond = next((one for one in line.commands if not _fits(one, limit.commands or (), own)), None)
             if beyond is not None:
                 why = f"{limit.source} does not name {beyond.program or 'this command'} with these arguments"
         if why is not None:
             return decision._replace(decision="DENIED", reason=why, rule=limit.source, rule_id=None)
     return decision
+
+
+def _fits(command: SimpleCommand, patterns: Sequence[str], own: ScriptFacts | None) -> bool:
+    """Whether a command is named. A skill names its `own` script as its instructions do: from its folder, with its
+    interpreter in front or without."""
+    return _is_named(command, patterns) or (
+        own is not None and any(_is_named(one, patterns) for one in _as_instructed(command, own))
+    )
+
+
+def _as_instructed(command: SimpleCommand, script: ScriptFacts) -> Iterator[SimpleCommand]:
+    before, found, behind = _around(command.arguments, script.path)
+    if command.program is None or not found:
+        return
+    names = dict.fromkeys((command.program, (command.name or "").rstrip("0123456789.")))
+    path = script.relative_path.removeprefix("./")
+    for spelled in (path, f"./{path}", script.path):
+        yield SimpleCommand(spelled, behind)
+        for name in names:
+            yield SimpleCommand(name, (*before, spelled, *behind))
+
+
+def _around(words: tuple[str | None, ...], word: str) -> tuple[tuple[str | None, ...], bool, tuple[str | None, ...]]:
+    """What stands before the first such word and behind it, and whether there is one."""
+    if word not in words:
+        return words, False, ()
+    at = words.index(word)
+    return words[:at], True, words[at + 1 :]
 
 
 def _is_named(command: SimpleCommand, patterns: Iterable[str]) -> bool:

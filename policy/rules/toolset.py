@@ -14,6 +14,7 @@ from policy.decision import RISK_LEVELS, RiskLevel
 from policy.names import FILE_CAPABILITIES
 from policy.names import CapabilityName as Name
 from policy.paths import covering, is_absolute, is_under, normalize, roots
+from policy.rules.guarded import GUARDED_TOOLS, SETTING, guarded_risk
 from policy.rules.options import AS_THE_BUNDLE_SAYS
 from policy.rules.project_tools import lists
 from policy.urls import covers, domain_rules
@@ -65,17 +66,23 @@ def merged(limits: Iterable[Limits]) -> Limits:
     return NO_LIMITS.union(*limits)
 
 
+def only_enabled(names: Iterable[str]) -> ToolLimit:
+    """The guarded tools that the user's configuration does not name, taken away (SK 3.2)."""
+    return ToolLimit(f"{SETTING} in the configuration", withheld=frozenset(GUARDED_TOOLS).difference(names))
+
+
 def withheld_by(limits: Limits, tool_name: str, capability: str, least: RiskLevel | None = None) -> str | None:
     """Who takes the tool away and how, None when nobody does. Of several the first in order of their names. `least` is
     the lowest risk of any call, where that is not the capability's default."""
-    least = least or DEFAULT_RISK.get(capability, "high")
+    usual = least or DEFAULT_RISK.get(capability, "high")
+    risk = max(usual, guarded_risk(tool_name, capability) or usual, key=RISK_LEVELS.index)
     for limit in sorted(limits, key=order):
         if tool_name in limit.withheld:
             return limit.source
         if limit.allowed is not None and tool_name not in limit.allowed:
             return f"{limit.source} does not list it"
-        if limit.risk_ceiling is not None and exceeds(least, limit.risk_ceiling):
-            return over(limit, least)
+        if limit.risk_ceiling is not None and exceeds(risk, limit.risk_ceiling):
+            return over(limit, risk)
     return None
 
 
@@ -100,7 +107,8 @@ def why_not_offered(
     nothing = _allows_nothing(entry, tool_name, os)
     if nothing is not None:
         return nothing
-    if options.approval_mode == "never" and entry.requires_approval:
+    is_asked_for = entry.requires_approval or guarded_risk(tool_name, capability) is not None
+    if options.approval_mode == "never" and is_asked_for:
         return "it needs an approval, and the task is to ask nobody for one"
     if options.allow_network is False and capability == Name.NETWORK_HTTP:
         return "the network is taken away from the task"

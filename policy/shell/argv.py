@@ -61,6 +61,27 @@ def summary_of(arguments: Mapping[str, Any]) -> str:
         return ""
 
 
+def words_of(value: Any, name: str) -> tuple[str, ...]:
+    """The strings in a list of the argument `name`; none where it is left out. Raises BadArgv."""
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple) or not all(isinstance(word, str) and "\0" not in word for word in value):
+        raise BadArgv(f"argument {name!r} must be a list of strings without null bytes")
+    return tuple(value)
+
+
+def summary_of_script(arguments: Mapping[str, Any]) -> str:
+    """A call that runs a script of a skill in one line; empty where its arguments name none."""
+    skill, path = arguments.get("skill"), arguments.get("relative_path")
+    try:
+        words = words_of(arguments.get("args"), "args")
+    except BadArgv:
+        return ""
+    if not isinstance(skill, str) or not isinstance(path, str):
+        return ""
+    return " ".join(map(_quoted, (f"{skill}/{path}", *words)))
+
+
 def _quoted(word: str) -> str:
     if _PLAIN.fullmatch(word) and not word.startswith("=") and "=" not in word.partition("/")[0]:
         return word

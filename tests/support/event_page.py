@@ -28,8 +28,9 @@ beginning in this process; each observer at most once in 30 seconds.
 A field with `?` may be missing. Those marked T are what the Telemetry Service is told of an event, strings cut.
 The Audit Service gets events of sessions, tasks, approvals and policy as they are, of an artifact's
 `artifact_uploaded` {toolCallId, artifactUri, storageRef?}, and for each tool call a `tool_completed` whose payload is
-{toolCallId, tool, capability?, risk?, ts_start, ts_end, params {summary?, sha256?}, result {ok, status, code?, bytes,
-artifactUris?}, policy {decision?, rule?, approved?, approvalScope?, approvalId?}, hashes {outputSha256}}.
+{toolCallId, tool, capability?, risk?, ts_start, ts_end, params {summary?, sha256?}, result {ok, status, code?,
+exitCode?, bytes, artifactUris?, storageRefs?}, policy {decision?, rule?, approved?, approvalScope?, approvalId?},
+hashes {outputSha256, storedSha256?}}.
 
 With the extra `otel` events also become traces and metrics ([opentelemetry.md](opentelemetry.md)).
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host.app.tools import BUILT_IN
-from tool_runtime.families.catalogue import NATIVE, specs_of
+from tool_runtime.families.catalogue import NATIVE, SKILLS, specs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -57,6 +57,9 @@ SHOWN: Final[Mapping[Display, Shown]] = {
             Detail("reads", "list of strings", "the files that it reads; null as above"),
             Detail("dynamic", "boolean", "whether a part of it is only known when it runs"),
             Detail("doubts", "list of strings", "what could not be read, in words"),
+            Detail("skill", "string", "of a skill's script: the name of the skill", optional=True),
+            Detail("script", "string", "of a skill's script: the file, where it really is", optional=True),
+            Detail("scriptSha256", "string", "of a skill's script: the SHA-256 of its content", optional=True),
             Detail("stdinBytes", "integer", "size of the standard input", optional=True),
             Detail("stdin", "string", "up to 8 KiB of the standard input", optional=True),
             _OTHERS,
@@ -184,6 +187,28 @@ maxArguments = 2              # additionalArguments = false: no argument without
 
 Shell.Exec of the bundle judges the same call, as the line that would start it: both have to admit it.
 """
+_SKILLS = """
+## The skills family
+
+`--toolset skills` chooses it, alone or beside others. The text of an answer is a JSON object. Of what is long it holds
+an excerpt, and a field names where all of it is stored: `ReadOutput` reads that. `list_dir` and `grep` pass over files
+whose names say that they hold secrets (`skills.hidden_files`) and count them.
+
+`run_script`, `write_file`, `delete_file` and `network_request` are off until `skills.enabled_tools` of the user's
+configuration names them; a workspace can only take away. Each call of them needs an approval, whatever the policy
+grants: from a person, for this call, the task or the session, or in advance by `--approve` with the name of the tool.
+`--approve-all`, and the name of a rule or a capability, do not cover them.
+
+`run_script` runs files of the folder `scripts` of a skill, wherever links lead. The first line of the script (`#!`)
+says which program runs it, else the ending of its name; policy judges this program with its arguments as a command of
+Shell.Exec, and an approval holds for the script as it is. It gets PATH, HOME, USER, LANG and LC_ALL, and starts in an
+empty directory of its own in the session's folder, or in the skill's folder. Six run in a task
+(`skills.max_script_runs`), each for 30 seconds at most (`skills.script_timeout_s`).
+
+An error begins with one of ToolNotAllowed, ApprovalRequired, ApprovalDenied, PathTraversalBlocked, FileTooLarge,
+Timeout, ExitNonZero and IOError for the model; wrong arguments are INVALID_REQUEST, and what a crash cut off is
+TOOL_INTERRUPTED. Events and results have the host's codes.
+"""
 _APPROVALS = """
 ## What an approval shows
 
@@ -275,6 +300,10 @@ def page() -> str:
         parts.extend(_tool(spec))
     parts.append(_NATIVE)
     for spec in specs_of((NATIVE,)):
+        if BUILT_IN.get(spec.name) is None:
+            parts.extend(_tool(spec))
+    parts.append(_SKILLS)
+    for spec in specs_of((SKILLS,)):
         if BUILT_IN.get(spec.name) is None:
             parts.extend(_tool(spec))
     parts.append(_APPROVALS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,9 @@ from agent_host.routing.environment import Environment
 from agent_host.routing.facts import gather
 from tests.support.tool_page import PAGE, SHOWN, page
 from tests.support.tools import TOOLS
+from tool_runtime.core.scripts import SkillScripts
+from tool_runtime.core.skills import SkillFolder, SkillIndex
+from tool_runtime.families.skills.specs import RUN_SCRIPT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +33,7 @@ KINDS = {
     "list of strings": list,
     "list of objects": list,
 }
+KNOWN = {**TOOLS, RUN_SCRIPT.name: RUN_SCRIPT}
 OF_SOMEBODY_ELSE = ToolSpec("tool", "", {}, "Mcp.Invoke", Subject("name"), "other", "requests")
 HEADERS = {f"x-{number}": "y" for number in range(51)}
 
@@ -36,6 +41,7 @@ HEADERS = {f"x-{number}": "y" for number in range(51)}
 CALLS: list[tuple[Display, str, dict[str, Any]]] = [
     ("command", "RunCommand", {"command": "cat < old > new; $X", "stdin": "y", "timeout": 5}),
     ("command", "RunCommand", {"command": "; ".join(["true"] * 1500)}),
+    ("command", "run_script", {"skill": "forms", "relative_path": "scripts/fill.py", "args": ["a b"]}),
     ("write", "WriteFile", {"path": "new", "content": "x\n", "createDirectories": False}),
     ("write", "WriteFile", {"path": "link", "content": "x\n"}),
     ("write", "EditFile", {"path": "old", "edits": [{"oldText": "old", "newText": "new"}]}),
@@ -64,13 +70,19 @@ def place(tmp_path: Path) -> Path:
     (tmp_path / "old").write_text("old\n")
     (tmp_path / "bytes").write_bytes(b"\0")
     (tmp_path / "link").symlink_to("old")
+    scripts = tmp_path / "skills" / "forms" / "scripts"
+    scripts.mkdir(parents=True)
+    (scripts / "fill.py").touch()
+    (scripts.parent / "SKILL.md").write_text("---\nname: forms\ndescription: Fills in forms.\n---\n")
     return tmp_path.resolve()
 
 
 async def details(place: Path, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    spec = TOOLS.get(tool, OF_SOMEBODY_ELSE)
+    spec = KNOWN.get(tool, OF_SOMEBODY_ELSE)
     arguments |= {name: str(place / arguments[name]) for name in ("path", "newPath") if name in arguments}
-    facts = gather(spec, arguments, Environment(str(place), "/home/u", "posix", "bash"))
+    index = SkillIndex([SkillFolder(str(place / "skills"), of_workspace=False)])
+    scripts = SkillScripts(index, os.environ["PATH"], str(place / "sandbox"), 6)
+    facts = gather(spec, arguments, Environment(str(place), "/home/u", "posix", "bash"), scripts=scripts)
     found = await describe(Act(spec, arguments, facts, str(place)), str)
     made: dict[str, Any] = ApprovalRequest(
         "a", "s", "t", "p", tool, spec.capability, arguments, "", "", None, "low", (), found.summary, found.details
@@ -88,14 +100,14 @@ def test_the_page_is_made_from_the_specifications() -> None:
 
 
 def test_every_tool_is_shown_in_a_way_that_the_page_has() -> None:
-    assert {spec.display for spec in TOOLS.values()} <= set(SHOWN) == {shown for shown, *_ in CALLS}
+    assert {spec.display for spec in KNOWN.values()} <= set(SHOWN) == {shown for shown, *_ in CALLS}
 
 
 @pytest.mark.parametrize(("shown", "tool", "arguments"), CALLS)
 async def test_details_are_as_documented(place: Path, shown: Display, tool: str, arguments: dict[str, Any]) -> None:
-    assert TOOLS.get(tool, OF_SOMEBODY_ELSE).display == shown
+    assert KNOWN.get(tool, OF_SOMEBODY_ELSE).display == shown
     found = await details(place, tool, arguments)
-    assert (found.pop("toolName"), found.pop("capability")) == (tool, TOOLS.get(tool, OF_SOMEBODY_ELSE).capability)
+    assert (found.pop("toolName"), found.pop("capability")) == (tool, KNOWN.get(tool, OF_SOMEBODY_ELSE).capability)
     known = {detail.name: detail for detail in SHOWN[shown].details}
     assert {name for name, detail in known.items() if not detail.optional} <= set(found) <= set(known)
     for name, value in found.items():

@@ -8,7 +8,9 @@ fields of two hundred files to read.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 _FIRST: Final = re.compile(r"\ufeff?---[ \t]*\r?\n")
 _LAST: Final = re.compile(r"^---[ \t]*\r?$\n?", re.MULTILINE)
 _FIELD: Final = re.compile(r"([A-Za-z_][\w-]*)[ \t]*:(?:[ \t]+(.*))?")
-_BLOCK: Final = re.compile(r"([|>])[+-]?[1-9]?[+-]?(?:[ \t]+#.*)?")
+_BLOCK: Final = r"([|>])[+-]?[1-9]?[+-]?(?:[ \t]+#.*)?"
 _ESCAPES: Final = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "/": "/", "0": "\0"}
 
 
@@ -64,7 +66,7 @@ def _fields(lines: Sequence[str]) -> dict[str, Value]:
 
 def _value(first: str, rest: Sequence[str]) -> Value | None:
     """What stands behind the colon and below it; None for a mapping."""
-    block = _BLOCK.fullmatch(first)
+    block = re.fullmatch(_BLOCK, first) if first[:1] in ("|", ">") else None
     if block is not None:
         return _block(rest, folded=block[1] == ">")
     if first.startswith("["):
@@ -109,4 +111,4 @@ def _scalar(text: str) -> str:
         return text[1:-1].replace("''", "'")
     if len(text) > 1 and text[0] == text[-1] == '"':
         return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[0]), text[1:-1])
-    return re.sub(r"(?:^|[ \t])#.*", "", text).rstrip()
+    return re.sub(r"(?:^|[ \t])#.*", "", text).rstrip() if "#" in text else text.rstrip()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from policy.patterns import Pattern
+    from tool_runtime.core.hidden import HiddenNames
     from tool_runtime.core.ripgrep import Ripgrep
     from tool_runtime.core.tree import Folder
     from tool_runtime.tool import Abandoned
@@ -42,8 +43,8 @@ _LINE_BREAK: Final = re.compile(r"\n|(?<!\\)(?:\\\\)*\\n")
 class GrepParams(NamedTuple):
     """`glob` limits the files by name, `before` and `after` are lines of context. `limit` counts matching lines in
     content, else files, and so many of `offset` are passed over. `literal`: the pattern is a text. `rg`: to be used.
-    `depth`: 1 is the directory's own files; after `max_files` the search ends. `printable_only`: files of which more
-    than 30% cannot be printed are binary, too (NT)."""
+    What `hidden` names is passed over. `depth`: 1 is the directory's own files; after `max_files` the search ends.
+    `printable_only`: files of which more than 30% cannot be printed are binary, too (NT)."""
 
     path: str
     scope: Scope
@@ -62,6 +63,7 @@ class GrepParams(NamedTuple):
     depth: int = MAX_DEPTH
     max_files: int | None = None
     printable_only: bool = False
+    hidden: HiddenNames | None = None
 
 
 class Line(NamedTuple):
@@ -94,6 +96,7 @@ class GrepOutcome(NamedTuple):
     left_out: int
     ignored: int
     stopped: str | None
+    hidden: int = 0
 
 
 class _Files(NamedTuple):
@@ -115,7 +118,15 @@ def grep(params: GrepParams, abandoned: Abandoned) -> GrepOutcome:
             hits = search.through([_Files("", directory, [name])], strictly=True)
             return GrepOutcome(directory, hits, 1, search.more, search.large, 0, 0, 0, None)
         walk = Walk(
-            WalkParams(root, params.scope, params.depth, params.ignored_too, git_too=False, with_status=search.limited),
+            WalkParams(
+                root,
+                params.scope,
+                params.depth,
+                params.ignored_too,
+                git_too=False,
+                with_status=search.limited,
+                hidden=params.hidden,
+            ),
             abandoned,
         )
         candidates, narrowed = search.candidates(root, walk)
@@ -130,6 +141,7 @@ def grep(params: GrepParams, abandoned: Abandoned) -> GrepOutcome:
         walk.left_out,
         walk.ignored,
         search.stopped or walk.stopped,
+        walk.hidden,
     )
 
 

@@ -13,11 +13,13 @@ from tool_runtime.faults import FaultKind, ToolFault, os_faults
 
 if TYPE_CHECKING:
     from policy.patterns import Pattern
+    from tool_runtime.core.hidden import HiddenNames
     from tool_runtime.tool import Abandoned
 
 
 class ListParams(NamedTuple):
-    """`depth` 1 is the directory's own entries. `offset` counts entries from 0. After `max_entries` the walk stops."""
+    """`depth` 1 is the directory's own entries. `offset` counts entries from 0. After `max_entries` the walk stops.
+    What `hidden` names is passed over."""
 
     path: str
     scope: Scope
@@ -25,6 +27,7 @@ class ListParams(NamedTuple):
     offset: int = 0
     limit: int = 500
     max_entries: int = MAX_ENTRIES
+    hidden: HiddenNames | None = None
 
 
 class FindParams(NamedTuple):
@@ -58,6 +61,7 @@ class Listing(NamedTuple):
     ignored: int
     unreadable: int
     stopped: str | None
+    hidden: int = 0
 
 
 def list_directory(params: ListParams, abandoned: Abandoned) -> Listing:
@@ -73,6 +77,7 @@ def list_directory(params: ListParams, abandoned: Abandoned) -> Listing:
             git_too=True,
             with_status=True,
             max_entries=params.max_entries,
+            hidden=params.hidden,
         ),
         abandoned,
     )
@@ -118,7 +123,7 @@ def _page(walk: Walk, root: str, offset: int, limit: int, asked: str, wanted: Pa
                     target = _target(os.path.join(folder.real, name)) if kind == "link" else None
                     page.append(Listed(path, kind, target, None if status is None else status.st_size))
                 total += 1
-    return Listing(root, page, total, walk.left_out, walk.ignored, walk.unreadable, walk.stopped)
+    return Listing(root, page, total, walk.left_out, walk.ignored, walk.unreadable, walk.stopped, walk.hidden)
 
 
 def as_bytes(path: str) -> bytes:

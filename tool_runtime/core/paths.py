@@ -144,6 +144,12 @@ def open_dir(real: str, *, create: bool = False) -> int:
     return fd
 
 
+def open_below(fd: int, name: str) -> int:
+    """Descriptor of the directory `name` in the one that `fd` is of; no link is followed. The caller closes it. Raises
+    ToolFault(PATH_CHANGED) for a link, and OSError."""
+    return _step(fd, name, create=False)
+
+
 def _step(fd: int, name: str, create: bool) -> int:
     try:
         return os.open(name, _DIR_FLAGS, dir_fd=fd)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Final
 
-from tool_runtime.core.files import read_bytes
+from config.lean_typing import NamedTuple
 from tool_runtime.core.front_matter import NoFrontMatter, split
-from tool_runtime.core.paths import Scope, open_parent, open_regular
+from tool_runtime.core.paths import Scope, open_below, open_parent, open_regular
 from tool_runtime.faults import FaultKind, ToolFault
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _MAX_FIELDS_BYTES: Final = 64 * 1024
 """What is read of a file to know what skill it is."""
 _MAX_SKILLS: Final = 1000
 _MAX_RESOURCES: Final = 200
-_TOOL: Final = re.compile(r"[^\s,()]+(?:\([^)]*\))?")
+_TOOL: Final = r"[^\s,()]+(?:\([^)]*\))?"
 
 
 class SkillFolder(NamedTuple):
@@ -68,29 +69,49 @@ class SkillIndex:
     def __init__(self, folders: Iterable[SkillFolder]) -> None:
         self._folders = tuple(folders)
         self._seen: dict[str, tuple[tuple[int, int, int], Skill | str]] = {}
+        self._known: Skills | None = None
 
     def skills(self) -> Skills:
         """All skills there are now, in the order of the folders and of their names; of two with one name the first."""
         found = Skills({}, {})
         for folder in self._folders:
             base = os.path.realpath(folder.path)
-            for name, is_link in _names(base):
-                place = os.path.join(base, name)
-                if folder.of_workspace and (is_link or base != folder.path):
-                    skill: Skill | str | None = "a workspace's skill is no link"
-                else:
-                    place = os.path.realpath(place) if is_link else place
-                    skill = self._skill(name, place, of_workspace=folder.of_workspace)
-                if isinstance(skill, Skill):
-                    found.usable.setdefault(name, skill)
-                elif skill is not None:
-                    found.unusable.setdefault(name, skill)
+            with open_parent(os.path.join(base, FILE)) if os.path.isdir(base) else nullcontext((None, "")) as (at, _):
+                for name, is_link in _names(base):
+                    if folder.of_workspace and (is_link or base != folder.path):
+                        skill: Skill | str | None = "a workspace's skill is no link"
+                    else:
+                        skill = self._skill(name, base, None if is_link else at, of_workspace=folder.of_workspace)
+                    if isinstance(skill, Skill):
+                        found.usable.setdefault(name, skill)
+                    elif skill is not None:
+                        found.unusable.setdefault(name, skill)
+        self._known = found
         return found
 
-    def _skill(self, name: str, folder: str, *, of_workspace: bool) -> Skill | str | None:
-        """The skill in a real folder, or what is wrong with it; None for a folder without the file, which is none."""
+    @property
+    def known(self) -> Skills:
+        """The skills of the last look; there is one where there was none."""
+        return self._known or self.skills()
+
+    def named(self, name: str) -> Skill:
+        """A skill of the last look. Raises ToolFault(NOT_FOUND) where it cannot be used, and says why."""
+        skills = self.known
+        skill = skills.usable.get(name)
+        if skill is None:
+            why = skills.unusable.get(name)
+            there = ", ".join(skills.usable) or "none"
+            said = f"the skill {name} cannot be used: {why}" if why else f"there is no skill {name}; there are: {there}"
+            raise ToolFault(FaultKind.NOT_FOUND, said)
+        return skill
+
+    def _skill(self, name: str, base: str, at: int | None, *, of_workspace: bool) -> Skill | str | None:
+        """The skill in a folder of the real `base`, which `at` is a descriptor of, or what is wrong with it; None for a
+        folder without the file, which is none. Without a descriptor the folder may be a link."""
+        folder = os.path.join(base, name)
+        folder = os.path.realpath(folder) if at is None else folder
         try:
-            with open_parent(os.path.join(folder, FILE)) as (directory, leaf):
+            with _entered(at, folder, name) as (directory, leaf):
                 fd, status = open_regular(directory, leaf, os.O_RDONLY)
             try:
                 stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
@@ -114,9 +135,25 @@ class SkillIndex:
         return skill
 
 
+@contextmanager
+def _entered(at: int | None, folder: str, name: str) -> Iterator[tuple[int | None, str]]:
+    """Where the file of the skill is reached: one step from the folder of all, where that is open."""
+    if at is None:
+        with open_parent(os.path.join(folder, FILE)) as found:
+            yield found
+        return
+    below = open_below(at, name)
+    try:
+        yield below, FILE
+    finally:
+        os.close(below)
+
+
 def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
     """What a skill teaches, cut to 500 lines and 40,000 characters, and the names of its other files. Raises
     ToolFault."""
+    from tool_runtime.core.files import read_bytes  # what reads files comes with the first that is read
+
     raw = read_bytes(os.path.join(skill.folder, FILE), _within(skill, scope), _MAX_FILE_BYTES, abandoned)
     body = _read(raw).body.strip("\n")
     lines = body.split("\n")
@@ -132,6 +169,8 @@ def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
 
 def resource_of(skill: Skill, path: str, offset: int, scope: Scope, abandoned: Abandoned) -> str:
     """12,000 characters of a text file of the skill, from the character `offset` on. Raises ToolFault."""
+    from tool_runtime.core.files import read_bytes
+
     spelled = os.path.normpath(os.path.join(skill.folder, path))
     data = read_bytes(spelled, _within(skill, scope), MAX_RESOURCE_BYTES, abandoned)
     try:
@@ -184,7 +223,7 @@ def _tools(value: Value | None) -> tuple[str, ...] | None:
     """The tools of a list, or of a text with commas or spaces between them."""
     if value is None:
         return None
-    return tuple(tool for text in ((value,) if isinstance(value, str) else value) for tool in _TOOL.findall(text))
+    return tuple(tool for text in ((value,) if isinstance(value, str) else value) for tool in re.findall(_TOOL, text))
 
 
 def _read(raw: bytes) -> Document:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from policy.rules.trees import Below
+    from tool_runtime.core.hidden import HiddenNames
     from tool_runtime.tool import Abandoned
 
 Kind = Literal["file", "directory", "link", "other"]
@@ -58,7 +59,8 @@ class Folder(NamedTuple):
 
 class WalkParams(NamedTuple):
     """`root` is a real path in the scope. `depth`: 1 is the root's own entries. `ignored_too`: what .gitignore names is
-    walked as well, `git_too`: so are directories called .git. `with_status`: files have theirs."""
+    walked as well, `git_too`: so are directories called .git. `with_status`: files have theirs. What `hidden` names is
+    passed over."""
 
     root: str
     scope: Scope
@@ -67,18 +69,20 @@ class WalkParams(NamedTuple):
     git_too: bool = False
     with_status: bool = False
     max_entries: int = MAX_ENTRIES
+    hidden: HiddenNames | None = None
 
 
 class Walk:
     """One walk. `left_out` counts entries that policy does not let anybody see, `ignored` those that .gitignore names,
-    `unreadable` directories that the system did not open. `stopped` says why not all of the tree was walked."""
+    `hidden` those of hidden names, `unreadable` directories that the system did not open. `stopped` says why not all of
+    the tree was walked."""
 
     def __init__(self, params: WalkParams, abandoned: Abandoned) -> None:
         self._params = params
         self._abandoned = abandoned
         self._rule = _rule_of(params.scope)
         self._left = params.max_entries
-        self.left_out = self.ignored = self.unreadable = 0
+        self.left_out = self.ignored = self.hidden = self.unreadable = 0
         self.stopped: str | None = None
 
     def admits(self, real: str) -> bool:
@@ -126,6 +130,8 @@ class Walk:
                 continue
             count = len(found.files)
             self._admit(found, below)
+            if params.hidden is not None:
+                self._hide(found, params.hidden)
             if not params.ignored_too:
                 if NAME in found.files:
                     ignored = ignored.within(path, read_patterns(real))
@@ -185,6 +191,13 @@ class Walk:
         if below == "all" or (below == "named" and not self._rule.is_named(name)):
             return below
         return self._rule.below(inside)
+
+    def _hide(self, found: _Found, hidden: HiddenNames) -> None:
+        names = {*found.checked, *found.links, *found.folders_to_walk}
+        gone = frozenset(name for name in names if hidden.hides(found.path + name))
+        if gone:
+            self.hidden += len(gone)
+            found.leave_out(gone)
 
     def _leave_out_ignored(self, found: _Found, ignored: Ignored) -> None:
         gone = ignored.among(found.path, [*found.files, *found.links, *found.others], found.folders_to_walk)

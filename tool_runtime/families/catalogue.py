@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 DESKTOP: Final = "desktop"
 NATIVE: Final = "native"
+SKILLS: Final = "skills"
 RESERVED: Final = "cp__"
 """The beginning of the names of the native family. A tool of an embedding program may have such a name where the user's
 configuration says so (`native.allow_shadow`), and then takes the place of that of the family."""
-FAMILIES: Final = (DESKTOP, NATIVE)
+FAMILIES: Final = (DESKTOP, NATIVE, SKILLS)
 """All of them, in the order in which the model is shown their tools. A further family adds its name here, its
 specifications to `specs_of`, and its provider to `LocalToolRouter`."""
 
@@ -33,4 +34,8 @@ def specs_of(families: Collection[str]) -> tuple[ToolSpec, ...]:
         from tool_runtime.families.native.specs import SPECS as OF_NATIVE  # costs nothing where it is not chosen
 
         found = (*OF_NATIVE, *found)
+    if SKILLS in families:
+        from tool_runtime.families.skills.specs import SPECS as OF_SKILLS
+
+        found = (*OF_SKILLS, *found)
     return found

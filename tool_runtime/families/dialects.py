@@ -27,5 +27,6 @@ DESKTOP: Final[Mapping[FaultKind, str]] = {
     FaultKind.NETWORK: ErrorCode.TOOL_EXECUTION_FAILED,
     FaultKind.SYSTEM: ErrorCode.TOOL_EXECUTION_FAILED,
     FaultKind.TIMED_OUT: ErrorCode.TOOL_EXECUTION_TIMEOUT,
+    FaultKind.EXIT_NONZERO: ErrorCode.TOOL_EXECUTION_FAILED,
 }
 """TR 7.3."""

@@ -1,12 +1,18 @@
-"""The HTTP client of a family, made when its first request comes."""
+"""The HTTP client of a family, made when its first request comes, and how the answers of JSON families show a body."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
+from tool_runtime.output.text import charset_of, decode_body
+from tool_runtime.output.truncate import whole_end
+
 if TYPE_CHECKING:
-    from tool_runtime.core.http import HttpClient
+    from collections.abc import Mapping
+
+    from agent_host.contracts import ToolRequest
+    from tool_runtime.core.http import HttpClient, HttpOutcome
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
 
@@ -28,6 +34,27 @@ class Web:
                 self._client = await self._pool.run(self._make)
         return self._client
 
+    async def fetch(
+        self, request: ToolRequest, body: bytes, headers: Mapping[str, str], *, timeout_s: float, most_bytes: int
+    ) -> HttpOutcome:
+        """The answer to the request that the call's `url` and `method` name, of its body `most_bytes`. Raises
+        ToolFault."""
+        client = await self.client()
+        from tool_runtime.core.connections import DomainScope
+        from tool_runtime.core.http import HttpParams
+
+        arguments, limits = request.arguments, request.constraints
+        params = HttpParams(
+            url=arguments["url"],
+            method=arguments.get("method", "GET"),
+            headers=headers,
+            body=body,
+            timeout_s=timeout_s,
+            domains=DomainScope(limits.allowed_domains, limits.blocked_domains),
+            cut_body_bytes=most_bytes,
+        )
+        return await client.fetch(params)
+
     async def aclose(self) -> None:
         """Close pooled connections."""
         if self._client is not None:
@@ -47,3 +74,10 @@ class Web:
             tls_checks=self._tls_checks,
         )
         return HttpClient(self._pool, HttpLimits(settings.http_max_body_bytes, settings.http_max_redirects), network)
+
+
+def body_text(outcome: HttpOutcome) -> str:
+    """The body as text; of one that is none, how large it is."""
+    body = whole_end(outcome.body) if outcome.body_cut else outcome.body
+    text = decode_body(body, charset_of(outcome.headers.get("content-type", "")))
+    return f"[{len(outcome.body)} bytes that are no text]" if text is None else text

@@ -36,6 +36,14 @@ def truncate_text(text: str, limit: int) -> str:
     return text if len(data) <= limit else truncate(data, limit).decode("utf-8", "replace")
 
 
+def truncate_characters(text: str, limit: int) -> str:
+    """The text, or of a longer one the head and tail, of `limit` characters together, around a line that says so."""
+    if len(text) <= limit:
+        return text
+    head = head_size(limit)
+    return f"{text[:head]}\n[... only {limit} characters are shown ...]\n{text[len(text) - (limit - head) :]}"
+
+
 def join_ends(head: bytes, tail: bytes, total: int) -> bytes:
     """`head` and `tail` of a stream of `total` bytes around a marker, without a character that is cut."""
     head = whole_end(head)

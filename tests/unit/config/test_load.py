@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from config.defaults import DEFAULTS
+from config.defaults import DEFAULTS, shipped_defaults
 from config.load import ConfigError, load
 from config.settings import SETTINGS, Settings, Tightening
 
@@ -156,7 +156,10 @@ def test_a_workspace_need_not_have_a_file(layers: Layers, tmp_path: Path) -> Non
         ("[llm]\nread_timeout_s = true", "llm.read_timeout_s must be a number from 0.1 to 3,600, not true"),
         ("[limits]\nmax_session_tokens = -1", "limits.max_session_tokens must be a whole number of at least 0, not -1"),
         ("[llm]\ndialect = 'klingon'", 'llm.dialect must be one of anthropic, openai, responses, auto, not "klingon"'),
-        ("[host]\ntoolset = ['desktop', 'mobile']", 'host.toolset[1] must be one of desktop, native, not "mobile"'),
+        (
+            "[host]\ntoolset = ['desktop', 'mobile']",
+            'host.toolset[1] must be one of desktop, native, skills, not "mobile"',
+        ),
         ("[llm]\nmodel = 2026-01-01", "llm.model must be a string"),
         ("[tools]\ndisabled = 'RunCommand'", 'tools.disabled must be a list, not "RunCommand"'),
         ("[tools]\ndisabled = [1]", "tools.disabled[0] must be a string, not 1"),
@@ -234,6 +237,8 @@ def test_a_proxy_is_a_url_that_no_problem_quotes(layers: Layers, value: str, fit
 
 # --- the workspace may only tighten -----------------------------------------------------------------------------------
 
+HIDDEN = shipped_defaults()["skills.hidden_files"]
+assert isinstance(HIDDEN, list)
 NARROWER: dict[str, tuple[str, Any]] = {
     "host.max_steps": ("5", 5),
     "host.max_stored_bytes": ("1000", 1000),
@@ -269,6 +274,10 @@ NARROWER: dict[str, tuple[str, Any]] = {
     "policy.risk_ceiling": ('"low"', "low"),
     "policy.blocked_paths": ('["secrets"]', ["secrets"]),
     "policy.blocked_commands": ('["rm"]', ["rm"]),
+    "skills.enabled_tools": ("[]", []),
+    "skills.max_script_runs": ("1", 1),
+    "skills.script_timeout_s": ("1", 1.0),
+    "skills.hidden_files": ('["*.mine"]', [*HIDDEN, "*.mine"]),
     "policy.blocked_domains": ('["evil.example"]', ["evil.example"]),
     "policy.command_policies": ('[{command = "ls", maxArguments = 1}]', [{"command": "ls", "maxArguments": 1}]),
 }

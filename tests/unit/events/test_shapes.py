@@ -63,6 +63,24 @@ def test_the_record_of_a_call_that_was_approved() -> None:
     }
 
 
+def test_the_record_of_a_script_has_its_exit_code_and_what_was_stored() -> None:
+    done = {
+        **COMPLETED,
+        "toolName": "run_script",
+        "status": "failed",
+        "code": "TOOL_EXECUTION_FAILED",
+        "exitCode": 3,
+        "storageRefs": ["artifacts/art_1"],
+        "storedSha256": {"artifacts/art_1": "ef"},
+    }
+    (record,) = audited((EventType.TOOL_COMPLETED, done))
+    assert record["payload"]["result"] == {
+        "ok": False, "status": "failed", "code": "TOOL_EXECUTION_FAILED", "exitCode": 3, "bytes": 2,
+        "storageRefs": ["artifacts/art_1"],
+    }  # fmt: skip
+    assert record["payload"]["hashes"] == {"outputSha256": "cd", "storedSha256": {"artifacts/art_1": "ef"}}
+
+
 def test_a_call_under_an_earlier_approval_names_it() -> None:
     later = {**REQUESTED, "toolCallId": "c2", "grantedBy": "a1"}
     done = {**COMPLETED, "toolCallId": "c2"}

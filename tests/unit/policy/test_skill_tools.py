@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policy.decision import Decision
-from policy.facts import CommandFacts, NamedToolFacts
+from policy.facts import CommandFacts, NamedToolFacts, ScriptFacts
 from policy.rules.skills import skill_tools, within_skills
 from policy.rules.toolset import withheld_by
 
@@ -77,3 +77,42 @@ def test_of_two_skills_both_hold() -> None:
     decided = within_skills(ALLOWED, frozenset({one, two}), CommandFacts("git log", "/w", "bash", "/h"))
     assert decided.decision == "DENIED"
     assert decided.rule == "the skill ls"
+
+
+# Scripts of skills
+
+
+def admits_script(interpreter: str, *entries: str, skill: str = "s", path: str = "scripts/fill.py") -> bool:
+    """Whether the skill `s` with these entries admits its script, or that of another skill, with the argument `x`."""
+    limit = skill_tools("s", entries, KNOWN).limit
+    script = ScriptFacts(skill, path, "/skills/s", f"/skills/s/{path}", (f"/usr/bin/{interpreter}",), "ab")
+    facts = CommandFacts(f"{interpreter} {script.path} x", "/run", "sh", "/h", argv=("x",), script=script)
+    return within_skills(ALLOWED, frozenset({limit}), facts).allowed
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "pattern", "is_admitted"),
+    [
+        ("python3", "python3 scripts/fill.py:*", True),
+        ("python3", "python3 ./scripts/fill.py:*", True),
+        ("python3", "python scripts/fill.py:*", True),
+        ("python3", "python:*", True),
+        ("python3", "scripts/fill.py:*", True),
+        ("python3", "./scripts/fill.py x", True),
+        ("python3", "python3 /skills/s/scripts/fill.py:*", True),
+        ("python3", "python3 scripts/other.py:*", False),
+        ("python3", "python3 fill.py:*", False),
+        ("python3", "scripts/fill.py", False),
+        ("python3", "node:*", False),
+        ("bash", "python3 scripts/fill.py:*", False),
+        ("uv", "python3 scripts/fill.py:*", False),
+    ],
+)
+def test_a_skill_names_its_scripts_as_its_text_does(interpreter: str, pattern: str, is_admitted: bool) -> None:
+    assert admits_script(interpreter, f"Bash({pattern})") is is_admitted
+
+
+def test_the_script_of_another_skill_is_none_of_its_own() -> None:
+    assert not admits_script("python3", "Bash(python3 scripts/fill.py:*)", skill="other")
+    assert admits_script("python3", "Bash(python3:*)", skill="other")
+    assert admits_script("python3", "run_script") is False  # no tool here has that name

@@ -14,7 +14,7 @@ from agent_host.contracts import Leftovers
 from policy.paths import normalize
 from tool_runtime.core.guard import ProcessGuard
 from tool_runtime.core.paths import home_directory, resolve
-from tool_runtime.core.process import CommandParams, end_leftovers, run_command
+from tool_runtime.core.process import end_leftovers, run_command
 from tool_runtime.families.desktop.background_tools import BackgroundTools
 from tool_runtime.families.desktop.calls import encoded, mark_of, scope_of
 from tool_runtime.families.desktop.command_specs import RUN_COMMAND
@@ -22,6 +22,7 @@ from tool_runtime.families.desktop.rendering import command_output
 from tool_runtime.families.desktop.timeouts import command_timeout_s
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.environment import environment_under
+from tool_runtime.families.programs import command_params
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.platform import OS_FAMILY, current
 from tool_runtime.tool import CallContext, Tool, ToolOutput
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import ToolRequest
-    from tool_runtime.core.process import CommandOutcome
+    from tool_runtime.core.process import CommandOutcome, CommandParams
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
 
@@ -97,19 +98,13 @@ class CommandTools:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.timeout: at most {settings.command_timeout_max_s}")
         asked = normalize(arguments.get("cwd") or settings.workspace, OS_FAMILY, settings.workspace, home_directory())
         cwd = resolve(asked, scope_of(call.request))
-        on_output = settings.on_output
-        return CommandParams(
-            argv=current.shell_argv(self._shell, command),
-            cwd=cwd,
-            environment={**self._environment, "PWD": cwd},
-            mark=mark_of(call.request),
+        return command_params(
+            call.request,
+            settings,
+            current.shell_argv(self._shell, command),
+            cwd,
+            {**self._environment, "PWD": cwd},
             timeout_s=timeout_s,
             max_output_bytes=call.max_output_bytes,
-            artifact_max_bytes=settings.artifact_max_bytes,
-            buffer_bytes=settings.output_buffer_bytes,
-            spool_directory=settings.temporary,
             stdin=encoded(arguments["stdin"], "stdin") if "stdin" in arguments else None,
-            kill_grace_s=settings.kill_grace_s,
-            drain_s=settings.drain_s,
-            on_output=functools.partial(on_output, call.request) if on_output is not None else None,
         )

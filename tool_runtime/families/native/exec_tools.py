@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 from policy.paths import normalize
 from tool_runtime.core.paths import Scope, home_directory, resolve
-from tool_runtime.core.process import CommandParams, end_leftovers
+from tool_runtime.core.process import end_leftovers
 from tool_runtime.core.roots import within
+from tool_runtime.families.answers import with_text
 from tool_runtime.families.desktop.calls import mark_of, scope_of
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.environment import environment_under
 from tool_runtime.families.native import limits
-from tool_runtime.families.native.answers import with_text
 from tool_runtime.families.native.specs import EXEC
+from tool_runtime.families.programs import command_params, kept, printed
 from tool_runtime.faults import FaultKind, ToolFault
-from tool_runtime.output import artifacts
-from tool_runtime.output.terminal import without_controls
-from tool_runtime.output.text import decode_output
-from tool_runtime.platform import OS_FAMILY, current
+from tool_runtime.platform import OS_FAMILY
 from tool_runtime.tool import CallContext, Tool
 from tool_runtime.wrappers import capped
 
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import Artifact, Leftovers, ToolRequest
-    from tool_runtime.core.process import Captured, CommandOutcome
-    from tool_runtime.families.native.family import RunProgram
+    from tool_runtime.core.process import CommandOutcome, CommandParams
+    from tool_runtime.families.programs import RunProgram
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import ToolOutput
@@ -84,26 +82,21 @@ class ExecTools:
         )
         cwd = resolve(asked, within(scope_of(call.request), self._roots))
         resolve(program, Scope())  # absolute, or it is refused
-        on_output = settings.on_output
-        return CommandParams(
-            argv=argv,
-            cwd=cwd,
-            environment={**self._environment, **variables, "PWD": cwd},
-            mark=mark_of(call.request),
-            timeout_s=min(arguments.get("timeout_ms", limits.EXEC_TIMEOUT_MS), limits.EXEC_TIMEOUT_MS) / 1000,
+        timeout_ms = min(arguments.get("timeout_ms", limits.EXEC_TIMEOUT_MS), limits.EXEC_TIMEOUT_MS)
+        return command_params(
+            call.request,
+            settings,
+            argv,
+            cwd,
+            {**self._environment, **variables, "PWD": cwd},
+            timeout_s=timeout_ms / 1000,
             max_output_bytes=limits.STDOUT_BYTES,
-            artifact_max_bytes=settings.artifact_max_bytes,
-            buffer_bytes=settings.output_buffer_bytes,
-            spool_directory=settings.temporary,
-            kill_grace_s=settings.kill_grace_s,
-            drain_s=settings.drain_s,
-            on_output=functools.partial(on_output, call.request) if on_output is not None else None,
         )
 
 
 def _shown(call: CallContext, outcome: CommandOutcome, duration_ms: int) -> ToolOutput:
-    stdout, stdout_cut = _text(outcome.stdout, limits.STDOUT_BYTES)
-    stderr, stderr_cut = _text(outcome.stderr, limits.STDERR_BYTES)
+    stdout, stdout_cut = printed(outcome.stdout, limits.STDOUT_BYTES)
+    stderr, stderr_cut = printed(outcome.stderr, limits.STDERR_BYTES)
     fields = {
         "stdout": stdout,
         "stderr": stderr,
@@ -118,22 +111,12 @@ def _shown(call: CallContext, outcome: CommandOutcome, duration_ms: int) -> Tool
     return output._replace(artifacts=tuple(_kept(call, outcome)))
 
 
-def _text(captured: Captured, limit: int) -> tuple[str, bool]:
-    ends = captured.shown()
-    text = decode_output(without_controls(ends.render(limit)), crlf=current.CRLF)
-    return text, ends.total > limit
-
-
 def _kept(call: CallContext, outcome: CommandOutcome) -> list[Artifact]:
     """What is too long to be read in the answer alone."""
-    kept: list[Artifact] = []
-    for name, captured in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
-        if captured.ends.total > call.settings.artifact_threshold_bytes:
-            content = captured.spill.content(captured.ends)
-            kept.append(artifacts.tool_output(call.request, content, part=name))
-        else:
-            captured.spill.close()
-    return kept
+    least = call.settings.artifact_threshold_bytes
+    streams = (("stdout", outcome.stdout), ("stderr", outcome.stderr))
+    found = [kept(call, captured, name, is_kept=captured.ends.total > least) for name, captured in streams]
+    return [one for one in found if one is not None]
 
 
 def _is_text(word: str) -> bool:

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 from tool_runtime.families.native.specs import SPECS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     from agent_host.contracts import Leftovers, ToolRequest, ToolSpec
-    from tool_runtime.core.process import CommandOutcome, CommandParams
     from tool_runtime.families.native.runner import NativeRunner
+    from tool_runtime.families.programs import RunProgram
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import Tool
-
-    RunProgram = Callable[[CommandParams], Awaitable[CommandOutcome]]
 
 
 class NativeFamily:

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from tool_runtime.families.answers import with_text
 from tool_runtime.families.desktop.calls import encoded
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.native import limits
-from tool_runtime.families.native.answers import with_text
 from tool_runtime.families.native.specs import FETCH
-from tool_runtime.families.web import Web
+from tool_runtime.families.web import Web, body_text
 from tool_runtime.faults import FaultKind, ToolFault
-from tool_runtime.output.text import charset_of, decode_body
-from tool_runtime.output.truncate import whole_end
 from tool_runtime.tool import CallContext, Tool
 from tool_runtime.wrappers import capped
 
@@ -49,30 +47,19 @@ class FetchTools:
         await self._web.aclose()
 
     async def _fetch(self, call: CallContext) -> ToolOutput:
-        arguments, constraints = call.request.arguments, call.request.constraints
+        arguments = call.request.arguments
         sent, headers = _sent(arguments.get("body", ""), arguments.get("headers", {}))
-        client = await self._web.client()
-        from tool_runtime.core.connections import DomainScope
-        from tool_runtime.core.http import HttpParams
-
-        params = HttpParams(
-            url=arguments["url"],
-            method=arguments.get("method", "GET"),
-            headers=headers,
-            body=sent,
-            timeout_s=min(arguments.get("timeout_ms", limits.FETCH_TIMEOUT_MS), limits.FETCH_TIMEOUT_MS) / 1000,
-            domains=DomainScope(constraints.allowed_domains, constraints.blocked_domains),
-            cut_body_bytes=self._body_bytes,
-        )
+        timeout_ms = min(arguments.get("timeout_ms", limits.FETCH_TIMEOUT_MS), limits.FETCH_TIMEOUT_MS)
+        await self._web.client()  # made before the clock runs
         began = time.monotonic()
-        outcome = await client.fetch(params)
-        body = whole_end(outcome.body) if outcome.body_cut else outcome.body
-        text = decode_body(body, charset_of(outcome.headers.get("content-type", "")))
+        outcome = await self._web.fetch(
+            call.request, sent, headers, timeout_s=timeout_ms / 1000, most_bytes=self._body_bytes
+        )
         fields = {
             "status_code": outcome.status,
             "status_text": outcome.reason,
             "headers": dict(outcome.headers),
-            "body": f"[{len(outcome.body)} bytes that are no text]" if text is None else text,
+            "body": body_text(outcome),
             "body_truncated": outcome.body_cut,
             "duration_ms": int((time.monotonic() - began) * 1000),
         }

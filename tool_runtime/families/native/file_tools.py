@@ -11,10 +11,10 @@ from agent_host.contracts import Leftovers
 from policy.paths import is_under, normalize
 from tool_runtime.core import deletes, files, moves, writes
 from tool_runtime.core.roots import within
+from tool_runtime.families.answers import answer, name_for_json, with_text
 from tool_runtime.families.desktop.calls import encoded, expected_of, mark_of, scope_of
 from tool_runtime.families.desktop.file_tools import with_diff
 from tool_runtime.families.dialects import DESKTOP
-from tool_runtime.families.native.answers import answer, name_for_json, with_text
 from tool_runtime.families.native.limits import MAX_FILE_BYTES
 from tool_runtime.families.native.specs import DELETE_FILE, READ_FILE, WRITE_FILE
 from tool_runtime.faults import FaultKind, ToolFault

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Leftovers, ToolRequest
     from tool_runtime.families.native.exec_tools import ExecTools
-    from tool_runtime.families.native.family import RunProgram
     from tool_runtime.families.native.fetch_tools import FetchTools
     from tool_runtime.families.native.file_tools import FileTools
     from tool_runtime.families.native.tree_tools import TreeTools
+    from tool_runtime.families.programs import RunProgram
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import Tool

@@ -13,12 +13,12 @@ from tool_runtime.core.pages import PageParams, Pager, path_of, token_of
 from tool_runtime.core.ripgrep import installed
 from tool_runtime.core.roots import within
 from tool_runtime.core.tree import MAX_DEPTH
+from tool_runtime.families.answers import answer, fitting, name_for_json
 from tool_runtime.families.desktop.calls import scope_of
 from tool_runtime.families.desktop.tree_rendering import cut_line
 from tool_runtime.families.desktop.tree_tools import is_near
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.native import limits
-from tool_runtime.families.native.answers import answer, fitting, name_for_json
 from tool_runtime.families.native.specs import GREP, LIST_DIR, LIST_FILES
 from tool_runtime.tool import CallContext, Tool
 from tool_runtime.wrappers import capped, timed

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.contracts import Leftovers, Subject, ToolSpec
-from tool_runtime.core.process import CommandParams, end_leftovers
+from tool_runtime.core.process import end_leftovers
 from tool_runtime.families.desktop.calls import mark_of
 from tool_runtime.families.desktop.timeouts import command_timeout_s
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.environment import environment_under
+from tool_runtime.families.programs import command_params
 from tool_runtime.families.project.manifest import program_of, project_tool, tools_in
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.output.artifacts import tool_output
@@ -26,14 +27,13 @@ from tool_runtime.threads import DaemonPool
 from tool_runtime.tool import CallContext, Tool, ToolOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import ToolRequest
-    from tool_runtime.core.process import CommandOutcome
+    from tool_runtime.core.process import CommandOutcome, CommandParams
+    from tool_runtime.families.programs import RunProgram
     from tool_runtime.families.project.manifest import Manifest, ProjectTool
     from tool_runtime.settings import RuntimeSettings
-
-    RunProgram = Callable[[CommandParams], Awaitable[CommandOutcome]]
 
 _MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _SHOWN_BYTES = 8 * 1024
@@ -98,21 +98,18 @@ class ProjectTools:
     def _program(self, call: CallContext, manifest: Manifest) -> CommandParams:
         settings = self._settings
         limit_s = command_timeout_s(settings)
-        return CommandParams(
-            argv=program_of(settings.workspace, manifest),
-            cwd=settings.workspace,
-            environment={**self._environment, "PWD": settings.workspace},
-            mark=mark_of(call.request),
+        return command_params(
+            call.request,
+            settings,
+            program_of(settings.workspace, manifest),
+            settings.workspace,
+            {**self._environment, "PWD": settings.workspace},
             timeout_s=limit_s
             if manifest.timeout_s is None
             else min(manifest.timeout_s, settings.command_timeout_max_s),
             max_output_bytes=_MAX_ANSWER_BYTES,
-            artifact_max_bytes=settings.artifact_max_bytes,
-            buffer_bytes=settings.output_buffer_bytes,
-            spool_directory=settings.temporary,
             stdin=orjson.dumps(dict(call.request.arguments)),
-            kill_grace_s=settings.kill_grace_s,
-            drain_s=settings.drain_s,
+            is_shown=False,
         )
 
     def _answer(self, call: CallContext, manifest: Manifest, outcome: CommandOutcome) -> ToolOutput:

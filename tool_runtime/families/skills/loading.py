@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from agent_host.contracts import Leftovers, LoadedSkill, Subject, ToolSpec
 from tool_runtime.core.paths import Scope
-from tool_runtime.core.skills import SkillIndex, body_of, resource_of
+from tool_runtime.core.skills import body_of, resource_of
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.schemas import integer, parameters, text
-from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.threads import DaemonPool
 from tool_runtime.tool import CallContext, Tool, ToolOutput
 from tool_runtime.wrappers import capped, timed
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from agent_host.contracts import ToolRequest
-    from tool_runtime.core.skills import Skill, SkillFolder, Skills
+    from tool_runtime.core.skills import Skill, SkillIndex
     from tool_runtime.settings import RuntimeSettings
 
 _MAX_LISTED_CHARS: Final = 32_000
@@ -46,18 +45,16 @@ LOAD_SKILL: Final = ToolSpec(
 
 
 class SkillLoading:
-    """A Provider of `load_skill`, over the skills of these folders; of nothing where there are none."""
+    """A Provider of `load_skill`, over the skills of the index; of nothing where there are none."""
 
-    def __init__(self, folders: Iterable[SkillFolder], settings: RuntimeSettings) -> None:
-        self._index = SkillIndex(folders)
+    def __init__(self, index: SkillIndex, settings: RuntimeSettings) -> None:
+        self._index = index
         self._settings = settings
         self._pool = DaemonPool(1)
-        self._skills: Skills | None = None
 
     async def tools(self) -> Sequence[ToolSpec]:
         """See Provider."""
-        self._skills = await self._pool.run(self._index.skills)
-        usable = self._skills.usable
+        usable = (await self._pool.run(self._index.skills)).usable
         return (LOAD_SKILL._replace(description=_listed(usable.values())),) if usable else ()
 
     def get(self, name: str) -> Tool | None:
@@ -81,13 +78,7 @@ class SkillLoading:
         )
 
     def _read(self, call: CallContext, name: str, file: str | None, offset: int) -> ToolOutput:
-        skills = self._skills or self._index.skills()
-        skill = skills.usable.get(name)
-        if skill is None:
-            why = skills.unusable.get(name)
-            known = ", ".join(skills.usable) or "none"
-            said = f"the skill {name} cannot be used: {why}" if why else f"there is no skill {name}; there are: {known}"
-            raise ToolFault(FaultKind.NOT_FOUND, said)
+        skill = self._index.named(name)
         limits = call.request.constraints
         scope = Scope(limits.allowed_paths, limits.blocked_paths)
         if file is not None:

@@ -1,8 +1,8 @@
-"""Answers of the native tools: a JSON object each, within the output limit of the call."""
+"""Answers that are a JSON object each, within the output limit of the call."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Artifact
     from tool_runtime.tool import CallContext
+
+
+_MARGIN_BYTES: Final = 128
+"""For fields that say what was left out."""
 
 
 def answer(fields: Mapping[str, Any], **more: Any) -> ToolOutput:
@@ -50,6 +54,17 @@ def with_text(
     return ToolOutput(encoded(made).decode(), capped=True, artifacts=kept, **more)
 
 
+def excerpt(call: CallContext, fields: dict[str, Any], name: str, text: str, start: int, most_chars: int) -> int:
+    """Put the part of the text that begins at `start` into the field `name`: up to `most_chars` characters, and as many
+    as fit in an answer with the other fields. Gives where it ends."""
+    size = most_chars
+    while True:
+        fields[name] = text[start : start + size]
+        if size == 1 or len(encoded(fields)) + _MARGIN_BYTES <= call.max_output_bytes:
+            return start + len(fields[name])
+        size = max(size * 3 // 4, 1)
+
+
 def _fitted(text: str, room: int) -> tuple[str, bool]:
     """The text in at most `room` bytes of JSON, and whether it was cut. Its escapes decide how much of it that is."""
     limit, shorter = room, text
@@ -61,7 +76,7 @@ def _fitted(text: str, room: int) -> tuple[str, bool]:
 
 def fitting(call: CallContext, fields: Mapping[str, Any], rows: Sequence[Any]) -> int:
     """How many of the rows fit in an answer beside the fields, one at least."""
-    room = call.max_output_bytes - len(encoded(fields)) - 128
+    room = call.max_output_bytes - len(encoded(fields)) - _MARGIN_BYTES
     if len(rows) < 2 or len(encoded(rows)) <= room:
         return len(rows)
     for place, row in enumerate(rows):

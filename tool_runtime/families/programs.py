@@ -1,0 +1,70 @@
+"""Programs that tools start, whichever family they are of: how they are run, and what is kept of what they print."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from tool_runtime.core.process import CommandParams
+from tool_runtime.families.desktop.calls import mark_of
+from tool_runtime.output import artifacts
+from tool_runtime.output.terminal import without_controls
+from tool_runtime.output.text import decode_output
+from tool_runtime.platform import current
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from agent_host.contracts import Artifact, ToolRequest
+    from tool_runtime.core.process import Captured, CommandOutcome
+    from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.tool import CallContext
+
+    RunProgram = Callable[[CommandParams], Awaitable[CommandOutcome]]
+    """See LocalToolRouter.run_program."""
+
+
+def command_params(
+    request: ToolRequest,
+    settings: RuntimeSettings,
+    argv: list[str] | str,
+    cwd: str,
+    environment: Mapping[str, str],
+    *,
+    timeout_s: float,
+    max_output_bytes: int,
+    stdin: bytes | None = None,
+    is_shown: bool = True,
+) -> CommandParams:
+    """What the call starts. `is_shown`: what it prints is shown as it comes."""
+    on_output = settings.on_output if is_shown else None
+    return CommandParams(
+        argv=argv,
+        cwd=cwd,
+        environment=environment,
+        mark=mark_of(request),
+        timeout_s=timeout_s,
+        max_output_bytes=max_output_bytes,
+        artifact_max_bytes=settings.artifact_max_bytes,
+        buffer_bytes=settings.output_buffer_bytes,
+        spool_directory=settings.temporary,
+        stdin=stdin,
+        kill_grace_s=settings.kill_grace_s,
+        drain_s=settings.drain_s,
+        on_output=functools.partial(on_output, request) if on_output is not None else None,
+    )
+
+
+def printed(captured: Captured, limit_bytes: int) -> tuple[str, bool]:
+    """What a terminal would show of a stream, its middle left out where it has more than `limit_bytes`; and whether it
+    has."""
+    ends = captured.shown()
+    return decode_output(without_controls(ends.render(limit_bytes)), crlf=current.CRLF), ends.total > limit_bytes
+
+
+def kept(call: CallContext, captured: Captured, part: str, *, is_kept: bool) -> Artifact | None:
+    """All of a stream, to be stored; where it need not be, it is let go."""
+    if is_kept:
+        return artifacts.tool_output(call.request, captured.spill.content(captured.ends), part=part)
+    captured.spill.close()
+    return None
