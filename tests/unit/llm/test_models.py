@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -13,10 +13,13 @@ from agent_host.llm.model_table import ROWS
 from agent_host.llm.models import Cost, Limits, ModelFacts, Models, Prices, in_figures
 from state.usage import NO_TOKENS, TokenUsage
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 PRICED = {"price_input": 3.0, "price_output": 15.0, "price_cache_read": 0.3, "price_cache_write": 3.75}
 
 
-def of(model: str, **entries: dict[str, Any]) -> ModelFacts:
+def of(model: str, **entries: Mapping[str, Any]) -> ModelFacts:
     return Models(entries).of(model)
 
 
@@ -110,7 +113,11 @@ def test_what_a_table_leaves_out_is_taken_for_the_dearest() -> None:
 
 
 def test_prices_come_whole_from_the_entry_that_says_most() -> None:
-    entries = {"m*": PRICED, "m-1": {"price_input": 1.0, "price_output": 2.0}, "m-2": {"context_tokens": 5}}
+    entries: dict[str, Any] = {
+        "m*": PRICED,
+        "m-1": {"price_input": 1.0, "price_output": 2.0},
+        "m-2": {"context_tokens": 5},
+    }
     assert of("m-1", **entries).prices == Prices(1_000_000, 2_000_000, 1_000_000, 1_250_000, 2_000_000, "USD")
     assert of("m-2", **entries).prices == of("m", m=PRICED).prices
 
