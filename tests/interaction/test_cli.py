@@ -15,7 +15,7 @@ from agent_host.version import __version__
 from state.file_store import FileCheckpointStore
 from state.records import record_of
 from state.store import ENDED
-from tests.support.process import Host, bundle, call, eventually, gateway, process_exists, say, shell, use
+from tests.support.process import MODEL, Host, bundle, call, eventually, gateway, process_exists, say, shell, use
 from tool_runtime.platform import posix
 
 if TYPE_CHECKING:
@@ -340,6 +340,27 @@ def test_doctor(host: Host) -> None:
     for check in ("python", "gateway", "state dir", "tokenizer", "sandbox", "shell", "files"):
         assert check in healthy.text
     assert host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}").code == 0
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "model", "code", "said"),
+    [
+        ("estimate", MODEL, 0, "estimate"),
+        ("estimate", "gpt-5", 0, 'estimate; gpt-5 counts with o200k_base: llm.tokenizer = "auto" uses it'),
+        ("auto", MODEL, 0, f"auto: the estimate, since tiktoken has no encoding for {MODEL}"),
+        ("auto", "gpt-5", 0, "auto: the estimate, since TIKTOKEN_CACHE_DIR, which is not set, holds no rank file"),
+        ("cl100k_base", MODEL, 1, "cl100k_base: TIKTOKEN_CACHE_DIR, which is not set, holds no rank file"),
+    ],
+)
+def test_doctor_says_what_counts_tokens_and_how_to_count_as_the_model_does(
+    host: Host, tokenizer: str, model: str, code: int, said: str
+) -> None:
+    (host.root / "user.toml").write_text(f'[llm]\ntokenizer = "{tokenizer}"\nmodel = "{model}"\n')
+    report = host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}")
+    assert report.code == code
+    (line,) = [line for line in report.text.splitlines() if line[6:].startswith("tokenizer")]
+    assert line[6:].split(maxsplit=1)[1].startswith(said)
+    assert ("tiktoken.get_encoding(" in line) == ("rank file" in said)
 
 
 def test_doctor_tries_what_becomes_of_a_killed_host_s_processes(host: Host) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import agent_host
 from tests.support.process import MODEL, call, gateway, say, shell, use
 
 if TYPE_CHECKING:
@@ -261,3 +262,16 @@ def test_what_fills_the_context_of_a_model_is_left_out(host: Host) -> None:
         assert host.task(model.url, policy=bundle(host)).code == 0
     assert {body["max_tokens"] for body in model.bodies} == {2000}
     assert "truncated" in json.dumps(model.bodies[-1]["messages"][0])
+
+
+async def test_a_program_that_embeds_the_host_may_limit_costs(host: Host) -> None:
+    table = {MODEL: {"price_input": 10, "price_output": 100}}
+    with gateway(calls("true", usage=REAL), say("Never.")) as model:
+        given: dict[str, Any] = {"workspace": host.workspace, "state_dir": host.state, "gateway": model.url}
+        given |= {"policy": bundle(host), "settings": {"models": table}}
+        result = await agent_host.run_task("Do it.", agent_host.SessionOptions(**given, max_cost=0.055))
+        assert (result.reason, result.details["cost"], result.resumable) == ("LLM_BUDGET_EXCEEDED", 0.04, True)
+        assert model.count == 1
+        for wrong in (0, -1, float("nan")):
+            with pytest.raises(agent_host.UsageError, match="give an amount above 0"):
+                await agent_host.run_task("Do it.", agent_host.SessionOptions(**given, max_cost=wrong))

@@ -14,7 +14,7 @@ from benchmarks.session import NEW_SESSION
 
 _ROOT = Path(__file__).parents[2]
 HEAVY = {"pydantic", "re2", "tree_sitter", "tree_sitter_bash", "tenacity", "difflib", "rich", "click"}
-HEAVY |= {"platformdirs", "jsonschema_rs"}
+HEAVY |= {"platformdirs", "jsonschema_rs", "tiktoken", "regex", "requests"}
 OWN = {"agent_host", "config", "policy", "state", "tool_runtime"}
 
 
@@ -65,7 +65,7 @@ sys.exit(main(sys.argv[1:]))
 NOT_FOR_A_REPLY = {
     "agent_host.llm.client", "agent_host.llm.anthropic_answer", "agent_host.loop.step", "agent_host.loop.task",
     "agent_host.session.stored", "agent_host.workspace_changes", "policy.check", "policy.facts", "state.loading",
-    "state.record_shapes",
+    "state.record_shapes", "agent_host.llm.models", "agent_host.llm.model_table", "config.models",
 }  # fmt: skip
 NOT_FOR_A_REPLY |= {"bz2", "hmac", "httpx", "lzma", "pathspec", "secrets", "shlex", "shutil", "tomllib", "unicodedata"}
 

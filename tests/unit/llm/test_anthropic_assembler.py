@@ -94,6 +94,22 @@ def test_text_that_comes_with_the_start_of_its_block_counts() -> None:
             {"output_tokens": 5},
             TokenUsage(100, 5, 90, 3),
         ),
+        (
+            {"cache_creation_input_tokens": 9, "cache_creation": {"ephemeral_1h_input_tokens": 4, "other": 7}},
+            {"output_tokens": 5},
+            TokenUsage(9, 5, 0, 9, 4),
+        ),
+        (
+            {"cache_creation_input_tokens": 3, "cache_creation": {"ephemeral_1h_input_tokens": 4}},
+            {},
+            TokenUsage(3, 0, 0, 3, 3),
+        ),
+        (
+            {"cache_creation_input_tokens": 3, "cache_creation": {"ephemeral_1h_input_tokens": -4}},
+            {},
+            TokenUsage(3, 0, 0, 3),
+        ),
+        ({"cache_creation_input_tokens": 3, "cache_creation": [4]}, {}, TokenUsage(3, 0, 0, 3)),
         ({"input_tokens": 7}, {"input_tokens": 9, "output_tokens": 5}, TokenUsage(9, 5, 0)),
         ({}, {}, TokenUsage(0, 0, 0)),
         ({"input_tokens": None, "service_tier": "standard"}, {"output_tokens": 2}, TokenUsage(0, 2, 0)),

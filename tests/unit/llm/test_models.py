@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -13,10 +13,13 @@ from agent_host.llm.model_table import ROWS
 from agent_host.llm.models import Cost, Limits, ModelFacts, Models, Prices, in_figures
 from state.usage import NO_TOKENS, TokenUsage
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 PRICED = {"price_input": 3.0, "price_output": 15.0, "price_cache_read": 0.3, "price_cache_write": 3.75}
 
 
-def of(model: str, **entries: dict[str, Any]) -> ModelFacts:
+def of(model: str, **entries: Mapping[str, Any]) -> ModelFacts:
     return Models(entries).of(model)
 
 

@@ -75,8 +75,8 @@ def test_what_a_gateway_does_not_count_is_nothing(session: OpenSession) -> None:
     assert usage == TokenUsage(1, 2, 3)
     usage = usage.plus(TokenUsage.from_wire(USAGE))
     assert usage == TokenUsage(11, 5, 4)
-    usage = usage.plus(TokenUsage.from_wire({"cachedInputTokens": 5, "cacheWriteTokens": 2}))
-    assert usage == TokenUsage(11, 5, 9, 2)
+    usage = usage.plus(TokenUsage.from_wire({"cachedInputTokens": 5, "cacheWriteTokens": 2, "cacheWrite1hTokens": 1}))
+    assert usage == TokenUsage(11, 5, 9, 2, 1)
     assert TokenUsage.from_wire(usage.to_wire()) == usage
     assert usage.total == 16
 
@@ -91,6 +91,21 @@ def test_tokens_are_counted_for_the_session_and_for_the_task(session: OpenSessio
     assert session.state.usage == TokenUsage(20, 6, 2)
     assert task_of(session).usage == TokenUsage(10, 3, 1)
     assert session.state.session_tokens_used == 26
+
+
+def test_tokens_are_counted_by_model_where_their_turn_names_one(session: OpenSession) -> None:
+    start_task(session)
+    fields: dict[str, Any] = {"stopReason": "end_turn", "boot": None, "usage": USAGE, "calls": []}
+    for number, model in enumerate(("m", "n", "m", None)):
+        named = {} if model is None else {"model": model}
+        session.append(record_of("turn", {**fields, "stepId": f"s{number}", **named}, message("assistant", "hi")))
+        commit(session, number + 1)
+    by_model = {"m": TokenUsage(20, 6, 2), "n": TokenUsage(10, 3, 1)}
+    assert session.state.usage == TokenUsage(40, 12, 4)
+    assert session.state.usage_by_model == task_of(session).usage_by_model == by_model
+    session.append(record_of("task_ended", {"status": "completed"}))
+    session.append(TaskStarted("t2", "p", 3, message("user", "p")))
+    assert (session.state.usage_by_model, task_of(session).usage_by_model) == (by_model, {})
 
 
 def test_options_of_a_task(session: OpenSession) -> None:

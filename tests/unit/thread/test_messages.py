@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import random
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_host.thread import tokens
 from agent_host.thread.messages import Message, ToolCall, decode, encode
 from agent_host.thread.tokens import PER_MESSAGE_OVERHEAD, TokenizerUnavailable, counter, estimate, message_tokens
 from tests.unit.thread.strategies import arguments, ids, messages
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @given(messages, ids, st.none() | ids, st.none() | ids)
@@ -190,3 +196,39 @@ def test_counters_are_had_by_name_and_never_by_download(monkeypatch: pytest.Monk
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     with pytest.raises(TokenizerUnavailable, match="no rank file"):
         counter("cl100k_base")
+
+
+def rank_file(folder: Path, content: bytes = b"aGVsbG8= 0\n", encoding: str = "cl100k_base") -> Path:
+    path = folder / tokens._RANK_FILES[encoding].name
+    path.write_bytes(content)
+    return path
+
+
+def test_a_damaged_rank_file_is_neither_used_nor_fetched_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = rank_file(tmp_path)
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("tiktoken.load.read_file", lambda _: pytest.fail("nothing is downloaded"))
+    with pytest.raises(TokenizerUnavailable, match="holds a damaged rank file"):
+        counter("cl100k_base")
+    assert path.exists()
+    assert counter("auto", "cl100k_base") is estimate
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(TokenizerUnavailable, match="holds no rank file"):
+        counter("cl100k_base")
+
+
+def test_auto_counts_as_the_model_does_where_its_rank_file_is_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = rank_file(tmp_path)
+    whole = tokens._RankFile(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
+    ranks = {b"o": 0, b"k": 1, b"ok": 2}
+    made = tiktoken.Encoding("tiny", pat_str=r"[a-z]+|.", mergeable_ranks=ranks, special_tokens={})
+    monkeypatch.setattr(tokens, "_RANK_FILES", {"cl100k_base": whole})
+    monkeypatch.setattr("tiktoken.get_encoding", {"cl100k_base": made}.__getitem__)
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    assert counter("auto", "cl100k_base")("ok") == counter("cl100k_base")("ok") == 1
+    assert counter("auto", "cl100k_base")("kk") == 2
+    for encoding in (None, "o200k_base", "estimate"):
+        assert counter("auto", encoding) is estimate
