@@ -202,7 +202,24 @@ async def test_names_and_schemas_are_checked_before_anything_is_on_disk(host: Ho
     ):
         with pytest.raises(agent_host.UsageError, match=says):
             await agent_host.run_task("Do it.", options(host, "http://127.0.0.1:9", *tools))
+    mine_too = agent_host.tool(name="write_file", description="Mine.")(whisper)
+    of_skills = {"host.toolset": ["skills"]}
+    with pytest.raises(agent_host.UsageError, match="write_file already"):
+        await agent_host.run_task("Do it.", options(host, "http://127.0.0.1:9", mine_too, settings=of_skills))
     assert host.checkpoints() == []
+
+
+async def test_a_tool_with_the_name_of_one_that_is_not_there_is_judged_as_its_own(host: Host) -> None:
+    """What is said of a family that is not chosen is nothing to it."""
+
+    @agent_host.tool(name="write_file", description="Mine.")
+    def mine(path: str) -> str:
+        return f"mine: {path}"
+
+    _, (block,), _ = await called(
+        host, call("write_file", path="a"), tools=(mine,), policy=host.policy(grants={"Tool.Invoke": {}})
+    )
+    assert block["content"] == "mine: a"
 
 
 async def test_the_user_may_let_a_tool_take_the_place_of_a_native_one(host: Host) -> None:

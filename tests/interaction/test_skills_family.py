@@ -319,6 +319,20 @@ def test_no_more_scripts_run_in_a_task_than_are_allowed(host: Host) -> None:
     assert (host.workspace / "log").read_text() == "xxxx"
 
 
+@pytest.mark.slow
+def test_what_a_script_leaves_in_its_directory_goes_with_the_session(host: Host) -> None:
+    scripts(host, a="import os; os.makedirs('d/e'); open('d/e/f', 'w').write('x')")
+    enable(host, "run_script")
+    with gateway(use(script("a")), say("Done.")) as model:
+        assert host.task(model.url, "--session-id", "s", "--approve", "run_script").code == 0
+        (answer,) = [json.loads(answer.text) for answer in model.results()]
+    (left,) = (host.records("s") / "sandbox").iterdir()
+    assert (answer["sandbox"], answer["files"]) == (str(left), ["d"])
+    assert (left / "d" / "e" / "f").read_text() == "x"
+    assert host.run("sessions", "--prune", "--max-size", "1").code == 0
+    assert not host.records("s").exists()
+
+
 # What policy says of it beforehand
 
 
