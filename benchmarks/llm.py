@@ -190,7 +190,19 @@ async def _openai_sdk(url: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
         yield read
 
 
+@contextlib.asynccontextmanager
+async def _responses_sdk(url: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+
+        async def read() -> None:
+            async with client.responses.stream(model="m", input=_QUESTION) as stream:
+                _shown.extend([event.delta async for event in stream if event.type == "response.output_text.delta"])
+
+        yield read
+
+
 _SDKS: Mapping[str, Callable[[str], AbstractAsyncContextManager[Callable[[], Awaitable[None]]]]] = {
     "anthropic": _anthropic_sdk,
     "openai": _openai_sdk,
+    "responses": _responses_sdk,
 }

@@ -29,9 +29,16 @@ def _openai(settings: Settings, _cache_ttl: CacheTtl) -> Dialect:
     return ChatDialect(max_tokens_field=settings.text("llm.max_tokens_field"), names_cache=names_cache(settings))
 
 
+def _responses(settings: Settings, _cache_ttl: CacheTtl) -> Dialect:
+    from agent_host.llm.openai_responses import ResponsesDialect
+
+    return ResponsesDialect(names_cache=names_cache(settings))
+
+
 _MAKERS: Mapping[str, Callable[[Settings, CacheTtl], Dialect]] = {
     "anthropic": _anthropic,
     "openai": _openai,
+    "responses": _responses,
 }
 NAMES: Final = tuple(_MAKERS)
 """In the order in which a gateway is asked for them."""

@@ -27,7 +27,7 @@ REASONING = ("reasoning_content", "reasoning_details")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_ID_CHARS = 40
-_DATA_URL = re.compile(r"data:([a-z/+.-]+);base64,(.*)", re.DOTALL)
+DATA_URL = re.compile(r"data:([a-z/+.-]+);base64,(.*)", re.DOTALL)
 
 
 def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
@@ -105,10 +105,11 @@ def _tool_name(number: int, tool: Any) -> str:
         raise BadRequest(f"tools[{number}]: must be of type function")
     if not isinstance(function.get("parameters", {}), dict):
         raise BadRequest(f"tools[{number}].function.parameters: must be an object")
-    return _checked_name(function.get("name"), f"tools[{number}].function.name")
+    return checked_name(function.get("name"), f"tools[{number}].function.name")
 
 
-def _checked_name(name: Any, where: str) -> str:
+def checked_name(name: Any, where: str) -> str:
+    """The name of a tool. Raises BadRequest for one that the real endpoints refuse."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadRequest(f"Invalid '{where}': expected a string that matches the pattern '^[a-zA-Z0-9_-]{{1,64}}$'.")
     return name
@@ -166,7 +167,7 @@ def _checked_call(call: Any, where: str) -> str:
     function = call.get("function") if isinstance(call, dict) and call.get("type") == "function" else None
     if not isinstance(function, dict):
         raise BadRequest(f"{where}: must be of type function")
-    _checked_name(function.get("name"), f"{where}.function.name")
+    checked_name(function.get("name"), f"{where}.function.name")
     text = function.get("arguments")
     try:
         arguments = orjson.loads(text) if isinstance(text, str) else None
@@ -191,14 +192,15 @@ def _check_content(index: int, message: Mapping[str, Any]) -> None:
     for number, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "image_url" and role == "user":
-            _check_picture(part.get("image_url"), f"{where}[{number}].image_url")
+            check_picture(part.get("image_url"), f"{where}[{number}].image_url")
         elif kind != "text" or not isinstance(part.get("text"), str) or not part["text"]:
             raise BadRequest(f"Invalid '{where}[{number}]': a {role} message has no part like this, or it is empty")
 
 
-def _check_picture(picture: Any, where: str) -> None:
+def check_picture(picture: Any, where: str) -> None:
+    """Check a picture, which is `{"url": …}` with base64. Raises BadRequest."""
     url = picture.get("url") if isinstance(picture, dict) else None
-    found = _DATA_URL.fullmatch(url) if isinstance(url, str) else None
+    found = DATA_URL.fullmatch(url) if isinstance(url, str) else None
     if found is None:
         raise BadRequest(f"{where}.url: must be a data URL with base64")
     check_image({"source": {"type": "base64", "media_type": found[1], "data": found[2]}}, where)
@@ -244,7 +246,7 @@ def _is_error(message: Mapping[str, Any]) -> bool:
 def _images(content: Any) -> Iterator[str]:
     """The media types of the pictures in a message's content."""
     for part in content if isinstance(content, list) else ():
-        if part["type"] == "image_url" and (found := _DATA_URL.fullmatch(part["image_url"]["url"])):
+        if part["type"] == "image_url" and (found := DATA_URL.fullmatch(part["image_url"]["url"])):
             yield found[1]
 
 

@@ -65,7 +65,7 @@ class ChatCompletions:
         if view.wants_usage:
             chunks.append({**head, "choices": [], "usage": _usage(turn)})
         events = [b"data: %b\n\n" % orjson.dumps(chunk) for chunk in chunks]
-        return _with_pings([*events, b"data: [DONE]\n\n"], turn.pings)
+        return with_comments([*events, b"data: [DONE]\n\n"], turn.pings)
 
     def error_event(self, error: ErrorBody) -> bytes:
         """See `Dialect.error_event`."""
@@ -166,7 +166,7 @@ def _pieces(text: str, turn: Turn) -> Iterator[str]:
         yield text[start : start + turn.chunk_chars]
 
 
-def _with_pings(events: list[bytes], pings: int) -> list[bytes]:
+def with_comments(events: list[bytes], pings: int) -> list[bytes]:
     """One comment after each of the first `pings` events, the rest of them before the last event."""
     ping = b": ping\n\n"
     spread = min(pings, len(events) - 1)

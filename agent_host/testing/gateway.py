@@ -24,6 +24,7 @@ from agent_host.testing.http1 import MAX_BODY_BYTES, HttpRequest, Reply
 from agent_host.testing.mock_server import MockServer
 from agent_host.testing.placeholders import fill
 from agent_host.testing.prompt_cache import PromptCache, TooManyMarks, tokens_of
+from agent_host.testing.responses_wire import Responses
 from agent_host.testing.script import ErrorBody, Script, ScriptError, Turn, Usage
 from agent_host.testing.turns import OffTheEnd, TurnChooser
 
@@ -36,7 +37,7 @@ __all__ = ["MockGateway", "RequestRecord", "Script", "ScriptError", "serve_forev
 FAILURE_HEADER = "x-mock-gateway-failure"
 """Set to `1` on answers that report a failure of the run, so that they can be distinguished from scripted errors."""
 
-WIRES: tuple[Dialect, ...] = (Anthropic(), ChatCompletions())
+WIRES: tuple[Dialect, ...] = (Anthropic(), ChatCompletions(), Responses())
 _DIALECTS: Mapping[str, Dialect] = {dialect.path: dialect for dialect in WIRES}
 _MAX_RECORDS = 10_000
 

@@ -12,10 +12,12 @@ from agent_host.contracts import Subject, ToolSpec
 from agent_host.llm.anthropic import AnthropicDialect
 from agent_host.llm.error_bodies import read
 from agent_host.llm.openai_chat import ChatDialect
+from agent_host.llm.openai_responses import ResponsesDialect
 from agent_host.llm.stream import ModelTurn, StreamFault, StreamProtocolError
 from agent_host.testing.anthropic_wire import Anthropic
 from agent_host.testing.chat_wire import ChatCompletions
 from agent_host.testing.gateway import Script
+from agent_host.testing.responses_wire import Responses
 from agent_host.testing.script import ErrorBody
 from agent_host.thread.messages import Message, ToolCall
 from agent_host.thread.thread import Thread
@@ -83,6 +85,7 @@ class Pair:
     params=[
         Pair(AnthropicDialect(), Anthropic()),
         Pair(ChatDialect(), ChatCompletions(), unneeded=2),  # the counts, and [DONE]
+        Pair(ResponsesDialect(), Responses()),
     ],
     ids=lambda pair: pair.ours.name,
 )
@@ -152,6 +155,7 @@ def test_pictures_go_where_they_are_taken(pair: Pair, switched_on: bool) -> None
 def test_empty_texts_are_sendable(pair: Pair, empty: str) -> None:
     thread = pair.thread(empty)
     thread.add_exchange(Message("assistant", empty, 1), [])
+    thread.add_note(Message("system", empty, 1))
     thread.add_exchange(Message("assistant", empty, 1, (ToolCall("c", "X", {}),)), [result("c", empty)])
     thread.add_note(Message("system", empty, 1))
     assert pair.request(thread).turn_index == 2

@@ -101,6 +101,7 @@ EXPECTED = {
         "30 steps of 12 parallel calls",
         "anthropic: reading an answer, against the official SDK",
         "openai: reading an answer, against the official SDK",
+        "responses: reading an answer, against the official SDK",
     ],
     "redaction": [*(f"{text}, four times as long" for text in TEXTS), "an event's line", "with a secret"],
 }

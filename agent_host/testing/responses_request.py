@@ -1,0 +1,248 @@
+"""Reading requests in the Responses dialect, as strictly as the real endpoint where clients go wrong.
+
+Scripts are the same on every wire. So items of the assistant that follow one another count as one message, and so do
+the outputs of its calls; the system message counts as none.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agent_host.testing.chat_request import DATA_URL, ERROR_MARK, check_picture, checked_name
+from agent_host.testing.dialect import BadRequest, RequestView
+from agent_host.testing.tool_ids import has_mark_of, mark_of, progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_ROLES = ("system", "developer", "user", "assistant")
+_MAX_ID_CHARS = 64
+# The kinds of one turn's items in their order, then the outputs of its calls, then what the user says.
+_RANKS = {"reasoning": 0, "message": 1, "function_call": 2, "function_call_output": 3}
+_CALL, _OUTPUT, _OF_USER = 2, 3, 4
+
+
+def read_request(payload: Any, headers: Mapping[str, str]) -> RequestView:
+    """Check a decoded body of `POST /v1/responses` and take from it what scripts look at.
+
+    Raises:
+        BadRequest: the body is not one that can be answered.
+    """
+    if not isinstance(payload, dict):
+        raise BadRequest("We could not parse the JSON body of your request: it must be an object")
+    model = payload.get("model")
+    if not isinstance(model, str) or not model:
+        raise BadRequest("Missing required parameter: 'model'.")
+    items = payload.get("input")
+    if isinstance(items, str) and items:
+        items = [{"role": "user", "content": items}]
+    if not isinstance(items, list) or not items:
+        raise BadRequest("Missing required parameter: 'input'.")
+    kinds = [_checked_item(number, item) for number, item in enumerate(items)]
+    _check_order(items, kinds)
+    groups = _grouped(items, kinds)
+    if not groups:
+        raise BadRequest("input: at least one message of the user is required")
+    _check_reasoning(groups, model)
+    newest = groups[-1]
+    turn_index, position = progress(
+        [item["call_id"] for item in group if item.get("type") == "function_call"]
+        for group in reversed(groups)
+        if _is_of_assistant(group[0])
+    )
+    system = [_text(item.get("content")) for item in items if item.get("role") in ("system", "developer")]
+    return RequestView(
+        session=headers.get("x-session-id") or _thread_key(groups),
+        model=model,
+        system="\n".join([*filter(None, [payload.get("instructions")]), *system]),
+        max_tokens=_max_tokens(payload),
+        stream=payload.get("stream") is True,
+        tools=tuple(_tool_name(number, tool) for number, tool in enumerate(_list(payload, "tools"))),
+        message_count=len(groups),
+        turn_index=turn_index,
+        position=position,
+        last_role="assistant" if _is_of_assistant(newest[0]) else "user",
+        last_text=_last_text(newest),
+        last_tool_error=any(_text(item.get("output")).startswith(ERROR_MARK) for item in newest),
+        headers=headers,
+        last_images=tuple(kind for item in newest for kind in _images(item)),
+        image_count=sum(1 for item in items for _ in _images(item)),
+    )
+
+
+def _list(payload: Mapping[str, Any], key: str) -> Sequence[Any]:
+    value = payload.get(key)
+    if value is not None and not isinstance(value, list):
+        raise BadRequest(f"{key}: must be an array")
+    return value or ()
+
+
+def _max_tokens(payload: Mapping[str, Any]) -> int | None:
+    limit = payload.get("max_output_tokens")
+    if limit is not None and (type(limit) is not int or limit < 16):
+        raise BadRequest("Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16.")
+    return limit
+
+
+def _tool_name(number: int, tool: Any) -> str:
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        raise BadRequest(f"tools[{number}]: must be of type function")
+    if not isinstance(tool.get("parameters"), dict):
+        raise BadRequest(f"tools[{number}].parameters: must be an object")
+    return checked_name(tool.get("name"), f"tools[{number}].name")
+
+
+def _checked_item(number: int, item: Any) -> str:
+    """The kind of an item of the input."""
+    where = f"input[{number}]"
+    kind = item.get("type", "message") if isinstance(item, dict) else None
+    check = _CHECKS.get(kind) if isinstance(kind, str) else None
+    if check is None:
+        raise BadRequest(f"Invalid value for '{where}.type': {kind!r}; supported are {', '.join(_CHECKS)}")
+    check(where, item)
+    return str(kind)
+
+
+def _check_message(where: str, item: Mapping[str, Any]) -> None:
+    role, content = item.get("role"), item.get("content")
+    if role not in _ROLES:
+        raise BadRequest(f"{where}.role: must be one of {', '.join(_ROLES)}")
+    if isinstance(content, str) and content:
+        return
+    if not isinstance(content, list) or not content:
+        raise BadRequest(f"Invalid type for '{where}.content': expected a text or an array of parts, and not empty")
+    text = ("output_text", "refusal") if role == "assistant" else ("input_text",)
+    _check_parts(f"{where}.content", content, text, pictures=role == "user")
+
+
+def _check_parts(where: str, parts: Sequence[Any], texts: Sequence[str], *, pictures: bool) -> None:
+    for number, part in enumerate(parts):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "input_image" and pictures:
+            check_picture({"url": part.get("image_url")}, f"{where}[{number}].image_url")
+        elif kind not in texts or not (part.get("text") or part.get("refusal")):
+            raise BadRequest(f"Invalid '{where}[{number}]': there is no such part here, or it is empty")
+
+
+def _check_call(where: str, item: Mapping[str, Any]) -> None:
+    checked_name(item.get("name"), f"{where}.name")
+    _check_id(where, item)
+    text = item.get("arguments")
+    try:
+        arguments = orjson.loads(text) if isinstance(text, str) else None
+    except orjson.JSONDecodeError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise BadRequest(f"{where}.arguments: must be the text of a JSON object")
+
+
+def _check_id(where: str, item: Mapping[str, Any]) -> None:
+    call_id = item.get("call_id")
+    if not isinstance(call_id, str) or not 0 < len(call_id) <= _MAX_ID_CHARS:
+        raise BadRequest(f"Invalid '{where}.call_id': expected a string with 1 to {_MAX_ID_CHARS} characters.")
+
+
+def _check_output(where: str, item: Mapping[str, Any]) -> None:
+    _check_id(where, item)
+    output = item.get("output")
+    if isinstance(output, list) and output:
+        _check_parts(f"{where}.output", output, ("input_text",), pictures=True)
+    elif not isinstance(output, str):
+        raise BadRequest(f"Invalid type for '{where}.output': expected a text or an array of parts")
+
+
+def _check_reasoning_item(where: str, item: Mapping[str, Any]) -> None:
+    if not isinstance(item.get("encrypted_content"), str) or not isinstance(item.get("summary"), list):
+        raise BadRequest(f"{where}: a reasoning item that is not stored needs encrypted_content and summary")
+
+
+_CHECKS = {
+    "message": _check_message,
+    "function_call": _check_call,
+    "function_call_output": _check_output,
+    "reasoning": _check_reasoning_item,
+}
+
+
+def _check_order(items: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> None:
+    """Every call has its output before the conversation goes on, and reasoning has something behind it."""
+    open_calls: list[str] = []
+    seen: set[str] = set()
+    for number, (item, kind) in enumerate(zip(items, kinds, strict=True)):
+        if kind == "function_call_output":
+            if item["call_id"] not in open_calls:
+                raise BadRequest(f"No tool call found for function call output with call_id {item['call_id']}.")
+            open_calls.remove(item["call_id"])
+        elif kind == "function_call":
+            if item["call_id"] in seen:
+                raise BadRequest(f"input[{number}]: ids of calls must be unique in a conversation: {item['call_id']}")
+            seen.add(item["call_id"])
+            open_calls.append(item["call_id"])
+        elif open_calls and not _is_of_assistant(item):
+            raise BadRequest(f"No tool output found for function call {', '.join(open_calls)}.")
+        if kind == "reasoning" and not (number + 1 < len(items) and _is_of_assistant(items[number + 1])):
+            raise BadRequest(
+                f"Item {item.get('id')!r} of type 'reasoning' was provided without its required following item."
+            )
+    if open_calls:
+        raise BadRequest(f"No tool output found for function call {', '.join(open_calls)}.")
+
+
+def _is_of_assistant(item: Mapping[str, Any]) -> bool:
+    return item.get("type") in ("function_call", "reasoning") or item.get("role") == "assistant"
+
+
+def _grouped(items: Sequence[dict[str, Any]], kinds: Sequence[str]) -> list[list[dict[str, Any]]]:
+    """The items as scripts count them: those of one turn are one message, and so are the outputs of its calls."""
+    groups: list[list[dict[str, Any]]] = []
+    before = _OF_USER
+    for item, kind in zip(items, kinds, strict=True):
+        if item.get("role") in ("system", "developer"):
+            continue
+        rank = _RANKS[kind] if kind != "message" or _is_of_assistant(item) else _OF_USER
+        if groups and (before < rank < _OUTPUT or rank == before in (_CALL, _OUTPUT)):
+            groups[-1].append(item)
+        else:
+            groups.append([item])
+        before = rank
+    return groups
+
+
+def _check_reasoning(groups: Sequence[Sequence[Mapping[str, Any]]], model: str) -> None:
+    """Each call whose id has a mark of `model` must come with the reasoning that the gateway sent with it."""
+    for group in groups:
+        marked = next((str(item["call_id"]) for item in group if has_mark_of(item.get("call_id"), model)), None)
+        sent = [item for item in group if item.get("type") == "reasoning"]
+        if marked is not None and _is_of_assistant(group[0]) and not marked.endswith(mark_of(model, sent) or "_"):
+            raise BadRequest(
+                f"Function call {marked!r} was provided without its required reasoning item, as it was sent."
+            )
+
+
+def _last_text(group: Sequence[Mapping[str, Any]]) -> str:
+    outputs = [_text(item["output"]).removeprefix(ERROR_MARK) for item in group if "output" in item]
+    return "\n".join(outputs or [_text(item.get("content")) for item in group if "content" in item])
+
+
+def _images(item: Mapping[str, Any]) -> Iterator[str]:
+    """The media types of the pictures in an item."""
+    for parts in (item.get("content"), item.get("output")):
+        for part in parts if isinstance(parts, list) else ():
+            if part.get("type") == "input_image" and (found := DATA_URL.fullmatch(part["image_url"])):
+                yield found[1]
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(
+            part.get("text") or part.get("refusal") or "" for part in content if part["type"] != "input_image"
+        )
+    return content or ""
+
+
+def _thread_key(groups: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """A key for conversations that do not say their session: it stays the same as long as the first message does."""
+    return sha256(_text(groups[0][0].get("content")).encode()).hexdigest()[:16]
