@@ -186,7 +186,9 @@ def _session_options(parser: argparse.ArgumentParser, without: tuple[str, ...] =
     parser.add_argument(
         "--approve", metavar="RULE_OR_TOOL", action="append", default=[], help="approve in advance; repeatable"
     )
-    parser.add_argument("--approve-all", action="store_true", help="approve everything but guarded tools: for a throw-away sandbox")
+    parser.add_argument(
+        "--approve-all", action="store_true", help="approve everything but guarded tools: for a throw-away sandbox"
+    )
     _state_dir(parser)
 
 
