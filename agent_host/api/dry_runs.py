@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import ToolSpec
     from agent_host.routing.environment import Environment
-    from agent_host.routing.facts import Scripts
+    from agent_host.routing.program_facts import Scripts
     from policy.bundle.model import PolicyBundle
     from policy.bundle.problems import Problem
     from policy.decision import Decision

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from agent_host.routing.facts import Scripts
+    from agent_host.routing.program_facts import Scripts
     from agent_host.routing.registry import Registry
     from config.shapes import Shape
     from policy.bundle.model import PolicyBundle

@@ -16,7 +16,6 @@ from policy.facts import (
     OsFamily,
     PathFacts,
     ScriptFacts,
-    ShellName,
     UrlFacts,
 )
 from policy.paths import normalize
@@ -29,12 +28,12 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import ToolSpec
     from agent_host.routing.environment import Environment
+    from agent_host.routing.program_facts import Scripts
 
 
 _OS_FAMILY: OsFamily = "windows" if os.name == "nt" else "posix"
 _PROC = "/proc"
 _MAX_FOLLOWED = 400
-_RUN = "run"
 _MAY_BE_SECRET = re.compile(r"[^\s/.:-]{12}")
 
 
@@ -75,24 +74,6 @@ class World(Protocol):
         ...
 
 
-class Scripts(Protocol):
-    """The scripts of the skills on this machine."""
-
-    @property
-    def sandbox(self) -> str:
-        """The real path of the directory in which each run of a script has one of its own."""
-        ...
-
-    @property
-    def max_runs(self) -> int:
-        """How many run in a task."""
-        ...
-
-    def look_up(self, skill: str, relative_path: str) -> ScriptFacts | str:
-        """A script, or why there is none that could run."""
-        ...
-
-
 def gather(
     spec: ToolSpec,
     arguments: Mapping[str, Any],
@@ -113,9 +94,13 @@ def gather(
     if kind == "command":
         return _command(subject, arguments, environment, world)
     if kind == "program":
-        return _program(arguments, environment, world)
+        from agent_host.routing.program_facts import program_facts  # with the first such call
+
+        return program_facts(arguments, environment, world)
     if kind == "script":
-        return _script(subject, arguments, environment, world, scripts)
+        from agent_host.routing.program_facts import script_facts
+
+        return script_facts(_subject("skill", arguments), subject, arguments, environment, world, scripts)
     if kind == "url":
         found = _url(subject, arguments, world)
         files = ((need.capability, need.subject.argument) for need in spec.needs(arguments))
@@ -227,59 +212,6 @@ def _command(subject: str, arguments: Mapping[str, Any], environment: Environmen
         subject, cwd, environment.shell, environment.home, environment=read_from(environment.environment, subject)
     )
     paths = referenced_paths(parsed_line(facts), cwd, environment.home)
-    return facts._replace(real_paths={path: world.real(path, environment) for path in paths})
-
-
-def _program(arguments: Mapping[str, Any], environment: Environment, world: World) -> CommandFacts:
-    """A program that is started without a shell: as the line that would start the same, with the program's bare name
-    where the shell would find this very file by it."""
-    from policy.rules.native_exec import places_of  # with the first such call
-    from policy.shell.argv import BadArgv, argv_of, line_of, variables_of
-
-    os_family = environment.os_family
-    asked = arguments.get("working_dir") or environment.workspace
-    if not isinstance(asked, str) or "\0" in asked:
-        raise UnusableArguments("argument 'working_dir' must be a string without a null byte")
-    try:
-        argv, variables = argv_of(arguments), variables_of(arguments)
-        line = line_of((world.bare_name(argv[0], environment) or argv[0], *argv[1:]), variables, os_family)
-    except BadArgv as error:
-        raise UnusableArguments(str(error)) from error
-    cwd = world.directory(asked, environment)
-    shell: ShellName = "cmd" if os_family == "windows" else "sh"
-    facts = CommandFacts(line, cwd, shell, environment.home, argv=argv, variables=tuple(variables))
-    paths = {*referenced_paths(parsed_line(facts), cwd, environment.home), *places_of(argv, cwd, os_family)}
-    return facts._replace(real_paths={path: world.real(path, environment) for path in sorted(paths)})
-
-
-def _script(
-    relative_path: str,
-    arguments: Mapping[str, Any],
-    environment: Environment,
-    world: World,
-    scripts: Scripts | None,
-) -> CommandFacts:
-    """A script of a skill: the program that runs it, as the line that would start it so. Each run has a directory of
-    its own, whose name is made when it starts: `_RUN` stands for it."""
-    from policy.shell.argv import BadArgv, line_of, words_of
-
-    found = world.script(_subject("skill", arguments), relative_path, environment, scripts)
-    if isinstance(found, str):
-        raise UnusableArguments(found)
-    os_family = environment.os_family
-    try:
-        args = words_of(arguments.get("args"), "args")
-        argv = (*found.argv, found.path, *args)
-        program = world.bare_name(argv[0], environment) or argv[0]
-        line = line_of((program, *argv[1:]), {}, os_family)
-    except BadArgv as error:
-        raise UnusableArguments(str(error)) from error
-    in_skill = arguments.get("cwd") == "skill"
-    sandbox = environment.workspace if scripts is None else scripts.sandbox
-    cwd = found.folder if in_skill else normalize(_RUN, os_family, sandbox)
-    shell: ShellName = "cmd" if os_family == "windows" else "sh"
-    facts = CommandFacts(line, cwd, shell, environment.home, argv=argv, script=found)
-    paths = sorted(referenced_paths(parsed_line(facts), cwd, environment.home))
     return facts._replace(real_paths={path: world.real(path, environment) for path in paths})
 
 

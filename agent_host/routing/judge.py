@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Maker, ToolSpec
     from agent_host.routing.environment import Environment
-    from agent_host.routing.facts import Scripts, World
+    from agent_host.routing.facts import World
+    from agent_host.routing.program_facts import Scripts
     from agent_host.routing.registry import Registry
     from policy.bundle.model import PolicyBundle
     from policy.decision import Decision

@@ -12,6 +12,7 @@ from agent_host.contracts import Leftovers, Subject, ToolConstraints, ToolReques
 from agent_host.errors import ErrorCode
 from agent_host.routing.host_tools import UPLOAD_ARTIFACT, HostTools
 from tests.unit.tool_runtime.conftest import until
+from tool_runtime.families.catalogue import specs_of
 from tool_runtime.families.desktop.specs import SPECS
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.router import LocalToolRouter
@@ -238,6 +239,30 @@ async def test_what_has_an_effect_or_something_to_wait_for_is_not_done_at_once(
 
 async def test_closing_twice_is_harmless(router: ToolRouter) -> None:
     await router.aclose()
+    await router.aclose()
+
+
+# Families
+
+
+@pytest.mark.parametrize("families", [("native",), ("skills",), ("skills", "native"), ("skills", "desktop", "native")])
+async def test_the_tools_of_every_family_are_as_the_catalogue_has_them(
+    tmp_path: Path, families: tuple[str, ...]
+) -> None:
+    """Closed schemas of distinct tools, each of which runs, and says of its errors what its family calls them."""
+    router = LocalToolRouter(RuntimeSettings(workspace=str(tmp_path), families=families))
+    specs = await router.tools()
+    assert [spec.name for spec in specs] == [spec.name for spec in specs_of(families)]
+    assert len({spec.name for spec in specs}) == len(specs)
+    for spec in specs:
+        schema = spec.input_schema
+        assert schema["additionalProperties"] is False
+        assert set(schema["required"]) <= set(schema["properties"])
+        result = await router.execute(ask(spec.name, unknown=True))
+        assert result.error is not None
+        assert (result.status, result.error.code) == ("failed", ErrorCode.INVALID_REQUEST)
+        assert await router.end_leftovers(ask(spec.name)) == Leftovers(0)
+        assert spec.error_names == {} or spec.error_names[ErrorCode.PERMISSION_DENIED]
     await router.aclose()
 
 

@@ -19,8 +19,8 @@ RESERVED: Final = "cp__"
 """The beginning of the names of the native family. A tool of an embedding program may have such a name where the user's
 configuration says so (`native.allow_shadow`), and then takes the place of that of the family."""
 FAMILIES: Final = (DESKTOP, NATIVE, SKILLS)
-"""All of them, in the order in which the model is shown their tools. A further family adds its name here, its
-specifications to `specs_of`, and its provider to `LocalToolRouter`."""
+"""All of them. A further family adds its name here, its specifications to `specs_of`, and its provider to
+`LocalToolRouter`."""
 
 
 def specs_of(families: Collection[str]) -> tuple[ToolSpec, ...]:
@@ -29,13 +29,13 @@ def specs_of(families: Collection[str]) -> tuple[ToolSpec, ...]:
     unknown = set(families).difference(FAMILIES)
     if unknown:
         raise KeyError(min(unknown))
-    found: tuple[ToolSpec, ...] = SPECS if DESKTOP in families else (READ_OUTPUT,)
+    others: tuple[ToolSpec, ...] = ()
     if NATIVE in families:
         from tool_runtime.families.native.specs import SPECS as OF_NATIVE  # costs nothing where it is not chosen
 
-        found = (*OF_NATIVE, *found)
+        others = OF_NATIVE
     if SKILLS in families:
         from tool_runtime.families.skills.specs import SPECS as OF_SKILLS
 
-        found = (*OF_SKILLS, *found)
-    return found
+        others = (*others, *OF_SKILLS)
+    return (*others, *(SPECS if DESKTOP in families else (READ_OUTPUT,)))
