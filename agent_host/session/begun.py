@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NOT_OF_THE_RESULT = frozenset(
     {
         "prompt", "workspace", "resumable", "startedAt", "endedAt", "started", "title", "tenantId", "userId",
-        "totalTokens",
+        "totalTokens", "sessionUsage",
     }
 )  # fmt: skip
 
