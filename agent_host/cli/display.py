@@ -117,7 +117,7 @@ def _show_totals(result: Result, patch: str) -> None:
     if patch:
         put(sys.stderr, "\n" + (defused(patch) if sys.stderr.isatty() else patch))
     details = result.details
-    tokens = tokens_in_words({**details, **details["usage"]})
+    tokens = tokens_in_words({**details, **details["usage"]}, cache_last=True)
     put(
         sys.stderr,
         f"\n{result.step_count} steps, {len(details['toolCalls'])} tool calls, {tokens}, "

@@ -82,12 +82,15 @@ def state_dir_of(namespace: argparse.Namespace) -> str:
     return state_dir_from(namespace.state_dir)
 
 
-def tokens_in_words(used: Mapping[str, Any]) -> str:
+def tokens_in_words(used: Mapping[str, Any], *, cache_last: bool = False) -> str:
     """Tokens and, where it is known, their cost in one line: `1200 tokens in (800 cached, 100 written), 60 out, 0.0123
-    USD`. `used` has the fields of a usage, and `cost` and `costCurrency`."""
+    USD`; with `cache_last` what is in brackets stands behind the tokens out. `used` has the fields of a usage, and
+    `cost` and `costCurrency`."""
     of_cache = ((used.get("cachedInputTokens"), "cached"), (used.get("cacheWriteTokens"), "written"))
     cache = ", ".join(f"{count} {what}" for count, what in of_cache if count)
-    words = f"{used['inputTokens']} tokens in{f' ({cache})' if cache else ''}, {used['outputTokens']} out"
+    cache = f" ({cache})" if cache else ""
+    came, said = f"{used['inputTokens']} tokens in", f"{used['outputTokens']} out"
+    words = f"{came}, {said}{cache}" if cache_last else f"{came}{cache}, {said}"
     cost = used.get("cost")
     return words if cost is None else f"{words}, {_amount(cost)} {used.get('costCurrency', '')}"
 

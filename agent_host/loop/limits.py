@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 from agent_host.errors import BudgetExceeded, CheckpointWriteFailed, PolicyDenied, PolicyExpired
 from agent_host.events.kinds import EventType
 from agent_host.loop.costs import affordable_output
+from agent_host.thread.tokens import estimate
 from policy.check_llm import check_llm
 
 if TYPE_CHECKING:
     from agent_host.loop.context import LoopContext
 
 _WARN_AT = 0.8
-# Of a model whose gateway has counted nothing yet: providers' newest encodings have a third more tokens than the
-# estimate was fitted to.
+# Of the built-in estimate, for a model whose gateway has counted nothing yet: providers' newest encodings have a third
+# more tokens than those that it was fitted to.
 _UNKNOWN_SCALE = 1.25
 # Counts beyond these are no counts of the text that was sent, such as those of a gateway that leaves out what it
 # cached.
@@ -66,7 +67,7 @@ def estimated_input(ctx: LoopContext) -> int:
     """Input tokens of the next request: what the gateway counted last time, and by its scale what changed since."""
     known = _known(ctx)
     if known is None:
-        return math.ceil(ctx.conversation.tokens * _UNKNOWN_SCALE)
+        return math.ceil(ctx.conversation.tokens * _scale(ctx))
     counted, estimated_then = known
     return max(0, counted + math.ceil(_scale(ctx) * (ctx.conversation.tokens - estimated_then)))
 
@@ -76,7 +77,7 @@ def _scale(ctx: LoopContext) -> float:
     all kinds, so the share of the last request is that of what is added to it, within a tenth."""
     known = _known(ctx)
     if known is None:
-        return _UNKNOWN_SCALE
+        return _UNKNOWN_SCALE if ctx.conversation.count is estimate else 1.0
     counted, estimated_then = known
     scale = counted / max(1, estimated_then)
     return scale if _LEAST_SCALE <= scale <= _MOST_SCALE else 1.0

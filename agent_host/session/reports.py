@@ -42,6 +42,7 @@ def is_result(kept: dict[str, Any]) -> bool:
         and all(type(kept.get(name)) is int for name in ("stepCount", "durationMs"))
         and isinstance(usage, dict)
         and all(type(usage.get(name)) is int for name in ("inputTokens", "outputTokens"))
+        and type(kept.get("cost", 0)) in (int, float)
         and all(isinstance(row, list) and all(isinstance(one, dict) for one in row) for row in rows)
         and isinstance(kept.get("started", {}), dict)
     )

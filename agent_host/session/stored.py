@@ -212,7 +212,9 @@ def _usage_of_ended(kept: dict[str, Any]) -> dict[str, Any] | None:
     """What a result keeps of it, None for one of an earlier version and for what is no usage."""
     usage = kept.get("sessionUsage")
     counts = ("inputTokens", "outputTokens", "cachedInputTokens")
-    return usage if isinstance(usage, dict) and all(type(usage.get(name)) is int for name in counts) else None
+    if not isinstance(usage, dict) or any(type(usage.get(name)) is not int for name in counts):
+        return None
+    return usage if type(usage.get("cost", 0)) in (int, float) else None
 
 
 def _owner(state: Checkpoint) -> Owner:

@@ -66,6 +66,12 @@ def test_what_one_model_s_gateway_counted_says_nothing_of_another(tmp_path: Path
     assert estimated_input(loop.ctx) == loop.ctx.conversation.tokens
 
 
+def test_an_exact_count_is_not_raised(tmp_path: Path) -> None:
+    loop = at_work(tmp_path)
+    loop.ctx.conversation.count = len
+    assert estimated_input(loop.ctx) == loop.ctx.conversation.tokens
+
+
 def test_the_window_is_filled_by_the_gateway_s_own_count(tmp_path: Path) -> None:
     """With tokens twice as many as estimated half as much fits."""
     kept = {}
