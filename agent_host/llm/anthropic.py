@@ -10,6 +10,7 @@ import orjson
 
 from agent_host.lenient_json import to_keep
 from agent_host.thread.blocks import Block
+from agent_host.thread.wire import Mark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ NAME = "anthropic"
 _API_VERSION = "2023-06-01"
 _UNSENDABLE = r"[^A-Za-z0-9_-]"
 _MAX_NAME = 128
+# How a message ends: the object of its last block, the array, the message.
+_ENDS = b"}]}"
 _CACHE_MARK: dict[CacheTtl, dict[str, str]] = {
     "5m": {"type": "ephemeral"},
     "1h": {"type": "ephemeral", "ttl": "1h"},
@@ -37,7 +40,8 @@ class AnthropicRenderer:
 
     def __init__(self, model: str = "", cache_ttl: CacheTtl = "5m") -> None:
         self._model = model
-        self._mark = b',"cache_control":' + orjson.dumps(_CACHE_MARK[cache_ttl])
+        self.cache_mark = Mark(b',"cache_control":' + orjson.dumps(_CACHE_MARK[cache_ttl]), len(_ENDS))
+        """See `Renderer`: a field of the last block."""
 
     def user(self, messages: Sequence[Message]) -> bytes:
         """One user message, a text block for each of `messages`."""
@@ -59,10 +63,6 @@ class AnthropicRenderer:
                 block["is_error"] = True
             answers.append(block)
         return turn + b"," + orjson.dumps({"role": "user", "content": answers})
-
-    def marked(self, unit: bytes) -> bytes:
-        """See `Renderer`: the mark is a field of the last block, whose object ends in front of `]}`."""
-        return unit[:-3] + self._mark + unit[-3:]
 
     def _blocks(self, assistant: Message) -> list[Any]:
         blocks: list[Any] = []

@@ -34,6 +34,7 @@ _IN_THE_MIDDLE = "in the middle of its answer"
 _MAX_ERROR_BYTES = 64 * 1024
 _MAX_SHOWN = 300
 _ONE_PIECE_BYTES = 512 * 1024
+_SLICE_BYTES = 512 * 1024
 
 
 class LlmClient:
@@ -204,7 +205,9 @@ async def _send(parts: list[bytes], on_sent: Callable[[], None] | None) -> Async
     with its request, which httpx ties into a cycle, until the next garbage collection."""
     parts.reverse()
     while parts:
-        yield parts.pop()
+        part = parts.pop()
+        for start in range(0, len(part), _SLICE_BYTES):  # what is given at once is copied twice on its way
+            yield part[start : start + _SLICE_BYTES]
     if on_sent is not None:
         on_sent()
 

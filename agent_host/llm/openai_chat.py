@@ -40,6 +40,9 @@ class ChatRenderer:
     """Messages as Chat Completions takes them: a tool message for each result, and behind them a user message with
     their pictures, which tool messages cannot hold. Blocks go out that `model` made."""
 
+    cache_mark: ClassVar[None] = None
+    """See `Renderer`. This wire has no marks: a provider keeps what it can."""
+
     def __init__(self, model: str = "") -> None:
         self._model = model
 
@@ -57,10 +60,6 @@ class ChatRenderer:
         if pictures:
             messages.append(_pictures(pictures))
         return to_keep(b",".join(messages))
-
-    def marked(self, unit: bytes) -> bytes:
-        """See `Renderer`. This wire has no marks: a provider keeps what it can."""
-        return unit
 
     def _assistant(self, assistant: Message) -> bytes:
         calls: list[ToolCall] = []

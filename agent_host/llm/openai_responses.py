@@ -34,6 +34,9 @@ class ResponsesRenderer:
     """Messages as items of Responses: texts, calls with what came beside them, and outputs by the id of their call.
     Blocks go out that `model` made."""
 
+    cache_mark: ClassVar[None] = None
+    """See `Renderer`. This wire has no marks: a provider keeps what it can."""
+
     def __init__(self, model: str = "") -> None:
         self._model = model
 
@@ -45,10 +48,6 @@ class ResponsesRenderer:
     def exchange(self, assistant: Message, results: Sequence[Message]) -> bytes:
         """The items of the assistant and, where it called tools, the output of each call."""
         return to_keep(b",".join([*self._items(assistant), *map(_output, results)]))
-
-    def marked(self, unit: bytes) -> bytes:
-        """See `Renderer`. This wire has no marks: the provider keeps what it can."""
-        return unit
 
     def _items(self, assistant: Message) -> list[bytes]:
         items: list[bytes] = []

@@ -9,7 +9,7 @@ from agent_host.thread.messages import Message
 from agent_host.thread.pictures import Pictured, SentPictures, sizes_of, without_pictures
 from agent_host.thread.plain import as_text
 from agent_host.thread.window import RECENT_UNITS, REFILL, advance, cut
-from agent_host.thread.wire import WireBuffer
+from agent_host.thread.wire import Mark, WireBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,9 +28,10 @@ class Renderer(Protocol):
         """An assistant message and, when it called tools, the answers to all its calls in call order."""
         ...
 
-    def marked(self, unit: bytes) -> bytes:
-        """`unit`, which ends with a user's message, with a mark at its end: up to there the provider is to keep the
-        request in its cache. The same `unit` where the wire has no marks."""
+    @property
+    def cache_mark(self) -> Mark | None:
+        """What is put at the end of a unit that ends with a user's message: up to there the provider is to keep the
+        request in its cache. None where the wire has no marks."""
         ...
 
 
@@ -181,12 +182,12 @@ class Thread:
 
     def encoded(self) -> list[bytes]:
         """The messages to send, encoded; the chunks put together are JSON objects with commas between them."""
-        return [*self._before_window(), *self._wire.chunks(self._start, self._marked())]
+        return [*self._before_window(), *self._units()]
 
     def asking(self, question: Message, budget: int) -> list[bytes]:
         """The messages of a request that asks about the conversation: those of `encoded` and `question`. Where they are
         over `budget` tokens, the newest unit is left out: the rest was sent, and so it fits."""
-        units = self._wire.chunks(self._start, self._marked())
+        units = self._units()
         if self.tokens + question.tokens > budget and len(self._wire) - self._start > 1:
             units = self._wire.chunks(self._start, stop=len(self._wire) - 1)
         return [*self._before_window(), *units, b",", self._renderer.user([question])]
@@ -214,13 +215,16 @@ class Thread:
         texts = [*pinned, Message("system", text, _MARKER_TOKENS), *([] if self._summary is None else [self._summary])]
         return [self._renderer.user(texts), b","]
 
-    def _marked(self) -> dict[int, bytes]:
-        """The units at whose ends the cache is marked: where this request ends, to be written, and where the one before
+    def _units(self) -> list[bytes]:
+        """The units of the window, the cache marked where this request ends, to be written, and where the one before
         ended, to be read. A provider looks only some blocks back from a mark, and one turn may have more of them."""
+        mark = self._renderer.cache_mark
+        if mark is None:
+            return self._wire.chunks(self._start)
         ends = {self._newest_exchange - 1} if self._newest_exchange > self._start else set()
         if len(self._wire) and not self._ends_with_assistant:
             ends.add(len(self._wire) - 1)
-        return {number: self._renderer.marked(self._wire.unit(number)) for number in ends}
+        return self._wire.chunks(self._start, ends, mark)
 
     def _leave_pictures_out(self, old: Pictured) -> None:
         self._wire.replace(old.unit, old.without)

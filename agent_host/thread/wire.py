@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection
 
 _BLOCK_BYTES = 128 * 1024
-_NOTHING: Mapping[int, bytes] = MappingProxyType({})
+
+
+class Mark(NamedTuple):
+    """What a wire puts at the end of a unit: `data`, in front of the unit's last `before` bytes."""
+
+    data: bytes
+    before: int
+
+
+NO_MARK: Final = Mark(b"", 1)
 
 
 class WireBuffer:
@@ -57,32 +67,42 @@ class WireBuffer:
             self._blocks[place] = self._with_unit(self._blocks[place], place, number, unit)
         self._lengths[number] = len(unit)
 
-    def chunks(self, start: int, instead: Mapping[int, bytes] = _NOTHING, *, stop: int | None = None) -> list[bytes]:
-        """All units from number `start` on, commas between them, in as few pieces as that takes no copying. `instead`
-        has what goes out in the place of single units; what is kept stays as it is. With `stop` only the units before
-        that number, in one piece."""
+    def chunks(
+        self, start: int, marks: Collection[int] = (), mark: Mark = NO_MARK, *, stop: int | None = None
+    ) -> list[bytes]:
+        """All units from number `start` on, commas between them, in as few pieces as that takes no copying, with `mark`
+        at the end of the units `marks`. With `stop` only the units before that number, in one piece."""
         if stop is not None:
             return [b",".join(self.unit(number) for number in range(start, stop))]
         first_open = len(self._lengths) - len(self._open)
         if start >= first_open:
-            return [b",".join(self._shown(start, instead))]
+            return [self._joined(start, marks, mark)]
         first = self._place_of(start)
-        whole = self._blocks[first:]
-        # From the last to the first, so that the places of those before are still right.
-        for number in sorted((number for number in instead if start <= number < first_open), reverse=True):
-            place = self._place_of(number)
-            whole[place - first] = self._with_unit(whole[place - first], place, number, instead[number])
-        whole[0] = whole[0][self._offset(first, start) :]
-        return [*whole, b",".join(self._shown(first_open, instead))]
+        begins = self._offset(first, start)
+        found: list[bytes] = []
+        for place in range(first, len(self._blocks)):
+            block, at = self._blocks[place], begins if place == first else 0
+            for number in sorted(number for number in marks if start <= number < first_open):
+                if self._place_of(number) == place:
+                    ends = self._offset(place, number) + self._lengths[number] - mark.before
+                    found += [block[at:ends], mark.data]
+                    at = ends
+            found.append(block[at:])
+        return [*found, self._joined(first_open, marks, mark)]
 
-    def _shown(self, start: int, instead: Mapping[int, bytes]) -> list[bytes]:
+    def _joined(self, start: int, marks: Collection[int], mark: Mark) -> bytes:
         """The open units from number `start` on."""
-        first_open = len(self._lengths) - len(self._open)
-        shown = self._open[start - first_open :]
-        for number, unit in instead.items():
-            if number >= start:
-                shown[number - start] = unit
-        return shown
+        shown = self._open[start - (len(self._lengths) - len(self._open)) :]
+        if not any(number >= start for number in marks):
+            return b",".join(shown)
+        pieces: list[bytes | memoryview] = []  # a unit may be large: it is copied once, as it is without marks
+        for number, unit in enumerate(shown, start):
+            if number in marks:
+                view = memoryview(unit)
+                pieces += [view[: -mark.before], mark.data, view[-mark.before :], b","]
+            else:
+                pieces += [unit, b","]
+        return b"".join(pieces[:-1])
 
     def _place_of(self, number: int) -> int:
         """The block that the unit of that `number` is in."""

@@ -16,7 +16,7 @@ from agent_host.thread import wire
 from agent_host.thread.blocks import Block
 from agent_host.thread.messages import Message, ToolCall
 from agent_host.thread.thread import Thread
-from agent_host.thread.wire import WireBuffer
+from agent_host.thread.wire import Mark, WireBuffer
 
 SYSTEM = "Be careful. " * 500
 DIALECT = AnthropicDialect()
@@ -154,13 +154,14 @@ def test_in_front_of_thinking_that_is_verified_nothing_is_edited() -> None:
 
 
 @given(
-    st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=40),
+    st.lists(st.binary(min_size=3, max_size=30), min_size=1, max_size=40),
     st.integers(1, 80),
-    st.dictionaries(st.integers(0, 39), st.binary(min_size=1, max_size=60), max_size=3),
+    st.sets(st.integers(0, 39), max_size=3),
+    st.integers(1, 3),
     st.data(),
 )
-def test_other_units_may_go_out_in_the_place_of_some(
-    units: list[bytes], block_bytes: int, instead: dict[int, bytes], data: st.DataObject
+def test_marks_stand_in_front_of_the_last_bytes_of_their_units(
+    units: list[bytes], block_bytes: int, marks: set[int], before: int, data: st.DataObject
 ) -> None:
     start = data.draw(st.integers(0, len(units) - 1))
     with pytest.MonkeyPatch.context() as patch:
@@ -168,8 +169,10 @@ def test_other_units_may_go_out_in_the_place_of_some(
         buffer = WireBuffer()
         for unit in units:
             buffer.append(unit)
-    instead = {number: unit for number, unit in instead.items() if number < len(units)}
-    shown = [instead.get(number, unit) for number, unit in enumerate(units)]
-    assert b"".join(buffer.chunks(start, instead)) == b",".join(shown[start:])
+    marks = {number for number in marks if number < len(units)}
+    shown = [
+        unit[:-before] + b"MARK" + unit[-before:] if number in marks else unit for number, unit in enumerate(units)
+    ]
+    assert b"".join(buffer.chunks(start, marks, Mark(b"MARK", before))) == b",".join(shown[start:])
     assert b"".join(buffer.chunks(start)) == b",".join(units[start:])
     assert [buffer.unit(number) for number in range(len(units))] == units
