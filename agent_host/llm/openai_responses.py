@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import orjson
 
 from agent_host.lenient_json import to_keep
+from agent_host.llm.raw_json import member
 from agent_host.llm.tool_names import SentNames, sendable_name
 from agent_host.thread.blocks import Block
 
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
     from agent_host.thread.messages import Message, ToolCall
 
 NAME: Final = "responses"
-OF_CALL: Final = b'{"beside":'
-"""How a block begins that has the fields which came with a call, beside its id, name and arguments. All other blocks
-are whole items."""
+OF_CALL: Final = "beside"
+"""The member of a block that has the fields which came with a call, beside its id, name and arguments. All other blocks
+are whole items, which have a `type`."""
 
+_REASONING: Final = "reasoning"
 # Empty texts are refused.
 _NOTHING_SAID: Final = b'"(no text)"'
 # An output has no field for it.
@@ -51,34 +53,42 @@ class ResponsesRenderer:
 
     def _items(self, assistant: Message) -> list[bytes]:
         items: list[bytes] = []
-        answered = False
+        answered = 0  # items up to the last that is no reasoning
+        last: ToolCall | None = None
         for part in assistant.parts_for(NAME, self._model):
             if isinstance(part, Block):
-                raw = part.raw.encode()
-                if raw.startswith(OF_CALL):
-                    beside = raw[len(OF_CALL) : -1].strip()[1:-1].strip()
-                    items[-1:] = [item[:-1] + b"," + beside + b"}" for item in items[-1:] if beside]
-                    continue
-                items.append(raw)
-                answered = answered or part.holds_text
+                kind = member(part.raw, "type")
+                if kind is None:
+                    items[-1:] = items[-1:] if last is None else [_call(last, member(part.raw, OF_CALL))]
+                else:
+                    items.append(part.raw.encode())
+                    answered = answered if orjson.loads(kind) == _REASONING else len(items)
+                last = None
             elif not isinstance(part, str):
                 items.append(_call(part))
-                answered = True
+                last, answered = part, len(items)
             elif part.strip():
                 items.append(b'{"role":"assistant","content":%b}' % orjson.dumps(part))
-                answered = True
-        # Reasoning by itself is refused, and so is an answer without anything.
-        return items if answered else [*items, b'{"role":"assistant","content":%b}' % _NOTHING_SAID]
+                last, answered = None, len(items)
+        # Reasoning with nothing behind it is refused, and so is an answer without anything.
+        return items[:answered] or [*items, b'{"role":"assistant","content":%b}' % _NOTHING_SAID]
 
 
 def _content(message: Message) -> bytes:
     return message.content_json if message.content.strip() else _NOTHING_SAID
 
 
-def _call(call: ToolCall) -> bytes:
+def _call(call: ToolCall, fields: str | None = None) -> bytes:
+    """The call, with the fields that came with it."""
     name, arguments = orjson.dumps(sendable_name(call.name)), orjson.dumps(call.arguments_json.decode())
-    call_id = orjson.dumps(call.call_id)
-    return b'{"type":"function_call","call_id":%b,"name":%b,"arguments":%b}' % (call_id, name, arguments)
+    inner = "" if fields is None else fields.strip()[1:-1].strip()
+    beside = b",%b" % inner.encode() if inner else b""
+    return b'{"type":"function_call","call_id":%b,"name":%b,"arguments":%b%b}' % (
+        orjson.dumps(call.call_id),
+        name,
+        arguments,
+        beside,
+    )
 
 
 def _output(result: Message) -> bytes:

@@ -98,7 +98,7 @@ def test_recorded_streams(name: str, text: str | None, stop: str, meaning: str) 
     turn = of_file(name)
     assert (turn.stop_reason, turn.meaning) == (stop, meaning)
     assert text is None or turn.text == text
-    assert turn.detail == (stop if meaning == "cut" else "")
+    assert turn.detail == (text if stop == "refusal" else "" if meaning == "complete" else stop)
     assert turn.dropped_blocks == 0
 
 
