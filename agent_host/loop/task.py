@@ -110,6 +110,7 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
         if end is not None:
             return end
         warn_of_step_limit(ctx, step.step_id)
+        del step  # what its calls hold would stay while the model is asked
 
 
 def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:
