@@ -147,7 +147,7 @@ def test_text_mode(tmp_path: Path) -> None:
         assert mark in progress
         assert mark not in prose
     assert (progress.count("succeeded"), progress.count("exit code 1")) == (len(TOOLS) - 1, 1)
-    assert "6 steps, 8 tool calls, 34406 tokens in (14588 cached), 1220 out" in progress
+    assert "6 steps, 8 tool calls, 34406 tokens in, 1220 out (14588 cached)" in progress
     assert str(host.records("demo")) in progress
 
     start = progress.index("--- a/")

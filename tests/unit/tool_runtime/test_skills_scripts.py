@@ -43,7 +43,9 @@ class Place:
         (self.skill / "SKILL.md").write_text("---\nname: forms\ndescription: Fills in forms.\n---\nText.\n")
         self.sandbox = root / "state" / "sandbox"
         index = SkillIndex([SkillFolder(str(self.workspace / "skills"), of_workspace=True)])
-        self.scripts = SkillScripts(index, os.environ["PATH"], str(self.sandbox), 6)
+        # The Python of these tests first: a shim of a version manager sets variables of its own.
+        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+        self.scripts = SkillScripts(index, path, str(self.sandbox), 6)
         self.shown: list[bytes] = []
         self.router = LocalToolRouter(
             RuntimeSettings(
