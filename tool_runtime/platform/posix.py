@@ -21,7 +21,7 @@ _LINUX = bool(sys.platform == "linux")
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _NO_STARTUP_FILES: Final = {"bash": ("--noprofile", "--norc"), "zsh": ("-f",)}
 _M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
-_LARGE_BYTES: Final = 1024 * 1024
+_LARGE_BYTES: Final = 128 * 1024
 
 
 @functools.cache
