@@ -21,16 +21,16 @@ _LINUX = bool(sys.platform == "linux")
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _NO_STARTUP_FILES: Final = {"bash": ("--noprofile", "--norc"), "zsh": ("-f",)}
 _M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
-_LARGE_BYTES: Final = 128 * 1024
+_LARGE_BYTES: Final = 128 * 1024  # with which glibc begins
 
 
 @functools.cache
 def give_back_large_memory() -> None:
-    """Have what is larger than 1 MiB go back to the system as soon as it is freed.
+    """Have a block of 128 KiB or more go back to the system as soon as it is freed.
 
-    glibc learns from the first such piece that is freed to keep the next ones, up to 32 MiB for each thread that had
-    one: a process that had large outputs in hand, one at a time, stays as large as if it held several. Elsewhere the
-    allocator does it anyway, or has no such setting.
+    glibc begins with this threshold and raises it with each larger block that is freed, up to 32 MiB: a process that
+    had large outputs in hand, one at a time, stays as large as if it held several. Naming the threshold keeps it fixed.
+    Elsewhere the allocator does it anyway, or has no such setting.
     """
     if sys.platform != "linux":
         return
