@@ -136,7 +136,7 @@ def create_script(path: str, url: str) -> IO[bytes]:
 
 
 async def _kept(answer: httpx.Response, collected: bytearray) -> AsyncIterator[bytes]:
-    """The pieces of the answer; what has gone by stands in `collected`."""
+    """The pieces of the answer; those that were read are in `collected`."""
     async for piece in answer.aiter_raw():
         collected += piece
         if len(collected) > _MAX_ANSWER_BYTES:

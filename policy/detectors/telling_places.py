@@ -106,7 +106,7 @@ def _value(least: int) -> str:
 
 
 def _quoted(least: int) -> str:
-    """A value that its quotes end, whatever stands in it."""
+    """A value that ends at its quotes, with any content."""
     return rf"\\{{0,7}}[\"'](?P<secret>[^\s\"'\\]{{{least},512}})\\{{0,7}}[\"']"
 
 
