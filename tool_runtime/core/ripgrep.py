@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tool_runtime.tool import Abandoned
 
 _MAX_BATCH_BYTES: Final = 512 * 1024
-_BATCH_FILES: Final = 4000
+_BATCH_FILES: Final = 7000
 _POLL_S: Final = 0.05
 _OPTIONS: Final = (
     "--no-config", "--no-ignore", "--no-ignore-dot", "--no-ignore-global", "--hidden", "--text", "--encoding=none",
@@ -81,7 +81,7 @@ class Question(NamedTuple):
 
 
 class Search:
-    """One question, asked of files while they are found: a process takes the paths of some 4,000 files."""
+    """One question, asked of files while they are found: a process takes the paths of some 7,000 files."""
 
     def __init__(self, question: Question, least_files: int) -> None:
         self._question = question

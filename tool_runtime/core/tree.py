@@ -7,6 +7,7 @@ counted. No link is followed, directories are opened by descriptor from the root
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -19,7 +20,7 @@ from tool_runtime.faults import ToolFault
 from tool_runtime.platform import OS_FAMILY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from policy.rules.trees import Below
     from tool_runtime.core.hidden import HiddenNames
@@ -149,13 +150,9 @@ class Walk:
         """All entries; of too many those that came first."""
         found = _Found(path, real)
         with _scanned(real) as entries:
-            add, with_status = found.add, self._params.with_status
-            for entry in entries:
-                if self._left == 0:
-                    self.stopped = f"stopped after {self._params.max_entries} entries: name a directory further down"
-                    break
-                self._left -= 1
-                add(entry, with_status)
+            self._left -= found.take(itertools.islice(entries, self._left), with_status=self._params.with_status)
+            if self._left == 0 and next(entries, None) is not None:
+                self.stopped = f"stopped after {self._params.max_entries} entries: name a directory further down"
         if not self._params.git_too:
             found.hide(GIT)
         found.sort()
@@ -232,22 +229,26 @@ class _Found:
         """The names for which policy is asked; links have been asked for already."""
         return [*self.files, *self.folders, *self.others]
 
-    def add(self, entry: os.DirEntry[str], with_status: bool) -> None:
-        """One entry, by its kind."""
-        if entry.is_file(follow_symlinks=False):
-            name = entry.name
-            self.files.append(name)
-            if with_status:
-                try:
-                    self.status[name] = entry.stat(follow_symlinks=False)
-                except OSError:  # gone meanwhile
-                    return
-        elif entry.is_dir(follow_symlinks=False):
-            self.folders.append(entry.name)
-        elif entry.is_symlink():
-            self.links.append(entry.name)
-        else:
-            self.others.append(entry.name)
+    def take(self, entries: Iterable[os.DirEntry[str]], *, with_status: bool) -> int:
+        """Add the entries by their kinds; how many there were."""
+        count, files, status = 0, self.files, self.status
+        for entry in entries:
+            count += 1
+            if entry.is_file(follow_symlinks=False):
+                name = entry.name
+                files.append(name)
+                if with_status:
+                    try:
+                        status[name] = entry.stat(follow_symlinks=False)
+                    except OSError:  # gone meanwhile
+                        continue
+            elif entry.is_dir(follow_symlinks=False):
+                self.folders.append(entry.name)
+            elif entry.is_symlink():
+                self.links.append(entry.name)
+            else:
+                self.others.append(entry.name)
+        return count
 
     def of_kind(self, kind: Kind) -> list[str]:
         """The names of one kind."""
