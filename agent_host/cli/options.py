@@ -94,6 +94,14 @@ def _serve(commands: Any) -> None:
     _session_options(serve, without=("--output", "--verbose"))
 
 
+def _mcp(commands: Any) -> None:
+    mcp = _add(commands, "mcp", "mcp:mcp", "an MCP server that others hand tasks to, on standard input and output")
+    mcp.add_argument(
+        "--allow-approve", action="store_true", help="let the client itself approve calls, with a tool of its own"
+    )
+    _session_options(mcp, without=("--output", "--verbose"))
+
+
 def _sessions(commands: Any) -> None:
     sessions = _add(commands, "sessions", "sessions:sessions", "list resumable and finished sessions, or prune them")
     sessions.add_argument("--output", choices=("text", "json"), default="text", help="form of the list")
@@ -185,6 +193,7 @@ _COMMANDS: dict[str, Callable[[Any], None]] = {
     "replay": _replay,
     "mock-gateway": _mock_gateway,
     "policy": _policy,
+    "mcp": _mcp,
     "doctor": _doctor,
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from agent_host.api.options import LayeredOptions, anchored
 from agent_host.cli import exit_codes
 from agent_host.cli.command_line import CommandLine
 from agent_host.cli.signals import on_signals
-from agent_host.cli.streams import notice
+from agent_host.cli.streams import notice, protocol_streams
 from agent_host.errors import UsageError
 from agent_host.rpc.feed import Feed
 from agent_host.rpc.process import Server
@@ -61,7 +60,7 @@ async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float,
     gc.enable()
     try:
         if socket is None:
-            channel = StreamChannel(*_protocol_streams())
+            channel = StreamChannel(*protocol_streams())
             receiver = server.accept(channel)
             if receiver is None:
                 raise RuntimeError("the first client is always accepted")
@@ -85,13 +84,3 @@ async def _serve(source: LayeredOptions, socket: str | None, reconnect_s: float,
         notice(f"error: internal error: {type(host.failure).__name__}: {host.failure}; the session stays resumable")
         return exit_codes.FAILED
     return exit_codes.COMPLETED
-
-
-def _protocol_streams() -> tuple[int, int]:
-    """Descriptors of the protocol. What anybody else prints to standard output goes to standard error instead."""
-    read_fd, write_fd = os.dup(0), os.dup(1)
-    os.dup2(2, 1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    return read_fd, write_fd

@@ -73,6 +73,20 @@ def given_settings(namespace: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def options_again(namespace: argparse.Namespace) -> list[str]:
+    """The options of a session as they were given, for a process that is to have the same."""
+    words: list[str] = []
+    for option, key, _ in SETTING_OPTIONS:
+        value = given_settings(namespace).get(key)
+        for one in value if isinstance(value, list) else [] if value is None else [value]:
+            words += [option, str(one)]
+    for option, value in (("--workspace", namespace.workspace), ("--state-dir", namespace.state_dir)):
+        words += [] if value is None else [option, value]
+    for name in namespace.approve:
+        words += ["--approve", name]
+    return [*words, *(["--approve-all"] if namespace.approve_all else [])]
+
+
 def _destination(option: str) -> str:
     return option.removeprefix("--").replace("-", "_")
 

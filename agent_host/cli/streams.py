@@ -64,3 +64,13 @@ def _to_nowhere(stream: TextIO) -> None:
     if nowhere != fd:
         os.dup2(nowhere, fd)
         os.close(nowhere)
+
+
+def protocol_streams() -> tuple[int, int]:
+    """Descriptors of the protocol. What anybody else prints to standard output goes to standard error instead."""
+    read_fd, write_fd = os.dup(0), os.dup(1)
+    os.dup2(2, 1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return read_fd, write_fd

@@ -1,0 +1,59 @@
+"""`agent-host mcp`: the host as an MCP server on standard input and output, for other agents and editors."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from agent_host.cli import exit_codes
+from agent_host.cli.command_line import CommandLine
+from agent_host.cli.policy import tried
+from agent_host.cli.shared import options_again
+from agent_host.cli.signals import on_signals
+from agent_host.cli.streams import protocol_streams
+from agent_host.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from typing import TextIO
+
+
+def mcp(namespace: argparse.Namespace) -> int:
+    """Serve tasks until the client leaves; exit 0. Raises UsageError for options with which no session can start."""
+    if importlib.util.find_spec("mcp") is None:
+        raise UsageError("`agent-host mcp` needs the MCP SDK: install agent-host[mcp]")
+    source = CommandLine(namespace).source
+    source.new()  # a mistake is reported here, and not in the first task
+    tried(namespace)
+    # -P: a module of the working directory is not taken for ours.
+    argv = [sys.executable, "-P", "-m", "agent_host", "serve", *options_again(namespace)]
+    read_fd, write_fd = protocol_streams()
+    with (
+        open(read_fd, encoding="utf-8", errors="replace", newline="\n") as read_from,
+        open(write_fd, "w", encoding="utf-8", newline="\n") as write_to,
+    ):
+        return asyncio.run(_serve(argv, source.state_dir, (read_from, write_to), allow_approve=namespace.allow_approve))
+
+
+async def _serve(argv: list[str], state_dir: str, streams: tuple[TextIO, TextIO], *, allow_approve: bool) -> int:
+    from agent_host.mcp_server.serving import serve
+    from agent_host.mcp_server.sessions import Sessions
+
+    stop: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def stopped(number: int) -> None:
+        if stop.done():
+            os._exit(128 + number)
+        stop.set_result(128 + number)
+
+    on_signals(stopped)
+    gc.freeze()
+    gc.enable()
+    code = await serve(Sessions(argv), state_dir, streams, stop, allow_approve=allow_approve)
+    if code is not None:  # a thread still waits for standard input, and would keep the process
+        os._exit(code)
+    return exit_codes.COMPLETED

@@ -1,0 +1,219 @@
+"""The tools of the MCP server: `run_task`, `session_status`, and `approve` where it is allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import mcp_types as types
+import orjson
+from mcp.server import Server
+from pydantic import ValidationError
+
+from agent_host.api.records import stored_sessions
+from agent_host.errors import AgentHostError
+from agent_host.mcp_server.approving import NOBODY, answer_in, can_elicit, elicited, form_request
+from agent_host.mcp_server.arguments import Approve, RunTask, SessionStatus, what_is_wrong
+from agent_host.mcp_server.child import Refused
+from agent_host.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from mcp.server import ServerRequestContext
+
+    from agent_host.mcp_server.arguments import Arguments
+    from agent_host.mcp_server.sessions import HostedSession, Question, Sessions
+
+    Context: TypeAlias = ServerRequestContext[Any, Any]
+    Reply: TypeAlias = dict[str, Any] | types.InputRequiredResult
+
+_LISTED: Final = 20
+_INSTRUCTIONS: Final = (
+    "run_task hands a task to an agent that works in one workspace under a policy. Its answer says how the task ended; "
+    "with waitS it may say that the task still runs, and session_status follows it."
+)
+_RUN: Final = (
+    "Hand a task to an agent that reads, changes and runs things in its workspace, as far as its policy allows. The "
+    "answer has its status, its last text, what was denied and which files have changed"
+)
+_STATUS: Final = "How far a session's task is, with its result once it is over; without an id the sessions on record"
+_APPROVE: Final = "Answer a call that waits for approval (status APPROVAL_REQUIRED), then wait for the task as run_task"
+
+
+class TaskServer:
+    """The server over `sessions`; `state_dir` has those on record. With `allow_approve` the client itself may approve:
+    without it only the person behind it can, by elicitation."""
+
+    def __init__(self, sessions: Sessions, state_dir: str, *, allow_approve: bool) -> None:
+        self._sessions = sessions
+        self._state_dir = state_dir
+        self._allow_approve = allow_approve
+        self._tools: dict[str, tuple[str, type[Arguments], Callable[..., Awaitable[Reply]]]] = {
+            "run_task": (_RUN, RunTask, self._run_task),
+            "session_status": (_STATUS, SessionStatus, self._session_status),
+        }
+        if allow_approve:
+            self._tools["approve"] = (_APPROVE, Approve, self._approve)
+
+    def server(self) -> Server[Any]:
+        """The SDK's server with the tools."""
+        return Server(
+            "agent-host",
+            version=__version__,
+            instructions=_INSTRUCTIONS,
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+        )
+
+    async def _list(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(
+                    name=name,
+                    description=description,
+                    input_schema=model.model_json_schema(by_alias=True),
+                    annotations=types.ToolAnnotations(read_only_hint=name == "session_status"),
+                )
+                for name, (description, model, _) in self._tools.items()
+            ]
+        )
+
+    async def _call(
+        self, context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        if params.name not in self._tools:
+            return _failed("TOOL_NOT_FOUND", f"there is no tool {params.name[:64]!r}")
+        _, model, run = self._tools[params.name]
+        try:
+            arguments = model.model_validate(params.arguments or {})
+        except ValidationError as error:
+            return _failed("INVALID_REQUEST", what_is_wrong(error))
+        try:
+            found = await run(context, params, arguments)
+        except Refused as error:
+            return _failed(error.name, str(error))
+        except AgentHostError as error:
+            return _failed(str(error.code), str(error))
+        except OSError as error:
+            return _failed("INTERNAL_ERROR", f"no process can be started: {error.strerror}")
+        return found if isinstance(found, types.InputRequiredResult) else _result(found)
+
+    async def _run_task(self, context: Context, params: types.CallToolRequestParams, given: RunTask) -> Reply:
+        session = self._answered(params)
+        if session is None:
+            if given.prompt is None and given.session_id is None:
+                raise Refused("INVALID_REQUEST", "$.prompt: give a prompt, or the session whose task is to go on")
+            options = {"maxSteps": given.max_steps, "model": given.model}
+            session = await self._sessions.run(
+                given.prompt, given.session_id, {name: value for name, value in options.items() if value is not None}
+            )
+        else:
+            await self._take_answers(session, params)
+        return await self._follow(context, session, given.wait_s)
+
+    async def _session_status(
+        self, context: Context, _: types.CallToolRequestParams, given: SessionStatus
+    ) -> dict[str, Any]:
+        if given.session_id is None:
+            return {"sessions": await asyncio.to_thread(self._on_record, None)}
+        session = self._sessions.get(given.session_id)
+        if session is None:
+            found = await asyncio.to_thread(self._on_record, given.session_id)
+            if not found:
+                raise Refused("SESSION_NOT_FOUND", f"there is no session {given.session_id}")
+            return found[0]
+        await self._wait(context, session, given.wait_s)
+        return await session.report()
+
+    async def _approve(self, context: Context, _: types.CallToolRequestParams, given: Approve) -> Reply:
+        session = self._sessions.get(given.session_id)
+        if session is None or given.approval_id not in session.questions:
+            raise Refused("INVALID_REQUEST", f"nothing waits for the approval {given.approval_id}")
+        approved = given.decision == "approved"
+        await session.answer(given.approval_id, approved=approved, scope=given.scope, reason=given.reason)
+        return await self._follow(context, session, given.wait_s)
+
+    async def _follow(self, context: Context, session: HostedSession, wait_s: float | None) -> Reply:
+        """The report once the task is over or `wait_s` are; who can approve is asked on the way."""
+        try:
+            while True:
+                if await self._wait(context, session, wait_s) and session.questions:
+                    question = next(iter(session.questions.values()))
+                    if can_elicit(context):
+                        if not context.session.can_send_request:
+                            return _input_required(session)
+                        await self._elicit(context, session, question)
+                        continue
+                    if not self._allow_approve:
+                        await session.answer(question.approval_id, approved=False, reason=NOBODY)
+                        continue
+                return await session.report()
+        except asyncio.CancelledError:
+            self._sessions.cancel_later(session)
+            raise
+
+    async def _wait(self, context: Context, session: HostedSession, wait_s: float | None) -> bool:
+        """Wait until the task is over, or has a question; False where `wait_s` are over before. The client reads on the
+        way what the task does."""
+        shown = -1
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while session.is_running and not session.questions:
+                    if session.activity != shown:
+                        shown = session.activity
+                        await context.session.report_progress(float(shown), None, session.doing)
+                    await session.news()
+        return not session.is_running or bool(session.questions)
+
+    async def _elicit(self, context: Context, session: HostedSession, question: Question) -> None:
+        """Ask the person, as long as the question stands."""
+        asking = asyncio.ensure_future(elicited(context, question))
+        try:
+            while not asking.done() and question.approval_id in session.questions:
+                news = asyncio.ensure_future(session.news())
+                await asyncio.wait((asking, news), return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+            if asking.done() and question.approval_id in session.questions:
+                said = asking.result()
+                await session.answer(question.approval_id, approved=said.approved, scope=said.scope, reason=said.reason)
+        finally:
+            asking.cancel()
+
+    def _answered(self, params: types.CallToolRequestParams) -> HostedSession | None:
+        """The session that the client answers, where the request repeats one (MCP 2026-07-28)."""
+        if params.request_state is None:
+            return None
+        session = self._sessions.get(params.request_state)
+        if session is None:
+            raise Refused("SESSION_NOT_FOUND", "the session of this request is over")
+        return session
+
+    async def _take_answers(self, session: HostedSession, params: types.CallToolRequestParams) -> None:
+        for approval_id, response in (params.input_responses or {}).items():
+            if approval_id in session.questions and isinstance(response, types.ElicitResult):
+                said = answer_in(response)
+                await session.answer(approval_id, approved=said.approved, scope=said.scope, reason=said.reason)
+
+    def _on_record(self, session_id: str | None) -> list[dict[str, Any]]:
+        found = stored_sessions(self._state_dir).all()
+        wanted = [one for one in found if session_id in (None, one.session_id)][:_LISTED]
+        return [one.to_wire() for one in wanted]
+
+
+def _input_required(session: HostedSession) -> types.InputRequiredResult:
+    asked: types.InputRequests = {
+        question.approval_id: form_request(question) for question in session.questions.values()
+    }
+    return types.InputRequiredResult(input_requests=asked, request_state=session.session_id)
+
+
+def _result(found: dict[str, Any]) -> types.CallToolResult:
+    text = orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()
+    failed = found.get("status") in ("TASK_FAILED", "SESSION_PAUSED") and "taskId" in found
+    return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=found, is_error=failed)
+
+
+def _failed(code: str, message: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=f"{code}: {message}")], is_error=True)

@@ -1,0 +1,249 @@
+"""`agent-host mcp`: tasks handed in by the clients of the official MCP SDK, of both eras that it speaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import mcp_types as types
+import psutil  # type: ignore[import-untyped]  # it has none
+import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+
+from agent_host.mcp_server.sessions import CANCELLING
+from tests.support.process import PATIENCE_S, eventually, gateway, process_exists, say, shell, use
+from tests.support.process import call as tool_call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcp_types import CallToolResult
+
+    from tests.support.process import Gateway, Host
+
+RULES = [{"approvalRuleId": "ask", "title": "Act", "description": "Does something."}]
+ASKS = {"Shell.Exec": {"requiresApproval": True, "approvalRuleId": "ask"}}
+EFFECT = shell("echo model >> effects")
+ERAS = ("2026-07-28", "legacy")
+
+
+def client_of(host: Host, model: Gateway, *options: str, **more: Any) -> Client:
+    """A client of a server of its own."""
+    policy = str(host.policy(grants=ASKS, approvalRules=RULES))
+    arguments = ["-P", "-m", "agent_host", "mcp", "--gateway", model.url, "--policy", policy, *options]
+    server = StdioServerParameters(
+        command=sys.executable, args=arguments, env=host.environment(), cwd=os.fspath(host.workspace)
+    )
+    return Client(server, read_timeout_seconds=PATIENCE_S, **more)
+
+
+async def call(client: Client, tool: str, /, **arguments: Any) -> dict[str, Any]:
+    """What a call answers; it must not fail."""
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result
+    return cast("dict[str, Any]", result.structured_content)
+
+
+async def mistake(client: Client, tool: str, /, **arguments: Any) -> str:
+    """The line with which a call fails."""
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error, result
+    return text_of(result)
+
+
+def text_of(result: CallToolResult) -> str:
+    (block,) = result.content
+    assert isinstance(block, types.TextContent)
+    return block.text
+
+
+def effects(host: Host) -> str:
+    path = host.workspace / "effects"
+    return path.read_text() if path.exists() else ""
+
+
+def person(asked: list[str], **content: str) -> Callable[[Any, types.ElicitRequestParams], Any]:
+    """Fills in each form with this."""
+
+    async def fill(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        asked.append(params.message)
+        return types.ElicitResult(action="accept", content=dict(content))
+
+    return fill
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_task_is_done_and_reported(host: Host, mode: str) -> None:
+    seen: list[str | None] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        seen.append(message)
+
+    async def scenario(model: Gateway) -> None:
+        async with client_of(host, model, mode=mode) as client:
+            listed = await client.list_tools()
+            assert [tool.name for tool in listed.tools] == ["run_task", "session_status"]
+            result = await client.call_tool("run_task", {"prompt": "Write it."}, progress_callback=note)
+            found = cast("dict[str, Any]", result.structured_content)
+            assert (found["status"], found["text"], found["stepCount"]) == ("TASK_COMPLETED", "Written.", 2)
+            (changed,) = found["filesChanged"]
+            assert (changed["status"], changed["additions"]) == ("added", 1)
+            assert changed["path"].endswith("new.txt")
+            assert found["usage"]["totalTokens"] > 0
+            assert "denied" not in found
+            again = await call(client, "run_task", prompt="And now?", sessionId=found["sessionId"])
+            assert (again["text"], again["filesChanged"]) == ("Nothing.", [])
+            assert (await call(client, "session_status", sessionId=found["sessionId"]))["text"] == "Nothing."
+
+    with gateway(
+        use(tool_call("WriteFile", path="new.txt", content="text\n")), say("Written."), say("Nothing.")
+    ) as model:
+        asyncio.run(scenario(model))
+    assert (host.workspace / "new.txt").read_text() == "text\n"
+    assert "WriteFile" in seen
+
+
+@pytest.mark.parametrize("mode", ERAS)
+@pytest.mark.parametrize(("decision", "left"), [("approve", "model\n"), ("deny", "")])
+def test_the_person_behind_the_client_approves(host: Host, mode: str, decision: str, left: str) -> None:
+    asked: list[str] = []
+
+    async def scenario(model: Gateway) -> None:
+        fill = person(asked, decision=decision, reason="As you like.")
+        async with client_of(host, model, mode=mode, elicitation_callback=fill) as client:
+            found = await call(client, "run_task", prompt="Do it.")
+            assert found["status"] == "TASK_COMPLETED"
+            assert found.get("denied") == (None if left else ["Run: echo model >> effects"])
+
+    with gateway(use(EFFECT), say("Done.")) as model:
+        asyncio.run(scenario(model))
+        if not left:
+            assert "As you like." in model.results(1)[0].text
+    assert effects(host) == left
+    (message,) = asked
+    assert "echo model >> effects" in message
+    assert "risk: " in message
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_what_nobody_can_be_asked_about_is_denied(host: Host, mode: str) -> None:
+    async def scenario(model: Gateway) -> None:
+        async with client_of(host, model, mode=mode) as client:
+            found = await call(client, "run_task", prompt="Do it.")
+            assert (found["status"], len(found["denied"])) == ("TASK_COMPLETED", 1)
+            assert "TOOL_NOT_FOUND" in await mistake(client, "approve", sessionId="s", approvalId="a")
+
+    with gateway(use(EFFECT), say("Done.")) as model:
+        asyncio.run(scenario(model))
+        assert "the client has no elicitation" in model.results(1)[0].text
+    assert effects(host) == ""
+
+
+def test_a_client_that_may_approve_has_a_tool_for_it(host: Host) -> None:
+    async def scenario(model: Gateway) -> None:
+        async with client_of(host, model, "--allow-approve") as client:
+            found = await call(client, "run_task", prompt="Do it.")
+            assert found["status"] == "APPROVAL_REQUIRED"
+            (waiting,) = found["approvals"]
+            named = {"sessionId": found["sessionId"], "approvalId": waiting["approvalId"]}
+            assert "decision" in await mistake(client, "approve", **named, decision="perhaps")
+            assert effects(host) == ""
+            done = await call(client, "approve", **named, decision="approved")
+            assert done["status"] == "TASK_COMPLETED"
+            assert "INVALID_REQUEST" in await mistake(client, "approve", **named, decision="approved")
+
+    with gateway(use(EFFECT), say("Done.")) as model:
+        asyncio.run(scenario(model))
+    assert effects(host) == "model\n"
+
+
+def test_a_client_need_not_wait(host: Host) -> None:
+    async def scenario(model: Gateway) -> None:
+        os.mkfifo(host.workspace / "hold")
+        async with client_of(host, model, "--approve-all") as client:
+            found = await call(client, "run_task", prompt="Do it.", waitS=0)
+            assert found["status"] == "RUNNING"
+            session = found["sessionId"]
+            assert "TASK_ALREADY_RUNNING" in await mistake(client, "run_task", prompt="Me too.", sessionId=session)
+            await anyio.to_thread.run_sync((host.workspace / "hold").write_text, "go on")
+            done = await call(client, "session_status", sessionId=session, waitS=PATIENCE_S)
+            assert (done["status"], done["text"]) == ("TASK_COMPLETED", "Done.")
+
+    with gateway(use(shell("cat hold")), say("Done.")) as model:
+        asyncio.run(scenario(model))
+
+
+def test_a_cancelled_call_cancels_its_task(host: Host) -> None:
+    async def scenario(model: Gateway) -> None:
+        os.mkfifo(host.workspace / "hold")
+        async with client_of(host, model, "--approve-all") as client:
+            async with asyncio.timeout(PATIENCE_S):
+                running = asyncio.create_task(client.call_tool("run_task", {"prompt": "Do it."}))
+                await anyio.to_thread.run_sync((host.workspace / "hold").write_text, "go on")  # it runs now
+                running.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await running
+                (session,) = [row["sessionId"] for row in (await call(client, "session_status"))["sessions"]]
+                while (await call(client, "session_status", sessionId=session))["doing"] != CANCELLING:  # noqa: ASYNC110
+                    await asyncio.sleep(0)  # the other process says when
+                await anyio.to_thread.run_sync((host.workspace / "hold").write_text, "go on")  # a running tool finishes
+                ended = await client.call_tool("session_status", {"sessionId": session, "waitS": PATIENCE_S})
+            assert cast("dict[str, Any]", ended.structured_content)["status"] == "TASK_CANCELLED"
+
+    with gateway(use(shell("cat hold; cat hold")), say("Never asked.")) as model:
+        asyncio.run(scenario(model))
+
+
+def test_mistakes_are_one_line(host: Host) -> None:
+    async def scenario(model: Gateway) -> None:
+        async with client_of(host, model) as client:
+            assert "$.prompt" in await mistake(client, "run_task")
+            assert "$.workspace" in await mistake(client, "run_task", prompt="Do it.", workspace="/")
+            assert "$.maxSteps" in await mistake(client, "run_task", prompt="Do it.", maxSteps="3")
+            assert "SESSION_NOT_FOUND" in await mistake(client, "session_status", sessionId="no_such")
+            assert "SESSION_NOT_FOUND" in await mistake(client, "run_task", sessionId="no_such")
+            assert "INVALID_REQUEST" in await mistake(client, "run_task", prompt="Do it.", model="no-such-model")
+
+    with gateway(say("Never asked.")) as model:
+        asyncio.run(scenario(model))
+        assert model.count == 0
+
+
+@pytest.mark.parametrize("options", [("--policy", "no-such"), ("--workspace", "no-such"), ("--output", "json")])
+def test_options_are_checked_before_anybody_is_served(host: Host, options: tuple[str, ...]) -> None:
+    outcome = host.run("mcp", *options)
+    assert (outcome.code, outcome.stdout) == (2, b"")
+    assert len(outcome.stderr.strip().splitlines()) <= 2
+
+
+@pytest.mark.parametrize("how", ["leaves", "is killed"])
+def test_a_task_outlives_its_client(host: Host, how: str) -> None:
+    """What ran when the client left goes on where another server, or a person, resumes it. Nothing is done twice."""
+
+    async def first(model: Gateway) -> tuple[str, int]:
+        async with client_of(host, model, "--approve-all") as client:
+            found = await call(client, "run_task", prompt="Do it.", waitS=0)
+            await anyio.to_thread.run_sync(eventually, lambda: model.count == 2, "the second request")
+            (server,) = [one for one in psutil.Process().children() if "mcp" in one.cmdline()]
+            (serve,) = [one for one in server.children() if "serve" in one.cmdline()]
+            if how == "is killed":
+                server.send_signal(signal.SIGKILL)
+            return str(found["sessionId"]), serve.pid
+
+    async def second(model: Gateway, session: str) -> None:
+        async with client_of(host, model, "--approve-all") as client:
+            assert "open task" in await mistake(client, "run_task", prompt="Another.", sessionId=session)
+            found = await call(client, "run_task", sessionId=session)
+            assert (found["status"], found["text"]) == ("TASK_COMPLETED", "Done.")
+
+    with gateway(use(EFFECT), {"hang": True}, say("Done.")) as model:
+        session, serve = asyncio.run(first(model))
+        eventually(lambda: not process_exists(serve), "the end of the session's process")
+        asyncio.run(second(model, session))
+    assert effects(host) == "model\n"
