@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
@@ -230,11 +229,10 @@ def test_a_task_outlives_its_client(host: Host, how: str) -> None:
         async with client_of(host, model, "--approve-all") as client:
             found = await call(client, "run_task", prompt="Do it.", waitS=0)
             await anyio.to_thread.run_sync(eventually, lambda: model.count == 2, "the second request")
-            (server,) = [one for one in psutil.Process().children() if "mcp" in one.cmdline()]
-            (serve,) = [one for one in server.children() if "serve" in one.cmdline()]
+            (row,) = (await call(client, "session_status"))["sessions"]
             if how == "is killed":
-                server.send_signal(signal.SIGKILL)
-            return str(found["sessionId"]), serve.pid
+                psutil.Process(row["pid"]).parent().kill()
+            return str(found["sessionId"]), int(row["pid"])
 
     async def second(model: Gateway, session: str) -> None:
         async with client_of(host, model, "--approve-all") as client:
