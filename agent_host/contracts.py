@@ -14,6 +14,8 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from policy.scope import CommandScope
+
     After = Callable[[Mapping[str, Any], bytes | None], bytes | None]
 
 ToolStatus = Literal["succeeded", "failed", "denied"]
@@ -154,6 +156,7 @@ class ToolConstraints(NamedTuple):
     """The scope that policy allowed, handed on so that the runtime can check again at the time of use.
 
     None means "no restriction of that kind"; an empty tuple means "nothing". Paths are absolute, sizes are bytes.
+    `command_scope` is what a sandbox holds the call's processes to, None where there is none.
     """
 
     max_file_size_bytes: int | None = None
@@ -162,6 +165,7 @@ class ToolConstraints(NamedTuple):
     blocked_paths: tuple[str, ...] | None = None
     allowed_domains: tuple[str, ...] | None = None
     blocked_domains: tuple[str, ...] | None = None
+    command_scope: CommandScope | None = None
 
 
 class ToolRequest(NamedTuple):
