@@ -15,6 +15,7 @@ from state.records import (
     ArtifactUploaded,
     CallFinished,
     CallStarted,
+    ChangesSeen,
     CommandEnded,
     CommandStarted,
     ContextCompacted,
@@ -165,17 +166,21 @@ def _call_finished(state: Checkpoint, record: CallFinished) -> None:
     call.exit_code, call.duration_ms = record.exit_code, record.duration_ms
     for row in record.artifacts:
         _add_artifact(state, {**row, "callId": record.call_id})
-    _add_baselines(state, record.changed)
+    _see_changes(state, record)
     if record.skill is not None:
         _task(state).skills[record.skill["name"]] = record.skill["allowedTools"]
-    if record.unseen is not None:
-        state.unseen.setdefault(_task(state).task_id, record.unseen)
     for path, seen in record.seen.items():
         state.seen.pop(path, None)  # the ones that were seen last stand last
         if seen is not None:
             state.seen[path] = seen
     for path in list(state.seen)[:-_MAX_SEEN]:
         del state.seen[path]
+
+
+def _see_changes(state: Checkpoint, record: CallFinished | ChangesSeen) -> None:
+    _add_baselines(state, record.changed)
+    if record.unseen is not None:
+        state.unseen.setdefault(_task(state).task_id, record.unseen)
 
 
 def _add_artifact(state: Checkpoint, row: dict[str, Any]) -> None:
@@ -296,6 +301,7 @@ _FOLDS: dict[type, Callable[[Checkpoint, Any], None]] = {
     ArtifactGivenUp: _artifact_given_up,
     CommandStarted: _command_started,
     CommandEnded: _command_ended,
+    ChangesSeen: _see_changes,
     StepCommitted: _step_committed,
     NoteAdded: _note_added,
     TaskEnded: _task_ended,

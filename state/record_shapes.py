@@ -310,6 +310,7 @@ _RECORDS: dict[str, Shape] = {
     ),
     "command_started": Record({"id": TEXT, "callId": TEXT}),
     "command_ended": Record({"id": TEXT, "reason": one_of(*COMMAND_REASONS)}, {"exitCode": _EXIT_CODE, "left": COUNT}),
+    "changes_seen": Record({}, {"changed": _BASELINES, "unseen": TEXT}),
     "note": Record({}, {"ofDamage": FLAG, "ofCommands": ListOf(TEXT)}),
     "context_compacted": Record(
         {"strategy": one_of(*CONTEXT_STRATEGIES), "dropped": COUNT, "cleared": COUNT},

@@ -249,6 +249,14 @@ class CommandEnded(NamedTuple):
     left: int = 0
 
 
+class ChangesSeen(NamedTuple):
+    """What commands in the background were seen to change, or what of it was not looked at; fields as in
+    CallFinished."""
+
+    changed: Mapping[str, str | None] = {}
+    unseen: str | None = None
+
+
 class StepCommitted(NamedTuple):
     """All calls of the step have results. The last step of a task says how the task ended. `dropped` messages are left
     out of the next request, where the step moved the window; see `Window`."""
@@ -313,6 +321,7 @@ Record = (
     | ArtifactGivenUp
     | CommandStarted
     | CommandEnded
+    | ChangesSeen
     | StepCommitted
     | NoteAdded
     | TaskEnded
@@ -334,6 +343,7 @@ _KINDS: Final[dict[type[Record], str]] = {
     ArtifactGivenUp: "artifact_given_up",
     CommandStarted: "command_started",
     CommandEnded: "command_ended",
+    ChangesSeen: "changes_seen",
     StepCommitted: "step_committed",
     NoteAdded: "note",
     TaskEnded: "task_ended",

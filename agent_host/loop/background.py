@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.contracts import CommandEnd, ToolRequest
 from agent_host.events.kinds import EventType
-from state.records import CommandEnded, CommandStarted
+from agent_host.loop.command_changes import CUT_OFF, see_background_changes
+from state.records import ChangesSeen, CommandEnded, CommandStarted
 
 if TYPE_CHECKING:
     from agent_host.events.emitter import Emitter
@@ -72,6 +73,8 @@ async def take_up_commands(ctx: LoopContext) -> None:
     log = CommandLog(ctx.journal, ctx.emitter)
     for (command_id, request), found in zip(requests.items(), left, strict=True):
         log.ended(request, CommandEnd(command_id, "interrupted", left=len(found.running)))
+    if open_ones and ctx.command_watch is not None:
+        ctx.journal.checkpoint(None, ChangesSeen(unseen=CUT_OFF), sync=False)
 
 
 def _request_of(ctx: LoopContext, row: CommandRow) -> ToolRequest:
@@ -83,6 +86,7 @@ async def end_commands(ctx: LoopContext) -> None:
     """End background commands and what else commands have left running, and report it: the session is over, or goes on
     in another process."""
     left = await ctx.router.end_commands()
+    await see_background_changes(ctx)
     if left.ended or left.running:
         still = {"processesLeft": len(left.running)} if left.running else {}
         ctx.emit(EventType.COMMAND_ENDED, None, reason="session_ended", processesEnded=left.ended, **still)

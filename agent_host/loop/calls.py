@@ -22,7 +22,7 @@ from agent_host.loop.admission import PathOrder, Slots
 from agent_host.loop.approvals import granted_by, refuse_unstarted, settle, wait_for_start
 from agent_host.loop.artifacts import hand_over, keep_artifacts, reference_note, with_references
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
-from agent_host.loop.command_changes import IN_BACKGROUND, CommandChanges, is_watched, watched
+from agent_host.loop.command_changes import CommandChanges, watched
 from agent_host.loop.intents import written_file
 from agent_host.loop.prepare import record_start, request_for
 from agent_host.loop.recover import recover_calls
@@ -147,6 +147,7 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
                 runs_since = time.monotonic()
                 try:
                     result = await ctx.cancellation.unless_forced(ctx.router.execute(request))
+                    changed.runs_on = result.command_id is not None
                 finally:
                     duration_ms = int((time.monotonic() - runs_since) * 1000)
     except ToolStopped:
@@ -169,8 +170,6 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
             duration_ms=duration_ms,
         )
 
-    if result.command_id is not None and is_watched(ctx, spec):
-        changed.unseen = changed.unseen or IN_BACKGROUND
     maker = Maker(call.name, spec.needed(call.arguments))
     artifacts = result.artifacts
     left = await keep_artifacts(ctx, step_id, maker, artifacts)

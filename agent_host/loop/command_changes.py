@@ -8,37 +8,39 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from state.blobs import UNAVAILABLE
+from state.records import ChangesSeen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
     from agent_host.contracts import ToolSpec
     from agent_host.loop.context import LoopContext
-    from agent_host.workspace_changes.watch import Changes, Watch
+    from agent_host.workspace_changes.watch import Changes, Watch, Window
     from policy.facts import ActionFacts
 
 CUT_OFF = "a command was cut off by a crash: what it changed was not looked at"
-IN_BACKGROUND = "a command ran on in the background: what it changed was seen only around other commands"
 _FAILED = "the workspace could not be looked at"
 
 
 class CommandChanges:
     """What a command changed: the versions before it, by path, as `CallFinished.changed` has them, and what of the
-    workspace was not looked at."""
+    workspace was not looked at. `runs_on`: it runs on in the background, and is looked at behind each step."""
 
     def __init__(self, unseen: str | None = None) -> None:
         self.files: dict[str, str | None] = {}
         self.unseen = unseen
+        self.runs_on = False
 
 
 class CommandWatch:
     """The looks around the commands of one session, at a workspace of this real path. `excluded` are folders of the
-    host itself, which are left out."""
+    host itself, which are left out. `behind` is the look since which commands run in the background, None for none."""
 
     def __init__(self, workspace: str, excluded: Collection[str] = ()) -> None:
         self._workspace = workspace
         self._excluded = tuple(excluded)
         self._watch: Watch | None = None
+        self.behind: Window | None = None
 
     def watch(self) -> Watch:
         """What looks; made with the first command."""
@@ -77,13 +79,39 @@ async def watched(ctx: LoopContext, spec: ToolSpec, facts: ActionFacts | None = 
     try:
         yield found
     finally:
-        try:
-            changes = await asyncio.to_thread(watch.end, window, lambda path: _may_keep(ctx, path))
-            _take(ctx, changes, found)
-        except OSError:
-            found.unseen = _FAILED
-        finally:
-            watch.give_up(window)
+        if found.runs_on and ctx.command_watch.behind is None:
+            ctx.command_watch.behind = window
+        else:
+            await _end(ctx, watch, window, found)
+
+
+async def see_background_changes(ctx: LoopContext) -> None:
+    """Put on record what commands in the background have changed since the look before, and look again where one still
+    runs. Nothing where none has run since."""
+    commands = ctx.command_watch
+    if commands is None or commands.behind is None:
+        return
+    watch, window, found = commands.watch(), commands.behind, CommandChanges()
+    commands.behind = None
+    try:
+        if any("ended" not in row for row in ctx.state.commands.values()):
+            commands.behind = await asyncio.to_thread(watch.begin)  # before the other ends: nothing lies between them
+    except OSError:
+        found.unseen = _FAILED
+    await _end(ctx, watch, window, found)
+    files = {path: before for path, before in found.files.items() if path not in ctx.task.baselines}
+    if files or found.unseen is not None:
+        ctx.journal.checkpoint(None, ChangesSeen(files, found.unseen), sync=False)
+
+
+async def _end(ctx: LoopContext, watch: Watch, window: Window, found: CommandChanges) -> None:
+    try:
+        changes = await asyncio.to_thread(watch.end, window, lambda path: _may_keep(ctx, path))
+        _take(ctx, changes, found)
+    except OSError:
+        found.unseen = _FAILED
+    finally:
+        watch.give_up(window)
 
 
 def _may_keep(ctx: LoopContext, path: str) -> bool:

@@ -25,6 +25,7 @@ from agent_host.errors import (
 )
 from agent_host.loop.calls import run_calls
 from agent_host.loop.cancellation import TaskCancelled
+from agent_host.loop.command_changes import see_background_changes
 from agent_host.loop.context import TaskEnd
 from agent_host.loop.limits import warn_of_step_limit
 from agent_host.loop.replay import take_replay
@@ -105,12 +106,14 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
             replays = ()
         else:
             step = reopen(ctx)
-        commit(ctx, step, await run_calls(ctx, step))
+        results = await run_calls(ctx, step)
+        await see_background_changes(ctx)
+        commit(ctx, step, results)
         end = _end_behind(ctx, step)
         if end is not None:
             return end
         warn_of_step_limit(ctx, step.step_id)
-        del step  # what its calls hold would stay while the model is asked
+        del step, results  # what they hold would stay while the model is asked
 
 
 def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:

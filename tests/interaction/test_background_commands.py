@@ -58,7 +58,7 @@ def test_a_command_belongs_to_the_session_and_not_to_its_task(servers: Servers, 
         completed = client.event("tool_completed")["payload"]
         assert (completed["commandId"], completed["status"]) == ("cmd_1", "succeeded")
         assert "exitCode" not in completed
-        assert "in the background" in completed["changesUnseen"], "nobody looks at what it changes when"
+        assert "changesUnseen" not in completed, "the steps that follow look at what it changes"
         pid = number_in(child)
         eventually(lambda: served.count == 2, "the next request")
         client.ask("CancelTask", taskId="a", force=True)
@@ -82,6 +82,40 @@ def test_a_command_belongs_to_the_session_and_not_to_its_task(servers: Servers, 
         client.call("Shutdown")
         serve.ended_well()
     assert "tool_output_chunk" not in client.kinds
+
+
+def test_what_it_changes_behind_its_call_is_in_the_patch(servers: Servers) -> None:
+    """Here while no other command runs: a step waits for an approval meanwhile."""
+    host = servers.host
+    os.mkfifo(host.workspace / "gate")
+    (host.workspace / "kept").write_text("kept\n")
+    rules = [{"approvalRuleId": "ask", "title": "Delete", "description": "Deletes a file."}]
+    asks = {"File.Delete": {"requiresApproval": True, "approvalRuleId": "ask"}}
+    line = "read word < gate; echo new > made.tmp; mv made.tmp made; read word < gate"
+    with gateway(use(in_background(line)), use(call("DeleteFile", path="kept")), say("Done.")) as served:
+        policy = host.policy(grants=asks, approvalRules=rules)
+        serve, client = servers.session(served.url, policy=policy)
+        client.task("a")
+        asked = client.event("approval_requested")["payload"]
+        (host.workspace / "gate").write_text("go\n")
+        eventually((host.workspace / "made").exists, "the command's file")
+        client.call("ApproveAction", approvalId=asked["approvalId"], decision="denied")
+        client.event("task_completed")
+        preview = client.ask("GetPatchPreview")
+        assert [(Path(file["filePath"]).name, file["status"]) for file in preview["files"]] == [("made", "added")]
+        assert "unseen" not in preview
+        client.call("Shutdown")
+        serve.ended_well()
+
+
+def test_what_a_crash_kept_from_being_seen_is_said(host: Host) -> None:
+    with gateway(use(in_background("exec sleep 100")), {"hang": True}, say("Done.")) as served:
+        process = host.start_task(served.url)
+        eventually(lambda: served.count == 2, "the next request")
+        process.kill()
+        outcome = host.resume("--gateway", served.url, "--output", "json")
+    assert outcome.code == 0
+    assert "cut off by a crash" in outcome.result["changesUnseen"]
 
 
 def test_a_shutdown_ends_what_runs_before_it_says_so(servers: Servers, child: Path) -> None:
