@@ -30,8 +30,10 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
     for name, captured in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
         if captured.spill.problem is not None:
             text += f"[Of {name} only a part is kept, for the rest could not be written: {captured.spill.problem}]\n"
-        if captured.rewritten:
-            text += f"[Characters of {name} that were drawn over, and are not shown: {captured.rewritten}]\n"
+        rewritten, is_all = captured.rewritten()
+        if rewritten:
+            count = rewritten if is_all else f"{rewritten} or more"
+            text += f"[Characters of {name} that were drawn over, and are not shown: {count}]\n"
         if captured.ends.total > call.settings.artifact_threshold_bytes:
             kept_bytes, total = captured.spill.kept, captured.ends.total
             if kept_bytes < total and captured.spill.problem is None:
