@@ -68,7 +68,7 @@ EXPECTED = {
         "list, against `ls -l`",
         "grep in one file, against `grep -n`",
         "grep in 50 files, against `grep -rn`",
-        "write, against `tee`",
+        "write, against a process that does the same",
         "write, against the same by hand with its syncs",
         "an edit of a file of 1 MB",
         "8 commands of 100 ms, against eight bare Popen",
