@@ -1,9 +1,10 @@
 """Files searched by a regular expression of RE2's syntax, in time that is linear in the text. Blocking: callers run it
 in a thread.
 
-A line is what stands between line feeds, and a pattern is held against one line at a time. Files with a null byte in
-their first 8 KiB are binary and are passed over. Where there are many files and `rg` is there, it finds those that have
-a match; what is shown is read here all the same, so both ways give the same answers in the same order.
+A line is what stands between line feeds, and a pattern is held against one line at a time. A byte order mark says how
+a file is read, as for ReadFile; other files with a null byte in their first 8 KiB are binary and are passed over. Where
+there are many files and `rg` is there, it finds those that have a match; what is shown is read here all the same, so
+both ways give the same answers in the same order.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tool_runtime.core.paths import BY_DESCRIPTOR, Scope, open_dir, open_regular
 from tool_runtime.core.ripgrep import Question, Search, for_ripgrep
 from tool_runtime.core.tree import MAX_DEPTH, Walk, WalkParams
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
-from tool_runtime.output.text import is_unprintable, looks_binary
+from tool_runtime.output.text import is_unprintable, looks_binary, strip_bom
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +37,8 @@ MANY_FILES: Final = 500
 """From here on `rg` is worth a process."""
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 """Larger files are not searched, and counted."""
-_SNIFF_BYTES: Final = 8192
+_LONGEST_MARK: Final = 4
+_WIDE: Final = ("utf-16-le", "utf-16-be")  # the ones that `rg` knows by their marks, too
 _LINE_BREAK: Final = re.compile(r"\n|(?<!\\)(?:\\\\)*\\n")
 
 
@@ -265,18 +267,24 @@ class _Search:
                 return
 
     def _content(self, fd: int | None, name: str) -> bytes | None:
-        """What is in the file; None for one that is binary or too large. Raises OSError and ToolFault."""
+        """What is in the file, as UTF-8 where a byte order mark names another encoding; None for one that is binary or
+        too large. Raises OSError and ToolFault."""
         opened, status = open_regular(fd, name, os.O_RDONLY)
         with open(opened, "rb", buffering=0) as file:
             content = file.read(min(status.st_size, self._most) + 1)
-            if looks_binary(content) or (self._params.printable_only and is_unprintable(content)):
+            skip, marked = strip_bom(content[:_LONGEST_MARK])
+            wide = marked if marked in _WIDE else None
+            if wide is None and (looks_binary(content) or (self._params.printable_only and is_unprintable(content))):
                 return None
             if status.st_size <= self._most and len(content) > status.st_size:  # it grows
                 content += file.read(self._most + 1 - len(content))
         if max(len(content), status.st_size) > self._most:
             self.large += 1
             return None
-        return content
+        if wide is None:
+            return content[skip:]
+        text = content[skip:].decode(wide, "replace").encode()
+        return None if looks_binary(text) else text
 
     def _hit(self, path: str, content: bytes) -> Hit | None:
         if self._params.mode == "files":

@@ -23,7 +23,7 @@ _MAX_BATCH_BYTES: Final = 512 * 1024
 _BATCH_FILES: Final = 7000
 _POLL_S: Final = 0.05
 _OPTIONS: Final = (
-    "--no-config", "--no-ignore", "--no-ignore-dot", "--no-ignore-global", "--hidden", "--text", "--encoding=none",
+    "--no-config", "--no-ignore", "--no-ignore-dot", "--no-ignore-global", "--hidden", "--text", "--encoding=auto",
     "--no-messages", "--color=never", "--no-heading", "--files-with-matches", "--null", "--sort=none",
     "--max-depth=1",
 )  # fmt: skip

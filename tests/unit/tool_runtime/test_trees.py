@@ -119,6 +119,16 @@ async def test_grep(call: Call, workspace: Path) -> None:
     assert text_of(await call("Grep", None, path=str(workspace), pattern="o", glob="*.md")) == "No match in 0 files\n"
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16-be"])
+async def test_files_with_a_byte_order_mark_are_searched_as_they_are_read(
+    call: Call, workspace: Path, encoding: str
+) -> None:
+    mark = "" if encoding == "utf-8-sig" else "\ufeff"
+    (workspace / "marked.txt").write_bytes(f"{mark}naïve\r\nsecond\r\n".encode(encoding))
+    said = text_of(await call("Grep", None, path=str(workspace), pattern="^naïve|^second"))
+    assert said.splitlines() == ["marked.txt", "1: naïve", "2: second"]
+
+
 @pytest.mark.parametrize("pattern", ["(", r"(?=a)", r"\1", "a\nb", r"a\nb"])
 async def test_patterns_that_are_refused(call: Call, workspace: Path, pattern: str) -> None:
     code, message = error_of(await call("Grep", None, path=str(workspace), pattern=pattern))
