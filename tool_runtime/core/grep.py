@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from policy.patterns import compiled, problem_of
 from tool_runtime.core.files import refuse_abandoned
-from tool_runtime.core.listing import as_bytes, glob_pattern
+from tool_runtime.core.listing import as_bytes, glob_below
 from tool_runtime.core.paths import BY_DESCRIPTOR, Scope, open_dir, open_regular, resolve
 from tool_runtime.core.ripgrep import Question, Search, for_ripgrep
 from tool_runtime.core.tree import MAX_DEPTH, Walk, WalkParams
@@ -187,7 +187,7 @@ class _Search:
         """The files of the walk that are to be searched; and those of them in which `rg` finds the pattern, None where
         it is not asked, or does not take the question."""
         params = self._params
-        glob = None if params.glob is None else glob_pattern(params.glob)
+        glob = None if params.glob is None else glob_below(params.glob, root, params.path)
         rg = self._ripgrep(root)
         found: list[_Files] = []
         left = params.max_files

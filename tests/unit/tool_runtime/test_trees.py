@@ -90,6 +90,24 @@ async def test_globs(call: Call, workspace: Path, pattern: str, found: list[str]
     assert said.splitlines() == (found or [f"No file fits {pattern}"])
 
 
+async def test_an_absolute_glob_is_read_from_the_directory_that_it_begins_with(call: Call, workspace: Path) -> None:
+    make(workspace, "src/b.py", "a.py", content="found\n")
+    for below in ("", "/src"):
+        at = f"{workspace}{below}"
+        said = text_of(await call("FindFiles", None, path=at, pattern=f"{at}/*.py"))
+        assert said.splitlines() == ["src/b.py" if below else "a.py"]
+        said = text_of(await call("Grep", None, path=at, pattern="found", glob=f"{at}/*.py", mode="files"))
+        assert said.splitlines() == ["src/b.py" if below else "a.py"]
+
+
+async def test_a_glob_that_leads_elsewhere_says_what_to_do(call: Call, workspace: Path) -> None:
+    for pattern in ("../*.py", "src/../*.py", f"{workspace}/*.py"):
+        make(workspace, "src/b.py")
+        code, message = error_of(await call("FindFiles", None, path=f"{workspace}/src", pattern=pattern))
+        assert code == "INVALID_REQUEST"
+        assert "path" in message
+
+
 @pytest.mark.parametrize("pattern", ["/", "{a", "./"])
 async def test_globs_that_mean_nothing(call: Call, workspace: Path, pattern: str) -> None:
     result = await call("FindFiles", None, path=str(workspace), pattern=pattern)
