@@ -1,10 +1,10 @@
 """Files searched by a regular expression of RE2's syntax, in time that is linear in the text. Blocking: callers run it
 in a thread.
 
-A line is what stands between line feeds, and a pattern is held against one line at a time. A byte order mark says how
-a file is read, as for ReadFile; other files with a null byte in their first 8 KiB are binary and are passed over. Where
-there are many files and `rg` is there, it finds those that have a match; what is shown is read here all the same, so
-both ways give the same answers in the same order.
+A line is what stands between line feeds, and a pattern is held against one line at a time. A return at its end belongs
+to it where the pattern names one. A byte order mark says how a file is read, as for ReadFile; other files with a null
+byte in their first 8 KiB are binary and are passed over. Where there are many files and `rg` is there, it finds those
+that have a match; what is shown is read here all the same, so both ways give the same answers in the same order.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 """Larger files are not searched, and counted."""
 _LONGEST_MARK: Final = 4
 _WIDE: Final = ("utf-16-le", "utf-16-be")  # the ones that `rg` knows by their marks, too
+_NAMES_RETURN: Final = re.compile(r"\r|\\(?:r|x0[dD]|x\{0*[dD]\}|0?15)|cntrl")
 _LINE_BREAK: Final = re.compile(r"\n|(?<!\\)(?:\\\\)*\\n")
 
 
@@ -175,6 +176,7 @@ class _Search:
         self._params = params
         self._wanted = wanted
         self._abandoned = abandoned
+        self._with_returns = _NAMES_RETURN.search(params.pattern) is not None
         limit = params.max_file_size_bytes
         self.limited = limit is not None
         self._most = MAX_FILE_BYTES if limit is None else min(limit, MAX_FILE_BYTES)
@@ -217,7 +219,8 @@ class _Search:
         params = self._params
         if params.rg is None:
             return None
-        written = for_ripgrep(quoted(params.pattern) if params.literal else params.pattern)
+        pattern = quoted(params.pattern) if params.literal else params.pattern
+        written = for_ripgrep(pattern, with_returns=self._with_returns)
         if written is None:
             return None
         return Search(Question(params.rg, root, written, params.ignore_case, self._most), MANY_FILES)
@@ -267,8 +270,9 @@ class _Search:
                 return
 
     def _content(self, fd: int | None, name: str) -> bytes | None:
-        """What is in the file, as UTF-8 where a byte order mark names another encoding; None for one that is binary or
-        too large. Raises OSError and ToolFault."""
+        """What is in the file, as UTF-8 where a byte order mark names another encoding, and without the returns at the
+        ends of lines that the pattern does not name; None for one that is binary or too large. Raises OSError and
+        ToolFault."""
         opened, status = open_regular(fd, name, os.O_RDONLY)
         with open(opened, "rb", buffering=0) as file:
             content = file.read(min(status.st_size, self._most) + 1)
@@ -281,10 +285,10 @@ class _Search:
         if max(len(content), status.st_size) > self._most:
             self.large += 1
             return None
-        if wide is None:
-            return content[skip:]
-        text = content[skip:].decode(wide, "replace").encode()
-        return None if looks_binary(text) else text
+        text = content[skip:] if wide is None else content[skip:].decode(wide, "replace").encode()
+        if wide is not None and looks_binary(text):
+            return None
+        return text if self._with_returns else text.replace(b"\r\n", b"\n")
 
     def _hit(self, path: str, content: bytes) -> Hit | None:
         if self._params.mode == "files":

@@ -147,6 +147,25 @@ async def test_files_with_a_byte_order_mark_are_searched_as_they_are_read(
     assert said.splitlines() == ["marked.txt", "1: naïve", "2: second"]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("two$", ["2: two"]),
+        (r"\s$", []),
+        ("^$", ["3: "]),
+        (r"one\r", ["1: one"]),
+        (r"two[\r]", ["2: two"]),
+        ("o.$", []),
+    ],
+)
+async def test_a_line_ends_before_its_return_unless_the_pattern_names_it(
+    call: Call, workspace: Path, pattern: str, found: list[str]
+) -> None:
+    (workspace / "crlf.txt").write_bytes(b"one\r\ntwo\r\n\r\nend")
+    said = text_of(await call("Grep", None, path=str(workspace), pattern=pattern))
+    assert said.splitlines() == (["crlf.txt", *found] if found else ["No match in 1 file"])
+
+
 @pytest.mark.parametrize("pattern", ["(", r"(?=a)", r"\1", "a\nb", r"a\nb"])
 async def test_patterns_that_are_refused(call: Call, workspace: Path, pattern: str) -> None:
     code, message = error_of(await call("Grep", None, path=str(workspace), pattern=pattern))
