@@ -5,7 +5,9 @@ The marker is one for all tools: it says how many bytes are missing and of how m
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+from config.lean_typing import NamedTuple
 
 HEAD_PERCENT: Final = 80
 
