@@ -299,21 +299,22 @@ def one_call(workspace: str, tool: str, arguments: dict[str, object], idle: dict
 
 
 def printing(folder: str, pieces: int, rounds: int) -> Iterator[Row]:
-    """A command that prints a lot: the same file again and again."""
-    put(os.path.join(folder, "piece"), words(PIECE_BYTES))
-    line = f"cd '{folder}' && cat{' piece' * pieces}"
-    took, grown, floor = medians(
-        (
-            *one_call(folder, "RunCommand", {"command": line}, {"command": "echo idle"}),
-            run_ms(["bash", "-c", f"{line} | cat >/dev/null"]),
+    """A command that prints a lot: the same file again and again. It is plain, in colours, or drawn again."""
+    size = f"{pieces * PIECE_BYTES / MIB:,.0f} MiB"
+    for look, line in {"": words(PIECE_BYTES), **printed.LOOKS}.items():
+        put(os.path.join(folder, "piece"), line * (PIECE_BYTES // len(line)))
+        command = f"cd '{folder}' && cat{' piece' * pieces}"
+        took, grown, floor = medians(
+            (
+                *one_call(folder, "RunCommand", {"command": command}, {"command": "echo idle"}),
+                run_ms(["bash", "-c", f"{command} | cat >/dev/null"]),
+            )
+            for _ in range(rounds)
         )
-        for _ in range(rounds)
-    )
-    size = pieces * PIECE_BYTES / MIB
-    speeds = (size / 1024 / (ms / 1000) for ms in (took, floor))
-    note = " / ".join(f"{speed:.2f}" for speed in speeds) + " GiB/s"
-    yield Row(f"a command that prints {size:,.0f} MiB, against `cat` into a pipe", took / floor, "x", 2, note)
-    yield Row("memory of the tools for it above idle", grown, "MiB", 32)
+        what = f"a command that prints {size}" if not look else f"the same {look}"
+        note = " / ".join(f"{pieces * PIECE_BYTES / 1024 / MIB / (ms / 1000):.2f}" for ms in (took, floor)) + " GiB/s"
+        yield Row(f"{what}, against `cat` into a pipe", took / floor, "x", 2, note)
+        yield Row("memory of the tools for it above idle", grown, "MiB", 32)
 
 
 def reading(folder: str, size: int, rounds: int) -> Iterator[Row]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tool_runtime.core.hunt import NOBODY, kill_until_quiet
 from tool_runtime.core.pumps import Watch, feed_pipe, read_pipe, watch_exit
 from tool_runtime.faults import fault_of
-from tool_runtime.output.shown import ShownEnds
+from tool_runtime.output.shown import FIRST_BYTES, ShownEnds
 from tool_runtime.output.spill import BUFFER_BYTES, Room, Spill
 from tool_runtime.output.truncate import HeadTail
 from tool_runtime.platform import WINDOWS, current, windows
@@ -71,7 +71,7 @@ class Captured:
         self._on_output = params.on_output
         self._shown: ShownEnds | None = None
         if not params.one_stream:
-            self._shown = ShownEnds(params.max_output_bytes, params.artifact_max_bytes)
+            self._shown = ShownEnds(params.max_output_bytes, FIRST_BYTES)
 
     def rewritten(self) -> tuple[int, bool]:
         """How many characters were drawn over or erased, which are not shown; and whether that is all, once the stream

@@ -1,7 +1,7 @@
 """Head and tail of what a terminal would show of a stream (TR 7.1), at a cost that stays small for any length.
 
-Drawing what was printed costs some seconds a gigabyte, and of a long stream only the ends are read. So what goes beyond
-the bytes that are kept is counted, and its last part alone is drawn.
+Drawing what was printed costs some seconds a gigabyte, and minutes where pictures are drawn again line by line. Of a
+long stream only the ends are read: what lies between is counted.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from typing import Final
 from tool_runtime.output.terminal import Reducer
 from tool_runtime.output.truncate import HeadTail, whole_start
 
+FIRST_BYTES: Final = 16 * 1024 * 1024
+"""What is drawn of a stream as it comes."""
 LAST_BYTES: Final = 1024 * 1024
-"""What is drawn of the end of a stream that is longer than what is looked at."""
+"""What is drawn of the end of a longer one."""
 
 
 class ShownEnds:

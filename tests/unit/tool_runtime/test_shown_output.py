@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from tests.unit.tool_runtime.conftest import request, text_of
 from tests.unit.tool_runtime.test_terminal_output import OUTPUT, cut
+from tool_runtime.core import process
 from tool_runtime.output.shown import ShownEnds
 from tool_runtime.output.terminal import MAX_ROWS, Reducer
 from tool_runtime.output.truncate import HeadTail, marker, truncate
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from tests.unit.tool_runtime.conftest import MakeRouter
 
@@ -106,7 +109,10 @@ def test_the_line_that_says_it_is_whole_or_left_out(before: int, after: int, lim
     assert (b"looked" in text) == (line in text)
 
 
-async def test_a_flood_of_pictures_costs_little_and_shows_its_ends(make_router: MakeRouter, workspace: Path) -> None:
+async def test_a_flood_of_pictures_costs_little_and_shows_its_ends(
+    make_router: MakeRouter, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "FIRST_BYTES", 65_536)
     script = workspace / "draw.py"
     script.write_text(
         "import sys\nsys.stdout.write('first\\n')\n"
@@ -114,7 +120,7 @@ async def test_a_flood_of_pictures_costs_little_and_shows_its_ends(make_router: 
         "for _ in range(80):\n    sys.stdout.write(piece)\n"
         "sys.stdout.write('last\\n')\n"
     )
-    router = make_router(artifact_max_bytes=65_536)
+    router = make_router()
     result = await router.execute(request("RunCommand", command=f"{sys.executable} {script}"))
     text = text_of(result)
     assert "bytes were not looked at ...]" in text
