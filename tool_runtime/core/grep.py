@@ -288,7 +288,9 @@ class _Search:
         text = content[skip:] if wide is None else content[skip:].decode(wide, "replace").encode()
         if wide is not None and looks_binary(text):
             return None
-        return text if self._with_returns else text.replace(b"\r\n", b"\n")
+        if self._with_returns or b"\r" not in text:
+            return text
+        return text.replace(b"\r\n", b"\n")
 
     def _hit(self, path: str, content: bytes) -> Hit | None:
         if self._params.mode == "files":
