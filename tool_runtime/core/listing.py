@@ -99,10 +99,11 @@ def glob_below(glob: str, root: str, asked: str) -> Pattern:
     ToolFault(INVALID_ARGUMENT), also for a glob that leads elsewhere: it would fit nothing, without a word."""
     within = glob
     for start in (asked, root):
-        if glob.startswith(start.rstrip("/") + "/"):
-            within = f"./{glob[len(start.rstrip('/')) + 1 :]}"
+        above = start.replace(os.sep, "/").rstrip("/") + "/"
+        if glob.startswith(above):
+            within = f"./{glob[len(above) :]}"
             break
-    if within.startswith("/") or ".." in within.split("/"):
+    if os.path.isabs(within) or ".." in within.split("/"):
         why = f"the pattern leads out of {asked}: give one from there, or another directory as path"
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{why}: {glob[:200]!r}")
     return glob_pattern(within)
