@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import fnmatch
 import os
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from agent_host.contracts import ToolConstraints
 from agent_host.errors import ErrorCode
-from tests.unit.tool_runtime.conftest import error_of, request
+from tests.unit.tool_runtime.conftest import error_of, request, until
 from tests.unit.tool_runtime.test_native_files import answered
 from tool_runtime.core.excludes import Excludes
 from tool_runtime.core.pages import PageParams, Pager, path_of, token_of
@@ -262,3 +264,33 @@ async def test_a_limit_that_is_reached_ends_the_search_and_is_said(call: Any, wo
     small = answered(await call("cp__grep", **base, max_file_bytes=10))
     assert ([one["file"] for one in small["matches"]], small["passed_over"]) == (["a", "b", "c"], 1)
     assert "stopped" not in answered(await call("cp__grep", **base))
+
+
+@pytest.mark.parametrize("tool", ["cp__list_files", "cp__list_dir", "cp__grep"])
+async def test_a_search_nobody_waits_for_ends(
+    call: Any, workspace: Path, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    """It is cancelled in its first directory, and looks into no more than the next one."""
+    put(workspace, {f"{number:02}/f" for number in range(50)})
+    reached, go_on, asked = threading.Event(), threading.Event(), list[str]()
+    honest = os.scandir
+
+    def slow(path: Any = ".") -> Any:
+        asked.append(str(path))
+        if len(asked) == 2:
+            reached.set()
+            go_on.wait(10)
+        return honest(path)
+
+    monkeypatch.setattr(os, "scandir", slow)
+    where = {"dir" if tool == "cp__list_files" else "path": str(workspace)}
+    more = {"pattern": "x"} if tool == "cp__grep" else {}
+    task = asyncio.ensure_future(call(tool, **where, **more, recursive=True))
+    await until(reached.is_set)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go_on.set()
+    again = await call("cp__list_dir", path=str(workspace))
+    assert len(answered(again)["entries"]) == 50
+    assert len([one for one in asked if one != str(workspace)]) < 10
