@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent_host.contracts import ToolConstraints
@@ -294,3 +294,61 @@ async def test_a_search_nobody_waits_for_ends(
     again = await call("cp__list_dir", path=str(workspace))
     assert len(answered(again)["entries"]) == 50
     assert len([one for one in asked if one != str(workspace)]) < 10
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    lines=st.lists(st.integers(0, 4), max_size=8),
+    results=st.integers(1, 12),
+    files=st.integers(1, 10),
+    largest=st.integers(1, 40),
+)
+async def test_limits_leave_a_beginning_of_what_there_is(
+    call: Any, workspace: Path, lines: list[int], results: int, files: int,
+    largest: int,
+) -> None:  # fmt: skip
+    """Of files with so many lines that match, whatever the three limits are; and where one was met, that is said."""
+    place = Path(tempfile.mkdtemp(dir=workspace))
+    for number, count in enumerate(lines):
+        (place / f"{number}").write_text("needle\n" * count + "other\n")
+    answer = answered(
+        await call(
+            "cp__grep",
+            pattern="needle",
+            path=str(place),
+            max_results=results,
+            max_files_visited=files,
+            max_file_bytes=largest,
+        )
+    )
+    small = [number for number in range(len(lines)) if (place / f"{number}").stat().st_size <= largest]
+    everything = [(str(number), line + 1) for number in small[:files] for line in range(lines[number])]
+    found = [(one["file"], one["line"]) for one in answer["matches"]]
+    assert found == everything[:results]
+    if len(found) < len(everything):
+        assert answer["truncated"]
+    elif len(small) > files:
+        assert answer["stopped"] == f"stopped after {files} files"
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(count=st.integers(0, 12), size=st.integers(1, 12), room=st.integers(300, 700))
+async def test_pages_of_any_size_under_any_limit_of_output_join_to_the_listing(
+    make_router: MakeRouter, workspace: Path, count: int, size: int, room: int
+) -> None:
+    place = Path(tempfile.mkdtemp(dir=workspace))
+    names = {f"{number:02}-{'n' * 40}" for number in range(count)}
+    put(place, names)
+    router = make_router(families=("native",), max_output_bytes=room)
+    found: list[str] = []
+    more: dict[str, Any] = {}
+    while True:
+        result = await router.execute(request("cp__list_dir", path=str(place), page_size=size, **more))
+        assert len((result.output_text or "").encode()) <= room
+        answer = answered(result)
+        assert len(answer["entries"]) <= size
+        found += [entry["path"] for entry in answer["entries"]]
+        if "next_page_token" not in answer:
+            break
+        more = {"page_token": answer["next_page_token"]}
+    assert found == sorted(names)
