@@ -9,7 +9,7 @@ from pathlib import Path
 # Everything is imported by the first round. From then on whatever looks at the disk, the network, other processes or
 # the clock raises, and the second round decides the same.
 _DECIDES = """
-import sys, time
+import os, sys, time
 from datetime import UTC, datetime
 from policy.bundle.builtin import instantiate
 from config.policies import BUILT_IN, template
@@ -47,6 +47,11 @@ def refuse(event, arguments):
         raise RuntimeError(f"policy looked: {event} {arguments}")
 def no_clock(*_):
     raise RuntimeError("policy asked for the time")
+def no_look(*arguments, **_):  # these tell no hook
+    seen.append("look")
+    raise RuntimeError(f"policy looked: {arguments}")
+for name in "stat lstat fstat readlink access getcwd getenv open listdir scandir".split():
+    setattr(os, name, no_look)
 for name in ("time", "monotonic", "time_ns", "monotonic_ns", "perf_counter"):
     setattr(time, name, no_clock)
 sys.addaudithook(refuse)
