@@ -84,8 +84,8 @@ def specs() -> list[Spec]:
 
 
 def problems(spec: Spec, root: Path) -> Iterator[str]:
-    """What is wrong with the rows: what stands there twice or is empty, and tests that are not in the files below
-    `root`, or that never run."""
+    """What is wrong with the rows: what stands there twice, is empty or spoils the table, and tests that are not in the
+    files below `root`, or that never run."""
     seen: set[str] = set()
     places: set[str] = set()
     for section in spec.sections:
@@ -97,6 +97,8 @@ def problems(spec: Spec, root: Path) -> Iterator[str]:
             if row.says in seen:
                 yield f"{place} stands there twice"
             seen.add(row.says)
+            if "|" in row.says + row.why:
+                yield f"{place}: a | ends the cell of a table"
             if row.state == "held" and not row.tests:
                 yield f"{place} names no test"
             if len(set(row.tests)) < len(row.tests):
