@@ -99,7 +99,7 @@ def problems(spec: Spec, root: Path) -> Iterator[str]:
             seen.add(row.says)
             if "|" in row.says + row.why:
                 yield f"{place}: a | ends the cell of a table"
-            if row.state == "held" and not row.tests:
+            if row.state in ("held", "differs") and not row.tests:
                 yield f"{place} names no test"
             if len(set(row.tests)) < len(row.tests):
                 yield f"{place} names a test twice"

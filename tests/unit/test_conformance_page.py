@@ -52,7 +52,7 @@ def test_rows_without_fault(tmp_path: Path) -> None:
         'says = "a"\ntests = ["test_a.py::test_here", "test_a.py::TestMany::test_inside", "test_a.py::test_somewhere"]',
         'says = "b"\nopen = "not yet"',
         'says = "c"\nnot_here = "elsewhere"',
-        'says = "d"\ntests = []\ndiffers = "on purpose"',
+        'says = "d"\ntests = ["test_a.py::test_here"]\ndiffers = "on purpose"',
     ]
     assert found(tmp_path, *good) == []
 
@@ -65,6 +65,7 @@ def test_rows_without_fault(tmp_path: Path) -> None:
         (['says = "a"\ntests = ["test_a.py::test_skipped"]'], "no test test_a.py::test_skipped"),
         (['says = "a"\ntests = ["test_b.py::test_here"]'], "no test test_b.py::test_here"),
         (['says = "a"\ntests = []'], "names no test"),
+        (['says = "a"\ntests = []\ndiffers = "on purpose"'], "names no test"),
         (['says = "a"\nopen = "this | that"'], "ends the cell"),
         (['says = "a"\nopen = "x"', 'says = "a"\nopen = "y"'], "stands there twice"),
         (['says = "a"\ntests = ["test_a.py::test_here", "test_a.py::test_here"]'], "names a test twice"),
