@@ -153,9 +153,7 @@ def _pattern(params: GrepParams) -> Pattern:
     written = flags + (quoted(params.pattern) if params.literal else f"(?:{params.pattern})")
     if not params.literal and compiled(params.pattern) is None:  # by itself: a bracket could close the group around it
         why = problem_of(params.pattern)
-        raise ToolFault(
-            FaultKind.INVALID_ARGUMENT, f"$.pattern: {why} (RE2's syntax; literal: true takes it as a text)"
-        )
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {why} (RE2's syntax)")
     found = compiled(written)
     if found is None:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {problem_of(written)}")
