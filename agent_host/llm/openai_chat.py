@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Image, ToolSpec
     from agent_host.llm.openai_chat_answer import ChatAssembler
+    from agent_host.llm.stream import CacheTtl
     from agent_host.thread.messages import Message, ToolCall
 
 NAME: Final = "openai"
@@ -140,6 +141,11 @@ class ChatDialect:
         self._names_cache = names_cache
         self._names = SentNames()
 
+    def kept_for(self, cache_ttl: CacheTtl) -> ChatDialect:
+        """See `agent_host.llm.stream.Dialect`: this wire cannot say it."""
+        del cache_ttl
+        return self
+
     def renderer(self, model: str) -> ChatRenderer:
         """See `agent_host.llm.stream.Dialect`."""
         return ChatRenderer(model)
@@ -152,9 +158,17 @@ class ChatDialect:
         return headers
 
     def head(
-        self, *, model: str, max_output_tokens: int, system: str, tools: Sequence[ToolSpec], session_id: str = ""
+        self,
+        *,
+        model: str,
+        max_output_tokens: int,
+        system: str,
+        tools: Sequence[ToolSpec],
+        session_id: str = "",
+        is_marked: bool = True,
     ) -> bytes:
         """Model, limit, tools and the system message, which other messages follow."""
+        del is_marked
         request: dict[str, Any] = {
             "model": model,
             self._max_tokens_field: max_output_tokens,

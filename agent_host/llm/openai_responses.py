@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import Image, ToolSpec
     from agent_host.llm.openai_responses_answer import ResponsesAssembler
+    from agent_host.llm.stream import CacheTtl
     from agent_host.thread.messages import Message, ToolCall
 
 NAME: Final = "responses"
@@ -118,6 +119,11 @@ class ResponsesDialect:
         self._names_cache = names_cache
         self._names = SentNames()
 
+    def kept_for(self, cache_ttl: CacheTtl) -> ResponsesDialect:
+        """See `agent_host.llm.stream.Dialect`: this wire cannot say it."""
+        del cache_ttl
+        return self
+
     def renderer(self, model: str) -> ResponsesRenderer:
         """See `agent_host.llm.stream.Dialect`."""
         return ResponsesRenderer(model)
@@ -130,9 +136,17 @@ class ResponsesDialect:
         return headers
 
     def head(
-        self, *, model: str, max_output_tokens: int, system: str, tools: Sequence[ToolSpec], session_id: str = ""
+        self,
+        *,
+        model: str,
+        max_output_tokens: int,
+        system: str,
+        tools: Sequence[ToolSpec],
+        session_id: str = "",
+        is_marked: bool = True,
     ) -> bytes:
         """Model, limit, tools and the system message. It stands in `input`: `instructions` may not be cached."""
+        del is_marked
         request: dict[str, Any] = {
             "model": model,
             "max_output_tokens": max_output_tokens,

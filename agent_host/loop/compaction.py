@@ -115,7 +115,7 @@ async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> Mo
     if model != talk.model and talk.for_model is not None:
         thread, make_head = talk.for_model(model)
         head = make_head(ctx.judge, talk.output_limit(ctx.judge))
-    messages = thread.asking(asked, window)
+    messages = thread.asking(asked, window, talk.head_tokens)
 
     def ask() -> Awaitable[ModelTurn]:
         return talk.llm.stream(head, messages, _nothing_shown)

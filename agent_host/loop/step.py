@@ -235,7 +235,7 @@ def _meaning(turn: ModelTurn) -> Meaning:
 async def _call_model(ctx: LoopContext, step_id: str, needed: int, attempts: Attempts) -> ModelTurn:
     """One request, tried again where its fault passes."""
     talk = ctx.conversation
-    messages = talk.thread.encoded()
+    messages = talk.thread.encoded(talk.head_tokens)
     started = time.monotonic()
 
     def send() -> Awaitable[ModelTurn]:

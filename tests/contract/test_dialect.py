@@ -116,6 +116,17 @@ def test_the_head_is_the_same_in_every_call(pair: Pair) -> None:
     assert len(heads) == 1
 
 
+def test_a_session_under_another_bundle_still_knows_the_names_that_it_offered_tools_by(pair: Pair) -> None:
+    """The client reads answers with the dialect that it began with; heads come from the one of the new bundle."""
+    theirs = pair.theirs
+    first, later = pair.ours.kept_for("5m"), pair.ours.kept_for("1h")
+    tool = TOOL._replace(name="read.file")
+    body = later.head(model="m", max_output_tokens=9, system="s", tools=[tool]) + b'{"role":"user","content":"x"}]}'
+    (offered,) = theirs.read(orjson.loads(body), {"x-session-id": "s"}).tools
+    turn = Pair(first, theirs).assemble(pair.events({"tool_calls": [{"name": offered}]}))
+    assert [call.name for call in turn.tool_calls] == ["read.file"]
+
+
 def test_a_token_goes_into_the_headers_and_nowhere_else(pair: Pair) -> None:
     without, with_token = pair.ours.headers(None), pair.ours.headers(TOKEN)
     assert TOKEN in str(with_token)
