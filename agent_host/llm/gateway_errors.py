@@ -103,7 +103,8 @@ NAMES: Final[dict[Kind, tuple[str, ...]]] = {
         "content_filter", "content_filtered", "content_policy_violation", "contentpolicyviolationerror",
         "responsibleaipolicyviolation", "moderation_blocked", "guardrail_intervened", "guardrail_violation",
         "guardrailraisedexception", "invalid_prompt", "data_inspection_failed", "datainspectionfailed",
-        "prohibited_content", "bio_policy", "misalignment_policy_violation", "image_content_policy_violation", "2016", "2017", "1301",
+        "prohibited_content", "bio_policy", "misalignment_policy_violation", "image_content_policy_violation",
+        "2016", "2017", "1301",
     ),
     "model": (
         "model_not_found", "model_not_supported", "model_not_available", "unknown_model", "unsupported_model",

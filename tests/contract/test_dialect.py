@@ -121,7 +121,9 @@ def test_a_session_under_another_bundle_still_knows_the_names_that_it_offered_to
     theirs = pair.theirs
     first, later = pair.ours.kept_for("5m"), pair.ours.kept_for("1h")
     tool = TOOL._replace(name="read.file")
-    body = later.head(model="m", max_output_tokens=9, system="s", tools=[tool]) + b'{"role":"user","content":"x"}]}'
+    thread = pair.thread("x")
+    head = later.head(model="m", max_output_tokens=77, system="s", tools=[tool])
+    body = b"".join([head, *thread.encoded(), later.tail])
     (offered,) = theirs.read(orjson.loads(body), {"x-session-id": "s"}).tools
     turn = Pair(first, theirs).assemble(pair.events({"tool_calls": [{"name": offered}]}))
     assert [call.name for call in turn.tool_calls] == ["read.file"]

@@ -59,9 +59,9 @@ def test_each_code_of_a_failed_response_has_a_row(code: str) -> None:
 
 # The status at which each kind may be told by a name.
 BY_NAME: dict[str, int] = {
-    **dict.fromkeys(("too_long", "billing", "guardrail", "model", "image", "parameter", "too_large", "rate_limit"), 400),
+    **dict.fromkeys(("too_long", "billing", "guardrail", "model", "image", "parameter"), 400),
+    **dict.fromkeys(("too_large", "rate_limit", "credentials"), 400),
     "overloaded": 429,
-    "credentials": 400,
 }
 
 
