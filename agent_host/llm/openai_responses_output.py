@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
-from agent_host.llm.answer_calls import NOT_CLOSED
+from agent_host.llm.answer_calls import NOT_CLOSED, as_written
 from agent_host.llm.openai_responses import NAME, OF_CALL
 from agent_host.llm.openai_responses_items import Item, Place, StreamedItems, kind_of
 from agent_host.llm.openai_responses_values import is_readable, said_in, size_of, text_in, thoughts_in
@@ -133,8 +133,13 @@ class ResponsesOutput:
         order: list[int | Literal["call", "block"]] = []
         for item in self._items.in_order():
             if item.kind == "function_call":
-                calls.append(self._call(item))
+                call = self._call(item)
+                calls.append(call)
                 order.append("call")
+                written = as_written(call, item.arguments, NAME)
+                if written is not None:
+                    blocks.append(written)
+                    order.append("block")
             if item.raw is not None:
                 blocks.append(Block(item.raw, NAME, holds_text=bool(item.text)))
                 order.append("block")
