@@ -176,7 +176,7 @@ PAYLOADS: dict[EventType, Shape] = {
         ),
     ),
     EventType.CONTEXT_SUMMARY_RETRY: Shape(
-        "the gateway failed in a way that may pass when it was asked for a summary; nothing that was said is taken back",
+        "the gateway failed in a way that may pass when it was asked for a summary; no text is taken back",
         (
             Field("waitMs", "integer", "until it is asked again", telemetry=True),
             _MESSAGE,

@@ -243,7 +243,7 @@ def test_assemblers_share_nothing(pair: Pair) -> None:
 def test_an_error_in_the_stream_is_a_fault_with_its_text(pair: Pair) -> None:
     events = pair.events({"text": "Hello"})
     with pytest.raises(StreamFault, match="all full"):
-        pair.assemble([*events[:2], pair.theirs.error_event(ErrorBody("all full"))])
+        pair.assemble([*events[:2], pair.theirs.error_event(ErrorBody("all full"), pair.request(pair.thread("hi")))])
 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500, 529])

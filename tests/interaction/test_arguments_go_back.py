@@ -51,7 +51,8 @@ def test_arguments_go_back_byte_for_byte(host: Host, dialect: str) -> None:
         outcome = host.resume("s", "--gateway", model.url)
         assert outcome.code == 0, outcome.stderr
         assert arguments(model, 2) == [LARGE, FLOAT, SLOW]
-        assert arguments(model, 3) == [LARGE, FLOAT, SLOW, "{}", '{"command":"echo \ufffd"}'], "what was mended, as it is"
+        mended = ["{}", '{"command":"echo \ufffd"}']
+        assert arguments(model, 3) == [LARGE, FLOAT, SLOW, *mended]
     assert (host.workspace / "é.txt").read_text().count("\n") == 3000
 
 
