@@ -69,7 +69,8 @@ class PromptCache:
         for place in marks if has_marks else range(len(ends)):
             if ends[place].tokens >= self._minimum:
                 self._keep(ends[place].digest)
-        long = max((ends[mark].tokens for mark in marks if pieces[mark].long and ends[mark].tokens <= written), default=0)
+        for_an_hour = (ends[mark].tokens for mark in marks if pieces[mark].long)
+        long = max((tokens for tokens in for_an_hour if tokens <= written), default=0)
         return Counts(ends[-1].tokens if ends else 0, read, max(0, written - read), max(0, long - read))
 
     def _known(self, ends: Sequence[_Prefix], mark: int, back: int) -> Iterator[int]:
