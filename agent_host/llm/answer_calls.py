@@ -90,18 +90,21 @@ class _RepeatedField(ValueError):
     """A JSON object has a field twice; `str()` is its name, quoted and cut."""
 
 
+def _refuse_repeated(pairs: list[tuple[str, Any]]) -> None:
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise _RepeatedField(repr(name[:80]))
+        names.add(name)
+
+
+_by_fields = json.JSONDecoder(object_pairs_hook=_refuse_repeated).decode
+
+
 def _refuse_repeated_fields(text: str) -> None:
     """Readers differ on which of the two counts, so policy and a tool might judge and run different calls."""
-
-    def fields(pairs: list[tuple[str, Any]]) -> None:
-        names: set[str] = set()
-        for name, _ in pairs:
-            if name in names:
-                raise _RepeatedField(repr(name[:80]))
-            names.add(name)
-
     try:
-        json.loads(text, object_pairs_hook=fields)
+        _by_fields(text)
     except RecursionError:  # the depth is judged with the value
         return
 
