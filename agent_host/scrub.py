@@ -39,6 +39,8 @@ class Scrubber:
 
     def text(self, text: str) -> str:
         """`text` without the secrets."""
+        if not text:
+            return text
         for secret in self._secrets:
             text = text.replace(secret, REDACTED)
         return text if self.redaction is None else self.redaction.text(text)
