@@ -175,6 +175,13 @@ PAYLOADS: dict[EventType, Shape] = {
             _MESSAGE,
         ),
     ),
+    EventType.CONTEXT_SUMMARY_RETRY: Shape(
+        "the gateway failed in a way that may pass when it was asked for a summary; no text is taken back",
+        (
+            Field("waitMs", "integer", "until it is asked again", telemetry=True),
+            _MESSAGE,
+        ),
+    ),
     EventType.LLM_WINDOW_CUT: Shape(
         "the oldest messages are left out of requests from here on, since the model does not take that much",
         (Field("droppedMessages", "integer", "how many went this time", telemetry=True), _MESSAGE),
