@@ -242,6 +242,8 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("artifactUris", "list of strings", "what was stored of it by then", optional=True),
             Field("storageRefs", "list of strings", "what is kept of it below the session's folder", optional=True),
             Field("storedSha256", "object", "the hash of each of these, by its reference", optional=True),
+            Field("storedParts", "object", "which of these is which output: `stdout`, `stderr`, `body`", optional=True),
+            Field("stderr", "string", "of a command or script: the first 1 KiB that it wrote there", optional=True),
             Field("outputBytes", "integer", "size of what the model reads", telemetry=True),
             Field("outputSha256", "string", "of what the model reads"),
             Field("latencyMs", "integer", "from the request, waits included", telemetry=True),
