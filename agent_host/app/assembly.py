@@ -7,7 +7,7 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
-from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, project_tool_names
+from agent_host.app.machine import allowed_variables, limits_of, project_tool_names, secret_variables
 from agent_host.app.native import families_of, has_native, native_list, native_roots
 from agent_host.app.secrets import redaction_of
 from agent_host.app.skills import enabled_tools, has_skills, hidden_files, script_runs, skill_index, skill_scripts
@@ -76,7 +76,8 @@ _SHORT_TTL_S = 300
 
 
 class Parts(NamedTuple):
-    """What is decided about a session before anything of it is on disk."""
+    """What is decided about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
+    servers."""
 
     machine: LocalMachine
     bundle: PolicyBundle
@@ -87,6 +88,7 @@ class Parts(NamedTuple):
     takes_images: bool = True
     tools: tuple[PythonTool, ...] = ()
     fallbacks: tuple[str, ...] = ()
+    has_mcp: bool = True
 
     def binds_thinking(self, model: str) -> bool:
         """Whether the provider of `model` refuses a request in which anything in front of its thinking was changed."""
@@ -227,8 +229,37 @@ async def make_context(
         questions=Questions(),
         command_watch=_command_watch(resolved, machine),
     )
+    if parts.has_mcp and (parts.bundle.mcp_servers or settings.tables("mcp.servers")):
+        _add_servers(ctx.judge, resolved, of_runtime, runtime, emitter, session_id)
     ctx.conversation.renew_head(ctx.judge)
     return ctx
+
+
+def _add_servers(
+    judge: Judge,
+    resolved: ResolvedOptions,
+    of_runtime: RuntimeSettings,
+    runtime: LocalToolRouter,
+    emitter: Emitter,
+    session_id: str,
+) -> None:
+    """Their tools come with the first task: nothing waits for them here."""
+    from agent_host.app.elsewhere import ToolsElsewhere
+    from agent_host.app.mcp_servers import add_servers
+
+    elsewhere = ToolsElsewhere(resolved.state_dir, lambda: judge.bundle, emitter, judge.approved)
+    judge.approved = elsewhere
+    add_servers(
+        runtime,
+        resolved.settings,
+        of_runtime,
+        judge.bundle,
+        judge.environment,
+        elsewhere,
+        state_dir=resolved.state_dir,
+        session_id=session_id,
+        now=utc_now(),
+    )
 
 
 def _providers(parts: Parts, settings: RuntimeSettings, index: SkillIndex | None) -> Sequence[Provider]:
@@ -293,7 +324,7 @@ def runtime_settings(
         artifact_max_bytes=settings.integer("tools.max_artifact_bytes"),
         output_buffer_bytes=settings.integer("tools.output_buffer_bytes"),
         max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
-        secret_env=SECRET_VARIABLES,
+        secret_env=secret_variables(settings),
         env_passthrough=frozenset(settings.names("tools.env_passthrough")),
         env_allowed=allowed_variables(settings),
         temporary=temporary,
