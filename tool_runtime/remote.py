@@ -228,7 +228,7 @@ class RemoteTools:
 
     async def _read(self, sha256: str) -> tuple[Definition, ...] | None:
         shapes = await asyncio.to_thread(self._kept.read, sha256)
-        return None if shapes is None else tuple(map(_definition, shapes))
+        return None if shapes is None else tuple(map(definition_of, shapes))
 
     async def _report_change(self, sha256: str, now: Iterable[Definition]) -> None:
         was = await asyncio.to_thread(self._kept.in_use)
@@ -252,19 +252,24 @@ class RemoteTools:
         )
 
     def _spec(self, tool: Definition) -> ToolSpec:
-        return ToolSpec(
-            tool.name,
-            tool.description,
-            tool.input_schema,
-            capability=self._terms.capability,
-            subject=Subject("name"),
-            effect="other",  # what the source hints at is not believed: `repeatable` of a bundle is
-            category="requests",
-            foreign_schema=True,
-            identity=tool.identity,
-            output_schema=tool.output_schema,
-            elsewhere=self._terms.elsewhere,
-        )
+        return spec_of(tool, self._terms.capability, elsewhere=self._terms.elsewhere)
+
+
+def spec_of(tool: Definition, capability: str, *, elsewhere: bool) -> ToolSpec:
+    """What a definition is to the host. What its source says of effects is not believed: a bundle's `repeatable` is."""
+    return ToolSpec(
+        tool.name,
+        tool.description,
+        tool.input_schema,
+        capability=capability,
+        subject=Subject("name"),
+        effect="other",
+        category="requests",
+        foreign_schema=True,
+        identity=tool.identity,
+        output_schema=tool.output_schema,
+        elsewhere=elsewhere,
+    )
 
 
 def usable(definitions: Iterable[Definition], rejected: Mapping[str, str] = {}) -> Listed:
@@ -308,7 +313,8 @@ def _of_list(name: str, listed: Listed) -> SourceNotice:
     return SourceNotice(name, "listed", message, count, rejected=sorted(rejected))
 
 
-def _definition(shape: Mapping[str, Any]) -> Definition:
+def definition_of(shape: Mapping[str, Any]) -> Definition:
+    """The definition of a shape on disk; see `Definition.to_json`."""
     return Definition(shape["name"], shape["description"], shape["inputSchema"], shape.get("outputSchema"))
 
 

@@ -20,7 +20,7 @@ from agent_host.app.machine import command_environment, limits_of, this_environm
 from agent_host.app.native import families_of, native_list
 from agent_host.app.python_tools import installed_names
 from agent_host.app.skills import enabled_tools, skill_called, skill_index, skill_scripts
-from agent_host.app.tools import argument_problem, built_in
+from agent_host.app.tools import AlsoElsewhere, argument_problem, built_in
 from agent_host.errors import ErrorCode
 from agent_host.routing.dry_run import DryRunCase, InvalidCase, case_from, judge_case
 from agent_host.routing.environment import on_this_disk
@@ -33,6 +33,7 @@ from policy.names import ANY_SESSION, CapabilityName
 from policy.rules.admitted import admitted
 from policy.rules.case import denied
 from policy.rules.guarded import guarded_risk
+from policy.rules.named_tools import for_tool
 from policy.rules.toolset import DEFAULT_RISK, NO_LIMITS, order, why_not_offered, withheld_by
 from state.temporary import session_directory
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolSpec
     from agent_host.routing.environment import Environment
     from agent_host.routing.program_facts import Scripts
+    from config.settings import Settings
     from policy.bundle.model import PolicyBundle
     from policy.bundle.problems import Problem
     from policy.decision import Decision
@@ -56,7 +58,8 @@ __all__ = ["BundleReport", "DryRuns", "InvalidCase", "Tried", "case_refused", "p
 class Tried(NamedTuple):
     """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away, the
     families of tools that it chooses, the list of native programs, None for that of a session without any
-    configuration, the skills there are, None for none, and their scripts."""
+    configuration, the skills there are, None for none, and their scripts. `elsewhere` are the tools of MCP servers, as
+    far as sessions have kept what these listed."""
 
     bundle: PolicyBundle
     here: Environment
@@ -65,13 +68,14 @@ class Tried(NamedTuple):
     native: NativeExec | None = None
     skills: SkillIndex | None = None
     scripts: Scripts | None = None
+    elsewhere: tuple[ToolSpec, ...] = ()
 
     def tools(self, in_use: Limits = NO_LIMITS) -> list[dict[str, Any]]:
         """Every tool with whether the model would be shown it, and who keeps it from that (SK 3.1): rows of {toolName,
         capability, offered, requiresApproval, riskLevel, reason, keptBy, commands?}. `in_use` are the limits of skills
         in use. `keptBy` are all that keep it: `bundle`, `configuration`, `skill`; `commands` the only ones that skills
         leave of a tool that runs such."""
-        specs = built_in(self.families)
+        specs = (*built_in(self.families), *self.elsewhere)
         rows = {spec.name: self._tool(spec, in_use) for spec in specs}
         readers = [spec.name for spec in specs if spec.subject.kind == "output"]
         if any(row["offered"] for name, row in rows.items() if name not in readers):
@@ -101,7 +105,7 @@ class Tried(NamedTuple):
             self.bundle,
             case,
             self.here,
-            built_in(),
+            AlsoElsewhere((*built_in(), *self.elsewhere)),
             now=now,
             limits=self.limits,
             native=self.native,
@@ -120,7 +124,7 @@ class Tried(NamedTuple):
             "capability": spec.capability,
             "offered": True,
             "requiresApproval": guarded is not None
-            or any(entry is not None and entry.requires_approval for entry in entries),
+            or any(entry is not None and for_tool(entry, spec.name).requires_approval for entry in entries),
             "riskLevel": max(risks, key=RISK_LEVELS.index),
             **_kept({who: self._keeps(spec, limits) for who, limits in (("bundle", None), *self._limits(in_use))}),
         }
@@ -174,15 +178,27 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
         native_list(settings, here.workspace),
         index,
         skill_scripts(settings, index, state_dir, named, session_directory(state_dir, named, os.environ)),
+        _elsewhere(settings, bundle, here, state_dir, now),
     )
+
+
+def _elsewhere(
+    settings: Settings, bundle: PolicyBundle, here: Environment, state_dir: str, now: datetime
+) -> tuple[ToolSpec, ...]:
+    """The tools of the servers that a session would have, as far as they are known. Nothing is connected."""
+    if not (bundle.mcp_servers or settings.tables("mcp.servers")):
+        return ()
+    from agent_host.app.mcp_servers import kept_tools
+
+    return kept_tools(settings, bundle, here, state_dir, now)
 
 
 class DryRuns:
     """Cases against one bundle, or against the capabilities that a case brings along."""
 
     def __init__(self, tried: Tried, now: datetime) -> None:
-        self._bundle, self._here, self._limits, _, self._native, _, self._scripts = tried
-        self._tools = built_in()
+        self._bundle, self._here, self._limits, _, self._native, _, self._scripts, elsewhere = tried
+        self._tools = AlsoElsewhere((*built_in(), *elsewhere))
         self._now = now
         self._with = lru_cache(maxsize=64)(self._bundle_with)
 
