@@ -226,6 +226,7 @@ def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
         command_id=output.command_id,
         images=output.images,
         skill=output.skill,
+        stderr=output.stderr,
     )
 
 
@@ -240,5 +241,6 @@ def _failed(request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:
         output_text=partial.text if partial is not None else None,
         error=ToolError(str(tool.codes[fault.kind]), str(fault), tool.names.get(fault.kind)),
         artifacts=partial.artifacts if partial is not None else (),
-        exit_code=partial.exit_code if partial is not None and fault.kind is FaultKind.EXIT_NONZERO else None,
+        exit_code=partial.exit_code if partial is not None else None,
+        stderr=partial.stderr if partial is not None else "",
     )

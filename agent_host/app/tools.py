@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any
 
+
 _ANYTHING: Final = {"type": "object"}
 BUILT_IN = Registry((*SPECS, UPLOAD_ARTIFACT))
 """Those of a session that chooses no family."""
@@ -43,10 +44,9 @@ class AlsoElsewhere(Registry):
         )
 
 
-def argument_problem(tool_name: str, arguments: Mapping[str, Any]) -> str | None:
+def argument_problem(spec: ToolSpec | None, arguments: Mapping[str, Any]) -> str | None:
     """Why the tool refuses the arguments that are there, in the host's words; None when it does not, or is not known.
     What is left out is no problem: a case need only say what it is judged by."""
-    spec = built_in().get(tool_name)
     if spec is UPLOAD_ARTIFACT:
         return upload_problem(arguments)
     if spec is None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
+    from agent_host.routing.judge import Approved
     from agent_host.routing.program_facts import Scripts
     from agent_host.routing.registry import Registry
     from config.shapes import Shape
@@ -142,15 +143,17 @@ def judge_case(
     limits: Limits = NO_LIMITS,
     native: NativeExec | None = None,
     scripts: Scripts | None = None,
+    approved: Approved | None = None,
 ) -> Decision:
     """Policy's word on the case, as the host would ask for it; what it would refuse before that is denied by the rule
     `case`. `here` is this machine, and is taken where the case leaves something out; `limits` and `native`, the list of
-    programs that start without a shell, are those of the configuration; `scripts` those of the skills here."""
+    programs that start without a shell, are those of the configuration; `scripts` those of the skills here, `approved`
+    the tools of the project that a person has approved."""
     there = _place(case, here)
     is_here = case.facts is None and there.os_family == here.os_family
     world = None if is_here else _Stated(case.facts or StatedFacts())
     scripts = scripts if is_here else None
-    judge = Judge(bundle, there, tools, limits, lambda: now, native=native, scripts=scripts)
+    judge = Judge(bundle, there, tools, limits, lambda: now, native=native, scripts=scripts, approved=approved)
     judged = judge.decide(case.tool_name, case.arguments, world)
     if judged.spec is None:
         return denied("", _RULE, f"there is no tool {case.tool_name!r}")
