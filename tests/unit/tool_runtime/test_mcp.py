@@ -14,7 +14,7 @@ import trustme
 
 from agent_host.contracts import SourceNotice, ToolRequest, ToolResult
 from state.tool_lists import ToolLists
-from tests.support.mcp_servers import HUGE, PNG, command, logged, over_http
+from tests.support.mcp_servers import PNG, command, logged, over_http
 from tests.support.process import eventually
 from tests.support.tls import server_context, tls_in_front_of
 from tool_runtime.faults import ToolFault
