@@ -182,7 +182,7 @@ class SessionOpener:
     async def _open_backends(self, resolved: ResolvedOptions, resources: AsyncExitStack) -> Backends:
         own_packages.keep_out(resolved.workspace)  # a client names it when much is still to be imported
         self._resolved = resolved
-        self._backends = Backends(os.environ, resolved.settings, self._tokens.services)
+        self._backends = Backends(os.environ, resolved.settings, self._tokens.services, self._tokens.tools)
         resources.push_async_callback(self._backends.aclose)
         return self._backends
 
