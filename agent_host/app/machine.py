@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from agent_host.routing.environment import Environment
-from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
+from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from config.lean_typing import NamedTuple
 from config.load import user_skills
 from config.settings import ALL_TOOLS

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from agent_host.app.machine import SECRET_VARIABLES, TOKEN_VARIABLE
 from agent_host.llm.urls import checked_headers, checked_token, password_of
 from agent_host.scrub import Scrubber, hide_in_process_table
-from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
+from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from config.lean_typing import NamedTuple
 from policy.detectors.redaction import Redaction
 from state.redaction_key import redaction_key

@@ -168,7 +168,7 @@ class ServiceClient:
     async def _client(self) -> httpx.AsyncClient:
         async with self._making:
             if self._closed:
-                raise ServiceUnavailable(f"the client of {shown_url(self._base_url)} is closed")
+                raise ServiceUnreachable(f"the client of {shown_url(self._base_url)} is closed")
             if self._http is None:
                 # In a thread: the import and the trusted roots hold up what else is going on.
                 self._http = await asyncio.to_thread(self._make)
