@@ -1,8 +1,8 @@
 """The capability grant that the host hands the Backend Tool Service with each call (BT, "Implementation Notes").
 
-One line of text: `v1.PAYLOAD.MAC`, both parts base64url without padding. PAYLOAD is the JSON of a `CapabilityGrant`, MAC
-its HMAC-SHA256 under the key that both sides have in `AGENT_HOST_GRANT_KEY`. The service believes nothing of a session that
-does not stand in a grant.
+One line of text: `v1.PAYLOAD.MAC`, both parts base64url without padding. PAYLOAD is the JSON of a `CapabilityGrant`,
+MAC its HMAC-SHA256 under the key that both sides have in `AGENT_HOST_GRANT_KEY`. The service believes nothing of a
+session that does not stand in a grant.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from agent_host.http_basics import TlsContext
     from agent_host.llm.client import LlmClient
     from agent_host.llm.stream import CacheTtl, Dialect
+    from agent_host.routing.judge import Approved
     from agent_host.scrub import Scrubber
     from agent_host.session.opening import ResolvedOptions
     from agent_host.thread.messages import Message
@@ -165,7 +166,7 @@ async def make_context(
     if has_skills(settings):
         scripts = skill_scripts(settings, index, resolved.state_dir, session_id, machine.temporary)
     runtime = LocalToolRouter(of_runtime, _providers(parts, of_runtime, index), scripts)
-    approved = None
+    approved: Approved | None = None
     if project_tool_names(resolved.workspace):
         from state.approved_tools import ApprovedTools
         from tool_runtime.families.project.family import ProjectTools
