@@ -51,6 +51,7 @@ from tool_runtime.settings import RuntimeSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from agent_host.app.backend_tools import ToolService
     from agent_host.app.backends import Stores
     from agent_host.app.machine import LocalMachine
     from agent_host.app.secrets import Secrets
@@ -137,6 +138,7 @@ async def make_context(
     gate: ApprovalGate,
     emitter: Emitter,
     stores: Stores,
+    tool_service: ToolService | None = None,
     *,
     owns_process: bool,
 ) -> LoopContext:
@@ -173,6 +175,11 @@ async def make_context(
 
         runtime.add(ProjectTools(of_runtime, runtime.run_program))
         approved = ApprovedTools(resolved.state_dir, resolved.workspace)
+    if tool_service is not None:
+        from agent_host.app.elsewhere import ToolsElsewhere
+
+        approved = elsewhere = ToolsElsewhere(resolved.state_dir, parts.bundle, emitter, approved)
+        runtime.add_remote(tool_service.provider(elsewhere, store.state.identity, settings))
     router = HostTools(runtime, runtime.read_bytes)
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     phase = task_machine()

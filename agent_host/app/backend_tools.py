@@ -6,56 +6,83 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from agent_host.capability_grants import GRANT_HEADER, CapabilityGrant, signed
+from agent_host.capability_grants import GRANT_HEADER, KEY_VARIABLE, CapabilityGrant, grant_key, signed
 from agent_host.retrying import RetryPolicy
 from agent_host.session.opening import LOCAL
 from config.lean_typing import NamedTuple
+from tool_runtime.backend.answers import CAPABILITY
 from tool_runtime.backend.invocations import Terms as CallTerms
 from tool_runtime.backend.source import BackendSource
+from tool_runtime.remote import Terms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agent_host.app.elsewhere import ToolsElsewhere
     from config.settings import Settings
     from policy.bundle.model import PolicyBundle
     from state.checkpoint import SessionIdentity
     from tool_runtime.backend.invocations import Service
+    from tool_runtime.remote import RemoteTools
 
 GRANT_S: Final = 900
 """For how long a grant holds that the host signs: longer than a call takes with all that is tried again, and not long
 enough to be worth stealing."""
+_MARGIN_S: Final = 5.0
 
 
-class GrantMaker(NamedTuple):
-    """Makes the capability grant of each request: that which the Session Service gave, else one for the one tool, under
-    the key of this host. `bundle` and `given` are asked each time, since a refresh of the session brings others."""
+class ToolService(NamedTuple):
+    """The service at `url`, the key of grants, and `given`, which is asked for the Session Service's grant each time: a
+    refresh of the session brings another."""
 
-    identity: SessionIdentity
-    bundle: Callable[[], PolicyBundle]
-    given: Callable[[], str | None]
+    url: str
+    client: Service
     key: bytes | None
-    clock: Callable[[], float] = time.time
+    given: Callable[[], str | None]
+
+    @classmethod
+    def at(cls, url: str, client: Service, key: str | None, given: Callable[[], str | None]) -> ToolService:
+        """`key` is the text of AGENT_HOST_GRANT_KEY. Raises UsageError for one that cannot be used."""
+        return cls(url, client, None if key is None else grant_key({KEY_VARIABLE: key}), given)
+
+    def provider(self, elsewhere: ToolsElsewhere, identity: SessionIdentity, settings: Settings) -> RemoteTools:
+        """The Provider of its tools. What is tried again is as for every service; a call's own time ends before that of
+        the runtime, and says more."""
+        longest_s, timeout_s = settings.number("services.retry_max_s"), settings.number("backend.timeout_s")
+        retry = RetryPolicy(
+            settings.integer("services.max_retries"), settings.number("services.retry_base_s"), longest_s, longest_s
+        )
+        grant = GrantMaker(identity, lambda: elsewhere.bundle, self.given, self.key)
+        terms = CallTerms(grant, GRANT_HEADER, identity.workspace_id, timeout_s, retry)
+        waits = Terms(CAPABILITY, True, timeout_s + _MARGIN_S, settings.number("backend.connect_timeout_s"))
+        return elsewhere.provider(BackendSource(self.client, terms), self.url, waits)
+
+
+class GrantMaker:
+    """Makes the capability grant of each request: that which the Session Service gave, else one for the one tool, under
+    the key of this host. The bundle of the moment names the tenant."""
+
+    def __init__(
+        self,
+        identity: SessionIdentity,
+        bundle: Callable[[], PolicyBundle],
+        given: Callable[[], str | None],
+        key: bytes | None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._identity = identity
+        self._bundle = bundle
+        self._given = given
+        self._key = key
+        self._clock = clock
 
     def __call__(self, tool_name: str) -> str | None:
         """None where the host has neither."""
-        given = self.given()
-        if given is not None or self.key is None:
+        given = self._given()
+        if given is not None or self._key is None:
             return given
-        who, tenant = self.identity, self.bundle().tenant_id
+        who, tenant = self._identity, self._bundle().tenant_id
         tenant = who.tenant_id if tenant == LOCAL else tenant  # `local` is the user of this machine, whoever that is
-        until = int(self.clock()) + GRANT_S
+        until = int(self._clock()) + GRANT_S
         grant = CapabilityGrant(tenant, who.session_id, (tool_name,), until, who.user_id, who.workspace_id)
-        return signed(grant, self.key)
-
-
-def backend_source(service: Service, grant: GrantMaker, settings: Settings) -> BackendSource:
-    """The source of the tools behind `service`. What is tried again, and how long is waited for it, is as for every
-    service."""
-    longest_s = settings.number("services.retry_max_s")
-    retry = RetryPolicy(
-        settings.integer("services.max_retries"), settings.number("services.retry_base_s"), longest_s, longest_s
-    )
-    return BackendSource(
-        service,
-        CallTerms(grant, GRANT_HEADER, grant.identity.workspace_id, settings.number("backend.timeout_s"), retry),
-    )
+        return signed(grant, self._key)

@@ -40,6 +40,7 @@ from agent_host.session.opening import (
     temporary_of,
 )
 from agent_host.version import __version__
+from policy.names import CapabilityName
 from state import session_keys, temporary
 from state.errors import WriteFailed
 from state.locations import SessionPaths, checked_session_id
@@ -49,6 +50,7 @@ from tool_runtime.platform import OS_FAMILY
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from agent_host.app.backend_tools import ToolService
     from agent_host.app.machine import LocalMachine
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Sink
@@ -109,6 +111,7 @@ class SessionOpener:
                         _refuse_used_key(resolved.state_dir, key)
             grant = await backends.sessions().create(_introduced(new, resolved))
             _refuse_incompatible(grant)
+            backends.capability_grant = grant.capability_grant
             async with _given_back(backends.sessions(), grant.session_id):
                 with state_errors_translated():
                     checked_session_id(grant.session_id)
@@ -122,6 +125,7 @@ class SessionOpener:
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
                 secrets = self._secrets(resolved, bundle, url)
+                tool_service = _tool_service(backends, bundle)
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():
                         session_keys.remember(resolved.state_dir, key, grant.session_id)
@@ -132,7 +136,9 @@ class SessionOpener:
                     _make_temporary(machine.temporary)
                     begun.callback(temporary.remove, machine.temporary)
                     backends.know(store.state.identity)
-                    session = await self._session(resolved, parts, backends, store, url, secrets, resources)
+                    session = await self._session(
+                        resolved, parts, backends, store, url, secrets, tool_service, resources
+                    )
                     begun.pop_all()
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
@@ -147,6 +153,7 @@ class SessionOpener:
                 opened.callback(store.close)
                 backends.know(store.state.identity)
                 grant = await self._granted_again(resolved, backends, store, cursor)
+                backends.capability_grant = grant.capability_grant
                 machine = machine_of(resolved, temporary_of(resolved.state_dir, store.state.identity))
                 _make_temporary(machine.temporary)
                 bundle = _bundle_again(resolved, machine, grant, store.state.identity)
@@ -154,7 +161,8 @@ class SessionOpener:
                 tools = python_tools(resolved.settings, self._tools)
                 parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
                 secrets = self._secrets(resolved, parts.bundle, url)
-                session = await self._session(resolved, parts, backends, store, url, secrets, resources)
+                tool_service = _tool_service(backends, bundle)
+                session = await self._session(resolved, parts, backends, store, url, secrets, tool_service, resources)
                 opened.pop_all()
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
@@ -172,6 +180,7 @@ class SessionOpener:
             await session.expire(str(error))
             raise SessionExpired(f"{error}; {_DELETED}") from error
         _refuse_incompatible(grant)
+        backends.capability_grant = grant.capability_grant
         machine = machine_of(resolved, session.temporary)
         bundle = _bundle_again(resolved, machine, grant, session.identity)
         parts = Parts.of(resolved, machine, bundle, chosen.dialect)
@@ -182,7 +191,7 @@ class SessionOpener:
     async def _open_backends(self, resolved: ResolvedOptions, resources: AsyncExitStack) -> Backends:
         own_packages.keep_out(resolved.workspace)  # a client names it when much is still to be imported
         self._resolved = resolved
-        self._backends = Backends(os.environ, resolved.settings, self._tokens.services, self._tokens.tools)
+        self._backends = Backends(os.environ, resolved.settings, self._tokens)
         resources.push_async_callback(self._backends.aclose)
         return self._backends
 
@@ -230,6 +239,7 @@ class SessionOpener:
         store: FileSession,
         url: str,
         secrets: Secrets,
+        tool_service: ToolService | None,
         resources: AsyncExitStack,
     ) -> Session:
         """Put it all together. What is to be let go at its end is in `resources` on return."""
@@ -257,7 +267,16 @@ class SessionOpener:
         stores = backends.stores(identity, paths, store.blobs)
         gateway = Gateway(url, TlsContext(url), "" if self._chosen is None else self._chosen.said)
         ctx = await make_context(
-            resolved, parts, store, gateway, secrets, gate, emitter, stores, owns_process=self._owns_process
+            resolved,
+            parts,
+            store,
+            gateway,
+            secrets,
+            gate,
+            emitter,
+            stores,
+            tool_service,
+            owns_process=self._owns_process,
         )
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
@@ -276,6 +295,11 @@ class SessionOpener:
         await session.take_up_commands()
         session.take_up_uploads()
         return session
+
+
+def _tool_service(backends: Backends, bundle: PolicyBundle) -> ToolService | None:
+    """The Backend Tool Service, where the bundle lets anybody call it. Raises UsageError."""
+    return None if bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE) is None else backends.tool_service()
 
 
 def _refuse_used_key(state_dir: str, key: str) -> None:

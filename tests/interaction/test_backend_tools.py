@@ -1,5 +1,5 @@
-"""Tools of the Backend Tool Service in real sessions, over real HTTP: what the model is offered, what it reads, what the
-records say, and what none of them may hold."""
+"""Tools of the Backend Tool Service in real sessions, over real HTTP: what the model is offered, what it reads, what
+the records say, and what none of them may hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.capability_grants import GRANT_HEADER, grant_key, verified
-from tests.support.backends import impatient, only_session
+from agent_host.testing.services import MockServices
+from tests.support.backends import SERVICES_TOKEN, impatient, only_session, services_at
 from tests.support.process import bundle, call, gateway, say, use
 from tests.support.tool_server import KEY, LOSE, TOKEN, ToolServer, echo
 
@@ -165,8 +166,9 @@ def test_what_the_service_refuses_is_a_result_that_the_model_reads(
 
 
 def test_a_key_that_is_none_is_told_at_once(host: Host) -> None:
-    with serving() as server, gateway() as model:
+    with serving() as server, gateway(say("Done.")) as model:
         outcome = run(host, model, server, policy(host, "Echo"), AGENT_HOST_GRANT_KEY="not hex")
+        assert model.count == 0
     assert outcome.code == 2
     assert "AGENT_HOST_GRANT_KEY" in outcome.error
     assert "not hex" not in outcome.error
@@ -185,9 +187,6 @@ def test_a_service_that_is_down_keeps_its_tools_and_calls_fail_clearly(host: Hos
 
 
 def test_a_session_service_may_give_the_grant(host: Host) -> None:
-    from agent_host.testing.services import MockServices  # noqa: PLC0415
-    from tests.support.backends import SERVICES_TOKEN, services_at  # noqa: PLC0415
-
     granted = bundle(host.workspace, grants={NAME: {"allowedToolNames": ["Echo"]}}, tenantId="acme")
     services = MockServices(policy_bundle=granted, token=SERVICES_TOKEN, capability_grant="v1.given.grant")
     with (

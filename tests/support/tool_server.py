@@ -45,7 +45,7 @@ async def echo(arguments: dict[str, Any]) -> dict[str, Any]:
 class ToolServer(MockServer):
     """`tools` maps names to what they do with arguments: {status, outputText?, artifactUris?, error?}. POSTs of calls
     take `faults` one by one: LOSE, DROP, RUN_ON, or (status, headers, body). `polls` times a GET answers that the call
-    runs."""
+    runs. `begun` is set, on the server's loop, once a tool runs."""
 
     def __init__(
         self, tools: Mapping[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] | None = None
@@ -58,6 +58,7 @@ class ToolServer(MockServer):
         self.token: str | None = TOKEN
         self.epoch = "epoch_1"
         self.polls = 0
+        self.begun = asyncio.Event()
         self._answers: dict[tuple[str, str, str], tuple[bytes, bytes | None]] = {}
         super().__init__(self._handle, name="tool-server")
 
@@ -122,6 +123,7 @@ class ToolServer(MockServer):
         if before is None:
             self._answers[place] = (said, None)
             self.ran.append(Ran(where[1], key, body["arguments"]))
+            self.begun.set()
             result = await self.tools[where[1]](body["arguments"])
             names = {name: body[name] for name in ("toolName", "sessionId", "taskId", "stepId")}
             self._answers[place] = (said, orjson.dumps({**names, **result}))

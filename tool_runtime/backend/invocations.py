@@ -34,11 +34,12 @@ _POLL_S: Final = (0.1, 2.0)
 EPOCH_HEADER: Final = "x-tool-service-epoch"
 """In answers the service's epoch, in a request the one that the service must still have for the call to run."""
 _MARGIN_S: Final = 5.0
+_HIDDEN: Final = b"[redacted]"
 _LOST: Final = "whether it took effect is unknown: inspect before you try again"
 
 
 class HttpAnswer(Protocol):
-    """An answer of any status; header names are in lower case."""
+    """An answer of any status; headers are found by their names in lower case."""
 
     @property
     def status(self) -> int:
@@ -91,6 +92,14 @@ class _NotAgain(_Sent):
     """The same, and sent again it might run a second time."""
 
     again = False
+
+
+class _Answer(NamedTuple):
+    """An answer without the grant that the request carried: who refuses one may quote it."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class _Taken(Exception):
@@ -177,8 +186,7 @@ class Invocations:
         return found
 
     async def _list(self) -> HttpAnswer:
-        answer = await self._service.exchange("GET", "/tools", timeout_s=self._longest_s)
-        self._note(answer)
+        answer = await self._exchange("GET", "/tools", {})
         if answer.status == 429 or answer.status >= 500:
             raise self._passing(answer)
         return answer
@@ -194,19 +202,14 @@ class Invocations:
             "toolName": request.tool_name,
             "arguments": dict(request.arguments),
         }
-        headers = {"idempotency-key": key, **self._granted(request.tool_name)}
-        if epoch:
-            headers[EPOCH_HEADER] = epoch
+        headers = {"idempotency-key": key, **({EPOCH_HEADER: epoch} if epoch else {})}
         path = f"/tools/{_quoted(request.tool_name)}/invoke"
         try:
-            answer = await self._service.exchange(
-                "POST", path, orjson.dumps(body), headers=headers, timeout_s=self._longest_s
-            )
+            answer = await self._exchange("POST", path, headers, request.tool_name, orjson.dumps(body))
         except ServiceUnreachable:
             raise
         except ServiceUnavailable as error:
             raise _Sent(str(error)) from error
-        self._note(answer)
         # A proxy that says so knows nothing of the call; the service has refused it.
         refused = answer.status == 503 and error_of(answer.body)[2] is not None
         if answer.status == 429 or refused:
@@ -221,9 +224,7 @@ class Invocations:
         path = f"/tools/{_quoted(request.tool_name)}/invocations/{_quoted(key)}"
 
         async def ask() -> HttpAnswer:
-            answer = await self._service.exchange(
-                "GET", path, headers=self._granted(request.tool_name), timeout_s=self._longest_s
-            )
+            answer = await self._exchange("GET", path, {}, request.tool_name)
             if answer.status == 429 or answer.status >= 500:
                 raise self._passing(answer)
             return answer
@@ -234,7 +235,6 @@ class Invocations:
             except ServiceError as error:
                 said = why if why in str(error) else f"{why}; {error}"
                 raise ToolFault(FaultKind.INTERRUPTED, f"{said}; {_LOST}") from error
-            self._note(answer)
             if answer.status == _UNKNOWN:
                 return None
             if answer.status == 200:
@@ -246,12 +246,19 @@ class Invocations:
             await asyncio.sleep(wait_s if asked_for is None else min(asked_for, longest_s))
             wait_s = min(wait_s * 1.5, longest_s)
 
-    def _granted(self, tool_name: str) -> dict[str, str]:
-        grant = self._terms.grant(tool_name)
-        return {} if grant is None else {self._terms.grant_header: grant}
-
-    def _note(self, answer: HttpAnswer) -> None:
+    async def _exchange(
+        self, method: str, path: str, headers: Mapping[str, str], tool_name: str = "", body: bytes = b""
+    ) -> HttpAnswer:
+        """One request, about a tool with the grant for it; what the answer says of the epoch is taken note of."""
+        grant = self._terms.grant(tool_name) if tool_name else None
+        granted = {} if grant is None else {self._terms.grant_header: grant}
+        answer = await self._service.exchange(
+            method, path, body, headers={**headers, **granted}, timeout_s=self._longest_s
+        )
         self._epoch = answer.headers.get(EPOCH_HEADER, "") or self._epoch
+        if grant is None:
+            return answer
+        return _Answer(answer.status, answer.headers, answer.body.replace(grant.encode(), _HIDDEN))
 
     def _passing(self, answer: HttpAnswer) -> ServiceUnavailable:
         _, message, _ = error_of(answer.body)

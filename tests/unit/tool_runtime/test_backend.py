@@ -111,7 +111,7 @@ async def test_the_tools_are_listed_and_what_cannot_be_used_says_why(session: Se
         {"toolName": "NoSchema", "description": "d"},
         {"toolName": "Elsewhere", "description": "d", "inputSchema": {"type": "object"}, "requiresCapability": "X"},
         {"toolName": "Far", "description": "d", "inputSchema": {"$ref": "https://example.com/schema"}},
-        "no tool",
+        "no tool",  # type: ignore[list-item]  # what no honest server lists
     ]
     listed = await session.source.list()
     assert [one.name for one in listed.definitions] == ["Echo", "Slow"]
@@ -388,13 +388,22 @@ async def test_a_service_that_cannot_be_asked_says_nothing_of_the_call(session: 
 
 async def test_a_cancelled_call_leaves_nothing_behind(session: Session) -> None:
     call = asyncio.ensure_future(session.source.call(*session.context("Slow")))
-    while not session.server.ran:
-        await asyncio.sleep(0.001)
+    await session.server.begun.wait()
     call.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await call
     assert call.cancelled()
     assert len(asyncio.all_tasks()) <= 1 + len(session.server.requests)
+
+
+async def test_a_grant_that_the_service_quotes_is_told_to_nobody(session: Session) -> None:
+    grant = session.grant("Echo")
+    source = BackendSource(session.client, Terms(lambda _: grant, GRANT_HEADER, "ws_1", 10, RetryPolicy(0, 0, 0)))
+    answers(session.server, {"status": "succeeded", "outputText": f"with {grant}"})
+    assert (await source.call(*session.context())).text == "with [redacted]"
+    refused = {"code": "CAPABILITY_DENIED", "message": f"bad {grant}", "retryable": False}
+    session.server.faults.append((403, {}, refused))
+    assert str(await fault_of(source.call(*session.context(key="call_2")))) == "bad [redacted]"
 
 
 async def test_any_key_and_name_is_one_part_of_a_path(session: Session) -> None:
