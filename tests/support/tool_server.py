@@ -124,7 +124,10 @@ class ToolServer(MockServer):
             self._answers[place] = (said, None)
             self.ran.append(Ran(where[1], key, body["arguments"]))
             self.begun.set()
+            epoch = self.epoch
             result = await self.tools[where[1]](body["arguments"])
+            if self.epoch != epoch:  # who ran it is no more
+                return
             names = {name: body[name] for name in ("toolName", "sessionId", "taskId", "stepId")}
             self._answers[place] = (said, orjson.dumps({**names, **result}))
         if fault == LOSE:
