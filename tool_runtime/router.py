@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tool_runtime.core.process import CommandOutcome, CommandParams
     from tool_runtime.core.scripts import SkillScripts
+    from tool_runtime.core.server_process import ServerParams, ServerProcess
     from tool_runtime.schema import Judge
     from tool_runtime.tool import Provider, RemoteProvider, Tool, ToolOutput
 
@@ -67,6 +68,11 @@ class LocalToolRouter:
         """Run a program as RunCommand runs commands, for another provider: what it leaves behind ends with the session.
         Raises ToolFault where it cannot be started."""
         return await self._desktop.run_program(params)
+
+    def start_program(self, params: ServerParams) -> ServerProcess:
+        """Start a program that runs on and is talked to, for another provider; it ends with the session at the latest.
+        Raises ToolFault where it cannot be started."""
+        return self._desktop.start_program(params)
 
     async def tools(self) -> Sequence[ToolSpec]:
         """See ToolRouter."""
@@ -152,6 +158,7 @@ class LocalToolRouter:
             task.cancel()
         if running:
             await asyncio.wait(running)
+        await asyncio.gather(*(one.aclose() for one in self._remote))  # their programs are among the commands
         return await self._desktop.end_commands()
 
     async def aclose(self) -> None:

@@ -18,6 +18,7 @@ from agent_host import lenient_json
 from agent_host.api.options import existing_directory, settings_from
 from agent_host.app.machine import command_environment, limits_of, this_environment
 from agent_host.app.native import families_of, native_list
+from agent_host.app.python_tools import installed_names
 from agent_host.app.skills import enabled_tools, skill_called, skill_index, skill_scripts
 from agent_host.app.tools import argument_problem, built_in
 from agent_host.errors import ErrorCode
@@ -156,7 +157,14 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
     settings, now = settings_from(flags, workspace=workspace), datetime.now(UTC)
     named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     here = this_environment(workspace, command_environment(settings, session_directory(state_dir, named, os.environ)))
-    bundle = bundle_to_try(settings, here, state_dir=state_dir, now=now, session_id=session_id)
+    bundle = bundle_to_try(
+        settings,
+        here,
+        state_dir=state_dir,
+        now=now,
+        session_id=session_id,
+        installed=installed_names(settings) if settings.names("tools.installed") else (),
+    )
     index = skill_index(here.workspace)
     return Tried(
         bundle,

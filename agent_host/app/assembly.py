@@ -7,7 +7,7 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
-from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, project_tool_names
+from agent_host.app.machine import allowed_variables, limits_of, project_tool_names, secret_variables
 from agent_host.app.native import families_of, has_native, native_list, native_roots
 from agent_host.app.secrets import redaction_of
 from agent_host.app.skills import enabled_tools, has_skills, hidden_files, script_runs, skill_index, skill_scripts
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from agent_host.app.backend_tools import ToolService
     from agent_host.app.backends import Stores
+    from agent_host.app.elsewhere import ToolsElsewhere
     from agent_host.app.machine import LocalMachine
     from agent_host.app.secrets import Secrets
     from agent_host.approval.gate import ApprovalGate
@@ -77,7 +78,8 @@ _SHORT_TTL_S = 300
 
 
 class Parts(NamedTuple):
-    """What is decided about a session before anything of it is on disk."""
+    """What is decided about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
+    servers. `tool_service` is the Backend Tool Service, None where there is none for the session."""
 
     machine: LocalMachine
     bundle: PolicyBundle
@@ -88,6 +90,8 @@ class Parts(NamedTuple):
     takes_images: bool = True
     tools: tuple[PythonTool, ...] = ()
     fallbacks: tuple[str, ...] = ()
+    has_mcp: bool = True
+    tool_service: ToolService | None = None
 
     def binds_thinking(self, model: str) -> bool:
         """Whether the provider of `model` refuses a request in which anything in front of its thinking was changed."""
@@ -138,7 +142,6 @@ async def make_context(
     gate: ApprovalGate,
     emitter: Emitter,
     stores: Stores,
-    tool_service: ToolService | None = None,
     *,
     owns_process: bool,
 ) -> LoopContext:
@@ -175,11 +178,6 @@ async def make_context(
 
         runtime.add(ProjectTools(of_runtime, runtime.run_program))
         approved = ApprovedTools(resolved.state_dir, resolved.workspace)
-    if tool_service is not None:
-        from agent_host.app.elsewhere import ToolsElsewhere
-
-        approved = elsewhere = ToolsElsewhere(resolved.state_dir, parts.bundle, emitter, approved)
-        runtime.add_remote(tool_service.provider(elsewhere, store.state.identity, settings))
     router = HostTools(runtime, runtime.read_bytes)
     retry_s = (settings.number("llm.retry_base_s"), settings.number("llm.retry_max_s"))
     phase = task_machine()
@@ -234,8 +232,45 @@ async def make_context(
         questions=Questions(),
         command_watch=_command_watch(resolved, machine),
     )
+    if parts.has_mcp and (parts.bundle.mcp_servers or settings.tables("mcp.servers")):
+        _add_servers(ctx.judge, resolved, of_runtime, runtime, emitter, session_id)
+    if parts.tool_service is not None:
+        elsewhere = _elsewhere(ctx.judge, resolved, emitter)
+        runtime.add_remote(parts.tool_service.provider(elsewhere, ctx.judge, store.state.identity, settings))
     ctx.conversation.renew_head(ctx.judge)
     return ctx
+
+
+def _elsewhere(judge: Judge, resolved: ResolvedOptions, emitter: Emitter) -> ToolsElsewhere:
+    """Sources of tools, which the judge asks about what they have from now on."""
+    from agent_host.app.elsewhere import ToolsElsewhere
+
+    judge.approved = elsewhere = ToolsElsewhere(resolved.state_dir, lambda: judge.bundle, emitter, judge.approved)
+    return elsewhere
+
+
+def _add_servers(
+    judge: Judge,
+    resolved: ResolvedOptions,
+    of_runtime: RuntimeSettings,
+    runtime: LocalToolRouter,
+    emitter: Emitter,
+    session_id: str,
+) -> None:
+    """Their tools come with the first task: nothing waits for them here."""
+    from agent_host.app.mcp_servers import add_servers
+
+    add_servers(
+        runtime,
+        resolved.settings,
+        of_runtime,
+        judge.bundle,
+        judge.environment,
+        _elsewhere(judge, resolved, emitter),
+        state_dir=resolved.state_dir,
+        session_id=session_id,
+        now=utc_now(),
+    )
 
 
 def _providers(parts: Parts, settings: RuntimeSettings, index: SkillIndex | None) -> Sequence[Provider]:
@@ -300,7 +335,7 @@ def runtime_settings(
         artifact_max_bytes=settings.integer("tools.max_artifact_bytes"),
         output_buffer_bytes=settings.integer("tools.output_buffer_bytes"),
         max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
-        secret_env=SECRET_VARIABLES,
+        secret_env=secret_variables(settings),
         env_passthrough=frozenset(settings.names("tools.env_passthrough")),
         env_allowed=allowed_variables(settings),
         temporary=temporary,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent_host.app.elsewhere import ToolsElsewhere
+    from agent_host.routing.judge import Judge
     from config.settings import Settings
     from policy.bundle.model import PolicyBundle
     from state.checkpoint import SessionIdentity
@@ -45,14 +46,16 @@ class ToolService(NamedTuple):
         """`key` is the text of AGENT_HOST_GRANT_KEY. Raises UsageError for one that cannot be used."""
         return cls(url, client, None if key is None else grant_key({KEY_VARIABLE: key}), given)
 
-    def provider(self, elsewhere: ToolsElsewhere, identity: SessionIdentity, settings: Settings) -> RemoteTools:
-        """The Provider of its tools. What is tried again is as for every service; a call's own time ends before that of
-        the runtime, and says more."""
+    def provider(
+        self, elsewhere: ToolsElsewhere, judge: Judge, identity: SessionIdentity, settings: Settings
+    ) -> RemoteTools:
+        """The Provider of its tools, whose grants name the tenant of the judge's bundle. What is tried again is as for
+        every service; a call's own time ends before that of the runtime, and says more."""
         longest_s, timeout_s = settings.number("services.retry_max_s"), settings.number("backend.timeout_s")
         retry = RetryPolicy(
             settings.integer("services.max_retries"), settings.number("services.retry_base_s"), longest_s, longest_s
         )
-        grant = GrantMaker(identity, lambda: elsewhere.bundle, self.given, self.key)
+        grant = GrantMaker(identity, lambda: judge.bundle, self.given, self.key)
         terms = CallTerms(grant, GRANT_HEADER, identity.workspace_id, timeout_s, retry)
         waits = Terms(CAPABILITY, True, timeout_s + _MARGIN_S, settings.number("backend.connect_timeout_s"))
         return elsewhere.provider(BackendSource(self.client, terms), self.url, waits)

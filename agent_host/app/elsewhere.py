@@ -10,7 +10,7 @@ from state.tool_lists import ToolLists
 from tool_runtime.remote import RemoteTools
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from agent_host.contracts import NoticeKind, SourceNotice
     from agent_host.events.emitter import Emitter
@@ -27,12 +27,13 @@ _EVENTS: dict[NoticeKind, EventType] = {
 
 
 class ToolsElsewhere:
-    """The sources of a session. `bundle` is the one that says which of their tools there are; a session that goes on
-    under another one puts that in its place. Of tools that may change it says which are approved as they are: `others`
-    are those of the workspace."""
+    """The sources of a session. `bundle` gives the bundle that says which of their tools there are. Of tools that may
+    change it says which are approved as they are: `others` are those of the workspace."""
 
-    def __init__(self, state_dir: str, bundle: PolicyBundle, emitter: Emitter, others: Approved | None) -> None:
-        self.bundle = bundle
+    def __init__(
+        self, state_dir: str, bundle: Callable[[], PolicyBundle], emitter: Emitter, others: Approved | None
+    ) -> None:
+        self._bundle = bundle
         self._state_dir = state_dir
         self._emitter = emitter
         self._others = others
@@ -44,10 +45,10 @@ class ToolsElsewhere:
         self._kept.append(kept)
 
         def admits(tool_name: str) -> bool:
-            entry = self.bundle.capability(terms.capability)
+            entry = self._bundle().capability(terms.capability)
             return entry is not None and lists(entry, tool_name)
 
-        return RemoteTools(source, terms, kept, admits=admits, report=self._report)
+        return RemoteTools(source, terms, kept, admits=admits, report=self.report)
 
     def knows(self, name: str, identity: str) -> bool:
         """See Approved."""
@@ -65,7 +66,8 @@ class ToolsElsewhere:
     def _all(self) -> Sequence[Approved]:
         return (*self._kept, *(() if self._others is None else (self._others,)))
 
-    def _report(self, notice: SourceNotice) -> None:
+    def report(self, notice: SourceNotice) -> None:
+        """Tell people of a source."""
         names = {"added": notice.added, "removed": notice.removed, "changed": notice.changed}
         more = {key: list(value) for key, value in (*names.items(), ("rejected", notice.rejected)) if value}
         payload = {"source": notice.source, "toolCount": notice.tool_count, "message": notice.message, **more}

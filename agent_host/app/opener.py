@@ -13,7 +13,7 @@ from agent_host.app.assembly import Gateway, Parts, make_context, put_under, utc
 from agent_host.app.backends import Backends, serving_gateway
 from agent_host.app.machine import machine_of, project_tool_names
 from agent_host.app.native import families_of
-from agent_host.app.python_tools import python_tools, registry_with
+from agent_host.app.python_tools import installed_names, python_tools, registry_with
 from agent_host.app.secrets import Secrets, Tokens, redaction_of
 from agent_host.approval.gate import UnattendedGate
 from agent_host.approval.pending import PendingApprovals
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from agent_host.services.session import NewSession, SessionGrant, SessionService
     from agent_host.session.new_task import NewTask
     from agent_host.session.opening import OptionsSource, ResolvedOptions
+    from config.settings import Settings
     from policy.bundle.model import PolicyBundle
     from state.checkpoint import SessionIdentity
     from state.file_session import FileSession
@@ -124,8 +125,10 @@ class SessionOpener:
                 _refuse_unknown_approvals(resolved, bundle, registry_with(tools, families_of(resolved.settings)))
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
+                parts = parts._replace(
+                    has_mcp=grant.feature_flags.get("mcpEnabled", True), tool_service=_tool_service(backends, bundle)
+                )
                 secrets = self._secrets(resolved, bundle, url)
-                tool_service = _tool_service(backends, bundle)
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():
                         session_keys.remember(resolved.state_dir, key, grant.session_id)
@@ -136,9 +139,7 @@ class SessionOpener:
                     _make_temporary(machine.temporary)
                     begun.callback(temporary.remove, machine.temporary)
                     backends.know(store.state.identity)
-                    session = await self._session(
-                        resolved, parts, backends, store, url, secrets, tool_service, resources
-                    )
+                    session = await self._session(resolved, parts, backends, store, url, secrets, resources)
                     begun.pop_all()
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
@@ -160,9 +161,11 @@ class SessionOpener:
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 tools = python_tools(resolved.settings, self._tools)
                 parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
+                parts = parts._replace(
+                    has_mcp=grant.feature_flags.get("mcpEnabled", True), tool_service=_tool_service(backends, bundle)
+                )
                 secrets = self._secrets(resolved, parts.bundle, url)
-                tool_service = _tool_service(backends, bundle)
-                session = await self._session(resolved, parts, backends, store, url, secrets, tool_service, resources)
+                session = await self._session(resolved, parts, backends, store, url, secrets, resources)
                 opened.pop_all()
             return Opened(session, grant.compatibility_status, grant.feature_flags)
 
@@ -229,7 +232,7 @@ class SessionOpener:
         settings = resolved.settings
         headers = settings.pairs("llm.headers")
         proxies = list(filter(None, map(settings.text, ("tools.http_proxy", "tools.https_proxy"))))
-        return Secrets.of(self._tokens, url, headers, redaction_of(resolved, bundle), proxies)
+        return Secrets.of(self._tokens, url, headers, redaction_of(resolved, bundle), proxies, _of_servers(settings))
 
     async def _session(
         self,
@@ -239,7 +242,6 @@ class SessionOpener:
         store: FileSession,
         url: str,
         secrets: Secrets,
-        tool_service: ToolService | None,
         resources: AsyncExitStack,
     ) -> Session:
         """Put it all together. What is to be let go at its end is in `resources` on return."""
@@ -275,7 +277,6 @@ class SessionOpener:
             gate,
             emitter,
             stores,
-            tool_service,
             owns_process=self._owns_process,
         )
         resources.push_async_callback(_close_observers, emitter, reporter)
@@ -300,6 +301,15 @@ class SessionOpener:
 def _tool_service(backends: Backends, bundle: PolicyBundle) -> ToolService | None:
     """The Backend Tool Service, where the bundle lets anybody call it. Raises UsageError."""
     return None if bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE) is None else backends.tool_service()
+
+
+def _of_servers(settings: Settings) -> Sequence[str]:
+    """The secrets of MCP servers. Raises UsageError for entries that cannot be used."""
+    if not settings.tables("mcp.servers"):
+        return ()
+    from agent_host.app.mcp_servers import secret_values
+
+    return secret_values(settings)
 
 
 def _refuse_used_key(state_dir: str, key: str) -> None:
@@ -371,7 +381,10 @@ async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None
 
 def _refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, tools: Registry) -> None:
     """Raises UsageError. Not for a resume, whose approvals may be on record from another policy."""
-    approvals = resolved.approvals - project_tool_names(resolved.workspace)
+    servers = {one.name for one in bundle.mcp_servers}
+    servers |= {str(one.get("name")) for one in resolved.settings.tables("mcp.servers")}
+    of_servers = {name for name in resolved.approvals if name.partition("/")[0] in servers and "/" in name}
+    approvals = resolved.approvals - project_tool_names(resolved.workspace) - of_servers
     unknown = unknown_approvals(bundle, tools, approvals)
     if unknown:
         rules = ", ".join(rule.approval_rule_id for rule in bundle.approval_rules) or "none"
@@ -389,6 +402,7 @@ def _bundle(resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGran
         now=utc_now(),
         granted=grant.policy_bundle,
         temporary=machine.temporary,
+        installed=installed_names(resolved.settings),
     )
 
 
