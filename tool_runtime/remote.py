@@ -130,7 +130,8 @@ class Terms(NamedTuple):
 
 class RemoteTools:
     """A Provider of one source's tools. `admits` says of a name whether the bundle lists it: any other tool is not
-    registered (TR 9.4). `report` is told, on the event loop, what people are to know."""
+    registered (TR 9.4). `report` is told, on the event loop, what people are to know. `completed` adds to a tool what
+    its source does not know."""
 
     def __init__(
         self,
@@ -140,7 +141,9 @@ class RemoteTools:
         *,
         admits: Callable[[str], bool],
         report: Callable[[SourceNotice], None],
+        completed: Callable[[ToolSpec], ToolSpec] | None = None,
     ) -> None:
+        self._completed = completed
         self._source = source
         self._terms = terms
         self._kept = kept
@@ -228,7 +231,7 @@ class RemoteTools:
 
     async def _read(self, sha256: str) -> tuple[Definition, ...] | None:
         shapes = await asyncio.to_thread(self._kept.read, sha256)
-        return None if shapes is None else tuple(map(_definition, shapes))
+        return None if shapes is None else definitions_of(shapes)
 
     async def _report_change(self, sha256: str, now: Iterable[Definition]) -> None:
         was = await asyncio.to_thread(self._kept.in_use)
@@ -252,19 +255,30 @@ class RemoteTools:
         )
 
     def _spec(self, tool: Definition) -> ToolSpec:
-        return ToolSpec(
-            tool.name,
-            tool.description,
-            tool.input_schema,
-            capability=self._terms.capability,
-            subject=Subject("name"),
-            effect="other",  # what the source hints at is not believed: `repeatable` of a bundle is
-            category="requests",
-            foreign_schema=True,
-            identity=tool.identity,
-            output_schema=tool.output_schema,
-            elsewhere=self._terms.elsewhere,
-        )
+        spec = spec_of(tool, self._terms)
+        return spec if self._completed is None else self._completed(spec)
+
+
+def definitions_of(shapes: Iterable[Mapping[str, Any]]) -> tuple[Definition, ...]:
+    """A list that is kept, read again."""
+    return tuple(map(_definition, shapes))
+
+
+def spec_of(tool: Definition, terms: Terms) -> ToolSpec:
+    """A definition as policy and the model see it."""
+    return ToolSpec(
+        tool.name,
+        tool.description,
+        tool.input_schema,
+        capability=terms.capability,
+        subject=Subject("name"),
+        effect="other",  # what the source hints at is not believed: `repeatable` of a bundle is
+        category="requests",
+        foreign_schema=True,
+        identity=tool.identity,
+        output_schema=tool.output_schema,
+        elsewhere=terms.elsewhere,
+    )
 
 
 def usable(definitions: Iterable[Definition], rejected: Mapping[str, str] = {}) -> Listed:

@@ -16,6 +16,7 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.api.options import existing_directory, settings_from
+from agent_host.app.backend_tools import kept_tools
 from agent_host.app.machine import command_environment, limits_of, this_environment
 from agent_host.app.native import families_of, native_list
 from agent_host.app.python_tools import installed_names
@@ -24,6 +25,7 @@ from agent_host.app.tools import argument_problem, built_in
 from agent_host.errors import ErrorCode
 from agent_host.routing.dry_run import DryRunCase, InvalidCase, case_from, judge_case
 from agent_host.routing.environment import on_this_disk
+from agent_host.routing.registry import Registry
 from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try
 from policy.bundle.builtin import DEFAULT_LIFETIME_S
 from policy.bundle.problems import BundleProblems
@@ -33,15 +35,20 @@ from policy.names import ANY_SESSION, CapabilityName
 from policy.rules.admitted import admitted
 from policy.rules.case import denied
 from policy.rules.guarded import guarded_risk
+from policy.rules.named_tools import for_tool
 from policy.rules.toolset import DEFAULT_RISK, NO_LIMITS, order, why_not_offered, withheld_by
 from state.temporary import session_directory
+from tool_runtime.families.catalogue import FAMILIES
+from tool_runtime.schema import judge_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from agent_host.app.elsewhere import KeptTools
     from agent_host.contracts import ToolSpec
     from agent_host.routing.environment import Environment
     from agent_host.routing.program_facts import Scripts
+    from config.settings import Settings
     from policy.bundle.model import PolicyBundle
     from policy.bundle.problems import Problem
     from policy.decision import Decision
@@ -56,7 +63,8 @@ __all__ = ["BundleReport", "DryRuns", "InvalidCase", "Tried", "case_refused", "p
 class Tried(NamedTuple):
     """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away, the
     families of tools that it chooses, the list of native programs, None for that of a session without any
-    configuration, the skills there are, None for none, and their scripts."""
+    configuration, the skills there are, None for none, and their scripts. `elsewhere` has the tools that other places
+    have listed in sessions before."""
 
     bundle: PolicyBundle
     here: Environment
@@ -65,13 +73,25 @@ class Tried(NamedTuple):
     native: NativeExec | None = None
     skills: SkillIndex | None = None
     scripts: Scripts | None = None
+    elsewhere: Sequence[KeptTools] = ()
+
+    def registry(self, families: Sequence[str] = FAMILIES) -> Registry:
+        """The tools of these families, and those from elsewhere; one that takes the place of a tool of this machine
+        stands before it."""
+        others = [spec for kept in self.elsewhere for spec in kept.specs]
+        stand_ins = [spec for spec in others if spec.also]
+        return Registry((*stand_ins, *built_in(families), *others))
+
+    def knows(self, name: str, identity: str) -> bool:
+        """Whether a person has approved the tool from elsewhere as it is."""
+        return any(kept.approved.knows(name, identity) for kept in self.elsewhere)
 
     def tools(self, in_use: Limits = NO_LIMITS) -> list[dict[str, Any]]:
         """Every tool with whether the model would be shown it, and who keeps it from that (SK 3.1): rows of {toolName,
         capability, offered, requiresApproval, riskLevel, reason, keptBy, commands?}. `in_use` are the limits of skills
         in use. `keptBy` are all that keep it: `bundle`, `configuration`, `skill`; `commands` the only ones that skills
         leave of a tool that runs such."""
-        specs = built_in(self.families)
+        specs = self.registry(self.families)
         rows = {spec.name: self._tool(spec, in_use) for spec in specs}
         readers = [spec.name for spec in specs if spec.subject.kind == "output"]
         if any(row["offered"] for name, row in rows.items() if name not in readers):
@@ -101,18 +121,20 @@ class Tried(NamedTuple):
             self.bundle,
             case,
             self.here,
-            built_in(),
+            self.registry(),
             now=now,
             limits=self.limits,
             native=self.native,
             scripts=self.scripts,
+            knows=self.knows,
         )
 
     def _limits(self, in_use: Limits) -> tuple[tuple[str, Limits], ...]:
         return ("configuration", self.limits), ("skill", in_use)
 
     def _tool(self, spec: ToolSpec, in_use: Limits) -> dict[str, Any]:
-        entries = map(self.bundle.capability, spec.capabilities)
+        granted = map(self.bundle.capability, spec.capabilities)
+        entries = [None if entry is None else for_tool(entry, spec.name) for entry in granted]
         guarded = guarded_risk(spec.name, spec.capability)
         risks = [DEFAULT_RISK[one] for one in spec.capabilities] + ([] if guarded is None else [guarded])
         row = {
@@ -132,7 +154,9 @@ class Tried(NamedTuple):
     def _keeps(self, spec: ToolSpec, limits: Limits | None) -> str | None:
         """Why these limits keep the tool from being shown; without any, why the bundle does."""
         os, workspace = self.here.os_family, self.here.workspace
-        reason = functools.partial(why_not_offered, self.bundle, spec.name, workspace=workspace, os=os)
+        reason = functools.partial(
+            why_not_offered, self.bundle, spec.name, workspace=workspace, os=os, elsewhere=spec.elsewhere
+        )
         for capability in spec.capabilities:
             why = reason(capability)
             if limits is not None and why is None:
@@ -174,15 +198,22 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
         native_list(settings, here.workspace),
         index,
         skill_scripts(settings, index, state_dir, named, session_directory(state_dir, named, os.environ)),
+        _kept_elsewhere(settings, bundle, state_dir),
     )
+
+
+def _kept_elsewhere(settings: Settings, bundle: PolicyBundle, state_dir: str) -> list[KeptTools]:
+    found = kept_tools(os.environ, settings, bundle, state_dir)
+    return [] if found is None else [found]
 
 
 class DryRuns:
     """Cases against one bundle, or against the capabilities that a case brings along."""
 
     def __init__(self, tried: Tried, now: datetime) -> None:
-        self._bundle, self._here, self._limits, _, self._native, _, self._scripts = tried
-        self._tools = built_in()
+        self._bundle, self._here, self._limits, _, self._native, _, self._scripts, _ = tried
+        self._tools = tried.registry()
+        self._knows = tried.knows
         self._now = now
         self._with = lru_cache(maxsize=64)(self._bundle_with)
 
@@ -211,11 +242,18 @@ class DryRuns:
             limits=self._limits,
             native=self._native,
             scripts=self._scripts,
+            knows=self._knows,
         )
-        problem = None if decision.decision == "DENIED" else argument_problem(case.tool_name, case.arguments)
+        problem = None if decision.decision == "DENIED" else self._problem(case)
         if problem is not None:
             return denied(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}")
         return decision
+
+    def _problem(self, case: DryRunCase) -> str | None:
+        spec = self._tools.get(case.tool_name)
+        if spec is None or not spec.elsewhere:
+            return argument_problem(case.tool_name, case.arguments)
+        return judge_of({**spec.input_schema, "required": []}, foreign=True)(case.arguments)
 
     def _bundle_with(self, capabilities: bytes) -> PolicyBundle:
         try:

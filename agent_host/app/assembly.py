@@ -44,6 +44,7 @@ from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import AUTO, TokenizerUnavailable, counter
 from config.lean_typing import NamedTuple
 from policy.names import CapabilityName as Name
+from policy.rules.sent_elsewhere import sent_elsewhere
 from policy.rules.toolset import NO_LIMITS
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
@@ -164,6 +165,7 @@ async def make_context(
     )._replace(
         commands_before=store.state.commands_started,
         native_shadowed=frozenset(tool.name for tool in parts.tools),
+        elsewhere=sent_elsewhere(parts.bundle),
         commands=CommandLog(journal, emitter),
         open_output=outputs.open,
     )

@@ -6,19 +6,26 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from agent_host.app.elsewhere import KeptTools
+from agent_host.app.native import families_of
 from agent_host.capability_grants import GRANT_HEADER, KEY_VARIABLE, CapabilityGrant, grant_key, signed
+from agent_host.contracts import Need
 from agent_host.retrying import RetryPolicy
+from agent_host.services.endpoints import endpoints
 from agent_host.session.opening import LOCAL
 from config.lean_typing import NamedTuple
+from policy.rules.sent_elsewhere import sent_elsewhere
 from tool_runtime.backend.answers import CAPABILITY
 from tool_runtime.backend.invocations import Terms as CallTerms
-from tool_runtime.backend.source import BackendSource
+from tool_runtime.backend.source import NAME, BackendSource
+from tool_runtime.families.catalogue import specs_of
 from tool_runtime.remote import Terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from agent_host.app.elsewhere import ToolsElsewhere
+    from agent_host.contracts import ToolSpec
     from agent_host.routing.judge import Judge
     from config.settings import Settings
     from policy.bundle.model import PolicyBundle
@@ -57,8 +64,41 @@ class ToolService(NamedTuple):
         )
         grant = GrantMaker(identity, lambda: judge.bundle, self.given, self.key)
         terms = CallTerms(grant, GRANT_HEADER, identity.workspace_id, timeout_s, retry)
-        waits = Terms(CAPABILITY, True, timeout_s + _MARGIN_S, settings.number("backend.connect_timeout_s"))
-        return elsewhere.provider(BackendSource(self.client, terms), self.url, waits)
+        return elsewhere.provider(
+            BackendSource(self.client, terms), self.url, _terms(settings), _stand_ins(settings, judge.bundle)
+        )
+
+
+def kept_tools(
+    environ: Mapping[str, str], settings: Settings, bundle: PolicyBundle, state_dir: str
+) -> KeptTools | None:
+    """What is known of the service's tools without asking it; None where there is no service. Raises UsageError for a
+    URL that is none."""
+    url = endpoints(environ).backend_tools
+    if url is None:
+        return None
+    kept = KeptTools.of(state_dir, NAME, url, _terms(settings))
+    return kept._replace(specs=tuple(map(_stand_ins(settings, bundle), kept.specs)))
+
+
+def _terms(settings: Settings) -> Terms:
+    longest_s = settings.number("backend.timeout_s") + _MARGIN_S
+    return Terms(CAPABILITY, True, longest_s, settings.number("backend.connect_timeout_s"))
+
+
+def _stand_ins(settings: Settings, bundle: PolicyBundle) -> Callable[[ToolSpec], ToolSpec]:
+    """What makes of a tool that takes the place of one of this machine (`insteadOf`) one whose calls need what that one
+    needs as well, and are judged by the same arguments."""
+    sent = sent_elsewhere(bundle)
+    here = {spec.name: spec for spec in specs_of(families_of(settings)) if not sent.isdisjoint(spec.capabilities)}
+
+    def completed(spec: ToolSpec) -> ToolSpec:
+        local = here.get(spec.name)
+        if local is None:
+            return spec
+        return spec._replace(also=(Need(local.capability, local.subject), *local.also), category=local.category)
+
+    return completed
 
 
 class GrantMaker:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent_host.events.kinds import EventType
+from config.lean_typing import NamedTuple
 from policy.rules.named_tools import lists
 from state.tool_lists import ToolLists
-from tool_runtime.remote import RemoteTools
+from tool_runtime.remote import RemoteTools, definitions_of, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agent_host.contracts import NoticeKind, SourceNotice
+    from agent_host.contracts import NoticeKind, SourceNotice, ToolSpec
     from agent_host.events.emitter import Emitter
     from agent_host.routing.judge import Approved
     from policy.bundle.model import PolicyBundle
@@ -24,6 +25,26 @@ _EVENTS: dict[NoticeKind, EventType] = {
     "hidden": EventType.TOOLS_HIDDEN,
     "unavailable": EventType.TOOLS_UNAVAILABLE,
 }
+
+
+class KeptTools(NamedTuple):
+    """The tools of a source as a session would begin with them: those that it listed last, and which of them are
+    approved as they are."""
+
+    specs: tuple[ToolSpec, ...]
+    approved: ToolLists
+
+    @classmethod
+    def of(cls, state_dir: str, source: str, place: str, terms: Terms) -> KeptTools:
+        """Those of the source called `source` at `place`; none where no session has asked it yet."""
+        lists = _lists_of(state_dir, source, place)
+        newest = lists.newest()
+        shapes = None if newest is None else lists.read(newest)
+        return cls(tuple(spec_of(one, terms) for one in definitions_of(shapes or ())), lists)
+
+
+def _lists_of(state_dir: str, source: str, place: str) -> ToolLists:
+    return ToolLists(state_dir, f"{source} {place}")
 
 
 class ToolsElsewhere:
@@ -39,16 +60,19 @@ class ToolsElsewhere:
         self._others = others
         self._kept: list[ToolLists] = []
 
-    def provider(self, source: Source, place: str, terms: Terms) -> RemoteTools:
-        """A Provider of a source's tools. `place` is what makes it this source and no other: its URL, its command."""
-        kept = ToolLists(self._state_dir, f"{source.name} {place}")
+    def provider(
+        self, source: Source, place: str, terms: Terms, completed: Callable[[ToolSpec], ToolSpec] | None = None
+    ) -> RemoteTools:
+        """A Provider of a source's tools. `place` is what makes it this source and no other: its URL, its command.
+        `completed` as of RemoteTools."""
+        kept = _lists_of(self._state_dir, source.name, place)
         self._kept.append(kept)
 
         def admits(tool_name: str) -> bool:
             entry = self._bundle().capability(terms.capability)
             return entry is not None and lists(entry, tool_name)
 
-        return RemoteTools(source, terms, kept, admits=admits, report=self.report)
+        return RemoteTools(source, terms, kept, admits=admits, report=self.report, completed=completed)
 
     def knows(self, name: str, identity: str) -> bool:
         """See Approved."""

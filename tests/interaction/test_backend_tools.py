@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.support.process import Gateway, Host, Outcome
+    from tests.support.serve_process import Servers
 
 NAME = "BackendTool.Invoke"
 ASKS = {"requiresApproval": True, "approvalRuleId": "ask"}
@@ -200,6 +201,114 @@ def test_a_session_service_may_give_the_grant(host: Host) -> None:
     (sent,) = [headers for method, _, headers, _ in server.requests if method == "POST"]
     assert sent[GRANT_HEADER] == "v1.given.grant"
     assert "v1.given.grant" not in (host.records(only_session(host.state)) / "events.jsonl").read_text()
+
+
+# Kinds of tools that a tenant has run there.
+
+
+def sent(host: Host, *kinds: str, **shell: Any) -> str:
+    entry = {"allowedToolNames": ["RunCommand"], "insteadOf": list(kinds)}
+    return str(host.policy(grants={NAME: entry, "Shell.Exec": shell}, approvalRules=RULES))
+
+
+async def sandboxed(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"status": "succeeded", "outputText": f"ran elsewhere: {arguments['command']}"}
+
+
+def test_a_kind_of_tool_that_is_sent_runs_there_and_is_judged_as_here(host: Host) -> None:
+    turns = [
+        use(
+            call("RunCommand", command="touch made-here"),
+            call("RunCommand", command="curl http://example.org"),
+            call("WriteFile", path="kept-here.txt", content="x"),
+        ),
+        say("Done."),
+    ]
+    with serving(RunCommand=sandboxed) as server, gateway(*turns) as model:
+        outcome = run(host, model, server, sent(host, "Shell.Exec", blockedCommands=["curl"]))
+    assert outcome.code == 0
+    first, second, third = model.results()
+    assert first.text == "ran elsewhere: touch made-here"
+    assert second.text.startswith("CAPABILITY_DENIED: ")
+    assert "curl" in second.text
+    assert not third.is_error
+    assert [one.arguments for one in server.ran] == [{"command": "touch made-here"}]
+    assert sorted(path.name for path in host.workspace.iterdir()) == ["kept-here.txt"]
+
+
+def test_a_kind_of_tool_that_is_sent_never_runs_here(host: Host) -> None:
+    turns = [use(call("RunCommand", command="touch made-here"), call("CommandOutput", id="x")), say("Done.")]
+    with serving(Other=echo) as server, gateway(*turns) as model:
+        outcome = run(host, model, server, sent(host, "Shell.Exec"))
+    assert outcome.code == 0
+    assert not {"RunCommand", "CommandOutput", "StopCommand"} & set(offered(model))
+    assert all(answer.is_error for answer in model.results())
+    with gateway(*turns) as model:  # also where no service is named
+        outcome = host.run(
+            "run", "Do it.", "--gateway", model.url, "--policy", sent(host, "Shell.Exec"), "--output", "json"
+        )
+    assert all(answer.is_error for answer in model.results())
+    assert list(host.workspace.iterdir()) == []
+
+
+def test_an_approval_of_a_command_that_is_sent_is_the_command_s(host: Host) -> None:
+    turns = [use(call("RunCommand", command="make"), call("RunCommand", command="make clean")), say("Done.")]
+    asks = {"requiresApproval": True, "approvalRuleId": "ask"}
+    with serving(RunCommand=sandboxed) as server, gateway(*turns) as model:
+        outcome = run(host, model, server, sent(host, "Shell.Exec", **asks))
+        assert (outcome.code, server.ran) == (4, [])
+        assert [one["toolName"] for one in outcome.result["deniedApprovals"]] == ["RunCommand", "RunCommand"]
+
+
+def test_a_task_without_the_network_has_no_backend_tools(host: Host, servers: Servers) -> None:
+    with serving() as server, gateway(use(call("Echo", text="x")), say("Done.")) as model:
+        options = ("--gateway", model.url, "--policy", policy(host, "Echo"))
+        client = servers.start(*options, env=variables(server)).on_streams()
+        client.create()
+        client.task("a", taskOptions={"allowNetwork": False})
+        client.event("task_completed")
+    assert "Echo" not in offered(model)
+    assert server.ran == []
+
+
+# What is said without a session.
+
+
+def row_of(host: Host, server: ToolServer, named: str, tool: str) -> dict[str, Any] | None:
+    told = host.run("policy", "tools", "--policy", named, "--output", "json", env=variables(server))
+    assert told.code == 0, told.stderr
+    found = [row for row in json.loads(told.text) if row["toolName"] == tool]
+    return found[0] if found else None
+
+
+def decided(host: Host, server: ToolServer, named: str, tool: str, **arguments: Any) -> dict[str, Any]:
+    told = host.run("policy", "check", "--policy", named, tool, json.dumps(arguments), env=variables(server))
+    decision = json.loads(told.text)
+    assert isinstance(decision, dict)
+    return decision
+
+
+def test_policy_knows_the_tools_that_a_session_has_seen(host: Host) -> None:
+    with serving(Echo=echo, Other=echo) as server:
+        named = policy(host, "Echo", "Named", **ASKS)
+        assert row_of(host, server, named, "Echo") is None  # nobody has asked the service yet
+        assert decided(host, server, named, "Named", text="x")["decision"] == "APPROVAL_REQUIRED"
+        assert decided(host, server, named, "Nobody")["decision"] == "DENIED"
+        with gateway(say("Done.")) as model:
+            run(host, model, server, named)
+        row = row_of(host, server, named, "Echo")
+        assert row is not None
+        assert (row["capability"], row["offered"], row["requiresApproval"]) == (NAME, True, True)
+        other = row_of(host, server, named, "Other")
+        assert other is not None
+        assert (other["offered"], other["keptBy"]) == (False, ["bundle"])
+        assert decided(host, server, named, "Echo", text="x")["ruleId"] == "ask"
+        assert "INVALID_REQUEST" in decided(host, server, named, "Echo", text=7)["reason"]
+        sends = sent(host, "Shell.Exec")
+        run_command = row_of(host, server, sends, "RunCommand")
+        assert run_command is not None
+        assert (run_command["offered"], run_command["keptBy"]) == (False, ["bundle"])
+        assert decided(host, server, sends, "RunCommand", command="ls")["rule"].endswith(".insteadOf: Shell.Exec")
 
 
 # What the machine has.
