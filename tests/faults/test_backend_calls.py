@@ -145,8 +145,10 @@ def test_a_call_that_still_runs_is_waited_for(host: Host, service: Service) -> N
         killed_while_it_runs(host, model, service)
         arguments = ("resume", SESSION, "--gateway", model.url, "--output", "json")
         process = host.start(*arguments, env=variables(service))
-        asked = lambda: [path for method, path, *_ in service.requests if "invocations" in path]  # noqa: E731
-        eventually(lambda: len(asked()) > 1, "a second question for the call")
+        eventually(
+            lambda: len([path for _, path, *_ in service.requests if "invocations" in path]) > 1,
+            "a second question for the call",
+        )
         service.released.set()
         assert process.finish().code == 0
     assert answer(model).text == "paid once"

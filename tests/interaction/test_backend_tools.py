@@ -282,7 +282,9 @@ def row_of(host: Host, server: ToolServer, named: str, tool: str) -> dict[str, A
 
 
 def decided(host: Host, server: ToolServer, named: str, tool: str, **arguments: Any) -> dict[str, Any]:
-    told = host.run("policy", "check", "--policy", named, tool, json.dumps(arguments), env=variables(server))
+    told = host.run(
+        "policy", "check", "--policy", named, "--output", "json", tool, json.dumps(arguments), env=variables(server)
+    )
     decision = json.loads(told.text)
     assert isinstance(decision, dict)
     return decision
