@@ -231,7 +231,7 @@ class RemoteTools:
 
     async def _read(self, sha256: str) -> tuple[Definition, ...] | None:
         shapes = await asyncio.to_thread(self._kept.read, sha256)
-        return None if shapes is None else definitions_of(shapes)
+        return None if shapes is None else tuple(map(definition_of, shapes))
 
     async def _report_change(self, sha256: str, now: Iterable[Definition]) -> None:
         was = await asyncio.to_thread(self._kept.in_use)
@@ -255,29 +255,24 @@ class RemoteTools:
         )
 
     def _spec(self, tool: Definition) -> ToolSpec:
-        spec = spec_of(tool, self._terms)
+        spec = spec_of(tool, self._terms.capability, elsewhere=self._terms.elsewhere)
         return spec if self._completed is None else self._completed(spec)
 
 
-def definitions_of(shapes: Iterable[Mapping[str, Any]]) -> tuple[Definition, ...]:
-    """A list that is kept, read again."""
-    return tuple(map(_definition, shapes))
-
-
-def spec_of(tool: Definition, terms: Terms) -> ToolSpec:
-    """A definition as policy and the model see it."""
+def spec_of(tool: Definition, capability: str, *, elsewhere: bool) -> ToolSpec:
+    """What a definition is to the host. What its source says of effects is not believed: a bundle's `repeatable` is."""
     return ToolSpec(
         tool.name,
         tool.description,
         tool.input_schema,
-        capability=terms.capability,
+        capability=capability,
         subject=Subject("name"),
-        effect="other",  # what the source hints at is not believed: `repeatable` of a bundle is
+        effect="other",
         category="requests",
         foreign_schema=True,
         identity=tool.identity,
         output_schema=tool.output_schema,
-        elsewhere=terms.elsewhere,
+        elsewhere=elsewhere,
     )
 
 
@@ -322,7 +317,8 @@ def _of_list(name: str, listed: Listed) -> SourceNotice:
     return SourceNotice(name, "listed", message, count, rejected=sorted(rejected))
 
 
-def _definition(shape: Mapping[str, Any]) -> Definition:
+def definition_of(shape: Mapping[str, Any]) -> Definition:
+    """The definition of a shape on disk; see `Definition.to_json`."""
     return Definition(shape["name"], shape["description"], shape["inputSchema"], shape.get("outputSchema"))
 
 

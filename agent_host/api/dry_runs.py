@@ -44,11 +44,9 @@ from tool_runtime.schema import judge_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent_host.app.elsewhere import KeptTools
     from agent_host.contracts import ToolSpec
     from agent_host.routing.environment import Environment
     from agent_host.routing.program_facts import Scripts
-    from config.settings import Settings
     from policy.bundle.model import PolicyBundle
     from policy.bundle.problems import Problem
     from policy.decision import Decision
@@ -63,8 +61,8 @@ __all__ = ["BundleReport", "DryRuns", "InvalidCase", "Tried", "case_refused", "p
 class Tried(NamedTuple):
     """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away, the
     families of tools that it chooses, the list of native programs, None for that of a session without any
-    configuration, the skills there are, None for none, and their scripts. `elsewhere` has the tools that other places
-    have listed in sessions before."""
+    configuration, the skills there are, None for none, and their scripts. `elsewhere` are the tools of other places,
+    as far as sessions have kept what these listed."""
 
     bundle: PolicyBundle
     here: Environment
@@ -73,18 +71,13 @@ class Tried(NamedTuple):
     native: NativeExec | None = None
     skills: SkillIndex | None = None
     scripts: Scripts | None = None
-    elsewhere: Sequence[KeptTools] = ()
+    elsewhere: tuple[ToolSpec, ...] = ()
 
     def registry(self, families: Sequence[str] = FAMILIES) -> Registry:
         """The tools of these families, and those from elsewhere; one that takes the place of a tool of this machine
         stands before it."""
-        others = [spec for kept in self.elsewhere for spec in kept.specs]
-        stand_ins = [spec for spec in others if spec.also]
-        return Registry((*stand_ins, *built_in(families), *others))
-
-    def knows(self, name: str, identity: str) -> bool:
-        """Whether a person has approved the tool from elsewhere as it is."""
-        return any(kept.approved.knows(name, identity) for kept in self.elsewhere)
+        stand_ins = [spec for spec in self.elsewhere if spec.also]
+        return Registry((*stand_ins, *built_in(families), *self.elsewhere))
 
     def tools(self, in_use: Limits = NO_LIMITS) -> list[dict[str, Any]]:
         """Every tool with whether the model would be shown it, and who keeps it from that (SK 3.1): rows of {toolName,
@@ -126,15 +119,13 @@ class Tried(NamedTuple):
             limits=self.limits,
             native=self.native,
             scripts=self.scripts,
-            knows=self.knows,
         )
 
     def _limits(self, in_use: Limits) -> tuple[tuple[str, Limits], ...]:
         return ("configuration", self.limits), ("skill", in_use)
 
     def _tool(self, spec: ToolSpec, in_use: Limits) -> dict[str, Any]:
-        granted = map(self.bundle.capability, spec.capabilities)
-        entries = [None if entry is None else for_tool(entry, spec.name) for entry in granted]
+        entries = map(self.bundle.capability, spec.capabilities)
         guarded = guarded_risk(spec.name, spec.capability)
         risks = [DEFAULT_RISK[one] for one in spec.capabilities] + ([] if guarded is None else [guarded])
         row = {
@@ -142,7 +133,7 @@ class Tried(NamedTuple):
             "capability": spec.capability,
             "offered": True,
             "requiresApproval": guarded is not None
-            or any(entry is not None and entry.requires_approval for entry in entries),
+            or any(entry is not None and for_tool(entry, spec.name).requires_approval for entry in entries),
             "riskLevel": max(risks, key=RISK_LEVELS.index),
             **_kept({who: self._keeps(spec, limits) for who, limits in (("bundle", None), *self._limits(in_use))}),
         }
@@ -198,13 +189,8 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
         native_list(settings, here.workspace),
         index,
         skill_scripts(settings, index, state_dir, named, session_directory(state_dir, named, os.environ)),
-        _kept_elsewhere(settings, bundle, state_dir),
+        kept_tools(os.environ, settings, bundle, state_dir),
     )
-
-
-def _kept_elsewhere(settings: Settings, bundle: PolicyBundle, state_dir: str) -> list[KeptTools]:
-    found = kept_tools(os.environ, settings, bundle, state_dir)
-    return [] if found is None else [found]
 
 
 class DryRuns:
@@ -213,7 +199,6 @@ class DryRuns:
     def __init__(self, tried: Tried, now: datetime) -> None:
         self._bundle, self._here, self._limits, _, self._native, _, self._scripts, _ = tried
         self._tools = tried.registry()
-        self._knows = tried.knows
         self._now = now
         self._with = lru_cache(maxsize=64)(self._bundle_with)
 
@@ -242,7 +227,6 @@ class DryRuns:
             limits=self._limits,
             native=self._native,
             scripts=self._scripts,
-            knows=self._knows,
         )
         problem = None if decision.decision == "DENIED" else self._problem(case)
         if problem is not None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from agent_host.app.elsewhere import KeptTools
 from agent_host.app.native import families_of
 from agent_host.capability_grants import GRANT_HEADER, KEY_VARIABLE, CapabilityGrant, grant_key, signed
 from agent_host.contracts import Need
@@ -15,11 +14,12 @@ from agent_host.services.endpoints import endpoints
 from agent_host.session.opening import LOCAL
 from config.lean_typing import NamedTuple
 from policy.rules.sent_elsewhere import sent_elsewhere
+from state.tool_lists import ToolLists
 from tool_runtime.backend.answers import CAPABILITY
 from tool_runtime.backend.invocations import Terms as CallTerms
 from tool_runtime.backend.source import NAME, BackendSource
 from tool_runtime.families.catalogue import specs_of
-from tool_runtime.remote import Terms
+from tool_runtime.remote import Terms, definition_of, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,14 +71,16 @@ class ToolService(NamedTuple):
 
 def kept_tools(
     environ: Mapping[str, str], settings: Settings, bundle: PolicyBundle, state_dir: str
-) -> KeptTools | None:
-    """What is known of the service's tools without asking it; None where there is no service. Raises UsageError for a
-    URL that is none."""
+) -> tuple[ToolSpec, ...]:
+    """The service's tools, as it listed them last. Nothing is connected. Raises UsageError for a URL that is none."""
     url = endpoints(environ).backend_tools
     if url is None:
-        return None
-    kept = KeptTools.of(state_dir, NAME, url, _terms(settings))
-    return kept._replace(specs=tuple(map(_stand_ins(settings, bundle), kept.specs)))
+        return ()
+    lists, completed = ToolLists(state_dir, f"{NAME} {url}"), _stand_ins(settings, bundle)
+    newest = lists.newest()
+    shapes = None if newest is None else lists.read(newest)
+    specs = (spec_of(definition_of(shape), CAPABILITY, elsewhere=True) for shape in shapes or ())
+    return tuple(completed(spec._replace(identity=None)) for spec in specs)  # who approved it is for a session to say
 
 
 def _terms(settings: Settings) -> Terms:

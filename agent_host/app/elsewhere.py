@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent_host.events.kinds import EventType
-from config.lean_typing import NamedTuple
 from policy.rules.named_tools import lists
 from state.tool_lists import ToolLists
-from tool_runtime.remote import RemoteTools, definitions_of, spec_of
+from tool_runtime.remote import RemoteTools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,26 +24,6 @@ _EVENTS: dict[NoticeKind, EventType] = {
     "hidden": EventType.TOOLS_HIDDEN,
     "unavailable": EventType.TOOLS_UNAVAILABLE,
 }
-
-
-class KeptTools(NamedTuple):
-    """The tools of a source as a session would begin with them: those that it listed last, and which of them are
-    approved as they are."""
-
-    specs: tuple[ToolSpec, ...]
-    approved: ToolLists
-
-    @classmethod
-    def of(cls, state_dir: str, source: str, place: str, terms: Terms) -> KeptTools:
-        """Those of the source called `source` at `place`; none where no session has asked it yet."""
-        lists = _lists_of(state_dir, source, place)
-        newest = lists.newest()
-        shapes = None if newest is None else lists.read(newest)
-        return cls(tuple(spec_of(one, terms) for one in definitions_of(shapes or ())), lists)
-
-
-def _lists_of(state_dir: str, source: str, place: str) -> ToolLists:
-    return ToolLists(state_dir, f"{source} {place}")
 
 
 class ToolsElsewhere:
@@ -65,7 +44,7 @@ class ToolsElsewhere:
     ) -> RemoteTools:
         """A Provider of a source's tools. `place` is what makes it this source and no other: its URL, its command.
         `completed` as of RemoteTools."""
-        kept = _lists_of(self._state_dir, source.name, place)
+        kept = ToolLists(self._state_dir, f"{source.name} {place}")
         self._kept.append(kept)
 
         def admits(tool_name: str) -> bool:

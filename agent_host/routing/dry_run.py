@@ -36,7 +36,7 @@ from policy.rules.toolset import NO_LIMITS
 from policy.shell.interpreters import NoInterpreter, interpreter_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
 
     from agent_host.routing.program_facts import Scripts
@@ -145,21 +145,18 @@ def judge_case(
     limits: Limits = NO_LIMITS,
     native: NativeExec | None = None,
     scripts: Scripts | None = None,
-    knows: Callable[[str, str], bool] | None = None,
 ) -> Decision:
     """Policy's word on the case, as the host would ask for it; what it would refuse before that is denied by the rule
     `case`. `here` is this machine, and is taken where the case leaves something out; `limits` and `native`, the list of
-    programs that start without a shell, are those of the configuration; `scripts` those of the skills here. `knows`
-    says which tools from elsewhere are approved as they are. A name that no tool has, and that the bundle lists for
-    tools from elsewhere, is judged by the name."""
+    programs that start without a shell, are those of the configuration; `scripts` those of the skills here. A name
+    that no tool has, and that BackendTool.Invoke lists, is judged by the name."""
     there = _place(case, here)
     is_here = case.facts is None and there.os_family == here.os_family
     world = None if is_here else _Stated(case.facts or StatedFacts())
     scripts = scripts if is_here else None
-    approved = None if knows is None else _Known(knows)
     if tools.get(case.tool_name) is None:
         tools = Registry((*tools, *_by_name(bundle, case.tool_name)))
-    judge = Judge(bundle, there, tools, limits, lambda: now, native=native, scripts=scripts, approved=approved)
+    judge = Judge(bundle, there, tools, limits, lambda: now, native=native, scripts=scripts)
     judged = judge.decide(case.tool_name, case.arguments, world)
     if judged.spec is None:
         return denied("", _RULE, f"there is no tool {case.tool_name!r}")
@@ -170,31 +167,12 @@ def judge_case(
     return judged.decision
 
 
-class _Known(NamedTuple):
-    """What is approved, for a judge that asks nobody."""
-
-    knows: Callable[[str, str], bool]
-
-    def approve(self, name: str, identity: str) -> None:
-        """Nothing is approved by a dry run."""
-
-
 def _by_name(bundle: PolicyBundle, name: str) -> Iterator[ToolSpec]:
-    """A tool from elsewhere of which no more is known than that the bundle lists it."""
-    needed = CapabilityName.MCP_INVOKE if "/" in name else CapabilityName.BACKEND_TOOL_INVOKE
+    """A backend tool of which no more is known than that the bundle lists it."""
+    needed = CapabilityName.BACKEND_TOOL_INVOKE
     entry = bundle.capability(needed)
     if entry is not None and entry.allowed_tool_names is not None and lists(entry, name):
-        yield ToolSpec(
-            name,
-            "",
-            {},
-            needed,
-            Subject("name"),
-            effect="other",
-            category="requests",
-            foreign_schema=True,
-            elsewhere=True,
-        )
+        yield ToolSpec(name, "", {}, needed, Subject("name"), "other", "requests", foreign_schema=True, elsewhere=True)
 
 
 class _Stated(NamedTuple):
