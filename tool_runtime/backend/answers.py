@@ -46,7 +46,7 @@ _TOOL: Final = Record(
     {"outputSchema": Nullable(OBJECT), "requiresCapability": TEXT},
 )
 _ERROR: Final = Record({"code": TEXT, "message": TEXT}, {"retryable": FLAG, "details": ANYTHING})
-_CODES: Final = frozenset(
+CODES: Final = frozenset(
     {
         *(ErrorCode.INVALID_REQUEST, ErrorCode.UNAUTHORIZED, ErrorCode.CAPABILITY_DENIED, ErrorCode.TOOL_NOT_FOUND),
         *(ErrorCode.TOOL_EXECUTION_FAILED, ErrorCode.TOOL_EXECUTION_TIMEOUT, ErrorCode.TOOL_INTERRUPTED),
@@ -136,7 +136,7 @@ def _output(request: ToolRequest, value: Mapping[str, Any], threshold: int) -> T
 
 
 def _fault(code: str, message: str, *, denied: bool, partial: ToolOutput | None = None) -> ToolFault:
-    if code not in _CODES:
+    if code not in CODES:
         shown = code[:_MAX_CODE_CHARS]
         message = f"{shown}: {message}" if shown.isidentifier() and shown.isascii() else message
         code = ErrorCode.CAPABILITY_DENIED if denied else ErrorCode.TOOL_EXECUTION_FAILED
