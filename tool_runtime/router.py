@@ -231,6 +231,7 @@ def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
         command_id=output.command_id,
         images=output.images,
         skill=output.skill,
+        stderr=output.stderr,
     )
 
 
@@ -246,5 +247,6 @@ def _failed(request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:
         artifact_uris=partial.artifact_uris if partial is not None else (),
         error=ToolError(str(fault.code or tool.codes[fault.kind]), str(fault), tool.names.get(fault.kind)),
         artifacts=partial.artifacts if partial is not None else (),
-        exit_code=partial.exit_code if partial is not None and fault.kind is FaultKind.EXIT_NONZERO else None,
+        exit_code=partial.exit_code if partial is not None else None,
+        stderr=partial.stderr if partial is not None else "",
     )

@@ -22,15 +22,17 @@ from config.shapes import FLAG, TEXT, ListOf, Record, first_problem, number, one
 from policy.bundle.meaning import SERVER_NAME
 from policy.check import check_tool
 from policy.names import CapabilityName
+from state.tool_lists import ToolLists
 from tool_runtime.mcp.servers import Http, ServerConfig, Stdio, origin_of
 from tool_runtime.mcp.source import McpSource
-from tool_runtime.remote import Terms
+from tool_runtime.remote import Terms, definition_of, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from datetime import datetime
 
     from agent_host.app.elsewhere import ToolsElsewhere
+    from agent_host.contracts import ToolSpec
     from agent_host.routing.environment import Environment
     from config.settings import Settings
     from policy.bundle.model import McpServer, PolicyBundle
@@ -171,6 +173,30 @@ def add_servers(
         runtime.add_remote(provider)
 
 
+def kept_tools(
+    settings: Settings, bundle: PolicyBundle, environment: Environment, state_dir: str, now: datetime
+) -> tuple[ToolSpec, ...]:
+    """The tools of the servers that a session would use, as they listed them last. Nothing is connected."""
+    found: list[ToolSpec] = []
+    for server in _Place(settings, bundle, environment, state_dir, "", None, now).servers():
+        if isinstance(server, Refused):
+            continue
+        kept = ToolLists(state_dir, f"mcp:{server.name} {place_text(server)}")
+        sha256 = kept.newest()
+        for shape in (None if sha256 is None else kept.read(sha256)) or ():
+            is_http = isinstance(server.place, Http)
+            spec = spec_of(definition_of(shape), CapabilityName.MCP_INVOKE, elsewhere=is_http)
+            found.append(spec._replace(identity=None))  # who approved it is for a session to say
+    return tuple(found)
+
+
+def servers_of_user(
+    settings: Settings, environment: Environment, state_dir: str, now: datetime
+) -> Iterator[ServerConfig | Refused]:
+    """Those of the user's configuration, as a session would use them. Raises UsageError."""
+    return _Place(settings, None, environment, state_dir, "", None, now).servers()
+
+
 def place_text(server: ServerConfig) -> str:
     """What makes it this server and no other."""
     if isinstance(server.place, Http):
@@ -182,7 +208,7 @@ class _Place:
     def __init__(
         self,
         settings: Settings,
-        bundle: PolicyBundle,
+        bundle: PolicyBundle | None,
         environment: Environment,
         state_dir: str,
         session_id: str,
@@ -201,7 +227,7 @@ class _Place:
     def servers(self) -> Iterator[ServerConfig | Refused]:
         """Those of the bundle, then those of the user that the bundle does not have, as far as they are enabled."""
         enabled = self._settings.names("mcp.enabled")
-        of_bundle = {one.name: one for one in self._bundle.mcp_servers}
+        of_bundle = {} if self._bundle is None else {one.name: one for one in self._bundle.mcp_servers}
         for name in (*of_bundle, *(name for name in self._users if name not in of_bundle)):
             if ALL_TOOLS in enabled or name in enabled:
                 one = of_bundle.get(name)
@@ -231,6 +257,8 @@ class _Place:
             facts = program_facts({"command": command, "args": list(args)}, self._environment, world_here())
         except UnusableArguments as error:
             return str(error)
+        if self._bundle is None:
+            raise RuntimeError("only a bundle's programs are judged")
         decision = check_tool(
             self._bundle,
             CapabilityName.SHELL_EXEC,

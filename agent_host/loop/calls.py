@@ -24,8 +24,8 @@ from agent_host.loop.command_changes import CommandChanges, watched
 from agent_host.loop.intents import written_file
 from agent_host.loop.prepare import record_start, request_for
 from agent_host.loop.recover import recover_calls
-from agent_host.loop.results import SHOWN_BYTES, finish, head_of
-from agent_host.loop.taking import take_result
+from agent_host.loop.results import SHOWN_BYTES, CallEnd, finish, head_of
+from agent_host.loop.taking import NOTHING_KNOWN, take_result
 from policy.facts import PathFacts, UrlFacts
 from policy.rules.toolset import DEFAULT_RISK
 from state.blobs import sha256_hex
@@ -112,19 +112,17 @@ async def _run_one(ctx: LoopContext, step_id: str, run: CallRun, path_turn: Path
 
 
 def _refuse(ctx: LoopContext, step_id: str, run: CallRun, refusal: Refusal, began: float) -> Message:
-    return finish(
-        ctx,
-        step_id,
-        run.call,
+    end = CallEnd(
         refusal.status,
         refusal.code,
         refusal.text,
-        refusal.approve,
-        began,
-        place=place_of(run.facts),
-        edited=run.edited,
         name=refusal.name,
+        edited=run.edited,
+        approve=refusal.approve,
+        place=place_of(run.facts),
+        requested=began,
     )
+    return finish(ctx, step_id, run.call, end)
 
 
 async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float) -> Message:
@@ -153,34 +151,17 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
         ctx.live_output.end(call.call_id)  # before the call is reported to be over, however it ended
     if result is None:
         why = ErrorCode.TOOL_INTERRUPTED
-        return finish(
-            ctx,
-            step_id,
-            call,
-            "failed",
-            why,
-            f"{why}: {_STOPPED}",
-            None,
-            started,
-            started_at,
-            changed=changed,
-            duration_ms=duration_ms,
-        )
+        cut_off = CallEnd("failed", why, f"{why}: {_STOPPED}", changed=changed)
+        return finish(ctx, step_id, call, _timed(cut_off, started, started_at, duration_ms))
 
-    return await take_result(
-        ctx,
-        step_id,
-        call,
-        spec,
-        result,
-        started=started,
-        started_at=started_at,
-        edited=run.edited,
-        paths=_changed(run, result),
-        seen=_seen(ctx, run, result),
-        changed=changed,
-        duration_ms=duration_ms,
+    known = NOTHING_KNOWN._replace(
+        edited=run.edited, paths=_changed(run, result), seen=_seen(ctx, run, result), changed=changed
     )
+    return await take_result(ctx, step_id, call, spec, result, _timed(known, started, started_at, duration_ms))
+
+
+def _timed(end: CallEnd, requested: float, started_at: str, duration_ms: int) -> CallEnd:
+    return end._replace(requested=requested, started_at=started_at, duration_ms=duration_ms)
 
 
 def _saved(run: CallRun) -> str | None:

@@ -15,8 +15,8 @@ from agent_host.loop.command_changes import CUT_OFF, CommandChanges, is_watched
 from agent_host.loop.edits import call_on_record
 from agent_host.loop.intents import hash_on_disk
 from agent_host.loop.prepare import prepare_calls, request_for
-from agent_host.loop.results import finish
-from agent_host.loop.taking import take_result
+from agent_host.loop.results import CallEnd, finish
+from agent_host.loop.taking import NOTHING_KNOWN, take_result
 from policy.rules.named_tools import is_repeatable
 from state.boot import boot_id
 from state.records import ApprovalAsked
@@ -87,8 +87,8 @@ async def _ask(ctx: LoopContext, step_id: str, call: Call) -> Message | None:
     unknown = result.error is not None and result.error.code == ErrorCode.TOOL_INTERRUPTED
     if unknown and _may_be_repeated(ctx, call):
         return None
-    edited = call.edited_arguments is not None
-    return await take_result(ctx, step_id, tool_call, spec, result, edited=edited)
+    known = NOTHING_KNOWN._replace(edited=call.edited_arguments is not None)
+    return await take_result(ctx, step_id, tool_call, spec, result, known)
 
 
 def _may_be_repeated(ctx: LoopContext, call: Call) -> bool:
@@ -106,7 +106,7 @@ def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, left: 
     if outcome is Outcome.DONE:
         # What it left is what the model asked for, so no later call is to take it for a change by somebody else.
         seen = dict.fromkeys(paths_of(call))
-        finish(ctx, step_id, tool_call, "succeeded", None, _DONE, edited=edited, seen=seen)
+        finish(ctx, step_id, tool_call, CallEnd("succeeded", None, _DONE, edited=edited, seen=seen))
         return
     said = _NOT_DONE if outcome is Outcome.NOT_DONE else _UNKNOWN
     said = "; ".join(filter(None, (said, left.note())))
@@ -116,4 +116,4 @@ def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, left: 
     deletes_tree = spec is not None and spec.subject.tree_flag != "" and call.intent is None
     cut_off = is_watched(ctx, spec) or (ctx.command_watch is not None and deletes_tree)
     changed = CommandChanges(unseen=CUT_OFF if cut_off else None)
-    finish(ctx, step_id, tool_call, "failed", code, f"{code}: {said}", edited=edited, changed=changed)
+    finish(ctx, step_id, tool_call, CallEnd("failed", code, f"{code}: {said}", edited=edited, changed=changed))

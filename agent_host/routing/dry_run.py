@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from datetime import datetime
 
+    from agent_host.routing.judge import Approved
     from agent_host.routing.program_facts import Scripts
     from config.shapes import Shape
     from policy.bundle.model import PolicyBundle
@@ -145,18 +146,20 @@ def judge_case(
     limits: Limits = NO_LIMITS,
     native: NativeExec | None = None,
     scripts: Scripts | None = None,
+    approved: Approved | None = None,
 ) -> Decision:
     """Policy's word on the case, as the host would ask for it; what it would refuse before that is denied by the rule
     `case`. `here` is this machine, and is taken where the case leaves something out; `limits` and `native`, the list of
-    programs that start without a shell, are those of the configuration; `scripts` those of the skills here. A name
-    that no tool has, and that BackendTool.Invoke lists, is judged by the name."""
+    programs that start without a shell, are those of the configuration; `scripts` those of the skills here, `approved`
+    the tools of the project that a person has approved. A name that no tool has, and that BackendTool.Invoke lists, is
+    judged by the name."""
     there = _place(case, here)
     is_here = case.facts is None and there.os_family == here.os_family
     world = None if is_here else _Stated(case.facts or StatedFacts())
     scripts = scripts if is_here else None
     if tools.get(case.tool_name) is None:
         tools = Registry((*tools, *_by_name(bundle, case.tool_name)))
-    judge = Judge(bundle, there, tools, limits, lambda: now, native=native, scripts=scripts)
+    judge = Judge(bundle, there, tools, limits, lambda: now, native=native, scripts=scripts, approved=approved)
     judged = judge.decide(case.tool_name, case.arguments, world)
     if judged.spec is None:
         return denied("", _RULE, f"there is no tool {case.tool_name!r}")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TOKEN_VARIABLE = "AGENT_HOST_SERVICES_TOKEN"  # noqa: S105  the variable's name, not its value
+TOOLS_URL_VARIABLE = "BACKEND_TOOL_SERVICE_URL"
 TOOLS_TOKEN_VARIABLE = "BACKEND_TOOL_SERVICE_TOKEN"  # noqa: S105  the same
 GRANT_KEY_VARIABLE = "AGENT_HOST_GRANT_KEY"
 """As `agent_host.capability_grants` has it, which takes longer to import than a start has time for."""
@@ -35,7 +36,7 @@ _VARIABLES = Endpoints(
     "APPROVAL_SERVICE_URL",
     "AUDIT_SERVICE_URL",
     "TELEMETRY_SERVICE_URL",
-    "BACKEND_TOOL_SERVICE_URL",
+    TOOLS_URL_VARIABLE,
 )
 
 
@@ -75,4 +76,4 @@ def checked_service_url(url: str, named: str) -> str:
 
 def _token_of(named: str) -> str:
     """The variable with the token for the service whose URL is called `named`."""
-    return TOOLS_TOKEN_VARIABLE if named == f"${_VARIABLES.backend_tools}" else TOKEN_VARIABLE
+    return TOOLS_TOKEN_VARIABLE if named == f"${TOOLS_URL_VARIABLE}" else TOKEN_VARIABLE

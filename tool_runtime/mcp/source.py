@@ -10,7 +10,7 @@ from tool_runtime.mcp.servers import Http
 from tool_runtime.remote import Definition, usable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from agent_host.contracts import ToolRequest
     from tool_runtime.core.server_process import ServerParams, ServerProcess
@@ -20,23 +20,33 @@ if TYPE_CHECKING:
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.tool import CallContext, ToolOutput
 
+    Browser = tuple[Callable[[str], Awaitable[None]], Callable[[], Awaitable[Any]]]
+
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.25
 
 
 class McpSource:
     """A Source. `start` starts a program that runs on. `on_changed` is called when the server says that its tools have
-    changed."""
+    changed. `browser` shows a person the page of an authorization server, and gives what it sends back; without it
+    nobody is there."""
 
     def __init__(
-        self, config: ServerConfig, settings: RuntimeSettings, start: Callable[[ServerParams], ServerProcess]
+        self,
+        config: ServerConfig,
+        settings: RuntimeSettings,
+        start: Callable[[ServerParams], ServerProcess],
+        *,
+        browser: Browser | None = None,
     ) -> None:
         self._config = config
         self._settings = settings
         self._start = start
+        self._browser = browser
         self._connection: Connection | None = None
         self._opening = asyncio.Lock()
         self._closed = False
+        self._identities: tuple[Connection, dict[str, str]] | None = None
         self.on_changed: Callable[[], None] = lambda: None
 
     @property
@@ -46,7 +56,9 @@ class McpSource:
 
     async def list(self) -> Listed:
         """See Source."""
-        connection = await self._connected()
+        return await self._list(await self._connected())
+
+    async def _list(self, connection: Connection) -> Listed:
         tools, more = await connection.list()
         prefix = self._config.name
         rejected = {"…": "there are more pages of tools than are read"} if more else {}
@@ -54,7 +66,22 @@ class McpSource:
             Definition(f"{prefix}/{one.name}", one.description or one.title or "", one.input_schema, one.output_schema)
             for one in tools
         )
-        return await asyncio.to_thread(usable, found, rejected)
+        listed = await asyncio.to_thread(usable, found, rejected)
+        self._identities = connection, {one.name: one.identity for one in listed.definitions}
+        return listed
+
+    async def _refuse_changed(self, connection: Connection, tool: Definition) -> None:
+        """Raises ToolFault for a tool that is by now another one than the task has: what runs there is not what was
+        judged. A connection that is new, or that has spoken of changes, is asked first."""
+        if self._identities is None or self._identities[0] is not connection:
+            await self._list(connection)
+        if self._identities is None or self._identities[1].get(tool.name) == tool.identity:
+            return
+        self._changed()
+        raise ToolFault(
+            FaultKind.CHANGED,
+            f"{tool.name} is not what it was when this task began, and was not called: the next task has it as it is",
+        )
 
     async def call(self, tool: Definition, call: CallContext) -> ToolOutput:
         """See Source. A call is sent once, and once more only where the server cannot have got it."""
@@ -65,6 +92,7 @@ class McpSource:
         for again in (True, False):
             connection = await self._connected()
             try:
+                await self._refuse_changed(connection, tool)
                 result = await connection.call(name, arguments, lambda *said: self._progress(call.request, *said))
             except NotSent:
                 if again:
@@ -96,7 +124,7 @@ class McpSource:
             for number in range(_TRIES):
                 if self._closed:
                     raise ToolFault(FaultKind.NETWORK, f"{self.name} is closed")
-                auth = self._auth(module)
+                auth = self._auth()
                 connection: Connection = module.Connection(self._config, self._start, self._changed, auth)
                 try:
                     await connection.open()
@@ -109,15 +137,17 @@ class McpSource:
                 return connection
             raise AssertionError("the last try returns or raises")
 
-    def _auth(self, _module: Any) -> Any:
+    def _auth(self) -> Any:
         place = self._config.place
         if not isinstance(place, Http) or place.oauth_folder is None:
             return None
         from tool_runtime.mcp.oauth import oauth_of
 
-        return oauth_of(self._config.name, place.url, place.oauth_folder)
+        send_to, sent_back = self._browser or (None, None)
+        return oauth_of(self._config.name, place.url, place.oauth_folder, send_to=send_to, sent_back=sent_back)
 
     def _changed(self) -> None:
+        self._identities = None
         self.on_changed()
 
     def _progress(self, request: ToolRequest, done: float, total: float | None, message: str | None) -> None:
