@@ -19,7 +19,7 @@ import orjson
 
 from agent_host.contracts import Leftovers, SourceNotice, Subject, ToolSpec
 from config.lean_typing import NamedTuple
-from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.families.dialects import ELSEWHERE
 from tool_runtime.faults import ToolFault
 from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.tool import CallContext, Tool, ToolOutput
@@ -195,7 +195,7 @@ class RemoteTools:
         if tool is None:
             return None
         run = capped(timed(functools.partial(self._source.call, tool), self._terms.timeout_s))
-        return Tool(self._spec(tool), run, DESKTOP, outcome=functools.partial(self._source.outcome, tool))
+        return Tool(self._spec(tool), run, ELSEWHERE, outcome=functools.partial(self._source.outcome, tool))
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:  # noqa: ARG002 - see Provider
         """See Provider. What a call has begun elsewhere is not on this machine."""

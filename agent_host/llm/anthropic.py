@@ -110,20 +110,21 @@ def _text(message: Message) -> dict[str, Any]:
 
 
 class AnthropicDialect:
-    """See `agent_host.llm.stream.Dialect`. `cache_ttl` is how long the provider is to keep what requests begin with."""
+    """See `agent_host.llm.stream.Dialect`. `cache_ttl` is how long the provider is to keep what requests begin with,
+    `names` are those that tools were offered by, where another of the session has offered some."""
 
     name: ClassVar[str] = NAME
     path: ClassVar[str] = "/v1/messages"
     tail: ClassVar[bytes] = b"]}"
     takes_images: ClassVar[bool] = True
 
-    def __init__(self, cache_ttl: CacheTtl = "5m") -> None:
+    def __init__(self, cache_ttl: CacheTtl = "5m", names: SentNames | None = None) -> None:
         self._cache_ttl = cache_ttl
-        self._names = SentNames()
+        self._names = names or SentNames()
 
     def kept_for(self, cache_ttl: CacheTtl) -> AnthropicDialect:
         """See `agent_host.llm.stream.Dialect`."""
-        return AnthropicDialect(cache_ttl)
+        return AnthropicDialect(cache_ttl, self._names)
 
     def renderer(self, model: str) -> AnthropicRenderer:
         """See `agent_host.llm.stream.Dialect`."""

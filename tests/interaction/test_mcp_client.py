@@ -142,7 +142,8 @@ def test_a_server_that_is_down_keeps_its_tools_and_its_calls_fail_clearly(host: 
         assert model.results()[0].text.startswith("TOOL_EXECUTION_FAILED: ")
         assert "out of order" in model.results()[0].text
     assert outcome.code == 0
-    assert "mcp:odd does not answer" in outcome.stderr
+    (told,) = events(host, outcome, "tools_unavailable")
+    assert "mcp:odd does not answer" in told["message"]
 
 
 def test_a_server_that_never_starts_costs_a_warning(host: Host) -> None:

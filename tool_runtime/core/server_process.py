@@ -164,7 +164,7 @@ class ServerProcess:
                 line = _of(self._process.stdout).readline(most + 1)
             except (OSError, ValueError):  # it was closed
                 line = b""
-            self._at_end = not line
+            self._at_end = not line or len(line) > most
             self._room.acquire()
             with suppress(RuntimeError):  # the loop is over
                 self._loop.call_soon_threadsafe(self._lines.put_nowait, line)

@@ -28,8 +28,12 @@ DESKTOP: Final[Mapping[FaultKind, str]] = {
     FaultKind.SYSTEM: ErrorCode.TOOL_EXECUTION_FAILED,
     FaultKind.TIMED_OUT: ErrorCode.TOOL_EXECUTION_TIMEOUT,
     FaultKind.EXIT_NONZERO: ErrorCode.TOOL_EXECUTION_FAILED,
+}
+"""TR 7.3."""
+ELSEWHERE: Final[Mapping[FaultKind, str]] = {
+    **DESKTOP,
     FaultKind.INTERRUPTED: ErrorCode.TOOL_INTERRUPTED,
     FaultKind.RATE_LIMITED: ErrorCode.RATE_LIMITED,
     FaultKind.REFUSED: ErrorCode.CAPABILITY_DENIED,
 }
-"""TR 7.3."""
+"""Of tools from elsewhere (BT)."""

@@ -121,7 +121,8 @@ class McpSource:
             if self._connection is not None:
                 await self._connection.aclose()
             module = await asyncio.to_thread(_sdk)
-            for number in range(_TRIES):
+            tries = _TRIES if isinstance(self._config.place, Http) else 1  # a program that ends does so again
+            for number in range(tries):
                 if self._closed:
                     raise ToolFault(FaultKind.NETWORK, f"{self.name} is closed")
                 auth = self._auth()
@@ -129,7 +130,7 @@ class McpSource:
                 try:
                     await connection.open()
                 except ToolFault as fault:
-                    if number + 1 == _TRIES or fault.kind is not FaultKind.NETWORK:
+                    if number + 1 == tries or fault.kind is not FaultKind.NETWORK:
                         raise
                     await asyncio.sleep(_PAUSE_S * 4**number)
                     continue
