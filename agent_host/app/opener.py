@@ -41,6 +41,7 @@ from agent_host.session.opening import (
 )
 from agent_host.version import __version__
 from policy.names import CapabilityName
+from policy.rules.named_tools import names_it
 from state import session_keys, temporary
 from state.errors import WriteFailed
 from state.locations import SessionPaths, checked_session_id
@@ -388,7 +389,9 @@ def _refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, t
     servers = {one.name for one in bundle.mcp_servers}
     servers |= {str(one.get("name")) for one in resolved.settings.tables("mcp.servers")}
     of_servers = {name for name in resolved.approvals if name.partition("/")[0] in servers and "/" in name}
-    approvals = resolved.approvals - project_tool_names(resolved.workspace) - of_servers
+    backend = bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE)
+    of_backend = {name for name in resolved.approvals if backend is not None and names_it(backend, name)}
+    approvals = resolved.approvals - project_tool_names(resolved.workspace) - of_servers - of_backend
     unknown = unknown_approvals(bundle, tools, approvals)
     if unknown:
         rules = ", ".join(rule.approval_rule_id for rule in bundle.approval_rules) or "none"

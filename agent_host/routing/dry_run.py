@@ -31,7 +31,7 @@ from policy.facts import PathFacts, ScriptFacts
 from policy.names import CapabilityName
 from policy.paths import is_absolute, normalize
 from policy.rules.case import denied
-from policy.rules.named_tools import lists
+from policy.rules.named_tools import names_it
 from policy.rules.toolset import NO_LIMITS
 from policy.shell.interpreters import NoInterpreter, interpreter_of
 
@@ -174,7 +174,7 @@ def _by_name(bundle: PolicyBundle, name: str) -> Iterator[ToolSpec]:
     """A backend tool of which no more is known than that the bundle lists it."""
     needed = CapabilityName.BACKEND_TOOL_INVOKE
     entry = bundle.capability(needed)
-    if entry is not None and entry.allowed_tool_names is not None and lists(entry, name):
+    if entry is not None and names_it(entry, name):
         yield ToolSpec(name, "", {}, needed, Subject("name"), "other", "requests", foreign_schema=True, elsewhere=True)
 
 

@@ -127,6 +127,11 @@ def test_a_tool_that_asks_waits_for_a_person(host: Host) -> None:
         outcome = run(host, model, server, policy(host, "Echo", **ASKS), "--approve", "ask")
     assert outcome.code == 0
     assert model.results()[0].text == "hi"
+    with serving() as server, gateway(use(call("Echo", text="hi")), say("Done.")) as model:
+        assert run(host, model, server, policy(host, "Ech*", **ASKS), "--approve", "Echo").code == 0
+        refused = run(host, model, server, policy(host, "Ech*", **ASKS), "--approve", "Other")
+        assert refused.code == 2
+        assert "--approve Other" in refused.error
 
 
 @pytest.mark.parametrize("tool_policies", [[{"tool": "Ec*", "requiresApproval": True}]])
