@@ -367,7 +367,8 @@ def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber, dropped: int | 
     takes_images = parts.takes_images
     if takes_images and len(state.thread) > 1:  # a new session has no pictures yet
         takes_images = parts.models.of(parts.model).limits.images is not False
-    thread = Thread(parts.dialect.renderer(parts.model), takes_images=takes_images, marks_from=_marks_from(parts))
+    renderer = parts.dialect.renderer(parts.model)
+    thread = Thread(renderer, takes_images=takes_images, marks_from=lambda: _marks_from(parts))
     step = state.open_step
     messages: Iterator[Message] = map(decode, itertools.islice(state.thread, 1, None))
     if scrubber.redaction is not None and scrubber.redaction.has_rules:
@@ -408,8 +409,6 @@ def _for_model(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> ModelView
 def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable[[Judge, int], bytes]:
     """The front of model requests: model, limit, system prompt, and those tools that a call could be allowed of."""
 
-    marks_from = _marks_from(parts)
-
     def head(judge: Judge, max_output_tokens: int) -> bytes:
         encode = partial(
             parts.dialect.head,
@@ -419,7 +418,7 @@ def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable
             tools=judge.offered(),
             session_id=state.identity.session_id,
         )
-        made = encode()
+        made, marks_from = encode(), _marks_from(parts)
         # A text has fewer tokens than bytes, and no language as few as one for so many.
         is_short = len(made) < marks_from * _MOST_BYTES_PER_TOKEN and parts.count(made.decode()) < marks_from
         return encode(is_marked=False) if is_short else made

@@ -205,7 +205,12 @@ PAYLOADS: dict[EventType, Shape] = {
             _CALL,
             _TOOL,
             Field("capability", "string", "what the tool needs; missing for an unknown tool", True, telemetry=True),
-            Field("summary", "string", "the argument that says most, cut", optional=True),
+            Field(
+                "summary",
+                "string",
+                "on what it acts, as its arguments say it, with the method that a request names; cut",
+                optional=True,
+            ),
             Field(
                 "argumentsSha256",
                 "string",

@@ -99,7 +99,9 @@ class _Parts:
     def _image(self, data: str, media_type: str) -> None:
         content = self._bytes("image", data, media_type)
         picture = None if content is None else judged(content)
-        if picture is not None and picture.data is not None:
+        if picture is None or picture.data is None:
+            self.lines.append(f"[the image is not shown: {'it is none' if picture is None else picture.problem}]")
+        else:
             header = picture.header
             self.images.append(Image(header.media_type, header.width, header.height, picture.data))
 
@@ -124,10 +126,10 @@ class _Parts:
 
 
 def _says(text: str, value: Any) -> bool:
-    """Whether a text is the JSON of a structured content, or of the one thing that is in it (`result`)."""
-    inner = value.get("result") if isinstance(value, dict) and len(value) == 1 else None
+    """Whether a text is the JSON of a structured content, or of the one thing that is in it."""
+    inner = next(iter(value.values())) if isinstance(value, dict) and len(value) == 1 else None
     try:
         said = orjson.loads(text)
     except orjson.JSONDecodeError:
         said = text
-    return bool(said == value) or (inner is not None and bool(said == inner or text == inner))
+    return bool(said == value) or (inner is not None and (bool(said == inner) or text == inner))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tool_runtime.core.paths import spell
-from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.families.dialects import DESKTOP, ELSEWHERE
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.platform import posix, windows
 from tool_runtime.platform.disks import is_local, kind_of
@@ -273,7 +273,8 @@ def test_posix_paths() -> None:
 
 
 def test_every_fault_has_a_word_in_the_family() -> None:
-    assert set(DESKTOP) == set(FaultKind)
+    assert set(ELSEWHERE) == set(FaultKind)
+    assert set(FaultKind) - set(DESKTOP) == {FaultKind.INTERRUPTED, FaultKind.RATE_LIMITED, FaultKind.REFUSED}
 
 
 def test_importing_the_router_stays_cheap() -> None:
