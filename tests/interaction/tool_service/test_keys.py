@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import orjson
@@ -35,7 +35,7 @@ async def test_a_key_that_comes_again_has_the_same_answer(tmp_path: Path) -> Non
 
 async def test_a_key_holds_for_its_arguments_tool_session_and_tenant(tmp_path: Path) -> None:
     one, two = FunctionTool("One", count), FunctionTool("Two", count)
-    tools = {"One": {}, "Two": {}}
+    tools: dict[str, Any] = {"One": {}, "Two": {}}
     async with served(tmp_path, tenants(tools, other=tools), one, two) as service:
         await service.invoke("One", {"a": 1}, key="k")
         other_arguments = await service.invoke("One", {"a": 2}, key="k")
