@@ -176,7 +176,7 @@ async def test_a_call_whose_worker_is_gone_is_lost_and_a_repeatable_one_is_new_a
     try:
         await one.claim(PLACE, "f", repeatable=False)
         await one.aclose()
-        assert await two.find(PLACE) == Known("lost")
+        assert await two.wait(PLACE, PATIENCE_S) == Known("lost")
         assert await two.claim(PLACE, "f", repeatable=False) == Known("lost")
         assert await two.claim(PLACE, "f", repeatable=True) == Known("new")
         assert await two.find(PLACE) == Known("running")
@@ -192,7 +192,7 @@ async def test_a_worker_whose_connection_was_cut_goes_on_under_another_number(da
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid <> pg_backend_pid()"
             )
-        assert await answers.find(PLACE) == Known("lost")
+        assert await answers.wait(PLACE, PATIENCE_S) == Known("lost")
         # What is new is its own again; and an answer that comes late is better than none.
         other = PLACE._replace(key="other")
         assert await answers.claim(other, "f", repeatable=False) == Known("new")
