@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, project_tool_names
+from agent_host.app.machine import allowed_variables, limits_of, project_tool_names, secret_variables
 from agent_host.app.native import families_of, has_native, native_list, native_roots
 from agent_host.app.secrets import redaction_of
 from agent_host.app.skills import enabled_tools, has_skills, hidden_files, script_runs, skill_index, skill_scripts
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from agent_host.http_basics import TlsContext
     from agent_host.llm.client import LlmClient
     from agent_host.llm.stream import CacheTtl, Dialect
+    from agent_host.routing.judge import Approved
     from agent_host.scrub import Scrubber
     from agent_host.session.opening import ResolvedOptions
     from agent_host.thread.messages import Message
@@ -78,7 +79,8 @@ _MOST_BYTES_PER_TOKEN = 8
 
 
 class Parts(NamedTuple):
-    """What is decided about a session before anything of it is on disk."""
+    """What is decided about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
+    servers."""
 
     machine: LocalMachine
     bundle: PolicyBundle
@@ -89,6 +91,7 @@ class Parts(NamedTuple):
     takes_images: bool = True
     tools: tuple[PythonTool, ...] = ()
     fallbacks: tuple[str, ...] = ()
+    has_mcp: bool = True
 
     def binds_thinking(self, model: str) -> bool:
         """Whether the provider of `model` refuses a request in which anything in front of its thinking was changed."""
@@ -167,7 +170,7 @@ async def make_context(
     if has_skills(settings):
         scripts = skill_scripts(settings, index, resolved.state_dir, session_id, machine.temporary)
     runtime = LocalToolRouter(of_runtime, _providers(parts, of_runtime, index), scripts)
-    approved = None
+    approved: Approved | None = None
     if project_tool_names(resolved.workspace):
         from state.approved_tools import ApprovedTools
         from tool_runtime.families.project.family import ProjectTools
@@ -228,8 +231,37 @@ async def make_context(
         questions=Questions(),
         command_watch=_command_watch(resolved, machine),
     )
+    if parts.has_mcp and (parts.bundle.mcp_servers or settings.tables("mcp.servers")):
+        _add_servers(ctx.judge, resolved, of_runtime, runtime, emitter, session_id)
     ctx.conversation.renew_head(ctx.judge)
     return ctx
+
+
+def _add_servers(
+    judge: Judge,
+    resolved: ResolvedOptions,
+    of_runtime: RuntimeSettings,
+    runtime: LocalToolRouter,
+    emitter: Emitter,
+    session_id: str,
+) -> None:
+    """Their tools come with the first task: nothing waits for them here."""
+    from agent_host.app.elsewhere import ToolsElsewhere
+    from agent_host.app.mcp_servers import add_servers
+
+    elsewhere = ToolsElsewhere(resolved.state_dir, lambda: judge.bundle, emitter, judge.approved)
+    judge.approved = elsewhere
+    add_servers(
+        runtime,
+        resolved.settings,
+        of_runtime,
+        judge.bundle,
+        judge.environment,
+        elsewhere,
+        state_dir=resolved.state_dir,
+        session_id=session_id,
+        now=utc_now(),
+    )
 
 
 def _providers(parts: Parts, settings: RuntimeSettings, index: SkillIndex | None) -> Sequence[Provider]:
@@ -294,7 +326,7 @@ def runtime_settings(
         artifact_max_bytes=settings.integer("tools.max_artifact_bytes"),
         output_buffer_bytes=settings.integer("tools.output_buffer_bytes"),
         max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
-        secret_env=SECRET_VARIABLES,
+        secret_env=secret_variables(settings),
         env_passthrough=frozenset(settings.names("tools.env_passthrough")),
         env_allowed=allowed_variables(settings),
         temporary=temporary,

@@ -70,9 +70,12 @@ class _Block:
 
 class AnthropicAssembler:
     """Puts a turn together from message_start, content blocks by index, message_delta and message_stop. No limit of the
-    arguments where `max_call_arguments_bytes` is None."""
+    arguments where `max_call_arguments_bytes` is None. `real_name` gives the tool that a name in the answer means."""
 
-    def __init__(self, max_call_arguments_bytes: int | None = None) -> None:
+    def __init__(
+        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = lambda name: name
+    ) -> None:
+        self._real_name = real_name
         self.content = 0
         self.thinking = ""
         self._calls = CallReader(max_call_arguments_bytes)
@@ -232,10 +235,10 @@ class AnthropicAssembler:
     def _tool_call(self, block: _Block) -> ToolCall:
         """The call of a tool_use block, its arguments encoded; its problem where it cannot run."""
         if not block.closed:
-            return ToolCall(block.call_id, block.name, {}, NOT_CLOSED)
+            return ToolCall(block.call_id, self._real_name(block.name), {}, NOT_CLOSED)
         at_start = block.start.get("input")
         arguments = "".join(block.parts) or (at_start if isinstance(at_start, dict) else None)
-        return self._calls.call(block.call_id, block.name, arguments)
+        return self._calls.call(block.call_id, self._real_name(block.name), arguments)
 
     def _token_usage(self) -> TokenUsage:
         """The counts; `input_tokens` of this API leaves out what was read from the cache and written to it."""

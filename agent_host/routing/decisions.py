@@ -38,9 +38,10 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
         facts = gather(spec, arguments, judge.environment, world, judge.scripts)
     except UnusableArguments as error:
         return Judged(spec, problem=str(error))
-    if spec.identity is not None:
-        is_approved = judge.approved is not None and judge.approved.knows(spec.name, spec.identity)
-        facts = NamedToolFacts(spec.name, spec.identity, is_approved)
+    if isinstance(facts, NamedToolFacts) and (spec.identity is not None or spec.elsewhere):
+        approved, identity = judge.approved, spec.identity
+        is_approved = identity is None or (approved is not None and approved.knows(spec.name, identity))
+        facts = NamedToolFacts(spec.name, spec.identity, is_approved, spec.elsewhere)
     decision = _refused(judge, spec, facts) or _decision(judge, spec, spec.capability, facts)
     if isinstance(facts, PathFacts | UrlFacts) and facts.also:
         decision = strictest([decision, *(_decision(judge, spec, needed, other) for needed, other in facts.also)])
