@@ -1,6 +1,7 @@
 """Messages and Responses with events in any order and of any shape: nothing is raised but what is documented, and each
-turn that comes of it can be put on record, sent back, and is what was shown. Chat Completions are in
-test_openai_chat_streams."""
+turn that comes of it can be put on record, sent back, and is what was shown. Chat Completions has its own test
+(test_openai_chat_streams).
+"""
 
 from __future__ import annotations
 
