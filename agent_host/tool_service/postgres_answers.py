@@ -13,11 +13,11 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from agent_host.errors import ErrorCode, UsageError
 from agent_host.ids import new_id
 from agent_host.tool_service.answers import KEPT_S, Known
+from agent_host.tool_service.pools import AsyncConnectionPool, PoolTimeout
 from agent_host.tool_service.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _LOCK_CLASS: Final = 0x41474854
 _CLEAN_EVERY_S: Final = 60.0
 _FIRST_LOOK_S: Final = 0.02
 _LATER_LOOK_S: Final = 0.5
-_POOL_WAIT_S: Final = 10.0
+_POOL_WAIT_S: Final = 5.0
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS agent_host_invocations (
     tenant text NOT NULL, session text NOT NULL, tool text NOT NULL, key text NOT NULL,

@@ -8,15 +8,14 @@ second statement nor one that writes has a place.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 from psycopg import sql
 from psycopg.raw_cursor import AsyncRawCursor, AsyncRawServerCursor
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from agent_host.errors import ErrorCode
+from agent_host.tool_service.pools import AsyncConnectionPool, PoolTimeout
 from agent_host.tool_service.tool import ToolFault
 from agent_host.tool_service.tools.sql_text import UnreadableSql, one_statement
 from agent_host.tool_service.tools.tables import Table
@@ -56,9 +55,6 @@ _BEGIN: Final = sql.SQL(
 _INTEGERS: Final = frozenset({20, 21, 23, 26})  # int8, int2, int4, oid
 _FLOATS: Final = frozenset({700, 701})
 _BOOLEAN: Final = 16
-
-# Its warnings name host and user of a connection that cannot be made.
-logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
 
 
 class _Column(NamedTuple):
