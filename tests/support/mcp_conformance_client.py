@@ -1,4 +1,4 @@
-"""The client of MCP as the conformance suite drives one: `python -m tests.support.mcp_conformance_client [options] URL`.
+"""The client as the conformance suite drives one: `python -m tests.support.mcp_conformance_client [--oauth] URL`.
 
 It lists the server's tools and calls each once, with arguments that its schema allows.
 """
