@@ -39,7 +39,7 @@ class RuntimeSettings(NamedTuple):
     `native_roots` are real paths, the only places of the native family's tools; empty for the workspace. Without
     `native_tls_checks` its requests take any certificate; `native_shadowed` are its tools that others take the place
     of. A script of a skill runs for `script_timeout_s` at most; `hidden_files` are globs of names that the skills
-    family passes over.
+    family passes over. `elsewhere` are capabilities whose tools do not run here, but for those of sources elsewhere.
     """
 
     workspace: str
@@ -79,3 +79,4 @@ class RuntimeSettings(NamedTuple):
     native_shadowed: frozenset[str] = frozenset()
     script_timeout_s: float = 30.0
     hidden_files: tuple[str, ...] = ()
+    elsewhere: frozenset[str] = frozenset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tool_runtime.core.process import CommandParams
 from tool_runtime.families.desktop.calls import mark_of
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     RunProgram = Callable[[CommandParams], Awaitable[CommandOutcome]]
     """See LocalToolRouter.run_program."""
+
+_TOLD_BYTES: Final = 4096
 
 
 def command_params(
@@ -60,6 +62,11 @@ def printed(captured: Captured, limit_bytes: int) -> tuple[str, bool]:
     has."""
     ends = captured.shown()
     return decode_output(without_controls(ends.render(limit_bytes)), crlf=current.CRLF), ends.total > limit_bytes
+
+
+def told_of(captured: Captured) -> str:
+    """How a stream began, for observers: more than they are told, so that what is a secret is still whole in it."""
+    return printed(captured, _TOLD_BYTES)[0]
 
 
 def kept(call: CallContext, captured: Captured, part: str, *, is_kept: bool) -> Artifact | None:
