@@ -13,13 +13,14 @@ import trustme
 from agent_host.llm.tool_names import sendable_name
 from agent_host.testing.services import MockServices
 from tests.support.mcp_servers import command, logged, over_http
-from tests.support.process import call, eventually, gateway, say, use
+from tests.support.process import bundle, call, eventually, gateway, say, use
 from tests.support.tls import server_context, tls_in_front_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.process import Host
+    from tests.support.serve_process import Servers
 
 pytestmark = pytest.mark.slow  # each starts a server with the SDK, and the host that imports it
 
@@ -284,3 +285,36 @@ def test_an_entry_that_cannot_be_used_is_one_line(host: Host, entry: str, proble
     assert outcome.code == 2
     assert problem in outcome.error
     assert os.fspath(host.workspace) not in outcome.error
+
+
+def test_a_bundle_of_the_session_service_names_a_server(host: Host) -> None:
+    program, *args = command("odd", host.root / "mcp.log")
+    servers = [{"name": "odd", "transport": "stdio", "command": program, "args": args}]
+    servers[0]["environmentNames"] = ["ODD_SECRET"]
+    granted = bundle(
+        host.workspace, grants={**grant(), "Shell.Exec": {"allowedCommands": [program]}}, mcpServers=servers
+    )
+    services = MockServices(policy_bundle=lambda session: {**granted, "sessionId": session})
+    with services.in_thread(), gateway(use(mcp("environment")), say("Done.")) as model:
+        options = ("--gateway", model.url, "--output", "json")
+        environment = {"SESSION_SERVICE_URL": services.url, "ODD_SECRET": "secret-of-the-server"}
+        outcome = host.run("run", "Do it.", *options, env=environment)
+        text = model.results()[0].text
+    assert outcome.code == 0, outcome.stderr
+    assert "ODD_SECRET" in text
+    assert "secret-of-the-server" not in text
+    assert "secret-of-the-server" not in (host.records(outcome.result["sessionId"]) / "events.jsonl").read_text()
+
+
+def test_a_task_without_the_network_has_no_tools_of_servers_over_http(host: Host, servers: Servers) -> None:
+    with over_http("odd") as url, gateway(say("One."), say("Two.")) as model:
+        configure(host, transport="http", url=url, allow_http=True)
+        _, client = servers.session(model.url, policy=host.policy(grants=grant()))
+        client.task("a")
+        first = client.event("task_completed")
+        client.task("b", taskOptions={"allowNetwork": False})
+        client.event("task_completed", after=first["eventId"])
+        client.call("Shutdown")
+        offered = [[one["name"] for one in body["tools"] if "odd" in one["name"]] for body in model.bodies]
+    assert offered[0]
+    assert offered[1] == []
