@@ -1,4 +1,4 @@
-"""What the process of a command, and all that it starts, may do: a value that a sandbox holds (design, invariant 11)."""
+"""What the process of a command, and all that it starts, may do: a sandbox holds it (design, invariant 11)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ class CommandScope(NamedTuple):
     level can hold; `unheld` names the rules that no level can, in words for people.
 
     `reads`: None for every place that is not hidden. `writes` may be read as well. `hidden` may be neither read nor
-    written, `guarded` may be read and not written, whatever contains them. `domains`: host names that may be reached,
+    written, `guarded` may be read and not written, whatever contains them: of the places that a path lies in, the
+    innermost decides (`policy.rules.command_scope.may_read`). `domains`: host names that may be reached,
     as in a bundle's allowedDomains; None for any host, an empty tuple for none. `blocked_domains` always win. `agents`:
     which agents' sockets may be used, `ssh` and `gpg`.
     """

@@ -51,6 +51,8 @@ def instantiate(
     raw["sessionId"] = session_id
     raw["expiresAt"] = expiry(template, now)
     raw["capabilities"] = [_of_this_machine(entry, places) for entry in template["capabilities"]]
+    # A template names no place but by its groups.
+    by_groups = frozenset(path for entry in raw["capabilities"] for path in entry.get("blockedPaths", ()))
     for entry in raw["capabilities"]:
         if entry["name"] in _CHANGING:
             entry["blockedPaths"] = [*entry.get("blockedPaths", ()), *unchanged]
@@ -59,7 +61,7 @@ def instantiate(
             entry["allowedCommands"] = list(dict.fromkeys((*entry["allowedCommands"], *added)))
     llm = template["llmPolicy"]
     raw["llmPolicy"] = {**llm, "allowedModels": list(dict.fromkeys((*models, *llm["allowedModels"], *more_models)))}
-    return bundle_from_trusted(raw)
+    return bundle_from_trusted(raw).with_groups(by_groups.difference(unchanged))
 
 
 def expiry(template: Mapping[str, Any], now: datetime) -> datetime:

@@ -15,7 +15,7 @@ from policy.bundle.builtin import expiry
 from policy.bundle.file_forms import file_checks
 from policy.bundle.meaning import meaning
 from policy.bundle.model import PolicyBundle, json_names
-from policy.bundle.placeholders import filled
+from policy.bundle.placeholders import blocked_by_groups, filled
 from policy.bundle.problems import BundleProblems, Problem, nearest, together
 from policy.bundle.typed import MISSING, UNKNOWN
 from policy.bundle.validate import read_shape, typed
@@ -59,11 +59,12 @@ def parse_file_bundle(
         raise BundleProblems(found)
     whole = dict(shape) if base is None else extended(base, shape)
     whole.setdefault("expiresAt", expiry(base or {}, now).isoformat())
+    by_groups = blocked_by_groups(whole["capabilities"], places)
     whole["capabilities"] = [filled(entry, places) for entry in whole["capabilities"]]
     bundle, wrong = typed(whole)
     if bundle is None:
         raise BundleProblems(tuple(wrong))
-    return bundle
+    return bundle.with_groups(by_groups)
 
 
 def extended(base: Mapping[str, Any], shape: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,8 +78,8 @@ def extended(base: Mapping[str, Any], shape: Mapping[str, Any]) -> dict[str, Any
             whole[name] = _by_id(base[name], value, "name", _merged)
         elif name in _BY_ID:
             whole[name] = _by_id(base.get(name, ()), value, _BY_ID[name], lambda _, new: dict(new))
-        elif name == "llmPolicy":
-            whole[name] = _merged(base[name], value)
+        elif name in ("llmPolicy", "sandbox") and value is not None:
+            whole[name] = _merged(base.get(name, {}), value)
         elif name not in _NOT_IN_BUNDLES:
             whole[name] = value
     return whole

@@ -61,6 +61,14 @@ def filled(entry: Mapping[str, Any], places: Places) -> dict[str, Any]:
     return shape
 
 
+def blocked_by_groups(entries: Sequence[Mapping[str, Any]], places: Places) -> frozenset[str]:
+    """The paths that a group among the blockedPaths of these capabilities names, and no entry spells out."""
+    listed = [path for entry in entries for path in entry.get("blockedPaths") or ()]
+    groups = [one for one in listed if one.startswith("@")]
+    spelled = [one for one in listed if not one.startswith("@")]
+    return frozenset(_paths(groups, places, allowed=False)).difference(_paths(spelled, places, allowed=False))
+
+
 def _paths(entries: Sequence[str], places: Places, *, allowed: bool) -> list[str]:
     found: list[str] = []
     for entry in entries:

@@ -36,10 +36,11 @@ class Narrowing(NamedTuple):
 def narrow(bundle: PolicyBundle, narrowing: Narrowing) -> PolicyBundle:
     """The bundle with less in it: smaller of two limits, union of block lists, capabilities removed."""
     kept = [entry for entry in bundle.capabilities if entry.name not in narrowing.disabled_capabilities]
-    return bundle._replace(
+    less = bundle._replace(
         capabilities=tuple(_narrow_capability(entry, narrowing) for entry in kept),
         llm_policy=_narrow_llm(bundle.llm_policy, narrowing),
     )
+    return less.with_groups(bundle.by_groups.difference(narrowing.blocked_paths))
 
 
 def scope_of_call(bundle: PolicyBundle, capability_name: str, os: OsFamily) -> Capability | None:
