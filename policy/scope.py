@@ -2,7 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Any, Final, Literal, get_args
+
 from config.lean_typing import NamedTuple
+
+SandboxLevel = Literal["none", "landlock", "namespace"]
+"""How commands are held: not at all, by rules of the kernel (Landlock, seccomp), or by namespaces as well."""
+LEVELS: Final[tuple[SandboxLevel, ...]] = get_args(SandboxLevel)
+"""From the weakest to the strongest."""
+STRONGEST: Final = "auto"
+"""In place of a level: the strongest that works."""
+
+
+def is_weaker(level: SandboxLevel, than: SandboxLevel) -> bool:
+    """Whether `level` holds less than another one."""
+    return LEVELS.index(level) < LEVELS.index(than)
+
+
+class Widening(NamedTuple):
+    """What a call asks for beyond its scope, or the user opens for all commands: real places to write to, and domains
+    as in a bundle. `off`: no sandbox at all. `reason` is why, in the model's words."""
+
+    write: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
+    off: bool = False
+    reason: str = ""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What it opens, in lines for the person who approves it."""
+        off = ("without a sandbox",) if self.off else ()
+        return (
+            *off,
+            *(f"also writes to {one}" for one in self.write),
+            *(f"also reaches {one}" for one in self.domains),
+        )
 
 
 class CommandScope(NamedTuple):
@@ -24,3 +58,18 @@ class CommandScope(NamedTuple):
     blocked_domains: tuple[str, ...] = ()
     agents: tuple[str, ...] = ()
     unheld: tuple[str, ...] = ()
+
+    def to_wire(self, level: SandboxLevel) -> dict[str, Any]:
+        """The scope in JSON (interface section 3), with the `level` that holds it; null for no restriction of that
+        kind."""
+        return {
+            "level": level,
+            "reads": None if self.reads is None else list(self.reads),
+            "writes": list(self.writes),
+            "hidden": list(self.hidden),
+            "guarded": list(self.guarded),
+            "domains": None if self.domains is None else list(self.domains),
+            "blockedDomains": list(self.blocked_domains),
+            "agents": list(self.agents),
+            "unheld": list(self.unheld),
+        }

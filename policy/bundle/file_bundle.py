@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from config.lean_typing import NamedTuple
-from policy.bundle.builtin import expiry
+from policy.bundle.builtin import OF_TEMPLATES, asks_in_lines, expiry, under_sandbox
 from policy.bundle.file_forms import file_checks
 from policy.bundle.meaning import meaning
 from policy.bundle.model import PolicyBundle, json_names
@@ -32,7 +32,7 @@ _VERSION = "policyBundleVersion"
 _HASH_DIGITS = 8
 _BY_ID = {"approvalRules": "approvalRuleId", "mcpServers": "name", "redactionRules": "redactionRuleId"}
 """Lists of objects, and the field that says which of two replaces which."""
-_NOT_IN_BUNDLES = frozenset({"expiresInS", EXTENDS})
+_NOT_IN_BUNDLES = OF_TEMPLATES | {EXTENDS}
 
 
 class BuiltIns(NamedTuple):
@@ -46,12 +46,15 @@ class BuiltIns(NamedTuple):
 
 
 def parse_file_bundle(
-    raw: bytes | dict[str, Any], *, places: Places, built_ins: BuiltIns, now: datetime
+    raw: bytes | dict[str, Any], *, places: Places, built_ins: BuiltIns, now: datetime, held: bool = False
 ) -> PolicyBundle:
     """A bundle from the JSON text of a file, or from its shape. `now` is aware: without `expiresAt` the bundle holds as
-    long as a built-in that begins now. Raises BundleProblems with all that is wrong."""
+    long as a built-in that begins now. `held`: a sandbox holds commands. Raises BundleProblems with all that is
+    wrong."""
     shape, problems = read_shape(raw)
     base = _base(shape, built_ins)
+    lines_ask = not held or base is None or asks_in_lines(base)
+    base = under_sandbox(base) if held and base is not None else base
     rules = () if base is None else tuple(rule["approvalRuleId"] for rule in base["approvalRules"])
     values = (*_extends(shape, built_ins), *meaning(shape, checks=file_checks(places), more_rules=rules))
     found = tuple(dict.fromkeys((*problems, *together(_types(shape), values))))
@@ -64,7 +67,7 @@ def parse_file_bundle(
     bundle, wrong = typed(whole)
     if bundle is None:
         raise BundleProblems(tuple(wrong))
-    return bundle.with_groups(by_groups)
+    return bundle.known(bundle, by_groups=by_groups, held=held, lines_ask=lines_ask)
 
 
 def extended(base: Mapping[str, Any], shape: Mapping[str, Any]) -> dict[str, Any]:

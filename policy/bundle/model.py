@@ -139,19 +139,22 @@ class PolicyBundle(_Content):
     """Where entries of path lists that are links, or behind links, really lead: a fact, see `on_disk`."""
     by_groups: frozenset[str] = frozenset()
     """Blocked paths that a group names (`@steering`), and that no entry of a list spells out."""
+    held: bool = False
+    """Whether a sandbox holds commands to what the bundle says of files."""
+    lines_ask: bool = True
+    """Whether a command needs the approvals that File.* wants for the files that its line names."""
 
     def on_disk(self, real_places: dict[str, dict[str, str]]) -> PolicyBundle:
         """The same bundle with what the disk says of its path lists: entry → real path where they differ, for `allowed`
         and for `blocked`. Both places count then (AH 8.3)."""
-        return self._known(real_places, self.by_groups)
+        return self.known(self, real_places=real_places)
 
-    def with_groups(self, by_groups: frozenset[str]) -> PolicyBundle:
-        """The same bundle, known to have these blocked paths from groups alone."""
-        return self._known(self.real_places, by_groups)
-
-    def _known(self, real_places: Mapping[str, dict[str, str]], by_groups: frozenset[str]) -> PolicyBundle:
+    def known(self, like: PolicyBundle, **facts: Any) -> PolicyBundle:
+        """This bundle with what is known of another one beside its JSON, but for these `facts`."""
         bundle = self._replace()
-        bundle.real_places, bundle.by_groups = real_places, by_groups
+        bundle.real_places, bundle.by_groups = like.real_places, like.by_groups
+        bundle.held, bundle.lines_ask = like.held, like.lines_ask
+        vars(bundle).update(facts)
         return bundle
 
     @cached_property

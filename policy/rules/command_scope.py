@@ -13,7 +13,7 @@ from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, is_under, nested_parts, normalize
 from policy.rules.repository_paths import names_repository
 from policy.rules.session_paths import is_shared_temporary
-from policy.scope import CommandScope
+from policy.scope import CommandScope, Widening
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 _ROOTS = {"posix": ("/",), "windows": ()}
 _STEERED_BY = ("hooks", "config", "config.worktree", "info")
 """What of a repository's directory decides which programs git runs."""
-
-
-class Widening(NamedTuple):
-    """What a call asks for beyond its scope, or the user opens for all commands: real places to write to, and domains
-    as in a bundle. `off`: no sandbox at all."""
-
-    write: tuple[str, ...] = ()
-    domains: tuple[str, ...] = ()
-    off: bool = False
 
 
 NO_WIDENING = Widening()

@@ -40,7 +40,7 @@ def narrow(bundle: PolicyBundle, narrowing: Narrowing) -> PolicyBundle:
         capabilities=tuple(_narrow_capability(entry, narrowing) for entry in kept),
         llm_policy=_narrow_llm(bundle.llm_policy, narrowing),
     )
-    return less.with_groups(bundle.by_groups.difference(narrowing.blocked_paths))
+    return less.known(bundle, by_groups=bundle.by_groups.difference(narrowing.blocked_paths))
 
 
 def scope_of_call(bundle: PolicyBundle, capability_name: str, os: OsFamily) -> Capability | None:

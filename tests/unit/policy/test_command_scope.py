@@ -16,7 +16,6 @@ from policy.bundle.placeholders import Places
 from policy.facts import RepositoryFacts, ScopeFacts
 from policy.paths import is_under
 from policy.rules.command_scope import (
-    Widening,
     command_scope,
     may_read,
     may_write,
@@ -24,6 +23,7 @@ from policy.rules.command_scope import (
     with_own_places,
 )
 from policy.rules.grants import Narrowing, narrow
+from policy.scope import Widening
 from tests.unit.policy.helpers import bundle
 
 if TYPE_CHECKING:
