@@ -101,6 +101,11 @@ class ToolSpec(NamedTuple):
         return {**arguments, name: workspace}
 
     @property
+    def starts_program(self) -> bool:
+        """Whether a call starts a program, which a sandbox can hold."""
+        return self.subject.kind in ("command", "program", "script") or self.identity is not None
+
+    @property
     def capabilities(self) -> tuple[str, ...]:
         """All that every call needs, the one that it is listed under first."""
         return (self.capability, *(need.capability for need in self.also if not need.optional))

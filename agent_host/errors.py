@@ -6,6 +6,7 @@
     ├── PolicyError
     │   ├── PolicyBundleInvalid        exit 2
     │   ├── PolicyExpired              pauses the session (AH 8.6)
+    │   ├── SandboxWeaker              a resume would hold commands less than before
     │   └── PolicyDenied               LLM.Call is not granted (AH 8.7)
     ├── SessionError
     │   ├── SessionNotFound
@@ -112,6 +113,12 @@ class PolicyExpired(PolicyError):
     """`expiresAt` has passed; only a refreshed bundle lets the session go on (AH 8.6)."""
 
     code = ErrorCode.POLICY_EXPIRED
+
+
+class SandboxWeaker(PolicyError):
+    """Commands of the session would be held by a weaker sandbox than before, and nobody has agreed to that."""
+
+    code = ErrorCode.APPROVAL_REQUIRED
 
 
 class PolicyDenied(PolicyError):

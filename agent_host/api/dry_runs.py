@@ -18,21 +18,25 @@ from agent_host import lenient_json
 from agent_host.api.options import existing_directory, settings_from
 from agent_host.app.machine import command_environment, limits_of, this_environment
 from agent_host.app.native import families_of, native_list
+from agent_host.app.sandboxing import opened_domains
 from agent_host.app.skills import enabled_tools, skill_called, skill_index, skill_scripts
 from agent_host.app.tools import argument_problem, built_in
 from agent_host.errors import ErrorCode
 from agent_host.routing.dry_run import DryRunCase, InvalidCase, case_from, judge_case
 from agent_host.routing.environment import on_this_disk
-from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try
+from agent_host.routing.scoping import Scoping, stated_machine, this_machine
+from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try, own_files
 from policy.bundle.builtin import DEFAULT_LIFETIME_S
 from policy.bundle.problems import BundleProblems
 from policy.bundle.validate import check_usable, parse_bundle
 from policy.decision import RISK_LEVELS
-from policy.names import ANY_SESSION, CapabilityName
+from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
 from policy.rules.admitted import admitted
 from policy.rules.case import denied
+from policy.rules.command_scope import NO_WIDENING
 from policy.rules.guarded import guarded_risk
 from policy.rules.toolset import DEFAULT_RISK, NO_LIMITS, order, why_not_offered, withheld_by
+from policy.scope import Widening
 from state.temporary import session_directory
 
 if TYPE_CHECKING:
@@ -47,15 +51,43 @@ if TYPE_CHECKING:
     from policy.rules.native_exec import NativeExec
     from policy.rules.skills import SkillTools
     from policy.rules.toolset import Limits
+    from policy.scope import SandboxLevel
     from tool_runtime.core.skills import SkillIndex
 
 __all__ = ["BundleReport", "DryRuns", "InvalidCase", "Tried", "case_refused", "policy_to_try", "report_of_bundle"]
 
 
+class Held(NamedTuple):
+    """What commands may do beside what the bundle says: the hosts that the user opens, those that the configuration
+    blocks, and where the host keeps its own: its records, temporary directory and steering files."""
+
+    opened: Widening = NO_WIDENING
+    blocked_domains: tuple[str, ...] = ()
+    records: str = ""
+    temporary: str | None = None
+    steering: tuple[str, ...] = ()
+
+    def scoping(self, level: SandboxLevel, environment: Environment, is_here: bool) -> Scoping:
+        """How commands are held at a level; `is_here`: the environment is this machine's."""
+        gather = stated_machine(environment)
+        if is_here:
+            gather = this_machine(environment, temporary=self.temporary, records=self.records, steering=self.steering)
+        return Scoping(
+            level,
+            level,
+            gather,
+            opened=self.opened,
+            blocked_domains=self.blocked_domains,
+            always=True,
+            is_here=is_here,
+        )
+
+
 class Tried(NamedTuple):
     """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away, the
     families of tools that it chooses, the list of native programs, None for that of a session without any
-    configuration, the skills there are, None for none, and their scripts."""
+    configuration, the skills there are, None for none, and their scripts. `held` is the bundle where a sandbox holds
+    commands, and `hosts` says what they may do besides."""
 
     bundle: PolicyBundle
     here: Environment
@@ -64,6 +96,8 @@ class Tried(NamedTuple):
     native: NativeExec | None = None
     skills: SkillIndex | None = None
     scripts: Scripts | None = None
+    held: PolicyBundle | None = None
+    hosts: Held = Held()
 
     def tools(self, in_use: Limits = NO_LIMITS) -> list[dict[str, Any]]:
         """Every tool with whether the model would be shown it, and who keeps it from that (SK 3.1): rows of {toolName,
@@ -93,11 +127,17 @@ class Tried(NamedTuple):
                 found.append(skill_tools(name, allowed, known))
         return found
 
-    def judge(self, tool_name: str, arguments: Mapping[str, Any], now: datetime) -> Decision:
-        """The decision about one call; facts are those of this disk."""
+    def at(self, level: SandboxLevel) -> PolicyBundle:
+        """The bundle where commands are held at this level."""
+        return self.bundle if level == "none" or self.held is None else self.held
+
+    def judge(
+        self, tool_name: str, arguments: Mapping[str, Any], now: datetime, level: SandboxLevel = "none"
+    ) -> Decision:
+        """The decision about one call, commands being held at this level; facts are those of this disk."""
         case = DryRunCase(tool_name, arguments)
         return judge_case(
-            self.bundle,
+            self.at(level),
             case,
             self.here,
             built_in(),
@@ -105,6 +145,7 @@ class Tried(NamedTuple):
             limits=self.limits,
             native=self.native,
             scripts=self.scripts,
+            scoping=functools.partial(self.hosts.scoping, level),
         )
 
     def _limits(self, in_use: Limits) -> tuple[tuple[str, Limits], ...]:
@@ -157,6 +198,8 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
     named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     here = this_environment(workspace, command_environment(settings, session_directory(state_dir, named, os.environ)))
     bundle = bundle_to_try(settings, here, state_dir=state_dir, now=now, session_id=session_id)
+    held = bundle_to_try(settings, here, state_dir=state_dir, now=now, session_id=session_id, held=True)
+    temporary = session_directory(state_dir, named, os.environ)
     index = skill_index(here.workspace)
     return Tried(
         bundle,
@@ -165,15 +208,24 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
         families_of(settings),
         native_list(settings, here.workspace),
         index,
-        skill_scripts(settings, index, state_dir, named, session_directory(state_dir, named, os.environ)),
+        skill_scripts(settings, index, state_dir, named, temporary),
+        held,
+        Held(
+            Widening(domains=opened_domains(settings)),
+            settings.names("policy.blocked_domains"),
+            state_dir,
+            temporary,
+            own_files(),
+        ),
     )
 
 
 class DryRuns:
-    """Cases against one bundle, or against the capabilities that a case brings along."""
+    """Cases against one bundle, or against the capabilities that a case brings along. Commands are held at `level`
+    where a case names none."""
 
-    def __init__(self, tried: Tried, now: datetime) -> None:
-        self._bundle, self._here, self._limits, _, self._native, _, self._scripts = tried
+    def __init__(self, tried: Tried, now: datetime, level: SandboxLevel = "none") -> None:
+        self._tried, self._here, self._level = tried, tried.here, level
         self._tools = built_in()
         self._now = now
         self._with = lru_cache(maxsize=64)(self._bundle_with)
@@ -189,9 +241,11 @@ class DryRuns:
     def _judge(self, case: DryRunCase) -> Decision:
         """The decision. Raises InvalidCase for capabilities that are none. What policy lets pass is refused for the
         arguments that its tool refuses: the call would not run."""
-        bundle = self._bundle
+        level = case.sandbox or self._level
+        bundle = self._tried.at(level)
         if case.capabilities is not None:
             bundle = self._with(lenient_json.dumps(case.capabilities))
+            bundle = bundle.known(bundle, held=level != "none")
         if case.facts is not None:  # which say where paths lead, whatever this disk says
             bundle = bundle.on_disk({})
         decision = judge_case(
@@ -200,21 +254,31 @@ class DryRuns:
             self._here,
             self._tools,
             now=self._now,
-            limits=self._limits,
-            native=self._native,
-            scripts=self._scripts,
+            limits=self._tried.limits,
+            native=self._tried.native,
+            scripts=self._tried.scripts,
+            scoping=functools.partial(self._tried.hosts.scoping, level),
         )
-        problem = None if decision.decision == "DENIED" else argument_problem(case.tool_name, case.arguments)
+        problem = (
+            None
+            if decision.decision == "DENIED"
+            else argument_problem(case.tool_name, _without_grant(case.arguments) if level != "none" else case.arguments)
+        )
         if problem is not None:
             return denied(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}")
         return decision
 
     def _bundle_with(self, capabilities: bytes) -> PolicyBundle:
         try:
-            bundle = parse_bundle({**self._bundle.to_json(), "capabilities": orjson.loads(capabilities)})
+            bundle = parse_bundle({**self._tried.bundle.to_json(), "capabilities": orjson.loads(capabilities)})
         except BundleProblems as error:
             raise InvalidCase(str(error)) from error
         return on_this_disk(bundle, self._here)
+
+
+def _without_grant(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments but for what the call asks for beyond its sandbox, which policy has read."""
+    return {name: value for name, value in arguments.items() if name != SANDBOX_GRANT}
 
 
 def case_refused(problem: str) -> Decision:

@@ -40,6 +40,7 @@ __all__ = [
 _SNAPSHOT_LIMIT = "host.max_snapshot_bytes"
 _MAX_STEPS = "host.max_steps"
 _TOOLSET = "host.toolset"
+_SANDBOX = "sandbox.level"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +183,7 @@ class LayeredOptions:
             approve_all=self._options.approve_all,
             replays=self._replays,
             max_steps=settings.integer(_MAX_STEPS) if _MAX_STEPS in self._flags else None,
+            sandbox_named=_SANDBOX in self._flags,
         )
 
     def _refuse_what_is_no_text(self, flags: Mapping[str, Any], session_id: str | None) -> None:

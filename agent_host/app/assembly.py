@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from agent_host.http_basics import TlsContext
     from agent_host.llm.client import LlmClient
     from agent_host.llm.stream import CacheTtl, Dialect
+    from agent_host.routing.scoping import Scoping
     from agent_host.scrub import Scrubber
     from agent_host.session.opening import ResolvedOptions
     from agent_host.thread.messages import Message
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
     from state.file_session import FileSession
     from state.records import ContextStrategy
+    from tool_runtime.core.scripts import SkillScripts
     from tool_runtime.core.skills import SkillIndex
     from tool_runtime.families.python_tools import PythonTool
     from tool_runtime.tool import Provider
@@ -86,6 +88,7 @@ class Parts(NamedTuple):
     takes_images: bool = True
     tools: tuple[PythonTool, ...] = ()
     fallbacks: tuple[str, ...] = ()
+    scoping: Scoping | None = None
 
     def binds_thinking(self, model: str) -> bool:
         """Whether the provider of `model` refuses a request in which anything in front of its thinking was changed."""
@@ -194,6 +197,7 @@ async def make_context(
             native=native_list(settings, resolved.workspace) if has_native(settings) else None,
             scripts=scripts,
             script_runs=lambda: script_runs(store.state),
+            scoping=_scoping(parts, scripts),
         ),
         conversation=Conversation(
             _thread(parts, store.state, secrets.scrubber),
@@ -230,6 +234,12 @@ async def make_context(
     return ctx
 
 
+def _scoping(parts: Parts, scripts: SkillScripts | None) -> Scoping | None:
+    if parts.scoping is not None and scripts is not None:
+        parts.scoping.scripts = scripts.sandbox
+    return parts.scoping
+
+
 def _providers(parts: Parts, settings: RuntimeSettings, index: SkillIndex | None) -> Sequence[Provider]:
     providers: list[Provider] = []
     if index is not None:
@@ -254,7 +264,9 @@ def _command_watch(resolved: ResolvedOptions, machine: LocalMachine) -> CommandW
 def put_under(ctx: LoopContext, resolved: ResolvedOptions, parts: Parts) -> None:
     """Have a session go on under the parts' bundle."""
     other_model = ctx.conversation.model != parts.model  # it gets no blocks of the one before
-    ctx.judge.bundle = parts.bundle
+    if parts.scoping is not None and ctx.judge.scoping is not None:
+        parts.scoping.scripts = ctx.judge.scoping.scripts
+    ctx.judge.bundle, ctx.judge.scoping = parts.bundle, parts.scoping
     ctx.conversation.model = ctx.conversation.default_model = parts.model
     ctx.conversation.fallbacks = parts.fallbacks
     ctx.conversation.models = parts.models

@@ -9,6 +9,7 @@ from agent_host.routing.judge import NOT_JUDGED, Judged
 from policy.check import check_tool
 from policy.decision import strictest
 from policy.facts import CommandFacts, NamedToolFacts, OutputFacts, PathFacts, UrlFacts
+from policy.names import SANDBOX_GRANT
 from policy.rules.narrowing import asked_by_name, narrowed, under_ceiling
 from policy.rules.skills import within_skills
 from policy.rules.toolset import withheld_by
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolSpec
     from agent_host.routing.facts import World
     from agent_host.routing.judge import Judge
+    from agent_host.routing.scoping import Scoping
     from policy.decision import Decision
     from policy.facts import ActionFacts
 
@@ -41,6 +43,11 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
     if spec.identity is not None:
         is_approved = judge.approved is not None and judge.approved.knows(spec.name, spec.identity)
         facts = NamedToolFacts(spec.name, spec.identity, is_approved)
+    if judge.scoping is not None and spec.starts_program:
+        problem = judge.scoping.problem(arguments)
+        if problem is not None:
+            return Judged(spec, problem=problem)
+        facts = judge.scoping.with_widening(facts, arguments, judge.environment)
     decision = _refused(judge, spec, facts) or _decision(judge, spec, spec.capability, facts)
     if isinstance(facts, PathFacts | UrlFacts) and facts.also:
         decision = strictest([decision, *(_decision(judge, spec, needed, other) for needed, other in facts.also)])
@@ -50,7 +57,20 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
         native = judge.native or NativeExec(DEFAULT, (judge.environment.workspace,))
         decision = within_list(decision, facts, native, judge.environment.os_family)
     judge.expired = judge.expired or decision.expired
+    if judge.scoping is not None and spec.starts_program:
+        decision = _as_held(judge, judge.scoping, facts, decision)
     return Judged(spec, facts, decision)
+
+
+def _as_held(judge: Judge, scoping: Scoping, facts: ActionFacts, decision: Decision) -> Decision:
+    """The decision on a call that starts a program, with the scope that holds it. What asks for more is narrowed by
+    options and limits as any other call that needs an approval."""
+    held = scoping.held(decision, facts, judge)
+    if held.rule != SANDBOX_GRANT:
+        return held
+    bundle, workspace, os = judge.bundle, judge.environment.workspace, judge.environment.os_family
+    held = narrowed(held, judge.options, bundle, facts, side_effects=True, workspace=workspace, os=os)
+    return under_ceiling(held, judge.limits, bundle, facts, workspace=workspace, os=os)
 
 
 def _refused(judge: Judge, spec: ToolSpec, facts: ActionFacts) -> Decision | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agent_host.routing.facts import World
     from agent_host.routing.program_facts import Scripts
     from agent_host.routing.registry import Registry
+    from agent_host.routing.scoping import Scoping
     from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
     from policy.facts import ActionFacts, PathFacts
@@ -68,7 +69,7 @@ class Judge:
     `outputs` gives the call that stored something under a reference, None for no reference of the session; `approved`
     are the tools of the workspace that a person has approved, None for none. `native` is the list of programs that
     start without a shell, None where none does. `scripts` are those of the skills on this machine, and `script_runs` is
-    how many have run in the task."""
+    how many have run in the task. `scoping` says how commands are held, None where nobody asks."""
 
     bundle: PolicyBundle
     environment: Environment
@@ -82,6 +83,7 @@ class Judge:
     native: NativeExec | None = None
     scripts: Scripts | None = None
     script_runs: Callable[[], int] = _no_runs
+    scoping: Scoping | None = None
 
     def decide(self, name: str, arguments: Mapping[str, Any], world: World | None = None) -> Judged:
         """The decision on a call of the tool `name`. Facts come from this disk, or from `world`; nothing is run."""

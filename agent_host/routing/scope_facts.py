@@ -85,6 +85,12 @@ def scope_facts(
     )
 
 
+def usual_facts(workspace: str, home: str | None) -> ScopeFacts:
+    """The facts of a machine of which nothing else is known: a Linux, whose workspace has a repository."""
+    top = f"{workspace.rstrip('/')}/.git"
+    return ScopeFacts(workspace, home, system=_SYSTEM, devices=_DEVICES, repository=RepositoryFacts(top, top, top))
+
+
 def _existing(places: Iterable[str]) -> tuple[str, ...]:
     """The real paths of those that there are."""
     return tuple(dict.fromkeys(os.path.realpath(one) for one in places if os.path.exists(one)))

@@ -37,10 +37,11 @@ def load_bundle(
     now: datetime,
     granted: bytes | None = None,
     temporary: str | None = None,
+    held: bool = False,
 ) -> PolicyBundle:
     """The bundle that the Session Service `granted`, as JSON, else the one that `host.policy` names, a built-in or a
     file; narrowed by what the settings add. `temporary` is the session's temporary directory, where it is not
-    the usual one.
+    the usual one. `held`: a sandbox holds commands.
 
     Raises PolicyBundleInvalid with every problem in one message, PolicyExpired, UsageError when there is no such file.
     """
@@ -49,11 +50,11 @@ def load_bundle(
     if granted is not None:
         from agent_host.session import outside_bundles
 
-        bundle = outside_bundles.granted_bundle(granted, now, session_id=session_id)
+        bundle = outside_bundles.granted_bundle(granted, now, session_id=session_id, held=held)
     elif settings.text("host.policy") in BUILT_IN:
-        bundle = _built_in(settings, places, session_id, now)
+        bundle = _built_in(settings, places, session_id, now, held=held)
     else:
-        bundle = _file(settings).usable(places, now, session_id=session_id)
+        bundle = _file(settings).usable(places, now, session_id=session_id, held=held)
     return on_this_disk(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
 
 
@@ -89,15 +90,21 @@ def unknown_approvals(bundle: PolicyBundle, tools: Registry, names: Iterable[str
 
 
 def bundle_to_try(
-    settings: Settings, environment: Environment, *, state_dir: str, now: datetime, session_id: str = ANY_SESSION
+    settings: Settings,
+    environment: Environment,
+    *,
+    state_dir: str,
+    now: datetime,
+    session_id: str = ANY_SESSION,
+    held: bool = False,
 ) -> PolicyBundle:
     """The bundle that `host.policy` names, for trying: whose session it is and whether it has expired is for the
-    decisions to say. Raises PolicyBundleInvalid, UsageError."""
+    decisions to say. `held`: a sandbox holds commands. Raises PolicyBundleInvalid, UsageError."""
     places = _places(environment, state_dir, session_id)
     if settings.text("host.policy") in BUILT_IN:
-        bundle = _built_in(settings, places, ANY_SESSION, now)
+        bundle = _built_in(settings, places, ANY_SESSION, now, held=held)
     else:
-        bundle = _file(settings).parsed(places, now)
+        bundle = _file(settings).parsed(places, now, held=held)
     return on_this_disk(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
 
 
@@ -105,7 +112,7 @@ def bundle_in_file(raw: bytes, environment: Environment, *, state_dir: str, now:
     """The bundle of a file's content, before any settings. Raises BundleProblems."""
     from agent_host.session import outside_bundles
 
-    file = outside_bundles.FileSource("", raw, models=(), steering=_own_files())
+    file = outside_bundles.FileSource("", raw, models=(), steering=own_files())
     return file.read(_places(environment, state_dir, ANY_SESSION), now)
 
 
@@ -130,7 +137,7 @@ def _real(path: str | None) -> str | None:
     return None if path is None else os.path.realpath(path)
 
 
-def _own_files() -> tuple[str, ...]:
+def own_files() -> tuple[str, ...]:
     """What steers this program for its user."""
     return tuple(map(os.path.realpath, user_files(os.environ)))
 
@@ -139,7 +146,7 @@ def _models(settings: Settings) -> tuple[str, ...]:
     return (settings.text("llm.model"),) if settings.text("llm.model") else ()
 
 
-def _built_in(settings: Settings, places: Places, session_id: str, now: datetime) -> PolicyBundle:
+def _built_in(settings: Settings, places: Places, session_id: str, now: datetime, *, held: bool) -> PolicyBundle:
     """Raises UsageError for programs of the configuration that are none."""
     return instantiate(
         template(settings.text("host.policy")),
@@ -153,8 +160,9 @@ def _built_in(settings: Settings, places: Places, session_id: str, now: datetime
         os=places.os,
         models=_models(settings),
         more_models=settings.names("llm.fallback_models"),
-        unchanged=_own_files(),
+        unchanged=own_files(),
         programs=_programs(settings),
+        held=held,
     )
 
 
@@ -178,7 +186,7 @@ def _file(settings: Settings) -> FileSource:
         _content(name),
         models=_models(settings),
         more_models=settings.names("llm.fallback_models"),
-        steering=_own_files(),
+        steering=own_files(),
     )
 
 

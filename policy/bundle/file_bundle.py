@@ -107,12 +107,15 @@ def _by_id(
 
 
 def _merged(present: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Scalars replace, lists are added to, each entry once. `null` for a list says nothing, as everywhere."""
+    """Scalars replace, lists are added to, each entry once. `null` for a list says nothing, as everywhere; to one that
+    a template has taken away nothing is added."""
     whole = dict(present)
     for name, value in added.items():
         before = whole.get(name)
         if isinstance(value, list) and isinstance(before, list):
             whole[name] = [*before, *(one for place, one in enumerate(value) if one not in [*before, *value[:place]])]
+        elif isinstance(value, list) and before is None and name in present:
+            continue
         elif not (value is None and isinstance(before, list)):
             whole[name] = value
     return whole

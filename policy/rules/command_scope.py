@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from config.lean_typing import NamedTuple
 from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, is_under, nested_parts, normalize
-from policy.rules.repository_paths import names_repository
+from policy.rules.repository_paths import is_git, names_repository
 from policy.rules.session_paths import is_shared_temporary
 from policy.scope import CommandScope, Widening
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _ROOTS = {"posix": ("/",), "windows": ()}
 _STEERED_BY = ("hooks", "config", "config.worktree", "info")
 """What of a repository's directory decides which programs git runs."""
+_OF_LINKED = ("commondir", "gitdir", "config.worktree")
+"""What of a linked working tree's directory does."""
 
 
 NO_WIDENING = Widening()
@@ -183,8 +185,8 @@ class _Blocks(NamedTuple):
         reading = _blocked(bundle, (Name.FILE_READ,), patterns, os)
         changing = _blocked(bundle, (Name.FILE_WRITE, Name.FILE_DELETE), patterns, os)
         hidden = [*reading, *facts.secrets, *facts.toolchain_secrets, *facts.records]
-        split = _with_repository_split(bundle, changing, facts)
-        ends_commits = _is_inside(_git_of(facts), split, os)
+        split = _with_repository_split(bundle, changing, facts, os)
+        ends_commits = _is_inside(_git_of(facts, os), split, os)
         guarded = [*split, *facts.steering, *_steering_of(facts.repository, bundle, os)]
         unheld = tuple(
             f"below {root}, at any depth: {', '.join(names)}; only what lies directly in it is held"
@@ -226,14 +228,24 @@ def _blocked(bundle: PolicyBundle, names: Iterable[str], patterns: dict[str, lis
 # The repository of the workspace
 
 
-def _with_repository_split(bundle: PolicyBundle, blocked: list[str], facts: ScopeFacts) -> list[str]:
+def _with_repository_split(bundle: PolicyBundle, blocked: list[str], facts: ScopeFacts, os: OsFamily) -> list[str]:
     """`.git` as @steering blocks it is for the file tools: a command is kept from what steers git in it. Spelled out in
-    a bundle it is kept whole, and no command commits."""
-    return [one for one in blocked if not (one in bundle.by_groups and one == _git_of(facts))]
+    a bundle it is kept whole, and no command commits. In the workspace's own it depends on what the repository is."""
+    split: list[str] = []
+    for one in blocked:
+        if one not in bundle.by_groups or not is_git(one, os):
+            split.append(one)
+        elif one != _git_of(facts, os):
+            split += _steering_in(one, os)
+    return split
 
 
-def _git_of(facts: ScopeFacts) -> str:
-    return facts.workspace.rstrip("/\\") + ("\\.git" if "\\" in facts.workspace else "/.git")
+def _git_of(facts: ScopeFacts, os: OsFamily) -> str:
+    return normalize(f"{facts.workspace}/.git", os)
+
+
+def _steering_in(directory: str, os: OsFamily) -> list[str]:
+    return [normalize(f"{directory}/{name}", os) for name in _STEERED_BY]
 
 
 def _steering_of(repository: RepositoryFacts | None, bundle: PolicyBundle, os: OsFamily) -> list[str]:
@@ -241,10 +253,9 @@ def _steering_of(repository: RepositoryFacts | None, bundle: PolicyBundle, os: O
     repository that a command makes has none of it yet."""
     if repository is None:
         return []
-    directories = dict.fromkeys((repository.common, repository.own, *repository.modules))
-    places = [normalize(f"{one}/{name}", os) for one in directories for name in _STEERED_BY]
+    places = [place for one in (repository.common, *repository.modules) for place in _steering_in(one, os)]
     if repository.top != repository.own:  # a file that says where the directory is, and so do these
-        places += [repository.top, *(normalize(f"{repository.own}/{name}", os) for name in ("commondir", "gitdir"))]
+        places += [repository.top, *(normalize(f"{repository.own}/{name}", os) for name in _OF_LINKED)]
     allowed = _listed(bundle.capability(Name.FILE_WRITE), "allowed_paths")
     return [one for one in places if not names_repository(one, allowed, os)]
 

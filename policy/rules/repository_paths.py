@@ -37,6 +37,11 @@ def repository_place(
     return None
 
 
+def is_git(path: str, os: OsFamily) -> bool:
+    """Whether a normalised absolute path is called `.git`."""
+    return _parts(path, os)[-1] == ".git"
+
+
 def names_repository(path: str, allowed: Iterable[str] | None, os: OsFamily) -> bool:
     """Whether an entry of `allowed` that covers the path names a `.git` itself."""
     return any(".git" in _parts(one, os) and is_under(path, one, os) for one in allowed or ())
