@@ -284,6 +284,38 @@ class ToolError(NamedTuple):
     name: str | None = None
 
 
+DenialKind = Literal["path", "host", "socket", "port"]
+
+
+class Denial(NamedTuple):
+    """What a sandbox refused to the processes of a call. `what` is a real path, a host with its port, the place of a
+    unix socket or a port; `rule` names the part of its `policy.scope.CommandScope` that refuses it, `network` where no
+    host is granted. `action` is what was tried: `read`, `write`, `connect` or `listen`."""
+
+    kind: DenialKind
+    what: str
+    rule: str
+    action: str
+
+    def note(self) -> str:
+        """One line for people and the model."""
+        return f"{self.action} {self.what}: refused ({_RULES.get(self.rule, self.rule)})"
+
+
+_RULES: Final[Mapping[str, str]] = {
+    "reads": "it is not among the places that may be read",
+    "writes": "it is not among the places that may be written",
+    "hidden": "the place is hidden from commands",
+    "guarded": "the place may be read only",
+    "domains": "the host is not among the allowed domains",
+    "blocked_domains": "the domain is blocked",
+    "addresses": "it is a local or reserved address",
+    "network": "commands have no network here but their own servers",
+    "own": "only sockets of this session's own commands may be used",
+    "agents": "agents may be used only where they are granted",
+}
+
+
 class LoadedSkill(NamedTuple):
     """A skill that a call has read, and that holds until the task ends. `allowed_tools` are the only tools that it is
     to be used with, as it names them; None for all (SK 3.1)."""
@@ -298,7 +330,7 @@ class ToolResult(NamedTuple):
     file that the call read or wrote, as it was then: only the tools read it, to tell whether it has changed since.
     `command_id` is that of a command that the call has left running in the background. `images` go to models
     that take them (TR 11) and are not in `to_wire`, whose schema is closed. `skill` is one that the call has put to
-    use."""
+    use. `denials` are what a sandbox refused, also told in `output_text`."""
 
     tool_name: str
     session_id: str
@@ -314,6 +346,7 @@ class ToolResult(NamedTuple):
     command_id: str | None = None
     images: tuple[Image, ...] = ()
     skill: LoadedSkill | None = None
+    denials: tuple[Denial, ...] = ()
 
     @classmethod
     def failure(cls, request: ToolRequest, code: str, message: str, *, output_text: str | None = None) -> ToolResult:

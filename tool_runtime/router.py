@@ -195,6 +195,7 @@ def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
         command_id=output.command_id,
         images=output.images,
         skill=output.skill,
+        denials=output.denials,
     )
 
 
@@ -210,4 +211,5 @@ def _failed(request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:
         error=ToolError(str(tool.codes[fault.kind]), str(fault), tool.names.get(fault.kind)),
         artifacts=partial.artifacts if partial is not None else (),
         exit_code=partial.exit_code if partial is not None and fault.kind is FaultKind.EXIT_NONZERO else None,
+        denials=partial.denials if partial is not None else (),
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from agent_host.contracts import Artifact, Image, Leftovers, LoadedSkill, ToolRequest, ToolSpec
+    from agent_host.contracts import Artifact, Denial, Image, Leftovers, LoadedSkill, ToolRequest, ToolSpec
     from tool_runtime.faults import FaultKind
     from tool_runtime.settings import RuntimeSettings
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class ToolOutput(NamedTuple):
     """Text for the model and artifacts for the host. `capped` says that the tool has kept the output limit itself.
     `exit_code` is a command's, `seen` the file that was read or written, as it was then, `command_id` that of a command
-    that runs on. `images` are for models that take them, `skill` is one that the call has put to use."""
+    that runs on. `images` are for models that take them, `skill` is one that the call has put to use, `denials` what a
+    sandbox refused to its processes."""
 
     text: str
     artifacts: tuple[Artifact, ...] = ()
@@ -29,6 +30,7 @@ class ToolOutput(NamedTuple):
     command_id: str | None = None
     images: tuple[Image, ...] = ()
     skill: LoadedSkill | None = None
+    denials: tuple[Denial, ...] = ()
 
 
 class Abandoned:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tool_runtime.core.process import CommandParams
+from tool_runtime.core.refusals import report
 from tool_runtime.families.desktop.calls import mark_of
 from tool_runtime.output import artifacts
 from tool_runtime.output.terminal import without_controls
@@ -13,9 +14,9 @@ from tool_runtime.output.text import decode_output
 from tool_runtime.platform import current
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from agent_host.contracts import Artifact, ToolRequest
+    from agent_host.contracts import Artifact, Denial, ToolRequest
     from tool_runtime.core.process import Captured, CommandOutcome
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.tool import CallContext
@@ -52,6 +53,7 @@ def command_params(
         kill_grace_s=settings.kill_grace_s,
         drain_s=settings.drain_s,
         on_output=functools.partial(on_output, request) if on_output is not None else None,
+        scope=request.constraints.command_scope,
     )
 
 
@@ -60,6 +62,11 @@ def printed(captured: Captured, limit_bytes: int) -> tuple[str, bool]:
     has."""
     ends = captured.shown()
     return decode_output(without_controls(ends.render(limit_bytes)), crlf=current.CRLF), ends.total > limit_bytes
+
+
+def told_of(denials: Sequence[Denial]) -> dict[str, Any]:
+    """The field of an answer that says what a sandbox refused, and how to ask for it; none where nothing was."""
+    return {"denials": report(denials).splitlines()[1:]} if denials else {}
 
 
 def kept(call: CallContext, captured: Captured, part: str, *, is_kept: bool) -> Artifact | None:

@@ -11,6 +11,7 @@ import orjson
 
 from agent_host.contracts import Leftovers, Subject, ToolSpec
 from tool_runtime.core.process import end_leftovers
+from tool_runtime.core.refusals import report
 from tool_runtime.families.desktop.calls import mark_of
 from tool_runtime.families.desktop.timeouts import command_timeout_s
 from tool_runtime.families.dialects import DESKTOP
@@ -114,7 +115,8 @@ class ProjectTools:
 
     def _answer(self, call: CallContext, manifest: Manifest, outcome: CommandOutcome) -> ToolOutput:
         said = decode_output(outcome.stderr.ends.render(_SHOWN_BYTES), crlf=current.CRLF).strip()
-        behind = f": {said}" if said else ""
+        refused = " ".join(report(outcome.denials).splitlines())
+        behind = "".join(f": {one}" for one in (said, refused) if one)
         if outcome.timed_out:
             raise ToolFault(FaultKind.TIMED_OUT, f"{manifest.name} took too long{behind}")
         if outcome.exit_code != 0:
