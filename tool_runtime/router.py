@@ -10,6 +10,7 @@ from config.shapes import hint_at
 from tool_runtime.families.catalogue import NATIVE, SKILLS
 from tool_runtime.families.desktop.family import DesktopFamily
 from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.families.sandbox_grant import with_grant, without_grant
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.settings import RuntimeSettings
@@ -66,7 +67,7 @@ class LocalToolRouter:
                     continue
                 problem = None if provider in self._families else self._schema_problem(spec)
                 if problem is None:
-                    found[spec.name] = spec
+                    found[spec.name] = spec if self._settings.sandbox is None else with_grant(spec)
                 else:
                     unusable[spec.name] = problem
         self.unusable = unusable
@@ -83,6 +84,7 @@ class LocalToolRouter:
         if task is not None:
             self._running.add(task)
         try:
+            request = self._without_grant(tool.spec, request)
             self._check(tool.spec, request.arguments)
             return _succeeded(request, await tool.run(CallContext.of(request, self._settings)))
         except ToolFault as fault:
@@ -115,7 +117,11 @@ class LocalToolRouter:
     def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
         """See ToolRouter."""
         _, tool = self._tool(tool_name)
-        return None if tool is None else self._schema_problem(tool.spec) or self._judge(tool.spec)(arguments)
+        if tool is None:
+            return None
+        if self._settings.sandbox is not None:
+            arguments = without_grant(tool.spec, arguments)
+        return self._schema_problem(tool.spec) or self._judge(tool.spec)(arguments)
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter."""
@@ -148,6 +154,12 @@ class LocalToolRouter:
             from tool_runtime.families.skills.family import SkillsFamily
 
             yield SkillsFamily(self._settings, self._pool, self._desktop.run_program, self._scripts)
+
+    def _without_grant(self, spec: ToolSpec, request: ToolRequest) -> ToolRequest:
+        """The request as the tool takes it: what the call asks for beyond its sandbox was for policy to decide."""
+        if self._settings.sandbox is None or not spec.starts_program:
+            return request
+        return request._replace(arguments=without_grant(spec, request.arguments))
 
     def _judge(self, spec: ToolSpec) -> Judge:
         """What judges the arguments of a tool, read once from its schema. Raises UnusableSchema."""

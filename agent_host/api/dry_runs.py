@@ -31,7 +31,7 @@ from policy.bundle.problems import BundleProblems
 from policy.bundle.validate import check_usable, parse_bundle
 from policy.decision import RISK_LEVELS
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
-from policy.rules.admitted import admitted
+from policy.rules.admitted import admitted, ends_commits
 from policy.rules.case import denied
 from policy.rules.command_scope import NO_WIDENING
 from policy.rules.guarded import guarded_risk
@@ -304,7 +304,7 @@ def report_of_bundle(raw: bytes, *, workspace: str, state_dir: str) -> BundleRep
     except BundleProblems as error:
         return BundleReport(list(error.problems), "", [])
     found = check_usable(bundle, session_id=bundle.session_id, now=now)
-    return BundleReport(list(found), _summary(bundle, raw), admitted(bundle))
+    return BundleReport(list(found), _summary(bundle, raw), [*admitted(bundle), *ends_commits(bundle)])
 
 
 def _summary(bundle: PolicyBundle, raw: bytes) -> str:

@@ -45,8 +45,9 @@ from agent_host.thread.tokens import AUTO, TokenizerUnavailable, counter
 from config.lean_typing import NamedTuple
 from policy.names import CapabilityName as Name
 from policy.rules.toolset import NO_LIMITS
+from state.locations import SessionPaths
 from tool_runtime.router import LocalToolRouter
-from tool_runtime.settings import RuntimeSettings
+from tool_runtime.settings import RuntimeSettings, SandboxSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -163,6 +164,7 @@ async def make_context(
         native_shadowed=frozenset(tool.name for tool in parts.tools),
         commands=CommandLog(journal, emitter),
         open_output=outputs.open,
+        sandbox=_sandbox(parts, resolved.state_dir, session_id),
     )
     index, scripts = skill_index(resolved.workspace), None
     if has_skills(settings):
@@ -232,6 +234,18 @@ async def make_context(
     )
     ctx.conversation.renew_head(ctx.judge)
     return ctx
+
+
+def _sandbox(parts: Parts, state_dir: str, session_id: str) -> SandboxSettings | None:
+    """How the runtime holds commands, which has been found to work; None for not at all."""
+    if parts.scoping is None or not parts.scoping.holds:
+        return None
+    return SandboxSettings(
+        parts.scoping.level,
+        required=True,
+        directory=os.path.join(SessionPaths(state_dir, session_id).records, "guarded"),
+        caches=os.path.join(parts.machine.temporary, "caches"),
+    )
 
 
 def _scoping(parts: Parts, scripts: SkillScripts | None) -> Scoping | None:

@@ -91,6 +91,12 @@ class Judge:
 
         return decisions.decide(self, name, arguments, world)
 
+    def sandbox(self) -> dict[str, Any]:
+        """{sandbox} with how commands are held (`Scoping.report`), for events and results; empty where nothing is to
+        be said."""
+        said = None if self.scoping is None else self.scoping.report(self.bundle, self.environment)
+        return {} if said is None else {"sandbox": said}
+
     def offered(self) -> list[ToolSpec]:
         """The tools that the model is offered: those that some call could be allowed of."""
         offered = {spec.name for spec in self.tools if spec.subject.kind != "output" and self._is_offered(spec)}

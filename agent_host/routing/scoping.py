@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.routing.scope_facts import repository_of, scope_facts, usual_facts
 from policy.facts import CommandFacts, NamedToolFacts, ScopeFacts
-from policy.names import SANDBOX_GRANT
+from policy.names import SANDBOX_GRANT, CapabilityName
 from policy.rules.command_scope import NO_WIDENING, command_scope, with_own_places
 from policy.rules.sandbox import refused, widened, widening_of
 from policy.scope import Widening
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from policy.decision import Decision
     from policy.facts import ActionFacts
     from policy.scope import CommandScope, SandboxLevel
+
+_STARTING = (CapabilityName.SHELL_EXEC, CapabilityName.TOOL_INVOKE)
+"""What starts programs."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -69,6 +72,23 @@ class Scoping:
         )
         found = found._replace(unheld=(*found.unheld, *self.unheld))
         return found if network else found._replace(domains=())
+
+    def report(self, bundle: PolicyBundle, environment: Environment) -> dict[str, Any] | None:
+        """How commands are held, for the start of a session: {level, wanted, why?, scope?}; None where nobody wants
+        them held, and where the bundle lets nothing start a program."""
+        if self.wanted == "none" and bundle.sandbox is None:
+            return None
+        if (
+            bundle.capability(CapabilityName.SHELL_EXEC) is None
+            and bundle.capability(CapabilityName.TOOL_INVOKE) is None
+        ):
+            return None
+        said: dict[str, Any] = {"level": self.level, "wanted": self.wanted}
+        if self.why:
+            said["why"] = self.why
+        if self.holds:
+            said["scope"] = self.row(bundle, environment)
+        return said
 
     def row(self, bundle: PolicyBundle, environment: Environment) -> dict[str, Any]:
         """How commands are held, in JSON: the level with the scope of a command that is granted nothing more, and why

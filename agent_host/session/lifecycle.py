@@ -211,12 +211,13 @@ class Session:
             "executionEnvironment": environment,
             "workspace": self._ctx.judge.environment.workspace,
             "model": self._ctx.conversation.model,
+            **self._ctx.judge.sandbox(),
         }
         self._ctx.emitter.emit(EventType.SESSION_STARTED, payload)
 
     def announce_return(self) -> None:
         """Emit that another process has taken over a session without a task to go on with."""
-        self._ctx.emitter.emit(EventType.SESSION_RESUMED, {"resumedFromStep": self.step_count})
+        self._ctx.emitter.emit(EventType.SESSION_RESUMED, {"resumedFromStep": self.step_count, **self._ctx.judge.sandbox()})
 
     def warm_up(self) -> None:
         """Get ready for the first task as soon as the present step of the event loop is over: a reply goes first."""

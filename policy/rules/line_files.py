@@ -72,11 +72,20 @@ def _judged(case: Case, facts: CommandFacts, one: Redirection | Operand, capabil
             reason = f"{what}: {spelling} is in {place}, where each process finds other files"
             return denied(case.entry.name, f"{PROCESS_RULE}: {place}", reason)
         answer = case.judge(capability, PathFacts(requested=one.path or "", absolute=spelling, real_path=real))
+        if answer.decision == "DENIED" and _is_asked_for(case, facts, real, answer):
+            continue
         named = answer._replace(capability=case.entry.name, reason=f"{what}: {answer.reason}")
         if answer.decision == "DENIED":
             return named
         approval = approval or (None if answer.allowed else named)
     return approval
+
+
+def _is_asked_for(case: Case, facts: CommandFacts, real: str, denial: Decision) -> bool:
+    """Whether a place that is denied for being in no allowed path is one that the call asks for: a person decides."""
+    if facts.widening is None or not denial.rule.endswith(".allowedPaths"):
+        return False
+    return any(is_under(real, one, case.os) for one in facts.widening.write)
 
 
 def _somewhere(case: Case, capability: str) -> Decision | None:
