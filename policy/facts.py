@@ -123,38 +123,3 @@ class OutputFacts(NamedTuple):
 
 
 ActionFacts = PathFacts | CommandFacts | UrlFacts | NamedToolFacts | OutputFacts
-
-
-class RepositoryFacts(NamedTuple):
-    """The git repository of the workspace, as it is on the disk now. `top` is the path of its `.git` in the workspace;
-    `own` the directory that this working tree has of it, `common` the one that all of its working trees share: both are
-    `top` unless `top` is a file that names them. All are real paths. `modules` are the directories that submodules have
-    in `common`."""
-
-    top: str
-    own: str
-    common: str
-    modules: tuple[str, ...] = ()
-
-
-class ScopeFacts(NamedTuple):
-    """What is to be known of a machine to say what a command may do there. All paths are absolute and real.
-
-    `system` are the places of the operating system that any program reads, `devices` those that it writes as well,
-    `secrets` those of them that are nobody's but the system's. `toolchains` are directories of the programs that PATH
-    names outside of the system's places, and files that these read for their user; `toolchain_secrets` what is secret
-    in them. `records` is where the host keeps its sessions, `steering` the files that steer the host for its user.
-    `repository` is that of the workspace, None where there is none.
-    """
-
-    workspace: str
-    home: str | None = None
-    tmp: str | None = None
-    system: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    secrets: tuple[str, ...] = ()
-    toolchains: tuple[str, ...] = ()
-    toolchain_secrets: tuple[str, ...] = ()
-    records: tuple[str, ...] = ()
-    steering: tuple[str, ...] = ()
-    repository: RepositoryFacts | None = None

@@ -154,6 +154,11 @@ def _shown(payload: Mapping[str, Any]) -> Iterator[str]:
         yield _field("why", payload["description"])
     risks = "".join(f"; {risk}" for risk in payload["risks"])
     yield _field("risk", f"{payload['riskLevel']}{risks}")
+    grant = details.get("sandboxGrant") or {}
+    for line in grant.get("opens", ()):
+        yield _field("opens", line)
+    if grant:
+        yield _field("since", grant["reason"])
     for name, label in _PLAIN_FIELDS:
         if isinstance(details.get(name), str):
             yield _field(label, details[name])

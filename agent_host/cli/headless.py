@@ -218,8 +218,10 @@ def _show_what_was_found(session: Session, *, policy: bool) -> None:
     for name in session.unknown_approvals:
         notice(f"--approve {name}: this policy knows no such rule, tool or capability")
     admitted = session.policy_notice if policy else None
-    if admitted is not None:
-        notice(admitted)
+    held = session.sandbox_notice if policy else None
+    for said in (admitted, held):
+        if said is not None:
+            notice(said)
 
 
 def _show_what_was_lost(session: Session, display: Display, resume_command: str) -> None:

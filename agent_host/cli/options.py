@@ -187,6 +187,7 @@ def _doctor(commands: Any) -> None:
     _setting_option(doctor, "llm.gateway")
     _setting_option(doctor, "llm.dialect")
     _setting_option(doctor, "llm.model")
+    _setting_option(doctor, "sandbox.level")
     _state_dir(doctor)
 
 

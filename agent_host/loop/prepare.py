@@ -18,7 +18,7 @@ from agent_host.loop.secrets import placeholder_problem
 from config.shapes import hint_at
 from policy.decision import is_of_place
 from policy.facts import CommandFacts, PathFacts
-from policy.names import CapabilityName
+from policy.names import SANDBOX_GRANT, CapabilityName
 from policy.rules.canonical import policy_hash
 from policy.rules.grants import scope_of_call
 from state.blobs import UNAVAILABLE
@@ -101,7 +101,7 @@ def _refusal(call: ToolCall, spec: ToolSpec | None, decision: Decision) -> Refus
 
 def approves_in_advance(decision: Decision, tool_name: str) -> str:
     """What `--approve` takes to approve calls of this kind."""
-    return tool_name if decision.by_name else decision.rule_id or tool_name
+    return tool_name if decision.by_name and decision.rule != SANDBOX_GRANT else decision.rule_id or tool_name
 
 
 def judge_again(ctx: LoopContext, run: CallRun) -> None:

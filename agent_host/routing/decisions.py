@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agent_host.routing.facts import UnusableArguments, gather
+from agent_host.routing.held import grant_problem, held, with_widening
 from agent_host.routing.judge import NOT_JUDGED, Judged
 from policy.check import check_tool
 from policy.decision import strictest
@@ -44,10 +45,10 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
         is_approved = judge.approved is not None and judge.approved.knows(spec.name, spec.identity)
         facts = NamedToolFacts(spec.name, spec.identity, is_approved)
     if judge.scoping is not None and spec.starts_program:
-        problem = judge.scoping.problem(arguments)
+        problem = grant_problem(arguments)
         if problem is not None:
             return Judged(spec, problem=problem)
-        facts = judge.scoping.with_widening(facts, arguments, judge.environment)
+        facts = with_widening(judge.scoping, facts, arguments, judge.environment)
     decision = _refused(judge, spec, facts) or _decision(judge, spec, spec.capability, facts)
     if isinstance(facts, PathFacts | UrlFacts) and facts.also:
         decision = strictest([decision, *(_decision(judge, spec, needed, other) for needed, other in facts.also)])
@@ -65,12 +66,12 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
 def _as_held(judge: Judge, scoping: Scoping, facts: ActionFacts, decision: Decision) -> Decision:
     """The decision on a call that starts a program, with the scope that holds it. What asks for more is narrowed by
     options and limits as any other call that needs an approval."""
-    held = scoping.held(decision, facts, judge)
-    if held.rule != SANDBOX_GRANT:
-        return held
+    decision = held(scoping, decision, facts, judge)
+    if decision.rule != SANDBOX_GRANT:
+        return decision
     bundle, workspace, os = judge.bundle, judge.environment.workspace, judge.environment.os_family
-    held = narrowed(held, judge.options, bundle, facts, side_effects=True, workspace=workspace, os=os)
-    return under_ceiling(held, judge.limits, bundle, facts, workspace=workspace, os=os)
+    decision = narrowed(decision, judge.options, bundle, facts, side_effects=True, workspace=workspace, os=os)
+    return under_ceiling(decision, judge.limits, bundle, facts, workspace=workspace, os=os)
 
 
 def _refused(judge: Judge, spec: ToolSpec, facts: ActionFacts) -> Decision | None:

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from typing import TYPE_CHECKING
 
-from policy.facts import RepositoryFacts, ScopeFacts
+from policy.scope import RepositoryFacts, ScopeFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -108,8 +107,8 @@ def _toolchains(environment: Mapping[str, str], home: str | None, system: tuple[
     user. Those of which PATH says nothing are none."""
     path = environment.get("PATH", "")
     named = [os.path.realpath(one) for one in path.split(os.pathsep) if os.path.isabs(one) and os.path.isdir(one)]
-    found = (shutil.which(one, path=path) for one in _PROGRAMS)
-    programs = [os.path.dirname(os.path.realpath(one)) for one in found if one is not None]
+    found = {one: _found(one, named) for one in _PROGRAMS}
+    programs = [os.path.dirname(os.path.realpath(one)) for one in found.values() if one is not None]
     outside = [one for one in dict.fromkeys((*named, *programs)) if not _is_in(one, system)]
     known = list(_known_places(environment, home))
     roots = list(dict.fromkeys(_root_of(one, home) for one in outside))
@@ -119,8 +118,14 @@ def _toolchains(environment: Mapping[str, str], home: str | None, system: tuple[
     if home is not None and any(_is_in(one, (os.path.join(home, ".local", "bin"),)) for one in outside):
         used += [one for one in known if _is_in(one, (os.path.join(home, ".local"),))]
     yield from (one for one in (*used, *roots, *_bases(roots)) if not _is_in(one, system) and not _is_wide(one, home))
-    if home is not None and shutil.which("git", path=path) is not None:
+    if home is not None and found["git"] is not None:
         yield from _existing(os.path.join(home, one) for one in _USER_FILES)
+
+
+def _found(program: str, directories: Iterable[str]) -> str | None:
+    """The first program of this name. `shutil.which` does the same, and is a good part of a start."""
+    places = (os.path.join(directory, program) for directory in directories)
+    return next((one for one in places if os.access(one, os.X_OK)), None)
 
 
 def _known_places(environment: Mapping[str, str], home: str | None) -> Iterator[str]:

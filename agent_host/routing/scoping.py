@@ -7,21 +7,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_host.routing.scope_facts import repository_of, scope_facts, usual_facts
-from policy.facts import CommandFacts, NamedToolFacts, ScopeFacts
-from policy.names import SANDBOX_GRANT, CapabilityName
-from policy.rules.command_scope import NO_WIDENING, command_scope, with_own_places
-from policy.rules.sandbox import refused, widened, widening_of
-from policy.scope import Widening
+from policy.names import CapabilityName
+from policy.rules.command_scope import NO_WIDENING, command_scope
+from policy.scope import STRONGEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from agent_host.routing.environment import Environment
-    from agent_host.routing.judge import Judge
     from policy.bundle.model import PolicyBundle
-    from policy.decision import Decision
-    from policy.facts import ActionFacts
-    from policy.scope import CommandScope, SandboxLevel
+    from policy.scope import CommandScope, SandboxLevel, ScopeFacts, Widening
 
 _STARTING = (CapabilityName.SHELL_EXEC, CapabilityName.TOOL_INVOKE)
 """What starts programs."""
@@ -90,51 +85,22 @@ class Scoping:
             said["scope"] = self.row(bundle, environment)
         return said
 
+    def notice(self, bundle: PolicyBundle, environment: Environment) -> str | None:
+        """That nothing holds commands, and what follows from that, in a line for the user; None where something does,
+        and where nobody wants it."""
+        if self.holds or self.report(bundle, environment) is None:
+            return None
+        required = self.wanted not in ("none", STRONGEST) or (bundle.sandbox is not None and bundle.sandbox.required)
+        follows = "commands are refused" if required else "commands run under the policy's lists and approvals alone"
+        why = f" ({self.why})" if self.why else ""
+        return f"no sandbox holds commands here{why}: {follows}"
+
     def row(self, bundle: PolicyBundle, environment: Environment) -> dict[str, Any]:
         """How commands are held, in JSON: the level with the scope of a command that is granted nothing more, and why
         it is not a stronger one."""
         if not self.holds:
             return {"level": self.level}
         return self.scope(bundle, environment).to_wire(self.level)
-
-    def problem(self, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with what a call asks for beyond its scope, None where nothing is."""
-        asked = widening_of(arguments.get(SANDBOX_GRANT))
-        return asked if isinstance(asked, str) else None
-
-    def with_widening(self, facts: ActionFacts, arguments: Mapping[str, Any], environment: Environment) -> ActionFacts:
-        """The facts with what the call asks for, its paths where they really lead."""
-        asked = widening_of(arguments.get(SANDBOX_GRANT)) if self.holds else None
-        if not isinstance(asked, Widening) or not isinstance(facts, CommandFacts | NamedToolFacts):
-            return facts
-        real = (os.path.realpath(environment.absolute(one)) for one in asked.write)
-        return facts._replace(widening=asked._replace(write=tuple(dict.fromkeys(real))))
-
-    def held(self, decision: Decision, facts: ActionFacts, judge: Judge) -> Decision:
-        """The decision on a call that starts a program, with its scope; denied where nothing holds it as it has to be
-        held."""
-        if decision.decision == "DENIED":
-            return decision
-        bundle, system = judge.bundle, judge.environment.os_family
-        denial = refused(bundle, decision.capability, self.level, self.wanted, self.why)
-        if denial is not None:
-            return denial
-        if not (self.holds or self.always):
-            return decision
-        asked = facts.widening if isinstance(facts, CommandFacts | NamedToolFacts) else None
-        network = judge.options.allow_network is not False
-        scope = self.scope(bundle, judge.environment, asked or NO_WIDENING, network=network)
-        script = facts.script if isinstance(facts, CommandFacts) else None
-        if script is not None:
-            own = () if self.scripts is None else (self.scripts,)
-            scope = with_own_places(scope, system, reads=(script.folder,), writes=own)
-        if asked is not None:
-            decision = widened(decision, asked, scope, bundle, system)
-            if decision.decision == "DENIED":
-                return decision
-            if asked.off:
-                return decision
-        return decision._replace(command_scope=scope)
 
 
 def this_machine(

@@ -13,7 +13,7 @@ from config.load import read_regular_file, user_files
 from config.policies import BUILT_IN, digest, template
 from policy.bundle.builtin import instantiate
 from policy.bundle.placeholders import Places, step_files
-from policy.names import ANY_SESSION
+from policy.names import ANY_SESSION, SANDBOX_GRANT
 from policy.rules.grants import Narrowing, narrow
 from state.temporary import session_directory
 
@@ -85,7 +85,7 @@ def unknown_approvals(bundle: PolicyBundle, tools: Registry, names: Iterable[str
     """Those of `names`, given to approve in advance, that are no rule of the bundle, no tool and no capability: most
     likely misspelt."""
     rules = {rule.approval_rule_id for rule in bundle.approval_rules}
-    known = rules | tools.names | tools.capabilities
+    known = rules | tools.names | tools.capabilities | {SANDBOX_GRANT}
     return sorted(set(names) - known)
 
 

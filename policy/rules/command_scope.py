@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from policy.bundle.model import Capability, PolicyBundle
-    from policy.facts import OsFamily, RepositoryFacts, ScopeFacts
+    from policy.facts import OsFamily
+    from policy.scope import RepositoryFacts, ScopeFacts
 
 _ROOTS = {"posix": ("/",), "windows": ()}
 _STEERED_BY = ("hooks", "config", "config.worktree", "info")

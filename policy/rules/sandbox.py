@@ -51,12 +51,11 @@ def widened(
     if problem is not None:
         rule, reason = problem
         return denied(decision.capability, rule, reason)
-    entry = bundle.capability(decision.capability)
     return decision._replace(
         decision="APPROVAL_REQUIRED",
         reason="the call asks for more than its sandbox gives",
         rule=SANDBOX_GRANT,
-        rule_id=decision.rule_id or (None if entry is None else entry.approval_rule_id),
+        rule_id=SANDBOX_GRANT,
         risk_level="high",
         risks=(*widening.lines, *decision.risks),
     )

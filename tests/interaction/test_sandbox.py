@@ -70,6 +70,7 @@ def test_a_command_reads_and_writes_what_its_policy_says(host: Host, policy: str
     assert not outside.exists()
 
 
+@pytest.mark.slow
 def test_without_a_sandbox_the_lists_decide(host: Host) -> None:
     with gateway(use(shell("unheard-of")), say("Done.")) as served:
         done = host.task(served.url, "--sandbox", "none", policy="ci")
@@ -163,11 +164,12 @@ def test_a_call_may_ask_for_more(host: Host) -> None:
     (host.root / "outside").mkdir()
     asks = shell("echo x > ../outside/a && echo wrote", sandboxGrant=GRANT)
     with gateway(use(asks), say("Done.")) as served:
-        denied = host.task(served.url, *HELD)
+        denied = host.task(served.url, *HELD, "--approve", "RunCommand", "--approve", "Shell.Exec")
     assert denied.code == 4
+    assert denied.result["deniedApprovals"][0]["replay"]["approve"] == "sandboxGrant"
     assert not (host.root / "outside" / "a").exists()
     with gateway(use(asks), say("Done.")) as served:
-        done = host.task(served.url, *HELD, "--approve", "RunCommand")
+        done = host.task(served.url, *HELD, "--approve", "sandboxGrant")
     assert done.code == 0, done.stderr
     assert "wrote" in answer(served)
     assert (host.root / "outside" / "a").exists()
@@ -206,7 +208,7 @@ def test_a_call_runs_without_where_the_policy_allows_it(host: Host) -> None:
     policy = host.policy(sandbox={"allowOff": True})
     asks = shell(f"cat {path}", sandboxGrant={"off": True, "reason": "it has to"})
     with gateway(use(shell(f"cat {path}"), asks), say("Done.")) as served:
-        host.task(served.url, *HELD, "--approve", "RunCommand", policy=policy)
+        host.task(served.url, *HELD, "--approve", "sandboxGrant", policy=policy)
     held, free = (result.text for result in served.results())
     assert "PRIVATE" not in held
     assert "PRIVATE" in free
@@ -231,6 +233,7 @@ def wants(host: Host, level: str) -> None:
     (host.root / "user.toml").write_text(f'[sandbox]\nlevel = "{level}"\n')
 
 
+@pytest.mark.slow
 def test_a_resume_under_a_weaker_level_asks(host: Host) -> None:
     """Nothing is done until an explicit `--sandbox` answers it, and that answer is on record."""
     wants(host, "landlock")
@@ -251,6 +254,7 @@ def test_a_resume_under_a_weaker_level_asks(host: Host) -> None:
         assert host.resume("s1").code == 0
 
 
+@pytest.mark.slow
 def test_a_resume_under_the_same_level_goes_on(host: Host) -> None:
     with gateway(use(shell("true")), HANG, use(shell("touch ../x; touch a")), say("Done.")) as served:
         process = host.start_task(served.url, *HELD, "--session-id", "s1")

@@ -13,7 +13,6 @@ from config.policies import BUILT_IN, place_groups, template, template_as_writte
 from policy.bundle.builtin import instantiate
 from policy.bundle.file_bundle import BuiltIns, parse_file_bundle
 from policy.bundle.placeholders import Places
-from policy.facts import RepositoryFacts, ScopeFacts
 from policy.paths import is_under
 from policy.rules.command_scope import (
     command_scope,
@@ -23,7 +22,7 @@ from policy.rules.command_scope import (
     with_own_places,
 )
 from policy.rules.grants import Narrowing, narrow
-from policy.scope import Widening
+from policy.scope import RepositoryFacts, ScopeFacts, Widening
 from tests.unit.policy.helpers import bundle
 
 if TYPE_CHECKING:
