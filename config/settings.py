@@ -190,6 +190,10 @@ class Settings:
         """`wanted` by a client in place of a whole number, as far as the workspace lets it."""
         return int(min(wanted, self._ceilings.get(key, wanted)))
 
+    def ceiling(self, key: str) -> float | None:
+        """The most that the workspace lets a number be, None where it says nothing."""
+        return self._ceilings.get(key)
+
     def rank(self, key: str) -> int:
         """The place of a setting among its choices, from 0."""
         return SETTINGS[key].choices.index(self.text(key))

@@ -31,7 +31,7 @@ class Widening(NamedTuple):
     @property
     def lines(self) -> tuple[str, ...]:
         """What it opens, in lines for the person who approves it."""
-        off = ("without a sandbox",) if self.off else ()
+        off = ("runs without a sandbox",) if self.off else ()
         return (
             *off,
             *(f"also writes to {one}" for one in self.write),

@@ -66,7 +66,8 @@ class _Line(NamedTuple):
 
 
 class Terminal:
-    """Asks at the terminal, one question after the other. What is not answered within `timeout_s` seconds is denied."""
+    """Asks at the terminal, one question after the other. What is not answered within `timeout_s` seconds, or those of
+    the bundle, is denied."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -81,12 +82,13 @@ class Terminal:
             if self._ended:
                 return _denied("the input has ended, so nobody can approve it")
             put(sys.stderr, "".join(_shown(request.to_payload())))
+            wait_s = request.timeout_s or self._timeout_s
             try:
-                async with asyncio.timeout(self._timeout_s):
+                async with asyncio.timeout(wait_s):
                     return await self._asked()
             except TimeoutError:
                 put(sys.stderr, "\n")
-                return ApprovalAnswer(False, f"nobody answered within {self._timeout_s:g} seconds", timed_out=True)
+                return ApprovalAnswer(False, f"nobody answered within {wait_s:g} seconds", timed_out=True)
             except asyncio.CancelledError:
                 put(sys.stderr, "\n")
                 raise

@@ -256,4 +256,5 @@ async def _request(ctx: LoopContext, step_id: str, run: CallRun) -> ApprovalRequ
         shown.summary,
         {"toolCallId": call.call_id, **shown.details},
         decision.by_name,
+        ctx.judge.bundle.approval_timeout_s,
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from typing import TYPE_CHECKING
 
 from policy.scope import RepositoryFacts, ScopeFacts
@@ -162,12 +163,23 @@ def _bases(roots: Iterable[str]) -> Iterator[str]:
 
 def _value(path: str, name: str) -> str | None:
     """The value of a line `name = value` of a small file, None where there is none."""
-    with contextlib.suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8") as handle:
-        for line in handle.read(_MAX_LINE).splitlines():
-            key, equals, value = line.partition("=")
-            if equals and key.strip() == name:
-                return value.strip()
+    for line in _head(path).splitlines():
+        key, equals, value = line.partition("=")
+        if equals and key.strip() == name:
+            return value.strip()
     return None
+
+
+def _head(path: str) -> str:
+    """The beginning of a small regular file; empty where there is none, and without what no path has in it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except (OSError, ValueError):
+        return ""
+    with os.fdopen(fd, "rb") as handle:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        return os.fsdecode(handle.read(_MAX_LINE)).replace("\0", "")
 
 
 # The repository
@@ -215,13 +227,7 @@ def _is_repository(directory: str) -> bool:
 
 
 def _first_line(path: str) -> str | None:
-    try:
-        if not os.path.isfile(path):
-            return None
-        with open(path, encoding="utf-8", errors="surrogateescape") as handle:
-            return handle.readline(_MAX_LINE).rstrip("\r\n") or None
-    except OSError:
-        return None
+    return _head(path).partition("\n")[0].rstrip("\r") or None
 
 
 def _modules(common: str) -> tuple[str, ...]:

@@ -219,4 +219,5 @@ def _narrowing(settings: Settings, workspace: str) -> Narrowing:
         max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
         max_output_bytes=settings.integer("tools.max_output_bytes"),
         max_session_tokens=settings.integer("limits.max_session_tokens") or None,
+        approval_timeout_s=settings.ceiling("approvals.timeout_s"),
     )
