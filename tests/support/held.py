@@ -1,7 +1,7 @@
 """Runs small hostile programs under a level of the sandbox, as root or as a plain user: `python -m tests.support.held`.
 
-Reads {"level", "user", "rows": [[name, code]]} from standard input; prints a line of JSON for each row: its name, whether
-it got through, what it printed, and what it changed outside of its workspace.
+Reads {"level", "user", "rows": [[name, code]]} from standard input; prints a line of JSON for each row: its name,
+whether it got through, what it printed, and what it changed outside of its workspace.
 """
 
 from __future__ import annotations
@@ -69,6 +69,10 @@ def rows_of(text: str) -> list[tuple[str, str]]:
     return rows
 
 
+def _victim() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["/bin/sh", "-c", "read line", "VICTIM"], stdin=subprocess.PIPE)
+
+
 class Place:
     """A workspace and, outside of it, victims; and strangers that listen. All of the current user."""
 
@@ -86,7 +90,7 @@ class Place:
         self._sockets[-1].bind("\0" + self._abstract)
         for one in (self._sockets[1], self._sockets[3]):
             one.listen()
-        self.victim = subprocess.Popen(["/bin/sh", "-c", "read line", "VICTIM"], stdin=subprocess.PIPE)
+        self.victim = _victim()
         self.before = self.digest()
 
     def reset(self) -> None:
@@ -97,7 +101,7 @@ class Place:
         for name in ("hidden", "empty"):
             os.mkdir(os.path.join(self.outside, name))
         for name in ("victim", "secret", "hidden/inside"):
-            with open(os.path.join(self.outside, name), "w", encoding="ascii") as file:
+            with open(os.path.join(self.outside, name), "w", encoding="utf-8") as file:
                 file.write(name)
         shutil.copy("/bin/true", os.path.join(self.outside, "hidden/program"))
 
@@ -133,7 +137,8 @@ class Place:
         body = "".join(f"    {line}\n" for line in code.splitlines())
         values = "".join(f"{name} = {value!r}\n" for name, value in known.items())
         # Others' files are as good as ours to root, and a refusal of any kind will do.
-        return f"{_PRELUDE}{values}try:\n{body}except (OSError, subprocess.CalledProcessError, ValueError) as e: print(e)\n"
+        refused = "except (OSError, subprocess.CalledProcessError, ValueError) as e: print(e)"
+        return f"{_PRELUDE}{values}try:\n{body}{refused}\n"
 
     @property
     def scope(self) -> CommandScope:
@@ -150,7 +155,9 @@ class Place:
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-async def tried(place: Place, sandbox: holding.Sandbox | None, pool: DaemonPool, name: str, code: str) -> dict[str, Any]:
+async def tried(
+    place: Place, sandbox: holding.Sandbox | None, pool: DaemonPool, name: str, code: str
+) -> dict[str, Any]:
     """One row, and what came of it."""
     params = CommandParams(
         [PYTHON, "-I", "-S", "-c", place.program(code)],
@@ -170,7 +177,7 @@ async def tried(place: Place, sandbox: holding.Sandbox | None, pool: DaemonPool,
     is_changed = place.digest() != place.before
     is_dead = place.victim.poll() is not None
     if is_dead:
-        place.victim = subprocess.Popen(["/bin/sh", "-c", "read line", "VICTIM"], stdin=subprocess.PIPE)
+        place.victim = _victim()
     through = "BREACH" in printed or is_changed or is_dead
     place.reset()
     return {"name": name, "through": through, "printed": printed[:400], "changed": is_changed, "took_s": took}
@@ -197,7 +204,7 @@ async def main() -> None:
     finally:
         place.close()
         if sandbox is not None:
-            sandbox.close()
+            await sandbox.aclose()
         pool.close()
 
 
