@@ -13,6 +13,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from agent_host.contracts import Denial
 from policy.addresses import address_is_public
 from tool_runtime.core.agent_sockets import agent_sockets
 from tool_runtime.core.denials import RealDisk, denials_in
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Mapping
 
-    from agent_host.contracts import Denial
     from policy.scope import CommandScope
     from tool_runtime.core.domain_proxy import DomainProxy
     from tool_runtime.platform.linux_sandbox import Restriction

@@ -36,8 +36,8 @@ class Wanted(NamedTuple):
         return self.host if self.port == (443 if self.is_tunnel else 80) else f"{self.host}:{self.port}"
 
     def head(self, *, for_proxy: bool, more: tuple[bytes, ...] = ()) -> bytes:
-        """The request as the next one gets it: a server a path, another proxy the whole URL and `more` lines. One request a connection:
-        what follows on this one might be meant for another host."""
+        """The request as the next one gets it: a server a path, another proxy the whole URL and `more` lines. One
+        request a connection: what follows on this one might be meant for another host."""
         method, target, version = self.line.split(b" ")
         if not for_proxy:
             target = b"/" + target.split(b"://", 1)[1].partition(b"/")[2]
