@@ -1,7 +1,8 @@
-"""Runs small hostile programs under a level of the sandbox, as root or as a plain user: `python -m tests.support.held`.
+"""Runs small programs under a level of the sandbox, as root or as a plain user: `python -m tests.support.held`.
 
-Reads {"level", "user", "rows": [[name, code]]} from standard input; prints a line of JSON for each row: its name, whether
-it got through, what it printed, and what it changed outside of its workspace.
+Reads {"level", "user", "kind", "abi", "rows": [[name, code]]} from standard input; prints a line of JSON for each row:
+its name, whether it got through, what it printed, and what it changed outside of its workspace. `kind` is `hostile` for
+programs of Python, `ordinary` for lines of a shell, which get through by exit code 0. `abi` masks Landlock's version.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from typing import Any, Final
 
 from policy.scope import CommandScope
 from tool_runtime.core import holding, linux_probe
 from tool_runtime.core import sandbox as sandbox_levels
-from tool_runtime.core.process import CommandParams, run_command
+from tool_runtime.core.process import CommandOutcome, CommandParams, run_command
 from tool_runtime.core.sandbox import open_sandbox
+from tool_runtime.platform import landlock
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 from tool_runtime.threads import DaemonPool
 
@@ -69,12 +70,16 @@ def rows_of(text: str) -> list[tuple[str, str]]:
     return rows
 
 
+def _victim() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["/bin/sh", "-c", "read line", "VICTIM"], stdin=subprocess.PIPE)
+
+
 class Place:
     """A workspace and, outside of it, victims; and strangers that listen. All of the current user."""
 
     def __init__(self) -> None:
         self.root = tempfile.mkdtemp(prefix="held-")
-        self.outside, self.workspace = (os.path.join(self.root, name) for name in ("out", "ws"))
+        self.outside, self.workspace, self.temporary = (os.path.join(self.root, name) for name in ("out", "ws", "tmp"))
         self._sockets = [socket.create_server(("127.0.0.1", 0))]
         self.reset()
         unix = os.path.join(self.root, "stranger")
@@ -86,18 +91,18 @@ class Place:
         self._sockets[-1].bind("\0" + self._abstract)
         for one in (self._sockets[1], self._sockets[3]):
             one.listen()
-        self.victim = subprocess.Popen(["/bin/sh", "-c", "read line", "VICTIM"], stdin=subprocess.PIPE)
+        self.victim = _victim()
         self.before = self.digest()
 
     def reset(self) -> None:
         """Victims and workspace as they are at first."""
-        for directory in (self.outside, self.workspace):
+        for directory in (self.outside, self.workspace, self.temporary):
             shutil.rmtree(directory, ignore_errors=True)
             os.mkdir(directory)
         for name in ("hidden", "empty"):
             os.mkdir(os.path.join(self.outside, name))
         for name in ("victim", "secret", "hidden/inside"):
-            with open(os.path.join(self.outside, name), "w", encoding="ascii") as file:
+            with open(os.path.join(self.outside, name), "w", encoding="utf-8") as file:
                 file.write(name)
         shutil.copy("/bin/true", os.path.join(self.outside, "hidden/program"))
 
@@ -133,13 +138,14 @@ class Place:
         body = "".join(f"    {line}\n" for line in code.splitlines())
         values = "".join(f"{name} = {value!r}\n" for name, value in known.items())
         # Others' files are as good as ours to root, and a refusal of any kind will do.
-        return f"{_PRELUDE}{values}try:\n{body}except (OSError, subprocess.CalledProcessError, ValueError) as e: print(e)\n"
+        refused = "except (OSError, subprocess.CalledProcessError, ValueError) as e: print(e)"
+        return f"{_PRELUDE}{values}try:\n{body}{refused}\n"
 
     @property
     def scope(self) -> CommandScope:
         """What the rows' programs may do."""
         hidden = (os.path.join(self.outside, "secret"), os.path.join(self.outside, "hidden"))
-        return CommandScope(writes=(self.workspace,), hidden=hidden)
+        return CommandScope(writes=(self.workspace, self.temporary), hidden=hidden)
 
     def close(self) -> None:
         """Away with all of it."""
@@ -150,12 +156,11 @@ class Place:
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-async def tried(place: Place, sandbox: holding.Sandbox | None, pool: DaemonPool, name: str, code: str) -> dict[str, Any]:
-    """One row, and what came of it."""
-    params = CommandParams(
-        [PYTHON, "-I", "-S", "-c", place.program(code)],
+def _params(place: Place, argv: list[str], environment: dict[str, str]) -> CommandParams:
+    return CommandParams(
+        argv,
         cwd=place.workspace,
-        environment={"PATH": "/usr/bin:/bin"},
+        environment=environment,
         mark=f"held-{os.getpid()}",
         timeout_s=20,
         max_output_bytes=10_000,
@@ -163,41 +168,90 @@ async def tried(place: Place, sandbox: holding.Sandbox | None, pool: DaemonPool,
         kill_grace_s=0.1,
         scope=place.scope,
     )
-    began = time.monotonic()
-    outcome = await run_command(params, pool, None, sandbox)
-    took = time.monotonic() - began
-    printed = outcome.stdout.ends.render(10_000).decode() + outcome.stderr.ends.render(10_000).decode()
-    is_changed = place.digest() != place.before
-    is_dead = place.victim.poll() is not None
-    if is_dead:
-        place.victim = subprocess.Popen(["/bin/sh", "-c", "read line", "VICTIM"], stdin=subprocess.PIPE)
-    through = "BREACH" in printed or is_changed or is_dead
-    place.reset()
-    return {"name": name, "through": through, "printed": printed[:400], "changed": is_changed, "took_s": took}
+
+
+class Runner:
+    """Runs rows one after the other; without a `sandbox` nothing is held."""
+
+    def __init__(self, place: Place, sandbox: holding.Sandbox | None, pool: DaemonPool) -> None:
+        self._place = place
+        self._sandbox = sandbox
+        self._pool = pool
+
+    async def ordinary(self, name: str, code: str) -> dict[str, Any]:
+        """Ordinary work in a repository, and whether it went on."""
+        place = self._place
+        make_repository(place.workspace)
+        kept = [variable for variable in ("PATH", "HOME", "RUSTUP_HOME") if variable in os.environ]
+        environment = {variable: os.environ[variable] for variable in kept}
+        if os.getuid():
+            environment = {"PATH": "/usr/bin:/bin", "HOME": place.outside}
+        environment["TMPDIR"] = place.temporary
+        params = _params(place, ["/bin/bash", "-ec", code], environment)._replace(timeout_s=60)
+        outcome = await run_command(params, self._pool, None, self._sandbox)
+        printed = _printed(outcome)
+        place.reset()
+        return {"name": name, "through": outcome.exit_code == 0, "printed": printed[-600:], "changed": False}
+
+    async def hostile(self, name: str, code: str) -> dict[str, Any]:
+        """An attempt, and what came of it."""
+        place = self._place
+        params = _params(place, [PYTHON, "-I", "-S", "-c", place.program(code)], {"PATH": "/usr/bin:/bin"})
+        printed = _printed(await run_command(params, self._pool, None, self._sandbox))
+        is_changed = place.digest() != place.before
+        is_dead = place.victim.poll() is not None
+        if is_dead:
+            place.victim = _victim()
+        through = "BREACH" in printed or is_changed or is_dead
+        place.reset()
+        return {"name": name, "through": through, "printed": printed[:400], "changed": is_changed}
+
+
+def _printed(outcome: CommandOutcome) -> str:
+    return (outcome.stdout.ends.render(10_000) + outcome.stderr.ends.render(10_000)).decode("utf-8", "replace")
+
+
+def make_repository(path: str) -> None:
+    """An empty repository of git."""
+    subprocess.run(["git", "init", "-q", path], check=True)
+
+
+def become_plain() -> None:
+    """Another user's rights from here on, where this is root's process."""
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+
+def mask(abi: int) -> None:
+    """Have Landlock say that it is of this version at most."""
+    real = landlock.abi()
+    landlock.abi = lambda: min(abi, real)
 
 
 async def main() -> None:
     """All rows, one after the other."""
     asked = json.load(sys.stdin)
     sandbox_levels.strongest()  # imports what another user may not read
-    if asked["user"] == "plain" and os.getuid() == 0:
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
-    pool = DaemonPool()
-    sandbox = None
+    if asked["user"] == "plain":
+        become_plain()
+    if "abi" in asked:
+        mask(asked["abi"])
     sandbox_levels.look.cache_clear()
-    if asked["level"] != "none":
-        settings = SandboxSettings(asked["level"], required=True)
-        sandbox = open_sandbox(RuntimeSettings(workspace="/", sandbox=settings), pool)
-    place = Place()
+    pool, place, sandbox = DaemonPool(), Place(), None
     try:
+        if asked["level"] != "none":
+            settings = SandboxSettings(asked["level"], required=True, caches=os.path.join(place.temporary, "caches"))
+            sandbox = open_sandbox(RuntimeSettings(workspace="/", sandbox=settings), pool)
+        runner = Runner(place, sandbox, pool)
+        row = runner.ordinary if asked["kind"] == "ordinary" else runner.hostile
         for name, code in asked["rows"]:
-            print(json.dumps(await tried(place, sandbox, pool, name, code)), flush=True)
+            print(json.dumps(await row(name, code)), flush=True)
     finally:
         place.close()
         if sandbox is not None:
-            sandbox.close()
+            await sandbox.aclose()
         pool.close()
 
 

@@ -59,6 +59,7 @@ class Background:
         self.end: CommandEnd | None = None
         self.seen = 0
         self._lifetime_s = params.timeout_s
+        self._scope = params.scope
         self._command = Command(params, pool, guard, sandbox)
         self._asked: asyncio.Future[CommandReason] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
@@ -119,8 +120,8 @@ class Background:
             await command.kill()
         finally:
             command.close()
-            told = report(command.denials())
-            if told:
+            if self._scope is not None:
+                told = report(command.denials(), self._scope)
                 command.stdout.take(told.encode("utf-8", "replace"))
             self.end = CommandEnd(self.command_id, reason, command.exit_code(), left)
             on_end(self.end)

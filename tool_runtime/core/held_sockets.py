@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _MAX_ADDRESS: Final = 128
 _FAMILIES: Final = {1: "unix", 2: "IPv4", 10: "IPv6", 16: "netlink", 17: "packet", 38: "crypto", 40: "vsock"}
+_NONBLOCK: Final = 0o4000
+"""Of the type of a socket: with it a resolver asks, and without it one looks which address it would have."""
 _TYPES: Final = {1: "stream", 2: "datagram", 3: "raw"}
 
 
@@ -88,6 +90,13 @@ class HeldSockets:
 
     def _socket(self, notice: Notice) -> int:
         family, kind = notice.arguments[0] & 0xFFFFFFFF, notice.arguments[1] & 0xF
+        if (
+            kind == socket.SOCK_DGRAM
+            and family in (socket.AF_INET, socket.AF_INET6)
+            and notice.arguments[1] & _NONBLOCK
+        ):
+            rule = "network" if self._held.scope.domains == () else "domains"
+            return self._refuse(Denial("socket", "UDP", rule, "look up names by"))
         named = f"{_FAMILIES.get(family, f'family {family}')} {_TYPES.get(kind, f'type {kind}')} socket"
         return self._refuse(Denial("socket", named, "network", "use"))
 

@@ -6,16 +6,22 @@ sockets is judged by the session's supervisor. Nothing of the host itself is hel
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
+import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from agent_host.contracts import Denial
 from policy.addresses import address_is_public
+from tool_runtime.core.agent_sockets import agent_sockets
+from tool_runtime.core.denials import RealDisk, denials_in
 from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.held_sockets import Held, HeldSockets
 from tool_runtime.core.own_sockets import OwnSockets
 from tool_runtime.core.sandbox import find
-from tool_runtime.core.sandbox_variables import caches_in
+from tool_runtime.core.sandbox_variables import caches_in, through_proxy
 from tool_runtime.core.supervisor import Supervisor
 from tool_runtime.platform import landlock_rules, linux_sandbox
 
@@ -23,13 +29,21 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Mapping
 
-    from agent_host.contracts import Denial
     from policy.scope import CommandScope
+    from tool_runtime.core.domain_proxy import DomainProxy
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
     from tool_runtime.settings import RuntimeSettings, SandboxSettings
     from tool_runtime.threads import DaemonPool
 
+_NO_SOCKET: Final = re.compile(r"not permitted|permission denied|EACCES|EPERM", re.IGNORECASE)
+_NO_NAME: Final = re.compile(
+    r"resolv|name or service|EAI_AGAIN|ENOTFOUND|unknown host|lookup|getaddrinfo", re.IGNORECASE
+)
+_HOST: Final = re.compile(
+    r"(?:resolve host(?:name)?:? |EAI_AGAIN |ENOTFOUND |lookup |unknown host |resolve )['\"‘“]?((?:[\w-]+\.)+[\w-]+)",
+    re.IGNORECASE,
+)
 MAX_DENIALS: Final = 50
 """So many refusals of one command are kept; a program that tries again and again is told of once."""
 
@@ -44,12 +58,20 @@ class HeldCommand:
         self._cwd = cwd
         self.scope = scope
         self.denials: dict[Denial, None] = {}
-        self.variables: Mapping[str, str] = sandbox.variables
+        self.proxy = sandbox.proxy_for(scope, self.report)
+        self.variables: Mapping[str, str] = {
+            **sandbox.variables,
+            **({} if self.proxy is None else through_proxy(self.proxy.port, os.environ)),
+        }
 
     def start(self, launch: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
         """What `launch` starts, held. Raises what it raises, and OSError where it cannot be held."""
         restriction = self._sandbox.restriction(self.scope)
-        process, listener = in_fresh_thread(lambda: _launched(restriction, launch))
+        try:
+            process, listener = in_fresh_thread(lambda: _launched(restriction, launch))
+        except OSError:
+            self.gone()
+            raise
         if listener is not None:
             self._sandbox.watch(listener, self, restriction)
         return process
@@ -58,15 +80,22 @@ class HeldCommand:
         """Remember a refusal. Safe from any thread."""
         if denial not in self.denials and len(self.denials) < MAX_DENIALS:
             self.denials[denial] = None
-            self._on_denial(denial)
+            if denial.action != "use":  # many programs try a socket that they can do without
+                self._on_denial(denial)
 
     def finish(self, exit_code: int, printed: bytes) -> tuple[Denial, ...]:
         """What it was refused, now that it is over and has `printed` that."""
-        del exit_code, printed
-        return tuple(self.denials)
+        if exit_code == 0:
+            return ()
+        text = printed.decode("utf-8", "replace")
+        seen = [named(denial, text) for denial in self.denials if denial.kind != "socket" or _shows(denial, text)]
+        found = denials_in(text, exit_code, self.scope, self._cwd, RealDisk())
+        return tuple(dict.fromkeys([*seen, *found]))
 
     def gone(self) -> None:
-        """None of its programs is left."""
+        """None of its programs is left. Safe from any thread."""
+        if self.proxy is not None:
+            self._sandbox.end_proxy(self.proxy)
 
 
 def _launched(
@@ -92,6 +121,10 @@ class Sandbox:
         self._pool = pool
         self._supervisor: Supervisor | None = None
         self._own: dict[CommandScope, OwnSockets] = {}
+        self._agents = agent_sockets(os.environ)
+        self._proxies: set[DomainProxy] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
 
     def hold(self, scope: CommandScope, cwd: str, on_denial: Callable[[Denial], None]) -> HeldCommand:
         """What starts a command in `cwd` under `scope`. `on_denial` is told of each refusal, from any thread."""
@@ -106,7 +139,7 @@ class Sandbox:
         """What the thread is held to that starts a command under `scope`."""
 
         rules = landlock_rules.rules_for(scope)
-        is_open = scope.domains is None and not scope.blocked_domains
+        is_open = _is_open(scope)
         supervised = self.found.is_supervised
         network: Network = "open" if is_open else "supervised" if supervised else "closed"
         return linux_sandbox.Restriction(rules.rules, self.found.abi, network, supervised)
@@ -121,17 +154,71 @@ class Sandbox:
             command.scope,
             restriction,
             own,
-            agents=frozenset(),
-            all_agents=frozenset(),
-            proxy_port=None,
+            agents=frozenset().union(*(self._agents.get(name, ()) for name in command.scope.agents)),
+            all_agents=frozenset().union(*self._agents.values()),
+            proxy_port=None if command.proxy is None else command.proxy.port,
             is_open=restriction.network == "open",
             address_allowed=self._runtime.address_allowed or address_is_public,
             report=command.report,
         )
         self._supervisor.watch(listener, HeldSockets(held), command.gone)
 
-    def close(self) -> None:
-        """End what answers for commands; none is started afterwards. Blocks for a moment."""
+    def proxy_for(self, scope: CommandScope, report: Callable[[Denial], None]) -> DomainProxy | None:
+        """A proxy for one command under `scope`; None where it has no network, or needs none. Without a supervisor
+        nothing could reach it."""
+        if scope.domains == () or _is_open(scope) or not self.found.is_supervised:
+            return None
+        from tool_runtime.core.domain_gate import DomainScope, Network
+        from tool_runtime.core.domain_proxy import DomainProxy, ProxyParams, upstreams
+
+        runtime = self._runtime
+        own = runtime.address_allowed
+        network = Network(own or address_is_public, local_names=own is not None)
+        pairs = {"http": runtime.http_proxy, "https": runtime.https_proxy}
+        upstream = upstreams({scheme: url for scheme, url in pairs.items() if url is not None})
+        domains = DomainScope(scope.domains, scope.blocked_domains)
+        proxy = DomainProxy(ProxyParams(domains, network, report, upstream), self._pool)
+        self._proxies.add(proxy)
+        return proxy
+
+    def end_proxy(self, proxy: DomainProxy) -> None:
+        """End the proxy of a command of which nothing is left. Safe from any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._end_proxy, proxy)
+
+    def _end_proxy(self, proxy: DomainProxy) -> None:
+        if proxy in self._proxies:
+            self._proxies.discard(proxy)
+            task = asyncio.create_task(proxy.aclose(), name="sandbox-proxy-end")
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def aclose(self) -> None:
+        """End what answers for commands; none is started afterwards."""
         if self._supervisor is not None:
-            self._supervisor.close()
+            await self._pool.run(self._supervisor.close)
             self._supervisor = None
+        for proxy in list(self._proxies):
+            self._end_proxy(proxy)
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+
+def _shows(denial: Denial, text: str) -> bool:
+    """Whether a refused socket was missed: many programs try one and go on without."""
+    if denial.action == "look up names by":
+        return _NO_NAME.search(text) is not None
+    return denial.action != "use" or _NO_SOCKET.search(text) is not None
+
+
+def named(denial: Denial, text: str) -> Denial:
+    """A refused look-up with the host that was looked for, where the output has it."""
+    if denial.action != "look up names by":
+        return denial
+    host = _HOST.search(text)
+    return denial if host is None else Denial("host", host[1], denial.rule, "connect")
+
+
+def _is_open(scope: CommandScope) -> bool:
+    """Whether any host may be reached, so that there is nothing to look at but addresses."""
+    return scope.domains is None and not scope.blocked_domains

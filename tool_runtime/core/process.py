@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tool_runtime.core.hunt import NOBODY, kill_until_quiet
 from tool_runtime.core.pumps import Watch, feed_pipe, read_pipe, watch_exit
+from tool_runtime.core.refusals import report
 from tool_runtime.faults import fault_of
 from tool_runtime.output.spill import BUFFER_BYTES, Room, Spill
 from tool_runtime.output.terminal import Reducer
@@ -99,7 +100,8 @@ class Captured:
 
 class CommandOutcome(NamedTuple):
     """`exit_code` is 128 plus the signal's number for a shell that a signal ended. `left` is what became of the tree
-    where it was ended, `denials` what a sandbox refused."""
+    where it was ended, `denials` what a sandbox refused, and `refused`
+    the lines that tell of it."""
 
     exit_code: int
     timed_out: bool
@@ -107,6 +109,7 @@ class CommandOutcome(NamedTuple):
     stderr: Captured
     left: Leftovers = NOBODY
     denials: tuple[Denial, ...] = ()
+    refused: str = ""
 
 
 async def run_command(
@@ -140,8 +143,9 @@ async def run_command(
         raise
     finally:
         command.close()
-    exit_code, denials = command.exit_code(), command.denials()
-    return CommandOutcome(exit_code, timed_out, command.stdout, command.stderr, left, denials)
+    denials = command.denials()
+    refused = "" if params.scope is None else report(denials, params.scope)
+    return CommandOutcome(command.exit_code(), timed_out, command.stdout, command.stderr, left, denials, refused)
 
 
 async def end_leftovers(mark: str, pool: DaemonPool) -> Leftovers:

@@ -6,7 +6,6 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from tool_runtime.core.process import CommandParams
-from tool_runtime.core.refusals import report
 from tool_runtime.families.desktop.calls import mark_of
 from tool_runtime.output import artifacts
 from tool_runtime.output.terminal import without_controls
@@ -14,9 +13,9 @@ from tool_runtime.output.text import decode_output
 from tool_runtime.platform import current
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from agent_host.contracts import Artifact, Denial, ToolRequest
+    from agent_host.contracts import Artifact, ToolRequest
     from tool_runtime.core.process import Captured, CommandOutcome
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.tool import CallContext
@@ -64,9 +63,9 @@ def printed(captured: Captured, limit_bytes: int) -> tuple[str, bool]:
     return decode_output(without_controls(ends.render(limit_bytes)), crlf=current.CRLF), ends.total > limit_bytes
 
 
-def told_of(denials: Sequence[Denial]) -> dict[str, Any]:
+def told_of(outcome: CommandOutcome) -> dict[str, Any]:
     """The field of an answer that says what a sandbox refused, and how to ask for it; none where nothing was."""
-    return {"denials": report(denials).splitlines()[1:]} if denials else {}
+    return {"denials": outcome.refused.splitlines()[1:]} if outcome.refused else {}
 
 
 def kept(call: CallContext, captured: Captured, part: str, *, is_kept: bool) -> Artifact | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import functools
 import os
 import struct
@@ -51,6 +52,11 @@ def numbers() -> Numbers | None:
     return NUMBERS.get(machine())
 
 
+def unknown_machine() -> OSError:
+    """What is raised on an architecture that is not known here."""
+    return OSError(errno.ENOSYS, f"no system calls are known for {machine()}")
+
+
 @functools.cache
 def _syscall() -> ctypes._NamedFuncPointer:
     function = ctypes.CDLL(None, use_errno=True).syscall
@@ -95,5 +101,5 @@ def separate_directory() -> None:
     """Give this thread a working directory and a umask of its own, apart from its process. Raises OSError."""
     known = numbers()
     if known is None:
-        raise OSError(f"no system calls are known for {machine()}")
+        raise unknown_machine()
     call(known.unshare, _CLONE_FS)

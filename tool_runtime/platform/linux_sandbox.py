@@ -41,9 +41,9 @@ def restrict_this_thread(wanted: Restriction) -> int | None:
     OSError, and then the thread may be held in part, so that nothing is to be started by it."""
     known = linux_calls.numbers()
     if known is None:
-        raise OSError(f"no filter of system calls is known for {linux_calls.machine()}")
-    linux_calls.forbid_new_privileges(known)
+        raise linux_calls.unknown_machine()
     linux_calls.drop_capabilities(known)
+    linux_calls.forbid_new_privileges(known)
     if wanted.abi:
         hold_files(wanted)
     built = seccomp.program(seccomp.Filter(linux_calls.machine(), wanted.network, wanted.with_listener))
@@ -52,6 +52,10 @@ def restrict_this_thread(wanted: Restriction) -> int | None:
 
 def hold_files(wanted: Restriction) -> None:
     """Landlock alone, for a thread that is to act as the programs do. Raises OSError."""
+    known = linux_calls.numbers()
+    if known is None:
+        raise linux_calls.unknown_machine()
+    linux_calls.forbid_new_privileges(known)
     # Whoever is asked connects and binds in the program's place: the program itself has no need to.
     hold_tcp = wanted.with_listener or wanted.network != "open"
     ruleset = landlock.make_ruleset(wanted.rules, wanted.abi, hold_tcp=hold_tcp)

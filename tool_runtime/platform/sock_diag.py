@@ -36,10 +36,10 @@ class Listeners:
         if self._netlink is not None:
             return self._asked(self._netlink, family, address, port)
         version = "" if family == socket.AF_INET else "6"
-        with open(f"/proc/net/tcp{version}", encoding="ascii") as table:
+        with open(f"/proc/net/tcp{version}", encoding="utf-8") as table:
             found = in_table(table.read(), address, port)
         if found is None and family == socket.AF_INET:  # a socket of version 6 may take both
-            with open("/proc/net/tcp6", encoding="ascii") as table:
+            with open("/proc/net/tcp6", encoding="utf-8") as table:
                 text = table.read()
             mapped = bytes(10) + b"\xff\xff" + address
             found = in_table(text, mapped, port)

@@ -67,7 +67,7 @@ class CommandTools:
         if self._guard is not None:
             left = await self._pool.run(self._guard.close)
         if self._sandbox is not None:
-            await self._pool.run(self._sandbox.close)
+            await self._sandbox.aclose()
         return left
 
     def _sandbox_for(self, params: CommandParams) -> Sandbox | None:

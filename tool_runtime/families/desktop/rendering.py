@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tool_runtime.core.refusals import report
 from tool_runtime.output import artifacts
 from tool_runtime.output.terminal import without_controls
 from tool_runtime.output.text import charset_of, decode_body, decode_output
@@ -41,7 +40,7 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
             kept.append(artifacts.tool_output(call.request, content, part=name))
         else:
             captured.spill.close()
-    text += report(outcome.denials)
+    text += outcome.refused
     return ToolOutput(text, tuple(kept), capped=True, exit_code=outcome.exit_code, denials=outcome.denials)
 
 

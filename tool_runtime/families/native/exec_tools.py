@@ -107,7 +107,7 @@ def _shown(call: CallContext, outcome: CommandOutcome, duration_ms: int) -> Tool
         "stdout_truncated": stdout_cut,
         "stderr_truncated": stderr_cut,
     }
-    told = told_of(outcome.denials)
+    told = told_of(outcome)
     output = with_text(call, {**fields, **told}, cut=_CUT, exit_code=outcome.exit_code, denials=outcome.denials)
     return output._replace(artifacts=tuple(_kept(call, outcome)))
 

@@ -11,7 +11,6 @@ import orjson
 
 from agent_host.contracts import Leftovers, Subject, ToolSpec
 from tool_runtime.core.process import end_leftovers
-from tool_runtime.core.refusals import report
 from tool_runtime.families.desktop.calls import mark_of
 from tool_runtime.families.desktop.timeouts import command_timeout_s
 from tool_runtime.families.dialects import DESKTOP
@@ -115,7 +114,7 @@ class ProjectTools:
 
     def _answer(self, call: CallContext, manifest: Manifest, outcome: CommandOutcome) -> ToolOutput:
         said = decode_output(outcome.stderr.ends.render(_SHOWN_BYTES), crlf=current.CRLF).strip()
-        refused = " ".join(report(outcome.denials).splitlines())
+        refused = " ".join(outcome.refused.splitlines())
         behind = "".join(f": {one}" for one in (said, refused) if one)
         if outcome.timed_out:
             raise ToolFault(FaultKind.TIMED_OUT, f"{manifest.name} took too long{behind}")

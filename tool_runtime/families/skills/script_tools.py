@@ -153,7 +153,7 @@ def _shown(call: CallContext, outcome: CommandOutcome, duration_ms: int, more: M
         artifact = kept(call, captured, name, is_kept=is_cut)
         if artifact is not None:
             stored.append(artifact._replace(ref_field=f"{name}_ref", hash_field=f"{name}_sha256"))
-    told = {**fields, **more, **told_of(outcome.denials)}
+    told = {**fields, **more, **told_of(outcome)}
     output = with_text(call, told, cut=_CUT, exit_code=outcome.exit_code, denials=outcome.denials)
     return output._replace(artifacts=tuple(stored))
 
