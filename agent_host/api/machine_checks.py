@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from agent_host import own_packages
 from agent_host.api.gateway_check import model_of, try_gateway
 from agent_host.api.options import known_models, settings_from
-from agent_host.app.sandboxing import LEVEL, level_of
+from agent_host.app.sandboxing import LEVEL, level_of, try_levels
 from agent_host.errors import UsageError
 from agent_host.http_basics import LOOPBACK, shown_url
 from agent_host.lean_httpx import httpx
@@ -26,7 +26,6 @@ from agent_host.testing.script import Script, ScriptError
 from agent_host.thread.tokens import AUTO, ESTIMATE, TokenizerUnavailable, counter
 from policy.scope import STRONGEST
 from state.locations import make_private_dir
-from tool_runtime.core import sandbox
 from tool_runtime.core.paths import BY_DESCRIPTOR
 from tool_runtime.platform import current
 
@@ -59,7 +58,7 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str) -> tuple[Check, ...
         _shell(),
         _file_access(by_descriptor=BY_DESCRIPTOR),
         _leftovers(),
-        _sandbox(settings),
+        _sandbox(settings, state_dir),
     )
 
 
@@ -186,16 +185,14 @@ def _runs(pid: int) -> bool:
     return row is None or row.alive
 
 
-def _sandbox(settings: Settings) -> Check:
+def _sandbox(settings: Settings, state_dir: str) -> Check:
     """Which levels hold commands here, tried with a small one, and what the strongest of them cannot hold."""
-    found = [sandbox.look(level) for level in sandbox.LEVELS]
-    wanted = settings.text(LEVEL)
-    used = level_of(settings)
-    words = [f"{one.level} works" if one.works else f"{one.level} does not: {one.problem}" for one in found]
-    words += [f"{one.level} without a supervisor of sockets" for one in found if one.works and one.problem]
+    found = try_levels(state_dir)
+    wanted, used = settings.text(LEVEL), level_of(settings, state_dir)
+    words = [f"{name} works" if one["works"] else f"{name} does not: {one['problem']}" for name, one in found.items()]
+    words += [f"{name} has no supervisor of sockets" for name, one in found.items() if one["works"] and one["problem"]]
     words.append(f"sandbox.level = {wanted}: commands are held by {used.level}")
-    strongest = next((one for one in found if one.works), None)
-    if strongest is not None and strongest.unheld:
-        words.append(f"{strongest.level} does not hold {', '.join(strongest.unheld)}")
+    if used.unheld:
+        words.append(f"it does not hold {', '.join(used.unheld)}")
     ok = None if wanted in ("none", STRONGEST) and used.level == "none" else used.level != "none"
     return Check("sandbox", ok, "; ".join(words))

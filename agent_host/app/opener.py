@@ -118,7 +118,7 @@ class SessionOpener:
                 machine = machine_of(resolved, session_directory(resolved.state_dir, grant.session_id, os.environ))
                 if grant.policy_bundle is not None:
                     refuse_domains_of_a_service(resolved)
-                level = level_of(resolved.settings)
+                level = level_of(resolved.settings, resolved.state_dir)
                 bundle = _bundle(resolved, machine, grant, level)
                 if grant.policy_bundle is not None and new.user_id == LOCAL:  # the service knows who it is
                     new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
@@ -156,7 +156,7 @@ class SessionOpener:
                 grant = await self._granted_again(resolved, backends, store, cursor)
                 machine = machine_of(resolved, temporary_of(resolved.state_dir, store.state.identity))
                 _make_temporary(machine.temporary)
-                level = level_of(resolved.settings)
+                level = level_of(resolved.settings, resolved.state_dir)
                 refuse_weaker(resolved, level, store.state)
                 bundle = _bundle_again(resolved, machine, grant, store.state.identity, level)
                 url = await resources.enter_async_context(serving_gateway(resolved))
@@ -183,7 +183,7 @@ class SessionOpener:
             raise SessionExpired(f"{error}; {_DELETED}") from error
         _refuse_incompatible(grant)
         machine = machine_of(resolved, session.temporary)
-        level = level_of(resolved.settings)
+        level = level_of(resolved.settings, resolved.state_dir)
         bundle = _bundle_again(resolved, machine, grant, session.identity, level)
         parts = Parts.of(resolved, machine, bundle, chosen.dialect)
         parts = parts._replace(scoping=_scoping(resolved, machine, level, grant))

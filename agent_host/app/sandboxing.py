@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import contextlib
+from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import SandboxWeaker, UsageError
 from agent_host.routing.scoping import Scoping, this_machine
+from agent_host.version import __version__
 from config.lean_typing import NamedTuple
 from policy.scope import LEVELS, STRONGEST, Widening, is_weaker
 from policy.urls import UrlProblem, canonical_domain
+from state.errors import WriteFailed
+from state.sandbox_levels import SandboxLevels
 
 if TYPE_CHECKING:
     from agent_host.app.machine import LocalMachine
@@ -31,18 +35,38 @@ class Level(NamedTuple):
     unheld: tuple[str, ...] = ()
 
 
-def level_of(settings: Settings) -> Level:
-    """The level that works of the one that the settings want; what was tried once in a process is not tried again."""
+def level_of(settings: Settings, state_dir: str) -> Level:
+    """The level that works of the one that the settings want. What was found under the same circumstances is kept in
+    `state_dir` and not tried again: the first command tries it anyway, and is refused where it does not work."""
     wanted = settings.text(LEVEL)
-    if wanted == "none":
-        return Level("none", wanted)
+    if wanted == LEVELS[0]:
+        return Level(LEVELS[0], wanted)
+    found = _found(state_dir)
+    strongest: tuple[SandboxLevel, ...] = LEVELS[:0:-1]
+    tried = [one for one in strongest if wanted in (one, STRONGEST)]
+    works = next((one for one in tried if found[one]["works"]), None)
+    if works is not None:
+        return Level(works, wanted, "", tuple(found[works]["unheld"]))
+    return Level(LEVELS[0], wanted, "; ".join(f"{one}: {found[one]['problem']}" for one in tried))
+
+
+def _found(state_dir: str) -> dict[str, dict[str, Any]]:
+    """{works, problem, unheld} of each level."""
+    known = SandboxLevels(state_dir, __version__).known()
+    return known if all(level in known for level in LEVELS[1:]) else try_levels(state_dir)
+
+
+def try_levels(state_dir: str) -> dict[str, dict[str, Any]]:
+    """The same, each tried now, and kept for the sessions that follow."""
     from tool_runtime.core import sandbox
 
-    found = sandbox.strongest() if wanted == STRONGEST else sandbox.look(cast("SandboxLevel", wanted))
-    if not found.works:
-        return Level("none", wanted, found.problem)
-    why = "" if found.level != "none" else "; ".join(f"{one}: {sandbox.look(one).problem}" for one in sandbox.LEVELS)
-    return Level(found.level, wanted, why, found.unheld)
+    found: dict[str, dict[str, Any]] = {}
+    for level in LEVELS[1:]:
+        one = sandbox.look(level)
+        found[level] = {"works": one.works, "problem": one.problem, "unheld": list(one.unheld)}
+    with contextlib.suppress(WriteFailed):  # they are tried again then
+        SandboxLevels(state_dir, __version__).keep(found)
+    return found
 
 
 def opened_domains(settings: Settings) -> tuple[str, ...]:
