@@ -27,7 +27,7 @@ _DEVICES = (
 """What programs open to write, or to talk to a terminal; /dev/shm is where they keep semaphores and shared memory."""
 _SECRETS = (
     "/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
-    "/etc/ssl/private", "/etc/krb5.keytab", "/etc/security/opasswd", "/etc/kubernetes", "/etc/wireguard",
+    "/etc/ssl/private", "/etc/krb5.keytab", "/etc/security", "/etc/kubernetes", "/etc/wireguard",
     "/etc/NetworkManager",
 )  # fmt: skip
 """What only some users may read: to a host that runs as root it is open."""
