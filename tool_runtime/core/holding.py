@@ -10,6 +10,7 @@ import asyncio
 import functools
 import os
 import re
+import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -26,15 +27,17 @@ from tool_runtime.core.supervisor import Supervisor
 from tool_runtime.platform import landlock_rules, linux_sandbox
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from policy.scope import CommandScope
     from tool_runtime.core.domain_proxy import DomainProxy
+    from tool_runtime.core.launching import Launcher
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
     from tool_runtime.settings import RuntimeSettings, SandboxSettings
     from tool_runtime.threads import DaemonPool
+
+    Opened = Callable[..., subprocess.Popen[bytes]]
 
 _NO_SOCKET: Final = re.compile(r"not permitted|permission denied|EACCES|EPERM", re.IGNORECASE)
 _NO_NAME: Final = re.compile(
@@ -64,11 +67,12 @@ class HeldCommand:
             **({} if self.proxy is None else through_proxy(self.proxy.port, os.environ)),
         }
 
-    def start(self, launch: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """What `launch` starts, held. Raises what it raises, and OSError where it cannot be held."""
+    def start(self, launch: Callable[[Opened], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        """What `launch` starts, held, by calling what it is given as it would call Popen. Raises what it raises, and
+        OSError where it cannot be held."""
         restriction = self._sandbox.restriction(self.scope)
         try:
-            process, listener = in_fresh_thread(lambda: _launched(restriction, launch))
+            process, listener = self._sandbox.started(self.scope, restriction, launch)
         except OSError:
             self.gone()
             raise
@@ -99,11 +103,11 @@ class HeldCommand:
 
 
 def _launched(
-    restriction: Restriction, launch: Callable[[], subprocess.Popen[bytes]]
+    restriction: Restriction, launch: Callable[[Opened], subprocess.Popen[bytes]]
 ) -> tuple[subprocess.Popen[bytes], int | None]:
     listener = linux_sandbox.restrict_this_thread(restriction)
     try:
-        return launch(), listener
+        return launch(subprocess.Popen), listener
     except BaseException:
         if listener is not None:
             os.close(listener)
@@ -120,6 +124,7 @@ class Sandbox:
         self._runtime = runtime
         self._pool = pool
         self._supervisor: Supervisor | None = None
+        self._launcher: Launcher | None = None
         self._own: dict[CommandScope, OwnSockets] = {}
         self._agents = agent_sockets(os.environ)
         self._proxies: set[DomainProxy] = set()
@@ -138,11 +143,36 @@ class Sandbox:
     def restriction(self, scope: CommandScope) -> Restriction:
         """What the thread is held to that starts a command under `scope`."""
 
-        rules = landlock_rules.rules_for(scope)
+        if self.found.level == "namespace":
+            rules = landlock_rules.rules_in_view(scope)
+        else:
+            rules = landlock_rules.rules_for(scope)
         is_open = _is_open(scope)
         supervised = self.found.is_supervised
         network: Network = "open" if is_open else "supervised" if supervised else "closed"
         return linux_sandbox.Restriction(rules.rules, self.found.abi, network, supervised)
+
+    def started(
+        self, scope: CommandScope, restriction: Restriction, launch: Callable[[Opened], subprocess.Popen[bytes]]
+    ) -> tuple[subprocess.Popen[bytes], int | None]:
+        """What `launch` starts, and the descriptor that asks about its sockets. Raises OSError."""
+        if self.found.level != "namespace":
+            return in_fresh_thread(lambda: _launched(restriction, launch))
+        from tool_runtime.core.launching import LaunchedPopen, Launcher
+        from tool_runtime.platform.mounts import View
+
+        if self._launcher is None:
+            self._launcher = Launcher()
+        launcher = self._launcher
+        view = View(scope.writes, scope.guarded, scope.hidden, self.found.namespaces.processes)
+        listeners: list[int | None] = []
+
+        def run(argv: Sequence[str], cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> int:
+            began = launcher.start(argv, cwd, env, streams, self.found.namespaces, view, restriction)
+            listeners.append(began.listener)
+            return began.pid
+
+        return launch(functools.partial(LaunchedPopen, run)), listeners[0]
 
     def watch(self, listener: int, command: HeldCommand, restriction: Restriction) -> None:
         """Have the supervisor answer for a command that was started."""
@@ -198,6 +228,9 @@ class Sandbox:
         if self._supervisor is not None:
             await self._pool.run(self._supervisor.close)
             self._supervisor = None
+        if self._launcher is not None:
+            await self._pool.run(self._launcher.close)
+            self._launcher = None
         for proxy in list(self._proxies):
             self._end_proxy(proxy)
         if self._ending:
