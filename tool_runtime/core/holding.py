@@ -19,6 +19,7 @@ from policy.addresses import address_is_public
 from tool_runtime.core.agent_sockets import agent_sockets
 from tool_runtime.core.denials import RealDisk, denials_in
 from tool_runtime.core.fresh_thread import in_fresh_thread
+from tool_runtime.core.guarded import Guarded
 from tool_runtime.core.held_sockets import Held, HeldSockets
 from tool_runtime.core.own_sockets import OwnSockets
 from tool_runtime.core.sandbox import find
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from policy.scope import CommandScope
     from tool_runtime.core.domain_proxy import DomainProxy
+    from tool_runtime.core.guarded import Look
     from tool_runtime.core.launching import Launcher
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
@@ -55,10 +57,19 @@ class HeldCommand:
     """One command that is held. `variables` go over its environment. `denials` are what it was refused, as far as
     somebody was asked; `on_denial` is called with each, from any thread."""
 
-    def __init__(self, sandbox: Sandbox, scope: CommandScope, cwd: str, on_denial: Callable[[Denial], None]) -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        scope: CommandScope,
+        cwd: str,
+        on_denial: Callable[[Denial], None],
+        mark: str | None = None,
+    ) -> None:
         self._sandbox = sandbox
         self._on_denial = on_denial
         self._cwd = cwd
+        self._mark = os.urandom(8).hex() if mark is None else mark
+        self._before: Look | None = None
         self.scope = scope
         self.denials: dict[Denial, None] = {}
         self.proxy = sandbox.proxy_for(scope, self.report)
@@ -72,8 +83,12 @@ class HeldCommand:
         OSError where it cannot be held."""
         restriction = self._sandbox.restriction(self.scope)
         try:
+            if self.scope.guarded:
+                self._before = self._sandbox.guarded.begin(self._mark, self.scope.guarded)
+            self._sandbox.began(self)
             process, listener = self._sandbox.started(self.scope, restriction, launch)
         except OSError:
+            self.over()
             self.gone()
             raise
         if listener is not None:
@@ -87,10 +102,19 @@ class HeldCommand:
             if denial.action != "use":  # many programs try a socket that they can do without
                 self._on_denial(denial)
 
+    def over(self) -> None:
+        """It has ended, or is no longer waited for: look at what it must not have changed. Harmless when repeated."""
+        before, self._before = self._before, None
+        if before is not None:
+            alone = self._sandbox.is_alone(self)
+            for denial in self._sandbox.guarded.end(self._mark, self.scope.guarded, before, alone=alone):
+                self.report(denial)
+        self._sandbox.ended(self)
+
     def finish(self, exit_code: int, printed: bytes) -> tuple[Denial, ...]:
         """What it was refused, now that it is over and has `printed` that."""
         if exit_code == 0:
-            return ()
+            return tuple(denial for denial in self.denials if denial.action == "change")
         text = printed.decode("utf-8", "replace")
         seen = [named(denial, text) for denial in self.denials if denial.kind != "socket" or _shows(denial, text)]
         found = denials_in(text, exit_code, self.scope, self._cwd, RealDisk())
@@ -98,6 +122,7 @@ class HeldCommand:
 
     def gone(self) -> None:
         """None of its programs is left. Safe from any thread."""
+        self._sandbox.left(self)
         if self.proxy is not None:
             self._sandbox.end_proxy(self.proxy)
 
@@ -126,14 +151,41 @@ class Sandbox:
         self._supervisor: Supervisor | None = None
         self._launcher: Launcher | None = None
         self._own: dict[CommandScope, OwnSockets] = {}
+        self.guarded = Guarded(settings.directory)
+        self._running: set[HeldCommand] = set()
+        self._crowded: set[HeldCommand] = set()
+        self._with_programs: set[HeldCommand] = set()
         self._agents = agent_sockets(os.environ)
         self._proxies: set[DomainProxy] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
-    def hold(self, scope: CommandScope, cwd: str, on_denial: Callable[[Denial], None]) -> HeldCommand:
-        """What starts a command in `cwd` under `scope`. `on_denial` is told of each refusal, from any thread."""
-        return HeldCommand(self, scope, cwd, on_denial)
+    def hold(
+        self, scope: CommandScope, cwd: str, on_denial: Callable[[Denial], None], mark: str | None = None
+    ) -> HeldCommand:
+        """What starts a command in `cwd` under `scope`. `on_denial` is told of each refusal, from any thread. `mark` is
+        the same for a process that asks after a crash what the command has changed."""
+        return HeldCommand(self, scope, cwd, on_denial, mark)
+
+    def began(self, command: HeldCommand) -> None:
+        """A command is about to run: none that runs by now is alone any more."""
+        self._crowded.update(self._running, [command] if self._running else [])
+        self._running.add(command)
+        if self.found.is_supervised:
+            self._with_programs.add(command)
+
+    def ended(self, command: HeldCommand) -> None:
+        """A command is over; programs of it may be left."""
+        self._running.discard(command)
+        self._crowded.discard(command)
+
+    def left(self, command: HeldCommand) -> None:
+        """No program of a command is left."""
+        self._with_programs.discard(command)
+
+    def is_alone(self, command: HeldCommand) -> bool:
+        """Whether no other command, and nothing that one has left running, can have written since it began."""
+        return command not in self._crowded and not self._with_programs - {command}
 
     @functools.cached_property
     def variables(self) -> Mapping[str, str]:

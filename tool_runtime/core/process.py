@@ -207,7 +207,11 @@ class Command:
 
     def _hold(self, sandbox: Sandbox | None) -> HeldCommand | None:
         scope = self._params.scope
-        return None if sandbox is None or scope is None else sandbox.hold(scope, self._params.cwd, self._refused)
+        return (
+            None
+            if sandbox is None or scope is None
+            else sandbox.hold(scope, self._params.cwd, self._refused, self._params.mark)
+        )
 
     def _start(self, mark: str, variables: Mapping[str, str], opened: Opened) -> subprocess.Popen[bytes]:
         params = self._params
@@ -272,6 +276,8 @@ class Command:
             self._process.poll()
         else:
             self._guard.ended(self._process)
+        if self._held is not None:
+            self._held.over()
 
     def discard(self) -> None:
         """Let go of what was printed."""

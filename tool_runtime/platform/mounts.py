@@ -49,11 +49,27 @@ def make(view: View, known: linux_calls.Numbers) -> None:
     _private_devices(known)
     for place, tree in writes:
         _move(tree, place)
+    # A folder that is a mount cannot be renamed: else another could take the place of one with guarded files.
+    for place, tree in _kept(sorted(_folders_between(view), key=len)):
+        _move(tree, place)
     guarded = _kept(sorted(view.guarded, key=len))
     for place, tree in guarded:
         _attributes(b"", tree, set_=_READ_ONLY)
         _move(tree, place)
     _cover(known, [place for place in view.hidden if os.path.lexists(place)])
+
+
+def _folders_between(view: View) -> set[str]:
+    """The folders below a writable place that a guarded place lies in."""
+    found: set[str] = set()
+    for place in view.guarded:
+        roots = [root for root in view.writes if place.startswith(f"{root}/")]
+        if roots:
+            folder = os.path.dirname(place)
+            while len(folder) > len(max(roots, key=len)):
+                found.add(folder)
+                folder = os.path.dirname(folder)
+    return found
 
 
 def _private_devices(known: linux_calls.Numbers) -> None:

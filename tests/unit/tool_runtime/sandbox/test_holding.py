@@ -88,7 +88,7 @@ async def test_programs_and_background_commands_are_held_too(
     output = request("CommandOutput", id="cmd_1", offset=0)
     shown = ""
     async with asyncio.timeout(10):
-        while "exit code" not in shown:  # noqa: ASYNC110  the tool is asked, as a model asks it
+        while "exit code" not in shown:
             await asyncio.sleep(0.005)
             shown = text_of(await router.execute(output))
     assert f"write {tmp_path}/new: refused" in shown
