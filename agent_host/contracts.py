@@ -290,16 +290,23 @@ DenialKind = Literal["path", "host", "socket", "port"]
 class Denial(NamedTuple):
     """What a sandbox refused to the processes of a call. `what` is a real path, a host with its port, the place of a
     unix socket or a port; `rule` names the part of its `policy.scope.CommandScope` that refuses it, `network` where no
-    host is granted. `action` is what was tried: `read`, `write`, `connect` or `listen`."""
+    host is granted. `action` is what was tried: `read`, `write`, `connect`, `listen`, `use`; or `change`, where a
+    place was changed that is guarded, and `done` says what became of it."""
 
     kind: DenialKind
     what: str
     rule: str
     action: str
+    done: str = ""
 
     def note(self) -> str:
         """One line for people and the model."""
-        return f"{self.action} {self.what}: refused ({_RULES.get(self.rule, self.rule)})"
+        why = _RULES.get(self.rule, self.rule)
+        return (
+            f"{self.action} {self.what}: {self.done} ({why})"
+            if self.done
+            else f"{self.action} {self.what}: refused ({why})"
+        )
 
 
 _RULES: Final[Mapping[str, str]] = {
@@ -383,19 +390,23 @@ _MAX_NAMED: Final = 20
 
 
 class Leftovers(NamedTuple):
-    """What was left of a call: how many processes and files were ended and removed, and the ids of processes that are
-    still there after SIGKILL."""
+    """What was left of a call: how many processes and files were ended and removed, the ids of processes that are
+    still there after SIGKILL, and what it has changed that its sandbox guards."""
 
     ended: int = 0
     running: tuple[int, ...] = ()
+    guarded: tuple[Denial, ...] = ()
 
     def note(self) -> str:
-        """What a reader of the result has to know; empty where nothing runs. Names 20 processes at most."""
+        """What a reader of the result has to know; empty where nothing runs or was changed. Names 20 processes at
+        most, and 20 places."""
+        changed = "; ".join(denial.note() for denial in self.guarded[:_MAX_NAMED])
         if not self.running:
-            return ""
+            return changed
         more = len(self.running) - _MAX_NAMED
         named = ", ".join(map(str, self.running[:_MAX_NAMED]))
-        return f"still running after SIGKILL: {named}{f' and {more} more' if more > 0 else ''}"
+        running = f"still running after SIGKILL: {named}{f' and {more} more' if more > 0 else ''}"
+        return f"{running}; {changed}" if changed else running
 
 
 CommandReason = Literal["exited", "timed_out", "stopped", "session_ended", "interrupted"]

@@ -126,7 +126,17 @@ class LocalToolRouter:
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter."""
         provider, _ = self._tool(request.tool_name)
-        return Leftovers() if provider is None else await provider.end_leftovers(request)
+        if provider is None:
+            return Leftovers()
+        left = await provider.end_leftovers(request)
+        sandbox = self._settings.sandbox
+        if sandbox is None or sandbox.directory is None:
+            return left
+        from tool_runtime.core.guarded import Guarded
+        from tool_runtime.families.desktop.calls import mark_of
+
+        guarded, mark = Guarded(sandbox.directory), mark_of(request)
+        return left._replace(guarded=tuple(await self._pool.run(lambda: guarded.after_crash(mark))))
 
     async def end_commands(self) -> Leftovers:
         """See ToolRouter. Calls that are under way are cancelled, and their processes ended."""

@@ -222,6 +222,7 @@ def become_plain() -> None:
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
+        sys.executable = PYTHON
 
 
 def mask(abi: int) -> None:

@@ -9,14 +9,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from tool_runtime.core.fresh_thread import in_fresh_thread
-from tool_runtime.core.sandbox import Found
+from tool_runtime.core.launching import Launcher
+from tool_runtime.core.sandbox import Found, Namespaces
 from tool_runtime.platform import landlock, linux_calls, linux_sandbox, seccomp_notify
+from tool_runtime.platform.mounts import View
 
 if TYPE_CHECKING:
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
 
 _TRY: Final = 'read -r line; if true 2>/dev/null >"$1"; then exit 3; fi; exit 0'
+_TRY_VIEW: Final = 'if true 2>/dev/null >"$1"; then exit 3; fi; if read -r line < "$2"; then exit 4; fi; exit 0'
 _PATIENCE_S: Final = 10.0
 
 
@@ -82,5 +85,49 @@ def _ended(process: subprocess.Popen[bytes], listener: int | None) -> str | None
 
 
 def namespace_level() -> Found:
-    """Whether programs can be given a view of the machine of their own."""
-    return Found("namespace", works=False, problem="it is not built yet")
+    """Whether programs can be given a view of the machine of their own, held as Landlock's level holds them."""
+    under = landlock_level()
+    if not under.works:
+        return Found("namespace", works=False, problem=under.problem)
+    problems = []
+    for users in (False, True) if os.geteuid() == 0 else (True,):
+        for processes in (True, False):
+            kinds = Namespaces(users, processes)
+            problem = _try_namespaces(kinds, under)
+            if problem is None:
+                unheld = () if processes else ("names and arguments of other processes",)
+                return under._replace(level="namespace", unheld=unheld, namespaces=kinds)
+            problems.append(problem)
+    return Found("namespace", works=False, problem=problems[-1])
+
+
+def _try_namespaces(kinds: Namespaces, under: Found) -> str | None:
+    """Why a program cannot be given `kinds`; None where it can."""
+    with tempfile.TemporaryDirectory(prefix="agent-host-probe-") as directory:
+        kept, hidden = (os.path.join(directory, name) for name in ("kept", "hidden"))
+        for path in (kept, hidden):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("x")
+        network: Network = "supervised" if under.is_supervised else "closed"
+        rules = [landlock.PathRule("/", landlock.READ | landlock.WRITE)]  # the view is what is tried
+        restriction = linux_sandbox.Restriction(rules, under.abi, network, under.is_supervised)
+        view = View((), (), (hidden,), has_processes=kinds.processes)
+        try:
+            launcher = Launcher()
+        except OSError as error:
+            return f"{error.strerror or error} ({error.filename})"
+        try:
+            null = os.open(os.devnull, os.O_RDWR)
+            try:
+                argv = ["/bin/sh", "-c", _TRY_VIEW, "sh", kept, hidden]
+                began = launcher.start(argv, "/", {}, (null, null, null), kinds, view, restriction)
+            finally:
+                os.close(null)
+            if began.listener is not None:
+                os.close(began.listener)
+            code = os.waitstatus_to_exitcode(os.waitpid(began.pid, 0)[1])
+            return None if code == 0 else f"a program with a view of its own ended with {code}"
+        except OSError as error:
+            return f"{error.strerror or error} ({error.filename})"
+        finally:
+            launcher.close()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import Denial, Leftovers
     from policy.scope import CommandScope
     from tool_runtime.core.guard import ProcessGuard
-    from tool_runtime.core.holding import HeldCommand, Sandbox
+    from tool_runtime.core.holding import HeldCommand, Opened, Sandbox
     from tool_runtime.settings import StreamName
     from tool_runtime.threads import DaemonPool
 
@@ -196,7 +196,9 @@ class Command:
         held = self._held
 
         def start() -> subprocess.Popen[bytes]:
-            return self._start(value, {}) if held is None else held.start(lambda: self._start(value, held.variables))
+            if held is None:
+                return self._start(value, {}, subprocess.Popen)
+            return held.start(lambda opened: self._start(value, held.variables, opened))
 
         try:
             self._process = start() if guard is None else guard.start(start, self._mark)
@@ -205,11 +207,15 @@ class Command:
 
     def _hold(self, sandbox: Sandbox | None) -> HeldCommand | None:
         scope = self._params.scope
-        return None if sandbox is None or scope is None else sandbox.hold(scope, self._params.cwd, self._refused)
+        return (
+            None
+            if sandbox is None or scope is None
+            else sandbox.hold(scope, self._params.cwd, self._refused, self._params.mark)
+        )
 
-    def _start(self, mark: str, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _start(self, mark: str, variables: Mapping[str, str], opened: Opened) -> subprocess.Popen[bytes]:
         params = self._params
-        return subprocess.Popen(
+        return opened(
             params.argv,
             cwd=params.cwd,
             env={**params.environment, **variables, MARK_NAME: mark},
@@ -270,6 +276,8 @@ class Command:
             self._process.poll()
         else:
             self._guard.ended(self._process)
+        if self._held is not None:
+            self._held.over()
 
     def discard(self) -> None:
         """Let go of what was printed."""

@@ -18,9 +18,18 @@ LEVELS: Final[tuple[Level, ...]] = ("namespace", "landlock")
 """The strongest first."""
 
 
+class Namespaces(NamedTuple):
+    """Which a program gets besides that of mounts: of users, without which only root can give it any, and of
+    processes."""
+
+    users: bool
+    processes: bool
+
+
 class Found(NamedTuple):
     """One level on this machine. `works` and if not `problem`, why not. `abi` is Landlock's version, 0 for none.
-    `is_supervised`: connections are judged one by one; else there are none. `unheld` is what the level cannot hold."""
+    `is_supervised`: connections are judged one by one; else there are none. `unheld` is what the level cannot hold.
+    `namespaces` are those that a program gets at that level."""
 
     level: Level
     works: bool
@@ -28,6 +37,7 @@ class Found(NamedTuple):
     abi: int = 0
     is_supervised: bool = False
     unheld: tuple[str, ...] = ()
+    namespaces: Namespaces = Namespaces(users=True, processes=True)
 
 
 NOTHING: Final = Found("none", works=True, unheld=("anything",))

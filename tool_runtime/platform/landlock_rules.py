@@ -48,6 +48,16 @@ def rules_for(scope: CommandScope) -> Rules:
     return Rules(tuple(granting.rules), tuple(granting.notes))
 
 
+def rules_in_view(scope: CommandScope) -> Rules:
+    """What Landlock is to grant to a program whose view of the disk covers what is hidden, and which has shared memory
+    and terminals of its own."""
+    rules = [PathRule(path, _DEVICE) for path in (*_DEVICES, "/dev/ptmx", "/dev/pts", "/dev/tty")]
+    rules.append(PathRule(SHARED_MEMORY, landlock.READ | landlock.WRITE))
+    rules += [PathRule(place, landlock.READ) for place in (("/",) if scope.reads is None else scope.reads)]
+    rules += [PathRule(place, landlock.READ | landlock.WRITE) for place in scope.writes]
+    return Rules(tuple(rules))
+
+
 class _Granting:
     def __init__(self) -> None:
         self.rules: list[PathRule] = []

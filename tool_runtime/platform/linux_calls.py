@@ -34,11 +34,14 @@ class Numbers(NamedTuple):
     capset: int
     prctl: int
     unshare: int
+    clone: int
+    mount: int
+    umount2: int
 
 
 NUMBERS: Final = {
-    "x86_64": Numbers(0xC000003E, 317, 126, 157, 272),
-    "aarch64": Numbers(0xC00000B7, 277, 91, 167, 97),
+    "x86_64": Numbers(0xC000003E, 317, 126, 157, 272, 56, 165, 166),
+    "aarch64": Numbers(0xC00000B7, 277, 91, 167, 97, 220, 40, 39),
 }
 
 
