@@ -59,14 +59,14 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
         decision = within_list(decision, facts, native, judge.environment.os_family)
     judge.expired = judge.expired or decision.expired
     if judge.scoping is not None and spec.starts_program:
-        decision = _as_held(judge, judge.scoping, facts, decision)
+        decision = _as_held(judge, judge.scoping, spec, facts, decision)
     return Judged(spec, facts, decision)
 
 
-def _as_held(judge: Judge, scoping: Scoping, facts: ActionFacts, decision: Decision) -> Decision:
+def _as_held(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: ActionFacts, decision: Decision) -> Decision:
     """The decision on a call that starts a program, with the scope that holds it. What asks for more is narrowed by
     options and limits as any other call that needs an approval."""
-    decision = held(scoping, decision, facts, judge)
+    decision = held(scoping, decision, spec, facts, judge)
     if decision.rule != SANDBOX_GRANT:
         return decision
     bundle, workspace, os = judge.bundle, judge.environment.workspace, judge.environment.os_family

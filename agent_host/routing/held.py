@@ -6,15 +6,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from agent_host.routing.scope_facts import places_of_program
 from policy.facts import CommandFacts, NamedToolFacts
 from policy.names import SANDBOX_GRANT
-from policy.rules.command_scope import NO_WIDENING, with_own_places
+from policy.rules.command_scope import NO_WIDENING, is_hidden, with_own_places
 from policy.rules.sandbox import refused, widened, widening_of
 from policy.scope import Widening
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from agent_host.contracts import ToolSpec
     from agent_host.routing.environment import Environment
     from agent_host.routing.judge import Judge
     from agent_host.routing.scoping import Scoping
@@ -39,9 +41,9 @@ def with_widening(
     return facts._replace(widening=asked._replace(write=tuple(dict.fromkeys(real))))
 
 
-def held(scoping: Scoping, decision: Decision, facts: ActionFacts, judge: Judge) -> Decision:
+def held(scoping: Scoping, decision: Decision, spec: ToolSpec, facts: ActionFacts, judge: Judge) -> Decision:
     """The decision on a call that starts a program, with its scope; denied where nothing holds it as it has to be
-    held."""
+    held. A tool of the workspace reads the program that it names, which a person has approved."""
     if decision.decision == "DENIED":
         return decision
     bundle, system = judge.bundle, judge.environment.os_family
@@ -55,6 +57,9 @@ def held(scoping: Scoping, decision: Decision, facts: ActionFacts, judge: Judge)
     if script is not None:
         own = () if scoping.scripts is None else (scoping.scripts,)
         scope = with_own_places(scope, system, reads=(script.folder,), writes=own)
+    if spec.runs:
+        reads = places_of_program(spec.runs[0], judge.environment.home)
+        scope = with_own_places(scope, system, reads=tuple(one for one in reads if not is_hidden(scope, one, system)))
     if asked is not None:
         decision = widened(decision, asked, scope, bundle, system)
     if decision.decision == "DENIED" or (asked is not None and asked.off):

@@ -85,6 +85,15 @@ def scope_facts(
     )
 
 
+def places_of_program(program: str, home: str | None) -> tuple[str, ...]:
+    """What a program that is named by its absolute path is made of, where that is no home directory or wider."""
+    if not os.path.isabs(program):
+        return ()
+    folders = dict.fromkeys((os.path.realpath(os.path.dirname(program)), os.path.dirname(os.path.realpath(program))))
+    roots = [_root_of(one, home) for one in folders]
+    return tuple(one for one in dict.fromkeys((*roots, *_bases(roots))) if not _is_wide(one, home))
+
+
 def usual_facts(workspace: str, home: str | None) -> ScopeFacts:
     """The facts of a machine of which nothing else is known: a Linux, whose workspace has a repository."""
     top = f"{workspace.rstrip('/')}/.git"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_host.routing.scope_facts import repository_of, scope_facts, usual_facts
 from policy.names import CapabilityName
-from policy.rules.command_scope import NO_WIDENING, command_scope
+from policy.rules.command_scope import NO_WIDENING, command_scope, server_scope
 from policy.scope import STRONGEST
 
 if TYPE_CHECKING:
@@ -67,6 +67,21 @@ class Scoping:
         )
         found = found._replace(unheld=(*found.unheld, *self.unheld))
         return found if network else found._replace(domains=())
+
+    def server_scope(
+        self, bundle: PolicyBundle, environment: Environment, *, write: tuple[str, ...], domains: tuple[str, ...]
+    ) -> CommandScope:
+        """The scope of an MCP server of the user's configuration, with what its entry says: real places that it writes
+        to, and hosts that it reaches."""
+        found = server_scope(
+            bundle,
+            self.facts(),
+            environment.os_family,
+            write=write,
+            domains=domains,
+            blocked_domains=self.blocked_domains,
+        )
+        return found._replace(unheld=(*found.unheld, *self.unheld))
 
     def report(self, bundle: PolicyBundle, environment: Environment) -> dict[str, Any] | None:
         """How commands are held, for the start of a session: {level, wanted, why?, scope?}; None where nobody wants

@@ -100,6 +100,11 @@ def with_own_places(
     return scope._replace(reads=more, writes=_outermost((*scope.writes, *writes), os))
 
 
+def is_hidden(scope: CommandScope, path: str, os: OsFamily) -> bool:
+    """Whether a place lies in one that is hidden."""
+    return _is_inside(path, scope.hidden, os)
+
+
 def may_read(scope: CommandScope, path: str, os: OsFamily) -> bool:
     """Whether the scope lets a process read the file at a real path."""
     refused = _innermost(path, scope.hidden, os)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.process import eventually, gateway, say, shell, use
+from tests.interaction.test_skills import in_workspace, plain, skill
+from tests.support.process import call, eventually, gateway, say, shell, use
 from tool_runtime.core import sandbox
 
 if TYPE_CHECKING:
@@ -16,8 +20,9 @@ if TYPE_CHECKING:
 
     from tests.support.process import Gateway, Host
 
-HAS_LANDLOCK = sandbox.look("landlock").works
-pytestmark = pytest.mark.skipif(not HAS_LANDLOCK, reason="no level of the sandbox works here")
+WORKING = [level for level in sandbox.LEVELS if sandbox.look(level).works]
+pytestmark = pytest.mark.skipif("landlock" not in WORKING, reason="no level of the sandbox works here")
+LEVELS = pytest.mark.parametrize("level", WORKING)
 HELD = ("--sandbox", "landlock")
 JSON = ("--output", "json")
 LS = '{"command": "ls"}'
@@ -262,3 +267,69 @@ def test_a_resume_under_the_same_level_goes_on(host: Host) -> None:
         process.kill()
         process.finish()
         assert host.resume("s1").code == 0
+
+
+LOOK = """
+import json, pathlib
+said = []
+for path in ("inside", "{home}/outside"):
+    try:
+        pathlib.Path(path).write_text("x")
+        said.append("wrote")
+    except OSError:
+        said.append("refused")
+try:
+    said.append(pathlib.Path("{home}/.ssh/id_rsa").read_text())
+except OSError:
+    said.append("hidden")
+print(json.dumps(said))
+"""
+MANIFEST = """
+name = "look"
+description = "It looks."
+argv = ["python3", "look.py"]
+side_effects = true
+[input]
+type = "object"
+"""
+PYTHON = os.path.realpath(shutil.which("python3") or sys.executable)
+TOOLS = ("RunCommand", "in the background", "cp__exec", "of the project", "run_script")
+
+
+def calls_of(tool: str) -> list[dict[str, Any]]:
+    """Turns that have a program write inside of the workspace and outside, and read a secret; the last one shows it."""
+    line = "python3 look.py"
+    if tool == "in the background":
+        waits = shell("until test -e finished; do :; done")
+        begins = shell(f"{line}; touch finished", background=True)
+        return [use(begins), use(waits), use(call("CommandOutput", id="cmd_1"))]
+    if tool == "cp__exec":
+        return [use(call("cp__exec", command=PYTHON, args=["look.py"]))]
+    if tool == "run_script":
+        return [use(call("run_script", skill="looking", relative_path="scripts/look.py"))]
+    return [use(shell(line) if tool == "RunCommand" else call("look"))]
+
+
+@LEVELS
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.slow
+def test_every_tool_that_starts_a_program_is_held(host: Host, level: str, tool: str) -> None:
+    secret(host)
+    look = LOOK.replace("{home}", str(host.home))
+    (host.workspace / "look.py").write_text(look)
+    folder = host.workspace / ".agent" / "tools"
+    folder.mkdir(parents=True)
+    (folder / "look.toml").write_text(MANIFEST)
+    skill(in_workspace(host), "looking", plain("looking"), **{"scripts/look.py": look})
+    more = f'[skills]\nenabled_tools = ["run_script"]\n[[native.exec]]\ncommand = "{PYTHON}"\n'
+    (host.root / "user.toml").write_text(more)
+    bundle: dict[str, Any] = {"extends": "ci", "capabilities": [{"name": "Tool.Invoke"}]}
+    (host.root / "own.json").write_text(json.dumps(bundle))
+    families = [word for name in ("desktop", "native", "skills") for word in ("--toolset", name)]
+    approved = ("--approve", "look", "--approve", "run_script")
+    with gateway(*calls_of(tool), say("Done.")) as served:
+        done = host.task(served.url, "--sandbox", level, *families, *approved, policy=host.root / "own.json")
+    assert done.code == 0, done.stderr
+    said = json.dumps(served.bodies[-1]["messages"][2:])
+    assert ["wrote" in said, "refused" in said, "hidden" in said, "PRIVATE" in said] == [True, True, True, False], said
+    assert not (host.home / "outside").exists()
