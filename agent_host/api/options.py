@@ -161,6 +161,10 @@ class LayeredOptions:
         self.moved = None if resolved.workspace == recorded["workspace"] else resolved.workspace
         return resolved
 
+    def choose_sandbox(self, level: str) -> None:
+        """Have the sessions that follow hold commands at this level, as if the client had named it."""
+        self._flags = {**self._flags, _SANDBOX: level}
+
     def own_settings(self) -> Settings:
         """The settings of the process itself, whichever workspace its session will have. Raises UsageError."""
         return settings_from(self._flags, workspace=None, given_by=self._names.given_by)

@@ -58,6 +58,14 @@ def can_ask(*, no_input: bool) -> bool:
     return sys.platform == "win32" or os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
 
 
+def agrees(question: str) -> bool:
+    """Whether the person types `y` to a question; anything else, and the end of input, is no."""
+    if sys.platform != "win32":
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+    put(sys.stderr, f"{escaped(question)} y yes, n no: ")
+    return sys.stdin.readline(_LINE_BYTES).strip().lower() == "y"
+
+
 class _Line(NamedTuple):
     """A line that was typed, None for the end of input, and when on the monotonic clock."""
 

@@ -13,6 +13,11 @@ import pytest
 
 from tests.interaction.test_skills import in_workspace, plain, skill
 from tests.support.process import call, eventually, gateway, say, shell, use
+
+if sys.platform == "win32":
+    pytest.skip("there is no sandbox", allow_module_level=True)
+
+from tests.support.terminal import AtTerminal
 from tool_runtime.core import sandbox
 
 if TYPE_CHECKING:
@@ -250,13 +255,32 @@ def test_a_resume_under_a_weaker_level_asks(host: Host) -> None:
         wants(host, "none")
         asked = host.resume("s1")
         assert asked.code == 3
-        assert "--sandbox none" in asked.error
+        assert "resume with: agent-host resume s1" in asked.error
+        assert asked.error.endswith("--sandbox none")
         assert served.count == 2
         process = host.start("resume", "s1", "--sandbox", "none", "--output", "json")
         eventually(lambda: served.count == 4, "a request behind another command")
         process.kill()
         process.finish()
         assert host.resume("s1").code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("key", "code", "requests"), [("y", 0, 3), ("n", 3, 2)])
+def test_a_person_is_asked_at_the_terminal(host: Host, key: str, code: int, requests: int) -> None:
+    wants(host, "landlock")
+    with gateway(use(shell("true")), HANG, say("Done.")) as served:
+        process = host.start_task(served.url, "--session-id", "s1")
+        eventually(lambda: served.count == 2, "a request behind a command")
+        process.kill()
+        process.finish()
+        wants(host, "none")
+        terminal = AtTerminal(host, "resume", "s1")
+        terminal.said("Go on so?")
+        assert served.count == 2
+        terminal.type(f"{key}\n")
+        assert terminal.finish()[0] == code
+        assert served.count == requests
 
 
 @pytest.mark.slow
