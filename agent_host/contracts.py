@@ -152,6 +152,8 @@ class ToolSpec(NamedTuple):
         others = (need.subject.argument for need in self.also if not need.optional)
         named = dict.fromkeys((self.subject.argument, *others))
         places = " → ".join(str(arguments[name]) for name in named if name in arguments)
+        if self.subject.kind == "url" and "method" in arguments:
+            return f"{arguments['method']} {places}"
         if self.sought is None:
             return places
         return f"{arguments.get(self.sought, '')}{places and f' in {places}'}"
@@ -221,7 +223,7 @@ class Artifact(NamedTuple):
     """Bytes too large or too precious for the thread, to be stored by the host (AH 7.5, TR 7.2). A tool may leave them
     in a file. The receiver of the result closes that file, and knows which call left them. Where the call's text is a
     JSON object, `ref_field` is the field of it that is to name the artifact's reference, and `hash_field` its
-    SHA-256."""
+    SHA-256. `part` says which output of the call it is, as `stdout` or `body`; empty for what is none."""
 
     artifact_type: ArtifactType
     name: str
@@ -230,6 +232,7 @@ class Artifact(NamedTuple):
     maker: Maker | None = None
     ref_field: str = ""
     hash_field: str = ""
+    part: str = ""
 
     @property
     def size(self) -> int:
@@ -337,7 +340,8 @@ class ToolResult(NamedTuple):
     file that the call read or wrote, as it was then: only the tools read it, to tell whether it has changed since.
     `command_id` is that of a command that the call has left running in the background. `images` go to models
     that take them (TR 11) and are not in `to_wire`, whose schema is closed. `skill` is one that the call has put to
-    use. `denials` are what a sandbox refused, also told in `output_text`."""
+    use. `stderr` is how a program's standard error began, which observers are told (NT). `denials` are what a sandbox
+    refused, also told in `output_text`."""
 
     tool_name: str
     session_id: str
@@ -353,6 +357,7 @@ class ToolResult(NamedTuple):
     command_id: str | None = None
     images: tuple[Image, ...] = ()
     skill: LoadedSkill | None = None
+    stderr: str = ""
     denials: tuple[Denial, ...] = ()
 
     @classmethod

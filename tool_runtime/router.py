@@ -218,6 +218,7 @@ def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
         images=output.images,
         skill=output.skill,
         denials=output.denials,
+        stderr=output.stderr,
     )
 
 
@@ -232,6 +233,7 @@ def _failed(request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:
         output_text=partial.text if partial is not None else None,
         error=ToolError(str(tool.codes[fault.kind]), str(fault), tool.names.get(fault.kind)),
         artifacts=partial.artifacts if partial is not None else (),
-        exit_code=partial.exit_code if partial is not None and fault.kind is FaultKind.EXIT_NONZERO else None,
+        exit_code=partial.exit_code if partial is not None else None,
+        stderr=partial.stderr if partial is not None else "",
         denials=partial.denials if partial is not None else (),
     )

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class ToolOutput(NamedTuple):
     """Text for the model and artifacts for the host. `capped` says that the tool has kept the output limit itself.
     `exit_code` is a command's, `seen` the file that was read or written, as it was then, `command_id` that of a command
-    that runs on. `images` are for models that take them, `skill` is one that the call has put to use, `denials` what a
-    sandbox refused to its processes."""
+    that runs on. `images` are for models that take them, `skill` is one that the call has put to use. `stderr` is how
+    a program's standard error began, `denials` are what a sandbox refused to its processes."""
 
     text: str
     artifacts: tuple[Artifact, ...] = ()
@@ -30,6 +30,7 @@ class ToolOutput(NamedTuple):
     command_id: str | None = None
     images: tuple[Image, ...] = ()
     skill: LoadedSkill | None = None
+    stderr: str = ""
     denials: tuple[Denial, ...] = ()
 
 

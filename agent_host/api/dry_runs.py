@@ -21,15 +21,19 @@ from agent_host.app.native import families_of, native_list
 from agent_host.app.sandboxing import opened_domains
 from agent_host.app.skills import enabled_tools, skill_called, skill_index, skill_scripts
 from agent_host.app.tools import argument_problem, built_in
+from agent_host.app.workspace_tools import WorkspaceTools, workspace_tools
 from agent_host.errors import ErrorCode
 from agent_host.routing.dry_run import DryRunCase, InvalidCase, case_from, judge_case
 from agent_host.routing.environment import on_this_disk
+from agent_host.routing.registry import Registry
 from agent_host.routing.scoping import Scoping, stated_machine, this_machine
 from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try, own_files
 from policy.bundle.builtin import DEFAULT_LIFETIME_S
 from policy.bundle.problems import BundleProblems
 from policy.bundle.validate import check_usable, parse_bundle
+from policy.check import check_tool
 from policy.decision import RISK_LEVELS
+from policy.facts import NamedToolFacts
 from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
 from policy.rules.admitted import admitted, ends_commits
 from policy.rules.case import denied
@@ -86,8 +90,8 @@ class Held(NamedTuple):
 class Tried(NamedTuple):
     """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away, the
     families of tools that it chooses, the list of native programs, None for that of a session without any
-    configuration, the skills there are, None for none, and their scripts. `held` is the bundle where a sandbox holds
-    commands, and `hosts` says what they may do besides."""
+    configuration, the skills there are, None for none, and their scripts; and the tools that the workspace brings.
+    `held` is the bundle where a sandbox holds commands, and `hosts` says what they may do besides."""
 
     bundle: PolicyBundle
     here: Environment
@@ -96,15 +100,26 @@ class Tried(NamedTuple):
     native: NativeExec | None = None
     skills: SkillIndex | None = None
     scripts: Scripts | None = None
+    of_workspace: WorkspaceTools = WorkspaceTools()
     held: PolicyBundle | None = None
     hosts: Held = Held()
+
+    @property
+    def session_tools(self) -> Registry:
+        """The tools of the families that are chosen, and those that the workspace brings."""
+        return Registry((*built_in(self.families), *self.of_workspace.specs))
+
+    @property
+    def known_tools(self) -> Registry:
+        """Those of a session, and behind them those of all families."""
+        return Registry((*self.session_tools, *built_in()))
 
     def tools(self, in_use: Limits = NO_LIMITS) -> list[dict[str, Any]]:
         """Every tool with whether the model would be shown it, and who keeps it from that (SK 3.1): rows of {toolName,
         capability, offered, requiresApproval, riskLevel, reason, keptBy, commands?}. `in_use` are the limits of skills
         in use. `keptBy` are all that keep it: `bundle`, `configuration`, `skill`; `commands` the only ones that skills
         leave of a tool that runs such."""
-        specs = built_in(self.families)
+        specs = self.session_tools
         rows = {spec.name: self._tool(spec, in_use) for spec in specs}
         readers = [spec.name for spec in specs if spec.subject.kind == "output"]
         if any(row["offered"] for name, row in rows.items() if name not in readers):
@@ -119,7 +134,7 @@ class Tried(NamedTuple):
         """What each of these skills leaves of the tools. Raises UsageError for one that cannot be used."""
         from policy.rules.skills import skill_tools
 
-        known = built_in(self.families).names
+        known = self.session_tools.names
         found = []
         for name in names:
             allowed = skill_called(self.skills, name).allowed_tools
@@ -140,12 +155,13 @@ class Tried(NamedTuple):
             self.at(level),
             case,
             self.here,
-            built_in(),
+            self.known_tools,
             now=now,
             limits=self.limits,
             native=self.native,
             scripts=self.scripts,
             scoping=functools.partial(self.hosts.scoping, level),
+            approved=self.of_workspace.approved,
         )
 
     def _limits(self, in_use: Limits) -> tuple[tuple[str, Limits], ...]:
@@ -160,7 +176,8 @@ class Tried(NamedTuple):
             "capability": spec.capability,
             "offered": True,
             "requiresApproval": guarded is not None
-            or any(entry is not None and entry.requires_approval for entry in entries),
+            or any(entry is not None and entry.requires_approval for entry in entries)
+            or self._is_new(spec),
             "riskLevel": max(risks, key=RISK_LEVELS.index),
             **_kept({who: self._keeps(spec, limits) for who, limits in (("bundle", None), *self._limits(in_use))}),
         }
@@ -168,6 +185,16 @@ class Tried(NamedTuple):
         if patterns and row["offered"] and spec.subject.kind in ("command", "program", "script"):
             row["commands"] = [one for commands in patterns for one in commands]
         return row
+
+    def _is_new(self, spec: ToolSpec) -> bool:
+        """Whether it is a tool of the project that nobody has approved as it is now, by hand or by its hash."""
+        if spec.identity is None:
+            return False
+        approved = self.of_workspace.approved
+        facts = NamedToolFacts(
+            spec.name, spec.identity, approved is not None and approved.knows(spec.name, spec.identity)
+        )
+        return check_tool(self.bundle, spec.capability, facts, now=datetime.now(UTC)).decision == "APPROVAL_REQUIRED"
 
     def _keeps(self, spec: ToolSpec, limits: Limits | None) -> str | None:
         """Why these limits keep the tool from being shown; without any, why the bundle does."""
@@ -209,6 +236,7 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
         native_list(settings, here.workspace),
         index,
         skill_scripts(settings, index, state_dir, named, temporary),
+        workspace_tools(here.workspace, state_dir, index, built_in(families_of(settings)).names),
         held,
         Held(
             Widening(domains=opened_domains(settings)),
@@ -225,8 +253,8 @@ class DryRuns:
     where a case names none."""
 
     def __init__(self, tried: Tried, now: datetime, level: SandboxLevel = "none") -> None:
-        self._tried, self._here, self._level = tried, tried.here, level
-        self._tools = built_in()
+        self._tried, self._level = tried, level
+        self._tools = tried.known_tools
         self._now = now
         self._with = lru_cache(maxsize=64)(self._bundle_with)
 
@@ -251,19 +279,18 @@ class DryRuns:
         decision = judge_case(
             bundle,
             case,
-            self._here,
+            self._tried.here,
             self._tools,
             now=self._now,
             limits=self._tried.limits,
             native=self._tried.native,
             scripts=self._tried.scripts,
             scoping=functools.partial(self._tried.hosts.scoping, level),
+            approved=self._tried.of_workspace.approved,
         )
-        problem = (
-            None
-            if decision.decision == "DENIED"
-            else argument_problem(case.tool_name, _without_grant(case.arguments) if level != "none" else case.arguments)
-        )
+        spec = self._tools.get(case.tool_name)
+        arguments = case.arguments if level == "none" else _without_grant(case.arguments)
+        problem = None if decision.decision == "DENIED" else argument_problem(spec, arguments)
         if problem is not None:
             return denied(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}")
         return decision
@@ -273,7 +300,7 @@ class DryRuns:
             bundle = parse_bundle({**self._tried.bundle.to_json(), "capabilities": orjson.loads(capabilities)})
         except BundleProblems as error:
             raise InvalidCase(str(error)) from error
-        return on_this_disk(bundle, self._here)
+        return on_this_disk(bundle, self._tried.here)
 
 
 def _without_grant(arguments: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -174,7 +174,7 @@ def _usage(answer: ModelTurn) -> dict[str, int]:
         "output_tokens": usage.output_tokens,
         "cache_read_input_tokens": usage.cache_read_tokens,
         "cache_creation_input_tokens": usage.cache_write_tokens,
-    }
+    } | ({"cache_creation_1h_input_tokens": usage.cache_write_1h_tokens} if usage.cache_write_1h_tokens else {})
 
 
 def _is_secret(header: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, project_tool_names
@@ -16,7 +17,6 @@ from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
 from agent_host.llm.deferred import DeferredClient, KnownModels
-from agent_host.llm.dialects import make_dialect
 from agent_host.loop.background import CommandLog
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.command_changes import CommandWatch
@@ -75,6 +75,9 @@ if TYPE_CHECKING:
     from tool_runtime.tool import Provider
 
 _SHORT_TTL_S = 300
+# A provider may count so many times the tokens that the estimate gives (`loop.limits`).
+_LOW_ESTIMATE = 1.5
+_MOST_BYTES_PER_TOKEN = 8
 
 
 class Parts(NamedTuple):
@@ -118,8 +121,7 @@ class Parts(NamedTuple):
     def cached_for(self, settings: Settings, *, attended: bool) -> Parts:
         """The same parts, requests kept in the provider's cache as long as steps of this session may take: `attended`
         says that a person answers approvals."""
-        cache_ttl = _cache_ttl(settings, self.bundle, attended)
-        return self._replace(dialect=make_dialect(self.dialect.name, settings, cache_ttl))
+        return self._replace(dialect=self.dialect.kept_for(_cache_ttl(settings, self.bundle, attended)))
 
 
 class Gateway(NamedTuple):
@@ -346,7 +348,7 @@ def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber, dropped: int | 
     takes_images = parts.takes_images
     if takes_images and len(state.thread) > 1:  # a new session has no pictures yet
         takes_images = parts.models.of(parts.model).limits.images is not False
-    thread = Thread(parts.dialect.renderer(parts.model), takes_images=takes_images)
+    thread = Thread(parts.dialect.renderer(parts.model), takes_images=takes_images, marks_from=_marks_from(parts))
     step = state.open_step
     messages: Iterator[Message] = map(decode, itertools.islice(state.thread, 1, None))
     if scrubber.redaction is not None and scrubber.redaction.has_rules:
@@ -361,6 +363,13 @@ def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber, dropped: int | 
         thinking_from=_thinking_from(parts, state, dropped),
     )
     return thread
+
+
+def _marks_from(parts: Parts) -> int:
+    """Estimated tokens that a beginning of a request has to have for a cache mark. A provider keeps nothing that is
+    shorter than its minimum; a mark that is missing costs more than one too many, and estimates may be low."""
+    minimum = parts.models.of(parts.model).limits.cache_minimum_tokens
+    return 0 if minimum is None else int(minimum / _LOW_ESTIMATE)
 
 
 def _thinking_from(parts: Parts, state: Checkpoint, dropped: int | None) -> int:
@@ -380,14 +389,21 @@ def _for_model(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> ModelView
 def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable[[Judge, int], bytes]:
     """The front of model requests: model, limit, system prompt, and those tools that a call could be allowed of."""
 
+    marks_from = _marks_from(parts)
+
     def head(judge: Judge, max_output_tokens: int) -> bytes:
-        return parts.dialect.head(
+        encode = partial(
+            parts.dialect.head,
             model=parts.model,
             max_output_tokens=max_output_tokens,
             system=scrubber.text(decode(state.thread[0]).content),
             tools=judge.offered(),
             session_id=state.identity.session_id,
         )
+        made = encode()
+        # A text has fewer tokens than bytes, and no language as few as one for so many.
+        is_short = len(made) < marks_from * _MOST_BYTES_PER_TOKEN and parts.count(made.decode()) < marks_from
+        return encode(is_marked=False) if is_short else made
 
     return head
 

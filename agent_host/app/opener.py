@@ -258,7 +258,11 @@ class SessionOpener:
             losses=backends.losses,
         )
         reporter = backends.approvals(paths)
-        log = RunLog(paths.events, max_bytes=resolved.settings.integer("host.max_run_log_bytes"))
+        log = RunLog(
+            paths.events,
+            max_bytes=resolved.settings.integer("host.max_run_log_bytes"),
+            are_clean=secrets.scrubber.are_clean,
+        )
         backends.losses.watch(paths.events, log)
         tools = registry_with(parts.tools, families_of(resolved.settings))
         reports = ApprovalReports(reporter, identity, secrets.scrubber.text, tools)

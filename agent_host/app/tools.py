@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any
 
+    from agent_host.contracts import ToolSpec
+
 BUILT_IN = Registry((*SPECS, UPLOAD_ARTIFACT))
 """Those of a session that chooses no family."""
 CAPABILITIES = tuple(sorted(BUILT_IN.capabilities | {CapabilityName.LLM_CALL.value, CapabilityName.TOOL_INVOKE.value}))
@@ -27,10 +29,9 @@ def built_in(families: Collection[str] = FAMILIES) -> Registry:
     return Registry((*specs_of(families), UPLOAD_ARTIFACT))
 
 
-def argument_problem(tool_name: str, arguments: Mapping[str, Any]) -> str | None:
+def argument_problem(spec: ToolSpec | None, arguments: Mapping[str, Any]) -> str | None:
     """Why the tool refuses the arguments that are there, in the host's words; None when it does not, or is not known.
     What is left out is no problem: a case need only say what it is judged by."""
-    spec = built_in().get(tool_name)
     if spec is UPLOAD_ARTIFACT:
         return upload_problem(arguments)
     if spec is None:

@@ -35,6 +35,7 @@ class EventType(StrEnum):
     LLM_BLOCK_DROPPED = "llm_block_dropped"
     LLM_RETRY = "llm_retry"
     CONTEXT_COMPACTED = "context_compacted"
+    CONTEXT_SUMMARY_RETRY = "context_summary_retry"
     LLM_WINDOW_CUT = "llm_window_cut"
     LLM_FALLBACK = "llm_fallback"
     TOOL_REQUESTED = "tool_requested"
@@ -70,6 +71,7 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.LLM_BLOCK_DROPPED: ("llm", "warning"),
     EventType.LLM_RETRY: ("llm", "warning"),
     EventType.CONTEXT_COMPACTED: ("llm", "info"),
+    EventType.CONTEXT_SUMMARY_RETRY: ("llm", "warning"),
     EventType.LLM_WINDOW_CUT: ("llm", "warning"),
     EventType.LLM_FALLBACK: ("llm", "warning"),
     EventType.TOOL_OUTPUT_CHUNK: ("routing", "info"),

@@ -184,6 +184,13 @@ PAYLOADS: dict[EventType, Shape] = {
             _MESSAGE,
         ),
     ),
+    EventType.CONTEXT_SUMMARY_RETRY: Shape(
+        "the gateway failed in a way that may pass when it was asked for a summary; no text is taken back",
+        (
+            Field("waitMs", "integer", "until it is asked again", telemetry=True),
+            _MESSAGE,
+        ),
+    ),
     EventType.LLM_WINDOW_CUT: Shape(
         "the oldest messages are left out of requests from here on, since the model does not take that much",
         (Field("droppedMessages", "integer", "how many went this time", telemetry=True), _MESSAGE),
@@ -244,6 +251,8 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("artifactUris", "list of strings", "what was stored of it by then", optional=True),
             Field("storageRefs", "list of strings", "what is kept of it below the session's folder", optional=True),
             Field("storedSha256", "object", "the hash of each of these, by its reference", optional=True),
+            Field("storedParts", "object", "which of these is which output: `stdout`, `stderr`, `body`", optional=True),
+            Field("stderr", "string", "of a command or script: the first 1 KiB that it wrote there", optional=True),
             Field("outputBytes", "integer", "size of what the model reads", telemetry=True),
             Field("outputSha256", "string", "of what the model reads"),
             Field("latencyMs", "integer", "from the request, waits included", telemetry=True),

@@ -127,6 +127,10 @@ class AnthropicDialect:
     def __init__(self, cache_ttl: CacheTtl = "5m") -> None:
         self._cache_ttl = cache_ttl
 
+    def kept_for(self, cache_ttl: CacheTtl) -> AnthropicDialect:
+        """See `agent_host.llm.stream.Dialect`."""
+        return AnthropicDialect(cache_ttl)
+
     def renderer(self, model: str) -> AnthropicRenderer:
         """See `agent_host.llm.stream.Dialect`."""
         return AnthropicRenderer(model, self._cache_ttl)
@@ -143,16 +147,24 @@ class AnthropicDialect:
         return headers
 
     def head(
-        self, *, model: str, max_output_tokens: int, system: str, tools: Sequence[ToolSpec], session_id: str = ""
+        self,
+        *,
+        model: str,
+        max_output_tokens: int,
+        system: str,
+        tools: Sequence[ToolSpec],
+        session_id: str = "",
+        is_marked: bool = True,
     ) -> bytes:
         """Model, limits, system prompt and tools, with a cache mark behind them: they are the same in every call. This
         provider finds its cache by the request's beginning and takes no name for it."""
         del session_id
+        mark = {"cache_control": _CACHE_MARK[self._cache_ttl]} if is_marked else {}
         request: dict[str, Any] = {
             "model": model,
             "max_tokens": max_output_tokens,
             "stream": True,
-            "system": [{"type": "text", "text": system, "cache_control": _CACHE_MARK[self._cache_ttl]}],
+            "system": [{"type": "text", "text": system, **mark}],
         }
         if tools:
             request["tools"] = [

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # Codes of errors that may have gone by the next try.
-_PASSING: Final = frozenset({"server_error", "rate_limit_exceeded"})
+_PASSING: Final = frozenset({"server_error", "rate_limit_exceeded", "vector_store_timeout"})
 # Far above what any model takes; the sums of a whole session stay countable in any JSON.
 _MAX_COUNT: Final = 10**9
 _MAX_NAME_CHARS: Final = 256

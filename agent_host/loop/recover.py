@@ -14,7 +14,7 @@ from agent_host.loop.command_changes import CUT_OFF, CommandChanges, is_watched
 from agent_host.loop.edits import call_on_record
 from agent_host.loop.intents import hash_on_disk
 from agent_host.loop.prepare import prepare_calls, request_for
-from agent_host.loop.results import finish
+from agent_host.loop.results import CallEnd, finish
 from state.boot import boot_id
 from state.records import ApprovalAsked
 from state.recovery import Outcome, Verdict, compare, judge, paths_of
@@ -75,7 +75,7 @@ def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, left: 
     if outcome is Outcome.DONE:
         # What it left is what the model asked for, so no later call is to take it for a change by somebody else.
         seen = dict.fromkeys(paths_of(call))
-        finish(ctx, step_id, tool_call, "succeeded", None, _DONE, edited=edited, seen=seen)
+        finish(ctx, step_id, tool_call, CallEnd("succeeded", None, _DONE, edited=edited, seen=seen))
         return
     said = _NOT_DONE if outcome is Outcome.NOT_DONE else _UNKNOWN
     said = "; ".join(filter(None, (said, left.note())))
@@ -85,4 +85,4 @@ def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, left: 
     deletes_tree = spec is not None and spec.subject.tree_flag != "" and call.intent is None
     cut_off = is_watched(ctx, spec) or (ctx.command_watch is not None and deletes_tree)
     changed = CommandChanges(unseen=CUT_OFF if cut_off else None)
-    finish(ctx, step_id, tool_call, "failed", code, f"{code}: {said}", edited=edited, changed=changed)
+    finish(ctx, step_id, tool_call, CallEnd("failed", code, f"{code}: {said}", edited=edited, changed=changed))

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
+    from agent_host.routing.judge import Approved
     from agent_host.routing.program_facts import Scripts
     from agent_host.routing.registry import Registry
     from agent_host.routing.scoping import Scoping
@@ -148,18 +149,30 @@ def judge_case(
     limits: Limits = NO_LIMITS,
     native: NativeExec | None = None,
     scripts: Scripts | None = None,
+    approved: Approved | None = None,
     scoping: Callable[[Environment, bool], Scoping] | None = None,
 ) -> Decision:
     """Policy's word on the case, as the host would ask for it; what it would refuse before that is denied by the rule
     `case`. `here` is this machine, and is taken where the case leaves something out; `limits` and `native`, the list of
-    programs that start without a shell, are those of the configuration; `scripts` those of the skills here.
-    `scoping` says how commands are held in an environment, which may be this machine's."""
+    programs that start without a shell, are those of the configuration; `scripts` those of the skills here, `approved`
+    the tools of the project that a person has approved. `scoping` says how commands are held in an environment, which
+    may be this machine's."""
     there = _place(case, here)
     is_here = case.facts is None and there.os_family == here.os_family
     world = None if is_here else _Stated(case.facts or StatedFacts())
     scripts = scripts if is_here else None
     held = None if scoping is None else scoping(there, is_here)
-    judge = Judge(bundle, there, tools, limits, lambda: now, native=native, scripts=scripts, scoping=held)
+    judge = Judge(
+        bundle,
+        there,
+        tools,
+        limits,
+        lambda: now,
+        approved=approved,
+        native=native,
+        scripts=scripts,
+        scoping=held,
+    )
     judged = judge.decide(case.tool_name, case.arguments, world)
     if judged.spec is None:
         return denied("", _RULE, f"there is no tool {case.tool_name!r}")

@@ -98,6 +98,20 @@ def test_a_summary_takes_the_place_of_the_older_part(host: Host) -> None:
     assert outcome.result["usage"]["inputTokens"] == steps + 5000 * len(asked)
 
 
+def test_a_summary_that_is_asked_for_again_takes_back_nothing_that_was_said(host: Host) -> None:
+    configure(host, "summarize", "max_retries = 1")
+    fails = {"status": 500, "when": ASKS, "times": 1}
+    with gateway(fails, say("NOTES.", when=ASKS), *reads(host, 12), say("Done.")) as model:
+        policy = host.policy(llm=WINDOW)
+        outcome = host.run("run", "Do it.", "--gateway", model.url, "--policy", policy, "--session-id", "s")
+    assert outcome.code == 0, outcome.stderr
+    told = [event["eventType"] for event in host.event_log("s")]
+    assert told.count("context_summary_retry") == 1
+    assert "llm_retry" not in told
+    assert told.index("context_summary_retry") < told.index("context_compacted")
+    assert "retry   of a summary in" in outcome.stderr
+
+
 @pytest.mark.parametrize(
     "answer",
     [

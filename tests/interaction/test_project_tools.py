@@ -210,3 +210,39 @@ def test_a_killed_host_leaves_nothing_of_a_tool_running(host: Host) -> None:
         answer = str(model.bodies[1]["messages"][-1]["content"])
     assert "TOOL_INTERRUPTED" in answer
     eventually(lambda: not process_exists(int(pid.read_text())), "the tool is gone")
+
+
+@pytest.mark.slow
+def test_the_policy_commands_know_the_tools_of_the_workspace(host: Host) -> None:
+    """What may be called, why a manifest cannot be used, and how a tool that nobody has approved is approved."""
+    tool(host)
+    folder = host.workspace / ".agent" / "tools"
+    (folder / "broken.toml").write_text("name = ")
+    (folder / "ReadFile.toml").write_text(manifest("ReadFile"))
+    (folder / "odd.toml").write_text(manifest("odd") + "properties = 5\n")
+    skill = host.workspace / ".agent" / "skills" / "forms"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: forms\ndescription: Fills in forms.\n---\n")
+
+    def check(tool_name: str, rules: str, **arguments: Any) -> dict[str, Any]:
+        done = host.run("policy", "check", tool_name, json.dumps(arguments), "--policy", rules, "--output", "json")
+        assert done.code == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    listing = policy(host, "add")
+    asked = check("add", listing, a=1, b=2)
+    assert asked["decision"] == "APPROVAL_REQUIRED"
+    assert check("add", policy(host, pinned_of(asked["reason"])), a=1, b=2)["decision"] == "ALLOWED"
+    assert check("add", policy(host, "other"), a=1, b=2)["decision"] == "DENIED"
+    refused = check("add", policy(host, "add"), a="one", b=2)
+    assert (refused["decision"], "INVALID_REQUEST" in refused["reason"]) == ("DENIED", True)
+    assert check("load_skill", listing, name="forms")["decision"] == "ALLOWED"
+
+    listed = host.run("policy", "tools", "--policy", policy(host, "add"), "--output", "json")
+    rows = {row["toolName"]: row for row in json.loads(listed.stdout)}
+    assert (rows["add"]["offered"], rows["add"]["requiresApproval"]) == (True, True)
+    assert rows["load_skill"]["offered"]
+    for name, why in (("broken", "not valid TOML"), ("ReadFile", "has this name already"), ("odd", "$.input")):
+        (line,) = [line for line in listed.stderr.splitlines() if f"{name}.toml cannot be used" in line]
+        assert why in line

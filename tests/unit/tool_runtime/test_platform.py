@@ -43,6 +43,27 @@ def test_child_environment_compares_without_case_and_secret_wins() -> None:
     assert {name: shown.get(name) for name in environ} == {"Api_Key": None, "Mine": None, "PATH": "3", "GH_TOKEN": "4"}
 
 
+@pytest.mark.parametrize(
+    ("allowed", "kept"),
+    [
+        (None, {"PATH", "LC_ALL", "CI_JOB", "ci_lower", "CC", "OTHER", "NPM_TOKEN"}),
+        (frozenset[str](), {"PATH", "LC_ALL", "NPM_TOKEN"}),
+        (frozenset({"CI_*", "cc"}), {"PATH", "LC_ALL", "CI_JOB", "ci_lower", "CC", "NPM_TOKEN"}),
+        (frozenset({"GH_TOKEN", "BASH_ENV", "MINE"}), {"PATH", "LC_ALL", "NPM_TOKEN"}),
+    ],
+)
+def test_with_a_list_only_its_variables_and_the_basic_ones_are_taken_over(
+    allowed: frozenset[str] | None, kept: set[str]
+) -> None:
+    """A list admits no secret, and nothing that steers a shell: those have a setting of their own, or none."""
+    names = ("PATH", "LC_ALL", "CI_JOB", "ci_lower", "CC", "OTHER", "NPM_TOKEN", "GH_TOKEN", "BASH_ENV", "MINE")
+    environ = dict.fromkeys(names, "x")
+    passthrough = frozenset({"NPM_TOKEN"})
+    shown = child_environment(environ, secret=frozenset({"MINE"}), passthrough=passthrough, allowed=allowed)
+    assert {name for name in names if name in shown} == kept
+    assert shown["GIT_TERMINAL_PROMPT"] == "0"
+
+
 def test_nobody_is_there_to_edit_to_page_or_to_answer() -> None:
     own = {"EDITOR": "vim", "Pager": "less", "GIT_EDITOR": "emacs"}
     shown = child_environment(own, secret=frozenset(), passthrough=frozenset({"git_editor", "VISUAL"}))
