@@ -7,15 +7,10 @@ import os
 import sys
 from typing import Any
 
-import orjson
-
 from state.boot import boot_id
-from state.disk import LOCAL_DISK
-from state.errors import as_write_failure
-from state.files import make_durable_dir, replace_atomically
+from state.kept_rows import KeptRows
 
 FILE = "sandbox-levels.json"
-_MAX_BYTES = 1 << 20
 _MAX_MACHINES = 16
 _TELLING = ("Uid:", "CapEff:", "CapBnd:", "NoNewPrivs:", "Seccomp:", "Seccomp_filters:")
 
@@ -25,37 +20,20 @@ class SandboxLevels:
     this program's version and what this process itself is held to. What cannot be read is not known."""
 
     def __init__(self, state_dir: str, version: str) -> None:
-        self._state_dir = state_dir
-        self._path = os.path.join(state_dir, FILE)
+        doing = "keeping which levels of the sandbox work"
+        self._kept = KeptRows(state_dir, FILE, "machines", most=_MAX_MACHINES, doing=doing)
         self._key = _key(version)
 
     def known(self) -> dict[str, dict[str, Any]]:
         """What was found here, by level; empty where nothing was tried under the same circumstances."""
-        found = self._machines().get(self._key or "", {})
+        found = {} if self._key is None else self._kept.rows().get(self._key, {})
         return {level: row for level, row in found.items() if _is_row(row)}
 
     def keep(self, found: dict[str, dict[str, Any]]) -> None:
         """Remember it; durable on return. Nothing is kept where no boot can be told from another. Raises
         WriteFailed."""
-        if self._key is None:
-            return
-        machines = self._machines()
-        machines.pop(self._key, None)
-        newest = list(machines.items())[-(_MAX_MACHINES - 1) :]
-        content = orjson.dumps({"machines": {**dict(newest), self._key: found}})
-        with as_write_failure("keeping which levels of the sandbox work"):
-            make_durable_dir(LOCAL_DISK, self._state_dir, within=self._state_dir)
-            replace_atomically(LOCAL_DISK, self._path, [content])
-
-    def _machines(self) -> dict[str, dict[str, Any]]:
-        try:
-            with open(self._path, "rb") as file:
-                kept: Any = orjson.loads(file.read(_MAX_BYTES))
-        except (OSError, orjson.JSONDecodeError):
-            return {}
-        machines = kept.get("machines") if isinstance(kept, dict) else None
-        found = machines.items() if isinstance(machines, dict) else ()
-        return {key: one for key, one in found if isinstance(one, dict)}
+        if self._key is not None:
+            self._kept.keep(self._key, found)
 
 
 def _is_row(row: Any) -> bool:

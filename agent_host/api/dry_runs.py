@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from agent_host import lenient_json
+from agent_host.api.dry_scopes import Held, without_grant
 from agent_host.api.options import existing_directory, settings_from
 from agent_host.app.machine import command_environment, limits_of, this_environment
 from agent_host.app.native import families_of, native_list
@@ -26,7 +27,6 @@ from agent_host.errors import ErrorCode
 from agent_host.routing.dry_run import DryRunCase, InvalidCase, case_from, judge_case
 from agent_host.routing.environment import on_this_disk
 from agent_host.routing.registry import Registry
-from agent_host.routing.scoping import Scoping, stated_machine, this_machine
 from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try, own_files
 from policy.bundle.builtin import DEFAULT_LIFETIME_S
 from policy.bundle.problems import BundleProblems
@@ -34,10 +34,9 @@ from policy.bundle.validate import check_usable, parse_bundle
 from policy.check import check_tool
 from policy.decision import RISK_LEVELS
 from policy.facts import NamedToolFacts
-from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
+from policy.names import ANY_SESSION, CapabilityName
 from policy.rules.admitted import admitted, ends_commits
 from policy.rules.case import denied
-from policy.rules.command_scope import NO_WIDENING
 from policy.rules.guarded import guarded_risk
 from policy.rules.toolset import DEFAULT_RISK, NO_LIMITS, order, why_not_offered, withheld_by
 from policy.scope import Widening
@@ -59,32 +58,6 @@ if TYPE_CHECKING:
     from tool_runtime.core.skills import SkillIndex
 
 __all__ = ["BundleReport", "DryRuns", "InvalidCase", "Tried", "case_refused", "policy_to_try", "report_of_bundle"]
-
-
-class Held(NamedTuple):
-    """What commands may do beside what the bundle says: the hosts that the user opens, those that the configuration
-    blocks, and where the host keeps its own: its records, temporary directory and steering files."""
-
-    opened: Widening = NO_WIDENING
-    blocked_domains: tuple[str, ...] = ()
-    records: str = ""
-    temporary: str | None = None
-    steering: tuple[str, ...] = ()
-
-    def scoping(self, level: SandboxLevel, environment: Environment, is_here: bool) -> Scoping:
-        """How commands are held at a level; `is_here`: the environment is this machine's."""
-        gather = stated_machine(environment)
-        if is_here:
-            gather = this_machine(environment, temporary=self.temporary, records=self.records, steering=self.steering)
-        return Scoping(
-            level,
-            level,
-            gather,
-            opened=self.opened,
-            blocked_domains=self.blocked_domains,
-            always=True,
-            is_here=is_here,
-        )
 
 
 class Tried(NamedTuple):
@@ -289,7 +262,7 @@ class DryRuns:
             approved=self._tried.of_workspace.approved,
         )
         spec = self._tools.get(case.tool_name)
-        arguments = case.arguments if level == "none" else _without_grant(case.arguments)
+        arguments = case.arguments if level == "none" else without_grant(case.arguments)
         problem = None if decision.decision == "DENIED" else argument_problem(spec, arguments)
         if problem is not None:
             return denied(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}")
@@ -301,11 +274,6 @@ class DryRuns:
         except BundleProblems as error:
             raise InvalidCase(str(error)) from error
         return on_this_disk(bundle, self._tried.here)
-
-
-def _without_grant(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments but for what the call asks for beyond its sandbox, which policy has read."""
-    return {name: value for name, value in arguments.items() if name != SANDBOX_GRANT}
 
 
 def case_refused(problem: str) -> Decision:
