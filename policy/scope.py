@@ -1,4 +1,4 @@
-"""What the process of a command, and all that it starts, may do: a value that a sandbox holds (design, invariant 11)."""
+"""What the process of a command, and all that it starts, may do: a value that a sandbox holds (invariant 11)."""
 
 from __future__ import annotations
 

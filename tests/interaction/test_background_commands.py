@@ -91,18 +91,21 @@ def test_what_it_changes_behind_its_call_is_in_the_patch(servers: Servers) -> No
     (host.workspace / "kept").write_text("kept\n")
     rules = [{"approvalRuleId": "ask", "title": "Delete", "description": "Deletes a file."}]
     asks = {"File.Delete": {"requiresApproval": True, "approvalRuleId": "ask"}}
-    line = "read word < gate; echo new > made.tmp; mv made.tmp made; read word < gate"
+    line = "read word < gate; echo new > made; read word < gate"
     with gateway(use(in_background(line)), use(call("DeleteFile", path="kept")), say("Done.")) as served:
         policy = host.policy(grants=asks, approvalRules=rules)
         serve, client = servers.session(served.url, policy=policy)
         client.task("a")
         asked = client.event("approval_requested")["payload"]
         (host.workspace / "gate").write_text("go\n")
-        eventually((host.workspace / "made").exists, "the command's file")
+        made = host.workspace / "made"
+        eventually(lambda: made.exists() and made.read_text() == "new\n", "the command's file")
         client.call("ApproveAction", approvalId=asked["approvalId"], decision="denied")
         client.event("task_completed")
         preview = client.ask("GetPatchPreview")
-        assert [(Path(file["filePath"]).name, file["status"]) for file in preview["files"]] == [("made", "added")]
+        assert [(os.path.basename(file["filePath"]), file["status"]) for file in preview["files"]] == [
+            ("made", "added")
+        ]
         assert "unseen" not in preview
         client.call("Shutdown")
         serve.ended_well()
