@@ -24,13 +24,14 @@ _REFUSED: Final = re.compile(
 _CROSS_DEVICE: Final = re.compile(r"cross-device link|\bexdev\b|error 18\b|errno 18\b", re.IGNORECASE)
 _REMOTE: Final = re.compile(
     r"\(publickey|\bHTTP/|\b(?:GET|PUT|POST|DELETE|HEAD) /|status(?: code)?:? 40[13]|\bs3://|\bgs://|\bssh:|\bscp:|\bsftp\b"
-    r"|remote:|@[\w.-]+:|\bsudo\b|\bjava\.security\b",
+    r"|\bremote[: ]|operation not permitted|errno 1\b|@[\w.-]+:|\bsudo\b|\bjava\.security\b",
     re.IGNORECASE,
 )
 """Another machine's refusal, or that of a program."""
 _QUOTED: Final = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`'\n]+)[`']|‘([^’\n]+)’|“([^”\n]+)”|\((/[^()\s]+)\)")
 _LOOSE: Final = re.compile(r"(?<![\w:/.@~-])((?:~|\.{1,2})?/[^\s'\"`:,;()\[\]{}<>|]+|/)")
 _PROGRAM: Final = re.compile(r"^\S+: (?:line \d+: |\d+: )?(.*)$")
+_VERB: Final = re.compile(r"^(?:cannot (?:create|open|access|touch|remove)|open|create|mkdir) ")
 _UNIX_URL: Final = re.compile(r"unix://(/[^\s'\"]+)")
 _SHELL_SCRIPT: Final = (".sh", ".py", ".pl", ".rb", ".bash", ".js")
 _NOT_EXECUTABLE: Final = 126
@@ -152,8 +153,9 @@ def _named(line: str) -> Iterator[str]:
     # `program: line 3: path: Permission denied`, where the path has no slash or holds a space.
     before = _REFUSED.split(rest, maxsplit=1)[0].rstrip(" :-(")
     parts = [part.strip() for part in before.split(": ") if part.strip()]
-    if parts and program is not None:
-        yield re.sub(r"^(?:cannot (?:create|open|access|touch|remove)|open|create|mkdir) ", "", parts[-1])
+    path = _VERB.sub("", parts[-1]) if parts else ""
+    if parts and (program is not None or path != parts[-1]):
+        yield path
 
 
 def _claimed(line: str, paths: list[str], exit_code: int, scope: CommandScope, disk: Disk) -> Iterator[Denial]:
