@@ -58,7 +58,7 @@ def command_scope(
     writable = [*writable, *facts.devices, *own]
     return CommandScope(
         None if reads is None else _outermost(reads, os),
-        _outermost(writable, os),
+        _outermost(writable, os, (*blocks.hidden, *blocks.guarded)),
         tuple(one for one in blocks.hidden if reads is None or _is_inside(one, (*reads, *writable), os)),
         tuple(one for one in blocks.guarded if _is_inside(one, writable, os) and not blocks.hide(one)),
         _domains(bundle, (*opened.domains, *grant.domains)),
@@ -96,8 +96,9 @@ def with_own_places(
 ) -> CommandScope:
     """The scope with places that the host itself gives to a call, such as the directory that a script runs in. They may
     lie in what is hidden."""
-    more = None if scope.reads is None else _outermost((*scope.reads, *reads), os)
-    return scope._replace(reads=more, writes=_outermost((*scope.writes, *writes), os))
+    blocked = (*scope.hidden, *scope.guarded)
+    more = None if scope.reads is None else _outermost((*scope.reads, *reads), os, blocked)
+    return scope._replace(reads=more, writes=_outermost((*scope.writes, *writes), os, blocked))
 
 
 def is_hidden(scope: CommandScope, path: str, os: OsFamily) -> bool:
@@ -162,10 +163,15 @@ def _domains(bundle: PolicyBundle, more: tuple[str, ...]) -> tuple[str, ...] | N
     return None if entry.allowed_domains is None else tuple(dict.fromkeys((*entry.allowed_domains, *more)))
 
 
-def _outermost(places: Iterable[str], os: OsFamily) -> tuple[str, ...]:
-    """Each place once, and none that lies in another; in order."""
+def _outermost(places: Iterable[str], os: OsFamily, blocked: Sequence[str] = ()) -> tuple[str, ...]:
+    """Each place once, in order, and none that lies in another, unless something `blocked` lies between the two."""
     several = list(dict.fromkeys(places))
-    return tuple(one for one in several if not any(one != other and is_under(one, other, os) for other in several))
+
+    def says_nothing(one: str, other: str) -> bool:
+        between = any(is_under(one, place, os) and is_under(place, other, os) for place in blocked)
+        return one != other and is_under(one, other, os) and not between
+
+    return tuple(one for one in several if not any(says_nothing(one, other) for other in several))
 
 
 def _is_inside(place: str, roots: Sequence[str], os: OsFamily) -> bool:

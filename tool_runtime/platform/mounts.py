@@ -30,7 +30,8 @@ _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  semaphores and shared memory o
 
 
 class View(NamedTuple):
-    """Absolute real places. `writes` stay writable, `guarded` within them do not; `hidden` are covered."""
+    """Absolute real places. `writes` stay writable, `guarded` within them do not; `hidden` are covered, but for those
+    of `writes` that lie within them."""
 
     writes: tuple[str, ...]
     guarded: tuple[str, ...]
@@ -42,8 +43,11 @@ def make(view: View, known: linux_calls.Numbers) -> None:
     """Give this process, which has a mount namespace of its own, the view; it needs the right to mount there. Places
     that are not there are passed over. Raises OSError."""
     _attributes(b"/", propagation=_PRIVATE)
-    writes = _kept(sorted(view.writes, key=len))
-    _attributes(b"/", set_=_READ_ONLY)
+    uncovered = _kept([place for place in view.writes if any(_is_below(place, one) for one in view.hidden)])
+    is_open = "/" in view.writes  # nothing can be mounted over the root that programs have
+    writes = [] if is_open else _kept(sorted(view.writes, key=len))
+    if not is_open:
+        _attributes(b"/", set_=_READ_ONLY)
     if view.has_processes:
         _mount(known, b"proc", b"/proc", b"proc", _REMOUNTED_FLAGS | _READ_ONLY, b"")
     _private_devices(known)
@@ -56,14 +60,18 @@ def make(view: View, known: linux_calls.Numbers) -> None:
     for place, tree in guarded:
         _attributes(b"", tree, set_=_READ_ONLY)
         _move(tree, place)
-    _cover(known, [place for place in view.hidden if os.path.lexists(place)])
+    _cover(known, [place for place in view.hidden if os.path.lexists(place)], uncovered)
+
+
+def _is_below(place: str, root: str) -> bool:
+    return place.startswith(root.rstrip("/") + "/")
 
 
 def _folders_between(view: View) -> set[str]:
     """The folders below a writable place that a guarded place lies in."""
     found: set[str] = set()
     for place in view.guarded:
-        roots = [root for root in view.writes if place.startswith(f"{root}/")]
+        roots = [root for root in view.writes if _is_below(place, root)]
         if roots:
             folder = os.path.dirname(place)
             while len(folder) > len(max(roots, key=len)):
@@ -80,8 +88,9 @@ def _private_devices(known: linux_calls.Numbers) -> None:
         _mount(known, b"devpts", b"/dev/pts", b"devpts", 0x0A, b"newinstance,ptmxmode=0666,mode=620")
 
 
-def _cover(known: linux_calls.Numbers, hidden: Sequence[str]) -> None:
-    """Empty places that nobody can open over what is hidden; the inmost first, since a cover hides what is below."""
+def _cover(known: linux_calls.Numbers, hidden: Sequence[str], uncovered: Sequence[tuple[str, int]]) -> None:
+    """Empty places that nobody can open over what is hidden; the inmost first, since a cover hides what is below.
+    `uncovered` are trees that stay where they are within one."""
     if not hidden:
         return
     blank = b"/dev/shm"
@@ -94,10 +103,27 @@ def _cover(known: linux_calls.Numbers, hidden: Sequence[str]) -> None:
     for place in sorted(hidden, key=len, reverse=True):
         if os.path.islink(place):
             continue
+        within = [(inner, tree) for inner, tree in uncovered if _is_below(inner, place)]
+        if within:
+            _cover_around(known, place, within)
+            continue
         tree = _cloned(folder if os.path.isdir(place) else file)
         _attributes(b"", tree, set_=_READ_ONLY)
         _move(tree, place)
     linux_calls.call(known.umount2, blank, 2)
+
+
+def _cover_around(known: linux_calls.Numbers, place: str, within: Sequence[tuple[str, int]]) -> None:
+    """A cover with nothing in it but the way to the trees `within`."""
+    is_directory = {inner: os.path.isdir(inner) for inner, _ in within}
+    _mount(known, b"tmpfs", os.fsencode(place), b"tmpfs", _REMOUNTED_FLAGS, b"mode=711")
+    for inner, _ in within:
+        os.makedirs(inner if is_directory[inner] else os.path.dirname(inner), mode=0o711, exist_ok=True)
+        if not is_directory[inner]:
+            os.close(os.open(inner, os.O_CREAT | os.O_WRONLY, 0o600))
+    _attributes(os.fsencode(place), set_=_READ_ONLY)
+    for inner, tree in within:
+        _move(tree, inner)
 
 
 def _kept(places: Sequence[str]) -> list[tuple[str, int]]:

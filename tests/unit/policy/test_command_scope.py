@@ -305,6 +305,15 @@ def test_places_of_the_host_itself() -> None:
     assert not reads(found, "/state/sessions/s1/events.jsonl")
 
 
+def test_the_hosts_own_places_stay_within_what_is_hidden_whatever_is_writable() -> None:
+    facts = FACTS._replace(tmp="/state/tmp")
+    found = with_own_places(command_scope(built_in("full"), facts, "posix"), "posix", writes=("/state/s1/sandbox",))
+    assert {"/", "/state/tmp", "/state/s1/sandbox"} <= set(found.writes)
+    assert writes(found, "/state/tmp/x")
+    assert writes(found, "/state/s1/sandbox/x")
+    assert not reads(found, "/state/s1/events.jsonl")
+
+
 # Properties
 
 NAMES = st.sampled_from(["a", "b", ".git", "hooks"])
