@@ -81,6 +81,23 @@ def test_a_command_reads_and_writes_what_its_policy_says(host: Host, policy: str
 
 
 @pytest.mark.slow
+@LEVELS
+def test_full_opens_all_but_what_it_blocks(host: Host, level: str) -> None:
+    path = secret(host)
+    elsewhere = host.root / "elsewhere"
+    elsewhere.mkdir()
+    with gateway(
+        use(shell(f"cat {path}; echo x > {elsewhere}/a; echo y > b; cat {host.state}/sandbox-levels.json")),
+        say("Done."),
+    ) as at:
+        host.task(at.url, "--sandbox", level, policy="full")
+    assert "PRIVATE" not in answer(at)
+    assert "machines" not in answer(at)
+    assert (elsewhere / "a").read_text() == "x\n"
+    assert (host.workspace / "b").read_text() == "y\n"
+
+
+@pytest.mark.slow
 def test_without_a_sandbox_the_lists_decide(host: Host) -> None:
     with gateway(use(shell("unheard-of")), say("Done.")) as served:
         done = host.task(served.url, "--sandbox", "none", policy="ci")
