@@ -69,7 +69,8 @@ class ToolSpec(NamedTuple):
     `edit` will leave in its file, from its arguments and what is there now (None: no file); None where the arguments do
     not say, and the call then fails. `also` are capabilities that calls need besides, for paths of its own or for
     the same one: the strictest decision counts. `identity` is the SHA-256 of what a tool of the workspace consists of:
-    policy admits it only as somebody has approved it. `runs` is the program with its arguments that a call of such a
+    policy admits it only as somebody has approved it; so does that of a tool from elsewhere, of its definition.
+    `elsewhere`: calls go over the network. `runs` is the program with its arguments that a call of such a
     tool starts. `output_schema` describes the JSON that a call's text is, where it is that. `error_names` are the
     family's names of error codes, by the host's: the model reads these, results and events keep the host's.
     A tool without a specification never runs (invariant 1).
@@ -92,6 +93,7 @@ class ToolSpec(NamedTuple):
     runs: tuple[str, ...] = ()
     output_schema: Mapping[str, Any] | None = None
     error_names: Mapping[str, str] = {}
+    elsewhere: bool = False
 
     def completed(self, arguments: Mapping[str, Any], workspace: str) -> Mapping[str, Any]:
         """The arguments with the `workspace` where its path was left out."""
@@ -103,7 +105,7 @@ class ToolSpec(NamedTuple):
     @property
     def starts_program(self) -> bool:
         """Whether a call starts a program, which a sandbox can hold."""
-        return self.subject.kind in ("command", "program", "script") or self.identity is not None
+        return self.subject.kind in ("command", "program", "script") or bool(self.runs)
 
     @property
     def capabilities(self) -> tuple[str, ...]:
@@ -460,6 +462,24 @@ class CommandObserver(Protocol):
         ...
 
 
+NoticeKind = Literal["listed", "changed", "hidden", "unavailable"]
+
+
+class SourceNotice(NamedTuple):
+    """What people are to know of a source of tools elsewhere: that it listed `tool_count` tools, and which of
+    them cannot be used (`rejected`); that a task has others than the one before (`added`, `removed`, `changed`); that
+    policy admits none of them; that it does not answer. `message` is one line."""
+
+    source: str
+    kind: NoticeKind
+    message: str
+    tool_count: int = 0
+    added: Sequence[str] = ()
+    removed: Sequence[str] = ()
+    changed: Sequence[str] = ()
+    rejected: Sequence[str] = ()
+
+
 class ToolRouter(Protocol):
     """The sole way to a tool (AH 7.1)."""
 
@@ -474,6 +494,17 @@ class ToolRouter(Protocol):
 
     async def tools(self) -> Sequence[ToolSpec]:
         """All tools that this router can run by now, before policy narrows them. Each task asks again."""
+        ...
+
+    async def fix(self, lists: Mapping[str, str]) -> Mapping[str, str]:
+        """Fix the tools from elsewhere for a task, before it asks for `tools`: as they stood in `lists`, the SHA-256 of
+        each source's list by the name of the source, where these are kept, else as they are by now. A source that
+        nothing is known of is waited for a moment. Returns what is fixed, in the same form."""
+        ...
+
+    async def outcome(self, request: ToolRequest) -> ToolResult | None:
+        """What became of a call whose host process died before it had the answer, where the place that it went to can
+        say; None where it cannot. Nothing is run for it."""
         ...
 
     def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:

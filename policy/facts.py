@@ -107,12 +107,14 @@ class UrlFacts(NamedTuple):
 
 class NamedToolFacts(NamedTuple):
     """A tool that is judged by its name: BackendTool.Invoke, Mcp.Invoke, Tool.Invoke, and Workspace.Upload of what is
-    no file. `identity` is the SHA-256 of what a project's own tool consists of, None for any other; `is_approved`: a
-    person has approved it as it is. `widening` is what its call asks for beyond the scope of the program."""
+    no file. `identity` is the SHA-256 of what the tool consists of, where that may change under the host;
+    `is_approved`: a person has approved it as it is. `elsewhere`: the call goes over the network. `widening` is what
+    the call asks for beyond the scope of the program that it starts."""
 
     tool_name: str
     identity: str | None = None
     is_approved: bool = True
+    elsewhere: bool = False
     widening: Widening | None = None
 
 

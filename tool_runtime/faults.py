@@ -33,6 +33,8 @@ class FaultKind(Enum):
     SYSTEM = auto()
     TIMED_OUT = auto()
     EXIT_NONZERO = auto()
+    INTERRUPTED = auto()
+    RATE_LIMITED = auto()
 
 
 class ToolFault(Exception):

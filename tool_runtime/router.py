@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from tool_runtime.core.process import CommandOutcome, CommandParams
     from tool_runtime.core.scripts import SkillScripts
+    from tool_runtime.core.server_process import ServerParams, ServerProcess
     from tool_runtime.schema import Judge
-    from tool_runtime.tool import Provider, Tool, ToolOutput
+    from tool_runtime.tool import Provider, RemoteProvider, Tool, ToolOutput
 
 __all__ = ["LocalToolRouter", "RuntimeSettings"]
 
@@ -43,10 +44,22 @@ class LocalToolRouter:
         self._desktop = DesktopFamily(settings, self._pool)
         self._families: tuple[Provider, ...] = (*self._other_families(), self._desktop)
         self._providers: tuple[Provider, ...] = (*self._families, *others)
+        self._remote: tuple[RemoteProvider, ...] = ()
         self._running: set[asyncio.Task[Any]] = set()
         self._judges: dict[str, tuple[Mapping[str, Any], Judge]] = {}
         self.unusable: dict[str, str] = {}
         """What is wrong with the schema of each tool that was left out of the list, by the tool's name."""
+
+    def add_remote(self, provider: RemoteProvider) -> None:
+        """The same for tools from elsewhere, and ask for them."""
+        self._remote = (*self._remote, provider)
+        self.add(provider)
+        provider.begin()
+
+    async def fix(self, lists: Mapping[str, str]) -> Mapping[str, str]:
+        """See ToolRouter."""
+        found = await asyncio.gather(*(one.fix(lists.get(one.name)) for one in self._remote))
+        return {one.name: sha256 for one, sha256 in zip(self._remote, found, strict=True) if sha256 is not None}
 
     def add(self, provider: Provider) -> None:
         """Have the tools of one more provider listed and run, behind those that there are."""
@@ -56,6 +69,11 @@ class LocalToolRouter:
         """Run a program as RunCommand runs commands, for another provider: what it leaves behind ends with the session.
         Raises ToolFault where it cannot be started."""
         return await self._desktop.run_program(params)
+
+    def start_program(self, params: ServerParams) -> ServerProcess:
+        """Start a program that runs on and is talked to, for another provider; it ends with the session at the latest.
+        Raises ToolFault where it cannot be started."""
+        return self._desktop.start_program(params)
 
     async def tools(self) -> Sequence[ToolSpec]:
         """See ToolRouter."""
@@ -92,6 +110,17 @@ class LocalToolRouter:
         finally:
             if task is not None:
                 self._running.discard(task)
+
+    async def outcome(self, request: ToolRequest) -> ToolResult | None:
+        """See ToolRouter."""
+        _, tool = self._tool(request.tool_name)
+        if tool is None or tool.outcome is None:
+            return None
+        try:
+            output = await tool.outcome(CallContext.of(request, self._settings))
+        except ToolFault as fault:
+            return _failed(request, tool, fault)
+        return None if output is None else _succeeded(request, output)
 
     def at_once(self, request: ToolRequest) -> ToolResult | None:
         """See ToolRouter."""
@@ -145,6 +174,7 @@ class LocalToolRouter:
             task.cancel()
         if running:
             await asyncio.wait(running)
+        await asyncio.gather(*(one.aclose() for one in self._remote))  # their programs are among the commands
         return await self._desktop.end_commands()
 
     async def aclose(self) -> None:
@@ -211,6 +241,7 @@ def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
         request.step_id,
         "succeeded",
         output_text=output.text,
+        artifact_uris=output.artifact_uris,
         artifacts=output.artifacts,
         exit_code=output.exit_code,
         seen=output.seen,

@@ -19,9 +19,10 @@ from agent_host.api.dry_scopes import Held, without_grant
 from agent_host.api.options import existing_directory, settings_from
 from agent_host.app.machine import command_environment, limits_of, this_environment
 from agent_host.app.native import families_of, native_list
+from agent_host.app.python_tools import installed_names
 from agent_host.app.sandboxing import opened_domains
 from agent_host.app.skills import enabled_tools, skill_called, skill_index, skill_scripts
-from agent_host.app.tools import argument_problem, built_in
+from agent_host.app.tools import AlsoElsewhere, argument_problem, built_in
 from agent_host.app.workspace_tools import WorkspaceTools, workspace_tools
 from agent_host.errors import ErrorCode
 from agent_host.routing.dry_run import DryRunCase, InvalidCase, case_from, judge_case
@@ -38,6 +39,7 @@ from policy.names import ANY_SESSION, CapabilityName
 from policy.rules.admitted import admitted, ends_commits
 from policy.rules.case import denied
 from policy.rules.guarded import guarded_risk
+from policy.rules.named_tools import for_tool
 from policy.rules.toolset import DEFAULT_RISK, NO_LIMITS, order, why_not_offered, withheld_by
 from policy.scope import Widening
 from state.temporary import session_directory
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolSpec
     from agent_host.routing.environment import Environment
     from agent_host.routing.program_facts import Scripts
+    from config.settings import Settings
     from policy.bundle.model import PolicyBundle
     from policy.bundle.problems import Problem
     from policy.decision import Decision
@@ -63,8 +66,9 @@ __all__ = ["BundleReport", "DryRuns", "InvalidCase", "Tried", "case_refused", "p
 class Tried(NamedTuple):
     """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away, the
     families of tools that it chooses, the list of native programs, None for that of a session without any
-    configuration, the skills there are, None for none, and their scripts; and the tools that the workspace brings.
-    `held` is the bundle where a sandbox holds commands, and `hosts` says what they may do besides."""
+    configuration, the skills there are, None for none, and their scripts; the tools that the workspace brings; and
+    `elsewhere` the tools of MCP servers, as far as sessions have kept what these listed. `held` is the bundle where a
+    sandbox holds commands, and `hosts` says what they may do besides."""
 
     bundle: PolicyBundle
     here: Environment
@@ -74,18 +78,19 @@ class Tried(NamedTuple):
     skills: SkillIndex | None = None
     scripts: Scripts | None = None
     of_workspace: WorkspaceTools = WorkspaceTools()
+    elsewhere: tuple[ToolSpec, ...] = ()
     held: PolicyBundle | None = None
     hosts: Held = Held()
 
     @property
     def session_tools(self) -> Registry:
-        """The tools of the families that are chosen, and those that the workspace brings."""
-        return Registry((*built_in(self.families), *self.of_workspace.specs))
+        """The tools of the families that are chosen, those that the workspace brings, and those of MCP servers."""
+        return Registry((*built_in(self.families), *self.of_workspace.specs, *self.elsewhere))
 
     @property
     def known_tools(self) -> Registry:
-        """Those of a session, and behind them those of all families."""
-        return Registry((*self.session_tools, *built_in()))
+        """Those of a session, behind them those of all families, and what a server may have."""
+        return AlsoElsewhere((*self.session_tools, *built_in()))
 
     def tools(self, in_use: Limits = NO_LIMITS) -> list[dict[str, Any]]:
         """Every tool with whether the model would be shown it, and who keeps it from that (SK 3.1): rows of {toolName,
@@ -149,7 +154,7 @@ class Tried(NamedTuple):
             "capability": spec.capability,
             "offered": True,
             "requiresApproval": guarded is not None
-            or any(entry is not None and entry.requires_approval for entry in entries)
+            or any(entry is not None and for_tool(entry, spec.name).requires_approval for entry in entries)
             or self._is_new(spec),
             "riskLevel": max(risks, key=RISK_LEVELS.index),
             **_kept({who: self._keeps(spec, limits) for who, limits in (("bundle", None), *self._limits(in_use))}),
@@ -197,8 +202,13 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
     settings, now = settings_from(flags, workspace=workspace), datetime.now(UTC)
     named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     here = this_environment(workspace, command_environment(settings, session_directory(state_dir, named, os.environ)))
-    bundle = bundle_to_try(settings, here, state_dir=state_dir, now=now, session_id=session_id)
-    held = bundle_to_try(settings, here, state_dir=state_dir, now=now, session_id=session_id, held=True)
+    installed = installed_names(settings) if settings.names("tools.installed") else ()
+    bundle, held = (
+        bundle_to_try(
+            settings, here, state_dir=state_dir, now=now, session_id=session_id, installed=installed, held=is_held
+        )
+        for is_held in (False, True)
+    )
     temporary = session_directory(state_dir, named, os.environ)
     index = skill_index(here.workspace)
     return Tried(
@@ -210,6 +220,7 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
         index,
         skill_scripts(settings, index, state_dir, named, temporary),
         workspace_tools(here.workspace, state_dir, index, built_in(families_of(settings)).names),
+        _elsewhere(settings, bundle, here, state_dir, now),
         held,
         Held(
             Widening(domains=opened_domains(settings)),
@@ -219,6 +230,17 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
             own_files(),
         ),
     )
+
+
+def _elsewhere(
+    settings: Settings, bundle: PolicyBundle, here: Environment, state_dir: str, now: datetime
+) -> tuple[ToolSpec, ...]:
+    """The tools of the servers that a session would have, as far as they are known. Nothing is connected."""
+    if not (bundle.mcp_servers or settings.tables("mcp.servers")):
+        return ()
+    from agent_host.app.mcp_servers import kept_tools
+
+    return kept_tools(settings, bundle, here, state_dir, now)
 
 
 class DryRuns:

@@ -30,7 +30,7 @@ from tool_runtime.core.paths import BY_DESCRIPTOR
 from tool_runtime.platform import current
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from config.settings import Settings
 
@@ -53,6 +53,7 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str) -> tuple[Check, ...
         _python(),
         _gateway(settings, state_dir),
         *_services(),
+        *_mcp_servers(settings, state_dir),
         _state_dir(state_dir),
         _tokenizer(settings),
         _shell(),
@@ -60,6 +61,13 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str) -> tuple[Check, ...
         _leftovers(),
         _sandbox(settings, state_dir),
     )
+
+
+def authorize(flags: Mapping[str, Any], state_dir: str, name: str, say: Callable[[str], None]) -> str:
+    """Have a person authorize this program at an MCP server of the configuration; see `mcp_check.authorize`."""
+    from agent_host.api import mcp_check
+
+    return mcp_check.authorize(settings_from(flags, workspace=None), state_dir, name, say)
 
 
 def _python() -> Check:
@@ -84,6 +92,18 @@ def _services() -> list[Check]:
         return [Check("services", False, str(error))]
     urls = {name: url for name, url in named.items() if url is not None}
     return [_answers(name, url, trust_env=urlsplit(url).hostname not in LOOPBACK) for name, url in urls.items()]
+
+
+def _mcp_servers(settings: Settings, state_dir: str) -> list[Check]:
+    """Those of the configuration: each is started or connected to, and asked for its tools."""
+    if not settings.tables("mcp.servers"):
+        return []
+    from agent_host.api.mcp_check import check_servers
+
+    try:
+        return [Check(f"mcp {name}", ok, one_line(found)) for name, ok, found in check_servers(settings, state_dir)]
+    except UsageError as error:
+        return [Check("mcp", False, str(error))]
 
 
 def _answers(name: str, url: str, *, trust_env: bool) -> Check:

@@ -175,7 +175,7 @@ class LayeredOptions:
         self._refuse_what_is_no_text(flags, session_id)
         root = existing_workspace(workspace, named_by)
         settings = settings_from(flags, workspace=root, given_by=self._names.given_by)
-        for line in settings.ignored:
+        for line in (*settings.ignored, *_unusable_tools(root)):
             self._warn(line)
         return ResolvedOptions(
             settings=settings,
@@ -228,6 +228,15 @@ def anchored(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
             f"{path!r} is relative to the current directory, which is no longer there ({error.strerror}): "
             "go to another one, or give the absolute path"
         ) from error
+
+
+def _unusable_tools(workspace: str) -> list[str]:
+    """What is wrong with the tools that the workspace brings."""
+    if not os.path.isdir(os.path.join(workspace, ".agent", "tools")):
+        return []
+    from agent_host.app.workspace_tools import unusable_manifests  # with it comes what reads them
+
+    return unusable_manifests(workspace)
 
 
 def settings_from(flags: Mapping[str, Any], *, workspace: str | None, given_by: str = "the command line") -> Settings:

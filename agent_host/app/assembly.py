@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, project_tool_names
+from agent_host.app.machine import allowed_variables, limits_of, project_tool_names, secret_variables
 from agent_host.app.native import families_of, has_native, native_list, native_roots
 from agent_host.app.secrets import redaction_of
 from agent_host.app.skills import enabled_tools, has_skills, hidden_files, script_runs, skill_index, skill_scripts
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from agent_host.http_basics import TlsContext
     from agent_host.llm.client import LlmClient
     from agent_host.llm.stream import CacheTtl, Dialect
+    from agent_host.routing.judge import Approved
     from agent_host.routing.scoping import Scoping
     from agent_host.scrub import Scrubber
     from agent_host.session.opening import ResolvedOptions
@@ -81,7 +82,8 @@ _MOST_BYTES_PER_TOKEN = 8
 
 
 class Parts(NamedTuple):
-    """What is decided about a session before anything of it is on disk."""
+    """What is decided about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
+    servers."""
 
     machine: LocalMachine
     bundle: PolicyBundle
@@ -92,6 +94,7 @@ class Parts(NamedTuple):
     takes_images: bool = True
     tools: tuple[PythonTool, ...] = ()
     fallbacks: tuple[str, ...] = ()
+    has_mcp: bool = True
     scoping: Scoping | None = None
 
     def binds_thinking(self, model: str) -> bool:
@@ -172,7 +175,7 @@ async def make_context(
     if has_skills(settings):
         scripts = skill_scripts(settings, index, resolved.state_dir, session_id, machine.temporary)
     runtime = LocalToolRouter(of_runtime, _providers(parts, of_runtime, index), scripts)
-    approved = None
+    approved: Approved | None = None
     if project_tool_names(resolved.workspace):
         from state.approved_tools import ApprovedTools
         from tool_runtime.families.project.family import ProjectTools
@@ -234,6 +237,8 @@ async def make_context(
         questions=Questions(),
         command_watch=_command_watch(resolved, machine),
     )
+    if parts.has_mcp and (parts.bundle.mcp_servers or settings.tables("mcp.servers")):
+        _add_servers(ctx.judge, resolved, of_runtime, runtime, emitter, session_id)
     ctx.conversation.renew_head(ctx.judge)
     return ctx
 
@@ -254,6 +259,33 @@ def _scoping(parts: Parts, scripts: SkillScripts | None) -> Scoping | None:
     if parts.scoping is not None and scripts is not None:
         parts.scoping.scripts = scripts.sandbox
     return parts.scoping
+
+
+def _add_servers(
+    judge: Judge,
+    resolved: ResolvedOptions,
+    of_runtime: RuntimeSettings,
+    runtime: LocalToolRouter,
+    emitter: Emitter,
+    session_id: str,
+) -> None:
+    """Their tools come with the first task: nothing waits for them here."""
+    from agent_host.app.elsewhere import ToolsElsewhere
+    from agent_host.app.mcp_servers import add_servers
+
+    elsewhere = ToolsElsewhere(resolved.state_dir, lambda: judge.bundle, emitter, judge.approved)
+    judge.approved = elsewhere
+    add_servers(
+        runtime,
+        resolved.settings,
+        of_runtime,
+        judge.bundle,
+        judge.environment,
+        elsewhere,
+        state_dir=resolved.state_dir,
+        session_id=session_id,
+        now=utc_now(),
+    )
 
 
 def _providers(parts: Parts, settings: RuntimeSettings, index: SkillIndex | None) -> Sequence[Provider]:
@@ -320,7 +352,7 @@ def runtime_settings(
         artifact_max_bytes=settings.integer("tools.max_artifact_bytes"),
         output_buffer_bytes=settings.integer("tools.output_buffer_bytes"),
         max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
-        secret_env=SECRET_VARIABLES,
+        secret_env=secret_variables(settings),
         env_passthrough=frozenset(settings.names("tools.env_passthrough")),
         env_allowed=allowed_variables(settings),
         temporary=temporary,
@@ -348,7 +380,8 @@ def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber, dropped: int | 
     takes_images = parts.takes_images
     if takes_images and len(state.thread) > 1:  # a new session has no pictures yet
         takes_images = parts.models.of(parts.model).limits.images is not False
-    thread = Thread(parts.dialect.renderer(parts.model), takes_images=takes_images, marks_from=_marks_from(parts))
+    renderer = parts.dialect.renderer(parts.model)
+    thread = Thread(renderer, takes_images=takes_images, marks_from=lambda: _marks_from(parts))
     step = state.open_step
     messages: Iterator[Message] = map(decode, itertools.islice(state.thread, 1, None))
     if scrubber.redaction is not None and scrubber.redaction.has_rules:
@@ -389,8 +422,6 @@ def _for_model(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> ModelView
 def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable[[Judge, int], bytes]:
     """The front of model requests: model, limit, system prompt, and those tools that a call could be allowed of."""
 
-    marks_from = _marks_from(parts)
-
     def head(judge: Judge, max_output_tokens: int) -> bytes:
         encode = partial(
             parts.dialect.head,
@@ -400,7 +431,7 @@ def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable
             tools=judge.offered(),
             session_id=state.identity.session_id,
         )
-        made = encode()
+        made, marks_from = encode(), _marks_from(parts)
         # A text has fewer tokens than bytes, and no language as few as one for so many.
         is_short = len(made) < marks_from * _MOST_BYTES_PER_TOKEN and parts.count(made.decode()) < marks_from
         return encode(is_marked=False) if is_short else made

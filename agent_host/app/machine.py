@@ -27,6 +27,14 @@ TOKEN_VARIABLE = "LLM_GATEWAY_AUTH_TOKEN"  # noqa: S105  the variable's name, no
 
 SECRET_VARIABLES = frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE})
 
+
+def secret_variables(settings: Settings) -> frozenset[str]:
+    """The variables that no child process gets, whatever a configuration says: the host's own tokens, and those for MCP
+    servers."""
+    named = (table.get("token_env") for table in settings.tables("mcp.servers"))
+    return SECRET_VARIABLES | {name for name in named if isinstance(name, str)}
+
+
 _SHELLS: dict[str, ShellName] = {
     "bash": "bash",
     "zsh": "zsh",
@@ -57,7 +65,7 @@ def command_environment(settings: Settings, temporary: str) -> dict[str, str]:
     it."""
     shown = child_environment(
         os.environ,
-        secret=SECRET_VARIABLES,
+        secret=secret_variables(settings),
         passthrough=frozenset(settings.names("tools.env_passthrough")),
         temporary=temporary,
         allowed=allowed_variables(settings),

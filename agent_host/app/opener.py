@@ -13,7 +13,7 @@ from agent_host.app.assembly import Gateway, Parts, make_context, put_under, utc
 from agent_host.app.backends import Backends, serving_gateway
 from agent_host.app.machine import machine_of, project_tool_names
 from agent_host.app.native import families_of
-from agent_host.app.python_tools import python_tools, registry_with
+from agent_host.app.python_tools import installed_names, python_tools, registry_with
 from agent_host.app.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker, scoping_of
 from agent_host.app.secrets import Secrets, Tokens, redaction_of
 from agent_host.approval.gate import UnattendedGate
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from agent_host.services.session import NewSession, SessionGrant, SessionService
     from agent_host.session.new_task import NewTask
     from agent_host.session.opening import OptionsSource, ResolvedOptions
+    from config.settings import Settings
     from policy.bundle.model import PolicyBundle
     from state.checkpoint import SessionIdentity
     from state.file_session import FileSession
@@ -128,6 +129,7 @@ class SessionOpener:
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
                 parts = parts._replace(scoping=_scoping(resolved, machine, level, grant))
+                parts = parts._replace(has_mcp=grant.feature_flags.get("mcpEnabled", True))
                 secrets = self._secrets(resolved, bundle, url)
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():
@@ -163,6 +165,7 @@ class SessionOpener:
                 tools = python_tools(resolved.settings, self._tools)
                 parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
                 parts = parts._replace(scoping=_scoping(resolved, machine, level, grant))
+                parts = parts._replace(has_mcp=grant.feature_flags.get("mcpEnabled", True))
                 secrets = self._secrets(resolved, parts.bundle, url)
                 session = await self._session(resolved, parts, backends, store, url, secrets, resources)
                 opened.pop_all()
@@ -232,7 +235,7 @@ class SessionOpener:
         settings = resolved.settings
         headers = settings.pairs("llm.headers")
         proxies = list(filter(None, map(settings.text, ("tools.http_proxy", "tools.https_proxy"))))
-        return Secrets.of(self._tokens, url, headers, redaction_of(resolved, bundle), proxies)
+        return Secrets.of(self._tokens, url, headers, redaction_of(resolved, bundle), proxies, _of_servers(settings))
 
     async def _session(
         self,
@@ -292,6 +295,15 @@ class SessionOpener:
         await session.take_up_commands()
         session.take_up_uploads()
         return session
+
+
+def _of_servers(settings: Settings) -> Sequence[str]:
+    """The secrets of MCP servers. Raises UsageError for entries that cannot be used."""
+    if not settings.tables("mcp.servers"):
+        return ()
+    from agent_host.app.mcp_servers import secret_values
+
+    return secret_values(settings)
 
 
 def _refuse_used_key(state_dir: str, key: str) -> None:
@@ -365,7 +377,10 @@ async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None
 
 def _refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, tools: Registry) -> None:
     """Raises UsageError. Not for a resume, whose approvals may be on record from another policy."""
-    approvals = resolved.approvals - project_tool_names(resolved.workspace)
+    servers = {one.name for one in bundle.mcp_servers}
+    servers |= {str(one.get("name")) for one in resolved.settings.tables("mcp.servers")}
+    of_servers = {name for name in resolved.approvals if name.partition("/")[0] in servers and "/" in name}
+    approvals = resolved.approvals - project_tool_names(resolved.workspace) - of_servers
     unknown = unknown_approvals(bundle, tools, approvals)
     if unknown:
         rules = ", ".join(rule.approval_rule_id for rule in bundle.approval_rules) or "none"
@@ -389,6 +404,7 @@ def _bundle(resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGran
         granted=grant.policy_bundle,
         temporary=machine.temporary,
         held=level.level != "none",
+        installed=installed_names(resolved.settings),
     )
 
 

@@ -55,13 +55,15 @@ class Secrets(NamedTuple):
         headers: Mapping[str, str],
         redaction: Redaction,
         proxies: Sequence[str] = (),
+        others: Sequence[str] = (),
     ) -> Secrets:
-        """`headers` are those of `llm.headers`, `proxies` the URLs of those that tools use. Raises UsageError for a
+        """`headers` are those of `llm.headers`, `proxies` the URLs of those that tools use, `others`
+        more secrets. Raises UsageError for a
         token that no header can carry, and for headers that are none."""
         token = checked_token(tokens.gateway)
         values = checked_headers(headers).values()
         passwords = [password_of(url) for url in (gateway_url, *proxies)]
-        return cls(token, Scrubber([token, *passwords, tokens.services, *values], redaction))
+        return cls(token, Scrubber([token, *passwords, tokens.services, *values, *others], redaction))
 
 
 def redaction_of(resolved: ResolvedOptions, bundle: PolicyBundle) -> Redaction:

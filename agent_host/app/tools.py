@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
+from agent_host.contracts import Subject, ToolSpec
 from agent_host.routing.host_tools import UPLOAD_ARTIFACT, upload_problem
 from agent_host.routing.registry import Registry
 from policy.names import CapabilityName
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any
 
-    from agent_host.contracts import ToolSpec
 
+_ANYTHING: Final = {"type": "object"}
 BUILT_IN = Registry((*SPECS, UPLOAD_ARTIFACT))
 """Those of a session that chooses no family."""
 CAPABILITIES = tuple(sorted(BUILT_IN.capabilities | {CapabilityName.LLM_CALL.value, CapabilityName.TOOL_INVOKE.value}))
@@ -27,6 +29,19 @@ def built_in(families: Collection[str] = FAMILIES) -> Registry:
     """The tools of these families, and those that every session has. Raises KeyError for a family that there is
     not."""
     return Registry((*specs_of(families), UPLOAD_ARTIFACT))
+
+
+class AlsoElsewhere(Registry):
+    """Tools, and beside them every `server/tool` that nothing is known of: judged by its name."""
+
+    def get(self, name: str) -> ToolSpec | None:
+        """See Registry."""
+        known = super().get(name)
+        if known is not None or not re.fullmatch(r"[^/\s]+/\S+", name):
+            return known
+        return ToolSpec(
+            name, "", _ANYTHING, capability="Mcp.Invoke", subject=Subject("name"), effect="other", category="requests"
+        )
 
 
 def argument_problem(spec: ToolSpec | None, arguments: Mapping[str, Any]) -> str | None:

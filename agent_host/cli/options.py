@@ -189,6 +189,7 @@ def _doctor(commands: Any) -> None:
     _setting_option(doctor, "llm.model")
     _setting_option(doctor, "sandbox.level")
     _state_dir(doctor)
+    doctor.add_argument("--authorize", metavar="NAME", help="authorize agent-host at an MCP server (oauth = true)")
 
 
 # What adds each command and its options to the subparsers, in the order of the help.

@@ -41,6 +41,10 @@ class EventType(StrEnum):
     TOOL_REQUESTED = "tool_requested"
     TOOL_COMPLETED = "tool_completed"
     COMMAND_ENDED = "command_ended"
+    TOOLS_LISTED = "tools_listed"
+    TOOLS_CHANGED = "tools_changed"
+    TOOLS_HIDDEN = "tools_hidden"
+    TOOLS_UNAVAILABLE = "tools_unavailable"
     APPROVAL_REQUESTED = "approval_requested"
     APPROVAL_RESOLVED = "approval_resolved"
     APPROVAL_TIMEOUT = "approval_timeout"
@@ -78,6 +82,10 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.TOOL_REQUESTED: ("routing", "info"),
     EventType.TOOL_COMPLETED: ("routing", "info"),
     EventType.COMMAND_ENDED: ("routing", "info"),
+    EventType.TOOLS_LISTED: ("routing", "info"),
+    EventType.TOOLS_CHANGED: ("routing", "warning"),
+    EventType.TOOLS_HIDDEN: ("routing", "warning"),
+    EventType.TOOLS_UNAVAILABLE: ("routing", "warning"),
     EventType.APPROVAL_REQUESTED: ("approval", "info"),
     EventType.APPROVAL_RESOLVED: ("approval", "info"),
     EventType.APPROVAL_TIMEOUT: ("approval", "warning"),

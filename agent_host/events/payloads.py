@@ -53,6 +53,11 @@ _PIECE = Field("text", "string", "a piece of it")
 
 _ARTIFACT = Field("artifactName", "string", "its name")
 _REF = Field("storageRef", "string", "where it is kept on this machine, below the session's folder")
+_SOURCE = (
+    Field("source", "string", "`mcp:NAME`, or `backend`"),
+    Field("toolCount", "integer", "how many tools it has", telemetry=True),
+    _MESSAGE,
+)
 
 
 def _optional(field: Field) -> Field:
@@ -209,7 +214,12 @@ PAYLOADS: dict[EventType, Shape] = {
             _CALL,
             _TOOL,
             Field("capability", "string", "what the tool needs; missing for an unknown tool", True, telemetry=True),
-            Field("summary", "string", "the argument that says most, cut", optional=True),
+            Field(
+                "summary",
+                "string",
+                "on what it acts, as its arguments say it, with the method that a request names; cut",
+                optional=True,
+            ),
             Field(
                 "argumentsSha256",
                 "string",
@@ -273,6 +283,28 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("processesLeft", "integer", "how many processes of it still run", optional=True, telemetry=True),
             Field("processesEnded", "integer", "without an id: how many were ended", optional=True, telemetry=True),
         ),
+    ),
+    EventType.TOOLS_LISTED: Shape(
+        "an MCP server or the backend service has said which tools it has, beside the session",
+        (
+            *_SOURCE,
+            Field("rejected", "list of strings", "tools that cannot be used, as it says", optional=True),
+        ),
+    ),
+    EventType.TOOLS_CHANGED: Shape(
+        "a task begins whose tools of a source are not those of the task before, in whichever session",
+        (
+            *_SOURCE,
+            Field("added", "list of strings", "their names", optional=True),
+            Field("removed", "list of strings", "their names", optional=True),
+            Field("changed", "list of strings", "those that need an approval as they are now", optional=True),
+        ),
+    ),
+    EventType.TOOLS_HIDDEN: Shape(
+        "policy admits none of the tools of a source; the message has the line that would admit them", _SOURCE
+    ),
+    EventType.TOOLS_UNAVAILABLE: Shape(
+        "a source does not say which tools it has: what is known of it is used, and calls may fail", _SOURCE
     ),
     EventType.APPROVAL_REQUESTED: Shape(
         "a call waits for a person",

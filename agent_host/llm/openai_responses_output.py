@@ -9,7 +9,7 @@ import orjson
 from agent_host.llm.answer_calls import NOT_CLOSED, as_written
 from agent_host.llm.openai_responses import NAME, OF_CALL
 from agent_host.llm.openai_responses_items import Item, Place, StreamedItems, kind_of
-from agent_host.llm.openai_responses_values import is_readable, said_in, size_of, text_in, thoughts_in
+from agent_host.llm.openai_responses_values import are_said, is_readable, said_in, size_of, text_in, thoughts_in
 from agent_host.llm.raw_json import members
 from agent_host.llm.surrogates import repaired, without_open_end
 from agent_host.thread.blocks import Block, shortest
@@ -166,8 +166,8 @@ class ResponsesOutput:
 
     def _is_kept(self, item: Item, raw: dict[str, Any]) -> bool:
         """Whether the item, or of a call its fields, is a block."""
-        if item.kind == "message":
-            return bool(item.text)
+        if item.kind == "message":  # one with an empty part is refused
+            return bool(item.text) and raw.get("role") == "assistant" and are_said(raw.get("content"))
         if item.kind == "reasoning":
             return is_readable(raw)
         if item.kind == "function_call":

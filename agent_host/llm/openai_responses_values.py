@@ -49,6 +49,11 @@ def said_in(content: Any) -> tuple[str, str]:
     return "".join(said), "".join(refused)
 
 
+def are_said(content: Any) -> bool:
+    """Whether each part of the content of a message says something."""
+    return isinstance(content, str) or all(part.get("text") or part.get("refusal") for part in content or ())
+
+
 def thoughts_in(reasoning: Mapping[str, Any]) -> str:
     """The thinking in a reasoning item that is done, for a person to read."""
     parts = [*(reasoning.get("summary") or ()), *(reasoning.get("content") or ())]

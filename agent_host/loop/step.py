@@ -12,7 +12,7 @@ from agent_host.llm.anthropic_answer import meaning_of
 from agent_host.loop.asking import ask, cut_window
 from agent_host.loop.background import commands_to_report
 from agent_host.loop.compaction import make_room
-from agent_host.loop.context import MODEL_OPTION
+from agent_host.loop.context import LISTS_OPTION, MODEL_OPTION
 from agent_host.loop.costs import cost_of
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
 from agent_host.loop.secrets import clean_message
@@ -89,7 +89,7 @@ async def take_turn(ctx: LoopContext) -> Step:
         turn.meaning,
         window,
         first_versions(runs),
-        options=_model_from_here(ctx),
+        options=_options_from_here(ctx),
         model=ctx.conversation.model,
         sandbox=_sandbox_from_here(ctx, runs),
     )
@@ -110,11 +110,13 @@ def _sandbox_from_here(ctx: LoopContext, runs: Sequence[CallRun]) -> dict[str, A
     return {} if row == (ctx.state.sandbox or {"level": "none"}) else row
 
 
-def _model_from_here(ctx: LoopContext) -> dict[str, str]:
-    """What the record says where another model has taken over: the rest of the task, and a resume of it, is its."""
-    model = ctx.conversation.model
+def _options_from_here(ctx: LoopContext) -> dict[str, Any]:
+    """What the record says of the rest of the task, and of a resume of it: the model, where another one has taken over,
+    and which lists of tools from elsewhere it has."""
+    model, lists = ctx.conversation.model, dict(ctx.judge.tool_lists)
     was = ctx.task.options.get(MODEL_OPTION) or ctx.conversation.default_model
-    return {} if model == was else {MODEL_OPTION: model}
+    options: dict[str, Any] = {} if model == was else {MODEL_OPTION: model}
+    return options if lists == ctx.task.options.get(LISTS_OPTION, {}) else {**options, LISTS_OPTION: lists}
 
 
 def reopen(ctx: LoopContext) -> Step:

@@ -41,9 +41,10 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
         facts = gather(spec, arguments, judge.environment, world, judge.scripts)
     except UnusableArguments as error:
         return Judged(spec, problem=str(error))
-    if spec.identity is not None:
-        is_approved = judge.approved is not None and judge.approved.knows(spec.name, spec.identity)
-        facts = NamedToolFacts(spec.name, spec.identity, is_approved)
+    if isinstance(facts, NamedToolFacts) and (spec.identity is not None or spec.elsewhere):
+        approved, identity = judge.approved, spec.identity
+        is_approved = identity is None or (approved is not None and approved.knows(spec.name, identity))
+        facts = NamedToolFacts(spec.name, spec.identity, is_approved, spec.elsewhere)
     if judge.scoping is not None and spec.starts_program:
         problem = grant_problem(arguments)
         if problem is not None:

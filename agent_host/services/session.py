@@ -78,7 +78,7 @@ class EmbeddedSessionService:
     """Sessions without a server: ids are made here, and every one is compatible. `workspace_of` gives the workspace of
     a session that there is, or raises SessionNotFound."""
 
-    FLAGS: Mapping[str, bool] = {"approvalUiEnabled": True, "mcpEnabled": False}
+    FLAGS: Mapping[str, bool] = {"approvalUiEnabled": True, "mcpEnabled": True}
 
     def __init__(self, workspace_of: Callable[[str], str]) -> None:
         self._workspace_of = workspace_of

@@ -92,7 +92,7 @@ class ServiceState:
         expired: Collection[str],
     ) -> None:
         self._bundle = policy_bundle
-        self._flags = {"approvalUiEnabled": True, "mcpEnabled": False} if feature_flags is None else dict(feature_flags)
+        self._flags = {"approvalUiEnabled": True, "mcpEnabled": True} if feature_flags is None else dict(feature_flags)
         self._incompatible = incompatible
         self.expired = set(expired)
         self.sessions: dict[str, Session] = {}

@@ -12,9 +12,13 @@ from agent_host.thread.window import RECENT_UNITS, REFILL, advance, cut
 from agent_host.thread.wire import Mark, WireBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 _MARKER_TOKENS = 20
+
+
+def _from_the_first() -> int:
+    return 0
 
 
 class Renderer(Protocol):
@@ -38,9 +42,12 @@ class Renderer(Protocol):
 class Thread:
     """Append-only, but for pictures: where there are too many, the older ones are left out (`thread.pictures`), and all
     are where the model does not take them. Invariant 4 holds by construction: an assistant message enters together with
-    all its results. A cache mark is set where at least `marks_from` estimated tokens stand in front of it."""
+    all its results. A cache mark is set where at least `marks_from` estimated tokens stand in front of it; it is asked
+    for with the first request."""
 
-    def __init__(self, renderer: Renderer, *, takes_images: bool = True, marks_from: int = 0) -> None:
+    def __init__(
+        self, renderer: Renderer, *, takes_images: bool = True, marks_from: Callable[[], int] = _from_the_first
+    ) -> None:
         self._renderer = renderer
         self._marks_from = marks_from
         self._pictures = SentPictures(takes_images=takes_images)
@@ -226,8 +233,8 @@ class Thread:
         ends = {self._newest_exchange - 1} if self._newest_exchange > self._start else set()
         if len(self._wire) and not self._ends_with_assistant:
             ends.add(len(self._wire) - 1)
-        whole = head_tokens + self.tokens
-        kept = {end for end in ends if whole - sum(self._sizes[end + 1 :]) >= self._marks_from}
+        whole, least = head_tokens + self.tokens, self._marks_from()
+        kept = {end for end in ends if whole - sum(self._sizes[end + 1 :]) >= least}
         return self._wire.chunks(self._start, kept, mark)
 
     def _leave_pictures_out(self, old: Pictured) -> None:

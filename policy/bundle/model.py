@@ -46,6 +46,18 @@ class CommandPolicy(NamedTuple):
     starts_programs: bool | None = None
 
 
+class ToolPolicy(NamedTuple):
+    """What holds for the tools that fit `tool`, a name, or a pattern in which `*` stands for any characters: whether a
+    call waits for a person, under which rule, and whether a call that a crash cut off may be sent again. A field that
+    is left out is as the capability has it. A policy that names a tool decides about it; of several patterns that fit
+    the strictest."""
+
+    tool: str
+    requires_approval: bool | None = None
+    approval_rule_id: str | None = None
+    repeatable: bool | None = None
+
+
 class Capability(NamedTuple):
     """One grant and its limits (AH 8.2). With `requires_approval` every use waits for a person; without an
     `approval_rule_id` the request carries no title of its own."""
@@ -63,6 +75,7 @@ class Capability(NamedTuple):
     max_output_bytes: int | None = None
     requires_approval: bool = False
     approval_rule_id: str | None = None
+    tool_policies: tuple[ToolPolicy, ...] | None = None
 
 
 class LlmPolicy(NamedTuple):
@@ -192,6 +205,7 @@ _PARTS: dict[tuple[type, str], type] = {
     (PolicyBundle, "redactionRules"): RedactionRule,
     (PolicyBundle, "sandbox"): SandboxPolicy,
     (Capability, "commandPolicies"): CommandPolicy,
+    (Capability, "toolPolicies"): ToolPolicy,
     (CommandPolicy, "arguments"): ArgumentRule,
 }
 

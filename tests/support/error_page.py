@@ -80,6 +80,7 @@ OF_CALLS: Final = {
     ErrorCode.FILE_TOO_LARGE: "the file or content exceeds a limit",
     ErrorCode.PERMISSION_DENIED: "the system refused it, or the place changed after policy had judged it",
     ErrorCode.WORKSPACE_UPLOAD_FAILED: "the artifact could not be stored",
+    ErrorCode.RATE_LIMITED: "the service that the tool is at takes no more calls for now",
 }
 
 

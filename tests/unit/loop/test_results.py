@@ -123,6 +123,23 @@ async def test_a_secret_at_the_cut_of_the_reason_shows_no_half(loop: Loop) -> No
     assert told(loop)["message"].endswith("a[redac")
 
 
+async def test_how_stderr_began_is_told_without_secrets(loop: Loop) -> None:
+    """NT: its first 1 KiB. A secret at the cut shows no half."""
+    end = CallEnd("succeeded", None, "out", gave(exit_code=1, stderr="e" * 1018 + "s3cret-value and more"))
+    finish(loop.ctx, "st", shell("make", "c"), end)
+    assert told(loop)["stderr"] == "e" * 1018 + "[redac"
+    assert told(loop)["exitCode"] == 1
+
+
+async def test_what_was_kept_is_told_by_which_output_it_is(loop: Loop) -> None:
+    left = [{"ref": "artifacts/a", "sha256": "ab", "uri": "u/a"}, {"why": "the disk is full"}]
+    end = CallEnd("succeeded", None, "out", gave(), left=left, parts={"stdout": "artifacts/a"})
+    finish(loop.ctx, "st", shell("make", "c"), end)
+    payload = told(loop)
+    assert (payload["storedParts"], payload["storedSha256"]) == ({"stdout": "artifacts/a"}, {"artifacts/a": "ab"})
+    assert (payload["storageRefs"], payload["artifactUris"]) == (["artifacts/a"], ["u/a"])
+
+
 def read(loop: Loop, *images: Image) -> Message:
     call = shell("cat", "c")
     return finish(loop.ctx, "st", call, CallEnd("succeeded", None, images[0].text, gave(images=images)))

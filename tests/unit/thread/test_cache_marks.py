@@ -98,7 +98,7 @@ def test_one_hour_is_said_where_it_is_wanted() -> None:
 
 
 def test_no_mark_is_set_where_less_stands_before_it_than_a_provider_caches() -> None:
-    thread = Thread(AnthropicRenderer(), marks_from=100)
+    thread = Thread(AnthropicRenderer(), marks_from=lambda: 100)
     thread.add_task(Message("user", "Go.", 5))
     seen = []
     for number in range(3):
