@@ -285,6 +285,7 @@ def _add_servers(
         state_dir=resolved.state_dir,
         session_id=session_id,
         now=utc_now(),
+        scoping=judge.scoping,
     )
 
 

@@ -72,7 +72,7 @@ class CommandTools:
             await self._sandbox.aclose()
         return left
 
-    def _sandbox_for(self, params: CommandParams) -> Sandbox | None:
+    def _sandbox_for(self, params: CommandParams | ServerParams) -> Sandbox | None:
         """What holds a command, made with the first that has a scope. Raises ToolFault where a level is required that
         does not work."""
         if self._settings.sandbox is None or params.scope is None:
@@ -99,7 +99,7 @@ class CommandTools:
 
     def start_program(self, params: ServerParams) -> ServerProcess:
         """See LocalToolRouter."""
-        return ServerProcess(params, self._pool, self._guard)
+        return ServerProcess(params, self._pool, self._guard, self._sandbox_for(params))
 
     async def _run_command(self, call: CallContext) -> ToolOutput:
         params = self._command(call)
