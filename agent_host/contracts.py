@@ -104,8 +104,8 @@ class ToolSpec(NamedTuple):
 
     @property
     def starts_program(self) -> bool:
-        """Whether a call starts a program, which a sandbox can hold."""
-        return self.subject.kind in ("command", "program", "script") or bool(self.runs)
+        """Whether a call starts a program on this machine, which a sandbox can hold."""
+        return not self.elsewhere and (self.subject.kind in ("command", "program", "script") or bool(self.runs))
 
     @property
     def capabilities(self) -> tuple[str, ...]:

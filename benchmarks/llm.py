@@ -166,8 +166,8 @@ async def _both(name: str, url: str, rounds: int) -> tuple[float, float]:
 
 
 async def _waits(name: str, pieces: int) -> list[float]:
-    """Milliseconds from the moment when a piece of the answer is written to the socket to the call with its text, at 500
-    pieces a second. Server and client are on one event loop, so that no other process is waited for."""
+    """Milliseconds from the moment when a piece of the answer is written to the socket to the call with its text, at
+    500 pieces a second. Server and client are on one event loop, so that no other process is waited for."""
     dialect = _dialect(name)
     turn = Script.from_turns([{"text": "x" * pieces, "chunk_chars": 1}]).turns[0]
     view = RequestView("s", "m", "", 10, True, (), 1, 0, 0, "user", "hi", False, {})

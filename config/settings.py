@@ -138,6 +138,8 @@ SETTINGS: dict[str, Setting] = {
     "skills.max_script_runs": Setting(int, _SMALLER, low=0, high=10_000),
     "skills.script_timeout_s": Setting(float, _SMALLER, low=0.1, high=3600),
     "skills.hidden_files": Setting(list, _MORE),
+    "backend.timeout_s": Setting(float, _SMALLER, low=0.1, high=86_400),
+    "backend.connect_timeout_s": Setting(float, _SMALLER, low=0, high=600),
     "mcp.servers": Setting(list, tables=True),
     "mcp.enabled": Setting(list, Tightening.FEWER),
     "mcp.connect_timeout_s": Setting(float, _SMALLER, low=0, high=600),

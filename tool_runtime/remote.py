@@ -130,7 +130,8 @@ class Terms(NamedTuple):
 
 class RemoteTools:
     """A Provider of one source's tools. `admits` says of a name whether the bundle lists it: any other tool is not
-    registered (TR 9.4). `report` is told, on the event loop, what people are to know."""
+    registered (TR 9.4). `report` is told, on the event loop, what people are to know. `completed` adds to a tool what
+    its source does not know."""
 
     def __init__(
         self,
@@ -140,7 +141,9 @@ class RemoteTools:
         *,
         admits: Callable[[str], bool],
         report: Callable[[SourceNotice], None],
+        completed: Callable[[ToolSpec], ToolSpec] | None = None,
     ) -> None:
+        self._completed = completed
         self._source = source
         self._terms = terms
         self._kept = kept
@@ -252,7 +255,8 @@ class RemoteTools:
         )
 
     def _spec(self, tool: Definition) -> ToolSpec:
-        return spec_of(tool, self._terms.capability, elsewhere=self._terms.elsewhere)
+        spec = spec_of(tool, self._terms.capability, elsewhere=self._terms.elsewhere)
+        return spec if self._completed is None else self._completed(spec)
 
 
 def spec_of(tool: Definition, capability: str, *, elsewhere: bool) -> ToolSpec:

@@ -81,7 +81,7 @@ class LocalToolRouter:
         unusable: dict[str, str] = {}
         for provider in self._providers:
             for spec in await provider.tools():
-                if spec.name in found or spec.name in unusable:
+                if spec.name in found or spec.name in unusable or self._is_sent(provider, spec):
                     continue
                 problem = None if provider in self._families else self._schema_problem(spec)
                 if problem is None:
@@ -228,9 +228,14 @@ class LocalToolRouter:
     def _tool(self, name: str) -> tuple[Provider, Tool] | tuple[None, None]:
         for provider in self._providers:
             tool = provider.get(name)
-            if tool is not None:
+            if tool is not None and not self._is_sent(provider, tool.spec):
                 return provider, tool
         return None, None
+
+    def _is_sent(self, provider: Provider, spec: ToolSpec) -> bool:
+        """Whether the tool would run here and may run elsewhere only."""
+        sent = self._settings.elsewhere
+        return bool(sent) and provider not in self._remote and not sent.isdisjoint(spec.capabilities)
 
 
 def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
@@ -260,9 +265,10 @@ def _failed(request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:
         request.session_id,
         request.task_id,
         request.step_id,
-        "failed",
+        "denied" if fault.kind is FaultKind.REFUSED else "failed",
         output_text=partial.text if partial is not None else None,
-        error=ToolError(str(tool.codes[fault.kind]), str(fault), tool.names.get(fault.kind)),
+        artifact_uris=partial.artifact_uris if partial is not None else (),
+        error=ToolError(str(fault.code or tool.codes[fault.kind]), str(fault), tool.names.get(fault.kind)),
         artifacts=partial.artifacts if partial is not None else (),
         exit_code=partial.exit_code if partial is not None else None,
         stderr=partial.stderr if partial is not None else "",

@@ -28,6 +28,7 @@ from agent_host.errors import ErrorCode
 from agent_host.routing.dry_run import DryRunCase, InvalidCase, case_from, judge_case
 from agent_host.routing.environment import on_this_disk
 from agent_host.routing.registry import Registry
+from agent_host.services.endpoints import TOOLS_URL_VARIABLE
 from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try, own_files
 from policy.bundle.builtin import DEFAULT_LIFETIME_S
 from policy.bundle.problems import BundleProblems
@@ -67,8 +68,8 @@ class Tried(NamedTuple):
     """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away, the
     families of tools that it chooses, the list of native programs, None for that of a session without any
     configuration, the skills there are, None for none, and their scripts; the tools that the workspace brings; and
-    `elsewhere` the tools of MCP servers, as far as sessions have kept what these listed. `held` is the bundle where a
-    sandbox holds commands, and `hosts` says what they may do besides."""
+    `elsewhere` the tools of MCP servers and of the Backend Tool Service, as far as sessions have kept what these
+    listed. `held` is the bundle where a sandbox holds commands, and `hosts` says what they may do besides."""
 
     bundle: PolicyBundle
     here: Environment
@@ -84,8 +85,10 @@ class Tried(NamedTuple):
 
     @property
     def session_tools(self) -> Registry:
-        """The tools of the families that are chosen, those that the workspace brings, and those of MCP servers."""
-        return Registry((*built_in(self.families), *self.of_workspace.specs, *self.elsewhere))
+        """The tools of the families that are chosen, those that the workspace brings, and those from elsewhere; of the
+        latter one that takes the place of a tool of this machine stands before it."""
+        stand_ins = [spec for spec in self.elsewhere if spec.also]
+        return Registry((*stand_ins, *built_in(self.families), *self.of_workspace.specs, *self.elsewhere))
 
     @property
     def known_tools(self) -> Registry:
@@ -177,7 +180,9 @@ class Tried(NamedTuple):
     def _keeps(self, spec: ToolSpec, limits: Limits | None) -> str | None:
         """Why these limits keep the tool from being shown; without any, why the bundle does."""
         os, workspace = self.here.os_family, self.here.workspace
-        reason = functools.partial(why_not_offered, self.bundle, spec.name, workspace=workspace, os=os)
+        reason = functools.partial(
+            why_not_offered, self.bundle, spec.name, workspace=workspace, os=os, elsewhere=spec.elsewhere
+        )
         for capability in spec.capabilities:
             why = reason(capability)
             if limits is not None and why is None:
@@ -235,12 +240,18 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
 def _elsewhere(
     settings: Settings, bundle: PolicyBundle, here: Environment, state_dir: str, now: datetime
 ) -> tuple[ToolSpec, ...]:
-    """The tools of the servers that a session would have, as far as they are known. Nothing is connected."""
-    if not (bundle.mcp_servers or settings.tables("mcp.servers")):
-        return ()
-    from agent_host.app.mcp_servers import kept_tools
+    """The tools of the servers and the service that a session would have, as far as they are known. Nothing is
+    connected."""
+    found: tuple[ToolSpec, ...] = ()
+    if bundle.mcp_servers or settings.tables("mcp.servers"):
+        from agent_host.app import mcp_servers
 
-    return kept_tools(settings, bundle, here, state_dir, now)
+        found = mcp_servers.kept_tools(settings, bundle, here, state_dir, now)
+    if os.environ.get(TOOLS_URL_VARIABLE):
+        from agent_host.app import backend_tools
+
+        found += backend_tools.kept_tools(os.environ, settings, bundle, state_dir)
+    return found
 
 
 class DryRuns:

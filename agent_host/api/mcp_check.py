@@ -80,7 +80,8 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
         line = (await reader.readline()).decode("ascii", "replace").split()
         said = parse_qs(urlsplit(line[1]).query) if len(line) > 1 else {}
         if "code" in said and not answered.done():
-            answered.set_result(AuthorizationCodeResult(code=said["code"][0], state=said.get("state", [None])[0]))
+            first = {name: values[0] for name, values in said.items() if name in ("code", "state", "iss")}
+            answered.set_result(AuthorizationCodeResult.model_validate(first))
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nYou can close this.\n")
         await writer.drain()
         writer.close()

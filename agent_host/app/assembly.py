@@ -44,6 +44,7 @@ from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import AUTO, TokenizerUnavailable, counter
 from config.lean_typing import NamedTuple
 from policy.names import CapabilityName as Name
+from policy.rules.sent_elsewhere import sent_elsewhere
 from policy.rules.toolset import NO_LIMITS
 from state.locations import SessionPaths
 from tool_runtime.router import LocalToolRouter
@@ -52,7 +53,9 @@ from tool_runtime.settings import RuntimeSettings, SandboxSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from agent_host.app.backend_tools import ToolService
     from agent_host.app.backends import Stores
+    from agent_host.app.elsewhere import ToolsElsewhere
     from agent_host.app.machine import LocalMachine
     from agent_host.app.secrets import Secrets
     from agent_host.approval.gate import ApprovalGate
@@ -83,7 +86,7 @@ _MOST_BYTES_PER_TOKEN = 8
 
 class Parts(NamedTuple):
     """What is decided about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
-    servers."""
+    servers. `tool_service` is the Backend Tool Service, None where there is none for the session."""
 
     machine: LocalMachine
     bundle: PolicyBundle
@@ -95,6 +98,7 @@ class Parts(NamedTuple):
     tools: tuple[PythonTool, ...] = ()
     fallbacks: tuple[str, ...] = ()
     has_mcp: bool = True
+    tool_service: ToolService | None = None
     scoping: Scoping | None = None
 
     def binds_thinking(self, model: str) -> bool:
@@ -167,6 +171,7 @@ async def make_context(
     )._replace(
         commands_before=store.state.commands_started,
         native_shadowed=frozenset(tool.name for tool in parts.tools),
+        elsewhere=sent_elsewhere(parts.bundle),
         commands=CommandLog(journal, emitter),
         open_output=outputs.open,
         sandbox=_sandbox(parts, resolved.state_dir, session_id),
@@ -239,6 +244,9 @@ async def make_context(
     )
     if parts.has_mcp and (parts.bundle.mcp_servers or settings.tables("mcp.servers")):
         _add_servers(ctx.judge, resolved, of_runtime, runtime, emitter, session_id)
+    if parts.tool_service is not None:
+        elsewhere = _elsewhere(ctx.judge, resolved, emitter)
+        runtime.add_remote(parts.tool_service.provider(elsewhere, ctx.judge, store.state.identity, settings))
     ctx.conversation.renew_head(ctx.judge)
     return ctx
 
@@ -261,6 +269,14 @@ def _scoping(parts: Parts, scripts: SkillScripts | None) -> Scoping | None:
     return parts.scoping
 
 
+def _elsewhere(judge: Judge, resolved: ResolvedOptions, emitter: Emitter) -> ToolsElsewhere:
+    """Sources of tools, which the judge asks about what they have from now on."""
+    from agent_host.app.elsewhere import ToolsElsewhere
+
+    judge.approved = elsewhere = ToolsElsewhere(resolved.state_dir, lambda: judge.bundle, emitter, judge.approved)
+    return elsewhere
+
+
 def _add_servers(
     judge: Judge,
     resolved: ResolvedOptions,
@@ -270,18 +286,15 @@ def _add_servers(
     session_id: str,
 ) -> None:
     """Their tools come with the first task: nothing waits for them here."""
-    from agent_host.app.elsewhere import ToolsElsewhere
     from agent_host.app.mcp_servers import add_servers
 
-    elsewhere = ToolsElsewhere(resolved.state_dir, lambda: judge.bundle, emitter, judge.approved)
-    judge.approved = elsewhere
     add_servers(
         runtime,
         resolved.settings,
         of_runtime,
         judge.bundle,
         judge.environment,
-        elsewhere,
+        _elsewhere(judge, resolved, emitter),
         state_dir=resolved.state_dir,
         session_id=session_id,
         now=utc_now(),

@@ -12,7 +12,7 @@ from tool_runtime.remote import RemoteTools
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from agent_host.contracts import NoticeKind, SourceNotice
+    from agent_host.contracts import NoticeKind, SourceNotice, ToolSpec
     from agent_host.events.emitter import Emitter
     from agent_host.routing.judge import Approved
     from policy.bundle.model import PolicyBundle
@@ -39,8 +39,11 @@ class ToolsElsewhere:
         self._others = others
         self._kept: list[ToolLists] = []
 
-    def provider(self, source: Source, place: str, terms: Terms) -> RemoteTools:
-        """A Provider of a source's tools. `place` is what makes it this source and no other: its URL, its command."""
+    def provider(
+        self, source: Source, place: str, terms: Terms, completed: Callable[[ToolSpec], ToolSpec] | None = None
+    ) -> RemoteTools:
+        """A Provider of a source's tools. `place` is what makes it this source and no other: its URL, its command.
+        `completed` as of RemoteTools."""
         kept = ToolLists(self._state_dir, f"{source.name} {place}")
         self._kept.append(kept)
 
@@ -48,7 +51,7 @@ class ToolsElsewhere:
             entry = self._bundle().capability(terms.capability)
             return entry is not None and lists(entry, tool_name)
 
-        return RemoteTools(source, terms, kept, admits=admits, report=self.report)
+        return RemoteTools(source, terms, kept, admits=admits, report=self.report, completed=completed)
 
     def knows(self, name: str, identity: str) -> bool:
         """See Approved."""

@@ -149,9 +149,10 @@ def _wrong(entry: UserServer, others: Mapping[str, UserServer]) -> str | None:
     return None
 
 
-def secret_values(settings: Settings) -> list[str]:
-    """The tokens for servers, and what variables hold that servers are given: none of it is shown or recorded."""
-    names: set[str] = set()
+def secret_values(settings: Settings, bundle: PolicyBundle) -> list[str]:
+    """The tokens for servers, and what variables hold that servers are given: none of it is shown or recorded. Raises
+    UsageError for entries that cannot be used."""
+    names = {name for server in bundle.mcp_servers for name in server.environment_names}
     for entry in user_servers(settings).values():
         names.update(filter(None, (*entry.environment_names, entry.token_env)))
     secrets = [value for name in sorted(names) if len(value := os.environ.get(name, "")) >= _MIN_SECRET]

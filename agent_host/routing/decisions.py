@@ -12,6 +12,7 @@ from policy.decision import strictest
 from policy.facts import CommandFacts, NamedToolFacts, OutputFacts, PathFacts, UrlFacts
 from policy.names import SANDBOX_GRANT
 from policy.rules.narrowing import asked_by_name, narrowed, under_ceiling
+from policy.rules.sent_elsewhere import not_here
 from policy.rules.skills import within_skills
 from policy.rules.toolset import withheld_by
 
@@ -44,20 +45,16 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
     if isinstance(facts, NamedToolFacts) and (spec.identity is not None or spec.elsewhere):
         approved, identity = judge.approved, spec.identity
         is_approved = identity is None or (approved is not None and approved.knows(spec.name, identity))
-        facts = NamedToolFacts(spec.name, spec.identity, is_approved, spec.elsewhere)
+        facts = NamedToolFacts(spec.name, spec.identity, is_approved, spec.elsewhere, facts.also)
     if judge.scoping is not None and spec.starts_program:
         problem = grant_problem(arguments)
         if problem is not None:
             return Judged(spec, problem=problem)
         facts = with_widening(judge.scoping, facts, arguments, judge.environment)
-    decision = _refused(judge, spec, facts) or _decision(judge, spec, spec.capability, facts)
-    if isinstance(facts, PathFacts | UrlFacts) and facts.also:
-        decision = strictest([decision, *(_decision(judge, spec, needed, other) for needed, other in facts.also)])
-    if isinstance(facts, CommandFacts) and facts.argv and facts.script is None:
-        from policy.rules.native_exec import DEFAULT, NativeExec, within_list
-
-        native = judge.native or NativeExec(DEFAULT, (judge.environment.workspace,))
-        decision = within_list(decision, facts, native, judge.environment.os_family)
+    here = None if spec.elsewhere else not_here(judge.bundle, spec.needed(arguments))
+    decision = here or _listed(judge, spec, spec.capability, facts)
+    if isinstance(facts, PathFacts | UrlFacts | NamedToolFacts) and facts.also and here is None:
+        decision = strictest([decision, *(_listed(judge, spec, needed, other) for needed, other in facts.also)])
     judge.expired = judge.expired or decision.expired
     if judge.scoping is not None and spec.starts_program:
         decision = _as_held(judge, judge.scoping, spec, facts, decision)
@@ -73,6 +70,17 @@ def _as_held(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: ActionFacts,
     bundle, workspace, os = judge.bundle, judge.environment.workspace, judge.environment.os_family
     decision = narrowed(decision, judge.options, bundle, facts, side_effects=True, workspace=workspace, os=os)
     return under_ceiling(decision, judge.limits, bundle, facts, workspace=workspace, os=os)
+
+
+def _listed(judge: Judge, spec: ToolSpec, capability: str, facts: ActionFacts) -> Decision:
+    """The decision under one capability; a program without a shell has to be on the list of such programs as well."""
+    decision = _refused(judge, spec, facts) or _decision(judge, spec, capability, facts)
+    if not isinstance(facts, CommandFacts) or not facts.argv or facts.script is not None:
+        return decision
+    from policy.rules.native_exec import DEFAULT, NativeExec, within_list
+
+    native = judge.native or NativeExec(DEFAULT, (judge.environment.workspace,))
+    return within_list(decision, facts, native, judge.environment.os_family)
 
 
 def _refused(judge: Judge, spec: ToolSpec, facts: ActionFacts) -> Decision | None:
@@ -108,6 +116,8 @@ def _reading_again(judge: Judge, spec: ToolSpec, arguments: Mapping[str, Any]) -
 def _decision(judge: Judge, spec: ToolSpec, capability: str, facts: ActionFacts) -> Decision:
     """What policy, options and limits say to one of the capabilities that a call needs."""
     bundle, limits = judge.bundle, judge.limits
+    if bundle.held and spec.elsewhere:  # what runs there is held by nothing
+        bundle = bundle.memo.setdefault("unheld", bundle.known(bundle, held=False, lines_ask=True))
     workspace, os = judge.environment.workspace, judge.environment.os_family
     decision = check_tool(bundle, capability, facts, now=judge.clock(), os=os, workspace=workspace)
     decision = asked_by_name(decision, spec.name, bundle, facts, workspace=workspace, os=os)

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 _MARKER_TOKENS = 20
 
 
-def _from_the_first() -> int:
-    return 0
-
-
 class Renderer(Protocol):
     """What a gateway dialect offers the thread: messages to its wire form, comma-separated JSON objects."""
 
@@ -42,11 +38,11 @@ class Renderer(Protocol):
 class Thread:
     """Append-only, but for pictures: where there are too many, the older ones are left out (`thread.pictures`), and all
     are where the model does not take them. Invariant 4 holds by construction: an assistant message enters together with
-    all its results. A cache mark is set where at least `marks_from` estimated tokens stand in front of it; it is asked
-    for with the first request."""
+    all its results. A cache mark is set where at least `marks_from()` estimated tokens stand in front of it,
+    None for any number."""
 
     def __init__(
-        self, renderer: Renderer, *, takes_images: bool = True, marks_from: Callable[[], int] = _from_the_first
+        self, renderer: Renderer, *, takes_images: bool = True, marks_from: Callable[[], int] | None = None
     ) -> None:
         self._renderer = renderer
         self._marks_from = marks_from
@@ -233,7 +229,7 @@ class Thread:
         ends = {self._newest_exchange - 1} if self._newest_exchange > self._start else set()
         if len(self._wire) and not self._ends_with_assistant:
             ends.add(len(self._wire) - 1)
-        whole, least = head_tokens + self.tokens, self._marks_from()
+        whole, least = head_tokens + self.tokens, 0 if self._marks_from is None else self._marks_from()
         kept = {end for end in ends if whole - sum(self._sizes[end + 1 :]) >= least}
         return self._wire.chunks(self._start, kept, mark)
 

@@ -28,7 +28,7 @@ SCOPES: dict[str, frozenset[str]] = {
     Name.SHELL_EXEC: words("allowedCommands blockedCommands commandPolicies"),
     Name.NETWORK_HTTP: words("allowedDomains blockedDomains"),
     Name.WORKSPACE_UPLOAD: _PATHS | {"allowedToolNames"},
-    Name.BACKEND_TOOL_INVOKE: words("allowedToolNames toolPolicies"),
+    Name.BACKEND_TOOL_INVOKE: words("allowedToolNames toolPolicies insteadOf"),
     Name.MCP_INVOKE: words("allowedToolNames toolPolicies"),
     Name.TOOL_INVOKE: words("allowedToolNames toolPolicies"),
     Name.LLM_CALL: frozenset(),
@@ -36,7 +36,16 @@ SCOPES: dict[str, frozenset[str]] = {
 """Which lists restrict a capability. Another list would look like a limit and be none."""
 SCOPE_FIELDS: tuple[str, ...] = tuple(one for one in json_names(Capability) if any(one in it for it in SCOPES.values()))
 """All of those lists, in the order of the class."""
-HARMLESS_EMPTY = words("blockedPaths blockedCommands blockedDomains commandPolicies toolPolicies")
+SENT_ELSEWHERE: tuple[str, ...] = (
+    Name.FILE_READ,
+    Name.FILE_WRITE,
+    Name.FILE_DELETE,
+    Name.SHELL_EXEC,
+    Name.NETWORK_HTTP,
+    Name.TOOL_INVOKE,
+)
+"""The capabilities whose tools may be sent to the Backend Tool Service: those of this machine's tools."""
+HARMLESS_EMPTY = words("blockedPaths blockedCommands blockedDomains commandPolicies toolPolicies insteadOf")
 """Lists that restrict nothing when they are empty: those that write every field down may write these everywhere."""
 
 CONTROLS = r"\x00-\x1f\x7f-\x9f"
@@ -166,8 +175,17 @@ def _tool_entry(value: str) -> tuple[str, str] | None:
     return None
 
 
+def _sent_entry(value: str) -> tuple[str, str] | None:
+    return (
+        None
+        if value in SENT_ELSEWHERE
+        else (f"{value!r} has no tools that could run there", f"these have: {', '.join(SENT_ELSEWHERE)}")
+    )
+
+
 ENTRY_CHECKS: EntryChecks = {
     "allowedToolNames": _tool_entry,
+    "insteadOf": _sent_entry,
     "allowedPaths": _allowed_path_entry,
     "blockedPaths": _blocked_path_entry,
     "allowedCommands": command_entry,

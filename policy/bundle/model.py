@@ -60,7 +60,8 @@ class ToolPolicy(NamedTuple):
 
 class Capability(NamedTuple):
     """One grant and its limits (AH 8.2). With `requires_approval` every use waits for a person; without an
-    `approval_rule_id` the request carries no title of its own."""
+    `approval_rule_id` the request carries no title of its own. `instead_of` are capabilities whose tools run in the
+    Backend Tool Service and not on this machine."""
 
     name: str
     allowed_paths: tuple[str, ...] | None = None
@@ -76,6 +77,7 @@ class Capability(NamedTuple):
     requires_approval: bool = False
     approval_rule_id: str | None = None
     tool_policies: tuple[ToolPolicy, ...] | None = None
+    instead_of: tuple[str, ...] | None = None
 
 
 class LlmPolicy(NamedTuple):

@@ -45,7 +45,9 @@ def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
         return ("request", facts.method, canonical_url(facts.url), *files)
     if not isinstance(facts, NamedToolFacts):
         return ("tool", facts.tool_name)
-    return ("tool", facts.tool_name, *((facts.identity,) if facts.identity else ()), *_opened(facts.widening))
+    identity = (facts.identity,) if facts.identity else ()
+    others = (part for needed, one in facts.also for part in (needed, *canonical_form(one, os)))
+    return ("tool", facts.tool_name, *identity, *others, *_opened(facts.widening))
 
 
 def _opened(widening: Widening | None) -> tuple[str, ...]:

@@ -51,6 +51,11 @@ def lists(entry: Capability, tool_name: str) -> bool:
     return names is None or listed_as(entry, tool_name) is not None or any(one.startswith(pinned) for one in names)
 
 
+def names_it(entry: Capability, tool_name: str) -> bool:
+    """Whether an entry of allowedToolNames is for the tool; an absent list names none."""
+    return entry.allowed_tool_names is not None and lists(entry, tool_name)
+
+
 def listed_as(entry: Capability, tool_name: str) -> str | None:
     """The entry of allowedToolNames that the tool's name fits, the name itself first; None where none does."""
     names = entry.allowed_tool_names or ()

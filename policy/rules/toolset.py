@@ -17,6 +17,7 @@ from policy.paths import covering, is_absolute, is_under, normalize, roots
 from policy.rules.guarded import GUARDED_TOOLS, SETTING, guarded_risk
 from policy.rules.named_tools import for_tool, lists
 from policy.rules.options import AS_THE_BUNDLE_SAYS
+from policy.rules.sent_elsewhere import reason_for, sent_elsewhere
 from policy.urls import covers, domain_rules
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ def why_not_offered(
     nothing = _allows_nothing(entry, tool_name, os)
     if nothing is not None:
         return nothing
+    if not elsewhere and capability in sent_elsewhere(bundle):
+        return reason_for(capability)
     is_asked_for = for_tool(entry, tool_name).requires_approval or guarded_risk(tool_name, capability) is not None
     if options.approval_mode == "never" and is_asked_for:
         return "it needs an approval, and the task is to ask nobody for one"

@@ -105,9 +105,18 @@ EXPECTED = {
         "openai: reading an answer, against the official SDK",
         "responses: reading an answer, against the official SDK",
     ],
+    "service": [
+        "the tool itself, a query on SQLite",
+        "a request that only answers",
+        "with token and grant looked at",
+        "a call without a key, beyond the tool",
+        "a call with a key, beyond the tool",
+        "a key that comes again",
+        "calls a second, four clients at once",
+    ],
     "redaction": [*(f"{text}, four times as long" for text in TEXTS), "an event's line", "with a secret"],
 }
-SLOW = ("loop", "checkpoint", "tools", "session", "changes", "llm", "redaction")
+SLOW = ("loop", "checkpoint", "tools", "session", "changes", "llm", "service", "redaction")
 
 
 def benchmarks(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -61,6 +61,15 @@ def test_older_results_are_left_out_and_can_be_read_again(host: Host) -> None:
     assert LEFT_OUT not in history, "the record is whole"
 
 
+@pytest.mark.parametrize(("minimum", "marks"), [(1, 2), (10**6, 0)])
+def test_requests_below_the_least_that_a_model_caches_have_no_marks(host: Host, minimum: int, marks: int) -> None:
+    (host.root / "user.toml").write_text(f'[models."*"]\ncache_minimum_tokens = {minimum}\n')
+    with gateway(say("Done.")) as model:
+        assert host.task(model.url).code == 0
+        body = json.dumps(model.bodies[0])
+    assert body.count("cache_control") == marks
+
+
 def test_what_is_no_reference_of_the_session_is_refused(host: Host) -> None:
     with gateway(use(call("ReadOutput", ref="results/nothing")), say("Done.")) as model:
         host.task(model.url)

@@ -21,6 +21,7 @@ NUMBERS = [
     ("AH 7.4", "seconds for a file", DEFAULTS["tools.file_timeout_s"], 30),
     ("AH 7.4", "seconds for a command", DEFAULTS["tools.command_timeout_s"], 300),
     ("AH 7.4", "seconds for a request", DEFAULTS["tools.http_timeout_s"], 60),
+    ("AH 7.4", "seconds for a backend tool", DEFAULTS["backend.timeout_s"], 120),
     ("AH 10.3", "seconds for an approval", DEFAULTS["approvals.timeout_s"], 5 * 60),
     ("TR 4.4", "bytes of an output", DEFAULTS["tools.max_output_bytes"], 100 * 1024),
     ("TR 4.5", "redirects of a request", ROUTER.http_max_redirects, 5),

@@ -34,5 +34,6 @@ ELSEWHERE: Final[Mapping[FaultKind, str]] = {
     **DESKTOP,
     FaultKind.INTERRUPTED: ErrorCode.TOOL_INTERRUPTED,
     FaultKind.RATE_LIMITED: ErrorCode.RATE_LIMITED,
+    FaultKind.REFUSED: ErrorCode.CAPABILITY_DENIED,
 }
 """Of tools from elsewhere (BT)."""

@@ -53,7 +53,7 @@ _FAULTS: Final = (
 )
 """What may come out of the SDK, and out of what is below it."""
 _MAX_SAID: Final = 500
-_GOODBYE_S: Final = 4.0
+_GOODBYE_S: Final = 2.0
 _TERMINATED: Final = "Session terminated"
 
 

@@ -143,7 +143,7 @@ def test_a_workspace_need_not_have_a_file(layers: Layers, tmp_path: Path) -> Non
         ("[lmm]\nmodel = 'x'", "unknown section [lmm]; did you mean llm?"),
         (
             "[zzzzzzzz]\nq = 1",
-            "unknown section [zzzzzzzz]; known are approvals, host, limits, llm, mcp, models, ",
+            "unknown section [zzzzzzzz]; known are approvals, backend, host, limits, llm, mcp, models, ",
         ),
         ("max_steps = 3", "unknown section [max_steps]"),
         ("[host]\nmax_steps = '3'", 'host.max_steps must be a whole number from 1 to 10,000, not "3"'),
@@ -276,6 +276,8 @@ NARROWER: dict[str, tuple[str, Any]] = {
     "policy.blocked_paths": ('["secrets"]', ["secrets"]),
     "policy.blocked_commands": ('["rm"]', ["rm"]),
     "skills.enabled_tools": ("[]", []),
+    "backend.timeout_s": ("5", 5.0),
+    "backend.connect_timeout_s": ("1", 1.0),
     "mcp.enabled": ('["one"]', ["one"]),
     "mcp.connect_timeout_s": ("1", 1.0),
     "mcp.timeout_s": ("5", 5.0),

@@ -1,6 +1,6 @@
 """Messages and Responses with events in any order and of any shape: nothing is raised but what is documented, and each
-turn that comes of it can be put on record, sent back, and is what was shown. Chat Completions: test_openai_chat_streams.
-"""
+turn that comes of it can be put on record, sent back, and is what was shown. Chat Completions are in
+test_openai_chat_streams."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ COUNTED = fields(
     cache_creation=fields(ephemeral_1h_input_tokens=COUNTS, ephemeral_5m_input_tokens=COUNTS),
 )  # fmt: skip
 STOPS = st.sampled_from([None, "end_turn", "tool_use", "max_tokens", "refusal", "odd"])
-MIDDLE = st.one_of(
+MIDDLE: st.SearchStrategy[Any] = st.one_of(
     st.tuples(st.just("content_block_start"), st.fixed_dictionaries({"index": INDEXES, "content_block": BLOCKS})),
     st.tuples(st.just("content_block_delta"), st.fixed_dictionaries({"index": INDEXES, "delta": DELTAS})),
     st.tuples(st.just("content_block_stop"), st.fixed_dictionaries({"index": INDEXES})),
@@ -174,7 +174,7 @@ ITEMS = st.one_of(
     ),
     fields(type=st.sampled_from(["message", "function_call", "computer_call"]), content=ANY_VALUE, name=ANY_VALUE),
 )
-TOLD = st.one_of(
+TOLD: st.SearchStrategy[Any] = st.one_of(
     st.tuples(
         st.sampled_from(
             ["response.output_text.delta", "response.refusal.delta", "response.function_call_arguments.delta",

@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import ssl
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import pytest
+import trustme
 
 from agent_host.contracts import SourceNotice, ToolRequest, ToolResult
 from state.tool_lists import ToolLists
 from tests.support.mcp_servers import PNG, command, logged, over_http
 from tests.support.process import eventually
+from tests.support.tls import server_context, tls_in_front_of
+from tool_runtime.faults import ToolFault
+from tool_runtime.mcp.http import AnswerTooLarge, Refusals, _OneOrigin
 from tool_runtime.mcp.servers import Http, ServerConfig, Stdio
 from tool_runtime.mcp.source import McpSource
 from tool_runtime.remote import RemoteTools, Terms
@@ -242,6 +248,62 @@ async def test_a_token_goes_to_its_own_server(opened: Open) -> None:
         assert await refused.names() == []
         assert "the server answered HTTP 401" in refused.told[0].message
         assert "odd/add" in await opened(Http(url, token="s3cret-token")).names()
+
+
+async def test_a_certificate_of_the_client_and_roots_of_its_own(opened: Open, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    roots, own = tmp_path / "roots.pem", tmp_path / "own.pem"
+    authority.cert_pem.write_to_path(os.fspath(roots))
+    authority.issue_cert("client.example").private_key_and_cert_chain_pem.write_to_path(os.fspath(own))
+    context = server_context(authority, "127.0.0.1")
+    context.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(context)
+    with over_http("odd") as plain, tls_in_front_of(plain.removesuffix("/mcp"), context) as url:
+        without = opened(Http(f"{url}/mcp", ca_file=os.fspath(roots)), connect_s=10)
+        assert await without.names() == []
+        known = opened(Http(f"{url}/mcp", ca_file=os.fspath(roots), client_cert=os.fspath(own)))
+        assert "odd/add" in await known.names()
+        missing = opened(Http(f"{url}/mcp", ca_file=os.fspath(tmp_path / "none.pem")))
+        missing.kept = ToolLists(os.fspath(tmp_path / "other"), "none")
+        with pytest.raises(ToolFault, match="the certificates cannot be used"):
+            await missing.source.list()
+
+
+async def test_a_token_is_sent_to_no_other_origin() -> None:
+    """Where a redirect or an authorization server leads elsewhere, the token stays behind."""
+    sent: list[httpx2.Request] = []
+
+    def take(request: httpx2.Request) -> httpx2.Response:
+        sent.append(request)
+        return httpx2.Response(200, json={})
+
+    place = Http("https://one.example/mcp", token="s3cret")
+    async with httpx2.AsyncClient(transport=_OneOrigin(httpx2.MockTransport(take), place, Refusals())) as client:
+        for url in (
+            "https://one.example/other",
+            "https://one.example:444/",
+            "http://one.example/",
+            "https://two.example/",
+        ):
+            await client.get(url)
+    assert ["authorization" in request.headers for request in sent] == [True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "size", "problem"), [("gzip", 10, "compressed"), (None, 11 * 1024 * 1024, "more than")]
+)
+async def test_bodies_are_counted_below_the_sdk(encoding: str | None, size: int, problem: str) -> None:
+    headers = {} if encoding is None else {"content-encoding": encoding}
+
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(0, size, 65536):
+            yield b" " * 65536
+
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, headers=headers, content=body()))
+    place = Http("https://one.example/mcp")
+    async with httpx2.AsyncClient(transport=_OneOrigin(transport, place, Refusals())) as client:
+        with pytest.raises(AnswerTooLarge, match=problem):
+            await client.get(place.url)
 
 
 async def _logged(log: Path, tool: str) -> None:

@@ -49,8 +49,9 @@ def test_what_fits_is_drawn_whole(data: bytes, sizes: list[int], limit: int, fir
 
 
 @given(LINES, SIZES, st.integers(0, 100), st.integers(0, 200))
-def test_of_plain_text_the_ends_are_the_same(data: bytes, sizes: list[int], limit: int, first: int) -> None:
-    """The last half of what is looked at has more than the tail; a limit of the thread is far below it."""
+def test_of_plain_text_the_ends_are_the_same(data: bytes, sizes: list[int], limit: int, more: int) -> None:
+    """What is looked at has more than the head and the tail: a limit of the thread is far below it."""
+    first = limit + more
     last = 2 * (limit + len(b"another one ..\n"))
     text, _ = shown(data, sizes, limit, first, last)
     assert text == truncate(data, limit) or (b"not looked at" in text and len(data) > first + last)
