@@ -103,6 +103,11 @@ class ToolSpec(NamedTuple):
         return {**arguments, name: workspace}
 
     @property
+    def starts_program(self) -> bool:
+        """Whether a call starts a program on this machine, which a sandbox can hold."""
+        return not self.elsewhere and (self.subject.kind in ("command", "program", "script") or bool(self.runs))
+
+    @property
     def capabilities(self) -> tuple[str, ...]:
         """All that every call needs, the one that it is listed under first."""
         return (self.capability, *(need.capability for need in self.also if not need.optional))
@@ -284,6 +289,45 @@ class ToolError(NamedTuple):
     name: str | None = None
 
 
+DenialKind = Literal["path", "host", "socket", "port"]
+
+
+class Denial(NamedTuple):
+    """What a sandbox refused to the processes of a call. `what` is a real path, a host with its port, the place of a
+    unix socket or a port; `rule` names the part of its `policy.scope.CommandScope` that refuses it, `network` where no
+    host is granted. `action` is what was tried: `read`, `write`, `connect`, `listen`, `use`; or `change`, where a
+    place was changed that is guarded, and `done` says what became of it."""
+
+    kind: DenialKind
+    what: str
+    rule: str
+    action: str
+    done: str = ""
+
+    def note(self) -> str:
+        """One line for people and the model."""
+        why = _RULES.get(self.rule, self.rule)
+        return (
+            f"{self.action} {self.what}: {self.done} ({why})"
+            if self.done
+            else f"{self.action} {self.what}: refused ({why})"
+        )
+
+
+_RULES: Final[Mapping[str, str]] = {
+    "reads": "it is not among the places that may be read",
+    "writes": "it is not among the places that may be written",
+    "hidden": "the place is hidden from commands",
+    "guarded": "the place may be read only",
+    "domains": "the host is not among the allowed domains",
+    "blocked_domains": "the domain is blocked",
+    "addresses": "it is a local or reserved address",
+    "network": "commands have no network here but their own servers",
+    "own": "only sockets of this session's own commands may be used",
+    "agents": "agents may be used only where they are granted",
+}
+
+
 class LoadedSkill(NamedTuple):
     """A skill that a call has read, and that holds until the task ends. `allowed_tools` are the only tools that it is
     to be used with, as it names them; None for all (SK 3.1)."""
@@ -298,7 +342,8 @@ class ToolResult(NamedTuple):
     file that the call read or wrote, as it was then: only the tools read it, to tell whether it has changed since.
     `command_id` is that of a command that the call has left running in the background. `images` go to models
     that take them (TR 11) and are not in `to_wire`, whose schema is closed. `skill` is one that the call has put to
-    use. `stderr` is how a program's standard error began, which observers are told (NT)."""
+    use. `stderr` is how a program's standard error began, which observers are told (NT). `denials` are what a sandbox
+    refused, also told in `output_text`."""
 
     tool_name: str
     session_id: str
@@ -315,6 +360,7 @@ class ToolResult(NamedTuple):
     images: tuple[Image, ...] = ()
     skill: LoadedSkill | None = None
     stderr: str = ""
+    denials: tuple[Denial, ...] = ()
 
     @classmethod
     def failure(cls, request: ToolRequest, code: str, message: str, *, output_text: str | None = None) -> ToolResult:
@@ -351,19 +397,23 @@ _MAX_NAMED: Final = 20
 
 
 class Leftovers(NamedTuple):
-    """What was left of a call: how many processes and files were ended and removed, and the ids of processes that are
-    still there after SIGKILL."""
+    """What was left of a call: how many processes and files were ended and removed, the ids of processes that are
+    still there after SIGKILL, and what it has changed that its sandbox guards."""
 
     ended: int = 0
     running: tuple[int, ...] = ()
+    guarded: tuple[Denial, ...] = ()
 
     def note(self) -> str:
-        """What a reader of the result has to know; empty where nothing runs. Names 20 processes at most."""
+        """What a reader of the result has to know; empty where nothing runs or was changed. Names 20 processes at
+        most, and 20 places."""
+        changed = "; ".join(denial.note() for denial in self.guarded[:_MAX_NAMED])
         if not self.running:
-            return ""
+            return changed
         more = len(self.running) - _MAX_NAMED
         named = ", ".join(map(str, self.running[:_MAX_NAMED]))
-        return f"still running after SIGKILL: {named}{f' and {more} more' if more > 0 else ''}"
+        running = f"still running after SIGKILL: {named}{f' and {more} more' if more > 0 else ''}"
+        return f"{running}; {changed}" if changed else running
 
 
 CommandReason = Literal["exited", "timed_out", "stopped", "session_ended", "interrupted"]

@@ -10,6 +10,7 @@
     ├── SessionError
     │   ├── SessionNotFound
     │   ├── SessionNotReady            not created yet, paused, or over
+    │   ├── SandboxWeaker              a resume would hold commands less than before
     │   ├── SessionExpired             the Session Service has ended it (AH 9.6)
     │   ├── Incompatible               no version in common with the Session Service (AH 3.2) or the client
     │   ├── SessionHeld                another live process has it
@@ -135,6 +136,12 @@ class SessionNotFound(SessionError):
 
 class SessionNotReady(SessionError):
     """The session cannot take this request: it is not created yet, is paused, or has ended."""
+
+    code = ErrorCode.SESSION_NOT_READY
+
+
+class SandboxWeaker(SessionError):
+    """Commands of the session would be held by a weaker sandbox than before, and nobody has agreed to that."""
 
     code = ErrorCode.SESSION_NOT_READY
 

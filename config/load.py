@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from config.defaults import shipped_defaults
-from config.settings import ALL_TOOLS, MODELS, SETTINGS, Setting, Settings, Tightening, TomlValue
+from config.settings import ALL_TOOLS, MODELS, SETTINGS, STRONGER, Setting, Settings, Tightening, TomlValue
 from config.shapes import FLAG, TEXT, Leaf, ListOf, Problem, first_problem, hint_at, number, one_of, whole
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def load(
     for key, value in flags.items():
         if key not in SETTINGS:
             raise ConfigError(f"{given_by}: unknown key {key}{hint_at(key, sorted(SETTINGS))}")
-        values[key] = _checked(key, value, given_by)
+        values[key] = _added(key, values.get(key), _checked(key, value, given_by))
     ignored: list[str] = []
     ceilings: dict[str, float] = {}
     if workspace is not None:
@@ -60,6 +60,13 @@ def load(
         if os.path.exists(path):
             _tighten(values, _read(path), path, ignored, ceilings)
     return Settings(values, tuple(ignored), ceilings)
+
+
+def _added(key: str, present: TomlValue | None, given: TomlValue) -> TomlValue:
+    """What is given for a run: in place of what is there, or added to it."""
+    if not SETTINGS[key].adds or not isinstance(present, list) or not isinstance(given, list):
+        return given
+    return [*present, *(entry for entry in given if entry not in present)]
 
 
 def user_files(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -226,6 +233,8 @@ def _fewer(wanted: list[Any], present: list[Any]) -> list[Any]:
 
 
 def _is_narrower(value: TomlValue, present: TomlValue, setting: Setting) -> bool:
+    if setting.tightening is Tightening.STRONGER:
+        return str(value) in STRONGER.get(str(present), ())
     if setting.tightening is Tightening.LOWER:
         return setting.choices.index(str(value)) < setting.choices.index(str(present))
     return setting.tightening is Tightening.SMALLER and _is_smaller(value, present, setting)

@@ -52,6 +52,7 @@ def as_file(name: str) -> str:
     built-in.
     """
     text = _bytes(name).decode()
+    text = re.sub(r'\n  "sandboxed": .*', "", text)
     text = text.replace(f'"policyBundleVersion": "{_VERSION}{name}"', f'"policyBundleVersion": "local.{name}"', 1)
     return re.sub(r'"expiresInS": [0-9]+', '"sessionId": "*"', text, count=1)
 

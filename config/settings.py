@@ -25,12 +25,14 @@ class Tightening(Enum):
     MORE = "by adding to the list"
     FEWER = "by leaving out of the list"
     LOWER = "to a lower one"
+    STRONGER = "to a stronger one"
 
 
 class Setting(NamedTuple):
     """One key; one without a dot is a whole section, whose keys the user chooses. `low` and `high` bound numbers,
     `choices` names; `zero_is_unset`: 0 stands for "no limit of its own"; `tables`: a list of tables in place of one of
-    strings, whose content is for its reader to check; `proxy`: the URL of one, or nothing."""
+    strings, whose content is for its reader to check; `proxy`: the URL of one, or nothing. `adds`: what is given for a
+    run is added to the user's list."""
 
     kind: type
     tightening: Tightening = Tightening.NEVER
@@ -40,6 +42,7 @@ class Setting(NamedTuple):
     zero_is_unset: bool = False
     tables: bool = False
     proxy: bool = False
+    adds: bool = False
 
 
 _SMALLER, _MORE = Tightening.SMALLER, Tightening.MORE
@@ -48,6 +51,9 @@ ALL_TOOLS = "*"
 
 MODELS = "models"
 """The section of the models: prices and limits by name or pattern (`config.models`)."""
+
+STRONGER = {"none": ("landlock", "namespace", "auto"), "landlock": ("namespace",), "auto": ("namespace",)}
+"""What a workspace may make of a level of the sandbox: `auto` may be anything, so that a name may be less than it."""
 
 SETTINGS: dict[str, Setting] = {
     "host.policy": Setting(str),
@@ -113,6 +119,8 @@ SETTINGS: dict[str, Setting] = {
     "limits.max_file_size_bytes": Setting(int, _SMALLER, low=0, zero_is_unset=True),
     "limits.max_session_tokens": Setting(int, _SMALLER, low=0, zero_is_unset=True),
     "redaction.detectors": Setting(bool),
+    "sandbox.level": Setting(str, Tightening.STRONGER, choices=("none", "landlock", "namespace", "auto")),
+    "sandbox.allowed_domains": Setting(list, adds=True),
     "policy.risk_ceiling": Setting(str, Tightening.LOWER, choices=("low", "medium", "high")),
     "policy.allowed_commands": Setting(list),
     "policy.blocked_paths": Setting(list, _MORE),
@@ -187,6 +195,10 @@ class Settings:
     def within(self, key: str, wanted: int) -> int:
         """`wanted` by a client in place of a whole number, as far as the workspace lets it."""
         return int(min(wanted, self._ceilings.get(key, wanted)))
+
+    def ceiling(self, key: str) -> float | None:
+        """The most that the workspace lets a number be, None where it says nothing."""
+        return self._ceilings.get(key)
 
     def rank(self, key: str) -> int:
         """The place of a setting among its choices, from 0."""

@@ -9,6 +9,8 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from policy.scope import CommandScope
+
 RiskLevel = Literal["low", "medium", "high"]
 Verdict = Literal["ALLOWED", "DENIED", "APPROVAL_REQUIRED"]
 RISK_LEVELS: Final[tuple[RiskLevel, ...]] = get_args(RiskLevel)
@@ -23,7 +25,8 @@ class Decision(NamedTuple):
     (`capabilities[Shell.Exec].blockedCommands: rm`). `expired` marks a denial that pauses the session (AH 8.6).
     `risks` are the reasons behind `risk_level`, in words for the person who approves. `unasked` marks the denial of a
     call that needs an approval in a task that asks nobody (see `policy.rules.options`). `by_name`: what approves it in
-    advance has to name the tool (see `policy.rules.guarded`).
+    advance has to name the tool (see `policy.rules.guarded`). `command_scope` is what the process of a command may
+    do, where a sandbox is to hold it.
     """
 
     decision: Verdict
@@ -36,6 +39,7 @@ class Decision(NamedTuple):
     expired: bool = False
     unasked: bool = False
     by_name: bool = False
+    command_scope: CommandScope | None = None
 
     @property
     def allowed(self) -> bool:

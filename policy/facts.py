@@ -14,6 +14,8 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from policy.scope import Widening
+
 PathKind = Literal["file", "directory", "other", "missing"]
 OsFamily = Literal["posix", "windows"]
 ShellName = Literal["bash", "sh", "zsh", "cmd", "powershell"]
@@ -74,7 +76,7 @@ class CommandFacts(NamedTuple):
     its real path, for those that were looked up. `environment` has the variables that the line reads, as far as they
     are known and hold no secret. `argv` is a program with its arguments that is started without a shell, and `command`
     the line that would start the same; `variables` are what its environment has in addition, by name. `script` is the
-    script of a skill that it runs."""
+    script of a skill that it runs, `widening` what the call asks for beyond its scope."""
 
     command: str
     cwd: str
@@ -85,6 +87,7 @@ class CommandFacts(NamedTuple):
     argv: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     script: ScriptFacts | None = None
+    widening: Widening | None = None
 
 
 class UrlFacts(NamedTuple):
@@ -107,13 +110,14 @@ class NamedToolFacts(NamedTuple):
     no file. `identity` is the SHA-256 of what the tool consists of, where that may change under the host;
     `is_approved`: a person has approved it as it is. `elsewhere`: the call goes over the network.
     `also` is by what it is judged under other capabilities: a tool that runs elsewhere in place of one of this machine
-    needs what that one needs."""
+    needs what that one needs. `widening` is what the call asks for beyond the scope of the program that it starts."""
 
     tool_name: str
     identity: str | None = None
     is_approved: bool = True
     elsewhere: bool = False
     also: tuple[tuple[str, ActionFacts], ...] = ()
+    widening: Widening | None = None
 
 
 class OutputFacts(NamedTuple):

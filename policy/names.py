@@ -29,6 +29,8 @@ READS_TOO: frozenset[str] = frozenset({"Workspace.Upload"})
 FOLLOW_COMMANDS: frozenset[str] = frozenset({"CommandOutput", "StopCommand"})
 READ_SKILLS: frozenset[str] = frozenset({"load_skill"})
 """Tools that act on a command of the session that Shell.Exec was asked about when it started."""
+SANDBOX_GRANT = "sandboxGrant"
+"""The argument in which a call of a program asks for more than its sandbox gives, and the rule that it is asked by."""
 SCHEMA_VERSION = "1.0"
 ANY_SESSION = "*"
 

@@ -1,8 +1,42 @@
-"""What the process of a command, and all that it starts, may do: a value that a sandbox holds (invariant 11)."""
+"""What the process of a command, and all that it starts, may do: a sandbox holds it (design, invariant 11)."""
 
 from __future__ import annotations
 
+from typing import Any, Final, Literal, get_args
+
 from config.lean_typing import NamedTuple
+
+SandboxLevel = Literal["none", "landlock", "namespace"]
+"""How commands are held: not at all, by rules of the kernel (Landlock, seccomp), or by namespaces as well."""
+LEVELS: Final[tuple[SandboxLevel, ...]] = get_args(SandboxLevel)
+"""From the weakest to the strongest."""
+STRONGEST: Final = "auto"
+"""In place of a level: the strongest that works."""
+
+
+def is_weaker(level: SandboxLevel, than: SandboxLevel) -> bool:
+    """Whether `level` holds less than another one."""
+    return LEVELS.index(level) < LEVELS.index(than)
+
+
+class Widening(NamedTuple):
+    """What a call asks for beyond its scope, or the user opens for all commands: real places to write to, and domains
+    as in a bundle. `off`: no sandbox at all. `reason` is why, in the model's words."""
+
+    write: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
+    off: bool = False
+    reason: str = ""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What it opens, in lines for the person who approves it."""
+        off = ("runs without a sandbox",) if self.off else ()
+        return (
+            *off,
+            *(f"also writes to {one}" for one in self.write),
+            *(f"also reaches {one}" for one in self.domains),
+        )
 
 
 class CommandScope(NamedTuple):
@@ -10,7 +44,8 @@ class CommandScope(NamedTuple):
     level can hold; `unheld` names the rules that no level can, in words for people.
 
     `reads`: None for every place that is not hidden. `writes` may be read as well. `hidden` may be neither read nor
-    written, `guarded` may be read and not written, whatever contains them. `domains`: host names that may be reached,
+    written, `guarded` may be read and not written, whatever contains them: of the places that a path lies in, the
+    innermost decides (`policy.rules.command_scope.may_read`). `domains`: host names that may be reached,
     as in a bundle's allowedDomains; None for any host, an empty tuple for none. `blocked_domains` always win. `agents`:
     which agents' sockets may be used, `ssh` and `gpg`.
     """
@@ -23,3 +58,53 @@ class CommandScope(NamedTuple):
     blocked_domains: tuple[str, ...] = ()
     agents: tuple[str, ...] = ()
     unheld: tuple[str, ...] = ()
+
+    def to_wire(self, level: SandboxLevel) -> dict[str, Any]:
+        """The scope in JSON (interface section 3), with the `level` that holds it; null for no restriction of that
+        kind."""
+        return {
+            "level": level,
+            "reads": None if self.reads is None else list(self.reads),
+            "writes": list(self.writes),
+            "hidden": list(self.hidden),
+            "guarded": list(self.guarded),
+            "domains": None if self.domains is None else list(self.domains),
+            "blockedDomains": list(self.blocked_domains),
+            "agents": list(self.agents),
+            "unheld": list(self.unheld),
+        }
+
+
+class RepositoryFacts(NamedTuple):
+    """The git repository of the workspace, as it is on the disk now. `top` is the path of its `.git` in the workspace;
+    `own` the directory that this working tree has of it, `common` the one that all of its working trees share: both are
+    `top` unless `top` is a file that names them. All are real paths. `modules` are the directories that submodules have
+    in `common`."""
+
+    top: str
+    own: str
+    common: str
+    modules: tuple[str, ...] = ()
+
+
+class ScopeFacts(NamedTuple):
+    """What is to be known of a machine to say what a command may do there. All paths are absolute and real.
+
+    `system` are the places of the operating system that any program reads, `devices` those that it writes as well,
+    `secrets` those of them that are nobody's but the system's. `toolchains` are directories of the programs that PATH
+    names outside of the system's places, and files that these read for their user; `toolchain_secrets` what is secret
+    in them. `records` is where the host keeps its sessions, `steering` the files that steer the host for its user.
+    `repository` is that of the workspace, None where there is none.
+    """
+
+    workspace: str
+    home: str | None = None
+    tmp: str | None = None
+    system: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    toolchains: tuple[str, ...] = ()
+    toolchain_secrets: tuple[str, ...] = ()
+    records: tuple[str, ...] = ()
+    steering: tuple[str, ...] = ()
+    repository: RepositoryFacts | None = None

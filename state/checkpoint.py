@@ -14,7 +14,7 @@ from config.lean_typing import NamedTuple
 from state.usage import NO_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from state.open_step import Call, OpenStep
     from state.records import ApprovalGranted, CommandRow, TaskQueued, TaskStatus
@@ -84,7 +84,8 @@ class Checkpoint:
     why not all that its commands changed is known. `commands` are background commands that run, or whose end the model
     does not know yet, by id; `commands_started` is how many there have been. Requests leave out large results among the
     first `cleared_messages`, and have `summary` in the place of what they leave out. What they show changed last when
-    there were `flattened_messages`: models that verify their thinking read these as plain text."""
+    there were `flattened_messages`: models that verify their thinking read these as plain text. `sandbox` says how
+    commands were held last (`TurnTaken`), empty where nothing held any."""
 
     identity: SessionIdentity
     session_status: str = "SESSION_RUNNING"
@@ -113,6 +114,7 @@ class Checkpoint:
     flattened_messages: int = 0
     usage_by_model: dict[str, TokenUsage] = field(default_factory=dict)
     tokens_known_of: str | None = None
+    sandbox: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def session_tokens_used(self) -> int:

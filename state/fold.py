@@ -108,6 +108,8 @@ def _turn_taken(state: Checkpoint, record: TurnTaken) -> None:
         state.tokens_known_of = record.model
     if record.options:
         task.options = {**task.options, **record.options}
+    if record.sandbox:
+        state.sandbox = dict(record.sandbox)
     state.open_step = step
 
 

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import orjson
-
-from state.disk import LOCAL_DISK
-from state.errors import as_write_failure
-from state.files import make_durable_dir, replace_atomically
+from state.kept_rows import KeptRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +15,6 @@ FILE = "gateway-dialects.json"
 # A gateway may be replaced by another one behind its URL.
 _GOOD_FOR_S = 7 * 86_400
 _MAX_GATEWAYS = 256
-_MAX_BYTES = 1 << 20
 
 
 class GatewayDialects:
@@ -28,13 +22,12 @@ class GatewayDialects:
     read is not known."""
 
     def __init__(self, state_dir: str, now: Callable[[], float] = time.time) -> None:
-        self._state_dir = state_dir
-        self._path = os.path.join(state_dir, FILE)
+        self._kept = KeptRows(state_dir, FILE, "gateways", most=_MAX_GATEWAYS, doing="keeping the dialect of a gateway")
         self._now = now
 
     def of(self, url: str) -> str | None:
         """The name of the dialect that the gateway at `url` spoke within the last seven days."""
-        found = self._gateways().get(_key(url), {})
+        found = self._kept.rows().get(_key(url), {})
         name, at = found.get("dialect"), found.get("at")
         is_fresh = isinstance(at, (int, float)) and 0 <= self._now() - at < _GOOD_FOR_S
         return name if isinstance(name, str) and is_fresh else None
@@ -42,23 +35,7 @@ class GatewayDialects:
     def keep(self, url: str, name: str) -> None:
         """Remember it; durable on return. The gateways found longest ago are forgotten beyond 256. Raises
         WriteFailed."""
-        gateways = self._gateways()
-        gateways.pop(_key(url), None)
-        newest = list(gateways.items())[-(_MAX_GATEWAYS - 1) :]
-        content = orjson.dumps({"gateways": {**dict(newest), _key(url): {"dialect": name, "at": self._now()}}})
-        with as_write_failure("keeping the dialect of a gateway"):
-            make_durable_dir(LOCAL_DISK, self._state_dir, within=self._state_dir)
-            replace_atomically(LOCAL_DISK, self._path, [content])
-
-    def _gateways(self) -> dict[str, dict[str, Any]]:
-        try:
-            with open(self._path, "rb") as file:
-                kept: Any = orjson.loads(file.read(_MAX_BYTES))
-        except (OSError, orjson.JSONDecodeError):
-            return {}
-        gateways = kept.get("gateways") if isinstance(kept, dict) else None
-        found = gateways.items() if isinstance(gateways, dict) else ()
-        return {key: one for key, one in found if isinstance(one, dict)}
+        self._kept.keep(_key(url), {"dialect": name, "at": self._now()})
 
 
 def _key(url: str) -> str:

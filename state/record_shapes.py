@@ -189,6 +189,21 @@ _EARLIER_TASK = Record(
 _QUEUED = Record({"taskId": TEXT, "prompt": TEXT, "maxSteps": COUNT}, {"options": _TASK_OPTIONS})
 _END = Record({"reason": one_of(*COMMAND_REASONS)}, {"exitCode": _EXIT_CODE, "left": COUNT})
 _COMMAND = Record({"callId": TEXT, "taskId": TEXT, "stepId": TEXT, "line": TEXT}, {"ended": _END})
+SANDBOX_LEVELS = ("none", "landlock", "namespace")
+_PLACES = ListOf(TEXT)
+_SANDBOX = Record(
+    {"level": one_of(*SANDBOX_LEVELS)},
+    {
+        "reads": Nullable(_PLACES),
+        "writes": _PLACES,
+        "hidden": _PLACES,
+        "guarded": _PLACES,
+        "domains": Nullable(_PLACES),
+        "blockedDomains": _PLACES,
+        "agents": _PLACES,
+        "unheld": _PLACES,
+    },
+)
 _RESUME: dict[str, Shape] = {
     "journalSeq": COUNT,
     "options": _OPTIONS,
@@ -220,6 +235,7 @@ _RESUME_OPTIONAL: dict[str, Shape] = {
     "unseen": MapOf(TEXT),
     "usageByModel": _USAGE_BY_MODEL,
     "tokensKnownOf": TEXT,
+    "sandbox": _SANDBOX,
 }
 _HEAD: dict[str, Shape] = {
     "checkpointVersion": TEXT,
@@ -286,6 +302,7 @@ _RECORDS: dict[str, Shape] = {
             "settled": ListOf(TEXT),
             "options": _TASK_OPTIONS,
             "model": TEXT,
+            "sandbox": _SANDBOX,
         },
     ),
     "approval": _APPROVAL,

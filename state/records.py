@@ -131,7 +131,9 @@ class TurnTaken(NamedTuple):
     """The model answered. `stop_reason` is the gateway's word and `meaning` what its dialect makes of it, None in
     records of earlier versions. `baselines` are first versions of files that its calls are about to write, `settled`
     the ids of denied calls that it makes good for. `options` replace options of the task from this
-    turn on. `model` used the tokens; None where none did, and in records of earlier versions."""
+    turn on. `model` used the tokens; None where none did, and in records of earlier versions. `sandbox` says how the
+    commands of this turn and of those behind it are held, where that is not what the last such record says: a scope in
+    JSON, with its level."""
 
     step_id: str
     stop_reason: str
@@ -145,6 +147,7 @@ class TurnTaken(NamedTuple):
     settled: Sequence[str] = ()
     options: Mapping[str, Any] = {}
     model: str | None = None
+    sandbox: Mapping[str, Any] = {}
 
 
 class ApprovalAsked(NamedTuple):

@@ -142,6 +142,7 @@ def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, b
         unseen=resume.get("unseen", {}),
         usage_by_model=_usage_by_model(resume),
         tokens_known_of=resume.get("tokensKnownOf"),
+        sandbox=resume.get("sandbox", {}),
     )
 
 
@@ -231,6 +232,7 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
             **({"unseen": state.unseen} if state.unseen else {}),
             **_by_model(state.usage_by_model),
             **({} if state.tokens_known_of is None else {"tokensKnownOf": state.tokens_known_of}),
+            **({"sandbox": state.sandbox} if state.sandbox else {}),
         },
     }
 

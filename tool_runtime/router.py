@@ -10,6 +10,7 @@ from config.shapes import hint_at
 from tool_runtime.families.catalogue import NATIVE, SKILLS
 from tool_runtime.families.desktop.family import DesktopFamily
 from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.families.sandbox_grant import with_grant, without_grant
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.schema import UnusableSchema, judge_of
 from tool_runtime.settings import RuntimeSettings
@@ -84,7 +85,7 @@ class LocalToolRouter:
                     continue
                 problem = None if provider in self._families else self._schema_problem(spec)
                 if problem is None:
-                    found[spec.name] = spec
+                    found[spec.name] = spec if self._settings.sandbox is None else with_grant(spec)
                 else:
                     unusable[spec.name] = problem
         self.unusable = unusable
@@ -101,6 +102,7 @@ class LocalToolRouter:
         if task is not None:
             self._running.add(task)
         try:
+            request = self._without_grant(tool.spec, request)
             self._check(tool.spec, request.arguments)
             return _succeeded(request, await tool.run(CallContext.of(request, self._settings)))
         except ToolFault as fault:
@@ -144,12 +146,26 @@ class LocalToolRouter:
     def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
         """See ToolRouter."""
         _, tool = self._tool(tool_name)
-        return None if tool is None else self._schema_problem(tool.spec) or self._judge(tool.spec)(arguments)
+        if tool is None:
+            return None
+        if self._settings.sandbox is not None:
+            arguments = without_grant(tool.spec, arguments)
+        return self._schema_problem(tool.spec) or self._judge(tool.spec)(arguments)
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See ToolRouter."""
         provider, _ = self._tool(request.tool_name)
-        return Leftovers() if provider is None else await provider.end_leftovers(request)
+        if provider is None:
+            return Leftovers()
+        left = await provider.end_leftovers(request)
+        sandbox = self._settings.sandbox
+        if sandbox is None or sandbox.directory is None:
+            return left
+        from tool_runtime.core.guarded import Guarded
+        from tool_runtime.families.desktop.calls import mark_of
+
+        guarded, mark = Guarded(sandbox.directory), mark_of(request)
+        return left._replace(guarded=tuple(await self._pool.run(lambda: guarded.after_crash(mark))))
 
     async def end_commands(self) -> Leftovers:
         """See ToolRouter. Calls that are under way are cancelled, and their processes ended."""
@@ -178,6 +194,12 @@ class LocalToolRouter:
             from tool_runtime.families.skills.family import SkillsFamily
 
             yield SkillsFamily(self._settings, self._pool, self._desktop.run_program, self._scripts)
+
+    def _without_grant(self, spec: ToolSpec, request: ToolRequest) -> ToolRequest:
+        """The request as the tool takes it: what the call asks for beyond its sandbox was for policy to decide."""
+        if self._settings.sandbox is None or not spec.starts_program:
+            return request
+        return request._replace(arguments=without_grant(spec, request.arguments))
 
     def _judge(self, spec: ToolSpec) -> Judge:
         """What judges the arguments of a tool, read once from its schema. Raises UnusableSchema."""
@@ -231,6 +253,7 @@ def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
         command_id=output.command_id,
         images=output.images,
         skill=output.skill,
+        denials=output.denials,
         stderr=output.stderr,
     )
 
@@ -249,4 +272,5 @@ def _failed(request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:
         artifacts=partial.artifacts if partial is not None else (),
         exit_code=partial.exit_code if partial is not None else None,
         stderr=partial.stderr if partial is not None else "",
+        denials=partial.denials if partial is not None else (),
     )

@@ -18,6 +18,21 @@ StreamName = Literal["stdout", "stderr"]
 MIB = 1024 * 1024
 
 
+SandboxLevel = Literal["none", "landlock", "namespace", "auto"]
+
+
+class SandboxSettings(NamedTuple):
+    """How commands that have a `CommandScope` are held. `auto` is the strongest level that works here. Where the level
+    does not work commands run without, or are refused where it is `required`. `directory` is the session's own, for
+    what has to be known after a crash; None keeps nothing. Caches of package managers lie in `caches`, which the scope
+    has to let commands write; None leaves them where they are."""
+
+    level: SandboxLevel = "auto"
+    required: bool = False
+    directory: str | None = None
+    caches: str | None = None
+
+
 class RuntimeSettings(NamedTuple):
     """What one `LocalToolRouter` works with; a request's own constraints can only make it tighter.
 
@@ -40,6 +55,7 @@ class RuntimeSettings(NamedTuple):
     `native_tls_checks` its requests take any certificate; `native_shadowed` are its tools that others take the place
     of. A script of a skill runs for `script_timeout_s` at most; `hidden_files` are globs of names that the skills
     family passes over. `elsewhere` are capabilities whose tools do not run here, but for those of sources elsewhere.
+    `sandbox` says how commands are held to their scope, None for not at all.
     """
 
     workspace: str
@@ -80,3 +96,4 @@ class RuntimeSettings(NamedTuple):
     script_timeout_s: float = 30.0
     hidden_files: tuple[str, ...] = ()
     elsewhere: frozenset[str] = frozenset()
+    sandbox: SandboxSettings | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
-    from agent_host.contracts import Artifact, Image, Leftovers, LoadedSkill, ToolRequest, ToolSpec
+    from agent_host.contracts import Artifact, Denial, Image, Leftovers, LoadedSkill, ToolRequest, ToolSpec
     from tool_runtime.faults import FaultKind
     from tool_runtime.settings import RuntimeSettings
 
@@ -20,7 +20,8 @@ class ToolOutput(NamedTuple):
     """Text for the model and artifacts for the host. `capped` says that the tool has kept the output limit itself.
     `exit_code` is a command's, `seen` the file that was read or written, as it was then, `command_id` that of a command
     that runs on. `images` are for models that take them, `skill` is one that the call has put to use. `stderr` is how
-    a program's standard error began. `artifact_uris` name what another service has stored already."""
+    a program's standard error began. `artifact_uris` name what another service has stored already. `denials` are what
+    a sandbox refused to its processes."""
 
     text: str
     artifacts: tuple[Artifact, ...] = ()
@@ -32,6 +33,7 @@ class ToolOutput(NamedTuple):
     skill: LoadedSkill | None = None
     stderr: str = ""
     artifact_uris: tuple[str, ...] = ()
+    denials: tuple[Denial, ...] = ()
 
 
 class Abandoned:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from agent_host import lenient_json
+from agent_host.api.dry_scopes import Held, without_grant
 from agent_host.api.options import existing_directory, settings_from
 from agent_host.app.machine import command_environment, limits_of, this_environment
 from agent_host.app.native import families_of, native_list
 from agent_host.app.python_tools import installed_names
+from agent_host.app.sandboxing import opened_domains
 from agent_host.app.skills import enabled_tools, skill_called, skill_index, skill_scripts
 from agent_host.app.tools import AlsoElsewhere, argument_problem, built_in
 from agent_host.app.workspace_tools import WorkspaceTools, workspace_tools
@@ -27,7 +29,7 @@ from agent_host.routing.dry_run import DryRunCase, InvalidCase, case_from, judge
 from agent_host.routing.environment import on_this_disk
 from agent_host.routing.registry import Registry
 from agent_host.services.endpoints import TOOLS_URL_VARIABLE
-from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try
+from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try, own_files
 from policy.bundle.builtin import DEFAULT_LIFETIME_S
 from policy.bundle.problems import BundleProblems
 from policy.bundle.validate import check_usable, parse_bundle
@@ -35,11 +37,12 @@ from policy.check import check_tool
 from policy.decision import RISK_LEVELS
 from policy.facts import NamedToolFacts
 from policy.names import ANY_SESSION, CapabilityName
-from policy.rules.admitted import admitted
+from policy.rules.admitted import admitted, ends_commits
 from policy.rules.case import denied
 from policy.rules.guarded import guarded_risk
 from policy.rules.named_tools import for_tool
 from policy.rules.toolset import DEFAULT_RISK, NO_LIMITS, order, why_not_offered, withheld_by
+from policy.scope import Widening
 from state.temporary import session_directory
 
 if TYPE_CHECKING:
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from policy.rules.native_exec import NativeExec
     from policy.rules.skills import SkillTools
     from policy.rules.toolset import Limits
+    from policy.scope import SandboxLevel
     from tool_runtime.core.skills import SkillIndex
 
 __all__ = ["BundleReport", "DryRuns", "InvalidCase", "Tried", "case_refused", "policy_to_try", "report_of_bundle"]
@@ -65,7 +69,7 @@ class Tried(NamedTuple):
     families of tools that it chooses, the list of native programs, None for that of a session without any
     configuration, the skills there are, None for none, and their scripts; the tools that the workspace brings; and
     `elsewhere` the tools of MCP servers and of the Backend Tool Service, as far as sessions have kept what these
-    listed."""
+    listed. `held` is the bundle where a sandbox holds commands, and `hosts` says what they may do besides."""
 
     bundle: PolicyBundle
     here: Environment
@@ -76,6 +80,8 @@ class Tried(NamedTuple):
     scripts: Scripts | None = None
     of_workspace: WorkspaceTools = WorkspaceTools()
     elsewhere: tuple[ToolSpec, ...] = ()
+    held: PolicyBundle | None = None
+    hosts: Held = Held()
 
     @property
     def session_tools(self) -> Registry:
@@ -117,11 +123,17 @@ class Tried(NamedTuple):
                 found.append(skill_tools(name, allowed, known))
         return found
 
-    def judge(self, tool_name: str, arguments: Mapping[str, Any], now: datetime) -> Decision:
-        """The decision about one call; facts are those of this disk."""
+    def at(self, level: SandboxLevel) -> PolicyBundle:
+        """The bundle where commands are held at this level."""
+        return self.bundle if level == "none" or self.held is None else self.held
+
+    def judge(
+        self, tool_name: str, arguments: Mapping[str, Any], now: datetime, level: SandboxLevel = "none"
+    ) -> Decision:
+        """The decision about one call, commands being held at this level; facts are those of this disk."""
         case = DryRunCase(tool_name, arguments)
         return judge_case(
-            self.bundle,
+            self.at(level),
             case,
             self.here,
             self.known_tools,
@@ -129,6 +141,7 @@ class Tried(NamedTuple):
             limits=self.limits,
             native=self.native,
             scripts=self.scripts,
+            scoping=functools.partial(self.hosts.scoping, level),
             approved=self.of_workspace.approved,
         )
 
@@ -194,14 +207,14 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
     settings, now = settings_from(flags, workspace=workspace), datetime.now(UTC)
     named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     here = this_environment(workspace, command_environment(settings, session_directory(state_dir, named, os.environ)))
-    bundle = bundle_to_try(
-        settings,
-        here,
-        state_dir=state_dir,
-        now=now,
-        session_id=session_id,
-        installed=installed_names(settings) if settings.names("tools.installed") else (),
+    installed = installed_names(settings) if settings.names("tools.installed") else ()
+    bundle, held = (
+        bundle_to_try(
+            settings, here, state_dir=state_dir, now=now, session_id=session_id, installed=installed, held=is_held
+        )
+        for is_held in (False, True)
     )
+    temporary = session_directory(state_dir, named, os.environ)
     index = skill_index(here.workspace)
     return Tried(
         bundle,
@@ -210,9 +223,17 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
         families_of(settings),
         native_list(settings, here.workspace),
         index,
-        skill_scripts(settings, index, state_dir, named, session_directory(state_dir, named, os.environ)),
+        skill_scripts(settings, index, state_dir, named, temporary),
         workspace_tools(here.workspace, state_dir, index, built_in(families_of(settings)).names),
         _elsewhere(settings, bundle, here, state_dir, now),
+        held,
+        Held(
+            Widening(domains=opened_domains(settings)),
+            settings.names("policy.blocked_domains"),
+            state_dir,
+            temporary,
+            own_files(),
+        ),
     )
 
 
@@ -234,10 +255,11 @@ def _elsewhere(
 
 
 class DryRuns:
-    """Cases against one bundle, or against the capabilities that a case brings along."""
+    """Cases against one bundle, or against the capabilities that a case brings along. Commands are held at `level`
+    where a case names none."""
 
-    def __init__(self, tried: Tried, now: datetime) -> None:
-        self._bundle, self._tried = tried.bundle, tried
+    def __init__(self, tried: Tried, now: datetime, level: SandboxLevel = "none") -> None:
+        self._tried, self._level = tried, level
         self._tools = tried.known_tools
         self._now = now
         self._with = lru_cache(maxsize=64)(self._bundle_with)
@@ -253,9 +275,11 @@ class DryRuns:
     def _judge(self, case: DryRunCase) -> Decision:
         """The decision. Raises InvalidCase for capabilities that are none. What policy lets pass is refused for the
         arguments that its tool refuses: the call would not run."""
-        bundle = self._bundle
+        level = case.sandbox or self._level
+        bundle = self._tried.at(level)
         if case.capabilities is not None:
             bundle = self._with(lenient_json.dumps(case.capabilities))
+            bundle = bundle.known(bundle, held=level != "none")
         if case.facts is not None:  # which say where paths lead, whatever this disk says
             bundle = bundle.on_disk({})
         decision = judge_case(
@@ -267,17 +291,19 @@ class DryRuns:
             limits=self._tried.limits,
             native=self._tried.native,
             scripts=self._tried.scripts,
+            scoping=functools.partial(self._tried.hosts.scoping, level),
             approved=self._tried.of_workspace.approved,
         )
         spec = self._tools.get(case.tool_name)
-        problem = None if decision.decision == "DENIED" else argument_problem(spec, case.arguments)
+        arguments = case.arguments if level == "none" else without_grant(case.arguments)
+        problem = None if decision.decision == "DENIED" else argument_problem(spec, arguments)
         if problem is not None:
             return denied(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}")
         return decision
 
     def _bundle_with(self, capabilities: bytes) -> PolicyBundle:
         try:
-            bundle = parse_bundle({**self._bundle.to_json(), "capabilities": orjson.loads(capabilities)})
+            bundle = parse_bundle({**self._tried.bundle.to_json(), "capabilities": orjson.loads(capabilities)})
         except BundleProblems as error:
             raise InvalidCase(str(error)) from error
         return on_this_disk(bundle, self._tried.here)
@@ -306,7 +332,7 @@ def report_of_bundle(raw: bytes, *, workspace: str, state_dir: str) -> BundleRep
     except BundleProblems as error:
         return BundleReport(list(error.problems), "", [])
     found = check_usable(bundle, session_id=bundle.session_id, now=now)
-    return BundleReport(list(found), _summary(bundle, raw), admitted(bundle))
+    return BundleReport(list(found), _summary(bundle, raw), [*admitted(bundle), *ends_commits(bundle)])
 
 
 def _summary(bundle: PolicyBundle, raw: bytes) -> str:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from agent_host import own_packages
 from agent_host.api.gateway_check import model_of, try_gateway
 from agent_host.api.options import known_models, settings_from
+from agent_host.app.sandboxing import LEVEL, level_of, try_levels
 from agent_host.capability_grants import KEY_VARIABLE, grant_key
 from agent_host.errors import UsageError
 from agent_host.http_basics import LOOPBACK, shown_url, usable_in_header
@@ -24,6 +25,7 @@ from agent_host.services.endpoints import TOOLS_TOKEN_VARIABLE, endpoints
 from agent_host.shown_text import one_line
 from agent_host.testing.script import Script, ScriptError
 from agent_host.thread.tokens import AUTO, ESTIMATE, TokenizerUnavailable, counter
+from policy.scope import STRONGEST
 from state.locations import make_private_dir
 from tool_runtime.backend.answers import tools_of
 from tool_runtime.core.paths import BY_DESCRIPTOR
@@ -61,7 +63,7 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str) -> tuple[Check, ...
         _shell(),
         _file_access(by_descriptor=BY_DESCRIPTOR),
         _leftovers(),
-        _sandbox(),
+        _sandbox(settings, state_dir),
     )
 
 
@@ -244,7 +246,14 @@ def _runs(pid: int) -> bool:
     return row is None or row.alive
 
 
-def _sandbox() -> Check:
-    """Policy decides what runs; a sandbox of the operating system would confine it as well. None is used yet."""
-    found = shutil.which("bwrap") or shutil.which("sandbox-exec")
-    return Check("sandbox", None, f"none used; {found} is installed" if found else "none used, none installed")
+def _sandbox(settings: Settings, state_dir: str) -> Check:
+    """Which levels hold commands here, tried with a small one, and what the strongest of them cannot hold."""
+    found = try_levels(state_dir)
+    wanted, used = settings.text(LEVEL), level_of(settings, state_dir)
+    words = [f"{name} works" if one["works"] else f"{name} does not: {one['problem']}" for name, one in found.items()]
+    words += [f"{name} has no supervisor of sockets" for name, one in found.items() if one["works"] and one["problem"]]
+    words.append(f"sandbox.level = {wanted}: commands are held by {used.level}")
+    if used.unheld:
+        words.append(f"it does not hold {', '.join(used.unheld)}")
+    ok = None if wanted in ("none", STRONGEST) and used.level == "none" else used.level != "none"
+    return Check("sandbox", ok, "; ".join(words))

@@ -40,6 +40,7 @@ __all__ = [
 _SNAPSHOT_LIMIT = "host.max_snapshot_bytes"
 _MAX_STEPS = "host.max_steps"
 _TOOLSET = "host.toolset"
+_SANDBOX = "sandbox.level"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +164,10 @@ class LayeredOptions:
         self.moved = None if resolved.workspace == recorded["workspace"] else resolved.workspace
         return resolved
 
+    def choose_sandbox(self, level: str) -> None:
+        """Have the sessions that follow hold commands at this level, as if the client had named it."""
+        self._flags = {**self._flags, _SANDBOX: level}
+
     def own_settings(self) -> Settings:
         """The settings of the process itself, whichever workspace its session will have. Raises UsageError."""
         return settings_from(self._flags, workspace=None, given_by=self._names.given_by)
@@ -185,6 +190,7 @@ class LayeredOptions:
             approve_all=self._options.approve_all,
             replays=self._replays,
             max_steps=settings.integer(_MAX_STEPS) if _MAX_STEPS in self._flags else None,
+            sandbox_named=_SANDBOX in self._flags,
         )
 
     def _refuse_what_is_no_text(self, flags: Mapping[str, Any], session_id: str | None) -> None:

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent_host.api.options import known_models, snapshot_limit
 from agent_host.api.results import Result, result_of
+from agent_host.app.sandboxing import level_of, refuse_weaker
+from agent_host.errors import SandboxWeaker
 from agent_host.session.begun import Begun, find_begun, refuse_another
 from agent_host.session.handshake import policy_source
 from agent_host.session.opening import state_errors_translated
 from agent_host.session.stored import UNREADABLE, StoredSession, StoredSessions, can_go_on
+from state.errors import StateError
 from state.file_store import FileCheckpointStore
 from state.locations import SessionPaths
 from state.session_keys import session_of
@@ -18,11 +21,12 @@ from state.session_keys import session_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent_host.session.opening import OptionsSource
+    from agent_host.session.opening import OptionsSource, ResolvedOptions
 
 
 __all__ = [
     "UNREADABLE",
+    "SandboxWeaker",
     "StoredSession",
     "StoredSessions",
     "Unfinished",
@@ -31,6 +35,7 @@ __all__ = [
     "session_id_of",
     "session_under",
     "stored_sessions",
+    "weaker_sandbox",
 ]
 
 
@@ -58,6 +63,23 @@ def session_under(
         return Unfinished(found.session_id)
     records = SessionPaths(state_dir, found.session_id).records
     return result_of(found.result, message=found.result["reason"], records=records, unfinished=False, resumable=False)
+
+
+def weaker_sandbox(resolved: ResolvedOptions) -> SandboxWeaker | None:
+    """What a person has to agree to before this session is resumed, None where that is nothing. What cannot be read is
+    for the resume to say."""
+    limit = resolved.settings.integer("host.max_snapshot_bytes")
+    if resolved.session_id is None or resolved.sandbox_named:
+        return None
+    try:
+        state = FileCheckpointStore(resolved.state_dir, snapshot_limit_bytes=limit).load(resolved.session_id)
+    except StateError:
+        return None
+    try:
+        refuse_weaker(resolved, level_of(resolved.settings, resolved.state_dir), state)
+    except SandboxWeaker as weaker:
+        return weaker
+    return None
 
 
 def stored_sessions(state_dir: str) -> StoredSessions:

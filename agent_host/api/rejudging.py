@@ -11,6 +11,7 @@ from agent_host.api.options import anchored
 from agent_host.api.recorded_calls import decisions, edited_arguments, recorded
 from agent_host.errors import UsageError
 from agent_host.thread.messages import ToolCall
+from policy.scope import LEVELS
 from state.errors import InvalidSessionId
 from state.locations import SessionPaths
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from policy.decision import Decision
+    from policy.scope import SandboxLevel
 
 NOT_ON_RECORD = "the arguments that it ran with are not on record"
 
@@ -26,13 +28,14 @@ class Rejudged(NamedTuple):
     """One call as the model made it, or the form that the person who approved it gave it.
 
     `before` is what policy said then, None where it was not asked; `now` what it would say now, None for a form whose
-    arguments are not on record.
+    arguments are not on record. `level` is the one that commands of the session were held at.
     """
 
     call: ToolCall
     before: str | None
     now: Decision | None
     edited: bool = False
+    level: SandboxLevel = "none"
 
     @property
     def differs(self) -> bool:
@@ -50,6 +53,8 @@ class Rejudged(NamedTuple):
             "reason": NOT_ON_RECORD if self.now is None else self.now.reason,
             "changed": self.differs,
         }
+        if self.now is not None and self.now.command_scope is not None:
+            row["commandScope"] = self.now.command_scope.to_wire(self.level)
         return row | {"edited": True} if self.edited else row
 
 
@@ -69,17 +74,18 @@ def rejudged_calls(
     now = datetime.now(UTC)
     asked, edited = decisions(paths)
     ran_with = edited_arguments(record, edited)
+    level = record.started.get("sandbox", LEVELS[0])
     rows = []
     for call in record.calls():
         said = asked.get(call.call_id)
-        decision = tried.judge(call.name, call.arguments, now)
-        rows.append(Rejudged(call, None if said is None else said.decision, decision))
+        decision = tried.judge(call.name, call.arguments, now, level)
+        rows.append(Rejudged(call, None if said is None else said.decision, decision, level=level))
         if call.call_id in ran_with:
             then = edited.get(call.call_id)
             arguments = ran_with[call.call_id]
             form = call if arguments is None else ToolCall(call.call_id, call.name, arguments)
-            changed = None if arguments is None else tried.judge(form.name, form.arguments, now)
-            rows.append(Rejudged(form, None if then is None else then.decision, changed, edited=True))
+            changed = None if arguments is None else tried.judge(form.name, form.arguments, now, level)
+            rows.append(Rejudged(form, None if then is None else then.decision, changed, edited=True, level=level))
     return rows
 
 

@@ -207,7 +207,7 @@ def _first_difference(before: Mapping[str, _Call], now: Mapping[str, _Call]) -> 
 
 def _settings(record: Recorded) -> dict[str, Any]:
     """The settings that the session was started with, as far as they are on record."""
-    keys = {"policy": "host.policy", "model": "llm.model", "toolset": "host.toolset"}
+    keys = {"policy": "host.policy", "model": "llm.model", "toolset": "host.toolset", "sandbox": "sandbox.level"}
     return {key: record.started[name] for name, key in keys.items() if record.started.get(name)}
 
 

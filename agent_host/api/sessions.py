@@ -74,6 +74,12 @@ class Session:
         return self._session.policy_notice()
 
     @property
+    def sandbox_notice(self) -> str | None:
+        """That nothing holds commands to the policy, and why, in one line; None where something does, or nobody asked
+        for it."""
+        return self._session.sandbox_notice()
+
+    @property
     def closing(self) -> Closing:
         """What its end left; complete once the session has ended."""
         ending = self._session.ending

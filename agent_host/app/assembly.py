@@ -46,8 +46,9 @@ from config.lean_typing import NamedTuple
 from policy.names import CapabilityName as Name
 from policy.rules.sent_elsewhere import sent_elsewhere
 from policy.rules.toolset import NO_LIMITS
+from state.locations import SessionPaths
 from tool_runtime.router import LocalToolRouter
-from tool_runtime.settings import RuntimeSettings
+from tool_runtime.settings import RuntimeSettings, SandboxSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from agent_host.llm.client import LlmClient
     from agent_host.llm.stream import CacheTtl, Dialect
     from agent_host.routing.judge import Approved
+    from agent_host.routing.scoping import Scoping
     from agent_host.scrub import Scrubber
     from agent_host.session.opening import ResolvedOptions
     from agent_host.thread.messages import Message
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from state.checkpoint import Checkpoint
     from state.file_session import FileSession
     from state.records import ContextStrategy
+    from tool_runtime.core.scripts import SkillScripts
     from tool_runtime.core.skills import SkillIndex
     from tool_runtime.families.python_tools import PythonTool
     from tool_runtime.tool import Provider
@@ -96,6 +99,7 @@ class Parts(NamedTuple):
     fallbacks: tuple[str, ...] = ()
     has_mcp: bool = True
     tool_service: ToolService | None = None
+    scoping: Scoping | None = None
 
     def binds_thinking(self, model: str) -> bool:
         """Whether the provider of `model` refuses a request in which anything in front of its thinking was changed."""
@@ -170,6 +174,7 @@ async def make_context(
         elsewhere=sent_elsewhere(parts.bundle),
         commands=CommandLog(journal, emitter),
         open_output=outputs.open,
+        sandbox=_sandbox(parts, resolved.state_dir, session_id),
     )
     index, scripts = skill_index(resolved.workspace), None
     if has_skills(settings):
@@ -204,6 +209,7 @@ async def make_context(
             native=native_list(settings, resolved.workspace) if has_native(settings) else None,
             scripts=scripts,
             script_runs=lambda: script_runs(store.state),
+            scoping=_scoping(parts, scripts),
         ),
         conversation=Conversation(
             _thread(parts, store.state, secrets.scrubber),
@@ -245,6 +251,24 @@ async def make_context(
     return ctx
 
 
+def _sandbox(parts: Parts, state_dir: str, session_id: str) -> SandboxSettings | None:
+    """How the runtime holds commands, which has been found to work; None for not at all."""
+    if parts.scoping is None or not parts.scoping.holds:
+        return None
+    return SandboxSettings(
+        parts.scoping.level,
+        required=True,
+        directory=os.path.join(SessionPaths(state_dir, session_id).records, "guarded"),
+        caches=os.path.join(parts.machine.temporary, "caches"),
+    )
+
+
+def _scoping(parts: Parts, scripts: SkillScripts | None) -> Scoping | None:
+    if parts.scoping is not None and scripts is not None:
+        parts.scoping.scripts = scripts.sandbox
+    return parts.scoping
+
+
 def _elsewhere(judge: Judge, resolved: ResolvedOptions, emitter: Emitter) -> ToolsElsewhere:
     """Sources of tools, which the judge asks about what they have from now on."""
     from agent_host.app.elsewhere import ToolsElsewhere
@@ -274,6 +298,7 @@ def _add_servers(
         state_dir=resolved.state_dir,
         session_id=session_id,
         now=utc_now(),
+        scoping=judge.scoping,
     )
 
 
@@ -301,7 +326,9 @@ def _command_watch(resolved: ResolvedOptions, machine: LocalMachine) -> CommandW
 def put_under(ctx: LoopContext, resolved: ResolvedOptions, parts: Parts) -> None:
     """Have a session go on under the parts' bundle."""
     other_model = ctx.conversation.model != parts.model  # it gets no blocks of the one before
-    ctx.judge.bundle = parts.bundle
+    if parts.scoping is not None and ctx.judge.scoping is not None:
+        parts.scoping.scripts = ctx.judge.scoping.scripts
+    ctx.judge.bundle, ctx.judge.scoping = parts.bundle, parts.scoping
     ctx.conversation.model = ctx.conversation.default_model = parts.model
     ctx.conversation.fallbacks = parts.fallbacks
     ctx.conversation.models = parts.models

@@ -16,12 +16,15 @@ from agent_host.errors import UsageError
 from agent_host.http_basics import usable_in_header
 from agent_host.routing.facts import UnusableArguments, world_here
 from agent_host.routing.program_facts import program_facts
+from agent_host.routing.scope_facts import places_of_program
 from config.lean_typing import NamedTuple
 from config.settings import ALL_TOOLS
 from config.shapes import FLAG, TEXT, ListOf, Record, first_problem, number, one_of
 from policy.bundle.meaning import SERVER_NAME
 from policy.check import check_tool
 from policy.names import CapabilityName
+from policy.rules.command_scope import is_hidden, with_own_places
+from policy.urls import UrlProblem, canonical_domain
 from state.tool_lists import ToolLists
 from tool_runtime.mcp.servers import Http, ServerConfig, Stdio, origin_of
 from tool_runtime.mcp.source import McpSource
@@ -34,8 +37,10 @@ if TYPE_CHECKING:
     from agent_host.app.elsewhere import ToolsElsewhere
     from agent_host.contracts import ToolSpec
     from agent_host.routing.environment import Environment
+    from agent_host.routing.scoping import Scoping
     from config.settings import Settings
     from policy.bundle.model import McpServer, PolicyBundle
+    from policy.scope import CommandScope
     from tool_runtime.router import LocalToolRouter
     from tool_runtime.settings import RuntimeSettings
 
@@ -58,6 +63,8 @@ _SHAPE: Final = Record(
         "oauth": FLAG,
         "timeout_s": number(0.1, 86_400),
         "allow_http": FLAG,
+        "write": ListOf(TEXT),
+        "domains": ListOf(TEXT),
     },
     closed=True,
 )
@@ -70,7 +77,8 @@ _BASICS: Final = (
 
 
 class UserServer(NamedTuple):
-    """An entry of `[[mcp.servers]]`."""
+    """An entry of `[[mcp.servers]]`. `write` are places that a sandbox lets its program write to, `domains` hosts that
+    it lets it reach."""
 
     name: str
     transport: str | None = None
@@ -86,6 +94,8 @@ class UserServer(NamedTuple):
     oauth: bool = False
     timeout_s: float | None = None
     allow_http: bool = False
+    write: tuple[str, ...] = ()
+    domains: tuple[str, ...] = ()
 
 
 class Refused(NamedTuple):
@@ -127,6 +137,13 @@ def _wrong(entry: UserServer, others: Mapping[str, UserServer]) -> str | None:
     with_credentials = entry.token_env or entry.token_keyring or entry.client_cert or entry.oauth or entry.allow_http
     if with_credentials and entry.url is None:
         return "credentials are for one URL: name it as url"
+    if (entry.write or entry.domains) and entry.command is None:
+        return "write and domains are for a program: name it as command"
+    for domain in entry.domains:
+        try:
+            canonical_domain(domain)
+        except UrlProblem as error:
+            return f"domains: {error}"
     if (entry.token_env is not None) + (entry.token_keyring is not None) + entry.oauth > 1:
         return "give one of token_env, token_keyring and oauth"
     return None
@@ -154,9 +171,11 @@ def add_servers(
     state_dir: str,
     session_id: str,
     now: datetime,
+    scoping: Scoping | None = None,
 ) -> None:
-    """Have the tools of the session's servers listed and run. What is not used is reported. Raises UsageError."""
-    place = _Place(settings, bundle, environment, state_dir, session_id, of_runtime.temporary, now)
+    """Have the tools of the session's servers listed and run; `scoping` says how their programs are held. What is not
+    used is reported. Raises UsageError."""
+    place = _Place(settings, bundle, environment, state_dir, session_id, of_runtime.temporary, now, scoping)
     for found in place.servers():
         if isinstance(found, Refused):
             elsewhere.report(SourceNotice(f"mcp:{found.name}", "unavailable", f"mcp:{found.name}: {found.why}"))
@@ -215,8 +234,10 @@ class _Place:
         session_id: str,
         temporary: str | None,
         now: datetime,
+        scoping: Scoping | None = None,
     ) -> None:
         self._settings = settings
+        self._scoping = scoping
         self._bundle = bundle
         self._environment = environment
         self._state_dir = state_dir
@@ -280,8 +301,23 @@ class _Place:
         if self._temporary is not None:
             environment |= dict.fromkeys(("TMPDIR", "TMP", "TEMP"), self._temporary)
         mark = f"{self._session_id}-mcp-{name}"
-        place = Stdio((command, *args), self._environment.workspace, environment, mark)
+        scope = self._scope(entry if entry is not None and entry.command is not None else None, command)
+        place = Stdio((command, *args), self._environment.workspace, environment, mark, scope)
         return self._config(entry, name, place)
+
+    def _scope(self, entry: UserServer | None, command: str) -> CommandScope | None:
+        """What a sandbox holds a program to: one of the user's to what its entry says, one of the bundle's to what any
+        command may do. The user's is read wherever it lies."""
+        if self._scoping is None or not self._scoping.holds or self._bundle is None:
+            return None
+        if entry is None:
+            return self._scoping.scope(self._bundle, self._environment)
+        places = (os.path.realpath(self._environment.absolute(one)) for one in entry.write)
+        domains = tuple(map(canonical_domain, entry.domains))
+        found = self._scoping.server_scope(self._bundle, self._environment, write=tuple(places), domains=domains)
+        system = self._environment.os_family
+        reads = places_of_program(command, self._environment.home)
+        return with_own_places(found, system, reads=tuple(one for one in reads if not is_hidden(found, one, system)))
 
     def _http(self, entry: UserServer | None, name: str, url: str) -> ServerConfig | Refused:
         same = entry is not None and entry.url is not None and _same_origin(entry.url, url)

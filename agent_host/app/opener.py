@@ -14,6 +14,7 @@ from agent_host.app.backends import Backends, serving_gateway
 from agent_host.app.machine import machine_of, project_tool_names
 from agent_host.app.native import families_of
 from agent_host.app.python_tools import installed_names, python_tools, registry_with
+from agent_host.app.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker, scoping_of
 from agent_host.app.secrets import Secrets, Tokens, redaction_of
 from agent_host.approval.gate import UnattendedGate
 from agent_host.approval.pending import PendingApprovals
@@ -25,7 +26,7 @@ from agent_host.llm.dialect_choice import find_dialect, named_dialect, scripted_
 from agent_host.services.session import say_goodbye
 from agent_host.session.approval_reports import ApprovalReports
 from agent_host.session.begun import start_record
-from agent_host.session.handshake import load_bundle, policy_source, unknown_approvals
+from agent_host.session.handshake import load_bundle, own_files, policy_source, unknown_approvals
 from agent_host.session.host import Opened
 from agent_host.session.lifecycle import Session
 from agent_host.session.new_task import record_of_task
@@ -53,11 +54,13 @@ if TYPE_CHECKING:
 
     from agent_host.app.backend_tools import ToolService
     from agent_host.app.machine import LocalMachine
+    from agent_host.app.sandboxing import Level
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Sink
     from agent_host.llm.dialect_choice import ChosenDialect
     from agent_host.llm.stream import Dialect
     from agent_host.routing.registry import Registry
+    from agent_host.routing.scoping import Scoping
     from agent_host.services.approval import ApprovalReporter
     from agent_host.services.session import NewSession, SessionGrant, SessionService
     from agent_host.session.new_task import NewTask
@@ -118,7 +121,10 @@ class SessionOpener:
                 with state_errors_translated():
                     checked_session_id(grant.session_id)
                 machine = machine_of(resolved, session_directory(resolved.state_dir, grant.session_id, os.environ))
-                bundle = _bundle(resolved, machine, grant)
+                if grant.policy_bundle is not None:
+                    refuse_domains_of_a_service(resolved)
+                level = level_of(resolved.settings, resolved.state_dir)
+                bundle = _bundle(resolved, machine, grant, level)
                 if grant.policy_bundle is not None and new.user_id == LOCAL:  # the service knows who it is
                     new = new._replace(user_id=bundle.user_id, tenant_id=bundle.tenant_id)
                 # A wrong approval, tool, model or tokenizer, or a missing gateway, raises before anything is on disk.
@@ -127,7 +133,9 @@ class SessionOpener:
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
                 parts = parts._replace(
-                    has_mcp=grant.feature_flags.get("mcpEnabled", True), tool_service=_tool_service(backends, bundle)
+                    scoping=_scoping(resolved, machine, level, grant),
+                    has_mcp=grant.feature_flags.get("mcpEnabled", True),
+                    tool_service=_tool_service(backends, bundle),
                 )
                 secrets = self._secrets(resolved, bundle, url)
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
@@ -158,12 +166,16 @@ class SessionOpener:
                 backends.capability_grant = grant.capability_grant
                 machine = machine_of(resolved, temporary_of(resolved.state_dir, store.state.identity))
                 _make_temporary(machine.temporary)
-                bundle = _bundle_again(resolved, machine, grant, store.state.identity)
+                level = level_of(resolved.settings, resolved.state_dir)
+                refuse_weaker(resolved, level, store.state)
+                bundle = _bundle_again(resolved, machine, grant, store.state.identity, level)
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 tools = python_tools(resolved.settings, self._tools)
                 parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
                 parts = parts._replace(
-                    has_mcp=grant.feature_flags.get("mcpEnabled", True), tool_service=_tool_service(backends, bundle)
+                    scoping=_scoping(resolved, machine, level, grant),
+                    has_mcp=grant.feature_flags.get("mcpEnabled", True),
+                    tool_service=_tool_service(backends, bundle),
                 )
                 secrets = self._secrets(resolved, parts.bundle, url)
                 session = await self._session(resolved, parts, backends, store, url, secrets, resources)
@@ -186,8 +198,10 @@ class SessionOpener:
         _refuse_incompatible(grant)
         backends.capability_grant = grant.capability_grant
         machine = machine_of(resolved, session.temporary)
-        bundle = _bundle_again(resolved, machine, grant, session.identity)
+        level = level_of(resolved.settings, resolved.state_dir)
+        bundle = _bundle_again(resolved, machine, grant, session.identity, level)
         parts = Parts.of(resolved, machine, bundle, chosen.dialect)
+        parts = parts._replace(scoping=_scoping(resolved, machine, level, grant))
         parts = parts.cached_for(resolved.settings, attended=self._attended)
         session.renew(lambda ctx: put_under(ctx, resolved, parts))
         return Opened(session, grant.compatibility_status, grant.feature_flags)
@@ -337,6 +351,8 @@ def _beginning(
         "policyHash": policy.digest,
         "toolset": list(families_of(resolved.settings)),
     }
+    if parts.scoping is not None:
+        started["sandbox"] = parts.scoping.level
     first = None
     if task is not None and resolved.session_id is not None:
         started |= start_record(resolved.state_dir, resolved.session_id, task.prompt)
@@ -402,7 +418,12 @@ def _refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, t
         )
 
 
-def _bundle(resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGrant) -> PolicyBundle:
+def _scoping(resolved: ResolvedOptions, machine: LocalMachine, level: Level, grant: SessionGrant) -> Scoping:
+    granted = grant.policy_bundle is not None
+    return scoping_of(resolved, machine, level, steering=own_files(), granted=granted)
+
+
+def _bundle(resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGrant, level: Level) -> PolicyBundle:
     return load_bundle(
         resolved.settings,
         machine.environment,
@@ -411,15 +432,16 @@ def _bundle(resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGran
         now=utc_now(),
         granted=grant.policy_bundle,
         temporary=machine.temporary,
+        held=level.level != "none",
         installed=installed_names(resolved.settings),
     )
 
 
 def _bundle_again(
-    resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGrant, identity: SessionIdentity
+    resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGrant, identity: SessionIdentity, level: Level
 ) -> PolicyBundle:
     """The bundle under which a session that there is goes on."""
-    bundle = _bundle(resolved, machine, grant)
+    bundle = _bundle(resolved, machine, grant, level)
     refuse_other_owner(identity, bundle)
     return bundle
 

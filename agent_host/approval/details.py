@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.approval import file_details
-from agent_host.approval.screen import Act, Description, Screen
+from agent_host.approval.screen import Act, Description, Screen, widening_of_facts
 from agent_host.shown_text import json_size
 from policy.facts import CommandFacts, PathFacts, UrlFacts
 from policy.names import CapabilityName
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _MAX_COMMAND_BYTES: Final = 40 * 1024
 _MAX_STDIN_BYTES: Final = 8 * 1024
 _MAX_SEGMENT_BYTES: Final = 24 * 1024
+_MAX_REASON_BYTES: Final = 4 * 1024
 _MAX_WORDS: Final = 60
 _MAX_LISTED: Final = 20
 _MAX_HEADERS: Final = 50
@@ -38,7 +39,20 @@ _SECRET_HEADERS: Final = (
 
 async def describe(act: Act, scrub: Callable[[str], str]) -> Description:
     """`act` for a person, without what `scrub` takes out. What is on the disk is read in a thread."""
-    screen, facts, display = Screen(scrub), act.facts, act.spec.display
+    screen = Screen(scrub)
+    shown = await _described(act, screen)
+    asked = widening_of_facts(act.facts)
+    if asked is None:
+        return shown
+    opens = [screen.line(line) for line in asked.lines[:_MAX_LISTED]]
+    if len(asked.lines) > _MAX_LISTED:
+        opens.append(f"[… {len(asked.lines) - _MAX_LISTED} more]")
+    grant = {"opens": opens, "reason": screen.text(asked.reason, _MAX_REASON_BYTES)}
+    return Description(screen.line(f"{shown.summary} ({'; '.join(opens)})"), {"sandboxGrant": grant, **shown.details})
+
+
+async def _described(act: Act, screen: Screen) -> Description:
+    facts, display = act.facts, act.spec.display
     if display == "command" and isinstance(facts, CommandFacts):
         return _command(act, facts, screen)
     if display == "request" and isinstance(facts, UrlFacts):

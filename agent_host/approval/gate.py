@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from agent_host.approval.request import ApprovalAnswer
 from config.lean_typing import NamedTuple
+from policy.names import SANDBOX_GRANT
 
 if TYPE_CHECKING:
     from agent_host.approval.request import ApprovalRequest
@@ -22,7 +23,7 @@ class ApprovalGate(Protocol):
 class InAdvance(NamedTuple):
     """What was approved before anybody was asked. `names` holds approval rule ids, tool names and capability names, as
     given to `--approve`; `everything` is `--approve-all`. A call of a guarded tool is approved by the name of its tool
-    alone (SK 3.2)."""
+    alone (SK 3.2), one that asks for more than its sandbox gives by the name of that alone."""
 
     names: frozenset[str] = frozenset()
     everything: bool = False
@@ -31,8 +32,12 @@ class InAdvance(NamedTuple):
         """The approval of `request`, None where nothing was said about it."""
         if self.everything and not request.by_name:
             return ApprovalAnswer(approved=True, reason="approved in advance by --approve-all")
-        wide = () if request.by_name else (request.rule_id, request.capability)
-        for name in (request.tool_name, *wide):
+        names: tuple[str | None, ...] = (request.tool_name, request.rule_id, request.capability)
+        if request.rule_id == SANDBOX_GRANT:
+            names = (SANDBOX_GRANT,) if not request.by_name or request.tool_name in self.names else ()
+        elif request.by_name:
+            names = (request.tool_name,)
+        for name in names:
             if name is not None and name in self.names:
                 return ApprovalAnswer(approved=True, reason=f"approved in advance by --approve {name}")
         return None
@@ -52,4 +57,6 @@ class UnattendedGate:
         reason = "it needs an approval, and nobody is there to give one"
         if request.by_name:
             reason += f"; only --approve {request.tool_name} gives it in advance"
+        elif request.rule_id == SANDBOX_GRANT:
+            reason += f"; only --approve {SANDBOX_GRANT} gives it in advance"
         return ApprovalAnswer(approved=False, reason=reason, unattended=True)

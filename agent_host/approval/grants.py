@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from policy.facts import CommandFacts, PathFacts, UrlFacts
+from policy.names import SANDBOX_GRANT
 from policy.rules.canonical import canonical_form
 from state.records import ApprovalGranted
 
@@ -32,12 +33,14 @@ def exact_call(tool_name: str, arguments: Mapping[str, Any], facts: ActionFacts,
 
 def place_of(facts: ActionFacts | None) -> str | None:
     """Where a call acts, as real paths that can be put on record: the directory of a command, with the script of a
-    skill as it is, the files of a file call or of a request; None for what has none.
+    skill as it is and the places that its scope is to be wider by, the files of a file call or of a request; None for
+    what has none.
 
     The arguments do not say it: a link on the way may be moved between the question and the start."""
     if isinstance(facts, CommandFacts):
         script = () if facts.script is None else (f"{facts.script.path} (SHA-256 {facts.script.identity})",)
-        return _BETWEEN.join(map(_recordable, (facts.cwd, *script)))
+        opened = () if facts.widening is None else facts.widening.write
+        return _BETWEEN.join(map(_recordable, (facts.cwd, *script, *opened)))
     paths = facts.real_paths if isinstance(facts, PathFacts | UrlFacts) else ()
     return _BETWEEN.join(map(_recordable, paths)) if paths else None
 
@@ -64,7 +67,7 @@ def same_action(
 
     `told_by_facts` are the arguments that say on what it acts, and the one with the content that it writes to a file.
     """
-    seen = told_by_facts | ({"cwd"} if isinstance(facts, CommandFacts) else set())
+    seen = told_by_facts | ({"cwd", SANDBOX_GRANT} if isinstance(facts, CommandFacts) else {SANDBOX_GRANT})
     return _digest(
         toolName=tool_name,
         form=tuple(map(_recordable, canonical_form(facts, os))),

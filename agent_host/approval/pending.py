@@ -29,7 +29,7 @@ class _Waiting:
 
 class PendingApprovals:
     """An ApprovalGate whose answers come from outside, by the approval's id. What was approved in advance is answered
-    at once; what nobody answers within `timeout_s` seconds is denied.
+    at once; what nobody answers within `timeout_s` seconds, or those of the bundle, is denied.
 
     One answer counts, the first: the time-out is one too. All of it happens on the loop that the session runs on.
     """
@@ -111,10 +111,11 @@ class PendingApprovals:
                 self._start_clock(waiting)
 
     def _start_clock(self, waiting: _Waiting) -> None:
-        waiting.timer = asyncio.get_running_loop().call_later(self._timeout_s, self._time_out, waiting)
+        wait_s = waiting.request.timeout_s or self._timeout_s
+        waiting.timer = asyncio.get_running_loop().call_later(wait_s, self._time_out, waiting)
 
     def _time_out(self, waiting: _Waiting) -> None:
-        reason = f"nobody answered within {self._timeout_s:g} seconds"
+        reason = f"nobody answered within {waiting.request.timeout_s or self._timeout_s:g} seconds"
         self._settle(waiting, ApprovalAnswer(approved=False, reason=reason, timed_out=True))
 
     def _settle(self, waiting: _Waiting, answer: ApprovalAnswer) -> None:

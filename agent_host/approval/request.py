@@ -26,7 +26,8 @@ class ApprovalRequest(NamedTuple):
 
     `summary` and `details` are what `agent_host.approval.details` makes of the call: safe to show, bounded, without
     the secrets of this process. All other text is shown as it is escaped and bounded in `to_payload`. `by_name`: only
-    the name of the tool approves it in advance.
+    the name of the tool approves it in advance. `timeout_s` is how long the bundle has it wait, None where it says
+    nothing.
     """
 
     approval_id: str
@@ -44,6 +45,7 @@ class ApprovalRequest(NamedTuple):
     summary: str = ""
     details: Mapping[str, Any] = {}
     by_name: bool = False
+    timeout_s: float | None = None
 
     @property
     def action_summary(self) -> str:

@@ -9,12 +9,15 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.shown_text import LINE_BYTES, clipped, one_line
+from policy.facts import CommandFacts, NamedToolFacts
+from policy.names import SANDBOX_GRANT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agent_host.contracts import ToolSpec
     from policy.facts import ActionFacts
+    from policy.scope import Widening
 
 _PATH_BYTES = 2048
 _MAX_OTHER_BYTES = 16 * 1024
@@ -55,12 +58,18 @@ class Screen(NamedTuple):
 
     def others(self, act: Act, *described: str | None, max_bytes: int = _MAX_OTHER_BYTES) -> dict[str, str]:
         """The arguments that nothing else in the description shows, so that none goes unseen."""
-        shown_already = (*act.spec.subjects, *described)
+        grant = SANDBOX_GRANT if widening_of_facts(act.facts) is not None else None
+        shown_already = (*act.spec.subjects, grant, *described)
         rest = {name: value for name, value in act.arguments.items() if name not in shown_already}
         if not rest:
             return {}
         shown = lenient_json.dumps(rest, option=orjson.OPT_INDENT_2).decode()
         return {"otherArguments": self.text(shown, max_bytes)}
+
+
+def widening_of_facts(facts: ActionFacts) -> Widening | None:
+    """What a call that starts a program asks for beyond its sandbox."""
+    return facts.widening if isinstance(facts, CommandFacts | NamedToolFacts) else None
 
 
 def short_path(path: str, workspace: str) -> str:

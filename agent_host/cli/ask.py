@@ -58,6 +58,14 @@ def can_ask(*, no_input: bool) -> bool:
     return sys.platform == "win32" or os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
 
 
+def agrees(question: str) -> bool:
+    """Whether the person types `y` to a question; anything else, and the end of input, is no."""
+    if sys.platform != "win32":
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+    put(sys.stderr, f"{escaped(question)} y yes, n no: ")
+    return sys.stdin.readline(_LINE_BYTES).strip().lower() == "y"
+
+
 class _Line(NamedTuple):
     """A line that was typed, None for the end of input, and when on the monotonic clock."""
 
@@ -66,7 +74,8 @@ class _Line(NamedTuple):
 
 
 class Terminal:
-    """Asks at the terminal, one question after the other. What is not answered within `timeout_s` seconds is denied."""
+    """Asks at the terminal, one question after the other. What is not answered within `timeout_s` seconds, or those of
+    the bundle, is denied."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -81,12 +90,13 @@ class Terminal:
             if self._ended:
                 return _denied("the input has ended, so nobody can approve it")
             put(sys.stderr, "".join(_shown(request.to_payload())))
+            wait_s = request.timeout_s or self._timeout_s
             try:
-                async with asyncio.timeout(self._timeout_s):
+                async with asyncio.timeout(wait_s):
                     return await self._asked()
             except TimeoutError:
                 put(sys.stderr, "\n")
-                return ApprovalAnswer(False, f"nobody answered within {self._timeout_s:g} seconds", timed_out=True)
+                return ApprovalAnswer(False, f"nobody answered within {wait_s:g} seconds", timed_out=True)
             except asyncio.CancelledError:
                 put(sys.stderr, "\n")
                 raise
@@ -154,6 +164,11 @@ def _shown(payload: Mapping[str, Any]) -> Iterator[str]:
         yield _field("why", payload["description"])
     risks = "".join(f"; {risk}" for risk in payload["risks"])
     yield _field("risk", f"{payload['riskLevel']}{risks}")
+    grant = details.get("sandboxGrant") or {}
+    for line in grant.get("opens", ()):
+        yield _field("opens", line)
+    if grant:
+        yield _field("since", grant["reason"])
     for name, label in _PLAIN_FIELDS:
         if isinstance(details.get(name), str):
             yield _field(label, details[name])

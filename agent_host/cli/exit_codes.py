@@ -9,6 +9,7 @@ from agent_host.errors import (
     CheckpointWriteFailed,
     Incompatible,
     PolicyError,
+    SandboxWeaker,
     ServiceUnauthorized,
     SessionHeld,
     SessionNotFound,
@@ -38,6 +39,7 @@ _BY_STATUS: dict[str, int] = {
 # Errors that keep a session from starting; anything else fails.
 _BY_ERROR: dict[type[AgentHostError], int] = {
     UsageError: USAGE,
+    SandboxWeaker: PAUSED,
     PolicyError: USAGE,
     Incompatible: USAGE,
     ServiceUnauthorized: USAGE,

@@ -8,9 +8,9 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from agent_host.api.records import Unfinished, newest_resumable, reopen, session_id_of, session_under
+from agent_host.api.records import Unfinished, newest_resumable, reopen, session_id_of, session_under, weaker_sandbox
 from agent_host.cli import exit_codes
-from agent_host.cli.ask import Terminal, can_ask
+from agent_host.cli.ask import Terminal, agrees, can_ask
 from agent_host.cli.command_line import CommandLine
 from agent_host.cli.display import Display
 from agent_host.cli.signals import on_signals
@@ -18,6 +18,7 @@ from agent_host.cli.streams import notice
 from agent_host.errors import (
     CheckpointWriteFailed,
     ErrorCode,
+    SandboxWeaker,
     ServiceError,
     ServiceUnauthorized,
     SessionNotFound,
@@ -105,7 +106,15 @@ def resume(namespace: argparse.Namespace) -> int:
 
 def _go_on(line: CommandLine, session_id: str, prompt: str | None = None) -> int:
     try:
-        return _drive(line, line.source.resumed(session_id), prompt, resumes=True)
+        resolved = line.source.resumed(session_id)
+        weaker = weaker_sandbox(resolved) if can_ask(no_input=line.no_input) else None
+        if weaker is not None and agrees(f"{weaker.details['held']} Go on so?"):
+            line.source.choose_sandbox(weaker.details["level"])
+            resolved = line.source.resumed(session_id)
+        return _drive(line, resolved, prompt, resumes=True)
+    except SandboxWeaker as error:
+        command = f"{line.resume_command(session_id)} --sandbox {error.details['level']}"
+        raise SandboxWeaker(f"{error}; resume with: {command}") from error
     except CheckpointWriteFailed as error:  # of a disk that may take it later
         raise CheckpointWriteFailed(f"{error}; resume with: {line.resume_command(session_id)}") from error
     except ServiceError as error:
@@ -218,8 +227,10 @@ def _show_what_was_found(session: Session, *, policy: bool) -> None:
     for name in session.unknown_approvals:
         notice(f"--approve {name}: this policy knows no such rule, tool or capability")
     admitted = session.policy_notice if policy else None
-    if admitted is not None:
-        notice(admitted)
+    held = session.sandbox_notice if policy else None
+    for said in (admitted, held):
+        if said is not None:
+            notice(said)
 
 
 def _show_what_was_lost(session: Session, display: Display, resume_command: str) -> None:

@@ -158,6 +158,13 @@ def _policy(commands: Any) -> None:
     check.add_argument("--workspace", metavar="DIR", help="project directory (current directory)")
     check.add_argument("--output", choices=("text", "json"), default="text", help="form of a single decision")
     _setting_option(check, "host.policy")
+    check.add_argument(
+        "--sandbox",
+        choices=("none", "landlock", "namespace"),
+        default="none",
+        help="how commands are held, where a case does not say (none)",
+    )
+    _setting_option(check, "sandbox.allowed_domains")
     _state_dir(check)
     tools = _add(verbs, "tools", "policy:tools", "which tools the model would be shown, and why not the others")
     tools.add_argument("--workspace", metavar="DIR", help="project directory (current directory)")
@@ -199,6 +206,7 @@ def _doctor(commands: Any) -> None:
     _setting_option(doctor, "llm.gateway")
     _setting_option(doctor, "llm.dialect")
     _setting_option(doctor, "llm.model")
+    _setting_option(doctor, "sandbox.level")
     _state_dir(doctor)
     doctor.add_argument("--authorize", metavar="NAME", help="authorize agent-host at an MCP server (oauth = true)")
 

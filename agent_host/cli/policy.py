@@ -15,6 +15,7 @@ from agent_host import lenient_json
 from agent_host.api.dry_runs import DryRuns, InvalidCase, case_refused, policy_to_try, report_of_bundle
 from agent_host.api.options import anchored
 from agent_host.cli import exit_codes
+from agent_host.cli.scope_words import scope_in_words
 from agent_host.cli.shared import given_settings, state_dir_of
 from agent_host.cli.streams import answer, notice
 from agent_host.errors import UsageError
@@ -28,24 +29,27 @@ if TYPE_CHECKING:
 
     from agent_host.api.dry_runs import Tried
     from policy.decision import Decision
+    from policy.scope import SandboxLevel
 
+_OF_POLICY = ("host.policy", "host.toolset", "sandbox.allowed_domains")
 _MAX_LINE_BYTES = 32 * 1024 * 1024
 
 
 def check(namespace: argparse.Namespace) -> int:
     """`policy check`: one decision for a call, or one a line for a file of cases; exit 2 when a case cannot be read."""
-    runs = DryRuns(tried(namespace), datetime.now(UTC))
+    level = namespace.sandbox
+    runs = DryRuns(tried(namespace), datetime.now(UTC), level)
     if namespace.batch is not None:
         if namespace.tool is not None:
             raise UsageError("give a tool with its arguments, or --batch, not both")
-        return _batch(runs, namespace.batch)
+        return _batch(runs, namespace.batch, level)
     if namespace.tool is None or namespace.arguments is None:
         raise UsageError("give a tool and its arguments as JSON, or --batch FILE")
     decision = runs.judge_call(namespace.tool, _arguments(namespace.arguments))
     if namespace.output == "json":
-        answer(orjson.dumps(_shown(decision), option=orjson.OPT_APPEND_NEWLINE))
+        answer(orjson.dumps(_shown(decision, level), option=orjson.OPT_APPEND_NEWLINE))
     else:
-        answer(_in_words(decision))
+        answer(_in_words(decision, level))
     return exit_codes.COMPLETED
 
 
@@ -111,7 +115,7 @@ def _workspace(namespace: argparse.Namespace) -> str:
     return anchored(namespace.workspace or ".", os.path.realpath)
 
 
-def _batch(runs: DryRuns, file: str) -> int:
+def _batch(runs: DryRuns, file: str, level: SandboxLevel) -> int:
     unread = 0
     for number, line in enumerate(_lines(file), start=1):
         if not line.strip():
@@ -126,11 +130,12 @@ def _batch(runs: DryRuns, file: str) -> int:
             if wrong is not None:
                 raise InvalidCase(wrong)
             decision = runs.judge_case(raw)
+            level_of_case = raw.get("sandbox") or level
         except (orjson.JSONDecodeError, InvalidCase) as error:
             unread += 1
             notice(f"line {number}: {error}")
-            decision = case_refused(str(error))
-        answer(lenient_json.dumps({**row, **_shown(decision)}, option=orjson.OPT_APPEND_NEWLINE))
+            decision, level_of_case = case_refused(str(error)), level
+        answer(lenient_json.dumps({**row, **_shown(decision, level_of_case)}, option=orjson.OPT_APPEND_NEWLINE))
     return exit_codes.USAGE if unread else exit_codes.COMPLETED
 
 
@@ -170,7 +175,7 @@ def _bounded(handle: Any) -> Iterable[bytes]:
 
 def policy_only(namespace: argparse.Namespace) -> dict[str, Any]:
     """The policy, and the families of tools. `--output` is another thing here than in a session's settings."""
-    return {key: value for key, value in given_settings(namespace).items() if key in ("host.policy", "host.toolset")}
+    return {key: value for key, value in given_settings(namespace).items() if key in _OF_POLICY}
 
 
 def _arguments(text: str) -> dict[str, Any]:
@@ -185,8 +190,8 @@ def _arguments(text: str) -> dict[str, Any]:
     return arguments
 
 
-def _shown(decision: Decision) -> dict[str, Any]:
-    """A decision on the wire (interface section 3)."""
+def _shown(decision: Decision, level: SandboxLevel) -> dict[str, Any]:
+    """A decision on the wire (interface section 3), commands being held at this level."""
     row: dict[str, Any] = {
         "decision": decision.decision,
         "reason": decision.reason,
@@ -197,14 +202,17 @@ def _shown(decision: Decision) -> dict[str, Any]:
         row["ruleId"] = decision.rule_id
     if decision.risk_level is not None:
         row["riskLevel"] = decision.risk_level
+    if decision.command_scope is not None:
+        row["commandScope"] = decision.command_scope.to_wire(level)
     return row
 
 
-def _in_words(decision: Decision) -> str:
+def _in_words(decision: Decision, level: SandboxLevel) -> str:
     """For people: every value on its line."""
     risk = "" if decision.risk_level is None else f"\nrisk: {decision.risk_level}"
     reasons = "".join(f"\n  {_line(reason)}" for reason in decision.risks)
-    return f"{decision.decision}: {_line(decision.reason)}\nby {_line(decision.rule)}{risk}{reasons}\n"
+    scope = "" if decision.command_scope is None else scope_in_words(decision.command_scope.to_wire(level))
+    return f"{decision.decision}: {_line(decision.reason)}\nby {_line(decision.rule)}{risk}{reasons}\n{scope}"
 
 
 def _line(said: object) -> str:

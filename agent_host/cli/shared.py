@@ -47,6 +47,16 @@ SETTING_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
             "help": "family of tools the model sees: desktop, native or skills; repeatable",
         },
     ),
+    (
+        "--sandbox",
+        "sandbox.level",
+        {"metavar": "LEVEL", "help": "how commands are held: none, landlock, namespace or auto"},
+    ),
+    (
+        "--allow-domain",
+        "sandbox.allowed_domains",
+        {"metavar": "HOST", "action": "append", "help": "a host that commands may reach; repeatable"},
+    ),
     ("--output", "host.output", {"metavar": "FORM", "help": "text, json or jsonl"}),
     (
         "--verbose",

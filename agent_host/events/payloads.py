@@ -67,6 +67,14 @@ def _optional(field: Field) -> Field:
 _ENDED = (_STEP_COUNT, _TOTAL_TOKENS)
 _ENDED_BADLY = (*_ENDED, _optional(_REASON), _optional(_MESSAGE))
 
+_SANDBOX = Field(
+    "sandbox",
+    "object",
+    "how commands are held: {level, wanted, why? (what keeps a stronger level from working), scope? (what a command "
+    "may read, write and reach, and in `unheld` each rule that the level cannot hold)}",
+    optional=True,
+)
+
 PAYLOADS: dict[EventType, Shape] = {
     EventType.SESSION_STARTED: Shape(
         "a session is ready",
@@ -74,11 +82,12 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("executionEnvironment", "string", "`desktop`, `cloud_sandbox` or `ci`", telemetry=True),
             Field("workspace", "string", "the project directory"),
             _MODEL,
+            _SANDBOX,
         ),
     ),
     EventType.SESSION_RESUMED: Shape(
         "a task goes on, in another process or after a pause",
-        (Field("resumedFromStep", "integer", "steps that were committed", telemetry=True),),
+        (Field("resumedFromStep", "integer", "steps that were committed", telemetry=True), _SANDBOX),
     ),
     EventType.SESSION_PAUSED: Shape("the task stopped where a resume can go on", _ENDED_BADLY),
     EventType.SESSION_COMPLETED: Shape(

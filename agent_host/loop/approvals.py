@@ -18,6 +18,7 @@ from agent_host.loop.cancellation import TaskCancelled
 from agent_host.loop.prepare import approves_in_advance, bound_to, edit, judge_again, record_start
 from agent_host.loop.secrets import holds_secret
 from policy.facts import NamedToolFacts
+from policy.names import SANDBOX_GRANT
 from policy.rules.canonical import policy_hash
 from state.errors import WriteFailed
 
@@ -212,6 +213,9 @@ def _emit_answer(ctx: LoopContext, step_id: str, run: CallRun, answer: ApprovalA
     ctx.emitter.flush()  # the call that follows may be what the process dies in
 
 
+_ASKED: dict[str | None, str] = {SANDBOX_GRANT: "more than its sandbox gives"}
+
+
 def _replay(ctx: LoopContext, run: CallRun) -> dict[str, Any]:
     """How the call can be approved after all, for the audit; without its JSON where that is long."""
     call = run.call
@@ -244,7 +248,7 @@ async def _request(ctx: LoopContext, step_id: str, run: CallRun) -> ApprovalRequ
         call.name,
         decision.capability or spec.capability,
         call.arguments,
-        rule.title if rule is not None else f"{call.name} wants to act",
+        rule.title if rule is not None else f"{call.name} wants {_ASKED.get(decision.rule_id, 'to act')}",
         rule.description if rule is not None else clean(decision.reason),
         decision.rule_id,
         decision.risk_level or "medium",
@@ -252,4 +256,5 @@ async def _request(ctx: LoopContext, step_id: str, run: CallRun) -> ApprovalRequ
         shown.summary,
         {"toolCallId": call.call_id, **shown.details},
         decision.by_name,
+        ctx.judge.bundle.approval_timeout_s,
     )

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from agent_host.loop.context import LoopContext
     from agent_host.loop.step import Step
     from agent_host.thread.messages import Message
+    from policy.scope import CommandScope
 
 _SUMMARY_CHARS = 160
 _STOPPED = "ended by force on request while it ran; what it had done by then is not known: inspect before you retry"
@@ -125,13 +126,17 @@ def _refuse(ctx: LoopContext, step_id: str, run: CallRun, refusal: Refusal, bega
     return finish(ctx, step_id, run.call, end)
 
 
+def _scope_of(run: CallRun) -> CommandScope | None:
+    return None if run.decision is None else run.decision.command_scope
+
+
 async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float) -> Message:
     spec, call = run.spec, run.call
     if spec is None:
         raise RuntimeError("only a call of a known tool is executed")
     record_start(ctx, run)
     started_at = now_rfc3339()
-    request = request_for(ctx, step_id, call, spec, run.facts)
+    request = request_for(ctx, step_id, call, spec, run.facts, _scope_of(run))
     result: ToolResult | None = None
     changed, runs_since = CommandChanges(), time.monotonic()
     try:

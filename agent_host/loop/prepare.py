@@ -18,7 +18,7 @@ from agent_host.loop.secrets import placeholder_problem
 from config.shapes import hint_at
 from policy.decision import is_of_place
 from policy.facts import CommandFacts, PathFacts
-from policy.names import CapabilityName
+from policy.names import SANDBOX_GRANT, CapabilityName
 from policy.rules.canonical import policy_hash
 from policy.rules.grants import scope_of_call
 from state.blobs import UNAVAILABLE
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from agent_host.thread.messages import ToolCall
     from policy.decision import Decision
     from policy.facts import ActionFacts
+    from policy.scope import CommandScope
     from state.open_step import Call
     from state.records import CallRow, FirstVersions
 
@@ -100,7 +101,7 @@ def _refusal(call: ToolCall, spec: ToolSpec | None, decision: Decision) -> Refus
 
 def approves_in_advance(decision: Decision, tool_name: str) -> str:
     """What `--approve` takes to approve calls of this kind."""
-    return tool_name if decision.by_name else decision.rule_id or tool_name
+    return tool_name if decision.by_name and decision.rule != SANDBOX_GRANT else decision.rule_id or tool_name
 
 
 def judge_again(ctx: LoopContext, run: CallRun) -> None:
@@ -201,10 +202,15 @@ def _kept(ctx: LoopContext, facts: PathFacts, data: bytes) -> str:
 
 
 def request_for(
-    ctx: LoopContext, step_id: str, call: ToolCall, spec: ToolSpec, facts: ActionFacts | None = None
+    ctx: LoopContext,
+    step_id: str,
+    call: ToolCall,
+    spec: ToolSpec,
+    facts: ActionFacts | None = None,
+    command_scope: CommandScope | None = None,
 ) -> ToolRequest:
     """The call as it crosses to the runtime, with the scope that the bundle gives it. `facts` are what policy judged it
-    by, where it is to run."""
+    by, where it is to run; `command_scope` is what a sandbox holds the program to that it starts."""
     needed = (spec.capability, *(need.capability for need in spec.needs(call.arguments)))
     scopes = {name: _constraints(ctx, name) for name in needed}
     if spec.changes_file and _is_readable(ctx, facts):
@@ -223,7 +229,7 @@ def request_for(
         step_id,
         call.call_id,
         spec.capability,
-        scopes.pop(spec.capability),
+        scopes.pop(spec.capability)._replace(command_scope=command_scope),
         scopes,
         _last_seen(ctx, facts),
         facts.script.identity if isinstance(facts, CommandFacts) and facts.script is not None else None,

@@ -91,6 +91,7 @@ async def take_turn(ctx: LoopContext) -> Step:
         first_versions(runs),
         options=_options_from_here(ctx),
         model=ctx.conversation.model,
+        sandbox=_sandbox_from_here(ctx, runs),
     )
     if any(run.may_act for run in runs):
         ctx.journal.record(record)
@@ -98,6 +99,15 @@ async def take_turn(ctx: LoopContext) -> Step:
     else:  # nothing that a resume could do twice: a disk that refuses does not keep the model from its work (AH 11)
         ctx.journal.checkpoint(step_id, record, sync=bool(calls))
     return Step(step_id, assistant, meaning, runs, turn.stop_reason, ctx.scrubber.text(turn.detail))
+
+
+def _sandbox_from_here(ctx: LoopContext, runs: Sequence[CallRun]) -> dict[str, Any]:
+    """How the programs that calls of the turn start are held, where that is not what is on record."""
+    scoping = ctx.judge.scoping
+    if scoping is None or not any(run.spec is not None and run.spec.starts_program for run in runs):
+        return {}
+    row = scoping.row(ctx.judge.bundle, ctx.judge.environment)
+    return {} if row == (ctx.state.sandbox or {"level": "none"}) else row
 
 
 def _options_from_here(ctx: LoopContext) -> dict[str, Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from agent_host.routing.facts import UnusableArguments, gather
+from agent_host.routing.held import grant_problem, held, with_widening
 from agent_host.routing.judge import NOT_JUDGED, Judged
 from policy.check import check_tool
 from policy.decision import strictest
 from policy.facts import CommandFacts, NamedToolFacts, OutputFacts, PathFacts, UrlFacts
+from policy.names import SANDBOX_GRANT
 from policy.rules.narrowing import asked_by_name, narrowed, under_ceiling
 from policy.rules.sent_elsewhere import not_here
 from policy.rules.skills import within_skills
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolSpec
     from agent_host.routing.facts import World
     from agent_host.routing.judge import Judge
+    from agent_host.routing.scoping import Scoping
     from policy.decision import Decision
     from policy.facts import ActionFacts
 
@@ -43,12 +46,30 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
         approved, identity = judge.approved, spec.identity
         is_approved = identity is None or (approved is not None and approved.knows(spec.name, identity))
         facts = NamedToolFacts(spec.name, spec.identity, is_approved, spec.elsewhere, facts.also)
+    if judge.scoping is not None and spec.starts_program:
+        problem = grant_problem(arguments)
+        if problem is not None:
+            return Judged(spec, problem=problem)
+        facts = with_widening(judge.scoping, facts, arguments, judge.environment)
     here = None if spec.elsewhere else not_here(judge.bundle, spec.needed(arguments))
     decision = here or _listed(judge, spec, spec.capability, facts)
     if isinstance(facts, PathFacts | UrlFacts | NamedToolFacts) and facts.also and here is None:
         decision = strictest([decision, *(_listed(judge, spec, needed, other) for needed, other in facts.also)])
     judge.expired = judge.expired or decision.expired
+    if judge.scoping is not None and spec.starts_program:
+        decision = _as_held(judge, judge.scoping, spec, facts, decision)
     return Judged(spec, facts, decision)
+
+
+def _as_held(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: ActionFacts, decision: Decision) -> Decision:
+    """The decision on a call that starts a program, with the scope that holds it. What asks for more is narrowed by
+    options and limits as any other call that needs an approval."""
+    decision = held(scoping, decision, spec, facts, judge)
+    if decision.rule != SANDBOX_GRANT:
+        return decision
+    bundle, workspace, os = judge.bundle, judge.environment.workspace, judge.environment.os_family
+    decision = narrowed(decision, judge.options, bundle, facts, side_effects=True, workspace=workspace, os=os)
+    return under_ceiling(decision, judge.limits, bundle, facts, workspace=workspace, os=os)
 
 
 def _listed(judge: Judge, spec: ToolSpec, capability: str, facts: ActionFacts) -> Decision:
@@ -95,6 +116,8 @@ def _reading_again(judge: Judge, spec: ToolSpec, arguments: Mapping[str, Any]) -
 def _decision(judge: Judge, spec: ToolSpec, capability: str, facts: ActionFacts) -> Decision:
     """What policy, options and limits say to one of the capabilities that a call needs."""
     bundle, limits = judge.bundle, judge.limits
+    if bundle.held and spec.elsewhere:  # what runs there is held by nothing
+        bundle = bundle.memo.setdefault("unheld", bundle.known(bundle, held=False, lines_ask=True))
     workspace, os = judge.environment.workspace, judge.environment.os_family
     decision = check_tool(bundle, capability, facts, now=judge.clock(), os=os, workspace=workspace)
     decision = asked_by_name(decision, spec.name, bundle, facts, workspace=workspace, os=os)

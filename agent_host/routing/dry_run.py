@@ -33,20 +33,23 @@ from policy.paths import is_absolute, normalize
 from policy.rules.case import denied
 from policy.rules.named_tools import names_it
 from policy.rules.toolset import NO_LIMITS
+from policy.scope import LEVELS
 from policy.shell.interpreters import NoInterpreter, interpreter_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
 
     from agent_host.routing.judge import Approved
     from agent_host.routing.program_facts import Scripts
+    from agent_host.routing.scoping import Scoping
     from config.shapes import Shape
     from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
     from policy.facts import OsFamily, PathKind, ShellName
     from policy.rules.native_exec import NativeExec
     from policy.rules.toolset import Limits
+    from policy.scope import SandboxLevel
 
 _RULE = "case"
 _OS_NAMES: tuple[OsFamily, ...] = ("posix", "windows")
@@ -82,6 +85,7 @@ _CASE = Record(
             home=TEXT,
             facts=_STATED,
             env=MapOf(TEXT),
+            sandbox=one_of(*LEVELS),
         ),
     },
     closed=True,
@@ -115,6 +119,7 @@ class DryRunCase(NamedTuple):
     home: str | None = None
     facts: StatedFacts | None = None
     env: Mapping[str, str] | None = None
+    sandbox: SandboxLevel | None = None
 
 
 def case_from(raw: Mapping[str, Any]) -> DryRunCase:
@@ -133,6 +138,7 @@ def case_from(raw: Mapping[str, Any]) -> DryRunCase:
         raw.get("home"),
         None if stated is None else _stated(stated),
         raw.get("env"),
+        raw.get("sandbox"),
     )
 
 
@@ -147,19 +153,31 @@ def judge_case(
     native: NativeExec | None = None,
     scripts: Scripts | None = None,
     approved: Approved | None = None,
+    scoping: Callable[[Environment, bool], Scoping] | None = None,
 ) -> Decision:
     """Policy's word on the case, as the host would ask for it; what it would refuse before that is denied by the rule
     `case`. `here` is this machine, and is taken where the case leaves something out; `limits` and `native`, the list of
     programs that start without a shell, are those of the configuration; `scripts` those of the skills here, `approved`
     the tools of the project that a person has approved. A name that no tool has, and that BackendTool.Invoke lists, is
-    judged by the name."""
+    judged by the name. `scoping` says how commands are held in an environment, which may be this machine's."""
     there = _place(case, here)
     is_here = case.facts is None and there.os_family == here.os_family
     world = None if is_here else _Stated(case.facts or StatedFacts())
     scripts = scripts if is_here else None
     if tools.get(case.tool_name) is None:
         tools = Registry((*tools, *_by_name(bundle, case.tool_name)))
-    judge = Judge(bundle, there, tools, limits, lambda: now, native=native, scripts=scripts, approved=approved)
+    held = None if scoping is None else scoping(there, is_here)
+    judge = Judge(
+        bundle,
+        there,
+        tools,
+        limits,
+        lambda: now,
+        approved=approved,
+        native=native,
+        scripts=scripts,
+        scoping=held,
+    )
     judged = judge.decide(case.tool_name, case.arguments, world)
     if judged.spec is None:
         return denied("", _RULE, f"there is no tool {case.tool_name!r}")

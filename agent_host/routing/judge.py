@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agent_host.routing.facts import World
     from agent_host.routing.program_facts import Scripts
     from agent_host.routing.registry import Registry
+    from agent_host.routing.scoping import Scoping
     from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
     from policy.facts import ActionFacts, PathFacts
@@ -69,7 +70,7 @@ class Judge:
     are the tools of the workspace that a person has approved, None for none. `native` is the list of programs that
     start without a shell, None where none does. `scripts` are those of the skills on this machine, and `script_runs` is
     how many have run in the task. `tool_lists` has the SHA-256 of the list that the tools of each source elsewhere are
-    from, by its name."""
+    from, by its name. `scoping` says how commands are held, None where nobody asks."""
 
     bundle: PolicyBundle
     environment: Environment
@@ -84,12 +85,19 @@ class Judge:
     scripts: Scripts | None = None
     script_runs: Callable[[], int] = _no_runs
     tool_lists: Mapping[str, str] = field(default_factory=dict)
+    scoping: Scoping | None = None
 
     def decide(self, name: str, arguments: Mapping[str, Any], world: World | None = None) -> Judged:
         """The decision on a call of the tool `name`. Facts come from this disk, or from `world`; nothing is run."""
         from agent_host.routing import decisions  # with it comes all that judges a call
 
         return decisions.decide(self, name, arguments, world)
+
+    def sandbox(self) -> dict[str, Any]:
+        """{sandbox} with how commands are held (`Scoping.report`), for events and results; empty where nothing is to
+        be said."""
+        said = None if self.scoping is None else self.scoping.report(self.bundle, self.environment)
+        return {} if said is None else {"sandbox": said}
 
     def offered(self) -> list[ToolSpec]:
         """The tools that the model is offered: those that some call could be allowed of."""

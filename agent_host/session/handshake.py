@@ -13,7 +13,7 @@ from config.load import read_regular_file, user_files
 from config.policies import BUILT_IN, digest, template
 from policy.bundle.builtin import instantiate
 from policy.bundle.placeholders import Places, step_files
-from policy.names import ANY_SESSION, CapabilityName
+from policy.names import ANY_SESSION, SANDBOX_GRANT, CapabilityName
 from policy.rules.grants import Narrowing, narrow
 from state.temporary import session_directory
 
@@ -38,10 +38,12 @@ def load_bundle(
     granted: bytes | None = None,
     temporary: str | None = None,
     installed: tuple[str, ...] = (),
+    held: bool = False,
 ) -> PolicyBundle:
     """The bundle that the Session Service `granted`, as JSON, else the one that `host.policy` names, a built-in or a
     file; narrowed by what the settings add. `temporary` is the session's temporary directory, where it is not
-    the usual one; `installed` are the names of the Python tools that the configuration names.
+    the usual one; `installed` are the names of the Python tools that the configuration names. `held`: a sandbox holds
+    commands.
 
     Raises PolicyBundleInvalid with every problem in one message, PolicyExpired, UsageError when there is no such file.
     """
@@ -50,11 +52,11 @@ def load_bundle(
     if granted is not None:
         from agent_host.session import outside_bundles
 
-        bundle = outside_bundles.granted_bundle(granted, now, session_id=session_id)
+        bundle = outside_bundles.granted_bundle(granted, now, session_id=session_id, held=held)
     elif settings.text("host.policy") in BUILT_IN:
-        bundle = _built_in(settings, places, session_id, now)
+        bundle = _built_in(settings, places, session_id, now, held=held)
     else:
-        bundle = _file(settings).usable(places, now, session_id=session_id)
+        bundle = _file(settings).usable(places, now, session_id=session_id, held=held)
     return on_this_disk(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
 
 
@@ -85,7 +87,7 @@ def unknown_approvals(bundle: PolicyBundle, tools: Registry, names: Iterable[str
     """Those of `names`, given to approve in advance, that are no rule of the bundle, no tool and no capability: most
     likely misspelt."""
     rules = {rule.approval_rule_id for rule in bundle.approval_rules}
-    known = rules | tools.names | tools.capabilities
+    known = rules | tools.names | tools.capabilities | {SANDBOX_GRANT}
     return sorted(set(names) - known)
 
 
@@ -97,14 +99,15 @@ def bundle_to_try(
     now: datetime,
     session_id: str = ANY_SESSION,
     installed: tuple[str, ...] = (),
+    held: bool = False,
 ) -> PolicyBundle:
     """The bundle that `host.policy` names, for trying: whose session it is and whether it has expired is for the
-    decisions to say. Raises PolicyBundleInvalid, UsageError."""
+    decisions to say. `held`: a sandbox holds commands. Raises PolicyBundleInvalid, UsageError."""
     places = _places(environment, state_dir, session_id, _configured(settings, installed))
     if settings.text("host.policy") in BUILT_IN:
-        bundle = _built_in(settings, places, ANY_SESSION, now)
+        bundle = _built_in(settings, places, ANY_SESSION, now, held=held)
     else:
-        bundle = _file(settings).parsed(places, now)
+        bundle = _file(settings).parsed(places, now, held=held)
     return on_this_disk(narrow(bundle, _narrowing(settings, environment.workspace)), environment)
 
 
@@ -112,7 +115,7 @@ def bundle_in_file(raw: bytes, environment: Environment, *, state_dir: str, now:
     """The bundle of a file's content, before any settings. Raises BundleProblems."""
     from agent_host.session import outside_bundles
 
-    file = outside_bundles.FileSource("", raw, models=(), steering=_own_files())
+    file = outside_bundles.FileSource("", raw, models=(), steering=own_files())
     return file.read(_places(environment, state_dir, ANY_SESSION), now)
 
 
@@ -146,7 +149,7 @@ def _real(path: str | None) -> str | None:
     return None if path is None else os.path.realpath(path)
 
 
-def _own_files() -> tuple[str, ...]:
+def own_files() -> tuple[str, ...]:
     """What steers this program for its user."""
     return tuple(map(os.path.realpath, user_files(os.environ)))
 
@@ -155,7 +158,7 @@ def _models(settings: Settings) -> tuple[str, ...]:
     return (settings.text("llm.model"),) if settings.text("llm.model") else ()
 
 
-def _built_in(settings: Settings, places: Places, session_id: str, now: datetime) -> PolicyBundle:
+def _built_in(settings: Settings, places: Places, session_id: str, now: datetime, *, held: bool) -> PolicyBundle:
     """Raises UsageError for programs of the configuration that are none."""
     return instantiate(
         template(settings.text("host.policy")),
@@ -170,8 +173,9 @@ def _built_in(settings: Settings, places: Places, session_id: str, now: datetime
         os=places.os,
         models=_models(settings),
         more_models=settings.names("llm.fallback_models"),
-        unchanged=_own_files(),
+        unchanged=own_files(),
         programs=_programs(settings),
+        held=held,
     )
 
 
@@ -195,7 +199,7 @@ def _file(settings: Settings) -> FileSource:
         _content(name),
         models=_models(settings),
         more_models=settings.names("llm.fallback_models"),
-        steering=_own_files(),
+        steering=own_files(),
     )
 
 
@@ -228,4 +232,5 @@ def _narrowing(settings: Settings, workspace: str) -> Narrowing:
         max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
         max_output_bytes=settings.integer("tools.max_output_bytes"),
         max_session_tokens=settings.integer("limits.max_session_tokens") or None,
+        approval_timeout_s=settings.ceiling("approvals.timeout_s"),
     )

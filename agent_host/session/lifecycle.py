@@ -168,6 +168,11 @@ class Session:
 
         return in_one_line(bundle)
 
+    def sandbox_notice(self) -> str | None:
+        """What a user should know of how commands are held, in one line; None where they are held as was asked for."""
+        judge = self._ctx.judge
+        return None if judge.scoping is None else judge.scoping.notice(judge.bundle, judge.environment)
+
     def unknown_approvals(self, names: Iterable[str]) -> list[str]:
         """Those of `names` that the bundle knows nothing of; see `handshake.unknown_approvals`."""
         return unknown_approvals(self._ctx.judge.bundle, self._ctx.judge.tools, names)
@@ -211,12 +216,15 @@ class Session:
             "executionEnvironment": environment,
             "workspace": self._ctx.judge.environment.workspace,
             "model": self._ctx.conversation.model,
+            **self._ctx.judge.sandbox(),
         }
         self._ctx.emitter.emit(EventType.SESSION_STARTED, payload)
 
     def announce_return(self) -> None:
         """Emit that another process has taken over a session without a task to go on with."""
-        self._ctx.emitter.emit(EventType.SESSION_RESUMED, {"resumedFromStep": self.step_count})
+        self._ctx.emitter.emit(
+            EventType.SESSION_RESUMED, {"resumedFromStep": self.step_count, **self._ctx.judge.sandbox()}
+        )
 
     def warm_up(self) -> None:
         """Get ready for the first task as soon as the present step of the event loop is over: a reply goes first."""

@@ -59,7 +59,7 @@ class ResolvedOptions(NamedTuple):
     `flags` are the settings that the client gave: a resume takes them over from the run. `session_id` is the one that
     is resumed, or asked for. `approve_all` and `approvals` answer approval requests in advance; `replays` are the ids
     of denied calls that a resume runs. `max_steps` is the limit of steps where the client gave one, as the workspace
-    may have tightened it.
+    may have tightened it. `sandbox_named`: this client chose how commands are held, and not the record.
     """
 
     settings: Settings
@@ -71,6 +71,7 @@ class ResolvedOptions(NamedTuple):
     approve_all: bool = False
     replays: frozenset[str] = frozenset()
     max_steps: int | None = None
+    sandbox_named: bool = False
 
 
 class OptionsSource(Protocol):

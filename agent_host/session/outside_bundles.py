@@ -45,30 +45,32 @@ class FileSource:
         self._more_models = more_models
         self._steering = steering
 
-    def read(self, places: Places, now: datetime) -> PolicyBundle:
-        """The bundle. Raises BundleProblems."""
+    def read(self, places: Places, now: datetime, *, held: bool = False) -> PolicyBundle:
+        """The bundle; `held`: a sandbox holds commands. Raises BundleProblems."""
         groups = place_groups()
         groups["steering"] = [*groups["steering"], *self._steering]
         built_ins = BuiltIns(BUILT_IN, template_as_written, self._models, self._more_models)
-        return parse_file_bundle(self._raw, places=places._replace(groups=groups), built_ins=built_ins, now=now)
+        places = places._replace(groups=groups)
+        return parse_file_bundle(self._raw, places=places, built_ins=built_ins, now=now, held=held)
 
-    def parsed(self, places: Places, now: datetime) -> PolicyBundle:
+    def parsed(self, places: Places, now: datetime, *, held: bool = False) -> PolicyBundle:
         """The bundle, whosever session it is for and until when. Raises PolicyBundleInvalid."""
-        return _parsed(lambda: self.read(places, now), self._name)
+        return _parsed(lambda: self.read(places, now, held=held), self._name)
 
-    def usable(self, places: Places, now: datetime, *, session_id: str) -> PolicyBundle:
+    def usable(self, places: Places, now: datetime, *, session_id: str, held: bool = False) -> PolicyBundle:
         """The bundle, where it is for this session or for any. Raises PolicyBundleInvalid, PolicyExpired."""
-        return _usable(self.parsed(places, now), self._name, session_id, now)
+        return _usable(self.parsed(places, now, held=held), self._name, session_id, now)
 
 
-def granted_bundle(raw: bytes, now: datetime, *, session_id: str) -> PolicyBundle:
-    """The bundle that the Session Service granted, as JSON. Raises PolicyBundleInvalid, PolicyExpired."""
+def granted_bundle(raw: bytes, now: datetime, *, session_id: str, held: bool = False) -> PolicyBundle:
+    """The bundle that the Session Service granted, as JSON; `held`: a sandbox holds commands. Raises
+    PolicyBundleInvalid, PolicyExpired."""
     bundle = _usable(_parsed(lambda: parse_bundle(raw), _GRANTED), _GRANTED, session_id, now)
     if bundle.session_id == ANY_SESSION:  # only a user can say that
         raise PolicyBundleInvalid(
             f"policy {_GRANTED}: sessionId: only a bundle in a file is for any session, this one is for {session_id}"
         )
-    return bundle
+    return bundle.known(bundle, held=held)
 
 
 def refuse_odd_programs(names: Sequence[str]) -> None:

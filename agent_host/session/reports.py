@@ -119,8 +119,15 @@ def result_object(ctx: LoopContext, end: TaskEnd, *, resumed_from_step: int | No
         "model": ctx.conversation.model,
         **cost_fields(ctx, task),
         "filesChanged": files_changed(ctx),
+        **_sandbox(ctx),
         **({"changesUnseen": ctx.state.unseen[task.task_id]} if task.task_id in ctx.state.unseen else {}),
     }
+
+
+def _sandbox(ctx: LoopContext) -> dict[str, Any]:
+    """{sandbox: {level, wanted, why?}}: how commands were held; nothing where none was to be."""
+    said = ctx.judge.sandbox().get("sandbox")
+    return {} if said is None else {"sandbox": {name: value for name, value in said.items() if name != "scope"}}
 
 
 def _by_tool(task: Task) -> dict[str, dict[str, int]]:

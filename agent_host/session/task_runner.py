@@ -169,7 +169,7 @@ class TaskRunner:
         ctx.journal.record(SessionStatusChanged("SESSION_RUNNING", ctx.judge.bundle.policy_bundle_version, max_steps))
         ctx.begin_task(task)
         ctx.phase.fire("resume")
-        ctx.emit(EventType.SESSION_RESUMED, None, resumedFromStep=task.step_count)
+        ctx.emit(EventType.SESSION_RESUMED, None, resumedFromStep=task.step_count, **ctx.judge.sandbox())
         resume_note = note_of_move(ctx.state, ctx.judge.environment.workspace)
         if resume_note is None and not replays and _ends_with_an_answer(ctx.state):
             resume_note = ResumeNote(_AGAIN)

@@ -11,11 +11,11 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from config.lean_typing import NamedTuple
-from policy.bundle.builtin import expiry
+from policy.bundle.builtin import OF_TEMPLATES, asks_in_lines, expiry, under_sandbox
 from policy.bundle.file_forms import file_checks
 from policy.bundle.meaning import meaning
 from policy.bundle.model import PolicyBundle, json_names
-from policy.bundle.placeholders import filled, of_configured_tools
+from policy.bundle.placeholders import blocked_by_groups, filled, of_configured_tools
 from policy.bundle.problems import BundleProblems, Problem, nearest, together
 from policy.bundle.typed import MISSING, UNKNOWN
 from policy.bundle.validate import read_shape, typed
@@ -32,7 +32,7 @@ _VERSION = "policyBundleVersion"
 _HASH_DIGITS = 8
 _BY_ID = {"approvalRules": "approvalRuleId", "mcpServers": "name", "redactionRules": "redactionRuleId"}
 """Lists of objects, and the field that says which of two replaces which."""
-_NOT_IN_BUNDLES = frozenset({"expiresInS", EXTENDS})
+_NOT_IN_BUNDLES = OF_TEMPLATES | {EXTENDS}
 
 
 class BuiltIns(NamedTuple):
@@ -46,12 +46,15 @@ class BuiltIns(NamedTuple):
 
 
 def parse_file_bundle(
-    raw: bytes | dict[str, Any], *, places: Places, built_ins: BuiltIns, now: datetime
+    raw: bytes | dict[str, Any], *, places: Places, built_ins: BuiltIns, now: datetime, held: bool = False
 ) -> PolicyBundle:
     """A bundle from the JSON text of a file, or from its shape. `now` is aware: without `expiresAt` the bundle holds as
-    long as a built-in that begins now. Raises BundleProblems with all that is wrong."""
+    long as a built-in that begins now. `held`: a sandbox holds commands. Raises BundleProblems with all that is
+    wrong."""
     shape, problems = read_shape(raw)
     base = _base(shape, built_ins)
+    lines_ask = not held or base is None or asks_in_lines(base)
+    base = under_sandbox(base) if held and base is not None else base
     rules = () if base is None else tuple(rule["approvalRuleId"] for rule in base["approvalRules"])
     values = (*_extends(shape, built_ins), *meaning(shape, checks=file_checks(places), more_rules=rules))
     found = tuple(dict.fromkeys((*problems, *together(_types(shape), values))))
@@ -59,12 +62,13 @@ def parse_file_bundle(
         raise BundleProblems(found)
     whole = dict(shape) if base is None else extended(base, shape)
     whole.setdefault("expiresAt", expiry(base or {}, now).isoformat())
+    by_groups = blocked_by_groups(whole["capabilities"], places)
     entries = (entry for entry in whole["capabilities"] if not of_configured_tools(entry, places))
     whole["capabilities"] = [filled(entry, places) for entry in entries]
     bundle, wrong = typed(whole)
     if bundle is None:
         raise BundleProblems(tuple(wrong))
-    return bundle
+    return bundle.known(bundle, by_groups=by_groups, held=held, lines_ask=lines_ask)
 
 
 def extended(base: Mapping[str, Any], shape: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,8 +82,8 @@ def extended(base: Mapping[str, Any], shape: Mapping[str, Any]) -> dict[str, Any
             whole[name] = _by_id(base[name], value, "name", _merged)
         elif name in _BY_ID:
             whole[name] = _by_id(base.get(name, ()), value, _BY_ID[name], lambda _, new: dict(new))
-        elif name == "llmPolicy":
-            whole[name] = _merged(base[name], value)
+        elif name in ("llmPolicy", "sandbox") and value is not None:
+            whole[name] = _merged(base.get(name, {}), value)
         elif name not in _NOT_IN_BUNDLES:
             whole[name] = value
     return whole
@@ -104,12 +108,15 @@ def _by_id(
 
 
 def _merged(present: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Scalars replace, lists are added to, each entry once. `null` for a list says nothing, as everywhere."""
+    """Scalars replace, lists are added to, each entry once. `null` for a list says nothing, as everywhere; to one that
+    a template has taken away nothing is added."""
     whole = dict(present)
     for name, value in added.items():
         before = whole.get(name)
         if isinstance(value, list) and isinstance(before, list):
             whole[name] = [*before, *(one for place, one in enumerate(value) if one not in [*before, *value[:place]])]
+        elif isinstance(value, list) and before is None and name in present:
+            continue
         elif not (value is None and isinstance(before, list)):
             whole[name] = value
     return whole

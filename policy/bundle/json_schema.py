@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from datetime import datetime
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from policy.bundle.entry_meaning import HARMLESS_EMPTY, NO_PROGRAM, SCOPE_FIELDS, SCOPES, SENT_ELSEWHERE
-from policy.bundle.meaning import RFC3339, SERVER_NAME, SESSION_ID
+from policy.bundle.meaning import APPROVAL_TIMEOUT_S, RFC3339, SERVER_NAME, SESSION_ID
 from policy.bundle.model import (
     NO_DEFAULT,
     ApprovalRule,
@@ -34,6 +34,7 @@ from policy.patterns import MAX_CHARACTERS
 _PLAIN: dict[Any, dict[str, Any]] = {
     str: {"type": "string"},
     int: {"type": "integer"},
+    float: {"type": "number"},
     bool: {"type": "boolean"},
     datetime: {"type": "string", "format": "date-time"},
 }
@@ -74,6 +75,11 @@ _MORE: dict[tuple[type, str], dict[str, Any]] = {
     (PolicyBundle, "approvalRules"): {"uniqueItems": True},
     (PolicyBundle, "mcpServers"): {"uniqueItems": True},
     (PolicyBundle, "redactionRules"): {"uniqueItems": True},
+    (PolicyBundle, "approvalTimeoutS"): {
+        "minimum": APPROVAL_TIMEOUT_S[0],
+        "maximum": APPROVAL_TIMEOUT_S[1],
+        "description": "In place of approvals.timeout_s of the configuration.",
+    },
     (Capability, "name"): {"enum": list(ALL_CAPABILITIES)},
     (Capability, "allowedPaths"): _PATHS,
     (Capability, "blockedPaths"): _BLOCKED,
@@ -183,7 +189,7 @@ def _of(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"enum": list(inner)}
     if origin is tuple and inner[1:] == (...,):
         return {"type": "array", "items": _of(inner[0], definitions)}
-    if origin is UnionType and inner[1:] == (NoneType,):
+    if origin in (Union, UnionType) and inner[1:] == (NoneType,):
         return {"anyOf": [_of(inner[0], definitions), {"type": "null"}]}
     if is_part(hint):
         if hint.__name__ not in definitions:

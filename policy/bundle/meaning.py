@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 RFC3339 = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 SESSION_ID = r"[A-Za-z0-9_-]{1,128}"
 """What a session may be called: it names files (AH 9)."""
+APPROVAL_TIMEOUT_S = (0.01, 604_800)
+"""The shortest and the longest time that an approval may be waited for, in seconds."""
 SERVER_NAME = r"[A-Za-z0-9_.-]{1,64}"
 """What an MCP server may be called: its tools are `server/tool`."""
 _TOKENS = dict.fromkeys(("maxInputTokens", "maxOutputTokens", "maxSessionTokens"), 1)
@@ -39,6 +41,8 @@ def meaning(
     """What is wrong with the values of a bundle's JSON shape, whose types may be wrong as well. `checks` are those of
     the wire for the entries of lists unless others are given; `more_rules` are approval rules that stand elsewhere."""
     yield from _top(shape)
+    yield from _approval_timeout(shape.get("approvalTimeoutS"))
+    yield from _sandbox(shape.get("sandbox"))
     yield from _llm_policy(shape.get("llmPolicy"))
     rules = objects(shape.get("approvalRules"))
     yield from _unique("approvalRules", rules, "approvalRuleId")
@@ -69,6 +73,19 @@ def _top(shape: dict[str, Any]) -> Iterator[Problem]:
     if isinstance(session, str) and session != ANY_SESSION and not re.fullmatch(SESSION_ID, session):
         said = "is empty" if not session else f"{session!r} names no session"
         yield Problem("sessionId", said, "1 to 128 of A-Z a-z 0-9 _ -, or '*' for any session")
+
+
+def _approval_timeout(value: Any) -> Iterator[Problem]:
+    low, high = APPROVAL_TIMEOUT_S
+    if isinstance(value, int | float) and not isinstance(value, bool) and not low <= value <= high:
+        yield Problem("approvalTimeoutS", f"{value} is not between {low} and {high}", "seconds, such as 300")
+
+
+def _sandbox(value: Any) -> Iterator[Problem]:
+    if isinstance(value, dict) and value.get("allowOff") is True:
+        for field in ("required", "minimumLevel"):
+            if value.get(field):
+                yield Problem("sandbox.allowOff", f"says the opposite of {field}", "leave one of the two out")
 
 
 def _empty(path: str, shape: dict[str, Any], field: str, hint: str) -> Iterator[Problem]:

@@ -117,6 +117,19 @@ class RedactionRule(NamedTuple):
     replacement: str | None = None
 
 
+class SandboxPolicy(NamedTuple):
+    """How commands are held by the operating system. `required`: they run in no other way; `minimum_level` is the
+    weakest level that will do. `allow_off`: a person may let a call run without. `reads` says whether a command reads
+    what File.Read allows (`strict`) or all that it does not block (`open`); left out it follows File.Read. `agents` are
+    those whose sockets commands may use."""
+
+    required: bool = False
+    minimum_level: Literal["landlock", "namespace"] | None = None
+    allow_off: bool = False
+    reads: Literal["strict", "open"] | None = None
+    agents: tuple[Literal["ssh", "gpg"], ...] = ()
+
+
 class _Content(NamedTuple):
     policy_bundle_version: str
     schema_version: str
@@ -129,19 +142,34 @@ class _Content(NamedTuple):
     approval_rules: tuple[ApprovalRule, ...]
     mcp_servers: tuple[McpServer, ...] = ()
     redaction_rules: tuple[RedactionRule, ...] = ()
+    sandbox: SandboxPolicy | None = None
+    approval_timeout_s: float | None = None
 
 
 class PolicyBundle(_Content):
-    """Everything a session may do, until `expires_at` (aware). `session_id` `*` stands for any session."""
+    """Everything a session may do, until `expires_at` (aware). `session_id` `*` stands for any session. Nobody waits
+    longer than `approval_timeout_s` for an approval."""
 
     real_places: Mapping[str, dict[str, str]] = MappingProxyType({})
     """Where entries of path lists that are links, or behind links, really lead: a fact, see `on_disk`."""
+    by_groups: frozenset[str] = frozenset()
+    """Blocked paths that a group names (`@steering`), and that no entry of a list spells out."""
+    held: bool = False
+    """Whether a sandbox holds commands to what the bundle says of files."""
+    lines_ask: bool = True
+    """Whether a command needs the approvals that File.* wants for the files that its line names."""
 
     def on_disk(self, real_places: dict[str, dict[str, str]]) -> PolicyBundle:
         """The same bundle with what the disk says of its path lists: entry → real path where they differ, for `allowed`
         and for `blocked`. Both places count then (AH 8.3)."""
+        return self.known(self, real_places=real_places)
+
+    def known(self, like: PolicyBundle, **facts: Any) -> PolicyBundle:
+        """This bundle with what is known of another one beside its JSON, but for these `facts`."""
         bundle = self._replace()
-        bundle.real_places = real_places
+        bundle.real_places, bundle.by_groups = like.real_places, like.by_groups
+        bundle.held, bundle.lines_ask = like.held, like.lines_ask
+        vars(bundle).update(facts)
         return bundle
 
     @cached_property
@@ -177,6 +205,7 @@ _PARTS: dict[tuple[type, str], type] = {
     (PolicyBundle, "approvalRules"): ApprovalRule,
     (PolicyBundle, "mcpServers"): McpServer,
     (PolicyBundle, "redactionRules"): RedactionRule,
+    (PolicyBundle, "sandbox"): SandboxPolicy,
     (Capability, "commandPolicies"): CommandPolicy,
     (Capability, "toolPolicies"): ToolPolicy,
     (CommandPolicy, "arguments"): ArgumentRule,
@@ -240,7 +269,7 @@ def _from_json(cls: type, raw: Mapping[str, Any]) -> Any:
         if isinstance(item, list):
             value: Any = tuple(_from_json(part, one) if part else one for one in item)
         else:
-            value = item if part is None else _from_json(part, item)
+            value = item if part is None or item is None else _from_json(part, item)
         values[names[json_name].name] = value
     return cls(**values)
 

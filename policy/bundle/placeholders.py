@@ -69,6 +69,14 @@ def filled(entry: Mapping[str, Any], places: Places) -> dict[str, Any]:
     return shape
 
 
+def blocked_by_groups(entries: Sequence[Mapping[str, Any]], places: Places) -> frozenset[str]:
+    """The paths that a group among the blockedPaths of these capabilities names, and no entry spells out."""
+    listed = [path for entry in entries for path in entry.get("blockedPaths") or ()]
+    groups = [one for one in listed if one.startswith("@")]
+    spelled = [one for one in listed if not one.startswith("@")]
+    return frozenset(_paths(groups, places, allowed=False)).difference(_paths(spelled, places, allowed=False))
+
+
 def of_configured_tools(entry: Mapping[str, Any], places: Places) -> bool:
     """Whether an entry is for tools of the user's configuration only, which names none."""
     return entry.get("allowedToolNames") == [CONFIGURED] and not places.tools.get(entry["name"])

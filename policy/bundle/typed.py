@@ -123,6 +123,12 @@ def _whole(value: Any, place: Place, problems: list[Problem]) -> Any:
     return _wrong(problems, place, "must be a whole number", "in digits, without quotes")
 
 
+def _number(value: Any, place: Place, problems: list[Problem]) -> Any:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return _wrong(problems, place, "must be a number", "in digits, without quotes")
+
+
 def _flag(value: Any, place: Place, problems: list[Problem]) -> Any:
     return value if isinstance(value, bool) else _wrong(problems, place, "must be true or false", "without quotes")
 
@@ -134,7 +140,7 @@ def _moment(value: Any, place: Place, problems: list[Problem]) -> Any:
         return _wrong(problems, place, "must be an RFC 3339 time with a zone", "such as 2026-01-31T12:00:00Z")
 
 
-_PLAIN: Final[Mapping[str, Read]] = {"str": _text, "int": _whole, "bool": _flag, "datetime": _moment}
+_PLAIN: Final[Mapping[str, Read]] = {"str": _text, "int": _whole, "float": _number, "bool": _flag, "datetime": _moment}
 
 
 def _or_null(read: Read) -> Read:

@@ -36,6 +36,22 @@ def starters(bundle: PolicyBundle) -> dict[str, str]:
     return found
 
 
+def ends_commits(bundle: PolicyBundle) -> list[str]:
+    """A line where a bundle blocks a `.git` by its name, and not as @steering does: in a sandbox that ends commits."""
+    entries = (bundle.capability(name) for name in (Name.FILE_WRITE, Name.FILE_DELETE))
+    paths = [path for entry in entries if entry is not None for path in entry.blocked_paths or ()]
+    named = [path for path in dict.fromkeys(paths) if _is_git(path) and path not in bundle.by_groups]
+    return [
+        f"{path} is blocked by its name: where a sandbox holds commands, no command commits there; @steering keeps "
+        "commands from hooks and configuration alone"
+        for path in named
+    ]
+
+
+def _is_git(path: str) -> bool:
+    return path.replace("\\", "/").rstrip("/").rpartition("/")[2] == ".git"
+
+
 def admitted(bundle: PolicyBundle) -> list[str]:
     """One line for each kind of thing that listed programs start, and for listed programs that change files where no
     capability says which."""

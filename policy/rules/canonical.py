@@ -15,6 +15,7 @@ from policy.urls import UrlProblem, host_of, port_of
 if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
     from policy.facts import ActionFacts, OsFamily
+    from policy.scope import Widening
 
 # A line of these alone means the same however many blanks stand between its words.
 _PLAIN_LINE = re.compile(r"[A-Za-z0-9_./:=,@%+ \t-]*\n?")
@@ -27,7 +28,8 @@ def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
     """The action in one spelling: two calls of one tool with the same form act on the same thing in the same way.
 
     For a file that is where it really is, whatever is written there; for a command its working directory, shell and
-    text, and the content of a skill's script; for a request its method, its URL and the files that it sends or saves.
+    text, the content of a skill's script, and what its scope is to be wider by; for a request its method, its URL and
+    the files that it sends or saves.
     """
     if isinstance(facts, PathFacts):
         return ("path", *(key(normalize(path, os), os, "narrow") for path in facts.real_paths))
@@ -37,7 +39,7 @@ def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
         if _PLAIN_LINE.fullmatch(line) and facts.shell in _SPLITTING_SHELLS:
             line = " ".join(line.split())
         script = () if facts.script is None else (facts.script.identity,)
-        return ("command", facts.shell, facts.cwd, line, *script)
+        return ("command", facts.shell, facts.cwd, line, *script, *_opened(facts.widening))
     if isinstance(facts, UrlFacts):
         files = (f"{needed} {key(normalize(one.real_path, os), os, 'narrow')}" for needed, one in facts.also)
         return ("request", facts.method, canonical_url(facts.url), *files)
@@ -45,7 +47,12 @@ def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
         return ("tool", facts.tool_name)
     identity = (facts.identity,) if facts.identity else ()
     others = (part for needed, one in facts.also for part in (needed, *canonical_form(one, os)))
-    return ("tool", facts.tool_name, *identity, *others)
+    return ("tool", facts.tool_name, *identity, *others, *_opened(facts.widening))
+
+
+def _opened(widening: Widening | None) -> tuple[str, ...]:
+    """What a call's scope is to be wider by; why does not count."""
+    return () if widening is None else ("opened", *sorted(widening.lines))
 
 
 def canonical_url(url: str) -> str:

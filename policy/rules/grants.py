@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class Narrowing(NamedTuple):
-    """What to take away: more blocked entries, capabilities switched off, smaller limits (bytes, tokens), more rules
+    """What to take away: more blocked entries, capabilities switched off, smaller limits (bytes, tokens, seconds of a
+    wait that the bundle names), more rules
     for the arguments of commands, which append to the bundle's and replace none (NT).
 
     `allowed_tools` narrows which tools are offered; it is not part of the bundle, so `narrow` leaves it to the caller.
@@ -31,15 +32,18 @@ class Narrowing(NamedTuple):
     max_output_tokens: int | None = None
     max_session_tokens: int | None = None
     command_policies: tuple[CommandPolicy, ...] = ()
+    approval_timeout_s: float | None = None
 
 
 def narrow(bundle: PolicyBundle, narrowing: Narrowing) -> PolicyBundle:
     """The bundle with less in it: smaller of two limits, union of block lists, capabilities removed."""
     kept = [entry for entry in bundle.capabilities if entry.name not in narrowing.disabled_capabilities]
-    return bundle._replace(
+    less = bundle._replace(
         capabilities=tuple(_narrow_capability(entry, narrowing) for entry in kept),
         llm_policy=_narrow_llm(bundle.llm_policy, narrowing),
+        approval_timeout_s=_shorter(bundle.approval_timeout_s, narrowing.approval_timeout_s),
     )
+    return less.known(bundle, by_groups=bundle.by_groups.difference(narrowing.blocked_paths))
 
 
 def scope_of_call(bundle: PolicyBundle, capability_name: str, os: OsFamily) -> Capability | None:
@@ -120,6 +124,10 @@ def _union(present: tuple[str, ...] | None, added: tuple[str, ...]) -> tuple[str
 
 def _smaller(present: int | None, limit: int | None) -> int | None:
     return limit if present is None else _least(present, limit)
+
+
+def _shorter(present: float | None, limit: float | None) -> float | None:
+    return present if present is None or limit is None else min(present, limit)
 
 
 def _least(present: int, limit: int | None) -> int:

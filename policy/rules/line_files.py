@@ -1,7 +1,8 @@
 """The files that a shell line opens, or hands to a program that changes files, judged as File.Read, Write and Delete.
 
 A redirection is a file access like any other, so it needs the capability. An operand of `rm`, `cp` and their like is
-judged where the bundle has an entry for it; without one the listed program suffices (AH 8.2, 8.4).
+judged where the bundle has an entry for it; without one the listed program suffices (AH 8.2, 8.4). Where a sandbox
+holds the command, what only the run knows is left to it.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ def line_files(case: Case, facts: CommandFacts, parsed: ParsedCommand) -> Decisi
         if answer is not None and answer.decision == "DENIED":
             return answer
         approval = approval or answer
-    return approval
+    return approval if case.bundle.lines_ask else None
 
 
 def _redirection(case: Case, facts: CommandFacts, one: Redirection) -> Decision | None:
     capability = _CAPABILITY[one.mode]
     if one.path is None:
-        return None if case.entry.requires_approval else _somewhere(case, capability)
+        return None if case.entry.requires_approval or case.bundle.held else _somewhere(case, capability)
     what = f"redirection ({capability})"
     answer = _judged(case, facts, one, capability, what)
     entry = case.bundle.capability(capability)
@@ -71,11 +72,20 @@ def _judged(case: Case, facts: CommandFacts, one: Redirection | Operand, capabil
             reason = f"{what}: {spelling} is in {place}, where each process finds other files"
             return denied(case.entry.name, f"{PROCESS_RULE}: {place}", reason)
         answer = case.judge(capability, PathFacts(requested=one.path or "", absolute=spelling, real_path=real))
+        if answer.decision == "DENIED" and _is_asked_for(case, facts, real, answer):
+            continue
         named = answer._replace(capability=case.entry.name, reason=f"{what}: {answer.reason}")
         if answer.decision == "DENIED":
             return named
         approval = approval or (None if answer.allowed else named)
     return approval
+
+
+def _is_asked_for(case: Case, facts: CommandFacts, real: str, denial: Decision) -> bool:
+    """Whether a place that is denied for being in no allowed path is one that the call asks for: a person decides."""
+    if facts.widening is None or not denial.rule.endswith(".allowedPaths"):
+        return False
+    return any(is_under(real, one, case.os) for one in facts.widening.write)
 
 
 def _somewhere(case: Case, capability: str) -> Decision | None:
@@ -105,7 +115,7 @@ def _operand(case: Case, facts: CommandFacts, one: Operand) -> Decision | None:
         return None
     what = f"{one.program} ({capability})"
     if one.path is None:
-        if entry.allowed_paths is None or case.entry.requires_approval:
+        if entry.allowed_paths is None or case.entry.requires_approval or case.bundle.held:
             return None
         reason = f"{what}: which file it is given is only known when it runs; {_WRITE_IT_OUT}"
         return denied(case.entry.name, where(entry, "allowedPaths"), reason)

@@ -30,12 +30,21 @@ def repository_place(
     an entry of `allowed` has to be that directory, or lie in it."""
     place = _repository_place(path, os)
     if place is not None:
-        named = any(".git" in _parts(one, os) and is_under(path, one, os) for one in allowed or ())
-        return None if named else place
+        return None if names_repository(path, allowed, os) else place
     for directory, inside in repositories_by_shape(path, os)[:1] if in_repository else ():
         if not any(is_under(path, one, os) and is_under(one, directory, os) for one in allowed or ()):
             return f"{_parts(directory, os)[-1]}/{inside}"
     return None
+
+
+def is_git(path: str, os: OsFamily) -> bool:
+    """Whether a normalised absolute path is called `.git`."""
+    return _parts(path, os)[-1] == ".git"
+
+
+def names_repository(path: str, allowed: Iterable[str] | None, os: OsFamily) -> bool:
+    """Whether an entry of `allowed` that covers the path names a `.git` itself."""
+    return any(".git" in _parts(one, os) and is_under(path, one, os) for one in allowed or ())
 
 
 def repositories_by_shape(path: str, os: OsFamily) -> tuple[tuple[str, str], ...]:

@@ -138,10 +138,16 @@ class Slow(Scenario):
         return []
 
 
+class SlowWithoutSandbox(Slow):
+    """A sandbox of namespaces ends its programs itself."""
+
+    options = ("--policy", "ci", "--sandbox", "none")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_what_a_dead_host_and_its_watcher_left_running_is_ended_by_the_resume(tmp_path: Path) -> None:
     """The command outlives both; the resume ends it before it tells the model that the call was interrupted."""
-    crash_run = CrashRun(tmp_path, Slow())
+    crash_run = CrashRun(tmp_path, SlowWithoutSandbox())
     with crash_run.serving():
         process = crash_run.run()
         eventually((crash_run.workspace / "begun.txt").exists, "the start of the command")

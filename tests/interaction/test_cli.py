@@ -571,7 +571,7 @@ def test_the_token_is_not_in_the_host_s_own_environment_either(host: Host) -> No
 def test_what_commands_are_not_given_is_not_in_the_host_s_own_environment(host: Host) -> None:
     """Whatever looks like a secret, also where the host's own commands are given it on purpose."""
     secrets = {"MY_API_KEY": "very-own-1", "DB_PASSWORD": "very-own-2", "GITHUB_TOKEN": "very-own-3"}
-    (host.root / "user.toml").write_text('[tools]\nenv_passthrough = ["GITHUB_TOKEN"]\n')
+    (host.root / "user.toml").write_text('[sandbox]\nlevel = "none"\n[tools]\nenv_passthrough = ["GITHUB_TOKEN"]\n')
     look = shell("cat /proc/$PPID/environ | tr '\\0' '\\n'; echo own=$(echo $GITHUB_TOKEN | tail -c 6)$DB_PASSWORD")
     with gateway(use(look), say("Done.")) as model:
         outcome = host.run("run", "Look.", "--gateway", model.url, "--policy", "full", env=secrets)

@@ -15,6 +15,7 @@ from agent_host.testing.services import MockServices
 from tests.support.mcp_servers import command, logged, over_http
 from tests.support.process import bundle, call, eventually, gateway, say, use
 from tests.support.tls import server_context, tls_in_front_of
+from tool_runtime.core import sandbox
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,6 +72,27 @@ def test_the_workspace_built_in_asks_for_what_the_configuration_names(host: Host
     (listed,) = events(host, denied, "tools_listed")
     assert listed["source"] == "mcp:odd"
     assert servers_of(host) == []
+
+
+@pytest.mark.parametrize("level", [level for level in sandbox.LEVELS if sandbox.look(level).works])
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_program_is_held_to_what_its_entry_says(host: Host, level: str, is_open: bool) -> None:
+    """It writes its log, or finds that it cannot."""
+    log = host.root / "mcp.log"
+    log.touch()
+    program, *args = command("odd", log)
+    configure(host, transport="stdio", command=program, args=args, write=[str(log)] if is_open else [])
+    with gateway(use(mcp("add", a=1, b=2)), say("Done.")) as model:
+        outcome = host.task(model.url, "--approve", "odd/add", "--sandbox", level)
+        said = model.results()[0].text
+    assert outcome.code == 0, outcome.stderr
+    assert (said == "3", logged(log) != []) == (is_open, is_open), said
+
+
+@pytest.mark.parametrize("fields", [{"url": "https://x", "write": ["/x"]}, {"command": "x", "domains": ["http://x"]}])
+def test_what_an_entry_says_of_a_sandbox_is_checked(host: Host, fields: dict[str, Any]) -> None:
+    configure(host, **fields)
+    assert host.run("run", "x", "--gateway", "http://127.0.0.1:9").code == 2
 
 
 def test_no_secret_reaches_a_server_but_what_is_named_for_it(host: Host) -> None:

@@ -75,6 +75,38 @@ def test_in_words(host: Host) -> None:
     assert outcome.text.startswith("ALLOWED: granted\nby capabilities[Shell.Exec].allowedCommands: rm\n")
 
 
+def test_what_a_command_may_do_is_shown(host: Host) -> None:
+    line = json.dumps({"command": "unheard-of"})
+    asked = ("policy", "check", "RunCommand", line, "--policy", "ci")
+    assert host.run(*asked, "--output", "json").result["decision"] == "DENIED"
+    held = ("--sandbox", "landlock", "--allow-domain", "pypi.org")
+    scope = host.run(*asked, "--output", "json", *held).result["commandScope"]
+    assert (scope["level"], scope["domains"]) == ("landlock", ["pypi.org"])
+    assert str(host.workspace) in scope["writes"]
+    said = host.run(*asked, *held).text
+    assert said.startswith("ALLOWED: granted\n")
+    assert "  reaches pypi.org\n" in said
+    listed = host.run("policy", "check", "RunCommand", '{"command": "ls"}', "--policy", "ci").text
+    assert "no sandbox holds commands" in listed
+
+
+def test_a_case_names_a_level(host: Host) -> None:
+    case = {"toolName": "RunCommand", "arguments": {"command": "make x"}, "cwd": "/srv/p", "home": "/home/u"}
+    cases = [
+        case,
+        case | {"sandbox": "landlock"},
+        case | {"sandbox": "namespace", "facts": {}},
+        case | {"sandbox": "x"},
+    ]
+    lines = "".join(json.dumps(one) + "\n" for one in cases).encode()
+    outcome = host.run("policy", "check", "--policy", "workspace", "--batch", "-", stdin=lines)
+    assert outcome.code == 2
+    rows = [json.loads(row) for row in outcome.stdout.splitlines()]
+    assert [row["decision"] for row in rows] == ["APPROVAL_REQUIRED", "ALLOWED", "ALLOWED", "DENIED"]
+    assert [row["commandScope"]["level"] for row in rows[:3]] == ["none", "landlock", "namespace"]
+    assert "/usr" in rows[2]["commandScope"]["reads"]
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "says"),
     [

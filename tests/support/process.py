@@ -213,10 +213,12 @@ class Host:
         """$TMPDIR."""
         return self.root / "tmp"
 
-    def configure(self, **llm: object) -> None:
-        """Write the user's configuration: fast retries, and what is given over them in section `llm`."""
+    def configure(self, *, sandbox: str = "none", **llm: object) -> None:
+        """Write the user's configuration: fast retries, and what is given over them in section `llm`. Without a sandbox
+        decisions are those of the lists on any machine; what is about one names its level."""
         values = {**FAST["llm"], **llm}
-        text = "[llm]\n" + "".join(f"{key} = {value}\n" for key, value in values.items())
+        text = f'[sandbox]\nlevel = "{sandbox}"\n[llm]\n'
+        text += "".join(f"{key} = {value}\n" for key, value in values.items())
         (self.root / "user.toml").write_text(text)
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from agent_host.contracts import CommandEnd, Leftovers
 from tool_runtime.core.hunt import NOBODY
 from tool_runtime.core.process import Command, end_marked
+from tool_runtime.core.refusals import report
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
 from tool_runtime.output.terminal import finished
 from tool_runtime.output.truncate import whole_end
@@ -21,6 +22,7 @@ from tool_runtime.output.truncate import whole_end
 if TYPE_CHECKING:
     from agent_host.contracts import CommandReason
     from tool_runtime.core.guard import ProcessGuard
+    from tool_runtime.core.holding import Sandbox
     from tool_runtime.core.process import Captured, CommandParams
     from tool_runtime.threads import DaemonPool
 
@@ -44,14 +46,22 @@ class Piece(NamedTuple):
 class Background:
     """One background command. `end` is None as long as it runs; `seen` is up to where its output was read."""
 
-    def __init__(self, command_id: str, params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None) -> None:
+    def __init__(
+        self,
+        command_id: str,
+        params: CommandParams,
+        pool: DaemonPool,
+        guard: ProcessGuard | None,
+        sandbox: Sandbox | None,
+    ) -> None:
         self.command_id = command_id
         self.mark = params.mark
         self.began = time.monotonic()
         self.end: CommandEnd | None = None
         self.seen = 0
         self._lifetime_s = params.timeout_s
-        self._command = Command(params, pool, guard)
+        self._scope = params.scope
+        self._command = Command(params, pool, guard, sandbox)
         self._asked: asyncio.Future[CommandReason] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
 
@@ -112,6 +122,9 @@ class Background:
             await command.kill()
         finally:
             command.close()
+            if self._scope is not None:
+                told = report(command.denials(), self._scope)
+                command.stdout.take(told.encode("utf-8", "replace"))
             self.end = CommandEnd(self.command_id, reason, command.exit_code(), left)
             on_end(self.end)
 
@@ -145,15 +158,15 @@ class BackgroundCommands:
         self._all: dict[str, Background] = {}
         self._strays: list[str] = []
 
-    def start(self, params: CommandParams) -> Background:
-        """A command that runs; `Background.follow` has to be next. Raises ToolFault where as many run as may, and where
-        the shell cannot be started."""
+    def start(self, params: CommandParams, sandbox: Sandbox | None = None) -> Background:
+        """A command that runs, held by `sandbox` where there is one; `Background.follow` has to be next. Raises
+        ToolFault where as many run as may, and where the shell cannot be started."""
         running = [one.command_id for one in self._all.values() if one.end is None]
         if len(running) >= self._most:
             named = f": stop one of {', '.join(running)} first" if running else ""
             raise ToolFault(FaultKind.SYSTEM, f"{len(running)} commands run in the background, and no more may{named}")
         command_id = f"cmd_{self._count + 1}"
-        started = Background(command_id, params, self._pool, self._guard)
+        started = Background(command_id, params, self._pool, self._guard, sandbox)
         self._count += 1
         self._all[command_id] = started
         return started

@@ -7,6 +7,7 @@ Memory is bounded whatever the command prints, and a chunk costs time in its own
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tool_runtime.core.hunt import NOBODY, kill_until_quiet
 from tool_runtime.core.pumps import Watch, feed_pipe, read_pipe, watch_exit
+from tool_runtime.core.refusals import report
 from tool_runtime.faults import fault_of
 from tool_runtime.output.shown import FIRST_BYTES, ShownEnds
 from tool_runtime.output.spill import BUFFER_BYTES, Room, Spill
@@ -25,8 +27,10 @@ from tool_runtime.platform import WINDOWS, current, windows
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from agent_host.contracts import Leftovers
+    from agent_host.contracts import Denial, Leftovers
+    from policy.scope import CommandScope
     from tool_runtime.core.guard import ProcessGuard
+    from tool_runtime.core.holding import HeldCommand, Opened, Sandbox
     from tool_runtime.settings import StreamName
     from tool_runtime.threads import DaemonPool
 
@@ -34,6 +38,8 @@ MARK_NAME: Final = "AGENT_HOST_CALL_MARK"
 """Environment variable that every process of a command inherits; how strays are found when the tree is ended."""
 _LOOK_AGAIN_S: Final = 0.005
 _LOOK_AGAIN_MAX_S: Final = 0.1
+_SEARCHED_BYTES: Final = 64 * 1024
+"""Of each stream so much is searched for refusals, from both of its ends."""
 
 
 class CommandParams(NamedTuple):
@@ -41,7 +47,7 @@ class CommandParams(NamedTuple):
     unique to the call, and the same for a process that asks after a crash what is left of it. Without `timeout_s` the
     command may run as long as it likes. Of all streams together `artifact_max_bytes` are kept; `buffer_bytes` of each
     are held in memory, and what is longer in a file in `spool_directory` (see `Spill`). `one_stream`: stdout takes what
-    is printed to stderr as well, as it comes."""
+    is printed to stderr as well, as it comes. `scope` is what a sandbox holds the command to, where there is one."""
 
     argv: list[str] | str
     cwd: str
@@ -58,6 +64,7 @@ class CommandParams(NamedTuple):
     on_output: Callable[[StreamName, bytes], None] | None = None
     threaded: bool = WINDOWS
     one_stream: bool = False
+    scope: CommandScope | None = None
 
 
 class Captured:
@@ -94,23 +101,28 @@ class Captured:
 
 class CommandOutcome(NamedTuple):
     """`exit_code` is 128 plus the signal's number for a shell that a signal ended. `left` is what became of the tree
-    where it was ended."""
+    where it was ended, `denials` what a sandbox refused, and `refused`
+    the lines that tell of it."""
 
     exit_code: int
     timed_out: bool
     stdout: Captured
     stderr: Captured
     left: Leftovers = NOBODY
+    denials: tuple[Denial, ...] = ()
+    refused: str = ""
 
 
-async def run_command(params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None = None) -> CommandOutcome:
+async def run_command(
+    params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None = None, sandbox: Sandbox | None = None
+) -> CommandOutcome:
     """Run to the end or the time-out; raises ToolFault when the shell cannot be started. `guard`, where there is one,
-    sees to what the command leaves behind.
+    sees to what the command leaves behind, `sandbox` to what it may do.
 
     Cancelling ends the process tree first; cancelling once more skips the grace. A background child that holds the
     pipes when the shell is done is left running, and what it prints more than `drain_s` later is not waited for.
     """
-    command = Command(params, pool, guard)
+    command = Command(params, pool, guard, sandbox)
     timed_out = False
     left = NOBODY
     try:
@@ -132,7 +144,9 @@ async def run_command(params: CommandParams, pool: DaemonPool, guard: ProcessGua
         raise
     finally:
         command.close()
-    return CommandOutcome(command.exit_code(), timed_out, command.stdout, command.stderr, left)
+    denials = command.denials()
+    refused = "" if params.scope is None else report(denials, params.scope)
+    return CommandOutcome(command.exit_code(), timed_out, command.stdout, command.stderr, left, denials, refused)
 
 
 async def end_leftovers(mark: str, pool: DaemonPool) -> Leftovers:
@@ -162,7 +176,9 @@ class Command:
     """One command, started as it is made; `connect` has to follow, and `close` in the end. Raises ToolFault where the
     shell cannot be started."""
 
-    def __init__(self, params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None) -> None:
+    def __init__(
+        self, params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None, sandbox: Sandbox | None = None
+    ) -> None:
         self._params = params
         self._pool = pool
         self._guard = guard
@@ -176,17 +192,34 @@ class Command:
         room = Room(params.artifact_max_bytes)
         self.stdout = Captured(params, "stdout", room)
         self.stderr = self.stdout if params.one_stream else Captured(params, "stderr", room)
+        self._loop = asyncio.get_running_loop()
+        self._held = self._hold(sandbox)
+        held = self._held
+
+        def start() -> subprocess.Popen[bytes]:
+            if held is None:
+                return self._start(value, {}, subprocess.Popen)
+            return held.start(lambda opened: self._start(value, held.variables, opened))
+
         try:
-            self._process = self._start(value) if guard is None else guard.start(lambda: self._start(value), self._mark)
+            self._process = start() if guard is None else guard.start(start, self._mark)
         except OSError as error:
             raise fault_of(error, str(error.filename or params.cwd)) from error
 
-    def _start(self, mark: str) -> subprocess.Popen[bytes]:
+    def _hold(self, sandbox: Sandbox | None) -> HeldCommand | None:
+        scope = self._params.scope
+        return (
+            None
+            if sandbox is None or scope is None
+            else sandbox.hold(scope, self._params.cwd, self._refused, self._params.mark)
+        )
+
+    def _start(self, mark: str, variables: Mapping[str, str], opened: Opened) -> subprocess.Popen[bytes]:
         params = self._params
-        return subprocess.Popen(
+        return opened(
             params.argv,
             cwd=params.cwd,
-            env={**params.environment, MARK_NAME: mark},
+            env={**params.environment, **variables, MARK_NAME: mark},
             stdin=subprocess.DEVNULL if params.stdin is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -244,6 +277,8 @@ class Command:
             self._process.poll()
         else:
             self._guard.ended(self._process)
+        if self._held is not None:
+            self._held.over()
 
     def discard(self) -> None:
         """Let go of what was printed."""
@@ -256,6 +291,27 @@ class Command:
         if code is None:  # killed, and not gone yet
             return 128 + 9
         return 128 - code if code < 0 else code
+
+    def denials(self) -> tuple[Denial, ...]:
+        """What a sandbox refused, once the command is over. Where the command succeeded only what somebody saw who was
+        asked."""
+        if self._held is None:
+            return ()
+        printed = (one.ends.render(_SEARCHED_BYTES) for one in {self.stdout: None, self.stderr: None})
+        return self._held.finish(self.exit_code(), b"\n".join(printed))
+
+    def _refused(self, denial: Denial) -> None:
+        """Tell of a refusal as it happens, from any thread: a program may go on trying for minutes."""
+        line = f"[sandbox: {denial.note()}]\n".encode("utf-8", "replace")
+        on_output = self._params.on_output
+        if self._params.one_stream:
+            tell = functools.partial(self.stdout.take, line)
+        elif on_output is not None:
+            tell = functools.partial(on_output, "stderr", line)
+        else:
+            return
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(tell)
 
     async def _ask(self) -> None:
         if WINDOWS:

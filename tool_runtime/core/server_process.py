@@ -23,7 +23,9 @@ from tool_runtime.platform import WINDOWS, current
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from policy.scope import CommandScope
     from tool_runtime.core.guard import ProcessGuard
+    from tool_runtime.core.holding import Opened, Sandbox
     from tool_runtime.threads import DaemonPool
 
 _AHEAD: Final = 8
@@ -35,7 +37,7 @@ _GRACE_S: Final = 2.0
 class ServerParams(NamedTuple):
     """`argv` is the program with its arguments, `cwd` an existing directory, `mark` unique to the program. A line of
     its output has at most `max_line_bytes`. `wrap`, where there is one, gives the command line that holds the program
-    in a sandbox."""
+    in a sandbox; `scope` is what the session's own sandbox holds it to."""
 
     argv: tuple[str, ...]
     cwd: str
@@ -43,6 +45,7 @@ class ServerParams(NamedTuple):
     mark: str
     max_line_bytes: int
     wrap: Callable[[tuple[str, ...]], tuple[str, ...]] | None = None
+    scope: CommandScope | None = None
 
 
 class LineTooLong(Exception):
@@ -52,7 +55,9 @@ class LineTooLong(Exception):
 class ServerProcess:
     """One such program, started as it is made. Raises ToolFault where it cannot be started."""
 
-    def __init__(self, params: ServerParams, pool: DaemonPool, guard: ProcessGuard | None) -> None:
+    def __init__(
+        self, params: ServerParams, pool: DaemonPool, guard: ProcessGuard | None, sandbox: Sandbox | None = None
+    ) -> None:
         self._params = params
         self._pool = pool
         self._guard = guard
@@ -66,8 +71,18 @@ class ServerProcess:
         self._closing = False
         self._last_words = b""
         self._at_end = False
+        held = None
+        if sandbox is not None and params.scope is not None:
+            held = sandbox.hold(params.scope, params.cwd, lambda _: None, params.mark)
+        self._held = held
+
+        def start() -> subprocess.Popen[bytes]:
+            if held is None:
+                return self._start(value, {}, subprocess.Popen)
+            return held.start(lambda opened: self._start(value, held.variables, opened))
+
         try:
-            self._process = self._start(value) if guard is None else guard.start(lambda: self._start(value), self._mark)
+            self._process = start() if guard is None else guard.start(start, self._mark)
         except (OSError, ValueError) as error:
             problem = error if isinstance(error, OSError) else OSError(0, str(error))
             raise fault_of(problem, params.argv[0]) from error
@@ -117,6 +132,8 @@ class ServerProcess:
             self._process.wait()
         else:
             self._guard.ended(self._process)
+        if self._held is not None:
+            self._held.over()
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 with suppress(OSError):
@@ -141,12 +158,12 @@ class ServerProcess:
         self._known |= members
         return members
 
-    def _start(self, mark: str) -> subprocess.Popen[bytes]:
+    def _start(self, mark: str, variables: Mapping[str, str], opened: Opened) -> subprocess.Popen[bytes]:
         params = self._params
-        return subprocess.Popen(
+        return opened(
             list(params.argv if params.wrap is None else params.wrap(params.argv)),
             cwd=params.cwd,
-            env={**params.environment, MARK_NAME: mark},
+            env={**params.environment, **variables, MARK_NAME: mark},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tool_runtime.core.process import CommandParams
 from tool_runtime.families.desktop.calls import mark_of
@@ -54,6 +54,7 @@ def command_params(
         kill_grace_s=settings.kill_grace_s,
         drain_s=settings.drain_s,
         on_output=functools.partial(on_output, request) if on_output is not None else None,
+        scope=request.constraints.command_scope,
     )
 
 
@@ -62,6 +63,11 @@ def printed(captured: Captured, limit_bytes: int) -> tuple[str, bool]:
     has."""
     ends = captured.shown()
     return decode_output(without_controls(ends.render(limit_bytes)), crlf=current.CRLF), ends.total > limit_bytes
+
+
+def refusals_of(outcome: CommandOutcome) -> dict[str, Any]:
+    """The field of an answer that says what a sandbox refused, and how to ask for it; none where nothing was."""
+    return {"denials": outcome.refused.splitlines()[1:]} if outcome.refused else {}
 
 
 def told_of(captured: Captured) -> str:

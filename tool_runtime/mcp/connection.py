@@ -180,7 +180,7 @@ class Connection:
             from tool_runtime.core.server_process import ServerParams
 
             self._process = self._start(
-                ServerParams(place.argv, place.cwd, place.environment, place.mark, MAX_ANSWER_BYTES)
+                ServerParams(place.argv, place.cwd, place.environment, place.mark, MAX_ANSWER_BYTES, scope=place.scope)
             )
             return stdio_transport(self._process)
         http = await stack.enter_async_context(

@@ -10,6 +10,8 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from policy.scope import CommandScope
+
 MAX_ANSWER_BYTES: Final = 10 * 1024 * 1024
 """Of one answer: a body, an event, a line (TR 9.3)."""
 MAX_PAGES: Final = 50
@@ -32,12 +34,14 @@ class Http(NamedTuple):
 
 
 class Stdio(NamedTuple):
-    """A program that is one. `environment` is all that it gets."""
+    """A program that is one. `environment` is all that it gets, `scope` what a sandbox holds it to, where there is
+    one."""
 
     argv: tuple[str, ...]
     cwd: str
     environment: Mapping[str, str]
     mark: str
+    scope: CommandScope | None = None
 
 
 class ServerConfig(NamedTuple):

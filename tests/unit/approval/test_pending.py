@@ -65,6 +65,12 @@ async def test_nobody_answers_in_time() -> None:
     assert desk.decide("a", approved=True) == "not_found"
 
 
+async def test_a_bundle_may_say_how_long_is_waited() -> None:
+    desk = PendingApprovals(timeout_s=FOREVER)
+    answer = await desk.ask(request(timeout_s=AT_ONCE))
+    assert answer == ApprovalAnswer(False, "nobody answered within 0.001 seconds", timed_out=True)
+
+
 @pytest.mark.parametrize("desk_says", [InAdvance(frozenset({"shell"})), InAdvance(everything=True)])
 async def test_what_was_approved_in_advance_does_not_wait(desk_says: InAdvance) -> None:
     desk = PendingApprovals(timeout_s=FOREVER, in_advance=desk_says)

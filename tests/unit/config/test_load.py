@@ -272,6 +272,7 @@ NARROWER: dict[str, tuple[str, Any]] = {
     "limits.max_file_size_bytes": ("10", 10),
     "limits.max_session_tokens": ("10", 10),
     "policy.risk_ceiling": ('"low"', "low"),
+    "sandbox.level": ('"namespace"', "namespace"),
     "policy.blocked_paths": ('["secrets"]', ["secrets"]),
     "policy.blocked_commands": ('["rm"]', ["rm"]),
     "skills.enabled_tools": ("[]", []),
@@ -290,6 +291,7 @@ NARROWER: dict[str, tuple[str, Any]] = {
 FORBIDDEN: dict[str, str] = {
     "redaction.detectors": "false",
     "policy.allowed_commands": '["evil"]',
+    "sandbox.allowed_domains": '["evil.example"]',
     "host.policy": '"full"',
     "host.toolset": "[]",
     "host.max_run_log_bytes": "100000",

@@ -73,6 +73,13 @@ def changed(*path: str | int, to: Any) -> dict[str, Any]:
     [
         [],
         changed("colour", to="red"),
+        changed("approvalTimeoutS", to=0),
+        changed("approvalTimeoutS", to="60"),
+        changed("sandbox", to=[]),
+        changed("sandbox", to={"minimumLevel": "none"}),
+        changed("sandbox", to={"reads": "some"}),
+        changed("sandbox", to={"agents": ["docker"]}),
+        changed("sandbox", to={"colour": "red"}),
         changed("schemaVersion", to="2.0"),
         changed("sessionId", to=""),
         changed("expiresAt", to=5),
@@ -117,12 +124,15 @@ def test_bad_bundles(shape: Any) -> None:
     agree(shape, valid=False)
 
 
+OPTIONAL = ("expiresAt", "mcpServers", "redactionRules", "sandbox", "approvalTimeoutS")
+
+
 @pytest.mark.parametrize("field", json_names(PolicyBundle))
 @pytest.mark.parametrize("extends", [False, True])
 def test_what_is_required(field: str, extends: bool) -> None:
     shape = bundle(Path("/srv")) | ({"extends": "ci"} if extends else {})
     shape.pop(field, None)
-    agree(shape, valid=extends or field in ("expiresAt", "mcpServers", "redactionRules"))
+    agree(shape, valid=extends or field in OPTIONAL)
 
 
 @pytest.mark.parametrize("field", json_names(LlmPolicy))
@@ -172,6 +182,11 @@ def test_forms_of_a_file(field: str, entry: str, valid: bool) -> None:
         changed("capabilities", 3, "allowedPaths", to=None),
         changed("mcpServers", to=[{"name": "x", "transport": "http", "url": "HTTPS://a", "command": None}]),
         changed("expiresAt", to="2026-01-02t00:00:00.123456789-05:30"),
+        changed("approvalTimeoutS", to=60),
+        changed("approvalTimeoutS", to=0.5),
+        changed("sandbox", to={"required": True, "minimumLevel": "namespace", "agents": ["ssh", "gpg"]}),
+        changed("sandbox", to={"allowOff": True, "reads": "strict"}),
+        changed("sandbox", to=None),
     ],
 )
 def test_what_is_accepted_by_both(shape: Any) -> None:
@@ -220,7 +235,9 @@ def one_change() -> st.SearchStrategy[dict[str, Any]]:
         "redactionRules": {"redactionRuleId": "r", "pattern": "x"},
         "capabilities": {"name": "Shell.Exec"},
         "llmPolicy": bundle(Path("/srv"))["llmPolicy"],
+        "sandbox": {"required": True, "minimumLevel": "landlock", "reads": "open", "agents": ["ssh"]},
     }
+    objects = ("llmPolicy", "sandbox")
 
     def some(part: type, base: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
         few = st.lists(st.sampled_from(json_names(part)), max_size=2)
@@ -230,7 +247,7 @@ def one_change() -> st.SearchStrategy[dict[str, Any]]:
     for name, part in parts.items():
         values: st.SearchStrategy[Any] = SCALARS
         if part is not None:
-            values = some(part, good[name]) if name == "llmPolicy" else st.lists(some(part, good[name]), max_size=2)
+            values = some(part, good[name]) if name in objects else st.lists(some(part, good[name]), max_size=2)
         choices.append(st.fixed_dictionaries({name: values}))
     return st.one_of(choices)
 
@@ -259,6 +276,7 @@ def never_refused(shape: dict[str, Any]) -> None:
         changed("redactionRules", to=[{"redactionRuleId": "r", "pattern": "(?=x)"}]),
         changed("redactionRules", to=[{"redactionRuleId": "r", "pattern": "x*"}]),
         changed("expiresAt", to="2026-02-30T00:00:00Z"),
+        changed("sandbox", to={"required": True, "allowOff": True}),
         changed("capabilities", 3, "commandPolicies", to=[
             {"command": "git", "maxArguments": 1, "arguments": [{"index": 1, "enum": []}]}]),
     ],

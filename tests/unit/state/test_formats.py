@@ -180,6 +180,9 @@ LOST = {"id": "art_0", **ARTIFACT, "why": "late"}
 WAITS = {"id": "art_1", **ARTIFACT, "ref": "artifacts/art_1", "sha256": "h", "taskId": "t3", "stepId": "step_9"}
 
 
+HELD = {"level": "landlock", "reads": None, "writes": ["/w"], "domains": [], "unheld": ["something"]}
+
+
 def full() -> Checkpoint:
     """A state in which no two fields hold the same."""
     turn_message = message(
@@ -208,7 +211,7 @@ def full() -> Checkpoint:
         {"task-1": "2 more file(s) changed"},
         {"cmd_3": {"callId": "c7", "taskId": "t1", "stepId": "s7", "line": "make", "ended": {"reason": "exited"}}}, 3,
         22, "notes", 24,
-        {"m": TokenUsage(6, 6, 6, 5, 4), "n": TokenUsage(5, 6, 7)}, "n",
+        {"m": TokenUsage(6, 6, 6, 5, 4), "n": TokenUsage(5, 6, 7)}, "n", HELD,
     )  # fmt: skip
 
 
@@ -290,6 +293,7 @@ def test_a_snapshot_to_the_letter() -> None:
             "n": {"inputTokens": 5, "outputTokens": 6, "cachedInputTokens": 7},
         },
         "tokensKnownOf": "n",
+        "sandbox": HELD,
     }  # fmt: skip
     assert {key: step[key] for key in step if key != "calls"} == {
         "stepId": "step_10", "stopReason": "tool_use", "boot": "boot", "position": 1

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import CommandEnd, Leftovers, ToolRequest
     from tool_runtime.core.background import Background, Piece
     from tool_runtime.core.guard import ProcessGuard
+    from tool_runtime.core.holding import Sandbox
     from tool_runtime.core.process import CommandParams
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
@@ -38,14 +39,15 @@ class BackgroundTools:
         running = ((COMMAND_OUTPUT, self._command_output), (STOP_COMMAND, self._stop_command))
         return tuple(Tool(spec, capped(run), DESKTOP) for spec, run in running)
 
-    def start(self, call: CallContext, params: CommandParams) -> ToolOutput:
+    def start(self, call: CallContext, params: CommandParams, sandbox: Sandbox | None = None) -> ToolOutput:
         """Have a command run on. Raises ToolFault where it cannot be started, or too many run."""
         asked = (call.request.arguments.get("timeout"), self._settings.background_lifetime_s)
         lifetime_s = min((one for one in asked if one is not None), default=None)
         # Head and tail have to meet what is spooled: of a smaller artifact the rest would be nowhere.
         shown = min(params.max_output_bytes, params.artifact_max_bytes)
         started = self._commands.start(
-            params._replace(timeout_s=lifetime_s, max_output_bytes=shown, on_output=None, one_stream=True)
+            params._replace(timeout_s=lifetime_s, max_output_bytes=shown, on_output=None, one_stream=True),
+            sandbox,
         )
         observer = self._settings.commands
         if observer is not None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import ToolRequest
+    from tool_runtime.core.holding import Sandbox
     from tool_runtime.core.process import CommandOutcome, CommandParams
     from tool_runtime.core.server_process import ServerParams
     from tool_runtime.settings import RuntimeSettings
@@ -48,6 +49,8 @@ class CommandTools:
         self._guard = ProcessGuard() if settings.guard_processes else None
         self._background = BackgroundTools(settings, pool, self._guard)
         self._ended = False
+        self._sandbox: Sandbox | None = None
+        self._unheld = False
 
     def tools(self) -> Sequence[Tool]:
         """The tools, ready to run."""
@@ -63,7 +66,23 @@ class CommandTools:
             return Leftovers()
         self._ended = True
         left = await self._background.end_all()
-        return left if self._guard is None else await self._pool.run(self._guard.close)
+        if self._guard is not None:
+            left = await self._pool.run(self._guard.close)
+        if self._sandbox is not None:
+            await self._sandbox.aclose()
+        return left
+
+    def _sandbox_for(self, params: CommandParams | ServerParams) -> Sandbox | None:
+        """What holds a command, made with the first that has a scope. Raises ToolFault where a level is required that
+        does not work."""
+        if self._settings.sandbox is None or params.scope is None:
+            return None
+        if self._sandbox is None and not self._unheld:
+            from tool_runtime.core.sandbox import open_sandbox
+
+            self._sandbox = open_sandbox(self._settings, self._pool)
+            self._unheld = self._sandbox is None
+        return self._sandbox
 
     @functools.cached_property
     def _shell(self) -> str:
@@ -76,16 +95,17 @@ class CommandTools:
 
     async def run_program(self, params: CommandParams) -> CommandOutcome:
         """See LocalToolRouter."""
-        return await run_command(params, self._pool, self._guard)
+        return await run_command(params, self._pool, self._guard, self._sandbox_for(params))
 
     def start_program(self, params: ServerParams) -> ServerProcess:
         """See LocalToolRouter."""
-        return ServerProcess(params, self._pool, self._guard)
+        return ServerProcess(params, self._pool, self._guard, self._sandbox_for(params))
 
     async def _run_command(self, call: CallContext) -> ToolOutput:
+        params = self._command(call)
         if call.request.arguments.get("background"):
-            return self._background.start(call, self._command(call))
-        outcome = await run_command(self._command(call), self._pool, self._guard)
+            return self._background.start(call, params, self._sandbox_for(params))
+        outcome = await self.run_program(params)
         output = command_output(call, outcome)
         if outcome.timed_out:
             timeout_s = call.request.arguments.get("timeout", command_timeout_s(self._settings))

@@ -43,7 +43,14 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
             kept.append(artifacts.tool_output(call.request, content, part=name))
         else:
             captured.spill.close()
-    return ToolOutput(text, tuple(kept), capped=True, exit_code=outcome.exit_code, stderr=told_of(outcome.stderr))
+    return ToolOutput(
+        text + outcome.refused,
+        tuple(kept),
+        capped=True,
+        exit_code=outcome.exit_code,
+        stderr=told_of(outcome.stderr),
+        denials=outcome.denials,
+    )
 
 
 def _printed(ends: HeadTail, limit: int) -> str:

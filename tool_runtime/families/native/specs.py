@@ -225,6 +225,7 @@ EXEC: Final = ToolSpec(
         timed_out=flag("Whether it was ended for its time"),
         stdout_truncated=_CUT,
         stderr_truncated=_CUT,
+        denials=items("What a sandbox refused, and how to ask for it", text("A line")),
     ),
     error_names=OF_PROGRAMS,
 )  # fmt: skip

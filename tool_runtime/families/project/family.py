@@ -105,7 +105,8 @@ class ProjectTools:
 
     def _answer(self, call: CallContext, manifest: Manifest, outcome: CommandOutcome) -> ToolOutput:
         said = decode_output(outcome.stderr.ends.render(_SHOWN_BYTES), crlf=current.CRLF).strip()
-        behind = f": {said}" if said else ""
+        refused = " ".join(outcome.refused.splitlines())
+        behind = "".join(f": {one}" for one in (said, refused) if one)
         if outcome.timed_out:
             raise ToolFault(FaultKind.TIMED_OUT, f"{manifest.name} took too long{behind}")
         if outcome.exit_code != 0:

@@ -238,6 +238,7 @@ def script_spec(timeout_s: float) -> ToolSpec:
             stderr_sha256=text("SHA-256 of what is stored"),
             sandbox=text("The directory that it started in, where it has left files there"),
             files=items("Their names, 50 at most", text("A name")),
+            denials=items("What a sandbox refused, and how to ask for it", text("A line")),
         ),
         error_names=ERROR_NAMES,
     )  # fmt: skip

@@ -1,0 +1,125 @@
+"""How a session's commands are held: what the settings want, what works on this machine, what the user opens."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from agent_host.errors import SandboxWeaker, UsageError
+from agent_host.routing.scoping import Scoping, this_machine
+from agent_host.version import __version__
+from config.lean_typing import NamedTuple
+from policy.scope import LEVELS, STRONGEST, Widening, is_weaker
+from policy.urls import UrlProblem, canonical_domain
+from state.errors import WriteFailed
+from state.sandbox_levels import SandboxLevels
+
+if TYPE_CHECKING:
+    from agent_host.app.machine import LocalMachine
+    from agent_host.session.opening import ResolvedOptions
+    from config.settings import Settings
+    from policy.scope import SandboxLevel
+    from state.checkpoint import Checkpoint
+
+LEVEL = "sandbox.level"
+DOMAINS = "sandbox.allowed_domains"
+
+
+class Level(NamedTuple):
+    """The level by which commands are held. `wanted` is what was asked for, `auto` included; `why` says what keeps a
+    stronger one from working here, `unheld` what this one cannot hold."""
+
+    level: SandboxLevel
+    wanted: str
+    why: str = ""
+    unheld: tuple[str, ...] = ()
+
+
+def level_of(settings: Settings, state_dir: str) -> Level:
+    """The level that works of the one that the settings want. What was found under the same circumstances is kept in
+    `state_dir` and not tried again: the first command tries it anyway, and is refused where it does not work."""
+    wanted = settings.text(LEVEL)
+    if wanted == LEVELS[0]:
+        return Level(LEVELS[0], wanted)
+    found = _found(state_dir)
+    strongest: tuple[SandboxLevel, ...] = LEVELS[:0:-1]
+    tried = [one for one in strongest if wanted in (one, STRONGEST)]
+    works = next((one for one in tried if found[one]["works"]), None)
+    if works is not None:
+        return Level(works, wanted, "", tuple(found[works]["unheld"]))
+    return Level(LEVELS[0], wanted, "; ".join(f"{one}: {found[one]['problem']}" for one in tried))
+
+
+def _found(state_dir: str) -> dict[str, dict[str, Any]]:
+    """{works, problem, unheld} of each level."""
+    known = SandboxLevels(state_dir, __version__).known()
+    return known if all(level in known for level in LEVELS[1:]) else try_levels(state_dir)
+
+
+def try_levels(state_dir: str) -> dict[str, dict[str, Any]]:
+    """The same, each tried now, and kept for the sessions that follow."""
+    from tool_runtime.core import sandbox
+
+    found: dict[str, dict[str, Any]] = {}
+    for level in LEVELS[1:]:
+        one = sandbox.look(level)
+        found[level] = {"works": one.works, "problem": one.problem, "unheld": list(one.unheld)}
+    with contextlib.suppress(WriteFailed):  # they are tried again then
+        SandboxLevels(state_dir, __version__).keep(found)
+    return found
+
+
+def opened_domains(settings: Settings) -> tuple[str, ...]:
+    """The hosts that the user opens for commands. Raises UsageError for one that cannot be read."""
+    names = []
+    for entry in settings.names(DOMAINS):
+        try:
+            names.append(canonical_domain(entry))
+        except UrlProblem as error:
+            raise UsageError(
+                f"--allow-domain {entry}: {error}; give a host such as pypi.org or *.example.com"
+            ) from error
+    return tuple(dict.fromkeys(names))
+
+
+def refuse_domains_of_a_service(resolved: ResolvedOptions) -> None:
+    """Raises UsageError where the command line opens hosts, and the policy comes from the Session Service: it alone
+    says what may be reached."""
+    if resolved.flags.get(DOMAINS):
+        raise UsageError(
+            "--allow-domain needs a built-in policy or a bundle in a file: the Session Service says what this session "
+            "may reach"
+        )
+
+
+def scoping_of(
+    resolved: ResolvedOptions, machine: LocalMachine, level: Level, *, steering: tuple[str, ...], granted: bool
+) -> Scoping:
+    """How the commands of a session are held. `granted`: its bundle is of the Session Service, and the user opens
+    nothing. Raises UsageError."""
+    opened = () if granted else opened_domains(resolved.settings)
+    return Scoping(
+        level.level,
+        level.wanted,
+        this_machine(machine.environment, temporary=machine.temporary, records=resolved.state_dir, steering=steering),
+        level.why,
+        Widening(domains=opened),
+        resolved.settings.names("policy.blocked_domains"),
+        unheld=level.unheld,
+    )
+
+
+def refuse_weaker(resolved: ResolvedOptions, level: Level, state: Checkpoint) -> None:
+    """Raises SandboxWeaker where commands of the session were held by a stronger level than the one that works now,
+    and nobody has said since that this one will do."""
+    before = state.sandbox.get("level") or state.identity.options.get("started", {}).get("sandbox", "none")
+    if resolved.sandbox_named or before not in LEVELS or not is_weaker(level.level, before):
+        return
+    because = f" ({level.why})" if level.why else ""
+    held = f"commands of this session were held at the level {before}, and here it would be {level.level}{because}"
+    raise SandboxWeaker(
+        f"{held}: give --sandbox {level.level} to go on so, or --sandbox {before} to have commands refused",
+        held=f"{held}.",
+        before=before,
+        level=level.level,
+    )

@@ -1,0 +1,258 @@
+"""What this machine is like to a command, as policy has to know it for the command's scope: the system's places, the
+programs that PATH names, the repository of the workspace. Nothing is started, and no file of the workspace is trusted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from policy.scope import RepositoryFacts, ScopeFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+_SYSTEM = (
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/proc", "/nix", "/snap", "/gnu",
+    "/sys/devices/system", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage", "/run/systemd/resolve",
+    "/var/lib/ca-certificates", "/home/linuxbrew", "/System", "/Library", "/Applications", "/private/etc",
+    "/private/var/db", "/private/var/select",
+)  # fmt: skip
+_DEVICES = (
+    "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts",
+    "/dev/shm",  # noqa: S108  the one that the platform has
+)  # fmt: skip
+"""What programs open to write, or to talk to a terminal; /dev/shm is where they keep semaphores and shared memory."""
+_SECRETS = (
+    "/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
+    "/etc/ssl/private", "/etc/krb5.keytab", "/etc/security", "/etc/kubernetes", "/etc/wireguard",
+    "/etc/NetworkManager",
+)  # fmt: skip
+"""What only some users may read: to a host that runs as root it is open."""
+_HOMES = {
+    "CARGO_HOME": ".cargo", "RUSTUP_HOME": ".rustup", "NVM_DIR": ".nvm", "PYENV_ROOT": ".pyenv", "RBENV_ROOT": ".rbenv",
+    "NODENV_ROOT": ".nodenv", "GOENV_ROOT": ".goenv", "VOLTA_HOME": ".volta", "FNM_DIR": ".local/share/fnm",
+    "ASDF_DATA_DIR": ".asdf", "MISE_DATA_DIR": ".local/share/mise", "SDKMAN_DIR": ".sdkman", "BUN_INSTALL": ".bun",
+    "DENO_INSTALL": ".deno", "PNPM_HOME": ".local/share/pnpm", "GEM_HOME": ".gem", "GOROOT": "sdk/go", "GOPATH": "go",
+    "JAVA_HOME": ".jdks", "DOTNET_ROOT": ".dotnet", "CONDA_PREFIX": "miniconda3",
+    "UV_PYTHON_INSTALL_DIR": ".local/share/uv", "PIPX_HOME": ".local/share/pipx",
+    "POETRY_HOME": ".local/share/pypoetry", "GHCUP_INSTALL_BASE_PREFIX": ".ghcup",
+    "ELAN_HOME": ".elan", "JULIAUP_DEPOT_PATH": ".juliaup", "VIRTUAL_ENV": ".venv",
+}  # fmt: skip
+"""Where version managers and tools keep their programs: the variable that says it, and the place in the home directory
+where it is not set."""
+_BESIDE = (".local/bin", ".local/lib", ".local/share/virtualenvs", "bin", ".npm-global", ".yarn/bin", ".ghcup/bin")
+_USER_FILES = (".gitconfig", ".config/git/config", ".config/git/ignore", ".config/git/attributes")
+"""What git needs to know of its user to commit."""
+_TOOLCHAIN_SECRETS = (
+    ".cargo/credentials", ".cargo/credentials.toml", ".gem/credentials", ".m2/settings.xml",
+    ".m2/settings-security.xml", ".config/git/credentials",
+)  # fmt: skip
+_PROGRAMS = ("python3", "python", "node", "git", "cargo", "go", "java", "ruby", "uv", "make", "gcc")
+"""Programs that are looked for by name: a link of PATH may lead to them from a place that says nothing."""
+_BINARIES = ("bin", "sbin", "shims", "Scripts", "libexec", "cmd")
+_MAX_MODULES = 200
+_MAX_LINE = 4096
+
+
+def scope_facts(
+    workspace: str,
+    *,
+    home: str | None,
+    tmp: str | None,
+    environment: Mapping[str, str],
+    records: Iterable[str] = (),
+    steering: Iterable[str] = (),
+) -> ScopeFacts:
+    """The facts of a command in the real directory `workspace`. `environment` is the command's; `records` is where the
+    host keeps its sessions, `steering` what steers it for its user: real paths."""
+    system = _existing(_SYSTEM)
+    own = [] if home is None else [os.path.join(home, one) for one in _TOOLCHAIN_SECRETS]
+    return ScopeFacts(
+        workspace=workspace,
+        home=home,
+        tmp=tmp,
+        system=system,
+        devices=tuple(one for one in _DEVICES if os.path.exists(one)),
+        secrets=tuple(one for one in _existing(_SECRETS) if os.access(one, os.R_OK)),
+        toolchains=tuple(dict.fromkeys(_toolchains(environment, home, system))),
+        toolchain_secrets=_existing(own),
+        records=tuple(records),
+        steering=tuple(steering),
+        repository=repository_of(workspace),
+    )
+
+
+def places_of_program(program: str, home: str | None) -> tuple[str, ...]:
+    """What a program that is named by its absolute path is made of, where that is no home directory or wider."""
+    if not os.path.isabs(program):
+        return ()
+    folders = dict.fromkeys((os.path.realpath(os.path.dirname(program)), os.path.dirname(os.path.realpath(program))))
+    roots = [_root_of(one, home) for one in folders]
+    return tuple(one for one in dict.fromkeys((*roots, *_bases(roots))) if not _is_wide(one, home))
+
+
+def usual_facts(workspace: str, home: str | None) -> ScopeFacts:
+    """The facts of a machine of which nothing else is known: a Linux, whose workspace has a repository."""
+    top = f"{workspace.rstrip('/')}/.git"
+    return ScopeFacts(workspace, home, system=_SYSTEM, devices=_DEVICES, repository=RepositoryFacts(top, top, top))
+
+
+def _existing(places: Iterable[str]) -> tuple[str, ...]:
+    """The real paths of those that there are."""
+    return tuple(dict.fromkeys(os.path.realpath(one) for one in places if os.path.exists(one)))
+
+
+def _is_in(path: str, places: Iterable[str]) -> bool:
+    return any(path == one or path.startswith(one.rstrip(os.sep) + os.sep) for one in places)
+
+
+# Programs
+
+
+def _toolchains(environment: Mapping[str, str], home: str | None, system: tuple[str, ...]) -> Iterator[str]:
+    """Directories of the programs that PATH names outside of the system's places, and what these read for their
+    user. Those of which PATH says nothing are none."""
+    path = environment.get("PATH", "")
+    named = [os.path.realpath(one) for one in path.split(os.pathsep) if os.path.isabs(one) and os.path.isdir(one)]
+    found = {one: _found(one, named) for one in _PROGRAMS}
+    programs = [os.path.dirname(os.path.realpath(one)) for one in found.values() if one is not None]
+    outside = [one for one in dict.fromkeys((*named, *programs)) if not _is_in(one, system)]
+    known = list(_known_places(environment, home))
+    roots = list(dict.fromkeys(_root_of(one, home) for one in outside))
+    used = [one for one in known if any(_is_in(place, (one,)) for place in outside)]
+    if home is not None and any(_is_in(one, (os.path.join(home, ".cargo"),)) for one in used):
+        used += [one for one in known if one.endswith("rustup")]
+    if home is not None and any(_is_in(one, (os.path.join(home, ".local", "bin"),)) for one in outside):
+        used += [one for one in known if _is_in(one, (os.path.join(home, ".local"),))]
+    yield from (one for one in (*used, *roots, *_bases(roots)) if not _is_in(one, system) and not _is_wide(one, home))
+    if home is not None and found["git"] is not None:
+        yield from _existing(os.path.join(home, one) for one in _USER_FILES)
+
+
+def _found(program: str, directories: Iterable[str]) -> str | None:
+    """The first program of this name. `shutil.which` does the same, and is a good part of a start."""
+    places = (os.path.join(directory, program) for directory in directories)
+    return next((one for one in places if os.access(one, os.X_OK)), None)
+
+
+def _known_places(environment: Mapping[str, str], home: str | None) -> Iterator[str]:
+    for variable, usual in _HOMES.items():
+        place = environment.get(variable) or ("" if home is None else os.path.join(home, usual))
+        if os.path.isabs(place) and os.path.isdir(place):
+            yield os.path.realpath(place)
+    for usual in _BESIDE if home is not None else ():
+        place = os.path.join(home or "", usual)
+        if os.path.isdir(place):
+            yield os.path.realpath(place)
+
+
+def _root_of(directory: str, home: str | None) -> str:
+    """The directory of an installation that has its programs here: `X` for `X/bin`, unless that is a home or wider."""
+    above, name = os.path.split(directory)
+    return above if name in _BINARIES and not _is_wide(above, home) else directory
+
+
+def _is_wide(place: str, home: str | None) -> bool:
+    """Whether a place holds more than programs: a home directory or its `.local`, or what homes lie in."""
+    if place == os.sep or os.path.dirname(place) == os.sep:
+        return True
+    return home is not None and (_is_in(home, (place,)) or place == os.path.join(home, ".local"))
+
+
+def _bases(roots: Iterable[str]) -> Iterator[str]:
+    """The installations that virtual environments of Python are made of."""
+    for root in roots:
+        home = _value(os.path.join(root, "pyvenv.cfg"), "home")
+        if home is not None and os.path.isabs(home) and os.path.isdir(home):
+            yield _root_of(os.path.realpath(home), None)
+
+
+def _value(path: str, name: str) -> str | None:
+    """The value of a line `name = value` of a small file, None where there is none."""
+    for line in _head(path).splitlines():
+        key, equals, value = line.partition("=")
+        if equals and key.strip() == name:
+            return value.strip()
+    return None
+
+
+def _head(path: str) -> str:
+    """The beginning of a small regular file; empty where there is none, and without what no path has in it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except (OSError, ValueError):
+        return ""
+    with os.fdopen(fd, "rb") as handle:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        return os.fsdecode(handle.read(_MAX_LINE)).replace("\0", "")
+
+
+# The repository
+
+
+def repository_of(workspace: str) -> RepositoryFacts | None:
+    """The git repository whose working tree `workspace` is. A `.git` that is a file belongs to the workspace, whose
+    author is not the user: what it names counts only where that names the workspace in turn, as git leaves it. None
+    where there is no repository, or none that can be believed."""
+    top = os.path.join(workspace, ".git")
+    if os.path.islink(top):
+        return None
+    if os.path.isdir(top):
+        return RepositoryFacts(top, top, top, _modules(top))
+    named = _first_line(top)
+    if named is None or not named.startswith("gitdir: "):
+        return None
+    own = os.path.realpath(os.path.join(workspace, named.removeprefix("gitdir: ")))
+    common = _common_of(own, top)
+    if common is None:
+        common = own if _is_module_of(own, workspace) else None
+    return None if common is None else RepositoryFacts(top, own, common, _modules(common))
+
+
+def _common_of(own: str, top: str) -> str | None:
+    """The repository of which the directory `own` has the linked working tree with the `.git` file `top`."""
+    back, shared = _first_line(os.path.join(own, "gitdir")), _first_line(os.path.join(own, "commondir"))
+    if back is None or shared is None or os.path.realpath(os.path.join(own, back)) != os.path.realpath(top):
+        return None
+    common = os.path.realpath(os.path.join(own, shared))
+    is_inside = os.path.dirname(own) == os.path.join(common, "worktrees")
+    return common if is_inside and _is_repository(common) else None
+
+
+def _is_module_of(own: str, workspace: str) -> bool:
+    """Whether the directory is a submodule's in the repository around it, and says that this is its working tree."""
+    if f"{os.sep}.git{os.sep}modules{os.sep}" not in own or not _is_repository(own):
+        return False
+    named = _value(os.path.join(own, "config"), "worktree")
+    return named is not None and os.path.realpath(os.path.join(own, named)) == workspace
+
+
+def _is_repository(directory: str) -> bool:
+    return all(os.path.exists(os.path.join(directory, name)) for name in ("HEAD", "objects", "refs"))
+
+
+def _first_line(path: str) -> str | None:
+    return _head(path).partition("\n")[0].rstrip("\r") or None
+
+
+def _modules(common: str) -> tuple[str, ...]:
+    """The directories of the submodules, whose names may have slashes; no more than some hundred are looked for."""
+    found: list[str] = []
+    waiting = [os.path.join(common, "modules")]
+    looked = 0
+    while waiting and looked < _MAX_MODULES:
+        directory, looked = waiting.pop(), looked + 1
+        with contextlib.suppress(OSError), os.scandir(directory) as entries:
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    continue
+                if os.path.exists(os.path.join(entry.path, "HEAD")):
+                    found.append(entry.path)
+                    waiting.append(os.path.join(entry.path, "modules"))
+                else:
+                    waiting.append(entry.path)
+    return tuple(sorted(found))

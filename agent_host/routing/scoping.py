@@ -1,0 +1,141 @@
+"""How a session's commands are held: the level, and for each command its scope (design, invariant 11)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agent_host.routing.scope_facts import repository_of, scope_facts, usual_facts
+from policy.names import CapabilityName
+from policy.rules.command_scope import NO_WIDENING, command_scope, server_scope
+from policy.scope import STRONGEST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent_host.routing.environment import Environment
+    from policy.bundle.model import PolicyBundle
+    from policy.scope import CommandScope, SandboxLevel, ScopeFacts, Widening
+
+_STARTING = (CapabilityName.SHELL_EXEC, CapabilityName.TOOL_INVOKE)
+"""What starts programs."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Scoping:
+    """How commands are held. `level` is the one that works, `wanted` the one that was asked for, and `why` says what
+    keeps a stronger one from working. `gather` gives the facts of this machine, once. `opened` is what the user opens
+    for all commands, `blocked_domains` what the configuration blocks. `scripts` is where scripts of skills run.
+    `unheld` is what the level cannot hold of any scope. `always`: decisions have the scope also where nothing holds
+    it. `is_here`: the facts are of this machine."""
+
+    level: SandboxLevel
+    wanted: str
+    gather: Callable[[], ScopeFacts]
+    why: str = ""
+    opened: Widening = NO_WIDENING
+    blocked_domains: tuple[str, ...] = ()
+    scripts: str | None = None
+    unheld: tuple[str, ...] = ()
+    always: bool = False
+    is_here: bool = True
+    _facts: ScopeFacts | None = field(default=None, init=False)
+
+    @property
+    def holds(self) -> bool:
+        """Whether commands are held at all."""
+        return self.level != "none"
+
+    def facts(self) -> ScopeFacts:
+        """What is to be known of this machine; its repository is looked at anew each time."""
+        if self._facts is None:
+            self._facts = self.gather()
+        return self._facts._replace(repository=repository_of(self._facts.workspace)) if self.is_here else self._facts
+
+    def scope(
+        self, bundle: PolicyBundle, environment: Environment, grant: Widening = NO_WIDENING, *, network: bool = True
+    ) -> CommandScope:
+        """The scope of a command that is granted this. Without `network` it reaches nobody."""
+        found = command_scope(
+            bundle,
+            self.facts(),
+            environment.os_family,
+            opened=self.opened,
+            blocked_domains=self.blocked_domains,
+            grant=grant,
+        )
+        found = found._replace(unheld=(*found.unheld, *self.unheld))
+        return found if network else found._replace(domains=())
+
+    def server_scope(
+        self, bundle: PolicyBundle, environment: Environment, *, write: tuple[str, ...], domains: tuple[str, ...]
+    ) -> CommandScope:
+        """The scope of an MCP server of the user's configuration, with what its entry says: real places that it writes
+        to, and hosts that it reaches."""
+        found = server_scope(
+            bundle,
+            self.facts(),
+            environment.os_family,
+            write=write,
+            domains=domains,
+            blocked_domains=self.blocked_domains,
+        )
+        return found._replace(unheld=(*found.unheld, *self.unheld))
+
+    def report(self, bundle: PolicyBundle, environment: Environment) -> dict[str, Any] | None:
+        """How commands are held, for the start of a session: {level, wanted, why?, scope?}; None where nobody wants
+        them held, and where the bundle lets nothing start a program."""
+        if self.wanted == "none" and bundle.sandbox is None:
+            return None
+        if (
+            bundle.capability(CapabilityName.SHELL_EXEC) is None
+            and bundle.capability(CapabilityName.TOOL_INVOKE) is None
+        ):
+            return None
+        said: dict[str, Any] = {"level": self.level, "wanted": self.wanted}
+        if self.why:
+            said["why"] = self.why
+        if self.holds:
+            said["scope"] = self.row(bundle, environment)
+        return said
+
+    def notice(self, bundle: PolicyBundle, environment: Environment) -> str | None:
+        """That nothing holds commands, and what follows from that, in a line for the user; None where something does,
+        and where nobody wants it."""
+        if self.holds or self.report(bundle, environment) is None:
+            return None
+        required = self.wanted not in ("none", STRONGEST) or (bundle.sandbox is not None and bundle.sandbox.required)
+        follows = "commands are refused" if required else "commands run under the policy's lists and approvals alone"
+        why = f" ({self.why})" if self.why else ""
+        return f"no sandbox holds commands here{why}: {follows}"
+
+    def row(self, bundle: PolicyBundle, environment: Environment) -> dict[str, Any]:
+        """How commands are held, in JSON: the level with the scope of a command that is granted nothing more, and why
+        it is not a stronger one."""
+        if not self.holds:
+            return {"level": self.level}
+        return self.scope(bundle, environment).to_wire(self.level)
+
+
+def this_machine(
+    environment: Environment, *, temporary: str | None, records: str, steering: tuple[str, ...]
+) -> Callable[[], ScopeFacts]:
+    """What gathers the facts of commands in this workspace, when the first of them is judged."""
+
+    def gather() -> ScopeFacts:
+        return scope_facts(
+            environment.workspace,
+            home=environment.home,
+            tmp=None if temporary is None else os.path.realpath(temporary),
+            environment=environment.environment or os.environ,
+            records=(os.path.realpath(records),),
+            steering=steering,
+        )
+
+    return gather
+
+
+def stated_machine(environment: Environment) -> Callable[[], ScopeFacts]:
+    """The facts of a machine that somebody states: its system has the usual places, and no program besides."""
+    return lambda: usual_facts(environment.workspace, environment.home)

@@ -1,0 +1,308 @@
+"""What a command's process may do, of what a bundle grants its session (design, invariant 11). Pure.
+
+Places come from File.Read, File.Write and File.Delete, hosts from Network.Http. What asks for an approval is given to
+no command by itself. What the operating system cannot hold is named in `unheld`, so that nobody takes it for held.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from config.lean_typing import NamedTuple
+from policy.names import CapabilityName as Name
+from policy.paths import is_absolute, is_under, nested_parts, normalize
+from policy.rules.repository_paths import is_git, names_repository
+from policy.rules.session_paths import is_shared_temporary
+from policy.scope import CommandScope, Widening
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from policy.bundle.model import Capability, PolicyBundle
+    from policy.facts import OsFamily
+    from policy.scope import RepositoryFacts, ScopeFacts
+
+_ROOTS = {"posix": ("/",), "windows": ()}
+_STEERED_BY = ("hooks", "config", "config.worktree", "info")
+"""What of a repository's directory decides which programs git runs."""
+_OF_LINKED = ("commondir", "gitdir", "config.worktree")
+"""What of a linked working tree's directory does."""
+
+
+NO_WIDENING = Widening()
+
+
+def command_scope(
+    bundle: PolicyBundle,
+    facts: ScopeFacts,
+    os: OsFamily,
+    *,
+    opened: Widening = NO_WIDENING,
+    blocked_domains: tuple[str, ...] = (),
+    grant: Widening = NO_WIDENING,
+) -> CommandScope:
+    """The scope of each command of a session. `opened` is what the user opens for all of them, `blocked_domains` what
+    the configuration blocks; `grant` what a person has approved for one call. What is blocked stays blocked."""
+    blocks = _Blocks.of(bundle, facts, os)
+    strict = _reads_strictly(bundle)
+    writes = [*_own_roots(bundle, Name.FILE_WRITE, facts, os), *opened.write, *grant.write]
+    reads = [*_own_roots(bundle, Name.FILE_READ, facts, os), *facts.system, *facts.toolchains] if strict else None
+    if strict and _says_strict(bundle):
+        reads = [facts.workspace, *(reads or ())]
+    writes += _of_working_tree(facts.repository, writes, blocks, os)
+    writable = [one for one in writes if not blocks.refuse_writing(one)]
+    kept = [one for one in writes if one not in writable] if reads is not None else []
+    if reads is not None:
+        reads = [one for one in (*reads, *kept) if not blocks.hide(one)]
+    own = () if facts.tmp is None else (facts.tmp,)
+    writable = [*writable, *facts.devices, *own]
+    return CommandScope(
+        None if reads is None else _outermost(reads, os),
+        _outermost(writable, os, (*blocks.hidden, *blocks.guarded)),
+        tuple(one for one in blocks.hidden if reads is None or _is_inside(one, (*reads, *writable), os)),
+        tuple(one for one in blocks.guarded if _is_inside(one, writable, os) and not blocks.hide(one)),
+        _domains(bundle, (*opened.domains, *grant.domains)),
+        tuple(dict.fromkeys((*_listed(bundle.capability(Name.NETWORK_HTTP), "blocked_domains"), *blocked_domains))),
+        () if bundle.sandbox is None else bundle.sandbox.agents,
+        (*blocks.unheld, *_not_held(bundle, facts)),
+    )
+
+
+def server_scope(
+    bundle: PolicyBundle,
+    facts: ScopeFacts,
+    os: OsFamily,
+    *,
+    write: tuple[str, ...],
+    domains: tuple[str, ...],
+    blocked_domains: tuple[str, ...] = (),
+) -> CommandScope:
+    """The scope of an MCP server that the user's configuration starts: it reads what a command reads, and writes and
+    reaches what its entry says. What the bundle blocks stays blocked."""
+    widest = command_scope(bundle, facts, os, opened=Widening(write), blocked_domains=blocked_domains)
+    own = () if facts.tmp is None else (facts.tmp,)
+    places = [one for one in (*write, *facts.devices) if may_write(widest, one, os)]
+    lost = () if widest.reads is None else tuple(one for one in widest.writes if one not in (*places, *own))
+    return widest._replace(
+        reads=None if widest.reads is None else _outermost((*widest.reads, *lost), os),
+        writes=_outermost((*places, *own), os),
+        guarded=tuple(one for one in widest.guarded if _is_inside(one, places, os)),
+        domains=domains,
+    )
+
+
+def with_own_places(
+    scope: CommandScope, os: OsFamily, *, reads: tuple[str, ...] = (), writes: tuple[str, ...] = ()
+) -> CommandScope:
+    """The scope with places that the host itself gives to a call, such as the directory that a script runs in. They may
+    lie in what is hidden."""
+    blocked = (*scope.hidden, *scope.guarded)
+    more = None if scope.reads is None else _outermost((*scope.reads, *reads), os, blocked)
+    return scope._replace(reads=more, writes=_outermost((*scope.writes, *writes), os, blocked))
+
+
+def is_hidden(scope: CommandScope, path: str, os: OsFamily) -> bool:
+    """Whether a place lies in one that is hidden."""
+    return _is_inside(path, scope.hidden, os)
+
+
+def may_read(scope: CommandScope, path: str, os: OsFamily) -> bool:
+    """Whether the scope lets a process read the file at a real path."""
+    refused = _innermost(path, scope.hidden, os)
+    given = _innermost(path, (*(scope.reads or ()), *scope.writes), os)
+    return given > refused or (scope.reads is None and refused < 0)
+
+
+def may_write(scope: CommandScope, path: str, os: OsFamily) -> bool:
+    """Whether the scope lets a process write, make, move and remove the file at a real path."""
+    return _innermost(path, scope.writes, os) > _innermost(path, (*scope.hidden, *scope.guarded), os)
+
+
+def _innermost(path: str, places: Iterable[str], os: OsFamily) -> int:
+    """The length of the longest of `places` that the path lies in, -1 where it lies in none."""
+    return max((len(one) for one in places if is_under(path, one, os)), default=-1)
+
+
+# What may be read and written
+
+
+def _reads_strictly(bundle: PolicyBundle) -> bool:
+    if bundle.sandbox is not None and bundle.sandbox.reads is not None:
+        return bundle.sandbox.reads == "strict"
+    entry = bundle.capability(Name.FILE_READ)
+    return entry is None or entry.requires_approval or entry.allowed_paths is not None
+
+
+def _says_strict(bundle: PolicyBundle) -> bool:
+    """Whether reading is strict though File.Read lists nothing: the workspace is what is meant then."""
+    entry = bundle.capability(Name.FILE_READ)
+    return entry is not None and not entry.requires_approval and entry.allowed_paths is None
+
+
+def _own_roots(bundle: PolicyBundle, name: str, facts: ScopeFacts, os: OsFamily) -> list[str]:
+    """The places that a capability gives by itself. A directory that all sessions have theirs in is none: the others'
+    would be given with it."""
+    entry = bundle.capability(name)
+    if entry is None or entry.requires_approval:
+        return []
+    if entry.allowed_paths is None:
+        return list(_ROOTS[os]) if name == Name.FILE_WRITE else []
+    real = bundle.real_places.get("allowed", {})
+    places = [normalize(real.get(one, one), os) for one in entry.allowed_paths if is_absolute(one, os)]
+    return [one for one in places if not is_shared_temporary(one, facts.tmp, os)]
+
+
+def _listed(entry: Capability | None, field: str) -> tuple[str, ...]:
+    return () if entry is None else getattr(entry, field) or ()
+
+
+def _domains(bundle: PolicyBundle, more: tuple[str, ...]) -> tuple[str, ...] | None:
+    entry = bundle.capability(Name.NETWORK_HTTP)
+    if entry is None or entry.requires_approval:
+        return tuple(dict.fromkeys(more))
+    return None if entry.allowed_domains is None else tuple(dict.fromkeys((*entry.allowed_domains, *more)))
+
+
+def _outermost(places: Iterable[str], os: OsFamily, blocked: Sequence[str] = ()) -> tuple[str, ...]:
+    """Each place once, in order, and none that lies in another, unless something `blocked` lies between the two."""
+    several = list(dict.fromkeys(places))
+
+    def says_nothing(one: str, other: str) -> bool:
+        between = any(is_under(one, place, os) and is_under(place, other, os) for place in blocked)
+        return one != other and is_under(one, other, os) and not between
+
+    return tuple(one for one in several if not any(says_nothing(one, other) for other in several))
+
+
+def _is_inside(place: str, roots: Sequence[str], os: OsFamily) -> bool:
+    return any(is_under(place, one, os) for one in roots)
+
+
+# What is blocked
+
+
+class _Blocks(NamedTuple):
+    """What no command reads (`hidden`) and what none changes (`guarded`), with what of the lists cannot be held.
+    `ends_commits`: the `.git` of the workspace is blocked whole."""
+
+    hidden: tuple[str, ...]
+    guarded: tuple[str, ...]
+    unheld: tuple[str, ...]
+    ends_commits: bool
+    os: OsFamily
+
+    @classmethod
+    def of(cls, bundle: PolicyBundle, facts: ScopeFacts, os: OsFamily) -> _Blocks:
+        patterns: dict[str, list[str]] = {}
+        reading = _blocked(bundle, (Name.FILE_READ,), patterns, os)
+        changing = _blocked(bundle, (Name.FILE_WRITE, Name.FILE_DELETE), patterns, os)
+        hidden = [*reading, *facts.secrets, *facts.toolchain_secrets, *facts.records]
+        split = _with_repository_split(bundle, changing, facts, os)
+        ends_commits = _is_inside(_git_of(facts, os), split, os)
+        guarded = [*split, *facts.steering, *_steering_of(facts.repository, bundle, os)]
+        unheld = tuple(
+            f"below {root}, at any depth: {', '.join(names)}; only what lies directly in it is held"
+            for root, names in patterns.items()
+        )
+        return cls(_outermost(hidden, os), _outermost(guarded, os), unheld, ends_commits, os)
+
+    def hide(self, place: str) -> bool:
+        """Whether nothing of the place may be read."""
+        return _is_inside(place, self.hidden, self.os)
+
+    def refuse_writing(self, place: str) -> bool:
+        """Whether nothing of the place may be written."""
+        return self.hide(place) or _is_inside(place, self.guarded, self.os)
+
+
+def _blocked(bundle: PolicyBundle, names: Iterable[str], patterns: dict[str, list[str]], os: OsFamily) -> list[str]:
+    """The places that these capabilities block, where they are spelled and where they really are. What a pattern stands
+    for is added to `patterns`, its names by their root; what it names directly in its root is a place."""
+    real, found = bundle.real_places.get("blocked", {}), []
+    for entry in (one for name in names for one in _listed(bundle.capability(name), "blocked_paths")):
+        if not is_absolute(entry, os):
+            continue
+        spelled = normalize(entry, os)
+        nested = nested_parts(spelled, os)
+        if nested is None:
+            found += [spelled, normalize(real.get(entry, spelled), os)]
+            continue
+        root, name = nested
+        at_root = patterns.setdefault(root, [])
+        if name not in at_root:
+            at_root.append(name)
+        if not name.startswith("*"):
+            direct = normalize(f"{root}/{name}", os)
+            found += [direct, normalize(real.get(direct, direct), os)]
+    return list(dict.fromkeys(found))
+
+
+# The repository of the workspace
+
+
+def _with_repository_split(bundle: PolicyBundle, blocked: list[str], facts: ScopeFacts, os: OsFamily) -> list[str]:
+    """`.git` as @steering blocks it is for the file tools: a command is kept from what steers git in it. Spelled out in
+    a bundle it is kept whole, and no command commits. In the workspace's own it depends on what the repository is."""
+    split: list[str] = []
+    for one in blocked:
+        if one not in bundle.by_groups or not is_git(one, os):
+            split.append(one)
+        elif one != _git_of(facts, os):
+            split += _steering_in(one, os)
+    return split
+
+
+def _git_of(facts: ScopeFacts, os: OsFamily) -> str:
+    return normalize(f"{facts.workspace}/.git", os)
+
+
+def _steering_in(directory: str, os: OsFamily) -> list[str]:
+    return [normalize(f"{directory}/{name}", os) for name in _STEERED_BY]
+
+
+def _steering_of(repository: RepositoryFacts | None, bundle: PolicyBundle, os: OsFamily) -> list[str]:
+    """What decides which programs git runs in the workspace's repository, unless an allowed path names its `.git`. A
+    repository that a command makes has none of it yet."""
+    if repository is None:
+        return []
+    places = [place for one in (repository.common, *repository.modules) for place in _steering_in(one, os)]
+    if repository.top != repository.own:  # a file that says where the directory is, and so do these
+        places += [repository.top, *(normalize(f"{repository.own}/{name}", os) for name in _OF_LINKED)]
+    allowed = _listed(bundle.capability(Name.FILE_WRITE), "allowed_paths")
+    return [one for one in places if not names_repository(one, allowed, os)]
+
+
+def _of_working_tree(
+    repository: RepositoryFacts | None, writes: Sequence[str], blocks: _Blocks, os: OsFamily
+) -> list[str]:
+    """Where a commit of a linked working tree writes: its repository lies elsewhere. Only where the `.git` of the
+    workspace would be written to."""
+    if repository is None or not _is_inside(repository.top, writes, os):
+        return []
+    if repository.top == repository.own or blocks.ends_commits:
+        return []
+    return [repository.common, repository.own]
+
+
+# What is not held
+
+
+def _not_held(bundle: PolicyBundle, facts: ScopeFacts) -> Iterable[str]:
+    writing, deleting = bundle.capability(Name.FILE_WRITE), bundle.capability(Name.FILE_DELETE)
+    writes = writing is not None and not writing.requires_approval
+    if writes and deleting is None:
+        yield "File.Delete is not granted: what may be written may be removed as well"
+    elif writes and deleting is not None and deleting.requires_approval:
+        yield "File.Delete asks for an approval: what may be written may be removed as well"
+    elif (
+        writes
+        and deleting is not None
+        and deleting.allowed_paths is not None
+        and deleting.allowed_paths != (writing.allowed_paths if writing is not None else None)
+    ):
+        yield "File.Delete has allowedPaths of its own: what may be written may be removed as well"
+    for entry in (bundle.capability(Name.FILE_READ), writing):
+        if entry is not None and entry.max_file_size_bytes is not None:
+            yield f"{entry.name}.maxFileSizeBytes: a command may take files of any size"
+    if writes and facts.repository is not None:
+        yield "hooks and configuration of other repositories below what may be written"

@@ -1,0 +1,111 @@
+"""What policy says to a call that starts a program, where commands are held by a sandbox or ought to be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from policy.names import SANDBOX_GRANT
+from policy.names import CapabilityName as Name
+from policy.paths import covering, normalize, roots
+from policy.rules.case import denied, where
+from policy.rules.command_scope import may_write
+from policy.scope import STRONGEST, Widening, is_weaker
+from policy.urls import UrlProblem, canonical_domain, covers, domain_rules
+
+if TYPE_CHECKING:
+    from policy.bundle.model import PolicyBundle
+    from policy.decision import Decision
+    from policy.facts import OsFamily
+    from policy.scope import CommandScope, SandboxLevel
+
+RULE = "sandbox.level"
+_MAX_REASON = 2_000
+
+
+def refused(bundle: PolicyBundle, capability: str, level: SandboxLevel, wanted: str, why: str) -> Decision | None:
+    """The denial of a command that nothing holds as it has to be held, None where it may run. `level` is the one that
+    works, `wanted` the one that was asked for, `auto` included; `why` says what keeps a stronger one from working."""
+    said = bundle.sandbox
+    because = f": {why}" if why else ""
+    if wanted != STRONGEST and wanted != level:
+        reason = f"commands are to be held at the level {wanted}, which does not work here{because}"
+        return denied(capability, f"{RULE}: {wanted}", reason)
+    least = None if said is None else said.minimum_level
+    if least is not None and is_weaker(level, least):
+        reason = f"the policy wants commands held at the level {least} at least, and the level here is {level}{because}"
+        return denied(capability, f"sandbox.minimumLevel: {least}", reason)
+    if said is not None and said.required and level == "none":
+        return denied(capability, "sandbox.required: true", f"the policy wants commands held by a sandbox{because}")
+    return None
+
+
+def widened(
+    decision: Decision, widening: Widening, scope: CommandScope, bundle: PolicyBundle, os: OsFamily
+) -> Decision:
+    """The decision on a call that asks for more than its scope: a person has to approve it and is shown what it opens.
+    What is blocked is never opened, and no sandbox at all only where the bundle says `allowOff`. `scope` is that of the
+    call with what it asks for."""
+    if decision.decision == "DENIED":
+        return decision
+    problem = _never_opened(widening, scope, bundle, os)
+    if problem is not None:
+        rule, reason = problem
+        return denied(decision.capability, rule, reason)
+    return decision._replace(
+        decision="APPROVAL_REQUIRED",
+        reason="the call asks for more than its sandbox gives",
+        rule=SANDBOX_GRANT,
+        rule_id=SANDBOX_GRANT,
+        risk_level="high",
+        risks=(*widening.lines, *decision.risks),
+    )
+
+
+def _never_opened(
+    widening: Widening, scope: CommandScope, bundle: PolicyBundle, os: OsFamily
+) -> tuple[str, str] | None:
+    """The rule against what is asked for, and why; None where a person may approve it."""
+    if widening.off and (bundle.sandbox is None or not bundle.sandbox.allow_off):
+        return "sandbox.allowOff", "the policy lets no command run without a sandbox"
+    for name in (Name.FILE_READ, Name.FILE_WRITE, Name.FILE_DELETE):
+        entry = bundle.capability(name)
+        if entry is None or not entry.blocked_paths:
+            continue
+        table = roots(entry.blocked_paths, os, "wide", bundle.real_places.get("blocked"))
+        for place in widening.write:
+            blocked = covering(normalize(place, os), table, os, "wide")
+            if blocked is not None:
+                return where(entry, "blockedPaths", blocked), f"path is blocked: {place}"
+    for place in widening.write:
+        if not may_write(scope, place, os):
+            return SANDBOX_GRANT, f"path is blocked: {place}"
+    for domain in widening.domains:
+        hit = next((rule for rule in scope.blocked_domains if covers(domain, domain_rules((rule,)))), None)
+        if hit is not None:
+            return f"blockedDomains: {hit}", f"domain is blocked: {domain}"
+    return None
+
+
+def widening_of(asked: object) -> Widening | str | None:
+    """What the argument `sandboxGrant` asks for, with paths as they are spelled; None for nothing; or what is wrong
+    with it, in words for the model."""
+    if asked is None:
+        return None
+    if not isinstance(asked, dict):
+        return "sandboxGrant must be an object: {write, domains, reason}"
+    write, domains, off = asked.get("write") or (), asked.get("domains") or (), asked.get("off", False)
+    reason = asked.get("reason")
+    if not isinstance(reason, str) or not reason.strip():
+        return "sandboxGrant.reason must say why the call needs more than its sandbox gives"
+    for name, several in (("write", write), ("domains", domains)):
+        if not isinstance(several, list | tuple) or not all(isinstance(one, str) and one for one in several):
+            return f"sandboxGrant.{name} must be a list of text"
+    if not (write or domains or off is True):
+        return "sandboxGrant asks for nothing: name paths in write, or hosts in domains"
+    try:
+        named = tuple(map(canonical_domain, domains))
+    except UrlProblem as error:
+        return f"sandboxGrant.domains: {error}"
+    if any("\0" in one for one in write):
+        return "sandboxGrant.write must not contain a null byte"
+    return Widening(tuple(dict.fromkeys(write)), tuple(dict.fromkeys(named)), off is True, reason[:_MAX_REASON])

@@ -1,0 +1,376 @@
+"""Commands that a sandbox holds, as a user and a model meet them: a real host, and what its commands can do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.interaction.test_skills import in_workspace, plain, skill
+from tests.support.process import call, eventually, gateway, say, shell, use
+
+if sys.platform == "win32":
+    pytest.skip("there is no sandbox", allow_module_level=True)
+
+from tests.support.terminal import AtTerminal
+from tool_runtime.core import sandbox
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.process import Gateway, Host
+
+WORKING = [level for level in sandbox.LEVELS if sandbox.look(level).works]
+pytestmark = pytest.mark.skipif("landlock" not in WORKING, reason="no level of the sandbox works here")
+LEVELS = pytest.mark.parametrize("level", WORKING)
+HELD = ("--sandbox", "landlock")
+JSON = ("--output", "json")
+LS = '{"command": "ls"}'
+
+
+def secret(host: Host) -> Path:
+    """A file of the user's that no command of the workspace has to see."""
+    folder = host.home / ".ssh"
+    folder.mkdir(mode=0o700)
+    path = folder / "id_rsa"
+    path.write_text("PRIVATE")
+    return path
+
+
+def answer(served: Gateway, request: int = -1) -> str:
+    """What the model reads of the only call of a turn."""
+    (result,) = served.results(request)
+    return result.text
+
+
+def repository(path: Path) -> Path:
+    """A git repository with one commit."""
+    path.mkdir(exist_ok=True)
+    for words in (
+        ("init", "-q", "-b", "main"),
+        ("config", "user.email", "a@example.org"),
+        ("config", "user.name", "A"),
+        ("commit", "-q", "--allow-empty", "-m", "first"),
+    ):
+        subprocess.run(["git", "-C", str(path), *words], check=True)
+    return path
+
+
+@pytest.mark.parametrize("policy", ["workspace", "ci"])
+def test_a_command_reads_and_writes_what_its_policy_says(host: Host, policy: str) -> None:
+    path, outside = secret(host), host.home / "outside"
+    line = (
+        f"python3 -c \"print(open('{path}').read())\"; python3 -c \"open('{outside}', 'w')\"; "
+        "echo kept > a; cat a; "
+        'touch "$TMPDIR/b" && echo temporary'
+    )
+    with gateway(use(shell(line)), say("Done.")) as served:
+        done = host.task(served.url, *HELD, policy=policy)
+    assert done.code == 0, done.stderr
+    said = answer(served)
+    assert "PRIVATE" not in said
+    assert "kept" in said
+    assert "temporary" in said
+    assert (host.workspace / "a").read_text() == "kept\n"
+    assert not outside.exists()
+
+
+@pytest.mark.slow
+@LEVELS
+def test_full_opens_all_but_what_it_blocks(host: Host, level: str) -> None:
+    path = secret(host)
+    elsewhere = host.root / "elsewhere"
+    elsewhere.mkdir()
+    with gateway(
+        use(shell(f"cat {path}; echo x > {elsewhere}/a; echo y > b; cat {host.state}/sandbox-levels.json")),
+        say("Done."),
+    ) as at:
+        host.task(at.url, "--sandbox", level, policy="full")
+    assert "PRIVATE" not in answer(at)
+    assert "machines" not in answer(at)
+    assert (elsewhere / "a").read_text() == "x\n"
+    assert (host.workspace / "b").read_text() == "y\n"
+
+
+@pytest.mark.slow
+def test_without_a_sandbox_the_lists_decide(host: Host) -> None:
+    with gateway(use(shell("unheard-of")), say("Done.")) as served:
+        done = host.task(served.url, "--sandbox", "none", policy="ci")
+    assert done.result["toolCalls"] == [{"toolName": "RunCommand", "status": "denied", "code": "CAPABILITY_DENIED"}]
+    with gateway(use(shell("unheard-of")), say("Done.")) as served:
+        done = host.task(served.url, *HELD, policy="ci")
+    assert done.result["toolCalls"][0]["exitCode"] == 127
+
+
+def test_no_host_is_reached_that_nobody_opened(host: Host) -> None:
+    program = "import socket; socket.create_connection(('192.0.2.1', 80), 5)"
+    with gateway(use(shell(f'python3 -c "{program}"')), say("Done.")) as served:
+        done = host.task(served.url, *HELD, policy="ci")
+    assert done.result["toolCalls"][0]["exitCode"] == 1
+    assert "192.0.2.1" in answer(served)
+    assert "refused" in answer(served)
+
+
+def test_commits_work_and_hooks_stay(host: Host) -> None:
+    repository(host.workspace)
+    hook = host.workspace / ".git" / "hooks" / "pre-commit"
+    with gateway(use(shell("echo x > a && git add a && git commit -q -m second && git log --oneline")), say(".")) as at:
+        host.task(at.url, *HELD, policy="ci")
+    assert "second" in answer(at)
+    assert not hook.exists()
+
+
+def test_commits_work_in_a_linked_working_tree(host: Host, tmp_path: Path) -> None:
+    main = repository(tmp_path / "main")
+    host.workspace.rmdir()
+    subprocess.run(["git", "-C", str(main), "worktree", "add", "-q", str(host.workspace)], check=True)
+    with gateway(use(shell("echo x > a && git add a && git commit -q -m second && git log --oneline")), say(".")) as at:
+        host.task(at.url, *HELD, policy="ci")
+    assert "second" in answer(at)
+
+
+def test_a_literal_git_ends_commits(host: Host) -> None:
+    repository(host.workspace)
+    path = host.root / "policy.json"
+    shape: dict[str, Any] = {"extends": "ci", "capabilities": [{"name": "File.Write", "blockedPaths": [".git"]}]}
+    path.write_text(json.dumps(shape))
+    said = host.run("policy", "validate", str(path)).text
+    assert "no command commits" in said
+    checked = host.run("policy", "check", "--policy", str(path), "--sandbox", "landlock", "RunCommand", LS, *JSON)
+    assert str(host.workspace / ".git") in json.loads(checked.text)["commandScope"]["guarded"]
+
+
+def test_the_start_and_the_turn_say_how_commands_are_held(host: Host) -> None:
+    with gateway(use(shell("true")), use(shell("true")), say("Done.")) as served:
+        done = host.task(served.url, *HELD, policy="ci")
+    events = host.event_log(done.result["sessionId"])
+    (started,) = [event["payload"]["sandbox"] for event in events if event["eventType"] == "session_started"]
+    assert started["level"] == "landlock"
+    assert str(host.workspace) in started["scope"]["writes"]
+    assert started["scope"]["domains"] == []
+    assert any(".envrc" in one for one in started["scope"]["unheld"])
+
+
+def test_read_only_starts_nothing_and_asks_for_no_sandbox(host: Host) -> None:
+    with gateway(say("Done.")) as served:
+        done = host.task(served.url, "--sandbox", "auto", policy="read-only")
+    assert done.code == 0
+
+
+def test_a_level_that_does_not_work_refuses_commands(host: Host) -> None:
+    if sandbox.look("namespace").works:
+        pytest.skip("namespaces work here")
+    with gateway(use(shell("touch a")), say("Done.")) as served:
+        done = host.task(served.url, "--sandbox", "namespace")
+    assert done.result["toolCalls"] == [{"toolName": "RunCommand", "status": "denied", "code": "CAPABILITY_DENIED"}]
+    assert "namespace" in answer(served)
+    assert not (host.workspace / "a").exists()
+
+
+@pytest.mark.parametrize(
+    "field", [{"required": True}, {"minimumLevel": "landlock"}, {"minimumLevel": "namespace", "required": True}]
+)
+def test_a_policy_that_wants_a_sandbox_gets_one_or_no_command_runs(host: Host, field: dict[str, Any]) -> None:
+    policy = host.policy(sandbox=field)
+    with gateway(use(shell("touch a")), say("Done.")) as served:
+        done = host.task(served.url, "--sandbox", "none", policy=policy)
+    assert done.result["toolCalls"][0]["status"] == "denied"
+    assert "sandbox" in answer(served)
+    assert not (host.workspace / "a").exists()
+
+
+GRANT = {"write": ["../outside"], "reason": "the build writes there"}
+
+
+def test_a_call_may_ask_for_more(host: Host) -> None:
+    (host.root / "outside").mkdir()
+    asks = shell("echo x > ../outside/a && echo wrote", sandboxGrant=GRANT)
+    with gateway(use(asks), say("Done.")) as served:
+        denied = host.task(served.url, *HELD, "--approve", "RunCommand", "--approve", "Shell.Exec")
+    assert denied.code == 4
+    assert denied.result["deniedApprovals"][0]["replay"]["approve"] == "sandboxGrant"
+    assert not (host.root / "outside" / "a").exists()
+    with gateway(use(asks), say("Done.")) as served:
+        done = host.task(served.url, *HELD, "--approve", "sandboxGrant")
+    assert done.code == 0, done.stderr
+    assert "wrote" in answer(served)
+    assert (host.root / "outside" / "a").exists()
+    schema = next(tool for tool in served.bodies[0]["tools"] if tool["name"] == "RunCommand")["input_schema"]
+    assert "sandboxGrant" in schema["properties"]
+
+
+def test_nobody_is_offered_a_grant_without_a_sandbox(host: Host) -> None:
+    with gateway(use(shell("true", sandboxGrant=GRANT)), say("Done.")) as served:
+        done = host.task(served.url, "--sandbox", "none")
+    schema = next(tool for tool in served.bodies[0]["tools"] if tool["name"] == "RunCommand")["input_schema"]
+    assert "sandboxGrant" not in schema["properties"]
+    assert done.result["toolCalls"][0]["code"] == "INVALID_REQUEST"
+
+
+@pytest.mark.parametrize(
+    ("grant", "said"),
+    [
+        ({"write": ["~/.ssh"], "reason": "r"}, "path is blocked"),
+        ({"write": [".agent"], "reason": "r"}, "path is blocked"),
+        ({"off": True, "reason": "r"}, "without a sandbox"),
+        ({"write": ["~/x"]}, "reason"),
+        ({"reason": "r"}, "asks for nothing"),
+        ({"domains": ["http://x"], "reason": "r"}, "domains"),
+    ],
+)
+def test_what_no_approval_opens(host: Host, grant: dict[str, Any], said: str) -> None:
+    with gateway(use(shell("true", sandboxGrant=grant)), say("Done.")) as served:
+        done = host.task(served.url, *HELD, "--approve-all", policy="workspace")
+    assert done.result["toolCalls"][0]["status"] in ("denied", "failed")
+    assert said in answer(served)
+
+
+def test_a_call_runs_without_where_the_policy_allows_it(host: Host) -> None:
+    path = secret(host)
+    policy = host.policy(sandbox={"allowOff": True})
+    asks = shell(f"cat {path}", sandboxGrant={"off": True, "reason": "it has to"})
+    with gateway(use(shell(f"cat {path}"), asks), say("Done.")) as served:
+        host.task(served.url, *HELD, "--approve", "sandboxGrant", policy=policy)
+    held, free = (result.text for result in served.results())
+    assert "PRIVATE" not in held
+    assert "PRIVATE" in free
+
+
+def test_a_domain_is_opened_by_its_user_only(host: Host) -> None:
+    with gateway(say("Done.")) as served:
+        done = host.task(served.url, *HELD, "--allow-domain", "pypi.org", policy="ci")
+    events = host.event_log(done.result["sessionId"])
+    (started,) = [event["payload"]["sandbox"] for event in events if event["eventType"] == "session_started"]
+    assert started["scope"]["domains"] == ["pypi.org"]
+    refused = host.run("run", "x", "--gateway", "http://127.0.0.1:9", "--allow-domain", "http://x")
+    assert refused.code == 2
+    assert "--allow-domain http://x" in refused.error
+
+
+HANG: dict[str, Any] = {"hang": True, "times": 1}
+
+
+def wants(host: Host, level: str) -> None:
+    """Have the user's configuration name a level."""
+    (host.root / "user.toml").write_text(f'[sandbox]\nlevel = "{level}"\n')
+
+
+@pytest.mark.slow
+def test_a_resume_under_a_weaker_level_asks(host: Host) -> None:
+    """Nothing is done until an explicit `--sandbox` answers it, and that answer is on record."""
+    wants(host, "landlock")
+    with gateway(use(shell("true")), HANG, use(shell("true")), HANG, say("Done.")) as served:
+        process = host.start_task(served.url, "--session-id", "s1")
+        eventually(lambda: served.count == 2, "a request behind a command")
+        process.kill()
+        process.finish()
+        wants(host, "none")
+        asked = host.resume("s1")
+        assert asked.code == 3
+        assert "resume with: agent-host resume s1" in asked.error
+        assert asked.error.endswith("--sandbox none")
+        assert served.count == 2
+        process = host.start("resume", "s1", "--sandbox", "none", "--output", "json")
+        eventually(lambda: served.count == 4, "a request behind another command")
+        process.kill()
+        process.finish()
+        assert host.resume("s1").code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("key", "code", "requests"), [("y", 0, 3), ("n", 3, 2)])
+def test_a_person_is_asked_at_the_terminal(host: Host, key: str, code: int, requests: int) -> None:
+    wants(host, "landlock")
+    with gateway(use(shell("true")), HANG, say("Done.")) as served:
+        process = host.start_task(served.url, "--session-id", "s1")
+        eventually(lambda: served.count == 2, "a request behind a command")
+        process.kill()
+        process.finish()
+        wants(host, "none")
+        terminal = AtTerminal(host, "resume", "s1")
+        terminal.said("Go on so?")
+        assert served.count == 2
+        terminal.type(f"{key}\n")
+        assert terminal.finish()[0] == code
+        assert served.count == requests
+
+
+@pytest.mark.slow
+def test_a_resume_under_the_same_level_goes_on(host: Host) -> None:
+    with gateway(use(shell("true")), HANG, use(shell("touch ../x; touch a")), say("Done.")) as served:
+        process = host.start_task(served.url, *HELD, "--session-id", "s1")
+        eventually(lambda: served.count == 2, "a request behind a command")
+        process.kill()
+        process.finish()
+        assert host.resume("s1").code == 0
+
+
+LOOK = """
+import json, pathlib
+said = []
+for path in ("inside", "{home}/outside"):
+    try:
+        pathlib.Path(path).write_text("x")
+        said.append("wrote")
+    except OSError:
+        said.append("refused")
+try:
+    said.append(pathlib.Path("{home}/.ssh/id_rsa").read_text())
+except OSError:
+    said.append("hidden")
+print(json.dumps(said))
+"""
+MANIFEST = """
+name = "look"
+description = "It looks."
+argv = ["python3", "look.py"]
+side_effects = true
+[input]
+type = "object"
+"""
+PYTHON = os.path.realpath(shutil.which("python3") or sys.executable)
+TOOLS = ("RunCommand", "in the background", "cp__exec", "of the project", "run_script")
+
+
+def calls_of(tool: str) -> list[dict[str, Any]]:
+    """Turns that have a program write inside of the workspace and outside, and read a secret; the last one shows it."""
+    line = "python3 look.py"
+    if tool == "in the background":
+        waits = shell("until test -e finished; do :; done")
+        begins = shell(f"{line}; touch finished", background=True)
+        return [use(begins), use(waits), use(call("CommandOutput", id="cmd_1"))]
+    if tool == "cp__exec":
+        return [use(call("cp__exec", command=PYTHON, args=["look.py"]))]
+    if tool == "run_script":
+        return [use(call("run_script", skill="looking", relative_path="scripts/look.py"))]
+    return [use(shell(line) if tool == "RunCommand" else call("look"))]
+
+
+@LEVELS
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.slow
+def test_every_tool_that_starts_a_program_is_held(host: Host, level: str, tool: str) -> None:
+    secret(host)
+    look = LOOK.replace("{home}", str(host.home))
+    (host.workspace / "look.py").write_text(look)
+    folder = host.workspace / ".agent" / "tools"
+    folder.mkdir(parents=True)
+    (folder / "look.toml").write_text(MANIFEST)
+    skill(in_workspace(host), "looking", plain("looking"), **{"scripts/look.py": look})
+    more = f'[skills]\nenabled_tools = ["run_script"]\n[[native.exec]]\ncommand = "{PYTHON}"\n'
+    (host.root / "user.toml").write_text(more)
+    bundle: dict[str, Any] = {"extends": "ci", "capabilities": [{"name": "Tool.Invoke"}]}
+    (host.root / "own.json").write_text(json.dumps(bundle))
+    families = [word for name in ("desktop", "native", "skills") for word in ("--toolset", name)]
+    approved = ("--approve", "look", "--approve", "run_script")
+    with gateway(*calls_of(tool), say("Done.")) as served:
+        done = host.task(served.url, "--sandbox", level, *families, *approved, policy=host.root / "own.json")
+    assert done.code == 0, done.stderr
+    said = json.dumps(served.bodies[-1]["messages"][2:])
+    assert ["wrote" in said, "refused" in said, "hidden" in said, "PRIVATE" in said] == [True, True, True, False], said
+    assert not (host.home / "outside").exists()

@@ -1,0 +1,260 @@
+"""Runs small programs under a level of the sandbox, as root or as a plain user: `python -m tests.support.held`.
+
+Reads {"level", "user", "kind", "abi", "rows": [[name, code]]} from standard input; prints a line of JSON for each row:
+its name, whether it got through, what it printed, and what it changed outside of its workspace. `kind` is `hostile` for
+programs of Python, `ordinary` for lines of a shell, which get through by exit code 0. `abi` masks Landlock's version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from typing import Any, Final
+
+from policy.scope import CommandScope
+from tool_runtime.core import holding, linux_probe
+from tool_runtime.core import sandbox as sandbox_levels
+from tool_runtime.core.process import CommandOutcome, CommandParams, run_command
+from tool_runtime.core.sandbox import open_sandbox
+from tool_runtime.platform import landlock
+from tool_runtime.settings import RuntimeSettings, SandboxSettings
+from tool_runtime.threads import DaemonPool
+
+__all__ = ["holding", "linux_probe"]
+NOBODY: Final = 65534
+PYTHON: Final = "/usr/bin/python3"
+"""One that every user may start."""
+_NUMBERS: Final = {
+    "x86_64": {
+        "RENAMEAT2": 316, "NAME_TO_HANDLE": 303, "OPEN_BY_HANDLE": 304, "PTRACE": 101, "PROCESS_VM_READV": 310,
+        "KEYCTL": 250, "ADD_KEY": 248, "BPF": 321, "USERFAULTFD": 323, "PERF": 298, "MOUNT": 165, "UNSHARE": 272,
+        "CLONE": 56, "SETNS": 308, "PIVOT_ROOT": 155, "SYSLOG": 103, "FINIT_MODULE": 313, "CONNECT": 42,
+    },
+    "aarch64": {
+        "RENAMEAT2": 276, "NAME_TO_HANDLE": 264, "OPEN_BY_HANDLE": 265, "PTRACE": 117, "PROCESS_VM_READV": 270,
+        "KEYCTL": 219, "ADD_KEY": 217, "BPF": 280, "USERFAULTFD": 282, "PERF": 241, "MOUNT": 40, "UNSHARE": 97,
+        "CLONE": 220, "SETNS": 268, "PIVOT_ROOT": 41, "SYSLOG": 116, "FINIT_MODULE": 273, "CONNECT": 203,
+    },
+}  # fmt: skip
+_BOTH: Final = {"PIDFD_GETFD": 438, "IO_URING_SETUP": 425, "FSOPEN": 430, "OPEN_TREE": 428}
+_PRELUDE: Final = """
+import ctypes, errno, fcntl, mmap, os, resource, shutil, signal, socket, stat, struct, subprocess, sys, time
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+def call(number, *arguments):
+    given = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    result = _libc.syscall(ctypes.c_long(number), *given)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+    return result
+def breach():
+    print("BREACH", flush=True)
+    os._exit(0)
+"""
+
+
+def rows_of(text: str) -> list[tuple[str, str]]:
+    """The blocks of a table: a line `== name`, and code behind it."""
+    rows: list[tuple[str, str]] = []
+    for block in text.split("\n== ")[1:]:
+        name, _, code = block.partition("\n")
+        rows.append((name, code))
+    return rows
+
+
+def _victim() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["/bin/sh", "-c", "read line", "VICTIM"], stdin=subprocess.PIPE)
+
+
+class Place:
+    """A workspace and, outside of it, victims; and strangers that listen. All of the current user."""
+
+    def __init__(self) -> None:
+        self.root = tempfile.mkdtemp(prefix="held-")
+        self.outside, self.workspace, self.temporary = (os.path.join(self.root, name) for name in ("out", "ws", "tmp"))
+        self._sockets = [socket.create_server(("127.0.0.1", 0))]
+        self.reset()
+        unix = os.path.join(self.root, "stranger")
+        for path, kind in ((unix, socket.SOCK_STREAM), (f"{unix}-d", socket.SOCK_DGRAM)):
+            self._sockets.append(socket.socket(socket.AF_UNIX, kind))
+            self._sockets[-1].bind(path)
+        self._abstract = f"held-{os.getpid()}"
+        self._sockets.append(socket.socket(socket.AF_UNIX))
+        self._sockets[-1].bind("\0" + self._abstract)
+        for one in (self._sockets[1], self._sockets[3]):
+            one.listen()
+        self.victim = _victim()
+        self.before = self.digest()
+
+    def reset(self) -> None:
+        """Victims and workspace as they are at first."""
+        for directory in (self.outside, self.workspace, self.temporary):
+            shutil.rmtree(directory, ignore_errors=True)
+            os.mkdir(directory)
+        for name in ("hidden", "empty"):
+            os.mkdir(os.path.join(self.outside, name))
+        for name in ("victim", "secret", "hidden/inside"):
+            with open(os.path.join(self.outside, name), "w", encoding="utf-8") as file:
+                file.write(name)
+        shutil.copy("/bin/true", os.path.join(self.outside, "hidden/program"))
+
+    def digest(self) -> str:
+        """What there is outside: names, kinds, and bytes."""
+        found = hashlib.sha256()
+        for folder, folders, files in os.walk(self.outside):
+            folders.sort()
+            for name in sorted(folders + files):
+                path = os.path.join(folder, name)
+                mode = os.lstat(path).st_mode
+                content = b""
+                if stat.S_ISREG(mode):
+                    with open(path, "rb") as file:
+                        content = file.read()
+                found.update(f"{path}\0{stat.S_IFMT(mode)}\0".encode() + hashlib.sha256(content).digest())
+        return found.hexdigest()
+
+    def program(self, code: str) -> str:
+        """A row's program with what it has to know."""
+        known: dict[str, Any] = {
+            **_NUMBERS[os.uname().machine],
+            **_BOTH,
+            "WS": self.workspace,
+            "OUT": self.outside,
+            "HOST_PID": os.getpid(),
+            "VICTIM_PID": self.victim.pid,
+            "TCP": self._sockets[0].getsockname()[1],
+            "UNIX": os.path.join(self.root, "stranger"),
+            "DGRAM": os.path.join(self.root, "stranger-d"),
+            "ABSTRACT": self._abstract,
+        }
+        body = "".join(f"    {line}\n" for line in code.splitlines())
+        values = "".join(f"{name} = {value!r}\n" for name, value in known.items())
+        # Others' files are as good as ours to root, and a refusal of any kind will do.
+        refused = "except (OSError, subprocess.CalledProcessError, ValueError) as e: print(e)"
+        return f"{_PRELUDE}{values}try:\n{body}{refused}\n"
+
+    @property
+    def scope(self) -> CommandScope:
+        """What the rows' programs may do."""
+        hidden = (os.path.join(self.outside, "secret"), os.path.join(self.outside, "hidden"))
+        return CommandScope(writes=(self.workspace, self.temporary), hidden=hidden)
+
+    def close(self) -> None:
+        """Away with all of it."""
+        for one in self._sockets:
+            one.close()
+        self.victim.kill()
+        self.victim.communicate()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _params(place: Place, argv: list[str], environment: dict[str, str]) -> CommandParams:
+    return CommandParams(
+        argv,
+        cwd=place.workspace,
+        environment=environment,
+        mark=f"held-{os.getpid()}",
+        timeout_s=20,
+        max_output_bytes=10_000,
+        artifact_max_bytes=10_000,
+        kill_grace_s=0.1,
+        scope=place.scope,
+    )
+
+
+class Runner:
+    """Runs rows one after the other; without a `sandbox` nothing is held."""
+
+    def __init__(self, place: Place, sandbox: holding.Sandbox | None, pool: DaemonPool) -> None:
+        self._place = place
+        self._sandbox = sandbox
+        self._pool = pool
+
+    async def ordinary(self, name: str, code: str) -> dict[str, Any]:
+        """Ordinary work in a repository, and whether it went on."""
+        place = self._place
+        make_repository(place.workspace)
+        kept = [variable for variable in ("PATH", "HOME", "RUSTUP_HOME") if variable in os.environ]
+        environment = {variable: os.environ[variable] for variable in kept}
+        if os.getuid():
+            environment = {"PATH": "/usr/bin:/bin", "HOME": place.outside}
+        environment["TMPDIR"] = place.temporary
+        params = _params(place, ["/bin/bash", "-ec", code], environment)._replace(timeout_s=60)
+        outcome = await run_command(params, self._pool, None, self._sandbox)
+        printed = _printed(outcome)
+        place.reset()
+        return {"name": name, "through": outcome.exit_code == 0, "printed": printed[-600:], "changed": False}
+
+    async def hostile(self, name: str, code: str) -> dict[str, Any]:
+        """An attempt, and what came of it."""
+        place = self._place
+        params = _params(place, [PYTHON, "-I", "-S", "-c", place.program(code)], {"PATH": "/usr/bin:/bin"})
+        printed = _printed(await run_command(params, self._pool, None, self._sandbox))
+        is_changed = place.digest() != place.before
+        is_dead = place.victim.poll() is not None
+        if is_dead:
+            place.victim = _victim()
+        through = "BREACH" in printed or is_changed or is_dead
+        place.reset()
+        return {"name": name, "through": through, "printed": printed[:400], "changed": is_changed}
+
+
+def _printed(outcome: CommandOutcome) -> str:
+    return (outcome.stdout.ends.render(10_000) + outcome.stderr.ends.render(10_000)).decode("utf-8", "replace")
+
+
+def make_repository(path: str) -> None:
+    """An empty repository of git."""
+    subprocess.run(["git", "init", "-q", path], check=True)
+
+
+def become_plain() -> None:
+    """Another user's rights from here on, where this is root's process."""
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        sys.executable = PYTHON
+
+
+def mask(abi: int) -> None:
+    """Have Landlock say that it is of this version at most."""
+    real = landlock.abi()
+    landlock.abi = lambda: min(abi, real)
+
+
+async def main() -> None:
+    """All rows, one after the other."""
+    asked = json.load(sys.stdin)
+    sandbox_levels.strongest()  # imports what another user may not read
+    if asked["user"] == "plain":
+        become_plain()
+    if "abi" in asked:
+        mask(asked["abi"])
+    sandbox_levels.look.cache_clear()
+    pool, place, sandbox = DaemonPool(), Place(), None
+    try:
+        if asked["level"] != "none":
+            settings = SandboxSettings(asked["level"], required=True, caches=os.path.join(place.temporary, "caches"))
+            sandbox = open_sandbox(RuntimeSettings(workspace="/", sandbox=settings), pool)
+        runner = Runner(place, sandbox, pool)
+        row = runner.ordinary if asked["kind"] == "ordinary" else runner.hostile
+        for name, code in asked["rows"]:
+            print(json.dumps(await row(name, code)), flush=True)
+    finally:
+        place.close()
+        if sandbox is not None:
+            await sandbox.aclose()
+        pool.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,145 @@
+"""What commands change in places that they may only read."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent_host.contracts import ToolConstraints, ToolResult
+from policy.scope import CommandScope
+from tests.support.held import make_repository
+from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of, until
+from tool_runtime.core import sandbox
+from tool_runtime.core.guarded import Guarded
+from tool_runtime.settings import SandboxSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    Run = Callable[..., Awaitable[ToolResult]]
+
+pytestmark = pytest.mark.skipif(not sandbox.look("landlock").works, reason=sandbox.look("landlock").problem)
+
+
+@pytest.fixture
+def repository(workspace: Path) -> Path:
+    make_repository(str(workspace))
+    (workspace / ".git/hooks/post-commit").write_text("#!/bin/sh\n")
+    (workspace / ".agent").mkdir()
+    return workspace
+
+
+@pytest.fixture
+def scope(repository: Path) -> CommandScope:
+    names = (".git/hooks", ".git/config", ".agent", ".claude")
+    return CommandScope(writes=(str(repository),), guarded=tuple(str(repository / name) for name in names))
+
+
+@pytest.fixture
+def run(make_router: MakeRouter, scope: CommandScope, tmp_path: Path) -> Run:
+    directory = tmp_path / "session"
+    routers: dict[str, Any] = {}
+
+    async def one(level: Any, command: str, **more: Any) -> ToolResult:
+        if not sandbox.look(level).works:
+            pytest.skip(sandbox.look(level).problem)
+        if level not in routers:
+            routers[level] = make_router(sandbox=SandboxSettings(level, directory=str(directory)))
+        constraints = ToolConstraints(command_scope=scope)
+        return await routers[level].execute(request("RunCommand", constraints, command=command, **more))  # type: ignore[no-any-return]  # of a router
+
+    return one
+
+
+CHANGES = {
+    "a hook that is rewritten": "echo evil >> .git/hooks/post-commit",
+    "a new hook": "echo evil > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit",
+    "a hook that is removed": "rm .git/hooks/post-commit",
+    "a hook that becomes a link": "ln -sf /bin/false .git/hooks/post-commit",
+    "the repository's configuration": "git config core.fsmonitor evil",
+    "a file of the agent": "echo x > .agent/settings",
+    "a place that was not there": "mkdir .claude && echo x > .claude/settings",
+    "an executable bit": "chmod +x .git/hooks/post-commit",
+    "all hooks": "rm -r .git/hooks",
+    "hooks of another name": "mv .git/hooks .git/other",
+}
+
+
+def state(repository: Path) -> dict[str, tuple[int, bytes]]:
+    found = {}
+    for place in (".git/hooks", ".git/config", ".agent", ".claude"):
+        for path in sorted([repository / place, *(repository / place).rglob("*")]):
+            if os.path.lexists(path):
+                mode = path.lstat().st_mode
+                content = path.read_bytes() if stat.S_ISREG(mode) else b""
+                found[str(path)] = (mode, content)
+    return found
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_landlock_puts_back_what_nobody_else_wrote(run: Run, repository: Path, tmp_path: Path, name: str) -> None:
+    before = state(repository)
+    result = await run("landlock", CHANGES[name])
+    assert state(repository) == before
+    assert result.denials
+    assert {(denial.rule, denial.action) for denial in result.denials} == {("guarded", "change")}
+    assert "it was put back" in text_of(result)
+    saved = [path for path in (tmp_path / "session").rglob("changed/**/*") if path.is_file()]
+    assert bool(saved) == ("removed" not in name and name not in ("all hooks", "hooks of another name"))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_namespaces_refuse_it(run: Run, repository: Path, name: str) -> None:
+    before = state(repository)
+    result = await run("namespace", CHANGES[name])
+    assert state(repository) == before
+    assert result.exit_code or result.denials
+
+
+async def test_with_namespaces_the_folder_of_guarded_places_keeps_its_name(run: Run, repository: Path) -> None:
+    result = await run("namespace", "mv .git elsewhere")
+    assert result.exit_code
+    assert (repository / ".git/config").exists()
+
+
+@pytest.mark.parametrize("level", ["landlock", "namespace"])
+async def test_commits_work_and_are_no_change(run: Run, repository: Path, level: str) -> None:
+    commit = "echo x > file; git add file; git -c user.name=a -c user.email=b@c commit -qm one; git switch -qc other"
+    result = await run(level, commit)
+    assert result.exit_code == 0, text_of(result)
+    assert not result.denials
+    assert (repository / ".git/logs/HEAD").read_text().count("one") == 1
+
+
+async def test_beside_another_command_it_is_told_and_left(run: Run, repository: Path, tmp_path: Path) -> None:
+    await run("landlock", "touch running; while [ ! -e end ]; do sleep 0.01; done", background=True)
+    await until((repository / "running").exists)
+    result = await run("landlock", "echo evil >> .git/hooks/post-commit")
+    (repository / "end").touch()
+    assert "it is as the command left it" in text_of(result)
+    assert (repository / ".git/hooks/post-commit").read_text() == "#!/bin/sh\nevil\n"
+    saved = [path.read_text() for path in (tmp_path / "session").rglob("changed/*/post-commit")]
+    assert saved == ["#!/bin/sh\nevil\n"]
+
+
+async def test_after_a_crash_the_change_is_told_and_left(
+    make_router: MakeRouter, scope: CommandScope, repository: Path, tmp_path: Path
+) -> None:
+    call = request("RunCommand", ToolConstraints(command_scope=scope), command="true")
+    settings = SandboxSettings("landlock", directory=str(tmp_path / "session"))
+    from tool_runtime.families.desktop.calls import mark_of
+
+    # As a host leaves it that is killed while the command runs.
+    await asyncio.to_thread(Guarded(settings.directory).begin, mark_of(call), scope.guarded)
+    (repository / ".git/hooks/pre-commit").write_text("evil")
+    left = await make_router(sandbox=settings).end_leftovers(call)
+    assert [denial.what for denial in left.guarded] == [str(repository / ".git/hooks/pre-commit")]
+    assert "change" in left.note()
+    assert (repository / ".git/hooks/pre-commit").read_text() == "evil"
+    again = await make_router(sandbox=settings).end_leftovers(call)
+    assert not again.guarded

@@ -1,0 +1,258 @@
+"""Commands that are held, through the tools that start them."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent_host.contracts import ToolConstraints
+from policy.scope import CommandScope
+from tests.unit.tool_runtime.conftest import MakeRouter, error_of, open_descriptors, request, text_of, until
+from tool_runtime.core import domain_proxy, sandbox
+from tool_runtime.settings import SandboxSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[4]
+
+pytestmark = pytest.mark.skipif(not sandbox.look("landlock").works, reason=sandbox.look("landlock").problem)
+
+
+@pytest.fixture
+def scope(workspace: Path, tmp_path: Path) -> CommandScope:
+    (tmp_path / "secret").write_text("hidden")
+    return CommandScope(writes=(str(workspace),), hidden=(str(tmp_path / "secret"),))
+
+
+def held(scope: CommandScope) -> ToolConstraints:
+    return ToolConstraints(command_scope=scope)
+
+
+@pytest.fixture(params=["landlock", "namespace"])
+def level(request: pytest.FixtureRequest) -> str:
+    if not sandbox.look(request.param).works:
+        pytest.skip(sandbox.look(request.param).problem)
+    return str(request.param)
+
+
+async def test_a_command_is_held_and_told_why(
+    make_router: MakeRouter, scope: CommandScope, tmp_path: Path, level: Any
+) -> None:
+    router = make_router(sandbox=SandboxSettings(level))
+    result = await router.execute(request("RunCommand", held(scope), command=f"echo a > b && echo x > {tmp_path}/new"))
+    text = text_of(result)
+    assert f"write {tmp_path}/new: refused (it is not among the places that may be written)" in text
+    assert f"Commands may write in: {scope.writes[0]}" in text
+    assert "sandboxGrant" in text
+    assert [(denial.kind, denial.what, denial.rule) for denial in result.denials] == [
+        ("path", f"{tmp_path}/new", "writes")
+    ]
+    assert (Path(scope.writes[0]) / "b").read_text() == "a\n"
+    assert not (tmp_path / "new").exists()
+    result = await router.execute(request("RunCommand", held(scope), command=f"cat {tmp_path}/secret"))
+    assert "hidden" not in text_of(result).partition("--- stderr")[0]
+    assert [denial.rule for denial in result.denials] == ["hidden"]
+
+
+async def test_without_a_scope_or_a_sandbox_commands_run_as_ever(
+    make_router: MakeRouter, scope: CommandScope, tmp_path: Path
+) -> None:
+    command = f"echo x > {tmp_path}/new && cat {tmp_path}/secret"
+    for settings, constraints in ((None, held(scope)), (SandboxSettings("landlock"), ToolConstraints())):
+        router = make_router(sandbox=settings)
+        assert "hidden" in text_of(await router.execute(request("RunCommand", constraints, command=command)))
+
+
+async def test_programs_and_background_commands_are_held_too(
+    make_router: MakeRouter, scope: CommandScope, tmp_path: Path, level: Any
+) -> None:
+    router = make_router(sandbox=SandboxSettings(level), families=("desktop", "native"))
+    line = f"echo x > {tmp_path}/new"
+    made = request("cp__exec", held(scope), command="/bin/sh", args=["-c", line])
+    answer = json.loads(text_of(await router.execute(made)))
+    assert answer["exit_code"] != 0
+    assert any(f"{tmp_path}/new" in told for told in answer["denials"])
+    await router.execute(request("RunCommand", held(scope), command=line, background=True))
+    output = request("CommandOutput", id="cmd_1", offset=0)
+    shown = ""
+    async with asyncio.timeout(10):
+        while "exit code" not in shown:
+            await asyncio.sleep(0.005)
+            shown = text_of(await router.execute(output))
+    assert f"write {tmp_path}/new: refused" in shown
+    assert not (tmp_path / "new").exists()
+
+
+async def test_a_server_in_the_background_serves_the_next_command(
+    make_router: MakeRouter, scope: CommandScope, level: Any
+) -> None:
+    router = make_router(sandbox=SandboxSettings(level))
+    line = (
+        "python3 -c \"import http.server as h; s = h.HTTPServer(('', 0), h.SimpleHTTPRequestHandler); "
+        "open('port', 'w').write(str(s.server_port)); s.serve_forever()\""
+    )
+    await router.execute(request("RunCommand", held(scope), command=line, background=True))
+    port = Path(scope.writes[0]) / "port"
+    await until(lambda: port.exists() and bool(port.read_text()))
+    ask = "python3 -c \"import urllib.request as u; print(u.urlopen('http://localhost:$(cat port)/').status)\""
+    assert "\n200\n" in text_of(await router.execute(request("RunCommand", held(scope), command=ask)))
+    wider = scope._replace(writes=(*scope.writes, "/nowhere"))
+    refused = await router.execute(request("RunCommand", held(wider), command=ask))
+    assert [denial.rule for denial in refused.denials if denial.kind == "host"][:1] == ["own"]
+
+
+@pytest.fixture
+def server() -> Iterator[int]:
+    """A stranger's server on loopback."""
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"served")
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its signature
+            pass
+
+    served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=served.serve_forever)
+    thread.start()
+    yield served.server_port
+    served.shutdown()
+    thread.join()
+    served.server_close()
+
+
+_FETCH = "python3 -c \"import urllib.request as u; print(u.urlopen('http://{host}:{port}/').read())\""
+
+
+async def test_allowed_hosts_are_reached_by_the_proxy_and_no_others(
+    make_router: MakeRouter, scope: CommandScope, server: int, level: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(domain_proxy, "resolve", lambda _host, _port: ["127.0.0.1"])
+    live: list[bytes] = []
+    router = make_router(sandbox=SandboxSettings(level), on_output=lambda _request, _stream, chunk: live.append(chunk))
+    granted = held(scope._replace(domains=("allowed.test", "*.other.test")))
+    fetch = _FETCH.format(host="allowed.test", port=server)
+    assert "b'served'" in text_of(await router.execute(request("RunCommand", granted, command=fetch)))
+    refused = await router.execute(request("RunCommand", granted, command=_FETCH.format(host="evil.test", port=server)))
+    assert [(one.what, one.rule) for one in refused.denials] == [(f"evil.test:{server}", "domains")]
+    assert f"[sandbox: connect evil.test:{server}: refused".encode() in b"".join(live)
+    closed = await router.execute(request("RunCommand", held(scope), command=fetch))
+    assert "served" not in text_of(closed)
+    assert closed.denials
+
+
+async def test_a_level_that_does_not_work_refuses_where_it_is_required(
+    make_router: MakeRouter, scope: CommandScope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sandbox, "look", lambda level: sandbox.Found(level, works=False, problem="not today"))
+    router = make_router(sandbox=SandboxSettings("auto", required=True))
+    _, message = error_of(await router.execute(request("RunCommand", held(scope), command="true")))
+    assert "commands are refused" in message
+    assert "landlock: not today" in message
+    router = make_router(sandbox=SandboxSettings("auto"))
+    assert text_of(await router.execute(request("RunCommand", held(scope), command="true"))).startswith("Exit code: 0")
+
+
+async def test_what_cannot_be_started_leaves_nothing(make_router: MakeRouter, scope: CommandScope, level: Any) -> None:
+    router = make_router(sandbox=SandboxSettings(level), families=("desktop", "native"))
+    granted = held(scope._replace(domains=("example.com",)))
+    await router.execute(request("RunCommand", granted, command="true"))
+    await until(lambda: not [task for task in asyncio.all_tasks() if task.get_name().startswith("sandbox-proxy")])
+    before = open_descriptors()
+    for _ in range(3):
+        error_of(await router.execute(request("cp__exec", granted, command="/nowhere/program")))
+    await until(lambda: open_descriptors() <= before)
+
+
+@pytest.mark.slow
+async def test_64_commands_at_once_leak_nothing(make_router: MakeRouter, scope: CommandScope, level: Any) -> None:
+    router = make_router(sandbox=SandboxSettings(level))
+    line = "python3 -c \"import socket; s = socket.create_server(('', 0)); socket.create_connection(s.getsockname())\""
+    call = request("RunCommand", held(scope), command=line)
+    text_of(await router.execute(call))
+    threads, descriptors = threading.active_count(), open_descriptors()
+    results = await asyncio.gather(*(router.execute(call) for _ in range(64)))
+    assert all(text_of(result).startswith("Exit code: 0") for result in results)
+    await until(lambda: threading.active_count() <= threads and open_descriptors() <= descriptors)
+
+
+HOST = """
+import asyncio, os, sys
+from policy.scope import CommandScope
+from tool_runtime.core.process import CommandParams, run_command
+from tool_runtime.core.sandbox import open_sandbox
+from tool_runtime.settings import RuntimeSettings, SandboxSettings
+from tool_runtime.threads import DaemonPool
+async def main():
+    workspace, line, level = sys.argv[1:]
+    pool = DaemonPool()
+    runtime = RuntimeSettings(workspace=workspace, sandbox=SandboxSettings(level, required=True))
+    params = CommandParams(["/bin/sh", "-c", line], workspace, {"PATH": os.environ["PATH"]}, "m", 60, 10000, 10000,
+                           scope=CommandScope(writes=(workspace,)))
+    sandbox = open_sandbox(runtime, pool)
+    print(sandbox.found.is_supervised, flush=True)
+    outcome = await run_command(params, pool, None, sandbox)
+    print(outcome.exit_code, outcome.stdout.ends.render(1000).decode(), outcome.stderr.ends.render(1000).decode())
+    await sandbox.aclose()
+    pool.close()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+async def test_a_host_inside_holds_its_commands_as_well(
+    make_router: MakeRouter, scope: CommandScope, workspace: Path, tmp_path: Path
+) -> None:
+    """There no second supervisor can be had: it goes on without one, and says so."""
+    inner = workspace / "inner"
+    inner.mkdir()
+    (workspace / "host.py").write_text(HOST)
+    router = make_router(sandbox=SandboxSettings("landlock"))
+    line = f"echo x > {inner}/mine; echo x > {workspace}/above || echo held"
+    command = f"PYTHONPATH={ROOT} {sys.executable} host.py {inner} '{line}' landlock"
+    text = text_of(await router.execute(request("RunCommand", held(scope), command=command)))
+    assert "False\n0 held" in text, text
+    assert (inner / "mine").exists()
+    assert not (workspace / "above").exists()
+
+
+@pytest.mark.slow
+def test_after_kill_9_of_the_host_the_command_stays_held(workspace: Path, tmp_path: Path, level: str) -> None:
+    (tmp_path / "host.py").write_text(HOST)
+    # It waits until its host is gone, tries what it may not, and says so where it may.
+    line = (
+        f"exec 2> said; echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done; echo x > {tmp_path}/out; "
+        "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 9))'; echo done > done"
+    )
+    argv = [sys.executable, str(tmp_path / "host.py"), str(workspace), line, level]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL) as host:
+        deadline = time.monotonic() + 20
+        while not (workspace / "pid").exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        host.send_signal(signal.SIGKILL)
+        host.wait()
+    (workspace / "go").touch()
+    if level == "namespace" and not (workspace / "done").exists():
+        time.sleep(1)  # there the end of its first process may end all of it
+        assert not (tmp_path / "out").exists()
+        return
+    while not (workspace / "done").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert (workspace / "done").exists()
+    assert not (tmp_path / "out").exists()
+    assert "Error" in (workspace / "said").read_text()

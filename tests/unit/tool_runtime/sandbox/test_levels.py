@@ -1,0 +1,111 @@
+"""Hostile programs and ordinary work at each level, as root and as a plain user."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.held import PYTHON, rows_of
+from tool_runtime.core import sandbox
+
+HERE = Path(__file__).parent
+HOSTILE = rows_of((HERE / "hostile.txt").read_text(encoding="utf-8"))
+ORDINARY = rows_of((HERE / "ordinary.txt").read_text(encoding="utf-8"))
+ROOT = Path(__file__).resolve().parents[4]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not os.path.exists(PYTHON), reason="rows are run by the system's own Python"),
+]
+
+
+def run(
+    level: sandbox.Level, user: str, kind: str, rows: list[tuple[str, str]], **more: Any
+) -> dict[str, dict[str, Any]]:
+    """What came of each row."""
+    if user == "root" and os.getuid() != 0:
+        pytest.skip("needs root")
+    if level != "none" and not sandbox.look(level).works:
+        pytest.skip(f"{level} does not work here: {sandbox.look(level).problem}")
+    asked = {"level": level, "user": user, "kind": kind, "rows": rows, **more}
+    argv = [sys.executable, "-m", "tests.support.held"]
+    env = {**os.environ, "TMPDIR": "/tmp"}  # the directory of the tests is for their user alone
+    ended = subprocess.run(
+        argv, input=json.dumps(asked), capture_output=True, text=True, cwd=ROOT, env=env, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    found = [json.loads(line) for line in ended.stdout.splitlines()]
+    return {row["name"]: row for row in found}
+
+
+def not_held(level: sandbox.Level) -> set[str]:
+    return {name for name, _ in HOSTILE if f"not held by {level}" in name}
+
+
+@pytest.mark.parametrize("user", ["root", "plain"])
+@pytest.mark.parametrize("level", ["landlock", "namespace"])
+def test_hostile_programs_are_held(level: sandbox.Level, user: str) -> None:
+    came = run(level, user, "hostile", HOSTILE)
+    assert len(came) == len(HOSTILE) >= 80
+    through = {name: row["printed"] for name, row in came.items() if row["through"]}
+    assert through.keys() <= not_held(level), through
+
+
+def test_most_of_them_get_through_where_nothing_holds_them() -> None:
+    """Else the table would show nothing."""
+    dangerous = re.compile(r"host name|clock|core_pattern|sysrq|module|kernel: disk")
+    rows = [(name, code) for name, code in HOSTILE if not dangerous.search(name)]
+    came = run("none", "plain", "hostile", rows)
+    assert sum(row["through"] for row in came.values()) >= 70
+
+
+@pytest.mark.parametrize("user", ["root", "plain"])
+@pytest.mark.parametrize("level", ["landlock", "namespace"])
+def test_ordinary_work_goes_on(level: sandbox.Level, user: str) -> None:
+    path = os.environ["PATH"] if user == "root" else "/usr/bin:/bin"
+    rows = [(name, code) for name, code in ORDINARY if has_what_it_needs(name, path)]
+    came = run(level, user, "ordinary", rows)
+    assert len(came) >= 15
+    stopped = {name: row["printed"] for name, row in came.items() if not row["through"]}
+    assert not stopped
+
+
+def has_what_it_needs(name: str, path: str) -> bool:
+    import shutil
+
+    needed = re.search(r"\(needs (\w+)\)", name)
+    return needed is None or shutil.which(needed[1], path=path) is not None
+
+
+# What an older kernel cannot hold: signals, before version 6. Sockets are judged by the host.
+BELOW_6 = {
+    "process: signal to the host",
+    "process: signal to another process",
+    "process: signal by a descriptor",
+}
+
+
+@pytest.mark.parametrize("abi", [3, 4, 5, 6, 7])
+def test_older_versions_of_landlock_hold_what_they_say(abi: int) -> None:
+    came = run("landlock", "plain", "hostile", HOSTILE, abi=abi)
+    through = {name for name, row in came.items() if row["through"]}
+    assert through <= not_held("landlock") | (BELOW_6 if abi < 6 else set())
+    assert not abi < 6 or through & BELOW_6
+
+
+@pytest.mark.parametrize("abi", [0, 1, 2])
+def test_versions_that_hold_too_little_are_refused(abi: int) -> None:
+    code = (
+        "import sys; from tests.support import held; from tool_runtime.core import sandbox;"
+        f"held.mask({abi}); found = sandbox.look('landlock'); print(found.works, found.problem)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert ended.stdout.startswith("False the kernel has ")
+    assert "version 3 is needed" in ended.stdout

@@ -1,0 +1,309 @@
+"""Holds commands to their scope on Linux (decision 0055). Imported and made with the first of them.
+
+A command is started by a fresh thread that has given up its rights (`platform.linux_sandbox`); what it does with
+sockets is judged by the session's supervisor. Nothing of the host itself is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import re
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from agent_host.contracts import Denial
+from policy.addresses import address_is_public
+from tool_runtime.core.agent_sockets import agent_sockets
+from tool_runtime.core.denials import RealDisk, denials_in
+from tool_runtime.core.fresh_thread import in_fresh_thread
+from tool_runtime.core.guarded import Guarded
+from tool_runtime.core.held_sockets import Held, HeldSockets
+from tool_runtime.core.own_sockets import OwnSockets
+from tool_runtime.core.sandbox import find
+from tool_runtime.core.sandbox_variables import caches_in, through_proxy
+from tool_runtime.core.supervisor import Supervisor
+from tool_runtime.platform import landlock_rules, linux_sandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from policy.scope import CommandScope
+    from tool_runtime.core.domain_proxy import DomainProxy
+    from tool_runtime.core.guarded import Look
+    from tool_runtime.core.launching import Launcher
+    from tool_runtime.platform.linux_sandbox import Restriction
+    from tool_runtime.platform.seccomp import Network
+    from tool_runtime.settings import RuntimeSettings, SandboxSettings
+    from tool_runtime.threads import DaemonPool
+
+    Opened = Callable[..., subprocess.Popen[bytes]]
+
+_NO_SOCKET: Final = re.compile(r"not permitted|permission denied|EACCES|EPERM", re.IGNORECASE)
+_NO_NAME: Final = re.compile(
+    r"resolv|name or service|EAI_AGAIN|ENOTFOUND|unknown host|lookup|getaddrinfo", re.IGNORECASE
+)
+_HOST: Final = re.compile(
+    r"(?:resolve host(?:name)?:? |EAI_AGAIN |ENOTFOUND |lookup |unknown host |resolve )['\"‘“]?((?:[\w-]+\.)+[\w-]+)",
+    re.IGNORECASE,
+)
+MAX_DENIALS: Final = 50
+"""So many refusals of one command are kept; a program that tries again and again is told of once."""
+
+
+class HeldCommand:
+    """One command that is held. `variables` go over its environment. `denials` are what it was refused, as far as
+    somebody was asked; `on_denial` is called with each, from any thread."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        scope: CommandScope,
+        cwd: str,
+        on_denial: Callable[[Denial], None],
+        mark: str | None = None,
+    ) -> None:
+        self._sandbox = sandbox
+        self._on_denial = on_denial
+        self._cwd = cwd
+        self._mark = os.urandom(8).hex() if mark is None else mark
+        self._before: Look | None = None
+        self.scope = scope
+        self.denials: dict[Denial, None] = {}
+        self.proxy = sandbox.proxy_for(scope, self.report)
+        self.variables: Mapping[str, str] = {
+            **sandbox.variables,
+            **({} if self.proxy is None else through_proxy(self.proxy.port, os.environ)),
+        }
+
+    def start(self, launch: Callable[[Opened], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        """What `launch` starts, held, by calling what it is given as it would call Popen. Raises what it raises, and
+        OSError where it cannot be held."""
+        restriction = self._sandbox.restriction(self.scope)
+        try:
+            if self.scope.guarded:
+                self._before = self._sandbox.guarded.begin(self._mark, self.scope.guarded)
+            self._sandbox.began(self)
+            process, listener = self._sandbox.started(self.scope, restriction, launch)
+        except OSError:
+            self.over()
+            self.gone()
+            raise
+        if listener is not None:
+            self._sandbox.watch(listener, self, restriction)
+        return process
+
+    def report(self, denial: Denial) -> None:
+        """Remember a refusal. Safe from any thread."""
+        if denial not in self.denials and len(self.denials) < MAX_DENIALS:
+            self.denials[denial] = None
+            if denial.action != "use":  # many programs try a socket that they can do without
+                self._on_denial(denial)
+
+    def over(self) -> None:
+        """It has ended, or is no longer waited for: look at what it must not have changed. Harmless when repeated."""
+        before, self._before = self._before, None
+        if before is not None:
+            alone = self._sandbox.is_alone(self)
+            for denial in self._sandbox.guarded.end(self._mark, self.scope.guarded, before, alone=alone):
+                self.report(denial)
+        self._sandbox.ended(self)
+
+    def finish(self, exit_code: int, printed: bytes) -> tuple[Denial, ...]:
+        """What it was refused, now that it is over and has `printed` that."""
+        if exit_code == 0:
+            return tuple(denial for denial in self.denials if denial.action == "change")
+        text = printed.decode("utf-8", "replace")
+        seen = [named(denial, text) for denial in self.denials if denial.kind != "socket" or _shows(denial, text)]
+        found = denials_in(text, exit_code, self.scope, self._cwd, RealDisk())
+        return tuple(dict.fromkeys([*seen, *found]))
+
+    def gone(self) -> None:
+        """None of its programs is left. Safe from any thread."""
+        self._sandbox.left(self)
+        if self.proxy is not None:
+            self._sandbox.end_proxy(self.proxy)
+
+
+def _launched(
+    restriction: Restriction, launch: Callable[[Opened], subprocess.Popen[bytes]]
+) -> tuple[subprocess.Popen[bytes], int | None]:
+    listener = linux_sandbox.restrict_this_thread(restriction)
+    try:
+        return launch(subprocess.Popen), listener
+    except BaseException:
+        if listener is not None:
+            os.close(listener)
+        raise
+
+
+class Sandbox:
+    """For the commands of one session. Raises ToolFault where the level that is asked for is required and does not
+    work."""
+
+    def __init__(self, settings: SandboxSettings, runtime: RuntimeSettings, pool: DaemonPool) -> None:
+        self.found = find(settings)
+        self._settings = settings
+        self._runtime = runtime
+        self._pool = pool
+        self._supervisor: Supervisor | None = None
+        self._launcher: Launcher | None = None
+        self._own: dict[CommandScope, OwnSockets] = {}
+        self.guarded = Guarded(settings.directory)
+        self._running: set[HeldCommand] = set()
+        self._crowded: set[HeldCommand] = set()
+        self._with_programs: set[HeldCommand] = set()
+        self._agents = agent_sockets(os.environ)
+        self._proxies: set[DomainProxy] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+
+    def hold(
+        self, scope: CommandScope, cwd: str, on_denial: Callable[[Denial], None], mark: str | None = None
+    ) -> HeldCommand:
+        """What starts a command in `cwd` under `scope`. `on_denial` is told of each refusal, from any thread. `mark` is
+        the same for a process that asks after a crash what the command has changed."""
+        return HeldCommand(self, scope, cwd, on_denial, mark)
+
+    def began(self, command: HeldCommand) -> None:
+        """A command is about to run: none that runs by now is alone any more."""
+        self._crowded.update(self._running, [command] if self._running else [])
+        self._running.add(command)
+        if self.found.is_supervised:
+            self._with_programs.add(command)
+
+    def ended(self, command: HeldCommand) -> None:
+        """A command is over; programs of it may be left."""
+        self._running.discard(command)
+        self._crowded.discard(command)
+
+    def left(self, command: HeldCommand) -> None:
+        """No program of a command is left."""
+        self._with_programs.discard(command)
+
+    def is_alone(self, command: HeldCommand) -> bool:
+        """Whether no other command, and nothing that one has left running, can have written since it began."""
+        return command not in self._crowded and not self._with_programs - {command}
+
+    @functools.cached_property
+    def variables(self) -> Mapping[str, str]:
+        """Of every command that is held."""
+        return {} if self._settings.caches is None else caches_in(self._settings.caches, os.environ)
+
+    def restriction(self, scope: CommandScope) -> Restriction:
+        """What the thread is held to that starts a command under `scope`."""
+
+        if self.found.level == "namespace":
+            rules = landlock_rules.rules_in_view(scope)
+        else:
+            rules = landlock_rules.rules_for(scope)
+        is_open = _is_open(scope)
+        supervised = self.found.is_supervised
+        network: Network = "open" if is_open else "supervised" if supervised else "closed"
+        return linux_sandbox.Restriction(rules.rules, self.found.abi, network, supervised)
+
+    def started(
+        self, scope: CommandScope, restriction: Restriction, launch: Callable[[Opened], subprocess.Popen[bytes]]
+    ) -> tuple[subprocess.Popen[bytes], int | None]:
+        """What `launch` starts, and the descriptor that asks about its sockets. Raises OSError."""
+        if self.found.level != "namespace":
+            return in_fresh_thread(lambda: _launched(restriction, launch))
+        from tool_runtime.core.launching import LaunchedPopen, Launcher
+        from tool_runtime.platform.mounts import View
+
+        if self._launcher is None:
+            self._launcher = Launcher()
+        launcher = self._launcher
+        view = View(scope.writes, scope.guarded, scope.hidden, self.found.namespaces.processes)
+        listeners: list[int | None] = []
+
+        def run(argv: Sequence[str], cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> int:
+            began = launcher.start(argv, cwd, env, streams, self.found.namespaces, view, restriction)
+            listeners.append(began.listener)
+            return began.pid
+
+        return launch(functools.partial(LaunchedPopen, run)), listeners[0]
+
+    def watch(self, listener: int, command: HeldCommand, restriction: Restriction) -> None:
+        """Have the supervisor answer for a command that was started."""
+
+        if self._supervisor is None:
+            self._supervisor = Supervisor()
+        own = self._own.setdefault(command.scope, OwnSockets(self._supervisor.listeners))
+        held = Held(
+            command.scope,
+            restriction,
+            own,
+            agents=frozenset().union(*(self._agents.get(name, ()) for name in command.scope.agents)),
+            all_agents=frozenset().union(*self._agents.values()),
+            proxy_port=None if command.proxy is None else command.proxy.port,
+            is_open=restriction.network == "open",
+            address_allowed=self._runtime.address_allowed or address_is_public,
+            report=command.report,
+        )
+        self._supervisor.watch(listener, HeldSockets(held), command.gone)
+
+    def proxy_for(self, scope: CommandScope, report: Callable[[Denial], None]) -> DomainProxy | None:
+        """A proxy for one command under `scope`; None where it has no network, or needs none. Without a supervisor
+        nothing could reach it."""
+        if scope.domains == () or _is_open(scope) or not self.found.is_supervised:
+            return None
+        from tool_runtime.core.domain_gate import DomainScope, Network
+        from tool_runtime.core.domain_proxy import DomainProxy, ProxyParams, upstreams
+
+        runtime = self._runtime
+        own = runtime.address_allowed
+        network = Network(own or address_is_public, local_names=own is not None)
+        pairs = {"http": runtime.http_proxy, "https": runtime.https_proxy}
+        upstream = upstreams({scheme: url for scheme, url in pairs.items() if url is not None})
+        domains = DomainScope(scope.domains, scope.blocked_domains)
+        proxy = DomainProxy(ProxyParams(domains, network, report, upstream), self._pool)
+        self._proxies.add(proxy)
+        return proxy
+
+    def end_proxy(self, proxy: DomainProxy) -> None:
+        """End the proxy of a command of which nothing is left. Safe from any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._end_proxy, proxy)
+
+    def _end_proxy(self, proxy: DomainProxy) -> None:
+        if proxy in self._proxies:
+            self._proxies.discard(proxy)
+            task = asyncio.create_task(proxy.aclose(), name="sandbox-proxy-end")
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    async def aclose(self) -> None:
+        """End what answers for commands; none is started afterwards."""
+        if self._supervisor is not None:
+            await self._pool.run(self._supervisor.close)
+            self._supervisor = None
+        if self._launcher is not None:
+            await self._pool.run(self._launcher.close)
+            self._launcher = None
+        for proxy in list(self._proxies):
+            self._end_proxy(proxy)
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+
+def _shows(denial: Denial, text: str) -> bool:
+    """Whether a refused socket was missed: many programs try one and go on without."""
+    if denial.action == "look up names by":
+        return _NO_NAME.search(text) is not None
+    return denial.action != "use" or _NO_SOCKET.search(text) is not None
+
+
+def named(denial: Denial, text: str) -> Denial:
+    """A refused look-up with the host that was looked for, where the output has it."""
+    if denial.action != "look up names by":
+        return denial
+    host = _HOST.search(text)
+    return denial if host is None else Denial("host", host[1], denial.rule, "connect")
+
+
+def _is_open(scope: CommandScope) -> bool:
+    """Whether any host may be reached, so that there is nothing to look at but addresses."""
+    return scope.domains is None and not scope.blocked_domains

@@ -1,0 +1,108 @@
+"""System calls of Linux that Python does not offer, by their numbers. Importing this loads ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import struct
+from typing import Final, NamedTuple
+
+# The numbers above 423 are the same on every architecture.
+PIDFD_OPEN: Final = 434
+PIDFD_GETFD: Final = 438
+LANDLOCK_CREATE_RULESET: Final = 444
+LANDLOCK_ADD_RULE: Final = 445
+LANDLOCK_RESTRICT_SELF: Final = 446
+
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_PR_CAPBSET_DROP: Final = 24
+_PR_CAP_AMBIENT: Final = 47
+_PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
+_CAPABILITY_VERSION_3: Final = 0x20080522
+_LAST_CAPABILITY: Final = 63
+_CAP_DAC_OVERRIDE: Final = 1
+_CLONE_FS: Final = 0x200
+
+
+class Numbers(NamedTuple):
+    """What differs between architectures: the number by which the kernel names one to a filter, and system calls."""
+
+    audit: int
+    seccomp: int
+    capset: int
+    prctl: int
+    unshare: int
+    clone: int
+    mount: int
+    umount2: int
+
+
+NUMBERS: Final = {
+    "x86_64": Numbers(0xC000003E, 317, 126, 157, 272, 56, 165, 166),
+    "aarch64": Numbers(0xC00000B7, 277, 91, 167, 97, 220, 40, 39),
+}
+
+
+def machine() -> str:
+    """The architecture as the kernel names it."""
+    return os.uname().machine
+
+
+def numbers() -> Numbers | None:
+    """Those of this machine, None for an architecture that is not known here."""
+    return NUMBERS.get(machine())
+
+
+def unknown_machine() -> OSError:
+    """What is raised on an architecture that is not known here."""
+    return OSError(errno.ENOSYS, f"no system calls are known for {machine()}")
+
+
+@functools.cache
+def _syscall() -> ctypes._NamedFuncPointer:
+    function = ctypes.CDLL(None, use_errno=True).syscall
+    function.restype = ctypes.c_long
+    return function
+
+
+def call(number: int, *arguments: int | bytes | None) -> int:
+    """The result of one system call. Raises OSError for what the kernel refuses."""
+    given = (ctypes.c_long(one) if isinstance(one, int) else one for one in arguments)
+    result = int(_syscall()(ctypes.c_long(number), *given))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def forbid_new_privileges(known: Numbers) -> None:
+    """From here on no program gives this thread more rights by its owner or its capabilities. Raises OSError."""
+    call(known.prctl, _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def drop_capabilities(known: Numbers) -> None:
+    """Of root's rights over the machine this thread keeps one: to read and write files of any owner, which a container
+    needs that works on its user's files; where such files may lie is held by other means. Harmless without any."""
+    kept = 1 << _CAP_DAC_OVERRIDE if os.geteuid() == 0 else 0
+    for capability in range(_LAST_CAPABILITY + 1):
+        if kept >> capability & 1:
+            continue
+        try:
+            call(known.prctl, _PR_CAPBSET_DROP, capability, 0, 0, 0)
+        except OSError:  # EINVAL behind the last one, EPERM without the right to do so, and then there is none to drop
+            break
+    try:
+        call(known.prctl, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+        call(known.capset, struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), struct.pack("=6I", kept, kept, 0, 0, 0, 0))
+    except PermissionError:  # root of a container without it
+        call(known.capset, struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), bytes(24))
+
+
+def separate_directory() -> None:
+    """Give this thread a working directory and a umask of its own, apart from its process. Raises OSError."""
+    known = numbers()
+    if known is None:
+        raise unknown_machine()
+    call(known.unshare, _CLONE_FS)

@@ -1,0 +1,70 @@
+"""Holding a thread, and all that it starts, to what a scope allows (Linux).
+
+Privileges, capabilities, Landlock and filters of system calls belong to a thread. One that restricts itself and then
+starts a program has a child that is held, while the rest of its process stays free: no program in between, and no code
+between fork and exec. Such a thread has to end afterwards: nothing gives its rights back.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tool_runtime.platform import landlock, linux_calls, seccomp
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tool_runtime.platform.landlock import PathRule
+    from tool_runtime.platform.seccomp import Network
+
+NOT_BY_LANDLOCK: Final = (
+    "mode, owner, times and attributes of files outside of the writable places",
+    "names and sizes of hidden files",
+    "what lies in /dev/shm",
+)
+"""What no version of Landlock holds, in words for people."""
+_BELOW_6: Final = ("signals to other processes", "sockets with abstract names")
+
+
+class Restriction(NamedTuple):
+    """What a thread is held to. `abi` is the version of Landlock that is used, 0 for none of it."""
+
+    rules: Sequence[PathRule]
+    abi: int
+    network: Network
+    with_listener: bool
+
+
+def restrict_this_thread(wanted: Restriction) -> int | None:
+    """Hold the calling thread for good; the descriptor that asks about connections, where one is wanted. Raises
+    OSError, and then the thread may be held in part, so that nothing is to be started by it."""
+    known = linux_calls.numbers()
+    if known is None:
+        raise linux_calls.unknown_machine()
+    linux_calls.drop_capabilities(known)
+    linux_calls.forbid_new_privileges(known)
+    if wanted.abi:
+        hold_files(wanted)
+    built = seccomp.program(seccomp.Filter(linux_calls.machine(), wanted.network, wanted.with_listener))
+    return seccomp.install(built, with_listener=wanted.with_listener)
+
+
+def hold_files(wanted: Restriction) -> None:
+    """Landlock alone, for a thread that is to act as the programs do. Raises OSError."""
+    known = linux_calls.numbers()
+    if known is None:
+        raise linux_calls.unknown_machine()
+    linux_calls.forbid_new_privileges(known)
+    # Whoever is asked connects and binds in the program's place: the program itself has no need to.
+    hold_tcp = wanted.with_listener or wanted.network != "open"
+    ruleset = landlock.make_ruleset(wanted.rules, wanted.abi, hold_tcp=hold_tcp)
+    try:
+        landlock.restrict_self(ruleset)
+    finally:
+        os.close(ruleset)
+
+
+def not_held(abi: int) -> tuple[str, ...]:
+    """What a version of Landlock cannot hold, in words for people."""
+    return (*NOT_BY_LANDLOCK, *(_BELOW_6 if abi < landlock.WHOLE_ABI else ()))

@@ -1,0 +1,159 @@
+"""The view of the disk that a held program gets: everything read-only but its writable places, covers over what is
+hidden. With the calls for mounts of Linux 5.12."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tool_runtime.platform import linux_calls
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_OPEN_TREE: Final = 428
+_MOVE_MOUNT: Final = 429
+_MOUNT_SETATTR: Final = 442
+_AT_FDCWD: Final = -100
+_AT_EMPTY_PATH: Final = 0x1000
+_AT_RECURSIVE: Final = 0x8000
+_AT_SYMLINK_NOFOLLOW: Final = 0x100
+_CLONE_TREE: Final = 1
+_CLOEXEC: Final = os.O_CLOEXEC
+_FROM_DESCRIPTOR: Final = 0x4
+_READ_ONLY: Final = 0x1
+_PRIVATE: Final = 1 << 18
+_REMOUNTED_FLAGS: Final = 0x0E  # no set-user-id, no devices, no programs
+_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  semaphores and shared memory of programs are there, by POSIX
+
+
+class View(NamedTuple):
+    """Absolute real places. `writes` stay writable, `guarded` within them do not; `hidden` are covered, but for those
+    of `writes` that lie within them."""
+
+    writes: tuple[str, ...]
+    guarded: tuple[str, ...]
+    hidden: tuple[str, ...]
+    has_processes: bool = True
+
+
+def make(view: View, known: linux_calls.Numbers) -> None:
+    """Give this process, which has a mount namespace of its own, the view; it needs the right to mount there. Places
+    that are not there are passed over. Raises OSError."""
+    _attributes(b"/", propagation=_PRIVATE)
+    uncovered = _kept([place for place in view.writes if any(_is_below(place, one) for one in view.hidden)])
+    is_open = "/" in view.writes  # nothing can be mounted over the root that programs have
+    writes = [] if is_open else _kept(sorted(view.writes, key=len))
+    if not is_open:
+        _attributes(b"/", set_=_READ_ONLY)
+    if view.has_processes:
+        _mount(known, b"proc", b"/proc", b"proc", _REMOUNTED_FLAGS | _READ_ONLY, b"")
+    _private_devices(known)
+    for place, tree in writes:
+        _move(tree, place)
+    # A folder that is a mount cannot be renamed: else another could take the place of one with guarded files.
+    for place, tree in _kept(sorted(_folders_between(view), key=len)):
+        _move(tree, place)
+    guarded = _kept(sorted(view.guarded, key=len))
+    for place, tree in guarded:
+        _attributes(b"", tree, set_=_READ_ONLY)
+        _move(tree, place)
+    _cover(known, [place for place in view.hidden if os.path.lexists(place)], uncovered)
+
+
+def _is_below(place: str, root: str) -> bool:
+    return place.startswith(root.rstrip("/") + "/")
+
+
+def _folders_between(view: View) -> set[str]:
+    """The folders below a writable place that a guarded place lies in."""
+    found: set[str] = set()
+    for place in view.guarded:
+        roots = [root for root in view.writes if _is_below(place, root)]
+        if roots:
+            folder = os.path.dirname(place)
+            while len(folder) > len(max(roots, key=len)):
+                found.add(folder)
+                folder = os.path.dirname(folder)
+    return found
+
+
+def _private_devices(known: linux_calls.Numbers) -> None:
+    """Shared memory and terminals of its own."""
+    if os.path.isdir(_SHARED_MEMORY):
+        _mount(known, b"tmpfs", _SHARED_MEMORY.encode(), b"tmpfs", _REMOUNTED_FLAGS, b"mode=1777")
+    if os.path.isdir("/dev/pts"):
+        _mount(known, b"devpts", b"/dev/pts", b"devpts", 0x0A, b"newinstance,ptmxmode=0666,mode=620")
+
+
+def _cover(known: linux_calls.Numbers, hidden: Sequence[str], uncovered: Sequence[tuple[str, int]]) -> None:
+    """Empty places that nobody can open over what is hidden; the inmost first, since a cover hides what is below.
+    `uncovered` are trees that stay where they are within one."""
+    if not hidden:
+        return
+    blank = b"/dev/shm"
+    # Made where it is covered by the program's own shared memory at the end.
+    _mount(known, b"tmpfs", blank, b"tmpfs", _REMOUNTED_FLAGS, b"mode=755")
+    file, folder = (os.path.join(blank, name) for name in (b"file", b"folder"))
+    # A device of a mount that has none: root's right to read any file does not open it.
+    os.mknod(file, stat.S_IFCHR, os.makedev(0, 0))
+    os.mkdir(folder, 0)
+    for place in sorted(hidden, key=len, reverse=True):
+        if os.path.islink(place):
+            continue
+        within = [(inner, tree) for inner, tree in uncovered if _is_below(inner, place)]
+        if within:
+            _cover_around(known, place, within)
+            continue
+        tree = _cloned(folder if os.path.isdir(place) else file)
+        _attributes(b"", tree, set_=_READ_ONLY)
+        _move(tree, place)
+    linux_calls.call(known.umount2, blank, 2)
+
+
+def _cover_around(known: linux_calls.Numbers, place: str, within: Sequence[tuple[str, int]]) -> None:
+    """A cover with nothing in it but the way to the trees `within`."""
+    is_directory = {inner: os.path.isdir(inner) for inner, _ in within}
+    _mount(known, b"tmpfs", os.fsencode(place), b"tmpfs", _REMOUNTED_FLAGS, b"mode=711")
+    for inner, _ in within:
+        os.makedirs(inner if is_directory[inner] else os.path.dirname(inner), mode=0o711, exist_ok=True)
+        if not is_directory[inner]:
+            os.close(os.open(inner, os.O_CREAT | os.O_WRONLY, 0o600))
+    _attributes(os.fsencode(place), set_=_READ_ONLY)
+    for inner, tree in within:
+        _move(tree, inner)
+
+
+def _kept(places: Sequence[str]) -> list[tuple[str, int]]:
+    """A copy of each mount tree as it is now, by its place."""
+    found = []
+    for place in places:
+        try:
+            found.append((place, _cloned(os.fsencode(place))))
+        except OSError:  # it is not there, or not to be reached
+            continue
+    return found
+
+
+def _cloned(path: bytes) -> int:
+    flags = _CLONE_TREE | _CLOEXEC | _AT_RECURSIVE | _AT_SYMLINK_NOFOLLOW
+    return linux_calls.call(_OPEN_TREE, _AT_FDCWD, path, flags)
+
+
+def _move(tree: int, place: str) -> None:
+    try:
+        linux_calls.call(_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(place), _FROM_DESCRIPTOR)
+    finally:
+        os.close(tree)
+
+
+def _attributes(path: bytes, descriptor: int = _AT_FDCWD, *, set_: int = 0, propagation: int = 0) -> None:
+    flags = _AT_RECURSIVE | (_AT_EMPTY_PATH if not path else 0)
+    wanted = struct.pack("=4Q", set_, 0, propagation, 0)
+    linux_calls.call(_MOUNT_SETATTR, descriptor, path, flags, wanted, len(wanted))
+
+
+def _mount(known: linux_calls.Numbers, source: bytes, target: bytes, kind: bytes, flags: int, data: bytes) -> None:
+    linux_calls.call(known.mount, source, target, kind, flags, data)

@@ -1,0 +1,261 @@
+"""A filter of system calls, as a program of the kernel's packet filter (BPF): built here, purely, and installed.
+
+The kernel runs it once for each call that depends on no argument and remembers what it allows so (since 5.11): only the
+calls that are looked into cost anything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import struct
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from tool_runtime.platform import linux_calls
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Network = Literal["closed", "supervised", "open"]
+"""`closed`: no internet sockets, and no connection. `supervised`: whoever holds the filter's descriptor is asked about
+each connection, each port, and each socket that is refused. `open`: TCP and UDP; connections are asked about where the
+filter has a descriptor."""
+
+_ALLOW: Final = 0x7FFF0000
+_ERRNO: Final = 0x00050000
+_NOTIFY: Final = 0x7FC00000
+
+_LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
+_EQUAL: Final = 0x15
+_AT_LEAST: Final = 0x35
+_HAS_BIT: Final = 0x45
+_AND: Final = 0x54
+_RETURN: Final = 0x06
+_NUMBER_AT: Final = 0
+_ARCHITECTURE_AT: Final = 4
+_ARGUMENTS_AT: Final = 16
+_X32: Final = 0x40000000
+
+_NEW_NAMESPACES: Final = 0x7E020000
+_TIOCSTI: Final = 0x5412
+_TIOCLINUX: Final = 0x541C
+_FAST_OPEN: Final = 0x20000000
+_UNIX, _INET, _INET6 = 1, 2, 10
+_STREAM, _DGRAM, _SEQPACKET = 1, 2, 5
+_TCP: Final = 6
+_TYPE_BITS: Final = 0xF
+
+_SET_MODE_FILTER: Final = 1
+_NEW_LISTENER: Final = 1 << 3
+_WAIT_KILLABLE: Final = 1 << 5
+
+# Each call that is refused whatever its arguments: its number on x86_64 and on aarch64, -1 where there is none.
+_REFUSED: Final[Mapping[str, tuple[int, int]]] = {
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
+    "kcmp": (312, 272),
+    "pidfd_getfd": (438, 438),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "bpf": (321, 280),
+    "userfaultfd": (323, 282),
+    "perf_event_open": (298, 241),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "open_tree_attr": (467, 467),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "chroot": (161, 51),
+    "open_by_handle_at": (304, 265),
+    "fanotify_init": (300, 262),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "reboot": (169, 142),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "syslog": (103, 116),
+    "vhangup": (153, 58),
+    "iopl": (172, -1),
+    "ioperm": (173, -1),
+    "move_pages": (279, 239),
+    "migrate_pages": (256, 238),
+}
+# Programs know what to do without these: they take the older call, whose arguments a filter can read.
+_MISSING: Final[Mapping[str, tuple[int, int]]] = {
+    "clone3": (435, 435),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+}
+LOOKED_INTO: Final[Mapping[str, tuple[int, int]]] = {
+    "clone": (56, 220),
+    "ioctl": (16, 29),
+    "prlimit64": (302, 261),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+    "connect": (42, 203),
+    "bind": (49, 200),
+    "listen": (50, 201),
+    "sendto": (44, 206),
+    "sendmsg": (46, 211),
+    "sendmmsg": (307, 269),
+}
+_COLUMN: Final = {"x86_64": 0, "aarch64": 1}
+
+Instruction = tuple[int, int, int, int]
+"""Operation, how many are skipped if true, and if false, value."""
+
+
+class Filter(NamedTuple):
+    """What to build: for which architecture, how the network is held, and whether somebody is asked."""
+
+    machine: str
+    network: Network
+    has_listener: bool
+
+
+def numbers_of(machine: str) -> dict[int, str]:
+    """The calls that are asked about, by their numbers."""
+    column = _COLUMN[machine]
+    return {both[column]: name for name, both in LOOKED_INTO.items()}
+
+
+def program(wanted: Filter) -> bytes:
+    """The filter's instructions. What is neither refused nor looked into is allowed; calls of another architecture,
+    such as 32-bit ones, are refused. Raises KeyError for an unknown machine."""
+    column = _COLUMN[wanted.machine]
+    code: list[Instruction] = [
+        (_LOAD, 0, 0, _ARCHITECTURE_AT),
+        (_EQUAL, 1, 0, linux_calls.NUMBERS[wanted.machine].audit),
+        _refuse(errno.EPERM),
+        (_LOAD, 0, 0, _NUMBER_AT),
+    ]
+    if wanted.machine == "x86_64":
+        code += [(_AT_LEAST, 0, 1, _X32), _refuse(errno.EPERM)]
+    for table, number in ((_REFUSED, errno.EPERM), (_MISSING, errno.ENOSYS)):
+        for both in table.values():
+            if both[column] >= 0:
+                code += _if_call(both[column], [_refuse(number)])
+    for name, both in LOOKED_INTO.items():
+        block = _block(name, wanted)
+        if block:
+            code += _if_call(both[column], block)
+    code.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("=HBBI", *one) for one in code)
+
+
+def install(instructions: bytes, *, with_listener: bool) -> int | None:
+    """Put the filter on this thread, for good; privileges must have been forbidden before. The descriptor that asks,
+    where one is wanted. Raises OSError: EBUSY where another filter of this thread has such a descriptor already."""
+    known = linux_calls.NUMBERS[linux_calls.machine()]
+    held = ctypes.create_string_buffer(instructions, len(instructions))
+    argument = struct.pack("@HP", len(instructions) // 8, ctypes.addressof(held))
+    if not with_listener:
+        linux_calls.call(known.seccomp, _SET_MODE_FILTER, 0, argument)
+        return None
+    try:
+        # A signal would have the program ask again about a connection that has been made: Go's runtime sends many.
+        return linux_calls.call(known.seccomp, _SET_MODE_FILTER, _NEW_LISTENER | _WAIT_KILLABLE, argument)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a kernel before 5.19
+            raise
+    return linux_calls.call(known.seccomp, _SET_MODE_FILTER, _NEW_LISTENER, argument)
+
+
+def _refuse(number: int) -> Instruction:
+    return (_RETURN, 0, 0, _ERRNO | number)
+
+
+def _argument(index: int, *, high: bool = False) -> Instruction:
+    return (_LOAD, 0, 0, _ARGUMENTS_AT + 8 * index + (4 if high else 0))
+
+
+def _if_call(number: int, block: list[Instruction]) -> list[Instruction]:
+    return [(_EQUAL, 0, len(block), number), *block]
+
+
+def _block(name: str, wanted: Filter) -> list[Instruction]:
+    """The instructions for one call that is looked into, which end in an answer; none where it is allowed."""
+    allow: Instruction = (_RETURN, 0, 0, _ALLOW)
+    refuse = _refuse(errno.EPERM)
+    if name == "clone":
+        return [_argument(0), (_HAS_BIT, 0, 1, _NEW_NAMESPACES), refuse, allow]
+    if name == "ioctl":
+        return [_argument(1), (_EQUAL, 1, 0, _TIOCSTI), (_EQUAL, 0, 1, _TIOCLINUX), refuse, allow]
+    if name == "prlimit64":  # another process's limits may be read
+        return [
+            *(_argument(0), (_EQUAL, 4, 0, 0)),
+            *(_argument(2), (_EQUAL, 0, 3, 0)),
+            *(_argument(2, high=True), (_EQUAL, 0, 1, 0)),
+            *(allow, refuse),
+        ]
+    if name == "socket":
+        return _socket(wanted)
+    if name == "socketpair":
+        return _socketpair(wanted)
+    if name in ("sendto", "sendmsg", "sendmmsg"):  # with this flag it connects
+        return [_argument(2 if name == "sendmsg" else 3), (_HAS_BIT, 0, 1, _FAST_OPEN), refuse, allow]
+    return _connecting(name, wanted)
+
+
+def _refused_socket(wanted: Filter) -> Instruction:
+    return (_RETURN, 0, 0, _NOTIFY) if wanted.has_listener else _refuse(errno.EACCES)
+
+
+def _socket(wanted: Filter) -> list[Instruction]:
+    """Streams between processes, and TCP where it is not closed, and UDP where it is open. A datagram socket of the
+    unix family sends to any other without connecting, so there is none."""
+    allow: Instruction = (_RETURN, 0, 0, _ALLOW)
+    refused = _refused_socket(wanted)
+    kind = [_argument(1), (_AND, 0, 0, _TYPE_BITS)]
+    unix = [*kind, (_EQUAL, 1, 0, _STREAM), (_EQUAL, 0, 1, _SEQPACKET), allow, refused]
+    if wanted.network == "closed":
+        internet = [refused]
+    else:
+        protocol = [_argument(2), (_EQUAL, 1, 0, 0), (_EQUAL, 0, 1, _TCP), allow, refused]
+        datagrams = [(_EQUAL, 0, 1, _DGRAM), allow] if wanted.network == "open" else []
+        internet = [*kind, *datagrams, (_EQUAL, 0, len(protocol), _STREAM), *protocol, refused]
+    return [
+        _argument(0),
+        *((_EQUAL, 0, len(unix), _UNIX), *unix),
+        *((_EQUAL, 1, 0, _INET), (_EQUAL, 0, len(internet), _INET6), *internet),
+        refused,
+    ]
+
+
+def _socketpair(wanted: Filter) -> list[Instruction]:
+    allow: Instruction = (_RETURN, 0, 0, _ALLOW)
+    refused = _refused_socket(wanted)
+    return [
+        *(_argument(0), (_EQUAL, 1, 0, _UNIX), refused),
+        *(_argument(1), (_AND, 0, 0, _TYPE_BITS), (_EQUAL, 0, 1, _DGRAM), refused, allow),
+    ]
+
+
+def _connecting(name: str, wanted: Filter) -> list[Instruction]:
+    """connect, bind, listen. Where nobody can be asked, where a connection would go cannot be told."""
+    if wanted.has_listener:
+        return [(_RETURN, 0, 0, _NOTIFY)]
+    return [_refuse(errno.EACCES)] if name == "connect" and wanted.network != "open" else []
