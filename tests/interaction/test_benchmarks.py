@@ -103,9 +103,10 @@ EXPECTED = {
         "openai: reading an answer, against the official SDK",
         "responses: reading an answer, against the official SDK",
     ],
+    "sandbox": ["imported with the first command", "the look which levels work"],
     "redaction": [*(f"{text}, four times as long" for text in TEXTS), "an event's line", "with a secret"],
 }
-SLOW = ("loop", "checkpoint", "tools", "session", "changes", "llm", "redaction")
+SLOW = ("loop", "checkpoint", "tools", "session", "changes", "llm", "sandbox", "redaction")
 
 
 def benchmarks(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
