@@ -69,7 +69,8 @@ class ToolSpec(NamedTuple):
     `edit` will leave in its file, from its arguments and what is there now (None: no file); None where the arguments do
     not say, and the call then fails. `also` are capabilities that calls need besides, for paths of its own or for
     the same one: the strictest decision counts. `identity` is the SHA-256 of what a tool of the workspace consists of:
-    policy admits it only as somebody has approved it. `runs` is the program with its arguments that a call of such a
+    policy admits it only as somebody has approved it; so does that of a tool from elsewhere, of its definition.
+    `elsewhere`: calls go over the network. `runs` is the program with its arguments that a call of such a
     tool starts. `output_schema` describes the JSON that a call's text is, where it is that. `error_names` are the
     family's names of error codes, by the host's: the model reads these, results and events keep the host's.
     A tool without a specification never runs (invariant 1).
@@ -92,6 +93,7 @@ class ToolSpec(NamedTuple):
     runs: tuple[str, ...] = ()
     output_schema: Mapping[str, Any] | None = None
     error_names: Mapping[str, str] = {}
+    elsewhere: bool = False
 
     def completed(self, arguments: Mapping[str, Any], workspace: str) -> Mapping[str, Any]:
         """The arguments with the `workspace` where its path was left out."""
@@ -147,6 +149,8 @@ class ToolSpec(NamedTuple):
         others = (need.subject.argument for need in self.also if not need.optional)
         named = dict.fromkeys((self.subject.argument, *others))
         places = " → ".join(str(arguments[name]) for name in named if name in arguments)
+        if self.subject.kind == "url" and "method" in arguments:
+            return f"{arguments['method']} {places}"
         if self.sought is None:
             return places
         return f"{arguments.get(self.sought, '')}{places and f' in {places}'}"
@@ -216,7 +220,7 @@ class Artifact(NamedTuple):
     """Bytes too large or too precious for the thread, to be stored by the host (AH 7.5, TR 7.2). A tool may leave them
     in a file. The receiver of the result closes that file, and knows which call left them. Where the call's text is a
     JSON object, `ref_field` is the field of it that is to name the artifact's reference, and `hash_field` its
-    SHA-256."""
+    SHA-256. `part` says which output of the call it is, as `stdout` or `body`; empty for what is none."""
 
     artifact_type: ArtifactType
     name: str
@@ -225,6 +229,7 @@ class Artifact(NamedTuple):
     maker: Maker | None = None
     ref_field: str = ""
     hash_field: str = ""
+    part: str = ""
 
     @property
     def size(self) -> int:
@@ -332,7 +337,8 @@ class ToolResult(NamedTuple):
     file that the call read or wrote, as it was then: only the tools read it, to tell whether it has changed since.
     `command_id` is that of a command that the call has left running in the background. `images` go to models
     that take them (TR 11) and are not in `to_wire`, whose schema is closed. `skill` is one that the call has put to
-    use. `denials` are what a sandbox refused, also told in `output_text`."""
+    use. `stderr` is how a program's standard error began, which observers are told (NT). `denials` are what a sandbox
+    refused, also told in `output_text`."""
 
     tool_name: str
     session_id: str
@@ -348,6 +354,7 @@ class ToolResult(NamedTuple):
     command_id: str | None = None
     images: tuple[Image, ...] = ()
     skill: LoadedSkill | None = None
+    stderr: str = ""
     denials: tuple[Denial, ...] = ()
 
     @classmethod
@@ -450,6 +457,24 @@ class CommandObserver(Protocol):
         ...
 
 
+NoticeKind = Literal["listed", "changed", "hidden", "unavailable"]
+
+
+class SourceNotice(NamedTuple):
+    """What people are to know of a source of tools elsewhere: that it listed `tool_count` tools, and which of
+    them cannot be used (`rejected`); that a task has others than the one before (`added`, `removed`, `changed`); that
+    policy admits none of them; that it does not answer. `message` is one line."""
+
+    source: str
+    kind: NoticeKind
+    message: str
+    tool_count: int = 0
+    added: Sequence[str] = ()
+    removed: Sequence[str] = ()
+    changed: Sequence[str] = ()
+    rejected: Sequence[str] = ()
+
+
 class ToolRouter(Protocol):
     """The sole way to a tool (AH 7.1)."""
 
@@ -464,6 +489,17 @@ class ToolRouter(Protocol):
 
     async def tools(self) -> Sequence[ToolSpec]:
         """All tools that this router can run by now, before policy narrows them. Each task asks again."""
+        ...
+
+    async def fix(self, lists: Mapping[str, str]) -> Mapping[str, str]:
+        """Fix the tools from elsewhere for a task, before it asks for `tools`: as they stood in `lists`, the SHA-256 of
+        each source's list by the name of the source, where these are kept, else as they are by now. A source that
+        nothing is known of is waited for a moment. Returns what is fixed, in the same form."""
+        ...
+
+    async def outcome(self, request: ToolRequest) -> ToolResult | None:
+        """What became of a call whose host process died before it had the answer, where the place that it went to can
+        say; None where it cannot. Nothing is run for it."""
         ...
 
     def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:

@@ -28,6 +28,7 @@
     │       └── ContextTooLong         a shorter request may do
     └── ServiceError                   a backend service could not be used (AH 11)
         ├── ServiceUnavailable         still a passing fault after all retries
+        │   └── ServiceUnreachable     nothing of the request was sent
         └── ServiceRejected            the service answered, and said no or nothing usable
             └── ServiceUnauthorized    401, 403: the services' token
 
@@ -267,6 +268,10 @@ class ServiceUnavailable(ServiceError):
         super().__init__(message, **details)
         self.status = status
         self.retry_after_s = retry_after_s
+
+
+class ServiceUnreachable(ServiceUnavailable):
+    """No connection: nothing of the request was sent, so it had no effect."""
 
 
 class ServiceRejected(ServiceError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import UTC, datetime
+from functools import lru_cache
 
 REPLAY_PREFIX = "replay_"
 """What the ids of denied calls begin with, by which a resume can run them."""
@@ -16,13 +18,16 @@ def new_id(prefix: str) -> str:
 
 def now_rfc3339() -> str:
     """The present moment in UTC, milliseconds, `Z` at the end."""
-    return _written(datetime.now(UTC))
+    return rfc3339(time.time())
 
 
 def rfc3339(at: float) -> str:
     """The moment `at`, in seconds since the epoch, written like `now_rfc3339`."""
-    return _written(datetime.fromtimestamp(at, UTC))
+    second, milliseconds = divmod(int(at * 1000), 1000)
+    return f"{_second(second)}.{milliseconds:03}Z"
 
 
-def _written(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+@lru_cache(maxsize=4)
+def _second(second: int) -> str:
+    """The whole second: many moments share one."""
+    return datetime.fromtimestamp(second, UTC).isoformat()[: len("2026-01-01T00:00:00")]

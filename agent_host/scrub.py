@@ -39,6 +39,8 @@ class Scrubber:
 
     def text(self, text: str) -> str:
         """`text` without the secrets."""
+        if not text:
+            return text
         for secret in self._secrets:
             text = text.replace(secret, REDACTED)
         return text if self.redaction is None else self.redaction.text(text)
@@ -73,6 +75,13 @@ class Scrubber:
             return data
         end = b"\n" if data.endswith(b"\n") else b""
         return json.dumps(clean, separators=(",", ":")).encode() + end
+
+    def are_clean(self, lines: bytes) -> bool:
+        """Whether several lines of encoded JSON surely hold no secret: one look at all of them, where they are many and
+        short. Where it is false each of them has to be looked at."""
+        if any(form in lines for form in self._in_json):
+            return False
+        return self.redaction is None or not self.redaction.may_concern(lines)
 
     def event(self, data: bytes) -> bytes:
         """An encoded event without the secrets, its envelope's own numbers as they are; see `Redaction.value`."""

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import statistics
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +24,8 @@ from agent_host.contracts import Subject, ToolSpec
 from agent_host.llm.client import LlmClient
 from agent_host.llm.dialects import NAMES, make_dialect
 from agent_host.llm.limits import AnswerLimits, GatewayTimeouts
-from agent_host.testing.gateway import WIRES
+from agent_host.testing.dialect import RequestView
+from agent_host.testing.gateway import WIRES, Script
 from agent_host.testing.prompt_cache import PromptCache, tokens_of
 from agent_host.thread.messages import Message, ToolCall
 from agent_host.thread.thread import Thread
@@ -82,6 +84,12 @@ def rows(chosen: argparse.Namespace) -> Iterator[Row | str]:
         yield _price(dialect, "  30 steps of 12 parallel calls", Work(30, 12), 0.4)
     with scratch() as folder:
         yield from _reading(folder, rounds, pieces)
+    for name in NAMES:
+        waits = asyncio.run(_waits(name, 100 if chosen.quick else 1000))
+        p99, median = statistics.quantiles(waits, n=100)[98], statistics.median(waits)
+        # One of a hundred is one moment in which another process had the processor.
+        goal = None if chosen.quick else 0.3
+        yield Row(f"{name}: a chunk to its text, 99 of 100", p99, "ms", goal, f"median {median:.2f} ms")
 
 
 def _dialect(name: str) -> Dialect:
@@ -155,6 +163,43 @@ async def _both(name: str, url: str, rounds: int) -> tuple[float, float]:
     finally:
         await client.aclose()
     return mine, sdk
+
+
+async def _waits(name: str, pieces: int) -> list[float]:
+    """Milliseconds from the moment when a piece of the answer is written to the socket to the call with its text, at
+    500 pieces a second. Server and client are on one event loop, so that no other process is waited for."""
+    dialect = _dialect(name)
+    turn = Script.from_turns([{"text": "x" * pieces, "chunk_chars": 1}]).turns[0]
+    view = RequestView("s", "m", "", 10, True, (), 1, 0, 0, "user", "hi", False, {})
+    events = _WIRES[dialect.path].stream_events(turn, view)
+    waits: list[float] = []
+    written = 0.0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+        for event in events:
+            await asyncio.sleep(0.002)
+            written = time.perf_counter()
+            writer.write(event)
+        writer.close()
+
+    def on_text(_: str) -> None:
+        waits.append((time.perf_counter() - written) * 1000)
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        url, limits = f"http://{host}:{port}", AnswerLimits(_ALL, _ALL, _ALL, _ALL)
+        client = LlmClient(url, None, dialect, session_id="s", timeouts=GatewayTimeouts(10, 60, 60, 600), limits=limits)
+        thread = Thread(dialect.renderer("m"))
+        thread.add_task(Message("user", _QUESTION, 5))
+        head = dialect.head(model="m", max_output_tokens=1000, system="", tools=(), session_id="s")
+        try:
+            await client.stream(head, thread.encoded(), on_text)
+        finally:
+            await client.aclose()
+    return waits[pieces // 10 :]  # the first ones import
 
 
 _shown: list[str] = []

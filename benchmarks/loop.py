@@ -58,7 +58,7 @@ def short_steps(bench: Bench, steps: int, rounds: int) -> Iterator[Row]:
     floor, what = own_ms(floors), f"own time of a step over {steps} steps, against the floor"
     for name, measured in ((what, built_in), ("  the same with a bundle file", bundle)):
         ours = own_ms(measured)
-        yield Row(name, ours / floor, "x", 1.5, f"{ours:.2f} / {floor:.2f} ms")
+        yield Row(name, ours / floor, "x", 1.4, f"{ours:.2f} / {floor:.2f} ms")
     peak = max(run.peak_mib for run in (*built_in, *bundle))
     yield Row(f"peak memory at {steps} steps", peak, "MiB", 45, f"floor {max(run.peak_mib for run in floors):.0f}")
 

@@ -35,7 +35,7 @@ def printing(folder: str, pieces: int, rounds: int) -> Iterator[Row]:
         command = printer(folder, "look", line * (PIECE_BYTES // len(line)), pieces)
         looked, most = medians(whole_run(folder, command) for _ in range(rounds))
         note = f"{looked:.0f} ms, {most - idle_mib:.1f} MiB above idle"
-        yield Row(f"the same {look}, against `cat`", looked / floor, "x", 10, note)
+        yield Row(f"the whole host for the same {look}, against `cat`", looked / floor, "x", 10, note)
 
 
 def printer(folder: str, name: str, text: str, pieces: int) -> str:

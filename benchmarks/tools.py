@@ -34,13 +34,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 SMALL_BYTES = 8 * 1024
-INTERPRETED_WRITE = """
+DURABLE_WRITE = """
 import os, sys
 with open(sys.argv[1] + ".new", "wb") as file:
     file.write(sys.stdin.buffer.read())
     file.flush()
     os.fsync(file.fileno())
 os.replace(sys.argv[1] + ".new", sys.argv[1])
+directory = os.open(os.path.dirname(sys.argv[1]), os.O_RDONLY)
+os.fsync(directory)
 """
 IN_TURN = 10
 """Calls, and then programs: what follows the end of a program finds the processor's caches full of it."""
@@ -161,14 +163,14 @@ async def small(calls: Calls, folder: str, rounds: int) -> list[Row]:
 
 
 async def write(calls: Calls, folder: str, rounds: int, tool: str = "WriteFile", what: str = "write") -> list[Row]:
-    """The tool has the file on disk when it is done, which `tee` has not."""
+    """The tool has replaced the file at once, and has it on disk, when it is done; `tee` has not (decision 0066)."""
     path, content = os.path.join(folder, "written.txt"), words(SMALL_BYTES)
     await calls.call(tool, path=path, content=content)
     times = [
         (
             await took_ms(calls.call(tool, path=path, content=content)),
             await awaited_ms(["tee", path], content.encode()),
-            await awaited_ms([sys.executable, "-I", "-S", "-c", INTERPRETED_WRITE, path], content.encode()),
+            await awaited_ms([sys.executable, "-I", "-S", "-c", DURABLE_WRITE, path], content.encode()),
             milliseconds(lambda: replace(path, content)),
         )
         for _ in range(rounds)
@@ -176,8 +178,8 @@ async def write(calls: Calls, folder: str, rounds: int, tool: str = "WriteFile",
     ours, program, interpreter, by_hand = medians(times)
     notes = [f"{ours:.3f} / {other:.3f} ms" for other in (program, by_hand, interpreter)]
     return [
-        Row(f"{what}, against `tee`", ours / program, "x", 0.1, notes[0]),
-        Row(f"{what}, against an interpreter that does the same", ours / interpreter, "x", None, notes[2]),
+        Row(f"{what}, against a process that does the same", ours / interpreter, "x", 0.1, notes[2]),
+        Row(f"{what}, against `tee`, which syncs nothing", ours / program, "x", None, notes[0]),
         Row(f"{what}, against the same by hand with its syncs", ours / by_hand, "x", None, notes[1]),
     ]
 
@@ -297,21 +299,22 @@ def one_call(workspace: str, tool: str, arguments: dict[str, object], idle: dict
 
 
 def printing(folder: str, pieces: int, rounds: int) -> Iterator[Row]:
-    """A command that prints a lot: the same file again and again."""
-    put(os.path.join(folder, "piece"), words(PIECE_BYTES))
-    line = f"cd '{folder}' && cat{' piece' * pieces}"
-    took, grown, floor = medians(
-        (
-            *one_call(folder, "RunCommand", {"command": line}, {"command": "echo idle"}),
-            run_ms(["bash", "-c", f"{line} | cat >/dev/null"]),
+    """A command that prints a lot: the same file again and again. It is plain, in colours, or drawn again."""
+    size = f"{pieces * PIECE_BYTES / MIB:,.0f} MiB"
+    for look, line in {"": words(PIECE_BYTES), **printed.LOOKS}.items():
+        put(os.path.join(folder, "piece"), line * (PIECE_BYTES // len(line)))
+        command = f"cd '{folder}' && cat{' piece' * pieces}"
+        took, grown, floor = medians(
+            (
+                *one_call(folder, "RunCommand", {"command": command}, {"command": "echo idle"}),
+                run_ms(["bash", "-c", f"{command} | cat >/dev/null"]),
+            )
+            for _ in range(rounds)
         )
-        for _ in range(rounds)
-    )
-    size = pieces * PIECE_BYTES / MIB
-    speeds = (size / 1024 / (ms / 1000) for ms in (took, floor))
-    note = " / ".join(f"{speed:.2f}" for speed in speeds) + " GiB/s"
-    yield Row(f"a command that prints {size:,.0f} MiB, against `cat` into a pipe", took / floor, "x", 2, note)
-    yield Row("memory of the tools for it above idle", grown, "MiB", 32)
+        what = f"a command that prints {size}" if not look else f"the same {look}"
+        note = " / ".join(f"{pieces * PIECE_BYTES / 1024 / MIB / (ms / 1000):.2f}" for ms in (took, floor)) + " GiB/s"
+        yield Row(f"{what}, against `cat` into a pipe", took / floor, "x", 2, note)
+        yield Row("memory of the tools for it above idle", grown, "MiB", 32)
 
 
 def reading(folder: str, size: int, rounds: int) -> Iterator[Row]:

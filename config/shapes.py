@@ -391,7 +391,8 @@ class Record:
             if name not in self._names:
                 if self._closed:
                     known = (*self._required, *self._optional)
-                    yield Problem(member_path(path, name), f"is not known{hint_at(name, known)}")
+                    missing = [one for one in self._required if one not in value]
+                    yield Problem(member_path(path, name), f"is not known{hint_at(name, known, missing)}")
                 elif self._others is not None:
                     yield from self._others.problems(item, member_path(path, name))
 
@@ -407,17 +408,18 @@ def member_path(path: str, name: str) -> str:
     return f"{path}[{shown(name)}]"
 
 
-def hint_at(name: str, known: Collection[str]) -> str:
-    """The end of a sentence about a name that is not among `known`: the nearest of them, else all, up to 60. Letter
-    case, `_` and `-` make no difference."""
+def hint_at(name: str, known: Collection[str], missing: Collection[str] = ()) -> str:
+    """The end of a sentence about a name that is not among `known`: the nearest of those that are `missing`, or else of
+    all, or else all, up to 60. Letter case, `_` and `-` make no difference."""
     import difflib  # only a mistake pays for it
 
     if not known:
         return "; none is"
-    folded = {_folded(one): one for one in known}
-    near = difflib.get_close_matches(_folded(name[:_PLAIN_NAME_CHARS]), folded, n=1, cutoff=0.5)
-    if near:
-        return f"; did you mean {folded[near[0]]}?"
+    for names in (missing, known):
+        folded = {_folded(one): one for one in names}
+        near = difflib.get_close_matches(_folded(name[:_PLAIN_NAME_CHARS]), folded, n=1, cutoff=0.5)
+        if near:
+            return f"; did you mean {folded[near[0]]}?"
     more = len(known) - _KNOWN_NAMES
     return f"; known are {', '.join(list(known)[:_KNOWN_NAMES])}" + (f" and {more} more" if more > 0 else "")
 

@@ -14,6 +14,7 @@ from policy.names import FOLLOW_COMMANDS, READ_SKILLS
 from policy.names import CapabilityName as Name
 from policy.rules.case import Case, Rule, approval_needed, denied, expired_or_not_granted, where
 from policy.rules.commands import command_rules
+from policy.rules.named_tools import asking_rule, for_tool, judge_identity, judge_name, listed_as
 from policy.rules.paths import (
     file_kind,
     file_size,
@@ -23,7 +24,6 @@ from policy.rules.paths import (
     repository_places,
     session_places,
 )
-from policy.rules.project_tools import of_project
 from policy.rules.risk import assess
 from policy.rules.urls import url_rules
 
@@ -93,32 +93,31 @@ def check_tool(
 def _stored_output(entry: Capability, facts: OutputFacts) -> Decision:
     """Its call was judged, and approved where it had to be, when it ran; what it gave may be read as long as the bundle
     grants such a call."""
-    if entry.allowed_tool_names is not None and facts.tool_name not in entry.allowed_tool_names:
+    if entry.allowed_tool_names is not None and listed_as(entry, facts.tool_name) is None:
         return denied(entry.name, where(entry, "allowedToolNames"), f"tool not allowed: {facts.tool_name}")
     return Decision("ALLOWED", "an allowed call of this session stored it", entry.name, where(entry))
 
 
 def _with_approval(case: Case, workspace: str | None, allowed: Decision) -> Decision:
     """Approval comes last: it never turns a denial into a question (AH 8.2 step 3)."""
-    if not case.entry.requires_approval and allowed.decision == "ALLOWED":
+    entry = for_tool(case.entry, case.facts.tool_name) if isinstance(case.facts, NamedToolFacts) else case.entry
+    if not entry.requires_approval and allowed.decision == "ALLOWED":
         return allowed
-    level, risks = assess(case.entry, case.facts, workspace=workspace, os=case.os)
-    if case.entry.requires_approval:
-        return approval_needed(case.entry, level, risks)
+    level, risks = assess(entry, case.facts, workspace=workspace, os=case.os)
+    if entry.requires_approval:
+        asked = approval_needed(entry, level, risks)
+        if isinstance(case.facts, NamedToolFacts):
+            return asked._replace(rule=asking_rule(case.entry, case.facts.tool_name))
+        return asked
     return allowed._replace(risk_level=level, risks=(*allowed.risks, *risks))
 
 
 def tool_name(case: Case) -> Decision | str | None:
-    """allowedToolNames, exact."""
+    """allowedToolNames."""
     assert isinstance(case.facts, NamedToolFacts | PathFacts)  # noqa: S101
-    names, name = case.entry.allowed_tool_names, case.facts.tool_name
     if isinstance(case.facts, NamedToolFacts) and case.facts.identity is not None:
-        return of_project(case.entry, case.facts, case.facts.identity)
-    if names is None or name is None:
-        return None
-    if name not in names:
-        return denied(case.entry.name, where(case.entry, "allowedToolNames"), f"tool not allowed: {name}")
-    return where(case.entry, "allowedToolNames", name)
+        return judge_identity(case.entry, case.facts, case.facts.identity)
+    return None if case.facts.tool_name is None else judge_name(case.entry, case.facts.tool_name)
 
 
 _RULES: dict[type, tuple[Rule, ...]] = {

@@ -104,12 +104,16 @@ class UrlFacts(NamedTuple):
 
 class NamedToolFacts(NamedTuple):
     """A tool that is judged by its name: BackendTool.Invoke, Mcp.Invoke, Tool.Invoke, and Workspace.Upload of what is
-    no file. `identity` is the SHA-256 of what a project's own tool consists of, None for any other; `is_approved`: a
-    person has approved it as it is."""
+    no file. `identity` is the SHA-256 of what the tool consists of, where that may change under the host;
+    `is_approved`: a person has approved it as it is. `elsewhere`: the call goes over the network.
+    `also` is by what it is judged under other capabilities: a tool that runs elsewhere in place of one of this machine
+    needs what that one needs."""
 
     tool_name: str
     identity: str | None = None
     is_approved: bool = True
+    elsewhere: bool = False
+    also: tuple[tuple[str, ActionFacts], ...] = ()
 
 
 class OutputFacts(NamedTuple):

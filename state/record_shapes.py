@@ -65,6 +65,7 @@ _TASK_OPTIONS = Record(
         "approval_mode": Nullable(one_of(*APPROVAL_MODES)),
         "allow_network": Nullable(FLAG),
         "model": TEXT,
+        "tool_lists": MapOf(TEXT),
         "max_cost": number(0),
     },
     closed=True,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from agent_host.errors import ErrorCode
     from tool_runtime.tool import ToolOutput
 
 
@@ -33,15 +34,22 @@ class FaultKind(Enum):
     SYSTEM = auto()
     TIMED_OUT = auto()
     EXIT_NONZERO = auto()
+    INTERRUPTED = auto()
+    RATE_LIMITED = auto()
+    REFUSED = auto()
 
 
 class ToolFault(Exception):
-    """A tool call that failed; `str()` is one line for the model, `partial` what there was of output by then."""
+    """A tool call that failed; `str()` is one line for the model, `partial` what there was of output by then. `code` is
+    the name that another service of the interface has given it, in place of the family's."""
 
-    def __init__(self, kind: FaultKind, message: str, *, partial: ToolOutput | None = None) -> None:
+    def __init__(
+        self, kind: FaultKind, message: str, *, partial: ToolOutput | None = None, code: ErrorCode | None = None
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         self.partial = partial
+        self.code = code
 
 
 _KIND_OF_ERRNO = {

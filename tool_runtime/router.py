@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from tool_runtime.core.process import CommandOutcome, CommandParams
     from tool_runtime.core.scripts import SkillScripts
+    from tool_runtime.core.server_process import ServerParams, ServerProcess
     from tool_runtime.schema import Judge
-    from tool_runtime.tool import Provider, Tool, ToolOutput
+    from tool_runtime.tool import Provider, RemoteProvider, Tool, ToolOutput
 
 __all__ = ["LocalToolRouter", "RuntimeSettings"]
 
@@ -42,10 +43,22 @@ class LocalToolRouter:
         self._desktop = DesktopFamily(settings, self._pool)
         self._families: tuple[Provider, ...] = (*self._other_families(), self._desktop)
         self._providers: tuple[Provider, ...] = (*self._families, *others)
+        self._remote: tuple[RemoteProvider, ...] = ()
         self._running: set[asyncio.Task[Any]] = set()
         self._judges: dict[str, tuple[Mapping[str, Any], Judge]] = {}
         self.unusable: dict[str, str] = {}
         """What is wrong with the schema of each tool that was left out of the list, by the tool's name."""
+
+    def add_remote(self, provider: RemoteProvider) -> None:
+        """The same for tools from elsewhere, and ask for them."""
+        self._remote = (*self._remote, provider)
+        self.add(provider)
+        provider.begin()
+
+    async def fix(self, lists: Mapping[str, str]) -> Mapping[str, str]:
+        """See ToolRouter."""
+        found = await asyncio.gather(*(one.fix(lists.get(one.name)) for one in self._remote))
+        return {one.name: sha256 for one, sha256 in zip(self._remote, found, strict=True) if sha256 is not None}
 
     def add(self, provider: Provider) -> None:
         """Have the tools of one more provider listed and run, behind those that there are."""
@@ -56,13 +69,18 @@ class LocalToolRouter:
         Raises ToolFault where it cannot be started."""
         return await self._desktop.run_program(params)
 
+    def start_program(self, params: ServerParams) -> ServerProcess:
+        """Start a program that runs on and is talked to, for another provider; it ends with the session at the latest.
+        Raises ToolFault where it cannot be started."""
+        return self._desktop.start_program(params)
+
     async def tools(self) -> Sequence[ToolSpec]:
         """See ToolRouter."""
         found: dict[str, ToolSpec] = {}
         unusable: dict[str, str] = {}
         for provider in self._providers:
             for spec in await provider.tools():
-                if spec.name in found or spec.name in unusable:
+                if spec.name in found or spec.name in unusable or self._is_sent(provider, spec):
                     continue
                 problem = None if provider in self._families else self._schema_problem(spec)
                 if problem is None:
@@ -90,6 +108,17 @@ class LocalToolRouter:
         finally:
             if task is not None:
                 self._running.discard(task)
+
+    async def outcome(self, request: ToolRequest) -> ToolResult | None:
+        """See ToolRouter."""
+        _, tool = self._tool(request.tool_name)
+        if tool is None or tool.outcome is None:
+            return None
+        try:
+            output = await tool.outcome(CallContext.of(request, self._settings))
+        except ToolFault as fault:
+            return _failed(request, tool, fault)
+        return None if output is None else _succeeded(request, output)
 
     def at_once(self, request: ToolRequest) -> ToolResult | None:
         """See ToolRouter."""
@@ -139,6 +168,7 @@ class LocalToolRouter:
             task.cancel()
         if running:
             await asyncio.wait(running)
+        await asyncio.gather(*(one.aclose() for one in self._remote))  # their programs are among the commands
         return await self._desktop.end_commands()
 
     async def aclose(self) -> None:
@@ -186,9 +216,14 @@ class LocalToolRouter:
     def _tool(self, name: str) -> tuple[Provider, Tool] | tuple[None, None]:
         for provider in self._providers:
             tool = provider.get(name)
-            if tool is not None:
+            if tool is not None and not self._is_sent(provider, tool.spec):
                 return provider, tool
         return None, None
+
+    def _is_sent(self, provider: Provider, spec: ToolSpec) -> bool:
+        """Whether the tool would run here and may run elsewhere only."""
+        sent = self._settings.elsewhere
+        return bool(sent) and provider not in self._remote and not sent.isdisjoint(spec.capabilities)
 
 
 def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
@@ -199,6 +234,7 @@ def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
         request.step_id,
         "succeeded",
         output_text=output.text,
+        artifact_uris=output.artifact_uris,
         artifacts=output.artifacts,
         exit_code=output.exit_code,
         seen=output.seen,
@@ -206,6 +242,7 @@ def _succeeded(request: ToolRequest, output: ToolOutput) -> ToolResult:
         images=output.images,
         skill=output.skill,
         denials=output.denials,
+        stderr=output.stderr,
     )
 
 
@@ -216,10 +253,12 @@ def _failed(request: ToolRequest, tool: Tool, fault: ToolFault) -> ToolResult:
         request.session_id,
         request.task_id,
         request.step_id,
-        "failed",
+        "denied" if fault.kind is FaultKind.REFUSED else "failed",
         output_text=partial.text if partial is not None else None,
-        error=ToolError(str(tool.codes[fault.kind]), str(fault), tool.names.get(fault.kind)),
+        artifact_uris=partial.artifact_uris if partial is not None else (),
+        error=ToolError(str(fault.code or tool.codes[fault.kind]), str(fault), tool.names.get(fault.kind)),
         artifacts=partial.artifacts if partial is not None else (),
-        exit_code=partial.exit_code if partial is not None and fault.kind is FaultKind.EXIT_NONZERO else None,
+        exit_code=partial.exit_code if partial is not None else None,
+        stderr=partial.stderr if partial is not None else "",
         denials=partial.denials if partial is not None else (),
     )

@@ -54,7 +54,8 @@ class RuntimeSettings(NamedTuple):
     `native_roots` are real paths, the only places of the native family's tools; empty for the workspace. Without
     `native_tls_checks` its requests take any certificate; `native_shadowed` are its tools that others take the place
     of. A script of a skill runs for `script_timeout_s` at most; `hidden_files` are globs of names that the skills
-    family passes over. `sandbox` says how commands are held to their scope, None for not at all.
+    family passes over. `elsewhere` are capabilities whose tools do not run here, but for those of sources elsewhere.
+    `sandbox` says how commands are held to their scope, None for not at all.
     """
 
     workspace: str
@@ -94,4 +95,5 @@ class RuntimeSettings(NamedTuple):
     native_shadowed: frozenset[str] = frozenset()
     script_timeout_s: float = 30.0
     hidden_files: tuple[str, ...] = ()
+    elsewhere: frozenset[str] = frozenset()
     sandbox: SandboxSettings | None = None

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class ToolOutput(NamedTuple):
     """Text for the model and artifacts for the host. `capped` says that the tool has kept the output limit itself.
     `exit_code` is a command's, `seen` the file that was read or written, as it was then, `command_id` that of a command
-    that runs on. `images` are for models that take them, `skill` is one that the call has put to use, `denials` what a
-    sandbox refused to its processes."""
+    that runs on. `images` are for models that take them, `skill` is one that the call has put to use. `stderr` is how
+    a program's standard error began. `artifact_uris` name what another service has stored already. `denials` are what
+    a sandbox refused to its processes."""
 
     text: str
     artifacts: tuple[Artifact, ...] = ()
@@ -30,6 +31,8 @@ class ToolOutput(NamedTuple):
     command_id: str | None = None
     images: tuple[Image, ...] = ()
     skill: LoadedSkill | None = None
+    stderr: str = ""
+    artifact_uris: tuple[str, ...] = ()
     denials: tuple[Denial, ...] = ()
 
 
@@ -70,15 +73,22 @@ AtOnce = Callable[[CallContext], "ToolOutput | None"]
 """Runs one call that has nothing to wait for; None for any other, of which nothing has been done. Raises ToolFault."""
 
 
+Outcome = Callable[[CallContext], Awaitable["ToolOutput | None"]]
+"""What became of a call whose host died before it had the answer; None where nobody can say. Nothing is run for it.
+Raises ToolFault for a call that is known to have failed, or not to have begun."""
+
+
 class Tool(NamedTuple):
     """One tool of one provider, wrapped and ready to run; `codes` are its family's words for faults. `at_once` is for
-    tools without side effects. `names` are what the model reads of a fault, where that is not the name of its code."""
+    tools without side effects. `names` are what the model reads of a fault, where that is not the name of its code.
+    `outcome` asks what became of a call, where the place that it went to may know."""
 
     spec: ToolSpec
     run: Handler
     codes: Mapping[FaultKind, str]
     at_once: AtOnce | None = None
     names: Mapping[FaultKind, str] = {}
+    outcome: Outcome | None = None
 
 
 class Provider(Protocol):
@@ -98,4 +108,22 @@ class Provider(Protocol):
 
     async def aclose(self) -> None:
         """Release what the provider holds."""
+        ...
+
+
+class RemoteProvider(Provider, Protocol):
+    """A Provider whose tools come from elsewhere, and may change while a session lasts (`tool_runtime.remote`)."""
+
+    @property
+    def name(self) -> str:
+        """How records know the source."""
+        ...
+
+    def begin(self) -> None:
+        """Ask the source for its tools, beside all else."""
+        ...
+
+    async def fix(self, wanted: str | None) -> str | None:
+        """Fix the tools for a task: those of the list of this SHA-256, where it is kept, else the newest. Returns that
+        of the list that is fixed, None where nothing is known of the source."""
         ...

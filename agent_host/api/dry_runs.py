@@ -18,20 +18,27 @@ from agent_host import lenient_json
 from agent_host.api.options import existing_directory, settings_from
 from agent_host.app.machine import command_environment, limits_of, this_environment
 from agent_host.app.native import families_of, native_list
+from agent_host.app.python_tools import installed_names
 from agent_host.app.skills import enabled_tools, skill_called, skill_index, skill_scripts
-from agent_host.app.tools import argument_problem, built_in
+from agent_host.app.tools import AlsoElsewhere, argument_problem, built_in
+from agent_host.app.workspace_tools import WorkspaceTools, workspace_tools
 from agent_host.errors import ErrorCode
 from agent_host.routing.dry_run import DryRunCase, InvalidCase, case_from, judge_case
 from agent_host.routing.environment import on_this_disk
+from agent_host.routing.registry import Registry
+from agent_host.services.endpoints import TOOLS_URL_VARIABLE
 from agent_host.session.handshake import SESSION_TO_TRY, bundle_in_file, bundle_to_try
 from policy.bundle.builtin import DEFAULT_LIFETIME_S
 from policy.bundle.problems import BundleProblems
 from policy.bundle.validate import check_usable, parse_bundle
+from policy.check import check_tool
 from policy.decision import RISK_LEVELS
+from policy.facts import NamedToolFacts
 from policy.names import ANY_SESSION, CapabilityName
 from policy.rules.admitted import admitted
 from policy.rules.case import denied
 from policy.rules.guarded import guarded_risk
+from policy.rules.named_tools import for_tool
 from policy.rules.toolset import DEFAULT_RISK, NO_LIMITS, order, why_not_offered, withheld_by
 from state.temporary import session_directory
 
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolSpec
     from agent_host.routing.environment import Environment
     from agent_host.routing.program_facts import Scripts
+    from config.settings import Settings
     from policy.bundle.model import PolicyBundle
     from policy.bundle.problems import Problem
     from policy.decision import Decision
@@ -55,7 +63,9 @@ __all__ = ["BundleReport", "DryRuns", "InvalidCase", "Tried", "case_refused", "p
 class Tried(NamedTuple):
     """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away, the
     families of tools that it chooses, the list of native programs, None for that of a session without any
-    configuration, the skills there are, None for none, and their scripts."""
+    configuration, the skills there are, None for none, and their scripts; the tools that the workspace brings; and
+    `elsewhere` the tools of MCP servers and of the Backend Tool Service, as far as sessions have kept what these
+    listed."""
 
     bundle: PolicyBundle
     here: Environment
@@ -64,13 +74,27 @@ class Tried(NamedTuple):
     native: NativeExec | None = None
     skills: SkillIndex | None = None
     scripts: Scripts | None = None
+    of_workspace: WorkspaceTools = WorkspaceTools()
+    elsewhere: tuple[ToolSpec, ...] = ()
+
+    @property
+    def session_tools(self) -> Registry:
+        """The tools of the families that are chosen, those that the workspace brings, and those from elsewhere; of the
+        latter one that takes the place of a tool of this machine stands before it."""
+        stand_ins = [spec for spec in self.elsewhere if spec.also]
+        return Registry((*stand_ins, *built_in(self.families), *self.of_workspace.specs, *self.elsewhere))
+
+    @property
+    def known_tools(self) -> Registry:
+        """Those of a session, behind them those of all families, and what a server may have."""
+        return AlsoElsewhere((*self.session_tools, *built_in()))
 
     def tools(self, in_use: Limits = NO_LIMITS) -> list[dict[str, Any]]:
         """Every tool with whether the model would be shown it, and who keeps it from that (SK 3.1): rows of {toolName,
         capability, offered, requiresApproval, riskLevel, reason, keptBy, commands?}. `in_use` are the limits of skills
         in use. `keptBy` are all that keep it: `bundle`, `configuration`, `skill`; `commands` the only ones that skills
         leave of a tool that runs such."""
-        specs = built_in(self.families)
+        specs = self.session_tools
         rows = {spec.name: self._tool(spec, in_use) for spec in specs}
         readers = [spec.name for spec in specs if spec.subject.kind == "output"]
         if any(row["offered"] for name, row in rows.items() if name not in readers):
@@ -85,7 +109,7 @@ class Tried(NamedTuple):
         """What each of these skills leaves of the tools. Raises UsageError for one that cannot be used."""
         from policy.rules.skills import skill_tools
 
-        known = built_in(self.families).names
+        known = self.session_tools.names
         found = []
         for name in names:
             allowed = skill_called(self.skills, name).allowed_tools
@@ -100,11 +124,12 @@ class Tried(NamedTuple):
             self.bundle,
             case,
             self.here,
-            built_in(),
+            self.known_tools,
             now=now,
             limits=self.limits,
             native=self.native,
             scripts=self.scripts,
+            approved=self.of_workspace.approved,
         )
 
     def _limits(self, in_use: Limits) -> tuple[tuple[str, Limits], ...]:
@@ -119,7 +144,8 @@ class Tried(NamedTuple):
             "capability": spec.capability,
             "offered": True,
             "requiresApproval": guarded is not None
-            or any(entry is not None and entry.requires_approval for entry in entries),
+            or any(entry is not None and for_tool(entry, spec.name).requires_approval for entry in entries)
+            or self._is_new(spec),
             "riskLevel": max(risks, key=RISK_LEVELS.index),
             **_kept({who: self._keeps(spec, limits) for who, limits in (("bundle", None), *self._limits(in_use))}),
         }
@@ -128,10 +154,22 @@ class Tried(NamedTuple):
             row["commands"] = [one for commands in patterns for one in commands]
         return row
 
+    def _is_new(self, spec: ToolSpec) -> bool:
+        """Whether it is a tool of the project that nobody has approved as it is now, by hand or by its hash."""
+        if spec.identity is None:
+            return False
+        approved = self.of_workspace.approved
+        facts = NamedToolFacts(
+            spec.name, spec.identity, approved is not None and approved.knows(spec.name, spec.identity)
+        )
+        return check_tool(self.bundle, spec.capability, facts, now=datetime.now(UTC)).decision == "APPROVAL_REQUIRED"
+
     def _keeps(self, spec: ToolSpec, limits: Limits | None) -> str | None:
         """Why these limits keep the tool from being shown; without any, why the bundle does."""
         os, workspace = self.here.os_family, self.here.workspace
-        reason = functools.partial(why_not_offered, self.bundle, spec.name, workspace=workspace, os=os)
+        reason = functools.partial(
+            why_not_offered, self.bundle, spec.name, workspace=workspace, os=os, elsewhere=spec.elsewhere
+        )
         for capability in spec.capabilities:
             why = reason(capability)
             if limits is not None and why is None:
@@ -156,7 +194,14 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
     settings, now = settings_from(flags, workspace=workspace), datetime.now(UTC)
     named = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     here = this_environment(workspace, command_environment(settings, session_directory(state_dir, named, os.environ)))
-    bundle = bundle_to_try(settings, here, state_dir=state_dir, now=now, session_id=session_id)
+    bundle = bundle_to_try(
+        settings,
+        here,
+        state_dir=state_dir,
+        now=now,
+        session_id=session_id,
+        installed=installed_names(settings) if settings.names("tools.installed") else (),
+    )
     index = skill_index(here.workspace)
     return Tried(
         bundle,
@@ -166,15 +211,34 @@ def policy_to_try(flags: Mapping[str, Any], *, workspace: str, state_dir: str, s
         native_list(settings, here.workspace),
         index,
         skill_scripts(settings, index, state_dir, named, session_directory(state_dir, named, os.environ)),
+        workspace_tools(here.workspace, state_dir, index, built_in(families_of(settings)).names),
+        _elsewhere(settings, bundle, here, state_dir, now),
     )
+
+
+def _elsewhere(
+    settings: Settings, bundle: PolicyBundle, here: Environment, state_dir: str, now: datetime
+) -> tuple[ToolSpec, ...]:
+    """The tools of the servers and the service that a session would have, as far as they are known. Nothing is
+    connected."""
+    found: tuple[ToolSpec, ...] = ()
+    if bundle.mcp_servers or settings.tables("mcp.servers"):
+        from agent_host.app import mcp_servers
+
+        found = mcp_servers.kept_tools(settings, bundle, here, state_dir, now)
+    if os.environ.get(TOOLS_URL_VARIABLE):
+        from agent_host.app import backend_tools
+
+        found += backend_tools.kept_tools(os.environ, settings, bundle, state_dir)
+    return found
 
 
 class DryRuns:
     """Cases against one bundle, or against the capabilities that a case brings along."""
 
     def __init__(self, tried: Tried, now: datetime) -> None:
-        self._bundle, self._here, self._limits, _, self._native, _, self._scripts = tried
-        self._tools = built_in()
+        self._bundle, self._tried = tried.bundle, tried
+        self._tools = tried.known_tools
         self._now = now
         self._with = lru_cache(maxsize=64)(self._bundle_with)
 
@@ -197,14 +261,16 @@ class DryRuns:
         decision = judge_case(
             bundle,
             case,
-            self._here,
+            self._tried.here,
             self._tools,
             now=self._now,
-            limits=self._limits,
-            native=self._native,
-            scripts=self._scripts,
+            limits=self._tried.limits,
+            native=self._tried.native,
+            scripts=self._tried.scripts,
+            approved=self._tried.of_workspace.approved,
         )
-        problem = None if decision.decision == "DENIED" else argument_problem(case.tool_name, case.arguments)
+        spec = self._tools.get(case.tool_name)
+        problem = None if decision.decision == "DENIED" else argument_problem(spec, case.arguments)
         if problem is not None:
             return denied(decision.capability, "case", f"{ErrorCode.INVALID_REQUEST}: {problem}")
         return decision
@@ -214,7 +280,7 @@ class DryRuns:
             bundle = parse_bundle({**self._bundle.to_json(), "capabilities": orjson.loads(capabilities)})
         except BundleProblems as error:
             raise InvalidCase(str(error)) from error
-        return on_this_disk(bundle, self._here)
+        return on_this_disk(bundle, self._tried.here)
 
 
 def case_refused(problem: str) -> Decision:

@@ -16,23 +16,27 @@ from urllib.parse import urlsplit
 from agent_host import own_packages
 from agent_host.api.gateway_check import model_of, try_gateway
 from agent_host.api.options import known_models, settings_from
+from agent_host.capability_grants import KEY_VARIABLE, grant_key
 from agent_host.errors import UsageError
-from agent_host.http_basics import LOOPBACK, shown_url
+from agent_host.http_basics import LOOPBACK, shown_url, usable_in_header
 from agent_host.lean_httpx import httpx
-from agent_host.services.endpoints import endpoints
+from agent_host.services.endpoints import TOOLS_TOKEN_VARIABLE, endpoints
 from agent_host.shown_text import one_line
 from agent_host.testing.script import Script, ScriptError
 from agent_host.thread.tokens import AUTO, ESTIMATE, TokenizerUnavailable, counter
 from state.locations import make_private_dir
+from tool_runtime.backend.answers import tools_of
 from tool_runtime.core.paths import BY_DESCRIPTOR
+from tool_runtime.faults import ToolFault
 from tool_runtime.platform import current
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from config.settings import Settings
 
 _PROBE_TIMEOUT_S = 5.0
+_TOOLS_SHOWN = 10
 _PROBE = "import sys; sys.path.append(sys.argv[1]); from tool_runtime.core.guard_probe import main; main()"
 
 
@@ -51,6 +55,7 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str) -> tuple[Check, ...
         _python(),
         _gateway(settings, state_dir),
         *_services(),
+        *_mcp_servers(settings, state_dir),
         _state_dir(state_dir),
         _tokenizer(settings),
         _shell(),
@@ -58,6 +63,13 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str) -> tuple[Check, ...
         _leftovers(),
         _sandbox(),
     )
+
+
+def authorize(flags: Mapping[str, Any], state_dir: str, name: str, say: Callable[[str], None]) -> str:
+    """Have a person authorize this program at an MCP server of the configuration; see `mcp_check.authorize`."""
+    from agent_host.api import mcp_check
+
+    return mcp_check.authorize(settings_from(flags, workspace=None), state_dir, name, say)
 
 
 def _python() -> Check:
@@ -80,8 +92,57 @@ def _services() -> list[Check]:
         named = endpoints(os.environ)._asdict()
     except UsageError as error:
         return [Check("services", False, str(error))]
+    tools = named.pop("backend_tools")
     urls = {name: url for name, url in named.items() if url is not None}
-    return [_answers(name, url, trust_env=urlsplit(url).hostname not in LOOPBACK) for name, url in urls.items()]
+    found = [_answers(name, url, trust_env=_is_far(url)) for name, url in urls.items()]
+    return found if tools is None else [*found, _backend_tools(tools, granted=named["session"] is not None)]
+
+
+def _is_far(url: str) -> bool:
+    return urlsplit(url).hostname not in LOOPBACK
+
+
+def _backend_tools(url: str, *, granted: bool) -> Check:
+    """What the Backend Tool Service lists for this host's token. `granted`: a Session Service may give the grants that
+    calls need; else they are signed here."""
+    name, shown, token = "backend tools", shown_url(url), os.environ.get(TOOLS_TOKEN_VARIABLE, "")
+    if not usable_in_header(token):
+        return Check(name, False, f"{TOOLS_TOKEN_VARIABLE} holds characters that no header can carry")
+    try:
+        key = grant_key(os.environ)
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        answer = httpx.get(f"{url}/tools", headers=headers, timeout=_PROBE_TIMEOUT_S, trust_env=_is_far(url))
+        listed = tools_of(answer.content) if answer.status_code == 200 else None
+    except (UsageError, ToolFault) as error:
+        return Check(name, False, f"{shown}: {error}")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return Check(name, False, f"{shown}: {str(error) or type(error).__name__}")
+    if listed is None:
+        refused = answer.status_code == 401
+        hint = f"; check {TOOLS_TOKEN_VARIABLE}" if token else f": set {TOOLS_TOKEN_VARIABLE}"
+        return Check(name, False, f"{shown} says HTTP {answer.status_code}{hint if refused else ''}")
+    tools = ", ".join(one_line(one.name) for one in listed.definitions[:_TOOLS_SHOWN])
+    more = len(listed.definitions) - _TOOLS_SHOWN
+    found = f"{shown} lists {tools or 'no tools'}{f' and {more} more' if more > 0 else ''}"
+    if listed.rejected:
+        found += (
+            f"; {len(listed.rejected)} cannot be used: {one_line('; '.join(map(': '.join, listed.rejected.items())))}"
+        )
+    if key is None and not granted:
+        return Check(name, False, f"{found}; without {KEY_VARIABLE} it runs none of them for this host")
+    return Check(name, True, found)
+
+
+def _mcp_servers(settings: Settings, state_dir: str) -> list[Check]:
+    """Those of the configuration: each is started or connected to, and asked for its tools."""
+    if not settings.tables("mcp.servers"):
+        return []
+    from agent_host.api.mcp_check import check_servers
+
+    try:
+        return [Check(f"mcp {name}", ok, one_line(found)) for name, ok, found in check_servers(settings, state_dir)]
+    except UsageError as error:
+        return [Check("mcp", False, str(error))]
 
 
 def _answers(name: str, url: str, *, trust_env: bool) -> Check:

@@ -47,8 +47,9 @@ class SessionOptions:
     """What a session is started or resumed with; None leaves it to the configuration, or to the session on record.
 
     `policy` is a built-in's name or a bundle file, `gateway` a URL or `mock:FILE`. `max_cost` is what the session may
-    cost, in the currency of the configuration's prices. `token` is the gateway's and `services_token` the backend
-    services'; neither is taken from the environment. `settings` are others of config/defaults.toml, by `section.name`.
+    cost, in the currency of the configuration's prices. `token` is the gateway's, `services_token` the backend
+    services' and `tools_token` the Backend Tool Service's; `grant_key`, in hex, signs capability grants for the latter.
+    None is taken from the environment. `settings` are others of config/defaults.toml, by `section.name`.
     `approvals` are what is approved in advance: rule ids, tool and capability names; for a resume also the ids of
     denied calls, which are then run (`deniedApprovals` of a result has them). `guard_processes` ends what commands
     started also when this process is killed; one session at a time may ask for it, and it takes every child of this
@@ -63,6 +64,8 @@ class SessionOptions:
     max_cost: float | None = None
     token: str | None = None
     services_token: str | None = None
+    tools_token: str | None = None
+    grant_key: str | None = None
     state_dir: str | os.PathLike[str] | None = None
     session_id: str | None = None
     approvals: Collection[str] = ()
@@ -170,7 +173,7 @@ class LayeredOptions:
         self._refuse_what_is_no_text(flags, session_id)
         root = existing_workspace(workspace, named_by)
         settings = settings_from(flags, workspace=root, given_by=self._names.given_by)
-        for line in settings.ignored:
+        for line in (*settings.ignored, *_unusable_tools(root)):
             self._warn(line)
         return ResolvedOptions(
             settings=settings,
@@ -222,6 +225,15 @@ def anchored(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
             f"{path!r} is relative to the current directory, which is no longer there ({error.strerror}): "
             "go to another one, or give the absolute path"
         ) from error
+
+
+def _unusable_tools(workspace: str) -> list[str]:
+    """What is wrong with the tools that the workspace brings."""
+    if not os.path.isdir(os.path.join(workspace, ".agent", "tools")):
+        return []
+    from agent_host.app.workspace_tools import unusable_manifests  # with it comes what reads them
+
+    return unusable_manifests(workspace)
 
 
 def settings_from(flags: Mapping[str, Any], *, workspace: str | None, given_by: str = "the command line") -> Settings:

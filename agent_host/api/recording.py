@@ -169,12 +169,14 @@ def _turn(dialect: Dialect, data: bytes) -> dict[str, Any]:
 
 def _usage(answer: ModelTurn) -> dict[str, int]:
     usage = answer.usage
-    return {
+    counted = {
         "input_tokens": max(0, usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens),
         "output_tokens": usage.output_tokens,
         "cache_read_input_tokens": usage.cache_read_tokens,
         "cache_creation_input_tokens": usage.cache_write_tokens,
     }
+    for_an_hour = usage.cache_write_1h_tokens
+    return {**counted, "cache_creation_1h_input_tokens": for_an_hour} if for_an_hour else counted
 
 
 def _is_secret(header: str) -> bool:

@@ -156,8 +156,9 @@ async def resume_session(
 
 
 def tokens_of(options: SessionOptions) -> Tokens:
-    """The tokens that were given."""
-    return Tokens(options.token or None, options.services_token or None)
+    """The tokens that were given, and the key."""
+    given = (options.token, options.services_token, options.tools_token, options.grant_key)
+    return Tokens(*(one or None for one in given))
 
 
 def checked_prompt(prompt: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from agent_host.app.machine import SECRET_VARIABLES, allowed_variables, limits_of, project_tool_names
+from agent_host.app.machine import allowed_variables, limits_of, project_tool_names, secret_variables
 from agent_host.app.native import families_of, has_native, native_list, native_roots
 from agent_host.app.secrets import redaction_of
 from agent_host.app.skills import enabled_tools, has_skills, hidden_files, script_runs, skill_index, skill_scripts
@@ -16,7 +17,6 @@ from agent_host.errors import PolicyDenied, UsageError
 from agent_host.events.kinds import EventType
 from agent_host.events.live_output import MAX_PIECE_BYTES, VERBOSE_PIECE_BYTES, LiveOutput
 from agent_host.llm.deferred import DeferredClient, KnownModels
-from agent_host.llm.dialects import make_dialect
 from agent_host.loop.background import CommandLog
 from agent_host.loop.cancellation import Cancellation
 from agent_host.loop.command_changes import CommandWatch
@@ -44,6 +44,7 @@ from agent_host.thread.thread import Thread
 from agent_host.thread.tokens import AUTO, TokenizerUnavailable, counter
 from config.lean_typing import NamedTuple
 from policy.names import CapabilityName as Name
+from policy.rules.sent_elsewhere import sent_elsewhere
 from policy.rules.toolset import NO_LIMITS
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
@@ -51,7 +52,9 @@ from tool_runtime.settings import RuntimeSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from agent_host.app.backend_tools import ToolService
     from agent_host.app.backends import Stores
+    from agent_host.app.elsewhere import ToolsElsewhere
     from agent_host.app.machine import LocalMachine
     from agent_host.app.secrets import Secrets
     from agent_host.approval.gate import ApprovalGate
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from agent_host.http_basics import TlsContext
     from agent_host.llm.client import LlmClient
     from agent_host.llm.stream import CacheTtl, Dialect
+    from agent_host.routing.judge import Approved
     from agent_host.scrub import Scrubber
     from agent_host.session.opening import ResolvedOptions
     from agent_host.thread.messages import Message
@@ -72,10 +76,14 @@ if TYPE_CHECKING:
     from tool_runtime.tool import Provider
 
 _SHORT_TTL_S = 300
+# A provider may count so many times the tokens that the estimate gives (`loop.limits`).
+_LOW_ESTIMATE = 1.5
+_MOST_BYTES_PER_TOKEN = 8
 
 
 class Parts(NamedTuple):
-    """What is decided about a session before anything of it is on disk."""
+    """What is decided about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
+    servers. `tool_service` is the Backend Tool Service, None where there is none for the session."""
 
     machine: LocalMachine
     bundle: PolicyBundle
@@ -86,6 +94,8 @@ class Parts(NamedTuple):
     takes_images: bool = True
     tools: tuple[PythonTool, ...] = ()
     fallbacks: tuple[str, ...] = ()
+    has_mcp: bool = True
+    tool_service: ToolService | None = None
 
     def binds_thinking(self, model: str) -> bool:
         """Whether the provider of `model` refuses a request in which anything in front of its thinking was changed."""
@@ -114,8 +124,7 @@ class Parts(NamedTuple):
     def cached_for(self, settings: Settings, *, attended: bool) -> Parts:
         """The same parts, requests kept in the provider's cache as long as steps of this session may take: `attended`
         says that a person answers approvals."""
-        cache_ttl = _cache_ttl(settings, self.bundle, attended)
-        return self._replace(dialect=make_dialect(self.dialect.name, settings, cache_ttl))
+        return self._replace(dialect=self.dialect.kept_for(_cache_ttl(settings, self.bundle, attended)))
 
 
 class Gateway(NamedTuple):
@@ -158,6 +167,7 @@ async def make_context(
     )._replace(
         commands_before=store.state.commands_started,
         native_shadowed=frozenset(tool.name for tool in parts.tools),
+        elsewhere=sent_elsewhere(parts.bundle),
         commands=CommandLog(journal, emitter),
         open_output=outputs.open,
     )
@@ -165,7 +175,7 @@ async def make_context(
     if has_skills(settings):
         scripts = skill_scripts(settings, index, resolved.state_dir, session_id, machine.temporary)
     runtime = LocalToolRouter(of_runtime, _providers(parts, of_runtime, index), scripts)
-    approved = None
+    approved: Approved | None = None
     if project_tool_names(resolved.workspace):
         from state.approved_tools import ApprovedTools
         from tool_runtime.families.project.family import ProjectTools
@@ -226,8 +236,45 @@ async def make_context(
         questions=Questions(),
         command_watch=_command_watch(resolved, machine),
     )
+    if parts.has_mcp and (parts.bundle.mcp_servers or settings.tables("mcp.servers")):
+        _add_servers(ctx.judge, resolved, of_runtime, runtime, emitter, session_id)
+    if parts.tool_service is not None:
+        elsewhere = _elsewhere(ctx.judge, resolved, emitter)
+        runtime.add_remote(parts.tool_service.provider(elsewhere, ctx.judge, store.state.identity, settings))
     ctx.conversation.renew_head(ctx.judge)
     return ctx
+
+
+def _elsewhere(judge: Judge, resolved: ResolvedOptions, emitter: Emitter) -> ToolsElsewhere:
+    """Sources of tools, which the judge asks about what they have from now on."""
+    from agent_host.app.elsewhere import ToolsElsewhere
+
+    judge.approved = elsewhere = ToolsElsewhere(resolved.state_dir, lambda: judge.bundle, emitter, judge.approved)
+    return elsewhere
+
+
+def _add_servers(
+    judge: Judge,
+    resolved: ResolvedOptions,
+    of_runtime: RuntimeSettings,
+    runtime: LocalToolRouter,
+    emitter: Emitter,
+    session_id: str,
+) -> None:
+    """Their tools come with the first task: nothing waits for them here."""
+    from agent_host.app.mcp_servers import add_servers
+
+    add_servers(
+        runtime,
+        resolved.settings,
+        of_runtime,
+        judge.bundle,
+        judge.environment,
+        _elsewhere(judge, resolved, emitter),
+        state_dir=resolved.state_dir,
+        session_id=session_id,
+        now=utc_now(),
+    )
 
 
 def _providers(parts: Parts, settings: RuntimeSettings, index: SkillIndex | None) -> Sequence[Provider]:
@@ -292,7 +339,7 @@ def runtime_settings(
         artifact_max_bytes=settings.integer("tools.max_artifact_bytes"),
         output_buffer_bytes=settings.integer("tools.output_buffer_bytes"),
         max_file_size_bytes=settings.integer("limits.max_file_size_bytes") or None,
-        secret_env=SECRET_VARIABLES,
+        secret_env=secret_variables(settings),
         env_passthrough=frozenset(settings.names("tools.env_passthrough")),
         env_allowed=allowed_variables(settings),
         temporary=temporary,
@@ -320,7 +367,8 @@ def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber, dropped: int | 
     takes_images = parts.takes_images
     if takes_images and len(state.thread) > 1:  # a new session has no pictures yet
         takes_images = parts.models.of(parts.model).limits.images is not False
-    thread = Thread(parts.dialect.renderer(parts.model), takes_images=takes_images)
+    renderer = parts.dialect.renderer(parts.model)
+    thread = Thread(renderer, takes_images=takes_images, marks_from=lambda: _marks_from(parts))
     step = state.open_step
     messages: Iterator[Message] = map(decode, itertools.islice(state.thread, 1, None))
     if scrubber.redaction is not None and scrubber.redaction.has_rules:
@@ -335,6 +383,13 @@ def _thread(parts: Parts, state: Checkpoint, scrubber: Scrubber, dropped: int | 
         thinking_from=_thinking_from(parts, state, dropped),
     )
     return thread
+
+
+def _marks_from(parts: Parts) -> int:
+    """Estimated tokens that a beginning of a request has to have for a cache mark. A provider keeps nothing that is
+    shorter than its minimum; a mark that is missing costs more than one too many, and estimates may be low."""
+    minimum = parts.models.of(parts.model).limits.cache_minimum_tokens
+    return 0 if minimum is None else int(minimum / _LOW_ESTIMATE)
 
 
 def _thinking_from(parts: Parts, state: Checkpoint, dropped: int | None) -> int:
@@ -355,13 +410,18 @@ def _head_maker(parts: Parts, scrubber: Scrubber, state: Checkpoint) -> Callable
     """The front of model requests: model, limit, system prompt, and those tools that a call could be allowed of."""
 
     def head(judge: Judge, max_output_tokens: int) -> bytes:
-        return parts.dialect.head(
+        encode = partial(
+            parts.dialect.head,
             model=parts.model,
             max_output_tokens=max_output_tokens,
             system=scrubber.text(decode(state.thread[0]).content),
             tools=judge.offered(),
             session_id=state.identity.session_id,
         )
+        made, marks_from = encode(), _marks_from(parts)
+        # A text has fewer tokens than bytes, and no language as few as one for so many.
+        is_short = len(made) < marks_from * _MOST_BYTES_PER_TOKEN and parts.count(made.decode()) < marks_from
+        return encode(is_marked=False) if is_short else made
 
     return head
 

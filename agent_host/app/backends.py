@@ -24,6 +24,8 @@ from config.lean_typing import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
+    from agent_host.app.backend_tools import ToolService
+    from agent_host.app.secrets import Tokens
     from agent_host.events.batches import BatchedSink
     from agent_host.events.emitter import Sink
     from agent_host.events.otel import OtelSink
@@ -47,19 +49,20 @@ class Stores(NamedTuple):
 
 
 class Backends:
-    """What `environ` and the settings say about services; `token` is sent to each. Nothing is connected before its
-    first use.
+    """What `environ` and the settings say about services; `tokens` are sent to them. Nothing is connected before its
+    first use. `capability_grant` is what the Session Service gave last for the Backend Tool Service.
 
     Raises UsageError for a URL or a token that cannot be used.
     """
 
-    def __init__(self, environ: Mapping[str, str], settings: Settings, token: str | None) -> None:
+    def __init__(self, environ: Mapping[str, str], settings: Settings, tokens: Tokens) -> None:
         self._urls = endpoints(environ)
         self._environ = environ
         self._settings = settings
-        self._token = token
+        self._tokens = tokens
+        self.capability_grant: str | None = None
         self.losses = Losses()
-        self._clients: dict[str, ServiceClient] = {}
+        self._clients: dict[tuple[str, str | None], ServiceClient] = {}
         self._tls: TlsContext | None = None
         self._workspaces: dict[str, str] = {}
         self._traces: OtelSink | None = None
@@ -97,6 +100,16 @@ class Backends:
         where = paths.approvals if url is None else f"the approval service ({shown_url(url)})"
         self.losses.watch(where, reporter)
         return reporter
+
+    def tool_service(self) -> ToolService | None:
+        """The Backend Tool Service, None where there is none. Raises UsageError for a key of grants that is none."""
+        url = self._urls.backend_tools
+        if url is None:
+            return None
+        from agent_host.app.backend_tools import ToolService
+
+        client = self._client_with(url, self._tokens.tools)
+        return ToolService.at(url, client, self._tokens.grant_key, lambda: self.capability_grant)
 
     def observers(self, gateway: str, paths: SessionPaths, dialect: str) -> list[Sink]:
         """Sinks of the Audit and Telemetry Services and of OpenTelemetry, as far as there are such, for the session at
@@ -143,15 +156,18 @@ class Backends:
         return sink
 
     def _client(self, url: str) -> ServiceClient:
-        """One client a URL: services behind one address share their connections."""
-        if url not in self._clients:
+        return self._client_with(url, self._tokens.services)
+
+    def _client_with(self, url: str, token: str | None) -> ServiceClient:
+        """One client a URL: services behind one address share their connections, where they take one token."""
+        if (url, token) not in self._clients:
             from agent_host.app.remote import client_of
 
             if self._tls is None and url.startswith("https:"):
                 self._tls = TlsContext(url)
             tls = self._tls if url.startswith("https:") else None
-            self._clients[url] = client_of(url, self._token, self._settings, tls)
-        return self._clients[url]
+            self._clients[url, token] = client_of(url, token, self._settings, tls)
+        return self._clients[url, token]
 
     def _workspace_of(self, session_id: str) -> str:
         try:

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from agent_host.routing.environment import Environment
+from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
 from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from config.lean_typing import NamedTuple
 from config.load import user_skills
@@ -25,7 +26,15 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "LLM_GATEWAY_AUTH_TOKEN"  # noqa: S105  the variable's name, not its value
 
-SECRET_VARIABLES = frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE})
+SECRET_VARIABLES = frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE, TOOLS_TOKEN_VARIABLE, GRANT_KEY_VARIABLE})
+
+
+def secret_variables(settings: Settings) -> frozenset[str]:
+    """The variables that no child process gets, whatever a configuration says: the host's own tokens, and those for MCP
+    servers."""
+    named = (table.get("token_env") for table in settings.tables("mcp.servers"))
+    return SECRET_VARIABLES | {name for name in named if isinstance(name, str)}
+
 
 _SHELLS: dict[str, ShellName] = {
     "bash": "bash",
@@ -57,7 +66,7 @@ def command_environment(settings: Settings, temporary: str) -> dict[str, str]:
     it."""
     shown = child_environment(
         os.environ,
-        secret=SECRET_VARIABLES,
+        secret=secret_variables(settings),
         passthrough=frozenset(settings.names("tools.env_passthrough")),
         temporary=temporary,
         allowed=allowed_variables(settings),

@@ -13,7 +13,7 @@ from agent_host.app.assembly import Gateway, Parts, make_context, put_under, utc
 from agent_host.app.backends import Backends, serving_gateway
 from agent_host.app.machine import machine_of, project_tool_names
 from agent_host.app.native import families_of
-from agent_host.app.python_tools import python_tools, registry_with
+from agent_host.app.python_tools import installed_names, python_tools, registry_with
 from agent_host.app.secrets import Secrets, Tokens, redaction_of
 from agent_host.approval.gate import UnattendedGate
 from agent_host.approval.pending import PendingApprovals
@@ -40,6 +40,8 @@ from agent_host.session.opening import (
     temporary_of,
 )
 from agent_host.version import __version__
+from policy.names import CapabilityName
+from policy.rules.named_tools import names_it
 from state import session_keys, temporary
 from state.errors import WriteFailed
 from state.locations import SessionPaths, checked_session_id
@@ -49,6 +51,7 @@ from tool_runtime.platform import OS_FAMILY
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from agent_host.app.backend_tools import ToolService
     from agent_host.app.machine import LocalMachine
     from agent_host.approval.gate import ApprovalGate
     from agent_host.events.emitter import Sink
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from agent_host.services.session import NewSession, SessionGrant, SessionService
     from agent_host.session.new_task import NewTask
     from agent_host.session.opening import OptionsSource, ResolvedOptions
+    from config.settings import Settings
     from policy.bundle.model import PolicyBundle
     from state.checkpoint import SessionIdentity
     from state.file_session import FileSession
@@ -109,6 +113,7 @@ class SessionOpener:
                         _refuse_used_key(resolved.state_dir, key)
             grant = await backends.sessions().create(_introduced(new, resolved))
             _refuse_incompatible(grant)
+            backends.capability_grant = grant.capability_grant
             async with _given_back(backends.sessions(), grant.session_id):
                 with state_errors_translated():
                     checked_session_id(grant.session_id)
@@ -121,6 +126,9 @@ class SessionOpener:
                 _refuse_unknown_approvals(resolved, bundle, registry_with(tools, families_of(resolved.settings)))
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
+                parts = parts._replace(
+                    has_mcp=grant.feature_flags.get("mcpEnabled", True), tool_service=_tool_service(backends, bundle)
+                )
                 secrets = self._secrets(resolved, bundle, url)
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():
@@ -147,12 +155,16 @@ class SessionOpener:
                 opened.callback(store.close)
                 backends.know(store.state.identity)
                 grant = await self._granted_again(resolved, backends, store, cursor)
+                backends.capability_grant = grant.capability_grant
                 machine = machine_of(resolved, temporary_of(resolved.state_dir, store.state.identity))
                 _make_temporary(machine.temporary)
                 bundle = _bundle_again(resolved, machine, grant, store.state.identity)
                 url = await resources.enter_async_context(serving_gateway(resolved))
                 tools = python_tools(resolved.settings, self._tools)
                 parts = Parts.of(resolved, machine, bundle, await self._dialect_of(resolved, url), tools)
+                parts = parts._replace(
+                    has_mcp=grant.feature_flags.get("mcpEnabled", True), tool_service=_tool_service(backends, bundle)
+                )
                 secrets = self._secrets(resolved, parts.bundle, url)
                 session = await self._session(resolved, parts, backends, store, url, secrets, resources)
                 opened.pop_all()
@@ -172,6 +184,7 @@ class SessionOpener:
             await session.expire(str(error))
             raise SessionExpired(f"{error}; {_DELETED}") from error
         _refuse_incompatible(grant)
+        backends.capability_grant = grant.capability_grant
         machine = machine_of(resolved, session.temporary)
         bundle = _bundle_again(resolved, machine, grant, session.identity)
         parts = Parts.of(resolved, machine, bundle, chosen.dialect)
@@ -182,7 +195,7 @@ class SessionOpener:
     async def _open_backends(self, resolved: ResolvedOptions, resources: AsyncExitStack) -> Backends:
         own_packages.keep_out(resolved.workspace)  # a client names it when much is still to be imported
         self._resolved = resolved
-        self._backends = Backends(os.environ, resolved.settings, self._tokens.services)
+        self._backends = Backends(os.environ, resolved.settings, self._tokens)
         resources.push_async_callback(self._backends.aclose)
         return self._backends
 
@@ -220,7 +233,9 @@ class SessionOpener:
         settings = resolved.settings
         headers = settings.pairs("llm.headers")
         proxies = list(filter(None, map(settings.text, ("tools.http_proxy", "tools.https_proxy"))))
-        return Secrets.of(self._tokens, url, headers, redaction_of(resolved, bundle), proxies)
+        return Secrets.of(
+            self._tokens, url, headers, redaction_of(resolved, bundle), proxies, _of_servers(settings, bundle)
+        )
 
     async def _session(
         self,
@@ -246,7 +261,11 @@ class SessionOpener:
             losses=backends.losses,
         )
         reporter = backends.approvals(paths)
-        log = RunLog(paths.events, max_bytes=resolved.settings.integer("host.max_run_log_bytes"))
+        log = RunLog(
+            paths.events,
+            max_bytes=resolved.settings.integer("host.max_run_log_bytes"),
+            are_clean=secrets.scrubber.are_clean,
+        )
         backends.losses.watch(paths.events, log)
         tools = registry_with(parts.tools, families_of(resolved.settings))
         reports = ApprovalReports(reporter, identity, secrets.scrubber.text, tools)
@@ -257,7 +276,15 @@ class SessionOpener:
         stores = backends.stores(identity, paths, store.blobs)
         gateway = Gateway(url, TlsContext(url), "" if self._chosen is None else self._chosen.said)
         ctx = await make_context(
-            resolved, parts, store, gateway, secrets, gate, emitter, stores, owns_process=self._owns_process
+            resolved,
+            parts,
+            store,
+            gateway,
+            secrets,
+            gate,
+            emitter,
+            stores,
+            owns_process=self._owns_process,
         )
         resources.push_async_callback(_close_observers, emitter, reporter)
         resources.push_async_callback(ctx.router.aclose)
@@ -276,6 +303,20 @@ class SessionOpener:
         await session.take_up_commands()
         session.take_up_uploads()
         return session
+
+
+def _tool_service(backends: Backends, bundle: PolicyBundle) -> ToolService | None:
+    """The Backend Tool Service, where the bundle lets anybody call it. Raises UsageError."""
+    return None if bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE) is None else backends.tool_service()
+
+
+def _of_servers(settings: Settings, bundle: PolicyBundle) -> Sequence[str]:
+    """The secrets of MCP servers. Raises UsageError for entries that cannot be used."""
+    if not (settings.tables("mcp.servers") or bundle.mcp_servers):
+        return ()
+    from agent_host.app.mcp_servers import secret_values
+
+    return secret_values(settings, bundle)
 
 
 def _refuse_used_key(state_dir: str, key: str) -> None:
@@ -347,7 +388,12 @@ async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None
 
 def _refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, tools: Registry) -> None:
     """Raises UsageError. Not for a resume, whose approvals may be on record from another policy."""
-    approvals = resolved.approvals - project_tool_names(resolved.workspace)
+    servers = {one.name for one in bundle.mcp_servers}
+    servers |= {str(one.get("name")) for one in resolved.settings.tables("mcp.servers")}
+    of_servers = {name for name in resolved.approvals if name.partition("/")[0] in servers and "/" in name}
+    backend = bundle.capability(CapabilityName.BACKEND_TOOL_INVOKE)
+    of_backend = {name for name in resolved.approvals if backend is not None and names_it(backend, name)}
+    approvals = resolved.approvals - project_tool_names(resolved.workspace) - of_servers - of_backend
     unknown = unknown_approvals(bundle, tools, approvals)
     if unknown:
         rules = ", ".join(rule.approval_rule_id for rule in bundle.approval_rules) or "none"
@@ -365,6 +411,7 @@ def _bundle(resolved: ResolvedOptions, machine: LocalMachine, grant: SessionGran
         now=utc_now(),
         granted=grant.policy_bundle,
         temporary=machine.temporary,
+        installed=installed_names(resolved.settings),
     )
 
 

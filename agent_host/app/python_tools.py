@@ -47,6 +47,11 @@ def python_tools(settings: Settings, given: Sequence[PythonTool]) -> tuple[Pytho
     return tools
 
 
+def installed_names(settings: Settings) -> tuple[str, ...]:
+    """The names of the tools of the packages that the configuration names. Raises UsageError."""
+    return tuple(tool.name for tool in _installed(settings.names(_SETTING)))
+
+
 def registry_with(tools: Sequence[PythonTool], families: Sequence[str]) -> Registry:
     """The tools of these families, and the Python tools."""
     return Registry((*(tool.spec for tool in tools), *built_in(families)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from agent_host.app.machine import SECRET_VARIABLES, TOKEN_VARIABLE
 from agent_host.llm.urls import checked_headers, checked_token, password_of
 from agent_host.scrub import Scrubber, hide_in_process_table
+from agent_host.services.endpoints import GRANT_KEY_VARIABLE, TOOLS_TOKEN_VARIABLE
 from agent_host.services.endpoints import TOKEN_VARIABLE as SERVICES_TOKEN_VARIABLE
 from config.lean_typing import NamedTuple
 from policy.detectors.redaction import Redaction
@@ -21,16 +22,22 @@ if TYPE_CHECKING:
     from policy.bundle.model import PolicyBundle
 
 
+_VARIABLES = (TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE, TOOLS_TOKEN_VARIABLE, GRANT_KEY_VARIABLE)
+
+
 class Tokens(NamedTuple):
-    """The tokens of the gateway and of the backend services."""
+    """The tokens of the gateway, of the backend services and of the Backend Tool Service, and the key of the capability
+    grants for the latter."""
 
     gateway: str | None
     services: str | None
+    tools: str | None = None
+    grant_key: str | None = None
 
     @classmethod
     def read(cls) -> Tokens:
         """From the environment, which stays as it is: it is the embedding program's."""
-        return cls(*(os.environ.get(name) or None for name in (TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE)))
+        return cls(*(os.environ.get(name) or None for name in _VARIABLES))
 
     @classmethod
     def taken(cls) -> Tokens:
@@ -38,7 +45,7 @@ class Tokens(NamedTuple):
         commands are not given are blanked where a command could read them in the process table; this process keeps
         what it may need itself."""
         hide_in_process_table(name for name in os.environ if name in SECRET_VARIABLES or looks_secret(name))
-        return cls(*(os.environ.pop(name, None) or None for name in (TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE)))
+        return cls(*(os.environ.pop(name, None) or None for name in _VARIABLES))
 
 
 class Secrets(NamedTuple):
@@ -55,13 +62,15 @@ class Secrets(NamedTuple):
         headers: Mapping[str, str],
         redaction: Redaction,
         proxies: Sequence[str] = (),
+        others: Sequence[str] = (),
     ) -> Secrets:
-        """`headers` are those of `llm.headers`, `proxies` the URLs of those that tools use. Raises UsageError for a
+        """`headers` are those of `llm.headers`, `proxies` the URLs of those that tools use, `others`
+        more secrets. Raises UsageError for a
         token that no header can carry, and for headers that are none."""
         token = checked_token(tokens.gateway)
         values = checked_headers(headers).values()
         passwords = [password_of(url) for url in (gateway_url, *proxies)]
-        return cls(token, Scrubber([token, *passwords, tokens.services, *values], redaction))
+        return cls(token, Scrubber([token, *passwords, *tokens[1:], *values, *others], redaction))
 
 
 def redaction_of(resolved: ResolvedOptions, bundle: PolicyBundle) -> Redaction:

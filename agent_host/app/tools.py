@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
+from agent_host.contracts import Subject, ToolSpec
 from agent_host.routing.host_tools import UPLOAD_ARTIFACT, upload_problem
 from agent_host.routing.registry import Registry
 from policy.names import CapabilityName
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any
 
+
+_ANYTHING: Final = {"type": "object"}
 BUILT_IN = Registry((*SPECS, UPLOAD_ARTIFACT))
 """Those of a session that chooses no family."""
 CAPABILITIES = tuple(sorted(BUILT_IN.capabilities | {CapabilityName.LLM_CALL.value, CapabilityName.TOOL_INVOKE.value}))
@@ -27,10 +31,22 @@ def built_in(families: Collection[str] = FAMILIES) -> Registry:
     return Registry((*specs_of(families), UPLOAD_ARTIFACT))
 
 
-def argument_problem(tool_name: str, arguments: Mapping[str, Any]) -> str | None:
+class AlsoElsewhere(Registry):
+    """Tools, and beside them every `server/tool` that nothing is known of: judged by its name."""
+
+    def get(self, name: str) -> ToolSpec | None:
+        """See Registry."""
+        known = super().get(name)
+        if known is not None or not re.fullmatch(r"[^/\s]+/\S+", name):
+            return known
+        return ToolSpec(
+            name, "", _ANYTHING, capability="Mcp.Invoke", subject=Subject("name"), effect="other", category="requests"
+        )
+
+
+def argument_problem(spec: ToolSpec | None, arguments: Mapping[str, Any]) -> str | None:
     """Why the tool refuses the arguments that are there, in the host's words; None when it does not, or is not known.
     What is left out is no problem: a case need only say what it is judged by."""
-    spec = built_in().get(tool_name)
     if spec is UPLOAD_ARTIFACT:
         return upload_problem(arguments)
     if spec is None:

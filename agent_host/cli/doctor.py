@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent_host.api.machine_checks import machine_checks
+from agent_host.api.machine_checks import authorize, machine_checks
 from agent_host.cli import exit_codes
 from agent_host.cli.shared import given_settings, state_dir_of
-from agent_host.cli.streams import answer
+from agent_host.cli.streams import answer, notice
 
 if TYPE_CHECKING:
     import argparse
@@ -17,7 +17,10 @@ _MARKS = {True: "ok  ", False: "FAIL", None: "-   "}
 
 
 def doctor(namespace: argparse.Namespace) -> int:
-    """Run every check and print a line for each."""
+    """Run every check and print a line for each; or have a person authorize this program at one MCP server."""
+    if namespace.authorize is not None:
+        answer(authorize(given_settings(namespace), state_dir_of(namespace), namespace.authorize, notice) + "\n")
+        return exit_codes.COMPLETED
     checks = machine_checks(given_settings(namespace), state_dir_of(namespace))
     answer("".join(f"{_MARKS[check.ok]}  {check.name:10} {check.found}\n" for check in checks))
     return exit_codes.FAILED if any(check.ok is False for check in checks) else exit_codes.COMPLETED

@@ -34,7 +34,9 @@ class _OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: COMMAND"):
-            message = "choose a command: run, resume, serve, sessions, show, policy, mock-gateway or doctor"
+            message = (
+                "choose a command: run, resume, serve, sessions, show, policy, mock-gateway, tool-service or doctor"
+            )
         elif message.endswith("required: VERB"):
             message = "say what to do: check, tools, show, validate or rejudge"
         notice(f"error: {message} (see `{self.prog} --help`)")
@@ -129,6 +131,23 @@ def _mock_gateway(commands: Any) -> None:
     gateway.add_argument("--workspace", metavar="DIR", default=".", help="what ${workspace} in the script stands for")
 
 
+def _tool_service(commands: Any) -> None:
+    service = _add(
+        commands, "tool-service", "tool_service:tool_service", "the Backend Tool Service, for hosts elsewhere"
+    )
+    service.add_argument("--tenants", metavar="FILE", required=True, help="who may call which tools: JSON or TOML")
+    service.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    service.add_argument("--port", type=_port, default=0, help="port (any free one)")
+    service.add_argument("--workers", type=_workers, default=1, metavar="N", help="processes behind the port (1)")
+    service.add_argument(
+        "--drain-s", type=_seconds, default=30.0, metavar="SECONDS", help="how long calls may still run at the end (30)"
+    )
+    service.add_argument(
+        "--artifacts", metavar="DIR", help="where outputs lie without WORKSPACE_SERVICE_URL (state directory)"
+    )
+    _state_dir(service)
+
+
 def _policy(commands: Any) -> None:
     policy = _add(commands, "policy", "", "try a policy, or see what is wrong with a bundle")
     verbs = policy.add_subparsers(metavar="VERB", required=True, title="verbs", parser_class=_OneLineParser)
@@ -181,6 +200,7 @@ def _doctor(commands: Any) -> None:
     _setting_option(doctor, "llm.dialect")
     _setting_option(doctor, "llm.model")
     _state_dir(doctor)
+    doctor.add_argument("--authorize", metavar="NAME", help="authorize agent-host at an MCP server (oauth = true)")
 
 
 # What adds each command and its options to the subparsers, in the order of the help.
@@ -194,6 +214,7 @@ _COMMANDS: dict[str, Callable[[Any], None]] = {
     "mock-gateway": _mock_gateway,
     "policy": _policy,
     "mcp": _mcp,
+    "tool-service": _tool_service,
     "doctor": _doctor,
 }
 
@@ -257,6 +278,13 @@ def _port(text: str) -> int:
     number = int(text)
     if not 0 <= number < 65536:
         raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text}")
+    return number
+
+
+def _workers(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 128:
+        raise argparse.ArgumentTypeError(f"give 1 to 128 workers, not {text}")
     return number
 
 

@@ -83,6 +83,8 @@ def tools(namespace: argparse.Namespace) -> int:
     for one in skills:
         if one.unknown:
             notice(f"{one.limit.source}: these of its allowed-tools name no tool here: {', '.join(one.unknown)}")
+    for line in policy.of_workspace.unusable:
+        notice(line)
     rows = policy.tools(frozenset(one.limit for one in skills))
     if namespace.output == "json":
         answer(orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

@@ -138,6 +138,10 @@ class TextOutput(Progress):
         wait = payload["waitMs"] / 1000
         self._say(f"  retry   {payload['attempt']} in {wait:.1f} s: {_printable(payload['message'])}")
 
+    def _summary_retry(self, payload: dict[str, Any]) -> None:
+        wait = payload["waitMs"] / 1000
+        self._say(f"  retry   of a summary in {wait:.1f} s: {_printable(payload['message'])}")
+
     def _step_limit(self, payload: dict[str, Any]) -> None:
         self._say(f"  notice  {payload['stepCount']} of {payload['maxSteps']} steps used")
 
@@ -164,10 +168,14 @@ class TextOutput(Progress):
         EventType.LLM_ANSWER_REPAIRED: _warning,
         EventType.LLM_BLOCK_DROPPED: _warning,
         EventType.LLM_RETRY: _retry,
+        EventType.CONTEXT_SUMMARY_RETRY: _summary_retry,
         EventType.LLM_WINDOW_CUT: _warning,
         EventType.LLM_FALLBACK: _warning,
         EventType.TOOL_COMPLETED: _tool_completed,
         EventType.COMMAND_ENDED: _command_ended,
+        EventType.TOOLS_CHANGED: _notice,
+        EventType.TOOLS_HIDDEN: _warning,
+        EventType.TOOLS_UNAVAILABLE: _warning,
         EventType.STEP_LIMIT_APPROACHING: _step_limit,
         EventType.APPROVAL_REQUESTED: _asked,
         EventType.APPROVAL_RESOLVED: _approval,

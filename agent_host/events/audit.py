@@ -5,7 +5,7 @@ Use: `BatchedSink(post, AUDIT_EVENTS, shape=AuditRecords())`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.events.kinds import EventType
 from agent_host.ids import rfc3339
@@ -36,6 +36,8 @@ AUDIT_EVENTS = _AS_THEY_ARE | {EventType.TOOL_REQUESTED, EventType.TOOL_COMPLETE
 
 # What a record takes from the request: a hash and a summary of the arguments, and not these.
 _ASKED = ("capability", "riskLevel", "summary", "argumentsSha256", "decision", "rule", "grantedBy")
+# How far an approval reaches, in the words of SK 3.3.
+_SCOPES: Final = {"once": "once", "task": "run", "session": "session"}
 # Calls that are under way, and answers that later calls may refer to. A host has far fewer of both.
 _MAX_REMEMBERED = 4096
 
@@ -45,8 +47,13 @@ class AuditRecords:
     carries the record of SK 7 for its payload:
 
         {toolCallId, tool, capability?, risk?, ts_start, ts_end, params {summary?, sha256?}, result {ok, status, code?,
-        exitCode?, bytes, artifactUris?, storageRefs?}, policy {decision?, rule?, approved?, approvalScope?,
-        approvalId?}, hashes {outputSha256, storedSha256?}}
+        exit_code?, bytes, stdout_ref?, stderr_ref?, storage_refs?, artifact_uris?}, policy {decision?, rule?,
+        approved?, approval_scope?, approval_id?}, hashes {output_sha256, stdout_sha256?, stderr_sha256?,
+        stored_sha256?}}
+
+    All fields but `toolCallId`, which other events have as well, are named as in SK 7. `approval_scope` is `once`,
+    `run` (the task) or `session`, of what was approved. Other outputs than these two streams have names of their own
+    in the same way (`body_ref`, `body_sha256`).
 
     `ts_start` is when the call began to run; for one that did not, when it was requested. A call that another process
     requested has what its end says. An artifact that is uploaded later has a record of its own: `artifact_uploaded`
@@ -81,6 +88,7 @@ class AuditRecords:
         ended = rfc3339(event.at)
         granted = asked.get("grantedBy")
         answer = self._answers.pop(call_id, None)
+        parts, hashes = done.get("storedParts", {}), done.get("storedSha256", {})
         if answer is None and granted is not None:  # a grant from before a crash says no more than that it is one
             answer = self._answers.get(granted, _policy(True, None, granted))
         return {
@@ -93,12 +101,17 @@ class AuditRecords:
             "result": {
                 "ok": done["status"] == "succeeded",
                 "status": done["status"],
-                **_some(code=done.get("code"), exitCode=done.get("exitCode")),
+                **_some(code=done.get("code"), exit_code=done.get("exitCode")),
                 "bytes": done["outputBytes"],
-                **_some(artifactUris=done.get("artifactUris"), storageRefs=done.get("storageRefs")),
+                **{f"{part}_ref": ref for part, ref in parts.items()},
+                **_some(storage_refs=done.get("storageRefs"), artifact_uris=done.get("artifactUris")),
             },
             "policy": {**_some(decision=asked.get("decision"), rule=asked.get("rule")), **(answer or {})},
-            "hashes": {"outputSha256": done["outputSha256"], **_some(storedSha256=done.get("storedSha256"))},
+            "hashes": {
+                "output_sha256": done["outputSha256"],
+                **{f"{part}_sha256": hashes[ref] for part, ref in parts.items()},
+                **_some(stored_sha256=hashes or None),
+            },
         }
 
 
@@ -107,7 +120,8 @@ def _uploaded(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _policy(approved: bool, scope: str | None, approval_id: str) -> dict[str, Any]:
-    return {"approved": approved, **_some(approvalScope=scope), "approvalId": approval_id}
+    reach = None if scope is None or not approved else _SCOPES[scope]
+    return {"approved": approved, **_some(approval_scope=reach), "approval_id": approval_id}
 
 
 def _some(**fields: Any) -> dict[str, Any]:

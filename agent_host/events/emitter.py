@@ -105,6 +105,21 @@ class Event:
             self._line = self.encode(self.envelope)
         return self._line
 
+    def keep(self, line: bytes) -> None:
+        """Take `line`, which holds no secret, for the event's."""
+        self._line = lenient_json.to_keep(line)
+
+    @staticmethod
+    def lines(events: Sequence[Event], are_clean: Callable[[bytes], bool]) -> list[bytes]:
+        """The lines of all `events`; `are_clean` says of several lines that they surely hold no secret."""
+        fresh = [event for event in events if event.encoded is None]
+        if len(fresh) > 1:
+            made = [lenient_json.dumps(event.envelope, option=orjson.OPT_APPEND_NEWLINE) for event in fresh]
+            if are_clean(b"".join(made)):
+                for event, line in zip(fresh, made, strict=True):
+                    event.keep(line)
+        return [event.line() for event in events]
+
     @property
     def public_payload(self) -> dict[str, Any]:
         """The payload without secrets, as it comes from the wire."""

@@ -35,11 +35,16 @@ class EventType(StrEnum):
     LLM_BLOCK_DROPPED = "llm_block_dropped"
     LLM_RETRY = "llm_retry"
     CONTEXT_COMPACTED = "context_compacted"
+    CONTEXT_SUMMARY_RETRY = "context_summary_retry"
     LLM_WINDOW_CUT = "llm_window_cut"
     LLM_FALLBACK = "llm_fallback"
     TOOL_REQUESTED = "tool_requested"
     TOOL_COMPLETED = "tool_completed"
     COMMAND_ENDED = "command_ended"
+    TOOLS_LISTED = "tools_listed"
+    TOOLS_CHANGED = "tools_changed"
+    TOOLS_HIDDEN = "tools_hidden"
+    TOOLS_UNAVAILABLE = "tools_unavailable"
     APPROVAL_REQUESTED = "approval_requested"
     APPROVAL_RESOLVED = "approval_resolved"
     APPROVAL_TIMEOUT = "approval_timeout"
@@ -70,12 +75,17 @@ _SOURCES: dict[EventType, tuple[str, str]] = {
     EventType.LLM_BLOCK_DROPPED: ("llm", "warning"),
     EventType.LLM_RETRY: ("llm", "warning"),
     EventType.CONTEXT_COMPACTED: ("llm", "info"),
+    EventType.CONTEXT_SUMMARY_RETRY: ("llm", "warning"),
     EventType.LLM_WINDOW_CUT: ("llm", "warning"),
     EventType.LLM_FALLBACK: ("llm", "warning"),
     EventType.TOOL_OUTPUT_CHUNK: ("routing", "info"),
     EventType.TOOL_REQUESTED: ("routing", "info"),
     EventType.TOOL_COMPLETED: ("routing", "info"),
     EventType.COMMAND_ENDED: ("routing", "info"),
+    EventType.TOOLS_LISTED: ("routing", "info"),
+    EventType.TOOLS_CHANGED: ("routing", "warning"),
+    EventType.TOOLS_HIDDEN: ("routing", "warning"),
+    EventType.TOOLS_UNAVAILABLE: ("routing", "warning"),
     EventType.APPROVAL_REQUESTED: ("approval", "info"),
     EventType.APPROVAL_RESOLVED: ("approval", "info"),
     EventType.APPROVAL_TIMEOUT: ("approval", "warning"),

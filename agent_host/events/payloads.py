@@ -53,6 +53,11 @@ _PIECE = Field("text", "string", "a piece of it")
 
 _ARTIFACT = Field("artifactName", "string", "its name")
 _REF = Field("storageRef", "string", "where it is kept on this machine, below the session's folder")
+_SOURCE = (
+    Field("source", "string", "`mcp:NAME`, or `backend`"),
+    Field("toolCount", "integer", "how many tools it has", telemetry=True),
+    _MESSAGE,
+)
 
 
 def _optional(field: Field) -> Field:
@@ -175,6 +180,13 @@ PAYLOADS: dict[EventType, Shape] = {
             _MESSAGE,
         ),
     ),
+    EventType.CONTEXT_SUMMARY_RETRY: Shape(
+        "the gateway failed in a way that may pass when it was asked for a summary; no text is taken back",
+        (
+            Field("waitMs", "integer", "until it is asked again", telemetry=True),
+            _MESSAGE,
+        ),
+    ),
     EventType.LLM_WINDOW_CUT: Shape(
         "the oldest messages are left out of requests from here on, since the model does not take that much",
         (Field("droppedMessages", "integer", "how many went this time", telemetry=True), _MESSAGE),
@@ -193,7 +205,12 @@ PAYLOADS: dict[EventType, Shape] = {
             _CALL,
             _TOOL,
             Field("capability", "string", "what the tool needs; missing for an unknown tool", True, telemetry=True),
-            Field("summary", "string", "the argument that says most, cut", optional=True),
+            Field(
+                "summary",
+                "string",
+                "on what it acts, as its arguments say it, with the method that a request names; cut",
+                optional=True,
+            ),
             Field(
                 "argumentsSha256",
                 "string",
@@ -235,6 +252,8 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("artifactUris", "list of strings", "what was stored of it by then", optional=True),
             Field("storageRefs", "list of strings", "what is kept of it below the session's folder", optional=True),
             Field("storedSha256", "object", "the hash of each of these, by its reference", optional=True),
+            Field("storedParts", "object", "which of these is which output: `stdout`, `stderr`, `body`", optional=True),
+            Field("stderr", "string", "of a command or script: the first 1 KiB that it wrote there", optional=True),
             Field("outputBytes", "integer", "size of what the model reads", telemetry=True),
             Field("outputSha256", "string", "of what the model reads"),
             Field("latencyMs", "integer", "from the request, waits included", telemetry=True),
@@ -255,6 +274,28 @@ PAYLOADS: dict[EventType, Shape] = {
             Field("processesLeft", "integer", "how many processes of it still run", optional=True, telemetry=True),
             Field("processesEnded", "integer", "without an id: how many were ended", optional=True, telemetry=True),
         ),
+    ),
+    EventType.TOOLS_LISTED: Shape(
+        "an MCP server or the backend service has said which tools it has, beside the session",
+        (
+            *_SOURCE,
+            Field("rejected", "list of strings", "tools that cannot be used, as it says", optional=True),
+        ),
+    ),
+    EventType.TOOLS_CHANGED: Shape(
+        "a task begins whose tools of a source are not those of the task before, in whichever session",
+        (
+            *_SOURCE,
+            Field("added", "list of strings", "their names", optional=True),
+            Field("removed", "list of strings", "their names", optional=True),
+            Field("changed", "list of strings", "those that need an approval as they are now", optional=True),
+        ),
+    ),
+    EventType.TOOLS_HIDDEN: Shape(
+        "policy admits none of the tools of a source; the message has the line that would admit them", _SOURCE
+    ),
+    EventType.TOOLS_UNAVAILABLE: Shape(
+        "a source does not say which tools it has: what is known of it is used, and calls may fail", _SOURCE
     ),
     EventType.APPROVAL_REQUESTED: Shape(
         "a call waits for a person",

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from agent_host.events.emitter import Event
 from agent_host.events.kinds import LIVE_ONLY
 from agent_host.events.patient_writer import PATIENCE_S, PatientWriter
 from agent_host.regular_files import open_regular
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import BinaryIO
-
-    from agent_host.events.emitter import Event
 
 MAX_RUN_LOG_BYTES = 64 * 1024 * 1024
 KEPT_RUN_LOGS = 3
@@ -63,6 +63,10 @@ def _event_id(line: bytes) -> int | None:
         return None
 
 
+def _look_at_each(_: bytes) -> bool:
+    return False
+
+
 class RunLog:
     """`events.jsonl` of a session: one event a line, appended, kept after the session's end.
 
@@ -70,12 +74,21 @@ class RunLog:
     events wait in memory until a flush or until there are 64, and are encoded then: the loop flushes while it waits for
     the model. A disk that does not take them costs the lines, not the session: `dropped` counts them. A log that has
     come to `max_bytes` is put aside as `events.jsonl.1`, the ones before it move up, and only `keep` of them stay.
+    `are_clean` says of several lines that they surely hold no secret; without it each is looked at.
     """
 
-    def __init__(self, path: str, *, max_bytes: int = MAX_RUN_LOG_BYTES, keep: int = KEPT_RUN_LOGS) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        max_bytes: int = MAX_RUN_LOG_BYTES,
+        keep: int = KEPT_RUN_LOGS,
+        are_clean: Callable[[bytes], bool] = _look_at_each,
+    ) -> None:
         self._path = path
         self._max_bytes = max_bytes
         self._keep = keep
+        self._are_clean = are_clean
         self._fd = -1
         self._size = 0
         self._pending: list[Event] = []
@@ -95,7 +108,7 @@ class RunLog:
         """Append what is waiting to the file."""
         if not self._pending:
             return
-        lines, self._pending = [event.line() for event in self._pending], []
+        lines, self._pending = Event.lines(self._pending, self._are_clean), []
         written = 0
         try:
             if self._fd < 0:

@@ -11,10 +11,13 @@ import orjson
 from agent_host.ids import new_id
 from agent_host.llm.limits import AnswerTooLarge
 from agent_host.llm.surrogates import may_hold_halves, repaired_json
+from agent_host.thread.blocks import arguments_block
 from agent_host.thread.messages import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from agent_host.thread.blocks import Block
 
 NOT_CLOSED = "the answer ended before the call did"
 # Gateways refuse longer ones, and such with other characters.
@@ -73,22 +76,35 @@ class CallReader:
         return value
 
 
+def as_written(call: ToolCall, arguments: str, dialect: str) -> Block | None:
+    """The block that has `arguments` go back as the model wrote them; None where the call has none that can be used,
+    where they were mended, and where they are what the call would be written as anyway."""
+    if call.problem is not None or not arguments.strip() or arguments == call.arguments_json.decode():
+        return None
+    if may_hold_halves(arguments) and repaired_json(arguments) != (arguments, 0):
+        return None
+    return arguments_block(arguments, dialect)
+
+
 class _RepeatedField(ValueError):
     """A JSON object has a field twice; `str()` is its name, quoted and cut."""
 
 
+def _refuse_repeated(pairs: list[tuple[str, Any]]) -> None:
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise _RepeatedField(repr(name[:80]))
+        names.add(name)
+
+
+_by_fields = json.JSONDecoder(object_pairs_hook=_refuse_repeated).decode
+
+
 def _refuse_repeated_fields(text: str) -> None:
     """Readers differ on which of the two counts, so policy and a tool might judge and run different calls."""
-
-    def fields(pairs: list[tuple[str, Any]]) -> None:
-        names: set[str] = set()
-        for name, _ in pairs:
-            if name in names:
-                raise _RepeatedField(repr(name[:80]))
-            names.add(name)
-
     try:
-        json.loads(text, object_pairs_hook=fields)
+        _by_fields(text)
     except RecursionError:  # the depth is judged with the value
         return
 

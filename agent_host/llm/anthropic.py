@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import orjson
 
 from agent_host.lenient_json import to_keep
+from agent_host.llm.tool_names import SentNames, sendable_name
 from agent_host.thread.blocks import Block
 from agent_host.thread.wire import Mark
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 NAME = "anthropic"
 _API_VERSION = "2023-06-01"
-_UNSENDABLE = r"[^A-Za-z0-9_-]"
-_MAX_NAME = 128
 # How a message ends: the object of its last block, the array, the message.
 _ENDS = b"}]}"
 _CACHE_MARK: dict[CacheTtl, dict[str, str]] = {
@@ -101,14 +99,9 @@ def _tool_use(call: ToolCall) -> dict[str, Any]:
     return {
         "type": "tool_use",
         "id": call.call_id,
-        "name": _sendable_name(call.name),
+        "name": sendable_name(call.name),
         "input": orjson.Fragment(call.arguments_json),
     }
-
-
-def _sendable_name(name: str) -> str:
-    """A name that the API takes back: a model can make one up that it would refuse."""
-    return re.sub(_UNSENDABLE, "_", name)[:_MAX_NAME] or "_"
 
 
 def _text(message: Message) -> dict[str, Any]:
@@ -117,15 +110,21 @@ def _text(message: Message) -> dict[str, Any]:
 
 
 class AnthropicDialect:
-    """See `agent_host.llm.stream.Dialect`. `cache_ttl` is how long the provider is to keep what requests begin with."""
+    """See `agent_host.llm.stream.Dialect`. `cache_ttl` is how long the provider is to keep what requests begin with,
+    `names` are those that tools were offered by, where another of the session has offered some."""
 
     name: ClassVar[str] = NAME
     path: ClassVar[str] = "/v1/messages"
     tail: ClassVar[bytes] = b"]}"
     takes_images: ClassVar[bool] = True
 
-    def __init__(self, cache_ttl: CacheTtl = "5m") -> None:
+    def __init__(self, cache_ttl: CacheTtl = "5m", names: SentNames | None = None) -> None:
         self._cache_ttl = cache_ttl
+        self._names = names or SentNames()
+
+    def kept_for(self, cache_ttl: CacheTtl) -> AnthropicDialect:
+        """See `agent_host.llm.stream.Dialect`."""
+        return AnthropicDialect(cache_ttl, self._names)
 
     def renderer(self, model: str) -> AnthropicRenderer:
         """See `agent_host.llm.stream.Dialect`."""
@@ -143,20 +142,32 @@ class AnthropicDialect:
         return headers
 
     def head(
-        self, *, model: str, max_output_tokens: int, system: str, tools: Sequence[ToolSpec], session_id: str = ""
+        self,
+        *,
+        model: str,
+        max_output_tokens: int,
+        system: str,
+        tools: Sequence[ToolSpec],
+        session_id: str = "",
+        is_marked: bool = True,
     ) -> bytes:
         """Model, limits, system prompt and tools, with a cache mark behind them: they are the same in every call. This
         provider finds its cache by the request's beginning and takes no name for it."""
         del session_id
+        mark = {"cache_control": _CACHE_MARK[self._cache_ttl]} if is_marked else {}
         request: dict[str, Any] = {
             "model": model,
             "max_tokens": max_output_tokens,
             "stream": True,
-            "system": [{"type": "text", "text": system, "cache_control": _CACHE_MARK[self._cache_ttl]}],
+            "system": [{"type": "text", "text": system, **mark}],
         }
         if tools:
             request["tools"] = [
-                {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+                {
+                    "name": self._names.offer(tool.name),
+                    "description": tool.description,
+                    "input_schema": tool.input_schema,
+                }
                 for tool in tools
             ]
         return orjson.dumps(request)[:-1] + b',"messages":['
@@ -165,4 +176,4 @@ class AnthropicDialect:
         """A fresh one."""
         from agent_host.llm.anthropic_answer import AnthropicAssembler  # with the first answer
 
-        return AnthropicAssembler(max_call_arguments_bytes)
+        return AnthropicAssembler(max_call_arguments_bytes, self._names.real)

@@ -55,6 +55,7 @@ def meaning_of(stop_reason: str) -> Meaning:
 
 @dataclass(slots=True)
 class _Block:
+    index: int
     kind: str
     call_id: str
     name: str
@@ -69,15 +70,19 @@ class _Block:
 
 class AnthropicAssembler:
     """Puts a turn together from message_start, content blocks by index, message_delta and message_stop. No limit of the
-    arguments where `max_call_arguments_bytes` is None."""
+    arguments where `max_call_arguments_bytes` is None. `real_name` gives the tool that a name in the answer means."""
 
-    def __init__(self, max_call_arguments_bytes: int | None = None) -> None:
+    def __init__(
+        self, max_call_arguments_bytes: int | None = None, real_name: Callable[[str], str] = lambda name: name
+    ) -> None:
+        self._real_name = real_name
         self.content = 0
         self.thinking = ""
         self._calls = CallReader(max_call_arguments_bytes)
         self._halves = False
         self._replaced = 0
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: list[_Block] = []
+        self._by_index: dict[int, _Block] = {}
         self._usage: dict[str, int] = {}
         self._response_id = self._response_model = ""
         self._stop_reason: str | None = None
@@ -106,7 +111,7 @@ class AnthropicAssembler:
         """The turn, when the stream said `message_stop`."""
         if not (self._started and self._over and self._stop_reason is not None):
             raise StreamProtocolError("the stream ended before the message did")
-        blocks = [self._blocks[index] for index in sorted(self._blocks)]
+        blocks = sorted(self._blocks, key=lambda block: block.index)
         text = "".join(part for block in blocks if block.kind == "text" for part in block.parts)
         calls = with_usable_ids(self._tool_call(block) for block in blocks if block.kind == "tool_use")
         opaque, order, dropped = _opaque_parts(blocks)
@@ -149,11 +154,12 @@ class AnthropicAssembler:
 
     def _block_start(self, data: dict[str, Any]) -> str | None:
         raw = data["content_block"]
-        block = _Block(_string(raw["type"], required=True), _string(raw.get("id")), _string(raw.get("name")), raw)
+        kind, index = _string(raw["type"], required=True), int(data["index"])
+        block = _Block(index, kind, _string(raw.get("id")), _string(raw.get("name")), raw)
         left = self._close_ends() if self._halves else ""
-        index = int(data["index"])
-        self.content += index not in self._blocks
-        self._blocks[index] = block
+        self.content += index not in self._by_index
+        self._blocks.append(block)  # proxies may give several blocks one index
+        self._by_index[index] = block
         if block.kind not in _OURS:
             block.opaque = OpaqueBlock(member(self._data, "content_block"))
             self.thinking = block.opaque.shown(raw)
@@ -164,12 +170,12 @@ class AnthropicAssembler:
         return left + text
 
     def _block_delta(self, data: dict[str, Any]) -> str | None:
-        block, delta = self._blocks[data["index"]], data["delta"]
+        block, delta = self._by_index[data["index"]], data["delta"]
         kind = delta["type"]
         if block.opaque is not None:
             block.opaque.add(delta)
             self.thinking = block.opaque.shown(delta)
-        if kind == "text_delta":
+        if kind == "text_delta" and block.kind == "text":
             text = _string(delta["text"], required=True)
             self.content += len(text)
             if self._halves:
@@ -179,14 +185,14 @@ class AnthropicAssembler:
             return text
         if kind == "citations_delta":
             block.citations.append(delta["citation"])
-        if kind == "input_json_delta":
+        if kind == "input_json_delta" and block.kind == "tool_use":
             self._add_arguments(block, _string(delta["partial_json"], required=True))
         elif any(value for name, value in delta.items() if name != "type"):
             self.content += 1
         return None
 
     def _block_stop(self, data: dict[str, Any]) -> None:
-        block = self._blocks.get(data["index"])
+        block = self._by_index.get(data["index"])
         if block is not None:
             block.closed = True
 
@@ -210,7 +216,7 @@ class AnthropicAssembler:
     def _close_ends(self) -> str:
         """What is shown for first halves whose second never came."""
         closed = ""
-        for block in self._blocks.values():
+        for block in self._blocks:
             if block.open_end:
                 end, block.open_end = self._repaired(block.open_end), ""
                 block.parts.append(end)
@@ -229,10 +235,10 @@ class AnthropicAssembler:
     def _tool_call(self, block: _Block) -> ToolCall:
         """The call of a tool_use block, its arguments encoded; its problem where it cannot run."""
         if not block.closed:
-            return ToolCall(block.call_id, block.name, {}, NOT_CLOSED)
+            return ToolCall(block.call_id, self._real_name(block.name), {}, NOT_CLOSED)
         at_start = block.start.get("input")
         arguments = "".join(block.parts) or (at_start if isinstance(at_start, dict) else None)
-        return self._calls.call(block.call_id, block.name, arguments)
+        return self._calls.call(block.call_id, self._real_name(block.name), arguments)
 
     def _token_usage(self) -> TokenUsage:
         """The counts; `input_tokens` of this API leaves out what was read from the cache and written to it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from agent_host.errors import GatewayRejected, GatewayUnavailable, UsageError
 from agent_host.http_basics import LOOPBACK, TlsContext, first_line, shown_url
@@ -23,6 +23,8 @@ from agent_host.scrub import Scrubber
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+
+    from httpx._types import CookieTypes
 
     from agent_host.errors import GatewayError, GuardrailBlocked
     from agent_host.llm.error_bodies import Said
@@ -71,13 +73,16 @@ class LlmClient:
         self._limits = limits
         self._url = httpx.URL(request_url(base_url, dialect.path))  # read once, not with each request
         self._shown = shown_url(request_url(base_url, dialect.path)).partition("?")[0]
-        self._http = httpx.AsyncClient(
+        self._http = _Http(
             headers={**dialect.headers(token), **headers, "x-session-id": session_id, "accept-encoding": ACCEPTED},
             timeout=httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s),
             verify=(tls or TlsContext(base_url)).get(),
             follow_redirects=False,
             trust_env=url.host not in LOOPBACK,
         )
+        first = self._http.build_request("POST", self._url, content=b"")
+        del first.headers["content-length"]
+        self._headers, self._extensions = first.headers.raw, first.extensions
 
     async def stream(
         self,
@@ -95,16 +100,16 @@ class LlmClient:
         Raises GuardrailBlocked, GatewayUnavailable, ModelOverloaded, GatewayRejected, ContextTooLong.
         """
         parts = _parts(head, messages, self.dialect.tail)
-        length = {"content-length": str(sum(map(len, parts)))}
         patience = Patience(self._timeouts)
         try:
-            async with (
-                patience.timeout,
-                self._http.stream("POST", self._url, content=_send(parts, on_sent), headers=length) as response,
-            ):
-                if response.status_code != httpx.codes.OK:
-                    raise await self._http_error(response)
-                return await self._read(response, on_text, on_thinking, patience)
+            async with patience.timeout:
+                response = await self._http.send(self._request(parts, on_sent), stream=True)
+                try:
+                    if response.status_code != httpx.codes.OK:
+                        raise await self._http_error(response)
+                    return await self._read(response, on_text, on_thinking, patience)
+                finally:
+                    await response.aclose()
         except TimeoutError as error:
             raise GatewayUnavailable(f"the gateway at {self._shown} {patience.what_was_missed()}") from error
         except httpx.TimeoutException as error:
@@ -116,6 +121,16 @@ class LlmClient:
     async def aclose(self) -> None:
         """Close the connection."""
         await self._http.aclose()
+
+    def _request(self, parts: list[bytes], on_sent: Callable[[], None] | None) -> httpx.Request:
+        """The request with this body. What is the same in each was read from the client once; cookies that a gateway
+        has set are not, and then the client makes the whole of it."""
+        length, body = sum(map(len, parts)), _Body(parts, on_sent)
+        if self._http.cookies:
+            told = {"content-length": str(length)}
+            return self._http.build_request("POST", self._url, content=body, headers=told)
+        headers = [*self._headers, (b"content-length", b"%d" % length)]
+        return httpx.Request("POST", self._url, headers=headers, stream=body, extensions=dict(self._extensions))
 
     async def _read(
         self,
@@ -200,16 +215,48 @@ def _parts(head: bytes, messages: Sequence[bytes], tail: bytes) -> list[bytes]:
     return [b"".join(parts)] if sum(map(len, parts)) <= _ONE_PIECE_BYTES else parts
 
 
-async def _send(parts: list[bytes], on_sent: Callable[[], None] | None) -> AsyncIterator[bytes]:
+class _Body(httpx.AsyncByteStream):
     """The blocks, each let go once it is sent, and then a call of `on_sent`. A body given as bytes would stay alive
     with its request, which httpx ties into a cycle, until the next garbage collection."""
-    parts.reverse()
-    while parts:
-        part = parts.pop()
-        for start in range(0, len(part), _SLICE_BYTES):  # what is given at once is copied twice on its way
-            yield part[start : start + _SLICE_BYTES]
-    if on_sent is not None:
-        on_sent()
+
+    def __init__(self, parts: list[bytes], on_sent: Callable[[], None] | None) -> None:
+        self._parts = parts[::-1]
+        self._on_sent = on_sent
+        parts.clear()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while self._parts:
+            part = self._parts.pop()
+            for start in range(0, len(part), _SLICE_BYTES):  # what is given at once is copied twice on its way
+                yield part[start : start + _SLICE_BYTES]
+        if self._on_sent is not None:
+            self._on_sent()
+
+
+class _Cookies(httpx.Cookies):
+    """httpx's, which looks for cookies in those answers only that set some."""
+
+    def extract_cookies(self, response: httpx.Response) -> None:
+        """See `httpx.Cookies`."""
+        if "set-cookie" in response.headers:
+            super().extract_cookies(response)
+
+
+class _Http(httpx.AsyncClient):
+    """httpx's client with such cookies."""
+
+    def __init__(self, **options: Any) -> None:
+        self._own_cookies = _Cookies()
+        super().__init__(**options)
+
+    @property
+    def cookies(self) -> httpx.Cookies:
+        """Those that the gateway has set."""
+        return self._own_cookies
+
+    @cookies.setter
+    def cookies(self, cookies: CookieTypes) -> None:
+        self._own_cookies = _Cookies(cookies)
 
 
 def _decoder_of(response: httpx.Response) -> Callable[[bytes], Iterable[bytes]]:

@@ -10,32 +10,32 @@ from agent_host.llm.urls import checked_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from agent_host.llm.stream import CacheTtl, Dialect
+    from agent_host.llm.stream import Dialect
     from config.settings import Settings
 
 AUTO: Final = "auto"
 """The name that stands for the dialect that the gateway is found to speak (`agent_host.llm.dialect_choice`)."""
 
 
-def _anthropic(_settings: Settings, cache_ttl: CacheTtl) -> Dialect:
+def _anthropic(_settings: Settings) -> Dialect:
     from agent_host.llm.anthropic import AnthropicDialect
 
-    return AnthropicDialect(cache_ttl)
+    return AnthropicDialect()
 
 
-def _openai(settings: Settings, _cache_ttl: CacheTtl) -> Dialect:
+def _openai(settings: Settings) -> Dialect:
     from agent_host.llm.openai_chat import ChatDialect
 
     return ChatDialect(max_tokens_field=settings.text("llm.max_tokens_field"), names_cache=names_cache(settings))
 
 
-def _responses(settings: Settings, _cache_ttl: CacheTtl) -> Dialect:
+def _responses(settings: Settings) -> Dialect:
     from agent_host.llm.openai_responses import ResponsesDialect
 
     return ResponsesDialect(names_cache=names_cache(settings))
 
 
-_MAKERS: Mapping[str, Callable[[Settings, CacheTtl], Dialect]] = {
+_MAKERS: Mapping[str, Callable[[Settings], Dialect]] = {
     "anthropic": _anthropic,
     "openai": _openai,
     "responses": _responses,
@@ -46,10 +46,9 @@ _HOSTS_WITH_KEYS = r"(?:^|\.)(?:openai|azure)\.com$"
 _PROVIDERS: Mapping[str, str] = {"responses": "openai"}
 
 
-def make_dialect(name: str, settings: Settings, cache_ttl: CacheTtl = "5m") -> Dialect:
-    """The dialect called `name`, one of `NAMES`, as the settings want it. `cache_ttl` is how long the provider is to
-    keep what requests begin with, where the dialect can say so."""
-    return _MAKERS[name](settings, cache_ttl)
+def make_dialect(name: str, settings: Settings) -> Dialect:
+    """The dialect called `name`, one of `NAMES`, as the settings want it."""
+    return _MAKERS[name](settings)
 
 
 def names_cache(settings: Settings) -> bool:

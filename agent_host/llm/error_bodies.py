@@ -29,7 +29,7 @@ _MAX_TEXT = 4096
 _MAX_NAME = 100
 _STATUSES = range(400, 600)
 # Names of several words, as no prose has them.
-_NAME_IN_TEXT = r"\b(?:[A-Za-z]{2,40}_[A-Za-z_]{2,60}|[A-Za-z]{2,60}(?:Error|Exception))\b"
+_NAME_IN_TEXT = r"\b(?:[A-Za-z]{2,40}_[A-Za-z0-9_]{2,60}|[A-Za-z]{2,60}(?:Error|Exception))\b"
 
 
 class Said(NamedTuple):

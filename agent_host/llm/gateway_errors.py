@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agent_host.llm.error_bodies import Said
 
 Kind = Literal[
-    "too_long", "billing", "guardrail", "model", "parameter", "too_large",
+    "too_long", "billing", "guardrail", "model", "image", "parameter", "too_large",
     "rate_limit", "overloaded", "credentials", "failed", "refused", "unread",
 ]  # fmt: skip
 
@@ -57,6 +57,11 @@ KINDS: Final[dict[Kind, Meant]] = {
         "the gateway does not serve the model",
         GatewayRejected,
         advice="choose another of llmPolicy.allowedModels with --model, then resume",
+    ),
+    "image": Meant(
+        "the gateway does not take a picture of the conversation",
+        GatewayRejected,
+        advice="set llm.images to false, then resume",
     ),
     "parameter": Meant(
         "the gateway does not take a part of the request",
@@ -98,18 +103,25 @@ NAMES: Final[dict[Kind, tuple[str, ...]]] = {
         "content_filter", "content_filtered", "content_policy_violation", "contentpolicyviolationerror",
         "responsibleaipolicyviolation", "moderation_blocked", "guardrail_intervened", "guardrail_violation",
         "guardrailraisedexception", "invalid_prompt", "data_inspection_failed", "datainspectionfailed",
-        "prohibited_content", "2016", "2017", "1301",
+        "prohibited_content", "bio_policy", "misalignment_policy_violation", "image_content_policy_violation",
+        "2016", "2017", "1301",
     ),
     "model": (
         "model_not_found", "model_not_supported", "model_not_available", "unknown_model", "unsupported_model",
         "invalid_model", "model_decommissioned", "deploymentnotfound", "key_model_access_denied",
         "team_model_access_denied",
     ),
+    "image": (
+        "invalid_image", "invalid_image_format", "invalid_base64_image", "invalid_image_url", "image_too_large",
+        "image_too_small", "image_parse_error", "invalid_image_mode", "image_file_too_large",
+        "unsupported_image_media_type", "empty_image_file", "failed_to_download_image", "image_file_not_found",
+    ),
     "parameter": (
         "unsupported_parameter", "unsupported_value", "invalid_value", "invalid_type", "unknown_parameter",
         "missing_required_parameter", "invalid_parameter", "invalidparameter", "invalid_parameter_error",
         "integer_above_max_value", "integer_below_min_value", "decimal_above_max_value", "decimal_below_min_value",
         "array_above_max_length", "invalid_function_parameters", "unsupportedparamserror", "max_tokens_exceeded",
+        "data_residency_mismatch",
     ),
     "too_large": ("request_too_large", "payload_too_large", "request_entity_too_large"),
     "rate_limit": (
@@ -125,7 +137,8 @@ NAMES: Final[dict[Kind, tuple[str, ...]]] = {
         "authentication_error", "permission_error", "invalid_api_key", "invalid_authentication_error",
         "unauthenticated", "permission_denied", "token_expired",
     ),
-    "failed": ("api_error", "server_error", "internal_server_error", "internal_error", "timeout_error", "timeout"),
+    "failed": ("api_error", "server_error", "internal_server_error", "internal_error", "timeout_error", "timeout",
+               "vector_store_timeout"),
     "refused": ("invalid_request_error", "not_found_error", "bad_request"),
 }  # fmt: skip
 _KIND_OF: Final = {name: kind for kind, names in NAMES.items() for name in names}
@@ -141,7 +154,7 @@ class Reading(NamedTuple):
     otherwise: Kind
 
 
-_LASTING: Final[tuple[Kind, ...]] = ("too_long", "billing", "guardrail", "model", "parameter")
+_LASTING: Final[tuple[Kind, ...]] = ("too_long", "billing", "guardrail", "model", "image", "parameter")
 _FAILURE: Final = Reading(("rate_limit", "too_long", "overloaded"), "failed")
 STATUSES: Final[dict[int, Reading]] = {
     400: Reading(("rate_limit", "too_large", *_LASTING, "overloaded", "credentials"), "unread"),

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import orjson
 
 from agent_host.lenient_json import to_keep
-from agent_host.llm.raw_json import member
-from agent_host.llm.tool_names import SentNames, sendable_name
-from agent_host.thread.blocks import Block
+from agent_host.llm.raw_json import members
+from agent_host.llm.tool_names import SentNames, sendable_name, sent_arguments
+from agent_host.thread.blocks import ARGUMENTS_TEXT, Block
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from agent_host.contracts import Image, ToolSpec
     from agent_host.llm.openai_chat_answer import ChatAssembler
+    from agent_host.llm.stream import CacheTtl
     from agent_host.thread.messages import Message, ToolCall
 
 NAME: Final = "openai"
@@ -63,15 +64,16 @@ class ChatRenderer:
 
     def _assistant(self, assistant: Message) -> bytes:
         calls: list[ToolCall] = []
-        of_calls: dict[int, str] = {}
+        of_calls: dict[int, dict[str, str]] = {}
         beside = b""
         for part in assistant.parts_for(NAME, self._model):
             if isinstance(part, Block):
-                beside += _members(member(part.raw, OF_MESSAGE))
-                of_calls[len(calls)] = part.raw
+                found = members(part.raw)
+                beside += _members(found.get(OF_MESSAGE))
+                of_calls[len(calls)] = {**of_calls.get(len(calls), {}), **found}
             elif not isinstance(part, str):
                 calls.append(part)
-        sent = b",".join(_call(call, of_calls.get(number)) for number, call in enumerate(calls, 1))
+        sent = b",".join(_call(call, of_calls.get(number, {})) for number, call in enumerate(calls, 1))
         content = b"null" if calls and not assistant.content.strip() else _content(assistant)
         listed = b',"tool_calls":[%b]' % sent if calls else b""
         return b'{"role":"assistant","content":%b%b%b}' % (content, listed, beside)
@@ -81,12 +83,10 @@ def _content(message: Message) -> bytes:
     return message.content_json if message.content.strip() else _NOTHING_SAID
 
 
-def _call(call: ToolCall, block: str | None) -> bytes:
-    """The call, with the fields that came with it where `block` is not None."""
-    beside, of_function = (b"", b"")
-    if block is not None:
-        beside, of_function = (_members(member(block, name)) for name in (OF_CALL, OF_FUNCTION))
-    name, arguments = orjson.dumps(sendable_name(call.name)), orjson.dumps(call.arguments_json.decode())
+def _call(call: ToolCall, blocks: Mapping[str, str]) -> bytes:
+    """The call, with the fields that came with it, which are members of its `blocks`."""
+    beside, of_function = (_members(blocks.get(name)) for name in (OF_CALL, OF_FUNCTION))
+    name, arguments = orjson.dumps(sendable_name(call.name)), sent_arguments(call, blocks.get(ARGUMENTS_TEXT))
     function = b'{"name":%b,"arguments":%b%b}' % (name, arguments, of_function)
     return b'{"id":%b,"type":"function","function":%b%b}' % (_id(call.call_id), function, beside)
 
@@ -140,6 +140,11 @@ class ChatDialect:
         self._names_cache = names_cache
         self._names = SentNames()
 
+    def kept_for(self, cache_ttl: CacheTtl) -> ChatDialect:
+        """See `agent_host.llm.stream.Dialect`: this wire cannot say it."""
+        del cache_ttl
+        return self
+
     def renderer(self, model: str) -> ChatRenderer:
         """See `agent_host.llm.stream.Dialect`."""
         return ChatRenderer(model)
@@ -152,9 +157,17 @@ class ChatDialect:
         return headers
 
     def head(
-        self, *, model: str, max_output_tokens: int, system: str, tools: Sequence[ToolSpec], session_id: str = ""
+        self,
+        *,
+        model: str,
+        max_output_tokens: int,
+        system: str,
+        tools: Sequence[ToolSpec],
+        session_id: str = "",
+        is_marked: bool = True,
     ) -> bytes:
         """Model, limit, tools and the system message, which other messages follow."""
+        del is_marked
         request: dict[str, Any] = {
             "model": model,
             self._max_tokens_field: max_output_tokens,

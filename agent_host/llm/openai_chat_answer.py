@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
-from agent_host.llm.answer_calls import CallReader, with_usable_ids
+from agent_host.llm.answer_calls import CallReader, as_written, with_usable_ids
 from agent_host.llm.opaque_fields import OpaqueFields
 from agent_host.llm.openai_chat import NAME, OF_CALL, OF_FUNCTION, OF_MESSAGE
 from agent_host.llm.openai_chat_calls import StreamedCalls
@@ -139,9 +139,13 @@ class ChatAssembler:
             order.append("block")
         if text:
             order.append(len(text))
-        for call, beside, of_function in self._calls.read(cut=cut):
+        for call, arguments, beside, of_function in self._calls.read(cut=cut):
             calls.append(call)
             order.append("call")
+            written = as_written(call, arguments, NAME)
+            if written is not None:
+                blocks.append(written)
+                order.append("block")
             named = ((OF_CALL, beside), (OF_FUNCTION, of_function))
             members = [f'"{name}":{fields}' for name, fields in named if fields is not None]
             if members:

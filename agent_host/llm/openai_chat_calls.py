@@ -82,9 +82,9 @@ class StreamedCalls:
             brought += _keep(call.of_function, function, of_function, lambda: members(raw()["function"]))
         return brought
 
-    def read(self, *, cut: bool) -> Iterator[tuple[ToolCall, str | None, str | None]]:
-        """Each call, and as JSON what its provider alone reads of it and of its function. `cut`: the answer was cut,
-        and with it perhaps the last call."""
+    def read(self, *, cut: bool) -> Iterator[tuple[ToolCall, str, str | None, str | None]]:
+        """Each call, the text of its arguments, and as JSON what its provider alone reads of it and of its function.
+        `cut`: the answer was cut, and with it perhaps the last call."""
         for call in self._calls:
             arguments = "".join(call.arguments)
             name = self._real_name(call.name)
@@ -92,7 +92,7 @@ class StreamedCalls:
                 found = ToolCall(call.call_id, name, {}, NOT_CLOSED)
             else:
                 found = self._reader.call(call.call_id, name, arguments)
-            yield found, _whole(call.beside), _whole(call.of_function)
+            yield found, arguments, _whole(call.beside), _whole(call.of_function)
 
     def _call_for(self, index: int | None, call_id: str, name: str) -> _Call:
         """The call that goes on; a new one where none of this index is there, or where another one begins: some servers

@@ -4,20 +4,22 @@ stored by the provider: reasoning comes encrypted, and goes back with the conver
 from __future__ import annotations
 
 from base64 import b64encode
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import orjson
 
 from agent_host.lenient_json import to_keep
-from agent_host.llm.raw_json import member
-from agent_host.llm.tool_names import SentNames, sendable_name
-from agent_host.thread.blocks import Block
+from agent_host.llm.raw_json import members
+from agent_host.llm.tool_names import SentNames, sendable_name, sent_arguments
+from agent_host.thread.blocks import ARGUMENTS_TEXT, Block
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent_host.contracts import Image, ToolSpec
     from agent_host.llm.openai_responses_answer import ResponsesAssembler
+    from agent_host.llm.stream import CacheTtl
     from agent_host.thread.messages import Message, ToolCall
 
 NAME: Final = "responses"
@@ -55,18 +57,21 @@ class ResponsesRenderer:
         items: list[bytes] = []
         answered = 0  # items up to the last that is no reasoning
         last: ToolCall | None = None
+        of_last: dict[str, str] = {}
         for part in assistant.parts_for(NAME, self._model):
             if isinstance(part, Block):
-                kind = member(part.raw, "type")
-                if kind is None:
-                    items[-1:] = items[-1:] if last is None else [_call(last, member(part.raw, OF_CALL))]
-                else:
+                found = members(part.raw)
+                kind = found.get("type")
+                if kind is not None:
                     items.append(part.raw.encode())
                     answered = answered if orjson.loads(kind) == _REASONING else len(items)
-                last = None
+                    last = None
+                elif last is not None:
+                    of_last |= found
+                    items[-1] = _call(last, of_last)
             elif not isinstance(part, str):
                 items.append(_call(part))
-                last, answered = part, len(items)
+                last, of_last, answered = part, {}, len(items)
             elif part.strip():
                 items.append(b'{"role":"assistant","content":%b}' % orjson.dumps(part))
                 last, answered = None, len(items)
@@ -78,10 +83,10 @@ def _content(message: Message) -> bytes:
     return message.content_json if message.content.strip() else _NOTHING_SAID
 
 
-def _call(call: ToolCall, fields: str | None = None) -> bytes:
-    """The call, with the fields that came with it."""
-    name, arguments = orjson.dumps(sendable_name(call.name)), orjson.dumps(call.arguments_json.decode())
-    inner = "" if fields is None else fields.strip()[1:-1].strip()
+def _call(call: ToolCall, blocks: Mapping[str, str] = MappingProxyType({})) -> bytes:
+    """The call, with what came with it, which are members of its `blocks`."""
+    name, arguments = orjson.dumps(sendable_name(call.name)), sent_arguments(call, blocks.get(ARGUMENTS_TEXT))
+    inner = blocks.get(OF_CALL, "").strip()[1:-1].strip()
     beside = b",%b" % inner.encode() if inner else b""
     return b'{"type":"function_call","call_id":%b,"name":%b,"arguments":%b%b}' % (
         orjson.dumps(call.call_id),
@@ -118,6 +123,11 @@ class ResponsesDialect:
         self._names_cache = names_cache
         self._names = SentNames()
 
+    def kept_for(self, cache_ttl: CacheTtl) -> ResponsesDialect:
+        """See `agent_host.llm.stream.Dialect`: this wire cannot say it."""
+        del cache_ttl
+        return self
+
     def renderer(self, model: str) -> ResponsesRenderer:
         """See `agent_host.llm.stream.Dialect`."""
         return ResponsesRenderer(model)
@@ -130,9 +140,17 @@ class ResponsesDialect:
         return headers
 
     def head(
-        self, *, model: str, max_output_tokens: int, system: str, tools: Sequence[ToolSpec], session_id: str = ""
+        self,
+        *,
+        model: str,
+        max_output_tokens: int,
+        system: str,
+        tools: Sequence[ToolSpec],
+        session_id: str = "",
+        is_marked: bool = True,
     ) -> bytes:
         """Model, limit, tools and the system message. It stands in `input`: `instructions` may not be cached."""
+        del is_marked
         request: dict[str, Any] = {
             "model": model,
             "max_output_tokens": max_output_tokens,

@@ -110,6 +110,6 @@ class StreamedItems:
 def kind_of(item: Mapping[str, Any]) -> Kind:
     """What an item is here. Raises ValueError for one without a type."""
     kind = item.get("type")
-    if not isinstance(kind, str):
+    if not isinstance(kind, str) or not kind:
         raise ValueError("an item without a type")
     return _KINDS.get(kind, "other")

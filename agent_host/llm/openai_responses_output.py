@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import orjson
 
-from agent_host.llm.answer_calls import NOT_CLOSED
+from agent_host.llm.answer_calls import NOT_CLOSED, as_written
 from agent_host.llm.openai_responses import NAME, OF_CALL
 from agent_host.llm.openai_responses_items import Item, Place, StreamedItems, kind_of
-from agent_host.llm.openai_responses_values import is_readable, said_in, size_of, text_in, thoughts_in
+from agent_host.llm.openai_responses_values import are_said, is_readable, said_in, size_of, text_in, thoughts_in
 from agent_host.llm.raw_json import members
 from agent_host.llm.surrogates import repaired, without_open_end
 from agent_host.thread.blocks import Block, shortest
@@ -40,6 +40,7 @@ class ResponsesOutput:
         self._real_name = real_name
         self._items = StreamedItems()
         self._open_thought = ""
+        self._said: Item | None = None  # the message whose text came last
         self.dropped = 0
 
     @property
@@ -83,14 +84,18 @@ class ResponsesOutput:
         """Take a piece of a message's text; returns what of it can be shown. `halves`: the first half of a character
         may have come before, or may be in it."""
         item = self._items.open("message", place)
+        left = ""
         if halves:
+            if self._said is not None and self._said is not item:  # a character does not go on in the next message
+                left = _close_end(self._said)
+            self._said = item
             delta, item.open_end = without_open_end(item.open_end + delta)
             delta, count = repaired(delta)
             item.replaced += count
         item.parts.append(delta)
         if refused:
             item.refused.append(delta)
-        return delta
+        return left + delta
 
     def think(self, place: Place, delta: str) -> str:
         """Take a piece of the thinking; returns what of it can be shown."""
@@ -116,10 +121,8 @@ class ResponsesOutput:
         shown = ""
         for item in self._items.in_order():
             if item.kind == "message" and not item.is_done:
-                end, count = repaired(item.open_end)
-                item.replaced += count
-                item.text = "".join([*item.parts, end])
-                shown += end
+                shown += _close_end(item)
+                item.text = "".join(item.parts)
         return shown
 
     def parts(self) -> tuple[str, list[ToolCall], tuple[Block, ...], Order]:
@@ -130,8 +133,13 @@ class ResponsesOutput:
         order: list[int | Literal["call", "block"]] = []
         for item in self._items.in_order():
             if item.kind == "function_call":
-                calls.append(self._call(item))
+                call = self._call(item)
+                calls.append(call)
                 order.append("call")
+                written = as_written(call, item.arguments, NAME)
+                if written is not None:
+                    blocks.append(written)
+                    order.append("block")
             if item.raw is not None:
                 blocks.append(Block(item.raw, NAME, holds_text=bool(item.text)))
                 order.append("block")
@@ -158,8 +166,8 @@ class ResponsesOutput:
 
     def _is_kept(self, item: Item, raw: dict[str, Any]) -> bool:
         """Whether the item, or of a call its fields, is a block."""
-        if item.kind == "message":
-            return bool(item.text)
+        if item.kind == "message":  # one with an empty part is refused
+            return bool(item.text) and raw.get("role") == "assistant" and are_said(raw.get("content"))
         if item.kind == "reasoning":
             return is_readable(raw)
         if item.kind == "function_call":
@@ -192,6 +200,15 @@ def _name(item: Item, raw: dict[str, Any]) -> None:
     item.replaced = first + second
 
 
+def _close_end(item: Item) -> str:
+    """End a message in the first half of a character; returns what is shown for it, "" where there is none."""
+    end, count = repaired(item.open_end)
+    item.open_end, item.replaced = "", item.replaced + count
+    if end:
+        item.parts.append(end)
+    return end
+
+
 def _take_message(item: Item, raw: dict[str, Any]) -> str:
     """Take the text of a message that is done; returns what of it has not been shown."""
     before = "".join(item.parts)
@@ -200,7 +217,6 @@ def _take_message(item: Item, raw: dict[str, Any]) -> str:
         item.text, item.replaced = repaired(text)
         item.refused = [repaired(refusal)[0]]
     else:  # a server that leaves it to the deltas
-        end, count = repaired(item.open_end)
-        item.text, item.replaced, item.is_whole = before + end, item.replaced + count, False
-    item.parts = []
+        item.text, item.is_whole = before + _close_end(item), False
+    item.parts, item.open_end = [], ""
     return item.text[len(before) :] if item.text.startswith(before) else ""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # Codes of errors that may have gone by the next try.
-_PASSING: Final = frozenset({"server_error", "rate_limit_exceeded"})
+_PASSING: Final = frozenset({"server_error", "rate_limit_exceeded", "vector_store_timeout"})
 # Far above what any model takes; the sums of a whole session stay countable in any JSON.
 _MAX_COUNT: Final = 10**9
 _MAX_NAME_CHARS: Final = 256
@@ -47,6 +47,11 @@ def said_in(content: Any) -> tuple[str, str]:
             said.append(text)
             refused += [text] if is_refusal else []
     return "".join(said), "".join(refused)
+
+
+def are_said(content: Any) -> bool:
+    """Whether each part of the content of a message says something."""
+    return isinstance(content, str) or all(part.get("text") or part.get("refusal") for part in content or ())
 
 
 def thoughts_in(reasoning: Mapping[str, Any]) -> str:

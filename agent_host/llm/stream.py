@@ -102,6 +102,11 @@ class Dialect(Protocol):
         """Whether its requests may have pictures. Where it is false, no message with one is given to a renderer."""
         ...
 
+    def kept_for(self, cache_ttl: CacheTtl) -> Dialect:
+        """The dialect for requests that the provider is to keep so long: this one where the wire cannot say it. What
+        one of them knows of a session, such as the names that its tools were offered by, the other knows as well."""
+        ...
+
     def renderer(self, model: str) -> Renderer:
         """Messages to wire form. Of their blocks those go out that this dialect and `model` made."""
         ...
@@ -111,10 +116,18 @@ class Dialect(Protocol):
         ...
 
     def head(
-        self, *, model: str, max_output_tokens: int, system: str, tools: Sequence[ToolSpec], session_id: str = ""
+        self,
+        *,
+        model: str,
+        max_output_tokens: int,
+        system: str,
+        tools: Sequence[ToolSpec],
+        session_id: str = "",
+        is_marked: bool = True,
     ) -> bytes:
         """The request's JSON up to where the first message goes; encoded once a session. `tail` closes it. `session_id`
-        is what a provider may look up its cache by, "" for none."""
+        is what a provider may look up its cache by, "" for none. `is_marked`: it ends with a cache mark, where the wire
+        has marks."""
         ...
 
     @property

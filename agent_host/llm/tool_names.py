@@ -1,9 +1,16 @@
-"""Names of tools for gateways that take 64 characters of a small alphabet: made so that the way back is known."""
+"""Calls as OpenAI's wires have them: names of tools in 64 characters of a small alphabet, made so that the way back is
+known, and arguments as text."""
 
 from __future__ import annotations
 
 import re
 from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import orjson
+
+if TYPE_CHECKING:
+    from agent_host.thread.messages import ToolCall
 
 _MAX_CHARS = 64
 _HASH_CHARS = 16
@@ -19,6 +26,11 @@ def sendable_name(name: str) -> str:
     kept = re.sub(r"[^A-Za-z0-9_-]", "_", name)[: _MAX_CHARS - _HASH_CHARS - 1]
     digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
     return f"{kept}_{digest}"
+
+
+def sent_arguments(call: ToolCall, written: str | None) -> bytes:
+    """The arguments as a JSON string: `written`, which is one, where the model's own text is known."""
+    return orjson.dumps(call.arguments_json.decode()) if written is None else written.encode()
 
 
 class SentNames:

@@ -141,6 +141,12 @@ def with_references(result: ToolResult, artifacts: Sequence[Artifact], left: Seq
     return result._replace(output_text=orjson.dumps({**orjson.loads(result.output_text), **fields}).decode())
 
 
+def parts_of(artifacts: Sequence[Artifact], left: Sequence[Left]) -> dict[str, str]:
+    """The references of a call's outputs that are kept, by which output each is (SK 7)."""
+    pairs = zip(artifacts, left, strict=True)
+    return {artifact.part: one.ref for artifact, one in pairs if artifact.part and one.ref is not None}
+
+
 def reference_note(artifacts: Sequence[Artifact], left: Sequence[Left]) -> str:
     """The line behind a result that names its artifacts on this disk, empty where there are none, or the result itself
     names them."""

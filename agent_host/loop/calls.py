@@ -13,22 +13,19 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.approval.grants import place_of
-from agent_host.contracts import Maker
 from agent_host.errors import CheckpointWriteFailed, ErrorCode
 from agent_host.events.kinds import EventType
 from agent_host.ids import now_rfc3339
 from agent_host.lenient_json import encodable
 from agent_host.loop.admission import PathOrder, Slots
 from agent_host.loop.approvals import granted_by, refuse_unstarted, settle, wait_for_start
-from agent_host.loop.artifacts import hand_over, keep_artifacts, reference_note, with_references
 from agent_host.loop.cancellation import TaskCancelled, ToolStopped
 from agent_host.loop.command_changes import CommandChanges, watched
 from agent_host.loop.intents import written_file
 from agent_host.loop.prepare import record_start, request_for
 from agent_host.loop.recover import recover_calls
-from agent_host.loop.results import SHOWN_BYTES, finish, head_of, text_of
-from agent_host.loop.skills import note_on
-from agent_host.routing.host_tools import unless_lost
+from agent_host.loop.results import SHOWN_BYTES, CallEnd, finish, head_of
+from agent_host.loop.taking import NOTHING_KNOWN, take_result
 from policy.facts import PathFacts, UrlFacts
 from policy.rules.toolset import DEFAULT_RISK
 from state.blobs import sha256_hex
@@ -115,19 +112,17 @@ async def _run_one(ctx: LoopContext, step_id: str, run: CallRun, path_turn: Path
 
 
 def _refuse(ctx: LoopContext, step_id: str, run: CallRun, refusal: Refusal, began: float) -> Message:
-    return finish(
-        ctx,
-        step_id,
-        run.call,
+    end = CallEnd(
         refusal.status,
         refusal.code,
         refusal.text,
-        refusal.approve,
-        began,
-        place=place_of(run.facts),
-        edited=run.edited,
         name=refusal.name,
+        edited=run.edited,
+        approve=refusal.approve,
+        place=place_of(run.facts),
+        requested=began,
     )
+    return finish(ctx, step_id, run.call, end)
 
 
 async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float) -> Message:
@@ -156,53 +151,17 @@ async def _execute(ctx: LoopContext, step_id: str, run: CallRun, started: float)
         ctx.live_output.end(call.call_id)  # before the call is reported to be over, however it ended
     if result is None:
         why = ErrorCode.TOOL_INTERRUPTED
-        return finish(
-            ctx,
-            step_id,
-            call,
-            "failed",
-            why,
-            f"{why}: {_STOPPED}",
-            None,
-            started,
-            started_at,
-            changed=changed,
-            duration_ms=duration_ms,
-        )
+        cut_off = CallEnd("failed", why, f"{why}: {_STOPPED}", changed=changed)
+        return finish(ctx, step_id, call, _timed(cut_off, started, started_at, duration_ms))
 
-    maker = Maker(call.name, spec.needed(call.arguments))
-    artifacts = result.artifacts
-    left = await keep_artifacts(ctx, step_id, maker, artifacts)
-    result = unless_lost(result, [one.row.get("why") for one in left])
-    code = None if result.error is None else result.error.code
-    text = text_of(with_references(result, artifacts, left)) + reference_note(artifacts, left)
-    if result.skill is not None:
-        text += note_on(ctx.judge, result.skill)
-    message = finish(
-        ctx,
-        step_id,
-        call,
-        result.status,
-        code,
-        text,
-        None,
-        started,
-        started_at,
-        result.artifact_uris,
-        artifacts=[one.row for one in left],
-        edited=run.edited,
-        exit_code=result.exit_code,
-        command_id=result.command_id,
-        paths=_changed(run, result),
-        seen=_seen(ctx, run, result),
-        changed=changed,
-        images=result.images,
-        duration_ms=duration_ms,
-        skill=result.skill,
-        name=None if result.error is None else result.error.name,
+    known = NOTHING_KNOWN._replace(
+        edited=run.edited, paths=_changed(run, result), seen=_seen(ctx, run, result), changed=changed
     )
-    hand_over(ctx, step_id, call.call_id, left)
-    return message
+    return await take_result(ctx, step_id, call, spec, result, _timed(known, started, started_at, duration_ms))
+
+
+def _timed(end: CallEnd, requested: float, started_at: str, duration_ms: int) -> CallEnd:
+    return end._replace(requested=requested, started_at=started_at, duration_ms=duration_ms)
 
 
 def _saved(run: CallRun) -> str | None:

@@ -115,13 +115,13 @@ async def _answer(ctx: LoopContext, step_id: str, window: int, model: str) -> Mo
     if model != talk.model and talk.for_model is not None:
         thread, make_head = talk.for_model(model)
         head = make_head(ctx.judge, talk.output_limit(ctx.judge))
-    messages = thread.asking(asked, window)
+    messages = thread.asking(asked, window, talk.head_tokens)
 
     def ask() -> Awaitable[ModelTurn]:
         return talk.llm.stream(head, messages, _nothing_shown)
 
-    def on_retry(failed: int, wait_s: float, error: GatewayUnavailable) -> None:
-        ctx.emit(EventType.LLM_RETRY, step_id, attempt=failed, waitMs=int(wait_s * 1000), message=str(error))
+    def on_retry(_: int, wait_s: float, error: GatewayUnavailable) -> None:
+        ctx.emit(EventType.CONTEXT_SUMMARY_RETRY, step_id, waitMs=int(wait_s * 1000), message=str(error))
 
     try:
         return await ctx.cancellation.interruptible(with_retries(GatewayUnavailable, ask, talk.retry, on_retry))

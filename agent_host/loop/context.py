@@ -54,7 +54,9 @@ class Replay(NamedTuple):
 
 MODEL_OPTION, MAX_COST_OPTION = "model", "max_cost"
 """The options of a task on record that name its model, and what it may cost."""
-_OF_ITS_CALLS = frozenset((MODEL_OPTION, MAX_COST_OPTION))
+LISTS_OPTION = "tool_lists"
+"""The option of a task on record that says which lists of tools from elsewhere it has: SHA-256 by source."""
+_OF_ITS_CALLS = frozenset((MODEL_OPTION, MAX_COST_OPTION, LISTS_OPTION))
 
 
 class TaskEnd(NamedTuple):
@@ -105,7 +107,9 @@ class LoopContext(NamedTuple):
     command_watch: CommandWatch | None = None
 
     async def refresh_tools(self) -> None:
-        """Take the tools that the router has now."""
+        """Take the tools that the router has now. Those from elsewhere are as the task has had them so far, or from now
+        on has them."""
+        self.judge.tool_lists = await self.router.fix(self.task.options.get(LISTS_OPTION, {}))
         specs = tuple(await self.router.tools())
         if specs != tuple(self.judge.tools):
             self.judge.tools = Registry(specs)

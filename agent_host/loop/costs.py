@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from state.checkpoint import Checkpoint, Task
     from state.usage import TokenUsage
 
-# A call that may answer with less is not worth its input; OpenAI's Responses take no lower limit either.
+# A call that may answer with less is not worth its input; OpenAI's Responses take no lower limit either. A model that
+# thinks does so first, and within the same limit: 1,024 is the least that Anthropic lets one think.
 _LEAST_OUTPUT_TOKENS = 16
+_LEAST_WITH_THINKING = 1024
 
 
 class _Limit(NamedTuple):
@@ -47,10 +49,12 @@ def affordable_output(ctx: LoopContext, model: str, input_tokens: int, most: int
     if not limits:
         return None
     refuse_unpriced(ctx.conversation.models, model)
-    prices = ctx.conversation.models.of(model).prices
+    facts = ctx.conversation.models.of(model)
+    prices = facts.prices
     if prices is None:
         raise LookupError(model)
-    least = min(most, max(_LEAST_OUTPUT_TOKENS, _mean_output(ctx.state)))
+    at_least = _LEAST_WITH_THINKING if facts.limits.thinking else _LEAST_OUTPUT_TOKENS
+    least = min(most, max(at_least, _mean_output(ctx.state)))
     for limit in limits:
         left = limit.most - limit.spent - prices.most_for_input(input_tokens)
         if left < least * prices.output:

@@ -210,7 +210,8 @@ def request_for(
     if spec.changes_file and _is_readable(ctx, facts):
         scopes[CapabilityName.FILE_READ] = _constraints(ctx, CapabilityName.FILE_READ)
     arguments = dict(spec.completed(call.arguments, ctx.judge.environment.workspace))
-    for argument in spec.paths & arguments.keys():  # relative to the workspace; the runtime takes absolute ones
+    # Relative to the workspace, where this machine runs the call; its tools take absolute ones.
+    for argument in frozenset() if spec.elsewhere else spec.paths & arguments.keys():
         path = arguments[argument]
         if isinstance(path, str):
             arguments[argument] = ctx.judge.environment.absolute(path)

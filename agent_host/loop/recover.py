@@ -1,6 +1,7 @@
 """The calls of a step that a crash left open: reuse what is on record, report what was cut, run what never began.
 
 What was approved is not asked again, and what was denied is not run; a question that was open is put again as it was.
+A call that went to another place is asked about there, and is sent again only where policy calls its tool repeatable.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from agent_host.loop.command_changes import CUT_OFF, CommandChanges, is_watched
 from agent_host.loop.edits import call_on_record
 from agent_host.loop.intents import hash_on_disk
 from agent_host.loop.prepare import prepare_calls, request_for
-from agent_host.loop.results import finish
+from agent_host.loop.results import CallEnd, finish
+from agent_host.loop.taking import NOTHING_KNOWN, take_result
+from policy.rules.named_tools import is_repeatable
 from state.boot import boot_id
 from state.records import ApprovalAsked
 from state.recovery import Outcome, Verdict, compare, judge, paths_of
@@ -22,6 +25,7 @@ from state.recovery import Outcome, Verdict, compare, judge, paths_of
 if TYPE_CHECKING:
     from agent_host.loop.call_run import CallRun
     from agent_host.loop.context import LoopContext
+    from agent_host.thread.messages import Message
     from state.open_step import Call
 
 _LEFT_OPEN = (Verdict.COMPARE, Verdict.INTERRUPTED)
@@ -45,8 +49,11 @@ async def recover_calls(ctx: LoopContext, step_id: str) -> tuple[CallRun, ...]:
     paths = {path for call in cut_off for path in paths_of(call)}
     outcomes = compare(step.calls, {path: hash_on_disk(path) for path in paths}, same_boot=same_boot)
     repeated = {call_id for call_id, outcome in outcomes.items() if outcome is Outcome.REPEAT}
+    answers = await asyncio.gather(*(_ask(ctx, step_id, call) for call in cut_off if call.intent is None))
+    answered = {result.tool_call_id for result in answers if result is not None}
+    repeated |= {call.call_id for call in cut_off if call.call_id not in answered and _may_be_repeated(ctx, call)}
     for call, found in zip(cut_off, left, strict=True):
-        if call.call_id not in repeated:
+        if call.call_id not in repeated | answered:
             _report(ctx, step_id, call, outcomes.get(call.call_id, Outcome.UNKNOWN), found)
     to_run = {
         call.call_id: call for call in step.calls if verdicts[call.call_id] is Verdict.RUN or call.call_id in repeated
@@ -68,6 +75,30 @@ async def _end_leftovers(ctx: LoopContext, step_id: str, call: Call) -> Leftover
     return await ctx.router.end_leftovers(request_for(ctx, step_id, call_on_record(call), spec))
 
 
+async def _ask(ctx: LoopContext, step_id: str, call: Call) -> Message | None:
+    """The result of a call that went to another place, where that place knows it: it is on record then. That place may
+    not answer; how long it has is for the tool to say."""
+    spec, tool_call = ctx.judge.tools.get(call.tool_name), call_on_record(call)
+    if spec is None:
+        return None
+    result = await ctx.router.outcome(request_for(ctx, step_id, tool_call, spec))
+    if result is None:
+        return None
+    unknown = result.error is not None and result.error.code == ErrorCode.TOOL_INTERRUPTED
+    if unknown and _may_be_repeated(ctx, call):
+        return None
+    known = NOTHING_KNOWN._replace(edited=call.edited_arguments is not None)
+    return await take_result(ctx, step_id, tool_call, spec, result, known)
+
+
+def _may_be_repeated(ctx: LoopContext, call: Call) -> bool:
+    """Whether policy has said that a call of the tool may be sent again where nobody knows what became of it."""
+    spec = ctx.judge.tools.get(call.tool_name)
+    return (
+        spec is not None and spec.subject.kind == "name" and is_repeatable(ctx.judge.bundle, spec.capability, spec.name)
+    )
+
+
 def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, left: Leftovers) -> None:
     """Report to the model what became of a call that was cut off."""
     tool_call = call_on_record(call)
@@ -75,7 +106,7 @@ def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, left: 
     if outcome is Outcome.DONE:
         # What it left is what the model asked for, so no later call is to take it for a change by somebody else.
         seen = dict.fromkeys(paths_of(call))
-        finish(ctx, step_id, tool_call, "succeeded", None, _DONE, edited=edited, seen=seen)
+        finish(ctx, step_id, tool_call, CallEnd("succeeded", None, _DONE, edited=edited, seen=seen))
         return
     said = _NOT_DONE if outcome is Outcome.NOT_DONE else _UNKNOWN
     said = "; ".join(filter(None, (said, left.note())))
@@ -85,4 +116,4 @@ def _report(ctx: LoopContext, step_id: str, call: Call, outcome: Outcome, left: 
     deletes_tree = spec is not None and spec.subject.tree_flag != "" and call.intent is None
     cut_off = is_watched(ctx, spec) or (ctx.command_watch is not None and deletes_tree)
     changed = CommandChanges(unseen=CUT_OFF if cut_off else None)
-    finish(ctx, step_id, tool_call, "failed", code, f"{code}: {said}", edited=edited, changed=changed)
+    finish(ctx, step_id, tool_call, CallEnd("failed", code, f"{code}: {said}", edited=edited, changed=changed))

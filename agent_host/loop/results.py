@@ -10,6 +10,7 @@ from agent_host.loop.command_changes import CommandChanges
 from agent_host.loop.edits import kept_arguments, note_of_edit
 from agent_host.thread.messages import Message, ToolCall, encodable, encode
 from agent_host.thread.tokens import image_tokens, message_tokens
+from config.lean_typing import NamedTuple
 from state.blobs import sha256_hex
 from state.records import CallFinished
 
@@ -22,108 +23,134 @@ if TYPE_CHECKING:
 
 SHOWN_BYTES = 8 * 1024
 """What events carry of a call's arguments, and of its output. What is longer is in the transcript."""
+STDERR_SHOWN_BYTES: Final = 1024
+"""What events carry of a program's standard error (NT)."""
 _MAX_WHY_CHARS = 1000
 _NOTHING_CHANGED: Final = CommandChanges()
 
 
-def finish(
-    ctx: LoopContext,
-    step_id: str,
-    call: ToolCall,
-    status: str,
-    code: str | None,
-    text: str,
-    approve: str | None = None,
-    started: float | None = None,
-    started_at: str | None = None,
-    artifact_uris: Sequence[str] = (),
-    place: str | None = None,
-    artifacts: Sequence[Mapping[str, Any]] = (),
-    *,
-    edited: bool = False,
-    exit_code: int | None = None,
-    paths: Sequence[str] = (),
-    seen: Mapping[str, str | None] = {},
-    command_id: str | None = None,
-    images: Sequence[Image] = (),
-    changed: CommandChanges = _NOTHING_CHANGED,
-    duration_ms: int | None = None,
-    skill: LoadedSkill | None = None,
-    name: str | None = None,
-) -> Message:
+class CallEnd(NamedTuple):
+    """How a call ended. `text` is what the model is to read; it may hold secrets and what cannot be encoded.
+
+    `result` is what the tool gave, None for a call that was not run, or whose end nobody saw. `name` is what the model
+    reads in place of the `code`, where that is not the family's name for it (`ToolSpec.error_names`). `edited`: the
+    person who approved the call wrote its arguments, which the model reads first.
+
+    `approve` marks a call that was denied since nobody was there, and `place` is where it would have acted; the rest of
+    how to replay it stands in the thread. `requested` is when the call was requested, on the monotonic clock,
+    `started_at` when it began to run, in RFC 3339, `duration_ms` how long the tool ran. `left` are the rows of the
+    artifacts that it left (`loop.artifacts`), and `parts` the references of those that are an output, by which it is.
+    `paths` are the files that the call is known to have changed, `changed` is what a command was seen to change, `seen`
+    are the files that it read or wrote, as `CallFinished` has them.
+    """
+
+    status: str
+    code: str | None
+    text: str
+    result: ToolResult | None = None
+    name: str | None = None
+    edited: bool = False
+    approve: str | None = None
+    place: str | None = None
+    requested: float | None = None
+    started_at: str | None = None
+    duration_ms: int | None = None
+    left: Sequence[Mapping[str, Any]] = ()
+    parts: Mapping[str, str] = {}
+    paths: Sequence[str] = ()
+    seen: Mapping[str, str | None] = {}
+    changed: CommandChanges = _NOTHING_CHANGED
+
+    @property
+    def images(self) -> Sequence[Image]:
+        """The pictures that the text describes."""
+        return () if self.result is None else self.result.images
+
+    @property
+    def skill(self) -> LoadedSkill | None:
+        """The skill that the call has put to use: it limits the tools from now on."""
+        return None if self.result is None else self.result.skill
+
+
+def finish(ctx: LoopContext, step_id: str, call: ToolCall, end: CallEnd) -> Message:
     """Put the call's result on record and emit its event; returns it as it enters the thread.
 
-    `text` may hold secrets and what cannot be encoded; here every result passes, whatever its source. `approve` marks a
-    call that was denied since nobody was there, and `place` is where it would have acted; the rest of how to replay it
-    stands in the thread. `started` is when the call was requested, on the monotonic clock, `started_at` when it began
-    to run, in RFC 3339. `artifacts` are rows of what the call left (`loop.artifacts`).
-    `edited`: the person who approved it wrote the arguments of `call`, which the model reads first. `exit_code` is a
-    command's, `paths` are the files that the call is known to have changed, `seen` those that it read or wrote, as
-    `CallFinished` has them, `command_id` is that of a command that runs on in the background. `changed` is what a
-    command was seen to change. `images` are the pictures that `text` describes; where they are not kept, it says why.
-    Their bytes are not searched for secrets. `duration_ms` is how long the tool ran. `skill` is one that the call has
-    put to use: it limits the tools from now on. `name` is what the model reads in place of the `code`, where that is
-    not the family's name for it (`ToolSpec.error_names`).
+    Here every result passes, whatever its source, and loses its secrets; the bytes of pictures are not searched. Where
+    pictures are not kept, the text says why.
     """
-    not_kept = ctx.conversation.keep_images(images)
-    if not_kept is not None:
-        text, images = f"{text}; {not_kept}", ()
+    not_kept = ctx.conversation.keep_images(end.images)
+    text, images = (end.text, end.images) if not_kept is None else (f"{end.text}; {not_kept}", ())
     said = ctx.scrubber.text(encodable(text))
-    text = (ctx.scrubber.text(encodable(note_of_edit(ctx, call))) if edited else "") + _named(
-        ctx, call, code, said, name
-    )
+    note = ctx.scrubber.text(encodable(note_of_edit(ctx, call))) if end.edited else ""
+    text = note + _named(ctx, call, end.code, said, end.name)
     message = Message(
         "tool",
         text,
         message_tokens(ctx.conversation.count, text) + sum(image_tokens(one.width, one.height) for one in images),
         tool_call_id=call.call_id,
-        is_error=status != "succeeded",
-        edited_arguments=kept_arguments(ctx, call) if edited else None,
+        is_error=end.status != "succeeded",
+        edited_arguments=kept_arguments(ctx, call) if end.edited else None,
         images=tuple(images),
     )
-    encoded = encode(message, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id)
-    replay = _replay_row(call, approve, place)
-    record = CallFinished(
-        call.call_id,
-        status,
-        encoded,
-        code,
-        replay,
-        artifacts,
-        exit_code,
-        seen,
-        changed.files,
-        changed.unseen,
-        duration_ms,
-        None if skill is None else _used(skill),
-    )
-    ctx.journal.checkpoint(step_id, record, sync=False)
-    if skill is not None:
+    _record(ctx, step_id, call, end, message)
+    if end.skill is not None:
         ctx.use_skills()
-    optional = {
-        "code": code,
-        "startedAt": started_at,
-        "message": None if status == "succeeded" else _why(code, said),
-        "exitCode": exit_code,
-        "commandId": command_id,
-        "pathsChanged": [*paths, *changed.files],
-        "changesUnseen": changed.unseen,
-        "images": [image.text for image in images],
-        "artifactUris": [*artifact_uris, *(row["uri"] for row in artifacts if "uri" in row)],
-        "storageRefs": [row["ref"] for row in artifacts if "ref" in row],
-        "storedSha256": {row["ref"]: row["sha256"] for row in artifacts if "ref" in row} or None,
-    }
+    optional = {**_told(ctx, end, said), "images": [image.text for image in images]}
     ctx.emit(
         EventType.TOOL_COMPLETED,
         step_id,
         toolCallId=call.call_id,
         toolName=call.name,
-        status=status,
-        **{name: value for name, value in optional.items() if value is not None and value != []},
+        status=end.status,
+        **{name: value for name, value in optional.items() if value not in (None, [], {}, "")},
         **_shown(call, text),
-        latencyMs=0 if started is None else int((time.monotonic() - started) * 1000),
+        latencyMs=0 if end.requested is None else int((time.monotonic() - end.requested) * 1000),
     )
     return message
+
+
+def _record(ctx: LoopContext, step_id: str, call: ToolCall, end: CallEnd, message: Message) -> None:
+    record = CallFinished(
+        call.call_id,
+        end.status,
+        encode(message, session_id=ctx.session_id, task_id=ctx.task.task_id, step_id=step_id),
+        end.code,
+        _replay_row(call, end.approve, end.place),
+        end.left,
+        None if end.result is None else end.result.exit_code,
+        end.seen,
+        end.changed.files,
+        end.changed.unseen,
+        end.duration_ms,
+        None if end.skill is None else _used(end.skill),
+    )
+    ctx.journal.checkpoint(step_id, record, sync=False)
+
+
+def _told(ctx: LoopContext, end: CallEnd, said: str) -> dict[str, Any]:
+    """The fields of the event that a call may do without."""
+    result, kept = end.result, [row for row in end.left if "ref" in row]
+    of_tool: dict[str, Any] = {}
+    if result is not None:
+        stderr = ctx.scrubber.text(encodable(result.stderr))  # before the cut: half a secret is found by nobody
+        of_tool = {
+            "exitCode": result.exit_code,
+            "commandId": result.command_id,
+            "stderr": head_of(stderr.encode(), STDERR_SHOWN_BYTES),
+        }
+    uris = () if result is None else result.artifact_uris
+    return {
+        "code": end.code,
+        "startedAt": end.started_at,
+        "message": None if end.status == "succeeded" else _why(end.code, said),
+        **of_tool,
+        "pathsChanged": [*end.paths, *end.changed.files],
+        "changesUnseen": end.changed.unseen,
+        "artifactUris": [*uris, *(row["uri"] for row in end.left if "uri" in row)],
+        "storageRefs": [row["ref"] for row in kept],
+        "storedSha256": {row["ref"]: row["sha256"] for row in kept},
+        "storedParts": dict(end.parts),
+    }
 
 
 def _named(ctx: LoopContext, call: ToolCall, code: str | None, text: str, name: str | None) -> str:
@@ -155,9 +182,9 @@ def _shown(call: ToolCall, text: str) -> dict[str, Any]:
     return {**shown, "output": head_of(content), "itemId": call.call_id}
 
 
-def head_of(content: bytes) -> str:
+def head_of(content: bytes, most_bytes: int = SHOWN_BYTES) -> str:
     """The start of a text in UTF-8 that events carry of it, in whole characters."""
-    return content[:SHOWN_BYTES].decode("utf-8", "ignore")
+    return content[:most_bytes].decode("utf-8", "ignore")
 
 
 def _why(code: str | None, text: str) -> str:

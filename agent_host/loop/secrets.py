@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from agent_host.thread.blocks import with_lengths
+from agent_host.thread.blocks import holds_arguments, with_lengths
 from agent_host.thread.messages import ToolCall
 from policy.detectors.redaction import PLACEHOLDER
 
@@ -32,13 +32,21 @@ def clean_message(scrubber: Scrubber, message: Message) -> Message:
     blocks are signed, and one with a placeholder in it would be refused."""
     content = scrubber.text(message.content)
     changed = content != message.content
-    kept = message.keeping(lambda block: not (changed and block.holds_text) and _is_clean(scrubber, block))
+    calls = tuple(_kept(scrubber, call) for call in message.tool_calls)
+    # A secret is found in arguments by where it stands in them, and not in a text that quotes them.
+    of_others = calls != message.tool_calls
+
+    def is_kept(block: Block) -> bool:
+        is_other = (changed and block.holds_text) or (of_others and holds_arguments(block))
+        return not is_other and _is_clean(scrubber, block)
+
+    kept = message.keeping(is_kept)
     if changed:
         texts = [scrubber.text(part) for part in kept.parts() if isinstance(part, str)]
         # A secret may begin in one text and end in the next: then they become one.
         lengths = [len(text) for text in texts] if "".join(texts) == content else [len(content)]
         kept = kept._replace(content=content, order=with_lengths(kept.order, lengths))
-    return kept._replace(tool_calls=tuple(_kept(scrubber, call) for call in message.tool_calls))
+    return kept._replace(tool_calls=calls)
 
 
 def holds_secret(scrubber: Scrubber, call: ToolCall) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from agent_host.errors import ErrorCode, GatewayUnavailable
 from agent_host.events.kinds import EventType
@@ -12,12 +12,13 @@ from agent_host.llm.anthropic_answer import meaning_of
 from agent_host.loop.asking import ask, cut_window
 from agent_host.loop.background import commands_to_report
 from agent_host.loop.compaction import make_room
-from agent_host.loop.context import MODEL_OPTION
+from agent_host.loop.context import LISTS_OPTION, MODEL_OPTION
 from agent_host.loop.costs import cost_of
 from agent_host.loop.prepare import first_versions, prepare_calls, row_of
 from agent_host.loop.secrets import clean_message
 from agent_host.retrying import with_retries
 from agent_host.shown_text import one_line
+from agent_host.thread.blocks import holds_arguments
 from agent_host.thread.messages import GO_ON, GO_ON_IN_A_NEW_WINDOW, Message, decode, encode
 from agent_host.thread.tokens import message_tokens
 from config.lean_typing import NamedTuple
@@ -88,7 +89,7 @@ async def take_turn(ctx: LoopContext) -> Step:
         turn.meaning,
         window,
         first_versions(runs),
-        options=_model_from_here(ctx),
+        options=_options_from_here(ctx),
         model=ctx.conversation.model,
     )
     if any(run.may_act for run in runs):
@@ -99,11 +100,13 @@ async def take_turn(ctx: LoopContext) -> Step:
     return Step(step_id, assistant, meaning, runs, turn.stop_reason, ctx.scrubber.text(turn.detail))
 
 
-def _model_from_here(ctx: LoopContext) -> dict[str, str]:
-    """What the record says where another model has taken over: the rest of the task, and a resume of it, is its."""
-    model = ctx.conversation.model
+def _options_from_here(ctx: LoopContext) -> dict[str, Any]:
+    """What the record says of the rest of the task, and of a resume of it: the model, where another one has taken over,
+    and which lists of tools from elsewhere it has."""
+    model, lists = ctx.conversation.model, dict(ctx.judge.tool_lists)
     was = ctx.task.options.get(MODEL_OPTION) or ctx.conversation.default_model
-    return {} if model == was else {MODEL_OPTION: model}
+    options: dict[str, Any] = {} if model == was else {MODEL_OPTION: model}
+    return options if lists == ctx.task.options.get(LISTS_OPTION, {}) else {**options, LISTS_OPTION: lists}
 
 
 def reopen(ctx: LoopContext) -> Step:
@@ -212,12 +215,17 @@ def _kept_message(ctx: LoopContext, step_id: str, turn: ModelTurn, calls: tuple[
         blocks = tuple(block._replace(model=ctx.conversation.model) for block in turn.blocks)
         message = message._replace(blocks=blocks, order=turn.order)
     kept = clean_message(ctx.scrubber, message)
-    secret = len(message.blocks) - len(kept.blocks)
+    secret = _told(message) - _told(kept)
     for count, why in ((turn.dropped_blocks, "could not be read whole"), (secret, "held a secret")):
         if count:
             text = f"{count} part(s) of the model's answer, such as reasoning, {why} and will not be sent back to it"
             ctx.emit(EventType.LLM_BLOCK_DROPPED, step_id, count=count, message=text)
     return kept
+
+
+def _told(message: Message) -> int:
+    """Blocks of a message that say something which its text and calls do not."""
+    return sum(not holds_arguments(block) for block in message.blocks)
 
 
 def _with_new_ids(ctx: LoopContext, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
@@ -235,7 +243,7 @@ def _meaning(turn: ModelTurn) -> Meaning:
 async def _call_model(ctx: LoopContext, step_id: str, needed: int, attempts: Attempts) -> ModelTurn:
     """One request, tried again where its fault passes."""
     talk = ctx.conversation
-    messages = talk.thread.encoded()
+    messages = talk.thread.encoded(talk.head_tokens)
     started = time.monotonic()
 
     def send() -> Awaitable[ModelTurn]:
@@ -290,6 +298,6 @@ def _with_counted_usage(ctx: LoopContext, turn: ModelTurn, needed: int) -> Model
     if usage.input_tokens and usage.output_tokens:
         return turn
     calls = tuple(call.arguments_json.decode() for call in turn.tool_calls)
-    blocks = tuple(block.raw for block in turn.blocks)
+    blocks = tuple(block.raw for block in turn.blocks if not holds_arguments(block))
     said = usage.output_tokens or message_tokens(ctx.conversation.count, turn.text, calls + blocks)
     return turn._replace(usage=usage._replace(input_tokens=usage.input_tokens or needed, output_tokens=said))

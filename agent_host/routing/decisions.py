@@ -10,6 +10,7 @@ from policy.check import check_tool
 from policy.decision import strictest
 from policy.facts import CommandFacts, NamedToolFacts, OutputFacts, PathFacts, UrlFacts
 from policy.rules.narrowing import asked_by_name, narrowed, under_ceiling
+from policy.rules.sent_elsewhere import not_here
 from policy.rules.skills import within_skills
 from policy.rules.toolset import withheld_by
 
@@ -38,19 +39,27 @@ def decide(judge: Judge, name: str, arguments: Mapping[str, Any], world: World |
         facts = gather(spec, arguments, judge.environment, world, judge.scripts)
     except UnusableArguments as error:
         return Judged(spec, problem=str(error))
-    if spec.identity is not None:
-        is_approved = judge.approved is not None and judge.approved.knows(spec.name, spec.identity)
-        facts = NamedToolFacts(spec.name, spec.identity, is_approved)
-    decision = _refused(judge, spec, facts) or _decision(judge, spec, spec.capability, facts)
-    if isinstance(facts, PathFacts | UrlFacts) and facts.also:
-        decision = strictest([decision, *(_decision(judge, spec, needed, other) for needed, other in facts.also)])
-    if isinstance(facts, CommandFacts) and facts.argv and facts.script is None:
-        from policy.rules.native_exec import DEFAULT, NativeExec, within_list
-
-        native = judge.native or NativeExec(DEFAULT, (judge.environment.workspace,))
-        decision = within_list(decision, facts, native, judge.environment.os_family)
+    if isinstance(facts, NamedToolFacts) and (spec.identity is not None or spec.elsewhere):
+        approved, identity = judge.approved, spec.identity
+        is_approved = identity is None or (approved is not None and approved.knows(spec.name, identity))
+        facts = NamedToolFacts(spec.name, spec.identity, is_approved, spec.elsewhere, facts.also)
+    here = None if spec.elsewhere else not_here(judge.bundle, spec.needed(arguments))
+    decision = here or _listed(judge, spec, spec.capability, facts)
+    if isinstance(facts, PathFacts | UrlFacts | NamedToolFacts) and facts.also and here is None:
+        decision = strictest([decision, *(_listed(judge, spec, needed, other) for needed, other in facts.also)])
     judge.expired = judge.expired or decision.expired
     return Judged(spec, facts, decision)
+
+
+def _listed(judge: Judge, spec: ToolSpec, capability: str, facts: ActionFacts) -> Decision:
+    """The decision under one capability; a program without a shell has to be on the list of such programs as well."""
+    decision = _refused(judge, spec, facts) or _decision(judge, spec, capability, facts)
+    if not isinstance(facts, CommandFacts) or not facts.argv or facts.script is not None:
+        return decision
+    from policy.rules.native_exec import DEFAULT, NativeExec, within_list
+
+    native = judge.native or NativeExec(DEFAULT, (judge.environment.workspace,))
+    return within_list(decision, facts, native, judge.environment.os_family)
 
 
 def _refused(judge: Judge, spec: ToolSpec, facts: ActionFacts) -> Decision | None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from agent_host.contracts import Subject, ToolSpec
 from agent_host.routing.environment import Environment
 from agent_host.routing.judge import Judge
+from agent_host.routing.registry import Registry
 from config.shapes import (
     ANYTHING,
     COUNT,
@@ -26,17 +28,19 @@ from config.shapes import (
     one_of,
 )
 from policy.facts import PathFacts, ScriptFacts
+from policy.names import CapabilityName
 from policy.paths import is_absolute, normalize
 from policy.rules.case import denied
+from policy.rules.named_tools import names_it
 from policy.rules.toolset import NO_LIMITS
 from policy.shell.interpreters import NoInterpreter, interpreter_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
 
+    from agent_host.routing.judge import Approved
     from agent_host.routing.program_facts import Scripts
-    from agent_host.routing.registry import Registry
     from config.shapes import Shape
     from policy.bundle.model import PolicyBundle
     from policy.decision import Decision
@@ -142,15 +146,20 @@ def judge_case(
     limits: Limits = NO_LIMITS,
     native: NativeExec | None = None,
     scripts: Scripts | None = None,
+    approved: Approved | None = None,
 ) -> Decision:
     """Policy's word on the case, as the host would ask for it; what it would refuse before that is denied by the rule
     `case`. `here` is this machine, and is taken where the case leaves something out; `limits` and `native`, the list of
-    programs that start without a shell, are those of the configuration; `scripts` those of the skills here."""
+    programs that start without a shell, are those of the configuration; `scripts` those of the skills here, `approved`
+    the tools of the project that a person has approved. A name that no tool has, and that BackendTool.Invoke lists, is
+    judged by the name."""
     there = _place(case, here)
     is_here = case.facts is None and there.os_family == here.os_family
     world = None if is_here else _Stated(case.facts or StatedFacts())
     scripts = scripts if is_here else None
-    judge = Judge(bundle, there, tools, limits, lambda: now, native=native, scripts=scripts)
+    if tools.get(case.tool_name) is None:
+        tools = Registry((*tools, *_by_name(bundle, case.tool_name)))
+    judge = Judge(bundle, there, tools, limits, lambda: now, native=native, scripts=scripts, approved=approved)
     judged = judge.decide(case.tool_name, case.arguments, world)
     if judged.spec is None:
         return denied("", _RULE, f"there is no tool {case.tool_name!r}")
@@ -159,6 +168,14 @@ def judge_case(
     if judged.decision is None:
         return denied(judged.spec.capability, _RULE, str(judged.problem))
     return judged.decision
+
+
+def _by_name(bundle: PolicyBundle, name: str) -> Iterator[ToolSpec]:
+    """A backend tool of which no more is known than that the bundle lists it."""
+    needed = CapabilityName.BACKEND_TOOL_INVOKE
+    entry = bundle.capability(needed)
+    if entry is not None and names_it(entry, name):
+        yield ToolSpec(name, "", {}, needed, Subject("name"), "other", "requests", foreign_schema=True, elsewhere=True)
 
 
 class _Stated(NamedTuple):

@@ -26,7 +26,7 @@ from policy.shell.variables import names_read
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from agent_host.contracts import ToolSpec
+    from agent_host.contracts import Need, ToolSpec
     from agent_host.routing.environment import Environment
     from agent_host.routing.program_facts import Scripts
 
@@ -86,7 +86,11 @@ def gather(
     kind, argument, by_name = spec.subject[:3]
     arguments = spec.completed(arguments, environment.workspace)
     if kind == "name" or (by_name and argument not in arguments and spec.content in arguments):
-        return NamedToolFacts(spec.name)
+        others = spec.needs(arguments) if kind == "name" else ()
+        if not others:
+            return NamedToolFacts(spec.name)
+        also = ((need.capability, _as_here(spec, need, arguments, environment, world)) for need in others)
+        return NamedToolFacts(spec.name, also=tuple(also))
     if by_name and spec.content in arguments:
         raise UnusableArguments(f"give {argument!r} or {spec.content!r}, not both")
     world = world or _DISK
@@ -113,6 +117,13 @@ def gather(
     if by_name:
         facts = facts._replace(tool_name=spec.name)
     return _with_others(facts, spec, arguments, environment, world) if spec.also else facts
+
+
+def _as_here(
+    spec: ToolSpec, need: Need, arguments: Mapping[str, Any], environment: Environment, world: World | None
+) -> ActionFacts:
+    """The facts by which a tool of this machine would be judged, in whose place another one runs elsewhere."""
+    return gather(spec._replace(subject=need.subject, also=()), arguments, environment, world)
 
 
 def _subject(argument: str, arguments: Mapping[str, Any]) -> str:
@@ -302,3 +313,8 @@ class _Disk:
 
 
 _DISK = _Disk()
+
+
+def world_here() -> World:
+    """This machine, as it is now."""
+    return _DISK

@@ -75,6 +75,14 @@ class HostTools:
         """See ToolRouter."""
         return (*await self._router.tools(), UPLOAD_ARTIFACT)
 
+    async def fix(self, lists: Mapping[str, str]) -> Mapping[str, str]:
+        """See ToolRouter."""
+        return await self._router.fix(lists)
+
+    async def outcome(self, request: ToolRequest) -> ToolResult | None:
+        """See ToolRouter. An upload has no side effects, and runs again."""
+        return None if request.tool_name == UPLOAD_ARTIFACT.name else await self._router.outcome(request)
+
     async def execute(self, request: ToolRequest) -> ToolResult:
         """See ToolRouter."""
         if request.tool_name != UPLOAD_ARTIFACT.name:

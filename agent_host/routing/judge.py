@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from config.lean_typing import NamedTuple
@@ -68,7 +68,8 @@ class Judge:
     `outputs` gives the call that stored something under a reference, None for no reference of the session; `approved`
     are the tools of the workspace that a person has approved, None for none. `native` is the list of programs that
     start without a shell, None where none does. `scripts` are those of the skills on this machine, and `script_runs` is
-    how many have run in the task."""
+    how many have run in the task. `tool_lists` has the SHA-256 of the list that the tools of each source elsewhere are
+    from, by its name."""
 
     bundle: PolicyBundle
     environment: Environment
@@ -82,6 +83,7 @@ class Judge:
     native: NativeExec | None = None
     scripts: Scripts | None = None
     script_runs: Callable[[], int] = _no_runs
+    tool_lists: Mapping[str, str] = field(default_factory=dict)
 
     def decide(self, name: str, arguments: Mapping[str, Any], world: World | None = None) -> Judged:
         """The decision on a call of the tool `name`. Facts come from this disk, or from `world`; nothing is run."""
@@ -111,6 +113,7 @@ class Judge:
                 options=self.options,
                 workspace=workspace,
                 os=os,
+                elsewhere=spec.elsewhere,
             )
             for capability in spec.capabilities
         )

@@ -13,16 +13,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TOKEN_VARIABLE = "AGENT_HOST_SERVICES_TOKEN"  # noqa: S105  the variable's name, not its value
+TOOLS_URL_VARIABLE = "BACKEND_TOOL_SERVICE_URL"
+TOOLS_TOKEN_VARIABLE = "BACKEND_TOOL_SERVICE_TOKEN"  # noqa: S105  the same
+GRANT_KEY_VARIABLE = "AGENT_HOST_GRANT_KEY"
+"""As `agent_host.capability_grants` has it, which takes longer to import than a start has time for."""
 
 
 class Endpoints(NamedTuple):
-    """Base URLs without a slash at the end; None stands for the embedded home."""
+    """Base URLs without a slash at the end; None stands for the embedded home, and for no backend tools."""
 
     session: str | None = None
     workspace: str | None = None
     approval: str | None = None
     audit: str | None = None
     telemetry: str | None = None
+    backend_tools: str | None = None
 
 
 _VARIABLES = Endpoints(
@@ -31,6 +36,7 @@ _VARIABLES = Endpoints(
     "APPROVAL_SERVICE_URL",
     "AUDIT_SERVICE_URL",
     "TELEMETRY_SERVICE_URL",
+    TOOLS_URL_VARIABLE,
 )
 
 
@@ -60,9 +66,14 @@ def checked_service_url(url: str, named: str) -> str:
     if not usable:
         problem = "is no http:// or https:// URL"
     elif "@" in parts.netloc:
-        problem = f"holds a user or password: set {TOKEN_VARIABLE} instead"
+        problem = f"holds a user or password: set {_token_of(named)} instead"
     elif parts.query or parts.fragment or url.endswith(("?", "#")):
         problem = "holds a query or a fragment"
     if problem is not None:
         raise UsageError(f"{named} {problem}: {shown_url(re.split('[?#]', url)[0])!r}")
     return url.rstrip("/")
+
+
+def _token_of(named: str) -> str:
+    """The variable with the token for the service whose URL is called `named`."""
+    return TOOLS_TOKEN_VARIABLE if named == f"${TOOLS_URL_VARIABLE}" else TOKEN_VARIABLE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import orjson
@@ -14,6 +15,7 @@ from agent_host.errors import (
     ServiceRejected,
     ServiceUnauthorized,
     ServiceUnavailable,
+    ServiceUnreachable,
     UsageError,
 )
 from agent_host.http_basics import LOOPBACK, TlsContext, first_line, retry_after_s, shown_url, usable_in_header
@@ -22,7 +24,7 @@ from agent_host.scrub import Scrubber
 from agent_host.services.endpoints import checked_service_url
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Mapping
 
     from agent_host.lean_httpx import httpx
 
@@ -45,6 +47,14 @@ class Body(Protocol):
     def pieces(self) -> Iterator[bytes]:
         """All of it; each try begins from the first."""
         ...
+
+
+class HttpAnswer(NamedTuple):
+    """An answer of any status; header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class ServiceClient:
@@ -94,6 +104,11 @@ class ServiceClient:
 
         return await with_retries(ServiceUnavailable, attempt, self._retry, _untold)
 
+    def clean(self, text: str) -> str:
+        """One short line of what a service said, which cannot do anything to a terminal, and holds no token."""
+        line = " ".join(self._scrubber.text(text).split())[:_MAX_SHOWN]
+        return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
+
     async def aclose(self) -> None:
         """Close the connections; what is asked afterwards is ServiceUnavailable. May be called again."""
         async with self._making:
@@ -102,28 +117,58 @@ class ServiceClient:
                 http, self._http = self._http, None
                 await http.aclose()
 
+    async def exchange(
+        self, method: str, path: str, body: bytes = b"", *, headers: Mapping[str, str] = {}, timeout_s: float
+    ) -> HttpAnswer:
+        """One request and its answer, whatever its status: for services whose statuses say more than whether it went
+        well. Nothing is tried again. Raises ServiceUnreachable where nothing was sent, ServiceUnavailable where no
+        whole answer came, ServiceRejected for one that is too large or encoded."""
+        async with self._sent(method, path, body, headers, timeout_s) as response:
+            content = await self._content(response, shown_url(self._base_url) + path)
+            return HttpAnswer(response.status_code, response.headers, content)
+
     async def _once(self, path: str, body: bytes | Body, key: str) -> Any:
+        shown = shown_url(self._base_url) + path
+        timeout_s = self._timeout_s + len(body) / _SLOWEST_BYTES_PER_S
+        async with self._sent("POST", path, body, {"idempotency-key": key}, timeout_s) as response:
+            return await self._read(response, shown)
+
+    @asynccontextmanager
+    async def _sent(
+        self, method: str, path: str, body: bytes | Body, headers: Mapping[str, str], timeout_s: float
+    ) -> AsyncIterator[httpx.Response]:
+        """The response to one request, its body still to be read within the time-out."""
         http = await self._client()
         from agent_host.lean_httpx import httpx
 
         shown = shown_url(self._base_url) + path
-        headers = {"content-length": str(len(body)), "idempotency-key": key}
+        content = _pieces(body) if len(body) else None
+        sized = {**headers, "content-length": str(len(body))} if len(body) else headers
         try:
             async with (
-                asyncio.timeout(self._timeout_s + len(body) / _SLOWEST_BYTES_PER_S),
-                http.stream("POST", self._base_url + path, content=_pieces(body), headers=headers) as response,
+                asyncio.timeout(timeout_s),
+                http.stream(
+                    method,
+                    self._base_url + path,
+                    content=content,
+                    headers=sized,
+                    timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, self._timeout_s)),
+                ) as response,
             ):
-                return await self._read(response, shown)
+                yield response
+        except (httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise ServiceUnreachable(f"{shown} did not answer in time") from error
         except (httpx.TimeoutException, TimeoutError) as error:
             raise ServiceUnavailable(f"{shown} did not answer in time") from error
         except httpx.RequestError as error:
             said = self._scrubber.text(first_line(error))
-            raise ServiceUnavailable(f"{shown} cannot be reached: {said}") from error
+            kind = ServiceUnreachable if isinstance(error, httpx.ConnectError) else ServiceUnavailable
+            raise kind(f"{shown} cannot be reached: {said}") from error
 
     async def _client(self) -> httpx.AsyncClient:
         async with self._making:
             if self._closed:
-                raise ServiceUnavailable(f"the client of {shown_url(self._base_url)} is closed")
+                raise ServiceUnreachable(f"the client of {shown_url(self._base_url)} is closed")
             if self._http is None:
                 # In a thread: the import and the trusted roots hold up what else is going on.
                 self._http = await asyncio.to_thread(self._make)
@@ -151,27 +196,32 @@ class ServiceClient:
     async def _read(self, response: httpx.Response, shown: str) -> Any:
         if not response.is_success:
             raise self._error(response, await _bounded(response, _MAX_ERROR_BYTES), shown)
+        status, body = response.status_code, await self._content(response, shown)
+        if not body:
+            return None
+        try:
+            return orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            kind = self.clean(response.headers.get("content-type", "")) or "no content type"
+            raise ServiceRejected(f"{shown} answered with what is not JSON ({kind})", status=status) from error
+
+    async def _content(self, response: httpx.Response, shown: str) -> bytes:
+        """The whole body. Raises ServiceRejected for one that is encoded or beyond the limit."""
         status = response.status_code
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise ServiceRejected(f"{shown} answered in an encoding that was not asked for", status=status)
         body = await _bounded(response, MAX_ANSWER_BYTES + 1)
         if len(body) > MAX_ANSWER_BYTES:
             raise ServiceRejected(f"{shown} answered with more than {MAX_ANSWER_BYTES} bytes", status=status)
-        if not body:
-            return None
-        try:
-            return orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            kind = self._clean(response.headers.get("content-type", "")) or "no content type"
-            raise ServiceRejected(f"{shown} answered with what is not JSON ({kind})", status=status) from error
+        return body
 
     def _error(self, response: httpx.Response, body: bytes, shown: str) -> ServiceError:
         status = response.status_code
         if response.is_redirect:
             return ServiceRejected(f"{shown} redirects elsewhere (HTTP {status}), which is not followed", status=status)
         reported = _error_body(body)
-        code = self._clean(reported.code) if reported.code else None
-        said = self._clean(reported.message if reported.message is not None else body.decode("utf-8", "replace"))
+        code = self.clean(reported.code) if reported.code else None
+        said = self.clean(reported.message if reported.message is not None else body.decode("utf-8", "replace"))
         message = f"{shown} said HTTP {status}{f' {code}' if code else ''}: {said or 'no details'}"
         passing = status in _PASSING_STATUSES or status >= 500
         if passing if reported.retryable is None else reported.retryable:
@@ -179,11 +229,6 @@ class ServiceClient:
             return ServiceUnavailable(message, status=status, retry_after_s=retry_after_s(response.headers), **details)
         kind = ServiceUnauthorized if status in (401, 403) else ServiceRejected
         return kind(message, status=status, service_code=code)
-
-    def _clean(self, text: str) -> str:
-        """One short line that cannot do anything to a terminal, and holds no token."""
-        line = " ".join(self._scrubber.text(text).split())[:_MAX_SHOWN]
-        return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
 
 
 class _ErrorBody(NamedTuple):

@@ -9,6 +9,7 @@ import orjson
 
 from agent_host import lenient_json
 from agent_host.errors import AgentHostError, ServiceRejected, SessionExpired, SessionNotFound
+from agent_host.http_basics import usable_in_header
 from agent_host.ids import new_id
 from agent_host.services.answers import as_line, as_object, checked_id
 from config.lean_typing import NamedTuple
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Compatibility = Literal["compatible", "incompatible"]
 _NOT_FOUND, _CONFLICT = 404, 409
+_MAX_GRANT_CHARS = 64 * 1024
 
 
 class NewSession(NamedTuple):
@@ -47,7 +49,8 @@ class NewSession(NamedTuple):
 
 class SessionGrant(NamedTuple):
     """What the service grants. An incompatible one grants nothing: the caller raises Incompatible, and the ids may be
-    empty. `policy_bundle` is the bundle's JSON, which the caller validates; None: the host's own settings name it."""
+    empty. `policy_bundle` is the bundle's JSON, which the caller validates; None: the host's own settings name it.
+    `capability_grant` is what the Backend Tool Service is to get with each call; None: the host signs its own."""
 
     session_id: str
     workspace_id: str
@@ -55,6 +58,7 @@ class SessionGrant(NamedTuple):
     incompatibility_reason: str | None = None
     policy_bundle: bytes | None = None
     feature_flags: Mapping[str, bool] = {}
+    capability_grant: str | None = None
 
 
 class SessionService(Protocol):
@@ -78,7 +82,7 @@ class EmbeddedSessionService:
     """Sessions without a server: ids are made here, and every one is compatible. `workspace_of` gives the workspace of
     a session that there is, or raises SessionNotFound."""
 
-    FLAGS: Mapping[str, bool] = {"approvalUiEnabled": True, "mcpEnabled": False}
+    FLAGS: Mapping[str, bool] = {"approvalUiEnabled": True, "mcpEnabled": True}
 
     def __init__(self, workspace_of: Callable[[str], str]) -> None:
         self._workspace_of = workspace_of
@@ -161,4 +165,14 @@ def _grant(answer: Any) -> SessionGrant:
             for name, flag in as_object({} if flags is None else flags, "featureFlags").items()
             if isinstance(flag, bool)
         },
+        capability_grant=_capability_grant(fields.get("capabilityGrant")),
     )
+
+
+def _capability_grant(value: object) -> str | None:
+    """Raises ServiceRejected for what no header can carry; what it says is the Backend Tool Service's to judge."""
+    if value is None:
+        return None
+    if isinstance(value, str) and 0 < len(value) <= _MAX_GRANT_CHARS and usable_in_header(value):
+        return value
+    raise ServiceRejected("the session service's capabilityGrant is no line that a header can carry", status=200)

@@ -13,12 +13,12 @@ from config.load import read_regular_file, user_files
 from config.policies import BUILT_IN, digest, template
 from policy.bundle.builtin import instantiate
 from policy.bundle.placeholders import Places, step_files
-from policy.names import ANY_SESSION
+from policy.names import ANY_SESSION, CapabilityName
 from policy.rules.grants import Narrowing, narrow
 from state.temporary import session_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from agent_host.routing.environment import Environment
@@ -37,14 +37,15 @@ def load_bundle(
     now: datetime,
     granted: bytes | None = None,
     temporary: str | None = None,
+    installed: tuple[str, ...] = (),
 ) -> PolicyBundle:
     """The bundle that the Session Service `granted`, as JSON, else the one that `host.policy` names, a built-in or a
     file; narrowed by what the settings add. `temporary` is the session's temporary directory, where it is not
-    the usual one.
+    the usual one; `installed` are the names of the Python tools that the configuration names.
 
     Raises PolicyBundleInvalid with every problem in one message, PolicyExpired, UsageError when there is no such file.
     """
-    places = _places(environment, state_dir, session_id)
+    places = _places(environment, state_dir, session_id, _configured(settings, installed))
     places = places if temporary is None else places._replace(tmp=temporary)
     if granted is not None:
         from agent_host.session import outside_bundles
@@ -89,11 +90,17 @@ def unknown_approvals(bundle: PolicyBundle, tools: Registry, names: Iterable[str
 
 
 def bundle_to_try(
-    settings: Settings, environment: Environment, *, state_dir: str, now: datetime, session_id: str = ANY_SESSION
+    settings: Settings,
+    environment: Environment,
+    *,
+    state_dir: str,
+    now: datetime,
+    session_id: str = ANY_SESSION,
+    installed: tuple[str, ...] = (),
 ) -> PolicyBundle:
     """The bundle that `host.policy` names, for trying: whose session it is and whether it has expired is for the
     decisions to say. Raises PolicyBundleInvalid, UsageError."""
-    places = _places(environment, state_dir, session_id)
+    places = _places(environment, state_dir, session_id, _configured(settings, installed))
     if settings.text("host.policy") in BUILT_IN:
         bundle = _built_in(settings, places, ANY_SESSION, now)
     else:
@@ -113,7 +120,15 @@ SESSION_TO_TRY = "SESSION"
 """In place of an id in the name of a directory, where there is no session."""
 
 
-def _places(environment: Environment, state_dir: str, session_id: str) -> Places:
+def _configured(settings: Settings, installed: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
+    """The tools that the user's configuration names, by capability: those of its MCP servers and of its packages."""
+    servers = [one["name"] for one in settings.tables("mcp.servers") if isinstance(one.get("name"), str)]
+    return {CapabilityName.MCP_INVOKE: [f"{name}/*" for name in servers], CapabilityName.TOOL_INVOKE: installed}
+
+
+def _places(
+    environment: Environment, state_dir: str, session_id: str, tools: Mapping[str, Sequence[str]] = {}
+) -> Places:
     """What stands for the placeholders of a bundle in this session."""
     name = SESSION_TO_TRY if session_id == ANY_SESSION else session_id
     return Places(
@@ -123,6 +138,7 @@ def _places(environment: Environment, state_dir: str, session_id: str) -> Places
         os=environment.os_family,
         tmp=session_directory(state_dir, name, os.environ),
         step_files=_real(step_files(os.environ, environment.os_family)),
+        tools=tools,
     )
 
 
@@ -148,6 +164,7 @@ def _built_in(settings: Settings, places: Places, session_id: str, now: datetime
         state_dir=places.state_dir,
         tmp=places.tmp,
         step_files=places.step_files,
+        tools=places.tools,
         session_id=session_id,
         now=now,
         os=places.os,

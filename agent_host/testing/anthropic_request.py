@@ -82,7 +82,9 @@ def _piece(place: str, block: Any) -> Piece:
     if not isinstance(block, dict):
         return Piece(orjson.dumps([place, block]))
     kept = {name: value for name, value in block.items() if name != "cache_control"}
-    return Piece(orjson.dumps([place, kept]), marked=block.get("cache_control") is not None)
+    mark = block.get("cache_control")
+    is_long = isinstance(mark, dict) and mark.get("ttl") == "1h"
+    return Piece(orjson.dumps([place, kept]), marked=mark is not None, long=is_long)
 
 
 def _required(payload: dict[str, Any], key: str, kind: type) -> Any:

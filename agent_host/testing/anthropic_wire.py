@@ -55,9 +55,13 @@ class Anthropic:
         events.append(_event("message_stop", {}))
         return _with_pings(events, turn.pings)
 
-    def error_event(self, error: ErrorBody) -> bytes:
+    def error_event(self, error: ErrorBody, view: RequestView) -> bytes:
         """See `Dialect.error_event`."""
+        del view
         return _event("error", {"error": _error(500, error)})
+
+    def failed_message(self, error: ErrorBody, view: RequestView) -> None:
+        """See `Dialect.failed_message`."""
 
     def message(self, turn: Turn, view: RequestView) -> bytes:
         """See `Dialect.message`. Tool arguments that are not a JSON object go out as the string they are."""
@@ -98,8 +102,16 @@ def _head(turn: Turn, view: RequestView) -> dict[str, Any]:
     }
 
 
-def _usage(turn: Turn) -> dict[str, int]:
-    return {name: getattr(turn.usage, name) for name in type(turn.usage).__dataclass_fields__}
+def _usage(turn: Turn) -> dict[str, Any]:
+    counts = turn.usage
+    written, long = counts.cache_creation_input_tokens, counts.cache_creation_1h_input_tokens
+    return {
+        "input_tokens": counts.input_tokens,
+        "output_tokens": counts.output_tokens,
+        "cache_read_input_tokens": counts.cache_read_input_tokens,
+        "cache_creation_input_tokens": written,
+        "cache_creation": {"ephemeral_5m_input_tokens": written - long, "ephemeral_1h_input_tokens": long},
+    }
 
 
 def _stop_reason(turn: Turn) -> str:

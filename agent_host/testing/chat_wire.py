@@ -67,9 +67,13 @@ class ChatCompletions:
         events = [b"data: %b\n\n" % orjson.dumps(chunk) for chunk in chunks]
         return with_comments([*events, b"data: [DONE]\n\n"], turn.pings)
 
-    def error_event(self, error: ErrorBody) -> bytes:
+    def error_event(self, error: ErrorBody, view: RequestView) -> bytes:
         """See `Dialect.error_event`."""
+        del view
         return b"data: %b\n\n" % self.error(500, error)
+
+    def failed_message(self, error: ErrorBody, view: RequestView) -> None:
+        """See `Dialect.failed_message`."""
 
     def message(self, turn: Turn, view: RequestView) -> bytes:
         """See `Dialect.message`."""

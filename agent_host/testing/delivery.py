@@ -38,7 +38,7 @@ def stream_body(turn: Turn, dialect: Dialect, view: RequestView) -> Body:
     if turn.stream_error is not None:
         # By default as late as can be: all content is out, the events that declare it complete are not.
         stop = len(events) - dialect.closing_events if turn.cut_after_events is None else turn.cut_after_events
-        events = [*events[:stop], dialect.error_event(turn.stream_error)]
+        events = [*events[:stop], dialect.error_event(turn.stream_error, view)]
     elif turn.cut_after_events is not None:
         events = events[: turn.cut_after_events]
     return _cut(turn, tuple(events))
@@ -70,7 +70,9 @@ async def _answer(turn: Turn, dialect: Dialect, view: RequestView, reply: Reply)
         await _send(turn, {**STREAM_HEADERS, **headers}, stream_body(turn, dialect, view), reply)
     elif turn.stream_error is not None:
         # Without a stream there is no "after the answer has begun": the nearest thing is an HTTP error.
-        await reply.send(500, {**JSON_HEADERS, **headers, **turn.headers}, dialect.error(500, turn.stream_error))
+        failed = dialect.failed_message(turn.stream_error, view)
+        status, said = (500, dialect.error(500, turn.stream_error)) if failed is None else (200, failed)
+        await reply.send(status, {**JSON_HEADERS, **headers, **turn.headers}, said)
     else:
         body = b"" if turn.cut_after_events is not None else dialect.message(turn, view)
         await _send(turn, {**JSON_HEADERS, **headers}, _cut(turn, (body,)), reply)

@@ -78,8 +78,12 @@ class Dialect(Protocol):
         """The answer as encoded stream events, one item each, the last one ending the stream properly."""
         ...
 
-    def error_event(self, error: ErrorBody) -> bytes:
+    def error_event(self, error: ErrorBody, view: RequestView) -> bytes:
         """The event that reports an error after the stream has begun."""
+        ...
+
+    def failed_message(self, error: ErrorBody, view: RequestView) -> bytes | None:
+        """The same for a request that did not ask for a stream, with HTTP 200; None where the wire has nothing such."""
         ...
 
     def message(self, turn: Turn, view: RequestView) -> bytes:

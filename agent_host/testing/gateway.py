@@ -180,7 +180,7 @@ class MockGateway(MockServer):
             raise _Refusal(400, f"the request is not valid: {error}") from None
         said = [turn.text, turn.thinking, *(call.name + call.encoded_arguments() for call in turn.tool_calls)]
         fresh = counts.whole - counts.read - counts.written
-        return replace(turn, usage=Usage(fresh, tokens_of("".join(said).encode()), counts.read, counts.written))
+        return replace(turn, usage=Usage(fresh, tokens_of("".join(said).encode()), *counts[1:]))
 
     @staticmethod
     def _read(dialect: Dialect, request: HttpRequest) -> RequestView:

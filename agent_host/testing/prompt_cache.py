@@ -23,18 +23,22 @@ _BYTES_PER_TOKEN = 4
 
 
 class Piece(NamedTuple):
-    """A part of a request that is kept or sent anew as a whole. `marked`: a cache mark stands at its end."""
+    """A part of a request that is kept or sent anew as a whole. `marked`: a cache mark stands at its end, `long`: one
+    that asks for an hour."""
 
     data: bytes
     marked: bool = False
+    long: bool = False
 
 
 class Counts(NamedTuple):
-    """Tokens of one request: in all, and of these read from the cache and written to it."""
+    """Tokens of one request: in all, and of these read from the cache and written to it; of those written the ones that
+    are kept for an hour."""
 
     whole: int
     read: int
     written: int
+    long: int = 0
 
 
 class TooManyMarks(ValueError):
@@ -65,7 +69,9 @@ class PromptCache:
         for place in marks if has_marks else range(len(ends)):
             if ends[place].tokens >= self._minimum:
                 self._keep(ends[place].digest)
-        return Counts(ends[-1].tokens if ends else 0, read, max(0, written - read))
+        for_an_hour = (ends[mark].tokens for mark in marks if pieces[mark].long)
+        long = max((tokens for tokens in for_an_hour if tokens <= written), default=0)
+        return Counts(ends[-1].tokens if ends else 0, read, max(0, written - read), max(0, long - read))
 
     def _known(self, ends: Sequence[_Prefix], mark: int, back: int) -> Iterator[int]:
         """Tokens of what is kept at the mark or up to `back` pieces before it, the longest first."""

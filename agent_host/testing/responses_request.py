@@ -230,9 +230,13 @@ def _last_text(group: Sequence[Mapping[str, Any]]) -> str:
 def _images(item: Mapping[str, Any]) -> Iterator[str]:
     """The media types of the pictures in an item."""
     for parts in (item.get("content"), item.get("output")):
-        for part in parts if isinstance(parts, list) else ():
+        for part in filter(_is_object, parts if isinstance(parts, list) else ()):
             if part.get("type") == "input_image" and (found := DATA_URL.fullmatch(part["image_url"])):
                 yield found[1]
+
+
+def _is_object(part: Any) -> bool:
+    return isinstance(part, dict)
 
 
 def _text(content: Any) -> str:

@@ -60,10 +60,16 @@ class Responses:
         events = [_event(kind, {**fields, "sequence_number": number}) for number, (kind, fields) in enumerate(told)]
         return with_comments(events, turn.pings)
 
-    def error_event(self, error: ErrorBody) -> bytes:
+    def error_event(self, error: ErrorBody, view: RequestView) -> bytes:
         """See `Dialect.error_event`."""
+        if error.failed:
+            return _event("response.failed", {"response": _failed(error, view), "sequence_number": 0})
         code = error.type or ERROR_TYPES[500][1] or "server_error"
         return _event("error", {"code": code, "message": error.message, "param": None, "sequence_number": 0})
+
+    def failed_message(self, error: ErrorBody, view: RequestView) -> bytes | None:
+        """See `Dialect.failed_message`."""
+        return orjson.dumps(_failed(error, view)) if error.failed else None
 
     def message(self, turn: Turn, view: RequestView) -> bytes:
         """See `Dialect.message`."""
@@ -100,6 +106,11 @@ def _response(view: RequestView, status: str) -> dict[str, Any]:
         "top_p": 1.0,
         "usage": None,
     }
+
+
+def _failed(error: ErrorBody, view: RequestView) -> dict[str, Any]:
+    said = {"code": error.type or "server_error", "message": error.message}
+    return {**_response(view, "failed"), "error": said}
 
 
 def _ended(turn: Turn, view: RequestView) -> dict[str, Any]:

@@ -44,20 +44,24 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts reported with an answer. Small fixed defaults, so that budgets never run out by surprise."""
+    """Token counts reported with an answer. Small fixed defaults, so that budgets never run out by surprise. Of
+    `cache_creation_input_tokens` those of `cache_creation_1h_input_tokens` are kept for an hour."""
 
     input_tokens: int = 100
     output_tokens: int = 20
     cache_read_input_tokens: int = 0
     cache_creation_input_tokens: int = 0
+    cache_creation_1h_input_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorBody:
-    """An error as the dialect reports it; an empty `type` stands for the usual one of the HTTP status."""
+    """An error as the dialect reports it; an empty `type` stands for the usual one of the HTTP status. `failed`: in a
+    stream it is the end of a response that failed, where the wire has such an end."""
 
     message: str
     type: str = ""
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

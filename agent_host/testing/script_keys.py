@@ -49,8 +49,15 @@ def _error(raw: Any) -> ErrorBody:
     return ErrorBody(**table(raw, ERROR_KEYS, required=("message",)))
 
 
+def _stream_error(raw: Any) -> ErrorBody:
+    return ErrorBody(**table(raw, STREAM_ERROR_KEYS, required=("message",)))
+
+
 def _usage(raw: Any) -> Usage:
-    return Usage(**table(raw, USAGE_KEYS))
+    usage = Usage(**table(raw, USAGE_KEYS))
+    if usage.cache_creation_1h_input_tokens > usage.cache_creation_input_tokens:
+        raise BadValue("is a part of cache_creation_input_tokens, and is more", "cache_creation_1h_input_tokens")
+    return usage
 
 
 def _garbage(raw: Any) -> bytes:
@@ -77,6 +84,7 @@ TOOL_CALL_KEYS: Mapping[str, Reader] = {
 }
 USAGE_KEYS: Mapping[str, Reader] = dict.fromkeys(Usage.__dataclass_fields__, natural)
 ERROR_KEYS: Mapping[str, Reader] = {"type": string, "message": string}
+STREAM_ERROR_KEYS: Mapping[str, Reader] = {**ERROR_KEYS, "failed": boolean}
 TURN_KEYS: Mapping[str, Reader] = {
     "when": _conditions,
     "expect": _conditions,
@@ -96,7 +104,7 @@ TURN_KEYS: Mapping[str, Reader] = {
     "status": whole_number(400, 599),
     "error": _error,
     "headers": table_of(TEXT),
-    "stream_error": _error,
+    "stream_error": _stream_error,
     "garbage": _garbage,
     "hang": boolean,
     "times": _times,

@@ -90,9 +90,11 @@ class ServiceState:
         feature_flags: Mapping[str, bool] | None,
         incompatible: str | None,
         expired: Collection[str],
+        capability_grant: str | None = None,
     ) -> None:
+        self._capability_grant = capability_grant
         self._bundle = policy_bundle
-        self._flags = {"approvalUiEnabled": True, "mcpEnabled": False} if feature_flags is None else dict(feature_flags)
+        self._flags = {"approvalUiEnabled": True, "mcpEnabled": True} if feature_flags is None else dict(feature_flags)
         self._incompatible = incompatible
         self.expired = set(expired)
         self.sessions: dict[str, Session] = {}
@@ -202,6 +204,8 @@ class ServiceState:
             "compatibilityStatus": "compatible",
             "featureFlags": self._flags,
         }
+        if self._capability_grant is not None:
+            grant["capabilityGrant"] = self._capability_grant
         if callable(self._bundle):
             grant["policyBundle"] = self._bundle(session.session_id)
         elif self._bundle is not None:

@@ -59,6 +59,7 @@ class MockServices(MockServer):
         incompatible: the reason why no host is served, if none is.
         expired: ids of sessions that cannot be resumed.
         token: refuse every request without this bearer token.
+        capability_grant: sent along with each session, for the Backend Tool Service.
     """
 
     def __init__(
@@ -69,8 +70,9 @@ class MockServices(MockServer):
         incompatible: str | None = None,
         expired: Collection[str] = (),
         token: str | None = None,
+        capability_grant: str | None = None,
     ) -> None:
-        self._state = ServiceState(policy_bundle, feature_flags, incompatible, expired)
+        self._state = ServiceState(policy_bundle, feature_flags, incompatible, expired, capability_grant)
         self._token = token
         self._requests: deque[ServiceRequest] = deque(maxlen=_MAX_RECORDS)
         self._faults: list[_Fault] = []

@@ -6,7 +6,9 @@ For all others the turn is text and tool calls.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+import orjson
 
 from config.lean_typing import NamedTuple
 
@@ -28,6 +30,21 @@ class Block(NamedTuple):
     dialect: str
     model: str = ""
     holds_text: bool = False
+
+
+ARGUMENTS_TEXT: Final = "arguments_text"
+"""The one member of a block that stands behind a call: the text of its arguments as the model wrote it."""
+
+
+def arguments_block(text: str, dialect: str) -> Block:
+    """A block with the arguments of the call in front of it, for wires that send them as text: a provider finds its
+    cache by every byte of a request, and another spelling of the same arguments is another beginning."""
+    return Block(f'{{"{ARGUMENTS_TEXT}":{orjson.dumps(text).decode()}}}', dialect)
+
+
+def holds_arguments(block: Block) -> bool:
+    """Whether the block is one of `arguments_block`: it says nothing that the call does not say."""
+    return block.raw.startswith(f'{{"{ARGUMENTS_TEXT}":')
 
 
 def in_order(

@@ -12,7 +12,7 @@ from agent_host.thread.window import RECENT_UNITS, REFILL, advance, cut
 from agent_host.thread.wire import Mark, WireBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 _MARKER_TOKENS = 20
 
@@ -38,10 +38,14 @@ class Renderer(Protocol):
 class Thread:
     """Append-only, but for pictures: where there are too many, the older ones are left out (`thread.pictures`), and all
     are where the model does not take them. Invariant 4 holds by construction: an assistant message enters together with
-    all its results."""
+    all its results. A cache mark is set where at least `marks_from()` estimated tokens stand in front of it,
+    None for any number."""
 
-    def __init__(self, renderer: Renderer, *, takes_images: bool = True) -> None:
+    def __init__(
+        self, renderer: Renderer, *, takes_images: bool = True, marks_from: Callable[[], int] | None = None
+    ) -> None:
         self._renderer = renderer
+        self._marks_from = marks_from
         self._pictures = SentPictures(takes_images=takes_images)
         self.picture_bytes = 0
         """Bytes of all pictures in the conversation, sent or not."""
@@ -180,14 +184,15 @@ class Thread:
         self._begin_at(start, kept)
         return self._removed() - seen_before
 
-    def encoded(self) -> list[bytes]:
-        """The messages to send, encoded; the chunks put together are JSON objects with commas between them."""
-        return [*self._before_window(), *self._units()]
+    def encoded(self, head_tokens: int = 0) -> list[bytes]:
+        """The messages to send, encoded; the chunks put together are JSON objects with commas between them.
+        `head_tokens` stand in front of them in the request."""
+        return [*self._before_window(), *self._units(head_tokens)]
 
-    def asking(self, question: Message, budget: int) -> list[bytes]:
+    def asking(self, question: Message, budget: int, head_tokens: int = 0) -> list[bytes]:
         """The messages of a request that asks about the conversation: those of `encoded` and `question`. Where they are
         over `budget` tokens, the newest unit is left out: the rest was sent, and so it fits."""
-        units = self._units()
+        units = self._units(head_tokens)
         if self.tokens + question.tokens > budget and len(self._wire) - self._start > 1:
             units = self._wire.chunks(self._start, stop=len(self._wire) - 1)
         return [*self._before_window(), *units, b",", self._renderer.user([question])]
@@ -215,7 +220,7 @@ class Thread:
         texts = [*pinned, Message("system", text, _MARKER_TOKENS), *([] if self._summary is None else [self._summary])]
         return [self._renderer.user(texts), b","]
 
-    def _units(self) -> list[bytes]:
+    def _units(self, head_tokens: int) -> list[bytes]:
         """The units of the window, the cache marked where this request ends, to be written, and where the one before
         ended, to be read. A provider looks only some blocks back from a mark, and one turn may have more of them."""
         mark = self._renderer.cache_mark
@@ -224,7 +229,9 @@ class Thread:
         ends = {self._newest_exchange - 1} if self._newest_exchange > self._start else set()
         if len(self._wire) and not self._ends_with_assistant:
             ends.add(len(self._wire) - 1)
-        return self._wire.chunks(self._start, ends, mark)
+        whole, least = head_tokens + self.tokens, 0 if self._marks_from is None else self._marks_from()
+        kept = {end for end in ends if whole - sum(self._sizes[end + 1 :]) >= least}
+        return self._wire.chunks(self._start, kept, mark)
 
     def _leave_pictures_out(self, old: Pictured) -> None:
         self._wire.replace(old.unit, old.without)

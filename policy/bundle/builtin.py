@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from policy.bundle.model import PolicyBundle, bundle_from_trusted
-from policy.bundle.placeholders import Places, expanded_program, filled
+from policy.bundle.placeholders import Places, expanded_program, filled, of_configured_tools
 from policy.paths import is_absolute
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from policy.facts import OsFamily
 
@@ -37,20 +37,23 @@ def instantiate(
     more_models: tuple[str, ...] = (),
     unchanged: tuple[str, ...] = (),
     programs: tuple[str, ...] = (),
+    tools: Mapping[str, Sequence[str]] = {},
 ) -> PolicyBundle:
     """Fills a template in. All paths are absolute; give real paths, for links are not followed here. `unchanged` are
     more places that are blocked for writes. `programs` are the user's own entries of allowedCommands; they are added
-    where the template has such a list.
+    where the template has such a list. `tools` are the names and patterns of the user's configuration, by capability
+    (`Places.tools`); a grant that lists no tool is left out.
 
     `models` are put before the template's own, `more_models` behind them: a built-in is the user's own choice. An entry
     of a block list whose placeholder has no value is dropped (there is nothing to protect); in an allow list it raises
     ValueError, but for those that are OPTIONAL.
     """
-    places = Places(workspace, home, state_dir, os, tmp, step_files=step_files)
+    places = Places(workspace, home, state_dir, os, tmp, step_files=step_files, tools=tools)
     raw = {name: value for name, value in template.items() if name != "expiresInS"}
     raw["sessionId"] = session_id
     raw["expiresAt"] = expiry(template, now)
-    raw["capabilities"] = [_of_this_machine(entry, places) for entry in template["capabilities"]]
+    entries = (entry for entry in template["capabilities"] if not of_configured_tools(entry, places))
+    raw["capabilities"] = [_of_this_machine(entry, places) for entry in entries]
     for entry in raw["capabilities"]:
         if entry["name"] in _CHANGING:
             entry["blockedPaths"] = [*entry.get("blockedPaths", ()), *unchanged]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from policy import patterns
 from policy.bundle.model import Capability, json_names
-from policy.bundle.problems import Problem
+from policy.bundle.problems import Problem, nearest
 from policy.names import ALL_CAPABILITIES, words
 from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, nested_parts, normalize
@@ -28,15 +28,24 @@ SCOPES: dict[str, frozenset[str]] = {
     Name.SHELL_EXEC: words("allowedCommands blockedCommands commandPolicies"),
     Name.NETWORK_HTTP: words("allowedDomains blockedDomains"),
     Name.WORKSPACE_UPLOAD: _PATHS | {"allowedToolNames"},
-    Name.BACKEND_TOOL_INVOKE: words("allowedToolNames"),
-    Name.MCP_INVOKE: words("allowedToolNames"),
-    Name.TOOL_INVOKE: words("allowedToolNames"),
+    Name.BACKEND_TOOL_INVOKE: words("allowedToolNames toolPolicies insteadOf"),
+    Name.MCP_INVOKE: words("allowedToolNames toolPolicies"),
+    Name.TOOL_INVOKE: words("allowedToolNames toolPolicies"),
     Name.LLM_CALL: frozenset(),
 }
 """Which lists restrict a capability. Another list would look like a limit and be none."""
 SCOPE_FIELDS: tuple[str, ...] = tuple(one for one in json_names(Capability) if any(one in it for it in SCOPES.values()))
 """All of those lists, in the order of the class."""
-HARMLESS_EMPTY = words("blockedPaths blockedCommands blockedDomains commandPolicies")
+SENT_ELSEWHERE: tuple[str, ...] = (
+    Name.FILE_READ,
+    Name.FILE_WRITE,
+    Name.FILE_DELETE,
+    Name.SHELL_EXEC,
+    Name.NETWORK_HTTP,
+    Name.TOOL_INVOKE,
+)
+"""The capabilities whose tools may be sent to the Backend Tool Service: those of this machine's tools."""
+HARMLESS_EMPTY = words("blockedPaths blockedCommands blockedDomains commandPolicies toolPolicies insteadOf")
 """Lists that restrict nothing when they are empty: those that write every field down may write these everywhere."""
 
 CONTROLS = r"\x00-\x1f\x7f-\x9f"
@@ -157,7 +166,26 @@ def _domain_entry(value: str) -> tuple[str, str] | None:
     return None
 
 
+def _tool_entry(value: str) -> tuple[str, str] | None:
+    if not value or CONTROL.search(value) or any(character.isspace() for character in value):
+        return (
+            f"{value!r} is not the name of a tool",
+            "entries are names, or patterns such as server/*",
+        )
+    return None
+
+
+def _sent_entry(value: str) -> tuple[str, str] | None:
+    return (
+        None
+        if value in SENT_ELSEWHERE
+        else (f"{value!r} has no tools that could run there", f"these have: {', '.join(SENT_ELSEWHERE)}")
+    )
+
+
 ENTRY_CHECKS: EntryChecks = {
+    "allowedToolNames": _tool_entry,
+    "insteadOf": _sent_entry,
     "allowedPaths": _allowed_path_entry,
     "blockedPaths": _blocked_path_entry,
     "allowedCommands": command_entry,
@@ -191,6 +219,28 @@ def _argument_problems(path: str, rule: dict[str, Any], most: Any) -> Iterator[P
     said = patterns.problem_of(pattern) if isinstance(pattern, str) else None
     if said is not None:
         yield Problem(f"{path}.pattern", f"{pattern!r} is not usable: {said}", patterns.HINT)
+
+
+def tool_policy_problems(path: str, policy: dict[str, Any], rules: tuple[str, ...]) -> Iterator[Problem]:
+    """What is wrong with an entry of toolPolicies beyond its types; `rules` are the ids of the approval rules."""
+    tool = policy.get("tool")
+    problem = _tool_entry(tool) if isinstance(tool, str) else None
+    if problem is not None:
+        yield Problem(f"{path}.tool", *problem)
+    rule = policy.get("approvalRuleId")
+    if isinstance(rule, str):
+        yield from rule_problems(path, rule, rules)
+    if isinstance(rule, str) and policy.get("requiresApproval") is not True:
+        yield Problem(f"{path}.approvalRuleId", "means nothing without an approval", "add requiresApproval: true")
+    if all(policy.get(name) is None for name in ("requiresApproval", "repeatable")):
+        yield Problem(path, "says nothing of the tool", "give requiresApproval, repeatable, or both")
+
+
+def rule_problems(path: str, rule: str, rules: tuple[str, ...]) -> Iterator[Problem]:
+    """What is wrong with an approvalRuleId."""
+    if rule not in rules:
+        hint = nearest(rule, rules) if rules else "approvalRules is empty"
+        yield Problem(f"{path}.approvalRuleId", f"{rule!r} is not in approvalRules", hint)
 
 
 assert set(ENTRY_CHECKS) <= set(SCOPE_FIELDS)  # noqa: S101  one home for the field names

@@ -15,7 +15,7 @@ from policy.bundle.builtin import expiry
 from policy.bundle.file_forms import file_checks
 from policy.bundle.meaning import meaning
 from policy.bundle.model import PolicyBundle, json_names
-from policy.bundle.placeholders import filled
+from policy.bundle.placeholders import filled, of_configured_tools
 from policy.bundle.problems import BundleProblems, Problem, nearest, together
 from policy.bundle.typed import MISSING, UNKNOWN
 from policy.bundle.validate import read_shape, typed
@@ -59,7 +59,8 @@ def parse_file_bundle(
         raise BundleProblems(found)
     whole = dict(shape) if base is None else extended(base, shape)
     whole.setdefault("expiresAt", expiry(base or {}, now).isoformat())
-    whole["capabilities"] = [filled(entry, places) for entry in whole["capabilities"]]
+    entries = (entry for entry in whole["capabilities"] if not of_configured_tools(entry, places))
+    whole["capabilities"] = [filled(entry, places) for entry in entries]
     bundle, wrong = typed(whole)
     if bundle is None:
         raise BundleProblems(tuple(wrong))

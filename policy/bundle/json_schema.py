@@ -11,8 +11,8 @@ from datetime import datetime
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from policy.bundle.entry_meaning import HARMLESS_EMPTY, NO_PROGRAM, SCOPE_FIELDS, SCOPES
-from policy.bundle.meaning import RFC3339, SESSION_ID
+from policy.bundle.entry_meaning import HARMLESS_EMPTY, NO_PROGRAM, SCOPE_FIELDS, SCOPES, SENT_ELSEWHERE
+from policy.bundle.meaning import RFC3339, SERVER_NAME, SESSION_ID
 from policy.bundle.model import (
     NO_DEFAULT,
     ApprovalRule,
@@ -23,6 +23,7 @@ from policy.bundle.model import (
     McpServer,
     PolicyBundle,
     RedactionRule,
+    ToolPolicy,
     is_part,
     members,
 )
@@ -56,6 +57,7 @@ _PROGRAMS = {"items": {"pattern": rf"^(?:{_NAME}|\$\{{workspace\}}/(?:[^{_CONTRO
 _DOMAINS = {"items": {"pattern": rf"^(?:\*\.)?[^{_CONTROLS} *]+$"}}
 _PATTERN = {"maxLength": MAX_CHARACTERS}
 _NAMED = {"minLength": 1}
+_TOOL = {"pattern": rf"^[^{_CONTROLS}\s]+$"}
 # What the types do not say, by class and JSON name.
 _MORE: dict[tuple[type, str], dict[str, Any]] = {
     (PolicyBundle, "policyBundleVersion"): _NAMED,
@@ -81,6 +83,10 @@ _MORE: dict[tuple[type, str], dict[str, Any]] = {
     (Capability, "blockedDomains"): _DOMAINS,
     (Capability, "maxFileSizeBytes"): {"minimum": 0},
     (Capability, "maxOutputBytes"): {"minimum": 0},
+    (Capability, "allowedToolNames"): {"items": _TOOL},
+    (Capability, "insteadOf"): {"items": {"enum": list(SENT_ELSEWHERE)}},
+    (ToolPolicy, "tool"): _TOOL,
+    (McpServer, "name"): {"pattern": f"^(?:{SERVER_NAME})$"},
     (CommandPolicy, "command"): _PROGRAM,
     (CommandPolicy, "maxArguments"): {"minimum": 0},
     (ArgumentRule, "index"): {"minimum": 0},
@@ -114,6 +120,12 @@ def _server(transport: str, needed: str, other: str, text: dict[str, Any]) -> di
 # What holds for several fields of an object together.
 _TOGETHER: dict[type, dict[str, Any]] = {
     Capability: {"allOf": [_scope(name) for name in ALL_CAPABILITIES]},
+    ToolPolicy: {
+        "anyOf": [
+            {"properties": {name: {"type": "boolean"}}, "required": [name]}
+            for name in ("requiresApproval", "repeatable")
+        ]
+    },
     ArgumentRule: {
         "anyOf": [
             {"properties": {"pattern": {"type": "string"}}, "required": ["pattern"]},

@@ -7,7 +7,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from policy import patterns
-from policy.bundle.entry_meaning import at_least, list_problems, objects, scope_problems
+from policy.bundle.entry_meaning import (
+    at_least,
+    list_problems,
+    objects,
+    rule_problems,
+    scope_problems,
+    tool_policy_problems,
+)
 from policy.bundle.problems import Problem, nearest
 from policy.names import ALL_CAPABILITIES, ANY_SESSION, SCHEMA_VERSION
 
@@ -19,6 +26,8 @@ if TYPE_CHECKING:
 RFC3339 = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 SESSION_ID = r"[A-Za-z0-9_-]{1,128}"
 """What a session may be called: it names files (AH 9)."""
+SERVER_NAME = r"[A-Za-z0-9_.-]{1,64}"
+"""What an MCP server may be called: its tools are `server/tool`."""
 _TOKENS = dict.fromkeys(("maxInputTokens", "maxOutputTokens", "maxSessionTokens"), 1)
 _SERVER_NEEDS = {"stdio": ("command", "url"), "http": ("url", "command")}
 """By transport: the field that says where the server is, and the one of the other transport."""
@@ -69,6 +78,9 @@ def _empty(path: str, shape: dict[str, Any], field: str, hint: str) -> Iterator[
 
 def _server(path: str, server: dict[str, Any]) -> Iterator[Problem]:
     """What a server needs follows its transport."""
+    name = server.get("name")
+    if isinstance(name, str) and not re.fullmatch(SERVER_NAME, name):
+        yield Problem(f"{path}.name", f"{name!r} names no server", "1 to 64 of A-Z a-z 0-9 _ - .")
     transport = str(server.get("transport"))
     if transport not in _SERVER_NEEDS:
         return
@@ -129,9 +141,12 @@ def _capability(
     if isinstance(name, str) and name not in ALL_CAPABILITIES:
         yield Problem(f"{path}.name", f"{name!r} is not a capability", nearest(name, ALL_CAPABILITIES))
     rule = entry.get("approvalRuleId")
-    if isinstance(rule, str) and rule not in rules:
-        hint = nearest(rule, rules) if rules else "approvalRules is empty"
-        yield Problem(f"{path}.approvalRuleId", f"{rule!r} is not in approvalRules", hint)
+    if isinstance(rule, str):
+        yield from rule_problems(path, rule, rules)
     yield from at_least(path, entry, {"maxFileSizeBytes": 0, "maxOutputBytes": 0}, "leave it out for no limit")
     yield from scope_problems(path, entry)
     yield from list_problems(path, entry, checks)
+    of_tools = objects(entry.get("toolPolicies"))
+    yield from _unique(f"{path}.toolPolicies", of_tools, "tool")
+    for place, policy in of_tools:
+        yield from tool_policy_problems(f"{path}.toolPolicies[{place}]", policy, rules)

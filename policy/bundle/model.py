@@ -46,9 +46,22 @@ class CommandPolicy(NamedTuple):
     starts_programs: bool | None = None
 
 
+class ToolPolicy(NamedTuple):
+    """What holds for the tools that fit `tool`, a name, or a pattern in which `*` stands for any characters: whether a
+    call waits for a person, under which rule, and whether a call that a crash cut off may be sent again. A field that
+    is left out is as the capability has it. A policy that names a tool decides about it; of several patterns that fit
+    the strictest."""
+
+    tool: str
+    requires_approval: bool | None = None
+    approval_rule_id: str | None = None
+    repeatable: bool | None = None
+
+
 class Capability(NamedTuple):
     """One grant and its limits (AH 8.2). With `requires_approval` every use waits for a person; without an
-    `approval_rule_id` the request carries no title of its own."""
+    `approval_rule_id` the request carries no title of its own. `instead_of` are capabilities whose tools run in the
+    Backend Tool Service and not on this machine."""
 
     name: str
     allowed_paths: tuple[str, ...] | None = None
@@ -63,6 +76,8 @@ class Capability(NamedTuple):
     max_output_bytes: int | None = None
     requires_approval: bool = False
     approval_rule_id: str | None = None
+    tool_policies: tuple[ToolPolicy, ...] | None = None
+    instead_of: tuple[str, ...] | None = None
 
 
 class LlmPolicy(NamedTuple):
@@ -163,6 +178,7 @@ _PARTS: dict[tuple[type, str], type] = {
     (PolicyBundle, "mcpServers"): McpServer,
     (PolicyBundle, "redactionRules"): RedactionRule,
     (Capability, "commandPolicies"): CommandPolicy,
+    (Capability, "toolPolicies"): ToolPolicy,
     (CommandPolicy, "arguments"): ArgumentRule,
 }
 

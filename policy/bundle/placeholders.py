@@ -6,6 +6,7 @@ nothing behind this module knows them.
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +28,15 @@ PROGRAMS_BELOW = "${workspace}/"
 """How an entry of allowedCommands begins that means programs of the workspace."""
 STARS = ("/**", "/*")
 """How such an entry ends: everything below a directory, and what lies directly in it."""
+CONFIGURED = "@configured"
+"""In allowedToolNames: the tools that the user's configuration names."""
 _LISTS = ("allowedPaths", "blockedPaths")
 
 
 class Places(NamedTuple):
     """What the placeholders stand for: real, absolute paths; None where there is no such place. `groups` are the lists
     of places, by name, with placeholders in their entries. `step_files` is where GitHub Actions reads what a step
-    leaves for later ones."""
+    leaves for later ones. `tools` are the names and patterns that CONFIGURED stands for, by capability."""
 
     workspace: str
     home: str | None
@@ -42,6 +45,7 @@ class Places(NamedTuple):
     tmp: str | None = None
     groups: Mapping[str, Sequence[str]] = {}
     step_files: str | None = None
+    tools: Mapping[str, Sequence[str]] = {}
 
     def of(self, name: str) -> str | None:
         """The path that the placeholder `name` stands for, None where there is none. Raises KeyError."""
@@ -58,7 +62,16 @@ def filled(entry: Mapping[str, Any], places: Places) -> dict[str, Any]:
             shape[field] = list(dict.fromkeys(_paths(shape[field], places, allowed=field == "allowedPaths")))
     if shape.get("allowedCommands") is not None:
         shape["allowedCommands"] = [expanded_program(one, places) for one in shape["allowedCommands"]]
+    if shape.get("allowedToolNames") is not None:
+        configured = places.tools.get(shape["name"], ())
+        named = (configured if one == CONFIGURED else (one,) for one in shape["allowedToolNames"])
+        shape["allowedToolNames"] = list(dict.fromkeys(itertools.chain.from_iterable(named)))
     return shape
+
+
+def of_configured_tools(entry: Mapping[str, Any], places: Places) -> bool:
+    """Whether an entry is for tools of the user's configuration only, which names none."""
+    return entry.get("allowedToolNames") == [CONFIGURED] and not places.tools.get(entry["name"])
 
 
 def _paths(entries: Sequence[str], places: Places, *, allowed: bool) -> list[str]:

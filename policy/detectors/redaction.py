@@ -103,6 +103,11 @@ class Redaction:
             return True
         return self.has_rules and self._fits_a_rule(json.loads(encoded), is_event)
 
+    def may_concern(self, lines: bytes) -> bool:
+        """False where several lines of encoded JSON surely hold nothing to take out: what a detector finds in one of
+        them it may find in all, as no form of theirs asks where a text begins or ends."""
+        return self.has_rules or (self._detectors and _may_be_found(lines))
+
     def _fits_a_rule(self, value: Any, is_event: bool, name: str = "") -> bool:
         """Whether a rule fits one of the texts in which `value` looks for it; `name` is that of its field."""
         if isinstance(value, str):

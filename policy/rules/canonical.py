@@ -41,8 +41,11 @@ def canonical_form(facts: ActionFacts, os: OsFamily) -> tuple[str, ...]:
     if isinstance(facts, UrlFacts):
         files = (f"{needed} {key(normalize(one.real_path, os), os, 'narrow')}" for needed, one in facts.also)
         return ("request", facts.method, canonical_url(facts.url), *files)
-    identity = facts.identity if isinstance(facts, NamedToolFacts) else None
-    return ("tool", facts.tool_name, *((identity,) if identity else ()))
+    if not isinstance(facts, NamedToolFacts):
+        return ("tool", facts.tool_name)
+    identity = (facts.identity,) if facts.identity else ()
+    others = (part for needed, one in facts.also for part in (needed, *canonical_form(one, os)))
+    return ("tool", facts.tool_name, *identity, *others)
 
 
 def canonical_url(url: str) -> str:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from policy.decision import RISK_LEVELS
-from policy.facts import ActionFacts, CommandFacts, OsFamily, UrlFacts
+from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, UrlFacts
 from policy.names import CapabilityName, words
 from policy.rules.commands import wide_name
 from policy.rules.guarded import RULE, guarded_risk
@@ -180,6 +180,8 @@ def _network_use(facts: ActionFacts) -> str | None:
     """Why the call would use the network, or could without policy seeing it; None where it shows no sign of it."""
     if isinstance(facts, UrlFacts):
         return f"{CapabilityName.NETWORK_HTTP} is taken away from this task"
+    if isinstance(facts, NamedToolFacts) and facts.elsewhere:
+        return f"{facts.tool_name} uses the network, which is taken away from this task"
     if not isinstance(facts, CommandFacts):
         return None
     parsed = parsed_line(facts)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LIST: Final = "native.exec"
 ROOTS: Final = "native roots"
 MAX_ARGUMENTS: Final = 12
+_NOT_GRANTED: Final = "capabilities"
 _ARGUMENT: Final = r"[\w\-./@=+:,]*"
 _PLACES: Final = ("/bin", "/usr/bin")
 _WITHOUT_FILES: Final = words("echo pwd sleep")
@@ -75,12 +76,15 @@ class NativeExec(NamedTuple):
 
 
 def within_list(decision: Decision, facts: CommandFacts, native: NativeExec, os: OsFamily) -> Decision:
-    """The decision of Shell.Exec, denied where the list does not admit the call."""
-    if decision.decision == "DENIED":
+    """The decision of Shell.Exec, denied where the list does not admit the call. What the list does not admit has the
+    list's reason, whatever the bundle says to it besides: no other path or grant would let it run."""
+    if decision.expired or decision.rule == _NOT_GRANTED:
         return decision
     problem = _program_problem(facts, native, os) or _variable_problem(facts)
     if problem is not None:
         return denied(decision.capability, LIST, problem)
+    if decision.decision == "DENIED":
+        return decision
     outside = _outside(facts, native.roots, os)
     return decision if outside is None else denied(decision.capability, ROOTS, outside)
 

@@ -36,6 +36,8 @@ _PUBLIC: Final = {
 }
 """The names of public skills, and the tools that they mean in each family."""
 _COMMANDS: Final = _PUBLIC["Bash"]
+_ANY: Final = ("*", ":*")
+"""Patterns that leave all that the tool does."""
 _BETWEEN: Final = "\0"
 _ENTRY: Final = re.compile(r"([^()]+)(?:\((.*)\))?")
 
@@ -55,6 +57,8 @@ def skill_tools(skill: str, allowed: Iterable[str], known: Collection[str]) -> S
     for entry in allowed:
         match = _ENTRY.fullmatch(entry)
         name, pattern = (entry, None) if match is None else (match[1], match[2])
+        if pattern is not None and pattern.strip() in _ANY:
+            pattern = None
         meant = _PUBLIC.get(name) or (frozenset({name}) if name in known else frozenset())
         if not meant or (pattern is not None and (name != "Bash" or "*" in pattern[:-1])):
             unknown.append(entry)
@@ -127,7 +131,7 @@ def _is_named(command: SimpleCommand, patterns: Iterable[str]) -> bool:
     has_unknown = any(word is None for word in command.arguments)
     for pattern in patterns:
         text = pattern.strip()
-        if text in ("", "*", ":*"):
+        if text == "" or text in _ANY:
             return True
         base = _BETWEEN.join(text.removesuffix("*").removesuffix(":").split())
         if not text.endswith("*"):

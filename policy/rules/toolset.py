@@ -15,8 +15,9 @@ from policy.names import FILE_CAPABILITIES
 from policy.names import CapabilityName as Name
 from policy.paths import covering, is_absolute, is_under, normalize, roots
 from policy.rules.guarded import GUARDED_TOOLS, SETTING, guarded_risk
+from policy.rules.named_tools import for_tool, lists
 from policy.rules.options import AS_THE_BUNDLE_SAYS
-from policy.rules.project_tools import lists
+from policy.rules.sent_elsewhere import reason_for, sent_elsewhere
 from policy.urls import covers, domain_rules
 
 if TYPE_CHECKING:
@@ -95,9 +96,11 @@ def why_not_offered(
     options: TaskOptions = AS_THE_BUNDLE_SAYS,
     workspace: str | None = None,
     os: OsFamily = "posix",
+    elsewhere: bool = False,
 ) -> str | None:
     """Why no call of the tool could be allowed, so that the model need not see it; None when one could (SK 3.1).
-    `workspace` is the project directory: what is written outside of it has a high risk.
+    `workspace` is the project directory: what is written outside of it has a high risk. `elsewhere`: calls go over the
+    network.
 
     An approval that nobody is there to give now may be given later, so it keeps no tool from being shown.
     """
@@ -107,10 +110,12 @@ def why_not_offered(
     nothing = _allows_nothing(entry, tool_name, os)
     if nothing is not None:
         return nothing
-    is_asked_for = entry.requires_approval or guarded_risk(tool_name, capability) is not None
+    if not elsewhere and capability in sent_elsewhere(bundle):
+        return reason_for(capability)
+    is_asked_for = for_tool(entry, tool_name).requires_approval or guarded_risk(tool_name, capability) is not None
     if options.approval_mode == "never" and is_asked_for:
         return "it needs an approval, and the task is to ask nobody for one"
-    if options.allow_network is False and capability == Name.NETWORK_HTTP:
+    if options.allow_network is False and (elsewhere or capability == Name.NETWORK_HTTP):
         return "the network is taken away from the task"
     misses = capability == Name.FILE_WRITE and workspace is not None and _misses(entry, workspace, os)
     return withheld_by(limits, tool_name, capability, "high" if misses else None)

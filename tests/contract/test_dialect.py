@@ -116,6 +116,19 @@ def test_the_head_is_the_same_in_every_call(pair: Pair) -> None:
     assert len(heads) == 1
 
 
+def test_a_session_under_another_bundle_still_knows_the_names_that_it_offered_tools_by(pair: Pair) -> None:
+    """The client reads answers with the dialect that it began with; heads come from the one of the new bundle."""
+    theirs = pair.theirs
+    first, later = pair.ours.kept_for("5m"), pair.ours.kept_for("1h")
+    tool = TOOL._replace(name="read.file")
+    thread = pair.thread("x")
+    head = later.head(model="m", max_output_tokens=77, system="s", tools=[tool])
+    body = b"".join([head, *thread.encoded(), later.tail])
+    (offered,) = theirs.read(orjson.loads(body), {"x-session-id": "s"}).tools
+    turn = Pair(first, theirs).assemble(pair.events({"tool_calls": [{"name": offered}]}))
+    assert [call.name for call in turn.tool_calls] == ["read.file"]
+
+
 def test_a_token_goes_into_the_headers_and_nowhere_else(pair: Pair) -> None:
     without, with_token = pair.ours.headers(None), pair.ours.headers(TOKEN)
     assert TOKEN in str(with_token)
@@ -230,7 +243,7 @@ def test_assemblers_share_nothing(pair: Pair) -> None:
 def test_an_error_in_the_stream_is_a_fault_with_its_text(pair: Pair) -> None:
     events = pair.events({"text": "Hello"})
     with pytest.raises(StreamFault, match="all full"):
-        pair.assemble([*events[:2], pair.theirs.error_event(ErrorBody("all full"))])
+        pair.assemble([*events[:2], pair.theirs.error_event(ErrorBody("all full"), pair.request(pair.thread("hi")))])
 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500, 529])

@@ -39,6 +39,10 @@ TEXTS = [
     b"K \xe2\x84\xaa \xc5\xbf S s\n",
     b"x_1 - y.2 [z] {3} (q) a+b\n",
     b"A-Z a-z 0-9 \\ / ^ $ |\n",
+    b"\xef\xbb\xbfone two\n\xef\xbb\xbfthree\n",
+    b"\xff\xfe" + "one two\r\ncaf\u00e9 \U0001f600 \u017f k\n".encode("utf-16-le"),
+    b"\xfe\xff" + "a+b\n\ud800 x_1\n".encode("utf-16-be", "surrogatepass") + b"\x00",
+    b"\xff\xfe\x00\x00" + "one two\n".encode("utf-32-le"),
 ]
 _WRITTEN = r"""
     one ^one two$ ^$ ^ $ a|b (a)(b) (?:ab)+ a{2,3} a{2,}? . .. ^.{4}$ \d \D+ \w+ \W \s \S\s\S \bt e\b [a-c] [^a-z] []x]
@@ -82,13 +86,20 @@ ATOMS = st.one_of(
     st.sampled_from([r"\d", r"\w", r"\s", r"\S", r"\W", r"\b", r"\.", "[a-c]", "[^a]", "(a|b)", "a*", "b+", "(?i)"]),
 )
 WORDS = st.lists(ATOMS, min_size=1, max_size=6).map("".join)
+MARKS = [b"", b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"]
 PIECES = [b"a", b"b", b"A", b" ", b"\t", b"\r", b"1", b"_", b".", b"\xc3\xa9", b"\xff", b"\n", b"k", b"\xe2\x84\xaa"]
-LINES = st.lists(st.sampled_from(PIECES), max_size=12)
+LINES = st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join)
+FILES = st.builds(
+    lambda mark, text, wide: mark + (text.decode("latin-1").encode(wide) if wide else text),
+    st.sampled_from(MARKS),
+    LINES,
+    st.sampled_from([None, None, "utf-16-le", "utf-16-be"]),
+)
 
 
 @needs_rg
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(WORDS, st.lists(LINES.map(b"".join), min_size=1, max_size=4), st.booleans())
+@given(WORDS, st.lists(FILES, min_size=1, max_size=4), st.booleans())
 def test_any_pattern_gives_the_same(
     tmp_path_factory: pytest.TempPathFactory, pattern: str, texts: list[bytes], ignore_case: bool
 ) -> None:

@@ -67,7 +67,7 @@ async def test_a_session_gets_ids_that_are_safe_in_paths(service: SessionService
     assert re.fullmatch("[A-Za-z0-9_-]{1,128}", grant.session_id)
     assert re.fullmatch("[A-Za-z0-9_-]{1,128}", grant.workspace_id)
     assert (grant.compatibility_status, grant.incompatibility_reason) == ("compatible", None)
-    assert grant.feature_flags == {"approvalUiEnabled": True, "mcpEnabled": False}
+    assert grant.feature_flags == {"approvalUiEnabled": True, "mcpEnabled": True}
     assert grant.policy_bundle is None
 
 

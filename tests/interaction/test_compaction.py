@@ -61,6 +61,15 @@ def test_older_results_are_left_out_and_can_be_read_again(host: Host) -> None:
     assert LEFT_OUT not in history, "the record is whole"
 
 
+@pytest.mark.parametrize(("minimum", "marks"), [(1, 2), (10**6, 0)])
+def test_requests_below_the_least_that_a_model_caches_have_no_marks(host: Host, minimum: int, marks: int) -> None:
+    (host.root / "user.toml").write_text(f'[models."*"]\ncache_minimum_tokens = {minimum}\n')
+    with gateway(say("Done.")) as model:
+        assert host.task(model.url).code == 0
+        body = json.dumps(model.bodies[0])
+    assert body.count("cache_control") == marks
+
+
 def test_what_is_no_reference_of_the_session_is_refused(host: Host) -> None:
     with gateway(use(call("ReadOutput", ref="results/nothing")), say("Done.")) as model:
         host.task(model.url)
@@ -96,6 +105,20 @@ def test_a_summary_takes_the_place_of_the_older_part(host: Host) -> None:
     assert "requests show less from here\n   the model's notes: NOTES: read files 0 to 9." in shown_to_people
     steps = 13 * 100
     assert outcome.result["usage"]["inputTokens"] == steps + 5000 * len(asked)
+
+
+def test_a_summary_that_is_asked_for_again_takes_back_nothing_that_was_said(host: Host) -> None:
+    configure(host, "summarize", "max_retries = 1")
+    fails = {"status": 500, "when": ASKS, "times": 1}
+    with gateway(fails, say("NOTES.", when=ASKS), *reads(host, 12), say("Done.")) as model:
+        policy = host.policy(llm=WINDOW)
+        outcome = host.run("run", "Do it.", "--gateway", model.url, "--policy", policy, "--session-id", "s")
+    assert outcome.code == 0, outcome.stderr
+    told = [event["eventType"] for event in host.event_log("s")]
+    assert told.count("context_summary_retry") == 1
+    assert "llm_retry" not in told
+    assert told.index("context_summary_retry") < told.index("context_compacted")
+    assert "retry   of a summary in" in outcome.stderr
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ def test_passing_trouble(host: Host) -> None:
         use(EFFECT),
         {"tool_calls": [EFFECT], "cut_after_events": 4},
         {"text": "So", "stream_error": {"type": "server_error", "message": "Overloaded"}, "times": 1},
+        {"text": "So", "stream_error": {"type": "server_error", "message": "It failed.", "failed": True}, "times": 1},
         use(EFFECT),
         say("Done."),
     ]
@@ -80,6 +81,11 @@ def test_a_killed_session_goes_on_with_its_reasoning(host: Host) -> None:
     [
         ({"text": "I cannot.", "stop_reason": "refusal"}, 1, "LLM_GUARDRAIL_BLOCKED"),
         ({"text": "So", "stream_error": {"type": "insufficient_quota", "message": "Pay."}}, 1, "LLM_GATEWAY_ERROR"),
+        (
+            {"text": "So", "stream_error": {"type": "bio_policy", "message": "No.", "failed": True}},
+            1,
+            "LLM_GUARDRAIL_BLOCKED",
+        ),
     ],
 )
 def test_what_ends_a_task(host: Host, turn: dict[str, Any], code: int, reason: str) -> None:

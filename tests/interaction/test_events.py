@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agent_host.events.audit import AUDIT_EVENTS, AuditRecords
 from agent_host.events.kinds import LIVE_ONLY, EventType
 from agent_host.events.telemetry import TELEMETRY_EVENTS, telemetry_line
+from agent_host.testing.services import MockServices
+from tests.support.backends import run, services_at
 from tests.support.person import SESSION, Person, drive, resolved_options
 from tests.support.process import Host, call, gateway, say, shell, use
 
@@ -103,9 +106,48 @@ async def test_the_services_get_records_and_no_contents_from_a_real_session(host
     assert first["params"]["summary"] == command
     assert first["result"].items() >= {"ok": True, "status": "succeeded"}.items()
     assert first["policy"].items() >= {"decision": "APPROVAL_REQUIRED", "approved": True}.items()
-    assert first["policy"]["approvalScope"] == second["policy"]["approvalScope"] == "session"
-    assert first["policy"]["approvalId"] == second["policy"]["approvalId"]
+    assert first["policy"]["approval_scope"] == second["policy"]["approval_scope"] == "session"
+    assert first["policy"]["approval_id"] == second["policy"]["approval_id"]
     assert first["params"]["sha256"] == second["params"]["sha256"]
     (output,) = {message["content"] for message in host.history(SESSION) if message.get("toolCallId")}
-    assert first["hashes"]["outputSha256"] == hashlib.sha256(output.encode()).hexdigest()
+    assert first["hashes"]["output_sha256"] == hashlib.sha256(output.encode()).hexdigest()
     assert first["ts_start"] <= first["ts_end"] <= second["ts_start"]
+
+
+TOKEN = "ghp_aB3dE5fG7hI9jK1lM3nO5pQ7rS9tU1vW3xY5"
+FAILS = f"import sys; print('x' * 20_000); sys.stderr.write('wrong {TOKEN} ' + 'e' * 5000); sys.exit(3)"
+
+
+def test_a_program_is_told_with_its_exit_code_its_stderr_and_what_is_stored(host: Host) -> None:
+    """Also where the event's part of the output ends before stderr (NT); and the audit's record of it (SK 7)."""
+    with (host.root / "user.toml").open("a") as file:
+        file.write(f"[[native.exec]]\ncommand = {json.dumps(sys.executable)}\n")
+    calls = [
+        call("cp__exec", command=sys.executable, args=["-c", FAILS]),
+        call("cp__exec", command="/bin/sleep", args=["60"], timeout_ms=100),
+        call("cp__fetch", url="http://127.0.0.1:9/x", method="POST"),
+    ]
+    services = MockServices()
+    with services.in_thread(), gateway(use(*calls), say("Done.")) as model:
+        options = ["--session-id", "s", "--toolset", "native", "--policy", "full"]
+        outcome = run(host, model.url, services_at(services.url, "AUDIT"), *options)
+    assert [one.get("exitCode") for one in outcome.result["toolCalls"]] == [3, 143, None]
+    told: dict[str, list[dict[str, Any]]] = {"tool_requested": [], "tool_completed": []}
+    for event in host.event_log("s"):
+        told.get(event["eventType"], []).append(event["payload"])
+    asked = [payload["summary"] for payload in told["tool_requested"]]
+    assert asked[0].startswith(f"{sys.executable} -c ")
+    assert asked[1:] == ["/bin/sleep 60", "POST http://127.0.0.1:9/x"]
+    assert TOKEN not in json.dumps(told)
+    failed, slept, _ = sorted(told["tool_completed"], key=lambda payload: str(payload["toolCallId"]))
+    assert (failed["exitCode"], slept["exitCode"], "stderr" in slept) == (3, 143, False)
+    assert failed["stderr"].startswith("wrong [redacted:github-token:")
+    assert len(failed["stderr"]) == 1024
+    records = [event["payload"] for event in services.audit_events if event["eventType"] == "tool_completed"]
+    record = next(one for one in records if one["toolCallId"] == failed["toolCallId"])
+    ref = record["result"]["stdout_ref"]
+    whole = (host.records("s") / ref).read_bytes()
+    assert whole == b"x" * 20_000 + b"\n"
+    assert record["hashes"]["stdout_sha256"] == hashlib.sha256(whole).hexdigest()
+    assert (record["result"]["exit_code"], record["tool"], record["risk"]) == (3, "cp__exec", "medium")
+    assert TOKEN not in json.dumps(records)

@@ -40,7 +40,8 @@ async def ask(*turns: dict[str, Any], messages: list[MessageParam] | None = None
 
 @pytest.mark.parametrize("extra", [{}, {"split_bytes": 1}, {"split_bytes": 13}, {"chunk_chars": 1}, {"pings": 9}])
 async def test_text_thinking_and_several_tools(extra: dict[str, int]) -> None:
-    usage = {"input_tokens": 12, "output_tokens": 34, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 6}
+    usage = {"input_tokens": 12, "output_tokens": 34, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 6,
+             "cache_creation_1h_input_tokens": 4}  # fmt: skip
     turn = {"thinking": "Let me see: ✓", "text": TEXT, "tool_calls": TOOL_CALLS, "usage": usage, **extra}
     message, streamed, _ = await ask(turn)
     thinking, text, first, second = message.content
@@ -57,6 +58,9 @@ async def test_text_thinking_and_several_tools(extra: dict[str, int]) -> None:
     found = message.usage
     assert (found.input_tokens, found.output_tokens) == (12, 34)
     assert (found.cache_read_input_tokens, found.cache_creation_input_tokens) == (5, 6)
+    assert found.cache_creation is not None
+    by_time = found.cache_creation
+    assert (by_time.ephemeral_5m_input_tokens, by_time.ephemeral_1h_input_tokens) == (2, 4)
 
 
 async def test_what_the_sdk_assembled_can_be_sent_back() -> None:

@@ -177,7 +177,12 @@ def test_a_tool_gets_no_secrets_and_runs_in_the_workspace(host: Host) -> None:
 def test_a_manifest_that_cannot_be_used_offers_nothing(host: Host, name: str, text: str) -> None:
     tool(host)
     (host.workspace / ".agent" / "tools" / f"{name}.toml").write_text(text)
-    names = offered(host, "--policy", "full")
+    with gateway(say("Done.")) as model:
+        outcome = host.run("run", "Do it.", "--gateway", model.url, "--policy", "full")
+        names = [one["name"] for one in model.bodies[0]["tools"]]
+    assert outcome.code == 0
+    if name != "ReadFile":
+        outcome.names_once(f"{name}.toml cannot be used: ")
     assert names.count(name) == (1 if name == "ReadFile" else 0)
     assert "add" in names
 
@@ -210,3 +215,39 @@ def test_a_killed_host_leaves_nothing_of_a_tool_running(host: Host) -> None:
         answer = str(model.bodies[1]["messages"][-1]["content"])
     assert "TOOL_INTERRUPTED" in answer
     eventually(lambda: not process_exists(int(pid.read_text())), "the tool is gone")
+
+
+@pytest.mark.slow
+def test_the_policy_commands_know_the_tools_of_the_workspace(host: Host) -> None:
+    """What may be called, why a manifest cannot be used, and how a tool that nobody has approved is approved."""
+    tool(host)
+    folder = host.workspace / ".agent" / "tools"
+    (folder / "broken.toml").write_text("name = ")
+    (folder / "ReadFile.toml").write_text(manifest("ReadFile"))
+    (folder / "odd.toml").write_text(manifest("odd") + "properties = 5\n")
+    skill = host.workspace / ".agent" / "skills" / "forms"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: forms\ndescription: Fills in forms.\n---\n")
+
+    def check(tool_name: str, rules: str, **arguments: Any) -> dict[str, Any]:
+        done = host.run("policy", "check", tool_name, json.dumps(arguments), "--policy", rules, "--output", "json")
+        assert done.code == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    listing = policy(host, "add")
+    asked = check("add", listing, a=1, b=2)
+    assert asked["decision"] == "APPROVAL_REQUIRED"
+    assert check("add", policy(host, pinned_of(asked["reason"])), a=1, b=2)["decision"] == "ALLOWED"
+    assert check("add", policy(host, "other"), a=1, b=2)["decision"] == "DENIED"
+    refused = check("add", policy(host, "add"), a="one", b=2)
+    assert (refused["decision"], "INVALID_REQUEST" in refused["reason"]) == ("DENIED", True)
+    assert check("load_skill", listing, name="forms")["decision"] == "ALLOWED"
+
+    listed = host.run("policy", "tools", "--policy", policy(host, "add"), "--output", "json")
+    rows = {row["toolName"]: row for row in json.loads(listed.stdout)}
+    assert (rows["add"]["offered"], rows["add"]["requiresApproval"]) == (True, True)
+    assert rows["load_skill"]["offered"]
+    for name, why in (("broken", "not valid TOML"), ("ReadFile", "has this name already"), ("odd", "$.input")):
+        (line,) = [line for line in listed.stderr.splitlines() if f"{name}.toml cannot be used" in line]
+        assert why in line

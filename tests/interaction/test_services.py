@@ -131,7 +131,7 @@ def test_a_session_of_two_tasks_over_rpc(host: Host) -> None:
         created = client.create()
         (session,) = services.sessions.values()
         assert (created["sessionId"], created["workspaceId"]) == (session.session_id, session.workspace_id)
-        assert created["featureFlags"] == {"approvalUiEnabled": True, "mcpEnabled": False}
+        assert created["featureFlags"] == {"approvalUiEnabled": True, "mcpEnabled": True}
         assert session.request["userId"] == "jo"
         assert session.request["clientInfo"].items() >= {"name": "test", "version": "1"}.items()
         assert session.request["supportedCapabilities"] == ["File.Read", "Shell.Exec"]

@@ -29,8 +29,9 @@ A field with `?` may be missing. Those marked T are what the Telemetry Service i
 The Audit Service gets events of sessions, tasks, approvals and policy as they are, of an artifact's
 `artifact_uploaded` {toolCallId, artifactUri, storageRef?}, and for each tool call a `tool_completed` whose payload is
 {toolCallId, tool, capability?, risk?, ts_start, ts_end, params {summary?, sha256?}, result {ok, status, code?,
-exitCode?, bytes, artifactUris?, storageRefs?}, policy {decision?, rule?, approved?, approvalScope?, approvalId?},
-hashes {outputSha256, storedSha256?}}.
+exit_code?, bytes, stdout_ref?, stderr_ref?, storage_refs?, artifact_uris?}, policy {decision?, rule?, approved?,
+approval_scope? (`once`, `run`, `session`), approval_id?}, hashes {output_sha256, stdout_sha256?, stderr_sha256?,
+stored_sha256?}}.
 
 With the extra `otel` events also become traces and metrics ([opentelemetry.md](opentelemetry.md)).
 

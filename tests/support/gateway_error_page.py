@@ -19,6 +19,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "gateway-errors.md"
 _TITLES: Final[dict[Kind, tuple[str, str]]] = {
     "too_long": ("too long", "the window is cut, and the request is sent once more"),
     "billing": ("no credit", "nothing"),
+    "image": ("bad picture", "nothing"),
     "guardrail": ("guardrail", "nothing; a note in the conversation says what was blocked"),
     "model": ("unknown model", "nothing"),
     "parameter": ("bad parameter", "nothing"),

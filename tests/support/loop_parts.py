@@ -138,13 +138,21 @@ def do(request: ToolRequest) -> ToolResult:
 
 
 class Tools:
-    """A `ToolRouter` that runs every call with `run`. `requests` are those that came, `ran` what they acted on."""
+    """A `ToolRouter` that runs every call with `run`. `requests` are those that came, `ran` what they acted on. `more`
+    are tools beside the usual ones, `lists` what is fixed for a task that has had nothing, `wanted` what was asked to
+    be fixed. `outcomes` say by the call's id what became of a call that a crash cut off, `asked` are the calls that
+    were asked about."""
 
     def __init__(self, run: Callable[[ToolRequest], ToolResult | Awaitable[ToolResult]] = do) -> None:
         self.run = run
         self.requests: list[ToolRequest] = []
         self.leftovers: list[ToolRequest] = []
         self.running: tuple[int, ...] = ()
+        self.more: tuple[ToolSpec, ...] = ()
+        self.lists: dict[str, str] = {}
+        self.wanted: list[dict[str, str]] = []
+        self.outcomes: dict[str, Callable[[ToolRequest], ToolResult]] = {}
+        self.asked: list[ToolRequest] = []
 
     @property
     def ran(self) -> list[str]:
@@ -161,9 +169,20 @@ class Tools:
         """See ToolRouter."""
         return None
 
+    async def fix(self, lists: Mapping[str, str]) -> Mapping[str, str]:
+        """See ToolRouter."""
+        self.wanted.append(dict(lists))
+        return {**self.lists, **lists}
+
+    async def outcome(self, request: ToolRequest) -> ToolResult | None:
+        """See ToolRouter."""
+        self.asked.append(request)
+        answer = self.outcomes.get(request.tool_call_id)
+        return None if answer is None else answer(request)
+
     async def tools(self) -> tuple[ToolSpec, ...]:
         """See ToolRouter."""
-        return tuple(TOOLS.values())
+        return (*TOOLS.values(), *self.more)
 
     def argument_problem(self, tool_name: str, arguments: Mapping[str, Any]) -> str | None:
         return None

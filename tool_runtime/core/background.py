@@ -16,6 +16,7 @@ from tool_runtime.core.hunt import NOBODY
 from tool_runtime.core.process import Command, end_marked
 from tool_runtime.core.refusals import report
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
+from tool_runtime.output.terminal import finished
 from tool_runtime.output.truncate import whole_end
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ OnEnd = Callable[[CommandEnd], None]
 
 class Piece(NamedTuple):
     """A part of a command's output: the bytes `start` to `end` of `total`, of which the first `skipped` are kept no
-    more. `data` has no character that is cut at its end, unless nothing else is left."""
+    more. `data` has no character and no escape that is cut at its end, unless nothing else is left."""
 
     data: bytes
     start: int
@@ -97,9 +98,10 @@ class Background:
         with os_faults(f"the output of {self.command_id}"):
             data, first = _kept(output, start, limit)
         end = first + len(data)
-        if end < total or self.end is None:  # the rest of a character may follow
-            whole = whole_end(data)
-            data, end = (whole, first + len(whole)) if whole else (data, end)
+        if end < total or self.end is None:  # the rest of a character, or of an escape, may follow
+            characters = whole_end(data)
+            data = finished(characters) or characters or data
+            end = first + len(data)
         return Piece(data, start, end, total, first - start)
 
     def discard(self) -> None:

@@ -1,9 +1,10 @@
 """Files searched by a regular expression of RE2's syntax, in time that is linear in the text. Blocking: callers run it
 in a thread.
 
-A line is what stands between line feeds, and a pattern is held against one line at a time. Files with a null byte in
-their first 8 KiB are binary and are passed over. Where there are many files and `rg` is there, it finds those that have
-a match; what is shown is read here all the same, so both ways give the same answers in the same order.
+A line is what stands between line feeds, and a pattern is held against one line at a time. A return at its end belongs
+to it where the pattern names one. A byte order mark says how a file is read, as for ReadFile; other files with a null
+byte in their first 8 KiB are binary and are passed over. Where there are many files and `rg` is there, it finds those
+that have a match; what is shown is read here all the same, so both ways give the same answers in the same order.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from policy.patterns import compiled, problem_of
 from tool_runtime.core.files import refuse_abandoned
-from tool_runtime.core.listing import as_bytes, glob_pattern
+from tool_runtime.core.listing import as_bytes, glob_below
 from tool_runtime.core.paths import BY_DESCRIPTOR, Scope, open_dir, open_regular, resolve
 from tool_runtime.core.ripgrep import Question, Search, for_ripgrep
 from tool_runtime.core.tree import MAX_DEPTH, Walk, WalkParams
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
-from tool_runtime.output.text import is_unprintable, looks_binary
+from tool_runtime.output.text import is_unprintable, looks_binary, strip_bom
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +37,9 @@ MANY_FILES: Final = 500
 """From here on `rg` is worth a process."""
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 """Larger files are not searched, and counted."""
-_SNIFF_BYTES: Final = 8192
+_LONGEST_MARK: Final = 4
+_WIDE: Final = ("utf-16-le", "utf-16-be")  # the ones that `rg` knows by their marks, too
+_NAMES_RETURN: Final = re.compile(r"\r|\\(?:r|x0[dD]|x\{0*[dD]\}|0?15)|cntrl")
 _LINE_BREAK: Final = re.compile(r"\n|(?<!\\)(?:\\\\)*\\n")
 
 
@@ -150,9 +153,7 @@ def _pattern(params: GrepParams) -> Pattern:
     written = flags + (quoted(params.pattern) if params.literal else f"(?:{params.pattern})")
     if not params.literal and compiled(params.pattern) is None:  # by itself: a bracket could close the group around it
         why = problem_of(params.pattern)
-        raise ToolFault(
-            FaultKind.INVALID_ARGUMENT, f"$.pattern: {why} (RE2's syntax; literal: true takes it as a text)"
-        )
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {why} (RE2's syntax)")
     found = compiled(written)
     if found is None:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.pattern: {problem_of(written)}")
@@ -173,6 +174,7 @@ class _Search:
         self._params = params
         self._wanted = wanted
         self._abandoned = abandoned
+        self._with_returns = _NAMES_RETURN.search(params.pattern) is not None
         limit = params.max_file_size_bytes
         self.limited = limit is not None
         self._most = MAX_FILE_BYTES if limit is None else min(limit, MAX_FILE_BYTES)
@@ -185,7 +187,7 @@ class _Search:
         """The files of the walk that are to be searched; and those of them in which `rg` finds the pattern, None where
         it is not asked, or does not take the question."""
         params = self._params
-        glob = None if params.glob is None else glob_pattern(params.glob)
+        glob = None if params.glob is None else glob_below(params.glob, root, params.path)
         rg = self._ripgrep(root)
         found: list[_Files] = []
         left = params.max_files
@@ -215,7 +217,8 @@ class _Search:
         params = self._params
         if params.rg is None:
             return None
-        written = for_ripgrep(quoted(params.pattern) if params.literal else params.pattern)
+        pattern = quoted(params.pattern) if params.literal else params.pattern
+        written = for_ripgrep(pattern, with_returns=self._with_returns)
         if written is None:
             return None
         return Search(Question(params.rg, root, written, params.ignore_case, self._most), MANY_FILES)
@@ -265,18 +268,27 @@ class _Search:
                 return
 
     def _content(self, fd: int | None, name: str) -> bytes | None:
-        """What is in the file; None for one that is binary or too large. Raises OSError and ToolFault."""
+        """What is in the file, as UTF-8 where a byte order mark names another encoding, and without the returns at the
+        ends of lines that the pattern does not name; None for one that is binary or too large. Raises OSError and
+        ToolFault."""
         opened, status = open_regular(fd, name, os.O_RDONLY)
         with open(opened, "rb", buffering=0) as file:
             content = file.read(min(status.st_size, self._most) + 1)
-            if looks_binary(content) or (self._params.printable_only and is_unprintable(content)):
+            skip, marked = strip_bom(content[:_LONGEST_MARK])
+            wide = marked if marked in _WIDE else None
+            if wide is None and (looks_binary(content) or (self._params.printable_only and is_unprintable(content))):
                 return None
             if status.st_size <= self._most and len(content) > status.st_size:  # it grows
                 content += file.read(self._most + 1 - len(content))
         if max(len(content), status.st_size) > self._most:
             self.large += 1
             return None
-        return content
+        text = content[skip:] if wide is None else content[skip:].decode(wide, "replace").encode()
+        if wide is not None and looks_binary(text):
+            return None
+        if self._with_returns or b"\r" not in text:
+            return text
+        return text.replace(b"\r\n", b"\n")
 
     def _hit(self, path: str, content: bytes) -> Hit | None:
         if self._params.mode == "files":

@@ -86,12 +86,27 @@ def list_directory(params: ListParams, abandoned: Abandoned) -> Listing:
 
 def find_files(params: FindParams, abandoned: Abandoned) -> Listing:
     """A page of the files, and links, whose path or name fits the pattern. Raises ToolFault."""
-    wanted = glob_pattern(params.pattern)
     root = resolve(params.path, params.scope)
+    wanted = glob_below(params.pattern, root, params.path)
     walk = Walk(
         WalkParams(root, params.scope, MAX_DEPTH, ignored_too=params.ignored_too, git_too=params.ignored_too), abandoned
     )
     return _page(walk, root, params.offset, params.limit, params.path, wanted)
+
+
+def glob_below(glob: str, root: str, asked: str) -> Pattern:
+    """`glob_pattern` for paths from `root`, which is what `asked` leads to. A glob may begin with either. Raises
+    ToolFault(INVALID_ARGUMENT), also for a glob that leads elsewhere: it would fit nothing, without a word."""
+    within = glob
+    for start in (asked, root):
+        above = start.replace(os.sep, "/").rstrip("/") + "/"
+        if glob.startswith(above):
+            within = f"./{glob[len(above) :]}"
+            break
+    if os.path.isabs(within) or ".." in within.split("/"):
+        why = f"the pattern leads out of {asked}: give one from there, or another directory as path"
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{why}: {glob[:200]!r}")
+    return glob_pattern(within)
 
 
 def glob_pattern(glob: str) -> Pattern:

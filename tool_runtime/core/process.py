@@ -19,8 +19,8 @@ from tool_runtime.core.hunt import NOBODY, kill_until_quiet
 from tool_runtime.core.pumps import Watch, feed_pipe, read_pipe, watch_exit
 from tool_runtime.core.refusals import report
 from tool_runtime.faults import fault_of
+from tool_runtime.output.shown import FIRST_BYTES, ShownEnds
 from tool_runtime.output.spill import BUFFER_BYTES, Room, Spill
-from tool_runtime.output.terminal import Reducer
 from tool_runtime.output.truncate import HeadTail
 from tool_runtime.platform import WINDOWS, current, windows
 
@@ -69,24 +69,26 @@ class CommandParams(NamedTuple):
 
 class Captured:
     """One output stream: `ends` is its head and tail, `spill` all of it as far as there is `room`. What is shown of it
-    is what a terminal would show."""
+    is what a terminal would show. One stream for both is read piece by piece, and not shown."""
 
     def __init__(self, params: CommandParams, name: StreamName, room: Room) -> None:
         self.ends = HeadTail(params.max_output_bytes)
         self.spill = Spill(room, params.buffer_bytes, params.spool_directory)
         self._name = name
         self._on_output = params.on_output
-        self._reducer = Reducer()
-        self._reduced = HeadTail(params.max_output_bytes)
+        self._shown: ShownEnds | None = None
+        if not params.one_stream:
+            self._shown = ShownEnds(params.max_output_bytes, FIRST_BYTES)
 
-    @property
-    def rewritten(self) -> int:
-        """How many characters were drawn over or erased: they are not shown."""
-        return self._reducer.rewritten
+    def rewritten(self) -> tuple[int, bool]:
+        """How many characters were drawn over or erased, which are not shown; and whether that is all, once the stream
+        is over: the middle of a very long one is not looked at."""
+        return (0, True) if self._shown is None else (self._shown.rewritten, self._shown.is_whole)
 
     def take(self, chunk: bytes) -> None:
         """The next bytes."""
-        self._reduced.add(self._reducer.feed(chunk))
+        if self._shown is not None:
+            self._shown.add(chunk)
         self.ends.add(chunk)
         self.spill.add(chunk)
         if self._on_output is not None:
@@ -94,8 +96,7 @@ class Captured:
 
     def shown(self) -> HeadTail:
         """Head and tail of what a terminal would show, once the stream is over."""
-        self._reduced.add(self._reducer.end())
-        return self._reduced
+        return self.ends if self._shown is None else self._shown.end()
 
 
 class CommandOutcome(NamedTuple):

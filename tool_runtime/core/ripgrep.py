@@ -23,7 +23,7 @@ _MAX_BATCH_BYTES: Final = 512 * 1024
 _BATCH_FILES: Final = 7000
 _POLL_S: Final = 0.05
 _OPTIONS: Final = (
-    "--no-config", "--no-ignore", "--no-ignore-dot", "--no-ignore-global", "--hidden", "--text", "--encoding=none",
+    "--no-config", "--no-ignore", "--no-ignore-dot", "--no-ignore-global", "--hidden", "--text", "--encoding=auto",
     "--no-messages", "--color=never", "--no-heading", "--files-with-matches", "--null", "--sort=none",
     "--max-depth=1",
 )  # fmt: skip
@@ -33,6 +33,7 @@ _NO_MATCH, _FAILED = 1, 2
 _CLASSES: Final = {"d": "[0-9]", "D": "[^0-9]", "w": "[0-9A-Za-z_]", "W": "[^0-9A-Za-z_]", "s": r"[\t\f\r ]",
                    "S": r"[^\t\f\r ]", "b": r"(?-u:\b)"}  # fmt: skip
 _IN_CLASS: Final = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\t\f\r "}
+_END: Final = r"(?:\r?$)"
 _SAME: Final = frozenset("tfra")
 _TOKEN: Final = re.compile(
     r"""
@@ -182,8 +183,9 @@ def installed(search_path: str, workspace: str) -> Ripgrep | None:
     return None
 
 
-def for_ripgrep(pattern: str) -> str | None:
-    """A pattern of RE2's syntax as `rg` means the same by it, None for one of which that is not known."""
+def for_ripgrep(pattern: str, *, with_returns: bool = True) -> str | None:
+    """A pattern of RE2's syntax as `rg` means the same by it, None for one of which that is not known. Unless
+    `with_returns`, it also finds lines that match without the return before their end."""
     written: list[str] = []
     at = 0
     while at < len(pattern):
@@ -191,7 +193,7 @@ def for_ripgrep(pattern: str) -> str | None:
         part = None if token is None else _translated(token)
         if token is None or part is None:
             return None
-        written.append(part)
+        written.append(_END if part == "$" and not with_returns else part)
         at = token.end()
     return "".join(written)
 

@@ -30,3 +30,10 @@ DESKTOP: Final[Mapping[FaultKind, str]] = {
     FaultKind.EXIT_NONZERO: ErrorCode.TOOL_EXECUTION_FAILED,
 }
 """TR 7.3."""
+ELSEWHERE: Final[Mapping[FaultKind, str]] = {
+    **DESKTOP,
+    FaultKind.INTERRUPTED: ErrorCode.TOOL_INTERRUPTED,
+    FaultKind.RATE_LIMITED: ErrorCode.RATE_LIMITED,
+    FaultKind.REFUSED: ErrorCode.CAPABILITY_DENIED,
+}
+"""Of tools from elsewhere (BT)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tool_runtime.core.process import CommandParams
 from tool_runtime.families.desktop.calls import mark_of
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     RunProgram = Callable[[CommandParams], Awaitable[CommandOutcome]]
     """See LocalToolRouter.run_program."""
+
+_TOLD_BYTES: Final = 4096
 
 
 def command_params(
@@ -63,9 +65,14 @@ def printed(captured: Captured, limit_bytes: int) -> tuple[str, bool]:
     return decode_output(without_controls(ends.render(limit_bytes)), crlf=current.CRLF), ends.total > limit_bytes
 
 
-def told_of(outcome: CommandOutcome) -> dict[str, Any]:
+def refusals_of(outcome: CommandOutcome) -> dict[str, Any]:
     """The field of an answer that says what a sandbox refused, and how to ask for it; none where nothing was."""
     return {"denials": outcome.refused.splitlines()[1:]} if outcome.refused else {}
+
+
+def told_of(captured: Captured) -> str:
+    """How a stream began, for observers: more than they are told, so that what is a secret is still whole in it."""
+    return printed(captured, _TOLD_BYTES)[0]
 
 
 def kept(call: CallContext, captured: Captured, part: str, *, is_kept: bool) -> Artifact | None:

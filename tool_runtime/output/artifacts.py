@@ -15,7 +15,8 @@ DIFF: Final = "text/x-diff; charset=utf-8"
 
 def tool_output(request: ToolRequest, content: bytes | Spooled, *, part: str, content_type: str = PLAIN) -> Artifact:
     """The full output of a call; `part` says which output, as `stdout` or `body`."""
-    return Artifact("tool_output", f"{request.tool_name}-{request.tool_call_id}-{part}.txt", content_type, content)
+    name = f"{request.tool_name}-{request.tool_call_id}-{part}.txt"
+    return Artifact("tool_output", name, content_type, content, part=part)
 
 
 def file_diff(request: ToolRequest, data: bytes) -> Artifact:

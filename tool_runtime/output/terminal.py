@@ -60,6 +60,11 @@ def reduced(data: bytes) -> bytes:
     return without_controls(reducer.feed(data) + reducer.end())
 
 
+def finished(data: bytes) -> bytes:
+    """`data` without the beginning, at its end, of what a terminal acts on: more of it may follow."""
+    return _whole(data)[0]
+
+
 class Reducer:
     """One stream, in chunks: how it is cut makes no difference. `end` gives what can still be drawn over.
 

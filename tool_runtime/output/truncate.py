@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from config.lean_typing import NamedTuple
+
 HEAD_PERCENT: Final = 80
 
 
@@ -52,7 +54,7 @@ def join_ends(head: bytes, tail: bytes, total: int) -> bytes:
 
 def marked_tail(head_bytes: int, tail: bytes, total: int) -> bytes:
     """What follows the first `head_bytes` of a stream of `total` bytes: a marker and its tail."""
-    tail = _whole_start(tail)
+    tail = whole_start(tail)
     return marker(total - head_bytes - len(tail), total) + tail
 
 
@@ -68,7 +70,7 @@ def whole_end(data: bytes) -> bytes:
     return data
 
 
-def _whole_start(data: bytes) -> bytes:
+def whole_start(data: bytes) -> bytes:
     """`data` without the rest of a character that is cut at its start."""
     for start in range(4):
         if data[start : start + 1] < b"\x80" or data[start] >= 0xC0:
@@ -76,11 +78,28 @@ def _whole_start(data: bytes) -> bytes:
     return data  # no UTF-8 at all
 
 
+class _Gap(NamedTuple):
+    """Where bytes of a stream are `missing`: the line that says so begins at `start` and ends at `end`."""
+
+    start: int
+    end: int
+    missing: int
+
+    def between(self, head: bytes, tail: bytes, total: int) -> bytes:
+        """`join_ends`, with the line whole or not at all; without it, what is missing counts as left out."""
+        tail_at = total - len(tail)
+        if self.end <= len(head) or tail_at <= self.start:
+            return join_ends(head, tail, total)
+        tail = tail[max(0, self.end - tail_at) :]
+        return join_ends(head[: self.start], tail, total - (self.end - self.start) + self.missing)
+
+
 class HeadTail:
     """Collects a stream of any length in about two times `limit` bytes; each chunk costs time in its own length."""
 
     def __init__(self, limit: int) -> None:
         self.total = 0
+        self._gap: _Gap | None = None
         self._limit = limit
         self._head_size = head_size(limit)
         self._tail_size = limit - self._head_size
@@ -101,18 +120,27 @@ class HeadTail:
         if len(self._tail) > 2 * self._tail_size:  # trimming at twice the size keeps the cost of moving linear
             del self._tail[: len(self._tail) - self._tail_size]
 
-    def copy(self) -> HeadTail:
-        """Another one that holds the same."""
-        other = HeadTail(self._limit)
-        other.total, other._head, other._tail = self.total, bytearray(self._head), bytearray(self._tail)
-        return other
+    def skip(self, count: int) -> None:
+        """In this place `count` bytes of the stream are not given, once in a stream. A line says so, and where that is
+        left out they count as left out."""
+        line = b"\n[... %d bytes were not looked at ...]\n" % count
+        self._gap = _Gap(self.total, self.total + len(line), count)
+        self.add(line)
 
     def render(self, limit: int) -> bytes:
         """What came, cut to `limit` (at most the limit given at the start)."""
+        limit = min(limit, self._limit)
+        size = head_size(limit)
         if self.total <= self._limit:
-            return truncate(bytes(self._head + self._tail), min(limit, self._limit))
-        head = head_size(limit)
-        return join_ends(bytes(self._head[:head]), self.tail(limit - head), self.total)
+            data = bytes(self._head + self._tail)
+            if len(data) <= limit:
+                return data
+            head, tail = data[:size], data[len(data) - (limit - size) :]
+        else:
+            head, tail = bytes(self._head[:size]), self.tail(limit - size)
+        if self._gap is None:
+            return join_ends(head, tail, self.total)
+        return self._gap.between(head, tail, self.total)
 
     def tail(self, size: int) -> bytes:
         """The last `size` bytes, as far as they are still here."""

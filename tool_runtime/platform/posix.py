@@ -20,17 +20,20 @@ CRLF: Final = False
 _LINUX = bool(sys.platform == "linux")
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _NO_STARTUP_FILES: Final = {"bash": ("--noprofile", "--norc"), "zsh": ("-f",)}
-_M_MMAP_THRESHOLD: Final = -3  # of glibc's malloc.h
-_LARGE_BYTES: Final = 128 * 1024  # with which glibc begins
+_M_TRIM_THRESHOLD: Final = -1  # of glibc's malloc.h
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE_BYTES: Final = 192 * 1024  # more than is read of a pipe at once
+_UNUSED_BYTES: Final = 1024 * 1024
 
 
 @functools.cache
 def give_back_large_memory() -> None:
-    """Have a block of 128 KiB or more go back to the system as soon as it is freed.
+    """Have a block of 192 KiB or more go back to the system as soon as it is freed.
 
-    glibc begins with this threshold and raises it with each larger block that is freed, up to 32 MiB: a process that
-    had large outputs in hand, one at a time, stays as large as if it held several. Naming the threshold keeps it fixed.
-    Elsewhere the allocator does it anyway, or has no such setting.
+    glibc begins with a threshold of 128 KiB and raises it with each larger block that is freed, up to 32 MiB: a process
+    that had large outputs in hand, one at a time, stays as large as if it held several. Naming the threshold keeps it
+    fixed. What is read of a pipe is below it, and a MiB of free memory stays: to get each such piece from the system
+    costs more than to read it. Elsewhere the allocator does it anyway, or has no such setting.
     """
     if sys.platform != "linux":
         return
@@ -39,6 +42,7 @@ def give_back_large_memory() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # musl has none
         mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _UNUSED_BYTES)
 
 
 def default_shell(environ: Mapping[str, str]) -> str:

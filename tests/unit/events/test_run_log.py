@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 
 from agent_host.events.kinds import EventType
 from agent_host.events.sinks import RunLog, next_event_id
+from agent_host.scrub import Scrubber
 from tests.support.events import emitter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write(path: Path, numbers: range, **limits: int) -> RunLog:
+def write(path: Path, numbers: range, **limits: Any) -> RunLog:
     """One line of a good 300 bytes and a flush for each number."""
     log = RunLog(str(path), **limits)
     for number in numbers:
@@ -116,3 +117,27 @@ async def test_closing_an_emitter_closes_the_log(tmp_path: Path) -> None:
     await made.aclose(1)
     assert ids(path) == [1]
     assert len(os.listdir("/dev/fd")) == descriptors
+
+
+def test_lines_that_are_surely_clean_are_looked_at_together_and_others_one_by_one(tmp_path: Path) -> None:
+    asked: list[bytes] = []
+    secret, path = "tr0ub4dor-and-3", tmp_path / "events.jsonl"
+    scrubber = Scrubber([secret])
+
+    def one(line: bytes) -> bytes:
+        asked.append(line)
+        return scrubber.event(line)
+
+    log = RunLog(str(path), are_clean=scrubber.are_clean)
+    made = emitter(log, scrub=one)
+    for text in ("the first goes out at once", "a", "b"):
+        made.emit(EventType.CHECKPOINT_FAILED, {"message": text, "code": "y"})
+    made.flush()
+    assert len(asked) == 1, "two lines that hold nothing"
+    for text in ("c", secret):
+        made.emit(EventType.CHECKPOINT_FAILED, {"message": text, "code": "y"})
+    made.flush()
+    log.close()
+    assert len(asked) == 3
+    lines = [orjson.loads(line)["payload"]["message"] for line in path.read_bytes().splitlines()]
+    assert lines[1:] == ["a", "b", "c", "[redacted]"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+import pytest
 
 from agent_host.events.audit import AUDIT_EVENTS, AuditRecords
 from agent_host.events.kinds import LIVE_ONLY, EventType
@@ -56,10 +57,10 @@ def test_the_record_of_a_call_that_was_approved() -> None:
             "decision": "APPROVAL_REQUIRED",
             "rule": "capabilities[File.Write]",
             "approved": True,
-            "approvalScope": "session",
-            "approvalId": "a1",
+            "approval_scope": "session",
+            "approval_id": "a1",
         },
-        "hashes": {"outputSha256": "cd"},
+        "hashes": {"output_sha256": "cd"},
     }
 
 
@@ -72,13 +73,25 @@ def test_the_record_of_a_script_has_its_exit_code_and_what_was_stored() -> None:
         "exitCode": 3,
         "storageRefs": ["artifacts/art_1"],
         "storedSha256": {"artifacts/art_1": "ef"},
+        "storedParts": {"stdout": "artifacts/art_1"},
     }
     (record,) = audited((EventType.TOOL_COMPLETED, done))
     assert record["payload"]["result"] == {
-        "ok": False, "status": "failed", "code": "TOOL_EXECUTION_FAILED", "exitCode": 3, "bytes": 2,
-        "storageRefs": ["artifacts/art_1"],
+        "ok": False, "status": "failed", "code": "TOOL_EXECUTION_FAILED", "exit_code": 3, "bytes": 2,
+        "stdout_ref": "artifacts/art_1", "storage_refs": ["artifacts/art_1"],
     }  # fmt: skip
-    assert record["payload"]["hashes"] == {"outputSha256": "cd", "storedSha256": {"artifacts/art_1": "ef"}}
+    assert record["payload"]["hashes"] == {
+        "output_sha256": "cd", "stdout_sha256": "ef", "stored_sha256": {"artifacts/art_1": "ef"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("scope", "told"), [("once", "once"), ("task", "run"), ("session", "session")])
+def test_how_far_an_approval_reaches_is_in_the_words_of_the_specification(scope: str, told: str) -> None:
+    for decision, expected in (("approved", told), ("denied", None)):
+        answer = {**RESOLVED, "decision": decision, "scope": scope}
+        record = audited((EventType.APPROVAL_RESOLVED, answer), (EventType.TOOL_COMPLETED, COMPLETED))[-1]
+        policy = record["payload"]["policy"]
+        assert (policy["approved"], policy.get("approval_scope")) == (decision == "approved", expected)
 
 
 def test_a_call_under_an_earlier_approval_names_it() -> None:
@@ -88,11 +101,12 @@ def test_a_call_under_an_earlier_approval_names_it() -> None:
         (EventType.APPROVAL_RESOLVED, RESOLVED), (EventType.TOOL_REQUESTED, later), (EventType.TOOL_COMPLETED, done)
     )[-1]  # fmt: skip
     assert (
-        known["payload"]["policy"].items() >= {"approved": True, "approvalScope": "session", "approvalId": "a1"}.items()
+        known["payload"]["policy"].items()
+        >= {"approved": True, "approval_scope": "session", "approval_id": "a1"}.items()
     )
     (unknown,) = audited((EventType.TOOL_REQUESTED, later), (EventType.TOOL_COMPLETED, done))
-    assert unknown["payload"]["policy"].items() >= {"approved": True, "approvalId": "a1"}.items()
-    assert "approvalScope" not in unknown["payload"]["policy"]
+    assert unknown["payload"]["policy"].items() >= {"approved": True, "approval_id": "a1"}.items()
+    assert "approval_scope" not in unknown["payload"]["policy"]
 
 
 def test_a_call_that_was_refused_did_not_start_and_has_its_code() -> None:

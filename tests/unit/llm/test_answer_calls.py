@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
@@ -11,7 +12,12 @@ from hypothesis import strategies as st
 
 from agent_host.llm.answer_calls import CallReader, with_usable_ids
 from agent_host.llm.limits import AnswerTooLarge
-from agent_host.thread.messages import ToolCall
+from agent_host.llm.openai_chat import ChatDialect
+from agent_host.llm.openai_responses import ResponsesDialect
+from agent_host.thread.messages import Message, ToolCall, decode, encode
+
+if TYPE_CHECKING:
+    from agent_host.llm.stream import Dialect
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
@@ -24,6 +30,42 @@ _VALUES = st.recursive(
 def test_whole_arguments_come_back(arguments: dict[str, Any]) -> None:
     text = orjson.dumps(arguments).decode()
     assert CallReader().call("c", "X", text) == CallReader().call("c", "X", arguments) == ToolCall("c", "X", arguments)
+
+
+@given(
+    st.dictionaries(st.text(), _VALUES, max_size=4),
+    st.sampled_from([None, (",", ":"), (" , ", " :\t")]),
+    st.sampled_from([None, 0, 2, "\r\n"]),
+    st.booleans(),
+)
+def test_arguments_go_back_as_they_were_written(
+    arguments: dict[str, Any], separators: tuple[str, str] | None, indent: int | str | None, ascii_only: bool
+) -> None:
+    """However the model spells them, over both wires that send them as text, and through the record."""
+    text = json.dumps(arguments, separators=separators, indent=indent, ensure_ascii=ascii_only)
+    calls = [{"id": "c", "index": 0, "function": {"name": "X", "arguments": text}}]
+    item = {"type": "function_call", "id": "i", "call_id": "c", "name": "X", "arguments": text}
+    chunk = {"choices": [{"index": 0, "delta": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}
+    streams: dict[Dialect, list[tuple[str, dict[str, Any]]]] = {
+        ChatDialect(): [("message", chunk)],
+        ResponsesDialect(): [
+            ("response.output_item.done", {"output_index": 0, "item": item}),
+            ("response.completed", {"response": {}}),
+        ],
+    }
+    for dialect, events in streams.items():
+        assembler = dialect.assembler()
+        for name, fields in events:
+            assembler.feed(name, json.dumps(fields))
+        turn = assembler.finish()
+        blocks = tuple(block._replace(model="m") for block in turn.blocks)
+        made = Message("assistant", turn.text, 1, turn.tool_calls, blocks=blocks, order=turn.order)
+        read = decode(encode(made, session_id="s"))
+        for model, sent in (("m", text), ("other", orjson.dumps(arguments).decode())):
+            unit = dialect.renderer(model).exchange(read, [Message("tool", "x", 1, tool_call_id="c")])
+            first = orjson.loads(b"[%b]" % unit)[0]
+            function = first["tool_calls"][0]["function"] if "tool_calls" in first else first
+            assert function["arguments"] == sent
 
 
 @pytest.mark.parametrize("nothing", ["", "  ", None, "{}", {}])

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.contracts import Subject, ToolSpec
-from agent_host.llm.anthropic import AnthropicDialect, AnthropicRenderer, _sendable_name
+from agent_host.llm.anthropic import AnthropicDialect, AnthropicRenderer
+from agent_host.llm.tool_names import sendable_name
 from agent_host.thread.messages import Message, ToolCall, encode
 from tests.support.pictures import image
 from tests.unit.llm.helpers import prompt
@@ -107,7 +108,7 @@ def test_an_exchange_is_sent_as_though_it_was_encoded_in_one_go(
         for message in (turn, *results):
             encode(message, session_id="s")
     blocks: list[dict[str, Any]] = [
-        {"type": "tool_use", "id": call.call_id, "name": _sendable_name(call.name), "input": call.arguments}
+        {"type": "tool_use", "id": call.call_id, "name": sendable_name(call.name), "input": call.arguments}
         for call in turn.tool_calls
     ]
     if turn.content.strip():

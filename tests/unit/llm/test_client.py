@@ -26,6 +26,7 @@ from agent_host.errors import (
 from agent_host.http_basics import retry_after_s
 from agent_host.llm.limits import Patience
 from agent_host.testing.gateway import MockGateway, Script
+from tests.support.raw_http import answering
 from tests.unit.llm.helpers import (
     LIMITS,
     TIMEOUTS,
@@ -73,6 +74,20 @@ async def raw_fault(answer: bytes) -> AgentHostError:
         with pytest.raises(AgentHostError) as caught:
             await call(made)
     return caught.value
+
+
+async def test_cookies_of_a_gateway_come_back_to_it() -> None:
+    """Some send the requests of one client to one server by them."""
+    headers = {"set-cookie": "route=a1; Path=/"}
+    async with answering(503, b"{}", headers=headers) as server, client(server.url) as made:
+        for _ in range(2):
+            with pytest.raises(GatewayUnavailable):
+                await call(made)
+    first, second = server.requests
+    assert "cookie" not in first.headers
+    assert second.headers["cookie"] == "route=a1"
+    same = {*first.headers} - {"cookie"}
+    assert {name: second.headers[name] for name in same} == {name: first.headers[name] for name in same}
 
 
 # --- what goes well ---------------------------------------------------------------------------------------------------

@@ -9,10 +9,13 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types.responses import ResponseError
 
+from agent_host.errors import GatewayUnavailable
 from agent_host.llm.error_bodies import Said, is_error, is_whole_answer, names_in, parsed, read, read_value
 from agent_host.llm.gateway_errors import KINDS, NAMES, STATUSES, Kind, kind_of_answer, kind_of_event, limit_of
 from agent_host.llm.gateway_words import WORDS
+from agent_host.llm.openai_responses_values import failure_of
 from policy.patterns import shipped
 from tests.unit.llm.server_messages import AT, MESSAGES
 
@@ -46,11 +49,19 @@ def test_each_alternative_of_the_tables_is_of_a_known_kind() -> None:
     assert all({*reading.may, reading.otherwise} <= {*KINDS} for reading in STATUSES.values())
 
 
+@pytest.mark.parametrize("code", get_args(ResponseError.__annotations__["code"]))
+def test_each_code_of_a_failed_response_has_a_row(code: str) -> None:
+    assert any(code in names for names in NAMES.values())
+    fault = failure_of({"code": code, "message": "No."})
+    kind = kind_of_event(read_value(fault.body), passing=fault.retryable)
+    assert fault.retryable == issubclass(KINDS[kind].error, GatewayUnavailable)
+
+
 # The status at which each kind may be told by a name.
 BY_NAME: dict[str, int] = {
-    **dict.fromkeys(("too_long", "billing", "guardrail", "model", "parameter", "too_large", "rate_limit"), 400),
+    **dict.fromkeys(("too_long", "billing", "guardrail", "model", "image", "parameter"), 400),
+    **dict.fromkeys(("too_large", "rate_limit", "credentials"), 400),
     "overloaded": 429,
-    "credentials": 400,
 }
 
 

@@ -260,7 +260,8 @@ def test_halves_of_characters_meet_over_deltas() -> None:
 
 
 def test_an_item_with_half_of_a_character_does_not_go_back() -> None:
-    item = {"type": "message", "content": [{"type": "output_text", "text": "\ud800"}], "phase": "x"}
+    content = [{"type": "output_text", "text": "\ud800"}]
+    item = {"type": "message", "role": "assistant", "content": content, "phase": "x"}
     turn = assemble(CREATED, delta("\ud800"), done(item), ended())
     assert (turn.text, turn.blocks, turn.dropped_blocks) == ("\ufffd", (), 1)
 

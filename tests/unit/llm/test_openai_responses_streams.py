@@ -248,6 +248,26 @@ def test_an_end_of_another_status_than_its_event_is_the_worse_of_both() -> None:
     assert assemble(CREATED, ("response.completed", {"response": {"status": "cancelled"}})).meaning == "unknown"
 
 
+@given(
+    st.lists(st.lists(st.sampled_from(["a", "\ud83d", "\ude00", "\ud83d\ude00", ""]), max_size=4), max_size=4),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+    st.booleans(),
+)
+def test_what_is_shown_is_what_is_recorded(texts: list[list[str]], are_done: list[bool], late: bool) -> None:
+    """Halves of characters at the borders of pieces and of messages included. `late`: all messages are done at once."""
+    pieces: list[Event] = []
+    ends: list[Event] = []
+    for place, (parts, is_done) in enumerate(zip(texts, are_done, strict=False)):
+        beside = {"output_index": place, "item_id": f"m{place}", "content_index": 0}
+        pieces += [("response.output_text.delta", {**beside, "delta": part}) for part in parts]
+        if is_done:
+            (ends if late else pieces).append(done(message("".join(parts), id=f"m{place}"), place))
+    assembler, shown = ResponsesAssembler(), ""
+    for name, fields in [CREATED, *pieces, *ends, ended()]:
+        shown += assembler.feed(name, json.dumps({"type": name, **fields})) or ""
+    assert shown == assembler.finish().text
+
+
 def test_a_refusal_is_told() -> None:
     assert assemble(CREATED, delta("I can't.", "refusal"), ended()).detail == "I can't."
 
@@ -258,7 +278,8 @@ def test_a_refusal_is_told() -> None:
         ({"error": {"type": "insufficient_quota", "code": None, "message": "Pay."}}, False, "billing"),
         ({"code": "insufficient_quota", "message": "Pay."}, False, "billing"),
         ({"code": "server_error", "message": "no"}, True, "failed"),
-        ({"code": "vector_store_timeout", "message": "no"}, False, "refused"),
+        ({"code": "vector_store_timeout", "message": "no"}, True, "failed"),
+        ({"code": "of_tomorrow", "message": "no"}, False, "refused"),
         ({"code": None, "message": "no"}, True, "failed"),
         ({}, True, "failed"),
     ],

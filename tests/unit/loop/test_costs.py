@@ -54,6 +54,17 @@ def test_a_first_answer_has_what_the_input_leaves(tmp_path: Path, limit: float, 
         assert affordable_output(loop.ctx, MODEL, 1000, 500) == affordable
 
 
+@pytest.mark.parametrize(("limit", "affordable"), [(11.23, None), (11.24, 1024)])
+def test_a_model_that_thinks_has_room_to_think(tmp_path: Path, limit: float, affordable: int | None) -> None:
+    loop = at_work(tmp_path, max_cost=limit, models={MODEL: {**PRICES[MODEL], "thinking": True}})
+    if affordable is None:
+        with pytest.raises(CostExceeded, match=r"about 11\.24 needed"):
+            affordable_output(loop.ctx, MODEL, 1000, 5000)
+    else:
+        assert affordable_output(loop.ctx, MODEL, 1000, 5000) == affordable
+    assert affordable_output(loop.ctx, MODEL, 1000, 500) == 500, "no more than it may"
+
+
 def test_an_answer_of_the_mean_length_has_to_fit(tmp_path: Path) -> None:
     """Spent are 3 of 7; the next call needs 1 and answers of 67 tokens, which is the mean of 3."""
     loop = at_work(tmp_path, max_cost=7)

@@ -6,17 +6,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent_host.contracts import Subject, ToolResult, ToolSpec
 from agent_host.faults.disk import SimulatedDisk
 from agent_host.loop.recover import recover_calls
+from policy.bundle.model import Capability, ToolPolicy
 from state.blobs import sha256_hex
 from tests.support.loop import Loop
 from tests.support.loop_crashes import Died, died, killed_before, open_calls, resumed
 from tests.support.loop_parts import Tools, bundle, call, calls, do, read, says, shell, succeeded, write
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from agent_host.contracts import ToolRequest, ToolResult
+    from agent_host.contracts import ToolRequest
+    from policy.bundle.model import PolicyBundle
 
 UNKNOWN = "TOOL_INTERRUPTED: interrupted by a crash; whether it took effect is unknown: inspect before you try again"
 NOT_DONE = "TOOL_INTERRUPTED: interrupted by a crash before it took effect: the file is as it was"
@@ -131,3 +135,72 @@ async def test_what_could_not_be_ended_is_named(tmp_path: Path) -> None:
     tools.running = (17, 19)
     following = await resumed(await died(tmp_path, shell("one")), tools=tools)
     assert following.texts() == [f"{UNKNOWN}; still running after SIGKILL: 17, 19"]
+
+
+ELSEWHERE = ToolSpec(
+    "db/query",
+    "Ask the database",
+    {"type": "object"},
+    capability="BackendTool.Invoke",
+    subject=Subject("name"),
+    effect="other",
+    category="requests",
+    elsewhere=True,
+)
+
+
+def _repeatable(folder: Path, *, repeatable: bool) -> PolicyBundle:
+    policies = (ToolPolicy("db/*", repeatable=repeatable),)
+    usual = bundle(folder)
+    return usual._replace(capabilities=(*usual.capabilities, Capability("BackendTool.Invoke", tool_policies=policies)))
+
+
+def _tools(run: Callable[[ToolRequest], ToolResult] = do, **outcomes: Callable[[ToolRequest], ToolResult]) -> Tools:
+    tools = Tools(run)
+    tools.more, tools.outcomes = (ELSEWHERE,), outcomes
+    return tools
+
+
+def _dying(_: ToolRequest) -> ToolResult:
+    raise Died
+
+
+async def test_a_place_that_knows_what_became_of_a_call_is_asked_and_nothing_is_sent_again(tmp_path: Path) -> None:
+    policy = _repeatable(tmp_path, repeatable=True)
+    loop = await died(tmp_path, call("db/query", "c", sql="x"), tools=_tools(_dying), policy=policy)
+    following = await resumed(loop, tools=_tools(c=lambda request: succeeded(request, "42 rows")), policy=policy)
+    assert [request.tool_call_id for request in following.tools.asked] == ["c"]
+    assert (following.tools.requests, following.texts()) == ([], ["42 rows"])
+    assert following.finished() == [("db/query", "succeeded", None)]
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+async def test_a_call_that_nobody_knows_of_is_sent_again_only_where_policy_says_so(
+    tmp_path: Path, *, repeatable: bool
+) -> None:
+    policy = _repeatable(tmp_path, repeatable=repeatable)
+    loop = await died(tmp_path, call("db/query", "c", sql="x"), tools=_tools(_dying), policy=policy)
+    again = _tools(lambda request: succeeded(request, "ran"))
+    following = await resumed(loop, tools=again, policy=policy)
+    assert following.texts() == (["ran"] if repeatable else [UNKNOWN])
+    assert len(following.tools.requests) == repeatable
+
+
+async def test_a_call_that_never_came_is_told_to_the_model_in_the_words_of_its_place(tmp_path: Path) -> None:
+    policy = _repeatable(tmp_path, repeatable=False)
+    loop = await died(tmp_path, call("db/query", "c", sql="x"), tools=_tools(_dying), policy=policy)
+    gone = _tools(c=lambda request: ToolResult.failure(request, "TOOL_INTERRUPTED", "the service never got it"))
+    following = await resumed(loop, tools=gone, policy=policy)
+    assert following.texts() == ["TOOL_INTERRUPTED: the service never got it"]
+
+
+async def test_a_resumed_task_has_the_lists_of_tools_that_it_began_with(tmp_path: Path) -> None:
+    first = _tools(_dying)
+    first.lists = {"mcp:fs": "a" * 64}
+    loop = await died(tmp_path, shell("make"), tools=first)
+    assert loop.ctx.task.options["tool_lists"] == {"mcp:fs": "a" * 64}
+    later = _tools()
+    later.lists = {"mcp:fs": "b" * 64}
+    following = await resumed(loop, tools=later)
+    assert later.wanted == [{"mcp:fs": "a" * 64}]
+    assert following.ctx.task.options["tool_lists"] == {"mcp:fs": "a" * 64}

@@ -11,7 +11,7 @@ import pytest
 from agent_host.contracts import ToolError, ToolResult
 from agent_host.events.kinds import EventType
 from agent_host.loop import conversation
-from agent_host.loop.results import finish, text_of
+from agent_host.loop.results import CallEnd, finish, text_of
 from agent_host.thread.messages import decode
 from agent_host.thread.tokens import message_tokens
 from state.blobs import sha256_hex
@@ -38,10 +38,20 @@ def told(loop: Loop) -> dict[str, Any]:
     return payload
 
 
+def gave(**fields: Any) -> ToolResult:
+    """What a tool gave, as far as it matters beside its text."""
+    return ToolResult("RunCommand", "s", "t", "st", "succeeded", **fields)
+
+
 async def test_a_good_result(loop: Loop) -> None:
     uris = ("workspaces/w/artifacts/a",)
     started = time.monotonic()
-    message = finish(loop.ctx, "st", shell("make", "c"), "succeeded", None, "fine", None, started, "then", uris)
+    message = finish(
+        loop.ctx,
+        "st",
+        shell("make", "c"),
+        CallEnd("succeeded", None, "fine", gave(artifact_uris=uris), requested=started, started_at="then"),
+    )
     assert (message.role, message.content, message.tool_call_id, message.is_error) == ("tool", "fine", "c", False)
     assert message.tokens == message_tokens(loop.ctx.conversation.count, "fine")
     (call,) = open_calls(loop)
@@ -60,7 +70,7 @@ async def test_a_good_result(loop: Loop) -> None:
 
 
 async def test_a_denial_that_can_be_replayed(loop: Loop) -> None:
-    message = finish(loop.ctx, "st", shell("make", "c"), "denied", "APPROVAL_REQUIRED", "ask", "rule")
+    message = finish(loop.ctx, "st", shell("make", "c"), CallEnd("denied", "APPROVAL_REQUIRED", "ask", approve="rule"))
     assert message.is_error
     (call,) = open_calls(loop)
     assert (call.status, call.code) == ("denied", "APPROVAL_REQUIRED")
@@ -70,7 +80,7 @@ async def test_a_denial_that_can_be_replayed(loop: Loop) -> None:
 
 
 async def test_what_the_model_reads_holds_no_secret_and_can_be_encoded(loop: Loop) -> None:
-    message = finish(loop.ctx, "st", shell("make", "c"), "failed", "X", "s3cret-value in \ud800")
+    message = finish(loop.ctx, "st", shell("make", "c"), CallEnd("failed", "X", "s3cret-value in \ud800"))
     assert message.content == "[redacted] in ?"
     (call,) = open_calls(loop)
     assert b"s3cret-value" not in (call.result or b"")
@@ -94,7 +104,7 @@ def test_the_text_of_a_result(output: str | None, error: ToolError | None, text:
 
 async def test_events_carry_the_start_of_a_long_output_and_name_where_the_rest_is(loop: Loop) -> None:
     text = "ä" * 5000
-    finish(loop.ctx, "st", shell("make", "c"), "succeeded", None, text, exit_code=3, paths=["/w/a"])
+    finish(loop.ctx, "st", shell("make", "c"), CallEnd("succeeded", None, text, gave(exit_code=3), paths=["/w/a"]))
     payload = told(loop)
     assert (payload["output"], payload["itemId"]) == ("ä" * 4096, "c")
     assert (payload["exitCode"], payload["pathsChanged"]) == (3, ["/w/a"])
@@ -102,18 +112,37 @@ async def test_events_carry_the_start_of_a_long_output_and_name_where_the_rest_i
 
 
 async def test_a_failure_says_why_in_one_line(loop: Loop) -> None:
-    finish(loop.ctx, "st", shell("make", "c"), "failed", "FILE_NOT_FOUND", "FILE_NOT_FOUND: no such file\nmore")
+    finish(
+        loop.ctx, "st", shell("make", "c"), CallEnd("failed", "FILE_NOT_FOUND", "FILE_NOT_FOUND: no such file\nmore")
+    )
     assert told(loop)["message"] == "no such file"
 
 
 async def test_a_secret_at_the_cut_of_the_reason_shows_no_half(loop: Loop) -> None:
-    finish(loop.ctx, "st", shell("make", "c"), "failed", "X", f"X: {'a' * 994}s3cret-value")
+    finish(loop.ctx, "st", shell("make", "c"), CallEnd("failed", "X", f"X: {'a' * 994}s3cret-value"))
     assert told(loop)["message"].endswith("a[redac")
+
+
+async def test_how_stderr_began_is_told_without_secrets(loop: Loop) -> None:
+    """NT: its first 1 KiB. A secret at the cut shows no half."""
+    end = CallEnd("succeeded", None, "out", gave(exit_code=1, stderr="e" * 1018 + "s3cret-value and more"))
+    finish(loop.ctx, "st", shell("make", "c"), end)
+    assert told(loop)["stderr"] == "e" * 1018 + "[redac"
+    assert told(loop)["exitCode"] == 1
+
+
+async def test_what_was_kept_is_told_by_which_output_it_is(loop: Loop) -> None:
+    left = [{"ref": "artifacts/a", "sha256": "ab", "uri": "u/a"}, {"why": "the disk is full"}]
+    end = CallEnd("succeeded", None, "out", gave(), left=left, parts={"stdout": "artifacts/a"})
+    finish(loop.ctx, "st", shell("make", "c"), end)
+    payload = told(loop)
+    assert (payload["storedParts"], payload["storedSha256"]) == ({"stdout": "artifacts/a"}, {"artifacts/a": "ab"})
+    assert (payload["storageRefs"], payload["artifactUris"]) == (["artifacts/a"], ["u/a"])
 
 
 def read(loop: Loop, *images: Image) -> Message:
     call = shell("cat", "c")
-    return finish(loop.ctx, "st", call, "succeeded", None, images[0].text, None, time.monotonic(), images=images)
+    return finish(loop.ctx, "st", call, CallEnd("succeeded", None, images[0].text, gave(images=images)))
 
 
 async def test_a_picture_is_on_record_and_only_named_to_observers(loop: Loop) -> None:

@@ -292,6 +292,8 @@ def test_rules_of_the_same_id_replace() -> None:
         "file-delete",
         "shell-exec",
         "network-http",
+        "mcp-tool",
+        "added-tool",
         "more",
     ]
     changed = found.approval_rule("shell-exec")

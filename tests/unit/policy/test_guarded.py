@@ -75,6 +75,21 @@ def test_asked_for_under_full(tool: str) -> None:
     assert decision.risk_level in ("high", "medium" if tool == "run_script" else "high")
 
 
+@pytest.mark.parametrize(
+    ("tool", "risk"),
+    [("run_script", "medium"), ("write_file", "high"), ("delete_file", "high"), ("network_request", "high")],
+)
+def test_each_tool_has_the_risk_of_the_specification(tool: str, risk: str) -> None:
+    """SK 2.3; what only reads is low, and so it is all that a ceiling of low leaves."""
+    found = judge().decide(tool, CALLS[tool]).decision
+    assert found is not None
+    assert found.risk_level in (risk, "high")
+    assert guarded_risk(tool, built_in()._by_name[tool].capability) == risk
+    left = {spec.name for spec in judge(limits=ALL | {ToolLimit("ceiling", risk_ceiling="low")}).offered()}
+    assert left >= {"read_file", "list_dir", "grep"}
+    assert tool not in left
+
+
 @pytest.mark.parametrize("tool", CALLS)
 @pytest.mark.parametrize("policy", BUILT_IN)
 def test_no_built_in_lets_it_pass(policy: str, tool: str) -> None:

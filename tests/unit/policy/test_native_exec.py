@@ -147,6 +147,16 @@ def test_both_lists_have_to_admit(root: Path) -> None:
     assert refused.decision == "DENIED"
 
 
+def test_what_the_list_does_not_admit_has_the_list_s_reason(root: Path) -> None:
+    """Whatever the bundle says to it besides: nothing that the bundle asks for would let it run."""
+    deletes = decision(
+        root, "/usr/bin/find", ".", "-delete", shell={"allowedCommands": ["find"], "blockedCommands": []}
+    )
+    assert (deletes.decision, deletes.rule) == ("DENIED", LIST)
+    assert decision(root, "/bin/rm", "f", shell={"allowedCommands": ["ls"]}).rule == LIST
+    assert decision(root, "/bin/rm", "f", shell={"blockedCommands": ["rm"]}).rule == LIST
+
+
 def test_configuration_appends(root: Path) -> None:
     entry = {
         "command": "/usr/bin/git",

@@ -57,6 +57,14 @@ def test_what_surely_holds_nothing_holds_nothing(value: Any, only: Redaction, is
         assert only.value(value, is_event=is_event) == value
 
 
+@given(st.lists(JSON | st.sampled_from([{"a": secret} for secret in SECRETS]), max_size=4))
+@example([{"inputTokens": 1}, {"accessTokens": ["hunter2hunter2hunter"]}])
+def test_lines_that_together_hold_nothing_hold_nothing(values: list[Any]) -> None:
+    lines = [json.dumps(value).encode() + b"\n" for value in values]
+    if not redaction().may_concern(b"".join(lines)):
+        assert not any(redaction().concerns(line) for line in lines)
+
+
 @pytest.mark.parametrize("token", [*SECRETS, "sk-" + LETTERS[:24]])
 def test_a_known_token_is_seen_in_encoded_json(token: str) -> None:
     for text in (token, f"\x1f{token}\x1f", f'"{token}"', f"\n{token}\n", f"é{token}é", f'{{"a": "{token}"}}'):

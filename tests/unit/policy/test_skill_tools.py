@@ -65,6 +65,16 @@ def test_names_mean_tools_and_unknown_ones_nothing() -> None:
         assert withheld_by(limits, name, "File.Write") == "the skill s does not list it"
 
 
+def test_a_pattern_that_leaves_everything_is_as_none() -> None:
+    """As skills of public repositories write it: `Read(*)`."""
+    tools = skill_tools("s", ["Read(*)", "Write(:*)", "Bash(*)", "lookup( * )"], KNOWN)
+    assert tools.unknown == ()
+    for name in ("ReadFile", "read_file", "WriteFile", "lookup", "RunCommand"):
+        assert withheld_by(frozenset({tools.limit}), name, "File.Read") is None
+    assert withheld_by(frozenset({tools.limit}), "Grep", "File.Read") is not None
+    assert admits("anything at all", "Read(*)", "Bash(*)")
+
+
 def test_only_commands_are_judged_by_their_words() -> None:
     limits = frozenset({skill_tools("s", ["Bash(ls:*)"], KNOWN).limit})
     assert within_skills(ALLOWED, limits, NamedToolFacts("CommandOutput")) == ALLOWED

@@ -49,7 +49,7 @@ def test_every_option_of_a_task_can_be_read_again(mode: ApprovalMode | None, net
     assert record_problems("task_started", fields, message("user", "p")) == []
     options["else"] = 1
     assert record_problems("task_started", fields, message("user", "p")) == [
-        "options.else: is not known; known are approval_mode, allow_network, model, max_cost"
+        "options.else: is not known; known are approval_mode, allow_network, model, tool_lists, max_cost"
     ]
 
 

@@ -46,6 +46,14 @@ def test_a_short_beginning_is_not_kept() -> None:
     assert cache.count("m", [Piece(b"x" * 4096, marked=True)], has_marks=True) == Counts(1024, 0, 1024)
 
 
+def test_what_is_written_for_an_hour_is_counted_apart() -> None:
+    cache = PromptCache()
+    hour, short = Piece(b"x" * 8000, marked=True, long=True), Piece(b"y" * 8000, marked=True)
+    assert cache.count("m", [hour, LONG, short], has_marks=True) == Counts(6000, 0, 6000, 2000)
+    assert cache.count("m", [hour, LONG, short, hour], has_marks=True) == Counts(8000, 6000, 2000, 2000)
+    assert cache.count("m", [hour, LONG, short, LONG], has_marks=True) == Counts(8000, 6000, 0, 0)
+
+
 async def ask(gateway: MockGateway, text: str) -> dict[str, Any]:
     block = {"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}
     body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": [block]}]}

@@ -54,6 +54,11 @@ def test_json_lines_may_hold_unicode_line_separators(tmp_path: Path) -> None:
         ({"txt": "a"}, "turn 2: key 'txt' is not known; did you mean text?"),
         ({"tool_calls": [{"name": "a"}, {"nmae": "b"}]}, "key 'tool_calls[1].nmae' is not known; did you mean name?"),
         ({"text": "a", "expect": {"last_contain": "b"}}, "'expect.last_contain' is not known; did you mean last_conta"),
+        (
+            {"text": "a", "usage": {"cache_creation_input_tokens": 1, "cache_creation_1h_input_tokens": 2}},
+            "'usage.cache_creation_1h_input_tokens' is a part of cache_creation_input_tokens, and is more",
+        ),
+        ({"status": 500, "error": {"message": "a", "failed": True}}, "'error.failed' is not known"),
         ({"text": "a", "usage": {"qqqq": 1}}, "'usage.qqqq' is not known; known are input_tokens, output_tokens"),
         ({"text": 1}, "key 'text' must be a string, not 1"),
         ({"text": "\ud800"}, "key 'text' must not hold half of a character"),

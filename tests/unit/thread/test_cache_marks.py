@@ -97,6 +97,21 @@ def test_one_hour_is_said_where_it_is_wanted() -> None:
     assert marks == [{"type": "ephemeral", "ttl": "1h"}] * 2
 
 
+def test_no_mark_is_set_where_less_stands_before_it_than_a_provider_caches() -> None:
+    thread = Thread(AnthropicRenderer(), marks_from=lambda: 100)
+    thread.add_task(Message("user", "Go.", 5))
+    seen = []
+    for number in range(3):
+        step(thread, number, size=200)
+        sent = orjson.loads(b"[%b]" % b"".join(thread.encoded(20)))
+        seen.append([at for at, message in enumerate(sent) if "cache_control" in message["content"][-1]])
+    assert seen == [[], [4], [4, 6]]
+    assert b"cache_control" in b"".join(thread.encoded(0))
+    assert b"cache_control" not in AnthropicDialect().head(
+        model="m", max_output_tokens=10, system="s", tools=(), is_marked=False
+    )
+
+
 @pytest.mark.parametrize("calls", [1, 30])
 def test_all_but_the_newest_step_is_read_from_the_cache(calls: int) -> None:
     """Also where one turn has more blocks than a provider looks back."""

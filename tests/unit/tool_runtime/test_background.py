@@ -136,6 +136,16 @@ async def test_characters_stay_whole(session: Session) -> None:
     assert (await session.output(command_id, limit=1)).endswith("more from offset 4:\n�")  # or nobody got further
 
 
+async def test_colours_stay_whole(session: Session) -> None:
+    command_id = await session.start(r"printf 'a\033[31mb\r\n\033[0mc'")
+    await session.end()
+    assert (await session.output(command_id, limit=3)).endswith("bytes 0 to 1 of 14; 13 more from offset 1:\na")
+    assert (await session.output(command_id, limit=7)).endswith("bytes 1 to 7 of 14; 7 more from offset 7:\nb")
+    assert (await session.output(command_id)).endswith("bytes 7 to 14 of 14:\n\r\nc")
+    # What is nothing but the beginning of a sequence is passed over, or nobody got further.
+    assert "bytes 1 to 3 of 14; 11 more from offset 3" in await session.output(command_id, offset=1, limit=2)
+
+
 async def test_long_output_is_kept_up_to_the_cap_with_its_end(make_router: MakeRouter) -> None:
     session = Session(make_router, artifact_max_bytes=65_536, output_buffer_bytes=1024, max_output_bytes=10_000)
     command_id = await session.start("seq 100000")

@@ -242,6 +242,16 @@ async def test_secrets_do_not_reach_the_child(make_router: MakeRouter, monkeypat
     assert [name for name in shown if "VALUE-" + name in text] == list(shown)
 
 
+async def test_commands_get_listed_variables_only(make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CI_JOB", "ORDINARY"):
+        monkeypatch.setenv(name, "VALUE-" + name)
+    router = make_router(env_allowed=frozenset({"CI_*"}))
+    lines = text_of(await router.execute(request("RunCommand", command="env"))).splitlines()
+    assert "CI_JOB=VALUE-CI_JOB" in lines
+    assert not any(line.startswith("ORDINARY=") for line in lines)
+    assert any(line.startswith("PATH=") for line in lines)
+
+
 async def test_output_is_reported_as_it_comes(make_router: MakeRouter, workspace: Path) -> None:
     seen: list[tuple[str, str, bytes]] = []
 

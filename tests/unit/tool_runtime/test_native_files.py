@@ -12,6 +12,7 @@ import pytest
 from agent_host.contracts import ToolConstraints
 from agent_host.errors import ErrorCode
 from tests.unit.tool_runtime.conftest import error_of, request, text_of
+from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.native.limits import MAX_FILE_BYTES
 from tool_runtime.families.native.specs import SPECS
 from tool_runtime.schema import judge_of
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from agent_host.contracts import ToolResult
+    from agent_host.contracts import ToolResult, ToolSpec
     from tests.unit.tool_runtime.conftest import MakeRouter
 
 OUTPUTS = {spec.name: spec.output_schema for spec in SPECS}
@@ -44,6 +45,34 @@ def call(make_router: MakeRouter) -> Callable[..., Awaitable[ToolResult]]:
         return await router.execute(request(tool, constraints, **arguments))
 
     return run
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_every_tool_has_a_closed_schema_of_its_answer(spec: ToolSpec) -> None:
+    schema = spec.output_schema
+    assert schema is not None
+    assert (schema["type"], schema["additionalProperties"]) == ("object", False)
+    assert schema["required"]
+    assert judge_of(schema, foreign=True)({}) is not None
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_the_catalogue_of_errors_is_that_of_the_specification(spec: ToolSpec) -> None:
+    """Every fault of the runtime, and every refusal, has one of the names of NT for the model."""
+    refused = "CommandNotAllowed" if spec.name == "cp__exec" else "PermissionDenied"
+    named = {
+        ErrorCode.INVALID_REQUEST: "InvalidArgument",
+        ErrorCode.FILE_TOO_LARGE: "InvalidArgument",
+        ErrorCode.PERMISSION_DENIED: "PermissionDenied",
+        ErrorCode.CAPABILITY_DENIED: refused,
+        ErrorCode.APPROVAL_DENIED: "PermissionDenied",
+        ErrorCode.FILE_NOT_FOUND: "FileNotFound",
+        ErrorCode.TOOL_EXECUTION_TIMEOUT: "DeadlineExceeded",
+        ErrorCode.TOOL_EXECUTION_FAILED: "Internal",
+        ErrorCode.TOOL_INTERRUPTED: "Internal",
+    }
+    assert spec.error_names.items() >= named.items()
+    assert spec.error_names.keys() >= set(DESKTOP.values())
 
 
 async def test_a_file_is_read_with_its_metadata(call: Any, workspace: Path) -> None:

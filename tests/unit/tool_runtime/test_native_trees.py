@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import fnmatch
 import os
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent_host.contracts import ToolConstraints
 from agent_host.errors import ErrorCode
-from tests.unit.tool_runtime.conftest import error_of, request
+from tests.unit.tool_runtime.conftest import error_of, request, until
 from tests.unit.tool_runtime.test_native_files import answered
 from tool_runtime.core.excludes import Excludes
 from tool_runtime.core.pages import PageParams, Pager, path_of, token_of
@@ -262,3 +264,91 @@ async def test_a_limit_that_is_reached_ends_the_search_and_is_said(call: Any, wo
     small = answered(await call("cp__grep", **base, max_file_bytes=10))
     assert ([one["file"] for one in small["matches"]], small["passed_over"]) == (["a", "b", "c"], 1)
     assert "stopped" not in answered(await call("cp__grep", **base))
+
+
+@pytest.mark.parametrize("tool", ["cp__list_files", "cp__list_dir", "cp__grep"])
+async def test_a_search_nobody_waits_for_ends(
+    call: Any, workspace: Path, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    """It is cancelled in its first directory, and looks into no more than the next one."""
+    put(workspace, {f"{number:02}/f" for number in range(50)})
+    reached, go_on, asked = threading.Event(), threading.Event(), list[str]()
+    honest = os.scandir
+
+    def slow(path: Any = ".") -> Any:
+        asked.append(str(path))
+        if len(asked) == 2:
+            reached.set()
+            go_on.wait(10)
+        return honest(path)
+
+    monkeypatch.setattr(os, "scandir", slow)
+    where = {"dir" if tool == "cp__list_files" else "path": str(workspace)}
+    more = {"pattern": "x"} if tool == "cp__grep" else {}
+    task = asyncio.ensure_future(call(tool, **where, **more, recursive=True))
+    await until(reached.is_set)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go_on.set()
+    again = await call("cp__list_dir", path=str(workspace))
+    assert len(answered(again)["entries"]) == 50
+    assert len([one for one in asked if one != str(workspace)]) < 10
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    lines=st.lists(st.integers(0, 4), max_size=8),
+    results=st.integers(1, 12),
+    files=st.integers(1, 10),
+    largest=st.integers(1, 40),
+)
+async def test_limits_leave_a_beginning_of_what_there_is(
+    call: Any, workspace: Path, lines: list[int], results: int, files: int,
+    largest: int,
+) -> None:  # fmt: skip
+    """Of files with so many lines that match, whatever the three limits are; and where one was met, that is said."""
+    place = Path(tempfile.mkdtemp(dir=workspace))
+    for number, count in enumerate(lines):
+        (place / f"{number}").write_text("needle\n" * count + "other\n")
+    answer = answered(
+        await call(
+            "cp__grep",
+            pattern="needle",
+            path=str(place),
+            max_results=results,
+            max_files_visited=files,
+            max_file_bytes=largest,
+        )
+    )
+    small = [number for number in range(len(lines)) if (place / f"{number}").stat().st_size <= largest]
+    everything = [(str(number), line + 1) for number in small[:files] for line in range(lines[number])]
+    found = [(one["file"], one["line"]) for one in answer["matches"]]
+    assert found == everything[:results]
+    if len(found) < len(everything):
+        assert answer["truncated"]
+    elif len(small) > files:
+        assert answer["stopped"] == f"stopped after {files} files"
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(count=st.integers(0, 12), size=st.integers(1, 12), room=st.integers(300, 700))
+async def test_pages_of_any_size_under_any_limit_of_output_join_to_the_listing(
+    make_router: MakeRouter, workspace: Path, count: int, size: int, room: int
+) -> None:
+    place = Path(tempfile.mkdtemp(dir=workspace))
+    names = {f"{number:02}-{'n' * 40}" for number in range(count)}
+    put(place, names)
+    router = make_router(families=("native",), max_output_bytes=room)
+    found: list[str] = []
+    more: dict[str, Any] = {}
+    while True:
+        result = await router.execute(request("cp__list_dir", path=str(place), page_size=size, **more))
+        assert len((result.output_text or "").encode()) <= room
+        answer = answered(result)
+        assert len(answer["entries"]) <= size
+        found += [entry["path"] for entry in answer["entries"]]
+        if "next_page_token" not in answer:
+            break
+        more = {"page_token": answer["next_page_token"]}
+    assert found == sorted(names)

@@ -212,6 +212,12 @@ def test_the_nearest_argument_is_named_whatever_its_case() -> None:
     assert "$.edits[0].old_text: is not known; did you mean oldText?" in said
 
 
+def test_an_argument_that_is_missing_is_meant_first() -> None:
+    judge = judge_of(TOOLS["RunCommand"].input_schema)
+    assert judge({"cmd": "ls"}) == "$.command: is missing; $.cmd: is not known; did you mean command?"
+    assert judge({"command": "ls", "cmd": "."}) == "$.cmd: is not known; did you mean cwd?"
+
+
 @given(st.text(), st.sampled_from(["integer", "number", "boolean", "array", "object"]))
 def test_a_string_never_passes_for_another_type(text: str, kind: str) -> None:
     assert judge_of({"properties": {"a": {"type": kind}}})({"a": text}) is not None

@@ -90,6 +90,24 @@ async def test_globs(call: Call, workspace: Path, pattern: str, found: list[str]
     assert said.splitlines() == (found or [f"No file fits {pattern}"])
 
 
+async def test_an_absolute_glob_is_read_from_the_directory_that_it_begins_with(call: Call, workspace: Path) -> None:
+    make(workspace, "src/b.py", "a.py", content="found\n")
+    for below in ("", "/src"):
+        at = f"{workspace}{below}"
+        said = text_of(await call("FindFiles", None, path=at, pattern=f"{at}/*.py"))
+        assert said.splitlines() == ["src/b.py" if below else "a.py"]
+        said = text_of(await call("Grep", None, path=at, pattern="found", glob=f"{at}/*.py", mode="files"))
+        assert said.splitlines() == ["src/b.py" if below else "a.py"]
+
+
+async def test_a_glob_that_leads_elsewhere_says_what_to_do(call: Call, workspace: Path) -> None:
+    for pattern in ("../*.py", "src/../*.py", f"{workspace}/*.py"):
+        make(workspace, "src/b.py")
+        code, message = error_of(await call("FindFiles", None, path=f"{workspace}/src", pattern=pattern))
+        assert code == "INVALID_REQUEST"
+        assert "path" in message
+
+
 @pytest.mark.parametrize("pattern", ["/", "{a", "./"])
 async def test_globs_that_mean_nothing(call: Call, workspace: Path, pattern: str) -> None:
     result = await call("FindFiles", None, path=str(workspace), pattern=pattern)
@@ -117,6 +135,35 @@ async def test_grep(call: Call, workspace: Path) -> None:
     assert text_of(more).splitlines() == ["a.txt", "6: two"]
     assert text_of(await call("Grep", None, path=str(workspace), pattern="(", literal=True)) == "No match in 3 files\n"
     assert text_of(await call("Grep", None, path=str(workspace), pattern="o", glob="*.md")) == "No match in 0 files\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16-be"])
+async def test_files_with_a_byte_order_mark_are_searched_as_they_are_read(
+    call: Call, workspace: Path, encoding: str
+) -> None:
+    mark = "" if encoding == "utf-8-sig" else "\ufeff"
+    (workspace / "marked.txt").write_bytes(f"{mark}naïve\r\nsecond\r\n".encode(encoding))
+    said = text_of(await call("Grep", None, path=str(workspace), pattern="^naïve|^second"))
+    assert said.splitlines() == ["marked.txt", "1: naïve", "2: second"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("two$", ["2: two"]),
+        (r"\s$", []),
+        ("^$", ["3: "]),
+        (r"one\r", ["1: one"]),
+        (r"two[\r]", ["2: two"]),
+        ("o.$", []),
+    ],
+)
+async def test_a_line_ends_before_its_return_unless_the_pattern_names_it(
+    call: Call, workspace: Path, pattern: str, found: list[str]
+) -> None:
+    (workspace / "crlf.txt").write_bytes(b"one\r\ntwo\r\n\r\nend")
+    said = text_of(await call("Grep", None, path=str(workspace), pattern=pattern))
+    assert said.splitlines() == (["crlf.txt", *found] if found else ["No match in 1 file"])
 
 
 @pytest.mark.parametrize("pattern", ["(", r"(?=a)", r"\1", "a\nb", r"a\nb"])

@@ -15,6 +15,7 @@ from policy.paths import normalize
 from tool_runtime.core.guard import ProcessGuard
 from tool_runtime.core.paths import home_directory, resolve
 from tool_runtime.core.process import end_leftovers, run_command
+from tool_runtime.core.server_process import ServerProcess
 from tool_runtime.families.desktop.background_tools import BackgroundTools
 from tool_runtime.families.desktop.calls import encoded, mark_of, scope_of
 from tool_runtime.families.desktop.command_specs import RUN_COMMAND
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import ToolRequest
     from tool_runtime.core.holding import Sandbox
     from tool_runtime.core.process import CommandOutcome, CommandParams
+    from tool_runtime.core.server_process import ServerParams
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
 
@@ -94,6 +96,10 @@ class CommandTools:
     async def run_program(self, params: CommandParams) -> CommandOutcome:
         """See LocalToolRouter."""
         return await run_command(params, self._pool, self._guard, self._sandbox_for(params))
+
+    def start_program(self, params: ServerParams) -> ServerProcess:
+        """See LocalToolRouter."""
+        return ServerProcess(params, self._pool, self._guard)
 
     async def _run_command(self, call: CallContext) -> ToolOutput:
         params = self._command(call)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import ToolRequest, ToolSpec
     from tool_runtime.core.process import CommandOutcome, CommandParams
+    from tool_runtime.core.server_process import ServerParams, ServerProcess
     from tool_runtime.families.desktop.runner import DesktopRunner
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.threads import DaemonPool
@@ -58,6 +59,10 @@ class DesktopFamily:
     async def run_program(self, params: CommandParams) -> CommandOutcome:
         """See LocalToolRouter."""
         return await self._runner.run_program(params)
+
+    def start_program(self, params: ServerParams) -> ServerProcess:
+        """See LocalToolRouter."""
+        return self._runner.start_program(params)
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See Provider."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tool_runtime.families.programs import told_of
 from tool_runtime.output import artifacts
 from tool_runtime.output.terminal import without_controls
 from tool_runtime.output.text import charset_of, decode_body, decode_output
@@ -30,8 +31,10 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
     for name, captured in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
         if captured.spill.problem is not None:
             text += f"[Of {name} only a part is kept, for the rest could not be written: {captured.spill.problem}]\n"
-        if captured.rewritten:
-            text += f"[Characters of {name} that were drawn over, and are not shown: {captured.rewritten}]\n"
+        rewritten, is_all = captured.rewritten()
+        if rewritten:
+            count = rewritten if is_all else f"{rewritten} or more"
+            text += f"[Characters of {name} that were drawn over, and are not shown: {count}]\n"
         if captured.ends.total > call.settings.artifact_threshold_bytes:
             kept_bytes, total = captured.spill.kept, captured.ends.total
             if kept_bytes < total and captured.spill.problem is None:
@@ -41,7 +44,8 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
         else:
             captured.spill.close()
     text += outcome.refused
-    return ToolOutput(text, tuple(kept), capped=True, exit_code=outcome.exit_code, denials=outcome.denials)
+    output = ToolOutput(text, tuple(kept), capped=True, exit_code=outcome.exit_code, stderr=told_of(outcome.stderr))
+    return output._replace(denials=outcome.denials)
 
 
 def _printed(ends: HeadTail, limit: int) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from agent_host.contracts import ToolRequest
     from tool_runtime.core.process import CommandOutcome, CommandParams
+    from tool_runtime.core.server_process import ServerParams, ServerProcess
     from tool_runtime.families.desktop.command_tools import CommandTools
     from tool_runtime.families.desktop.file_tools import FileTools
     from tool_runtime.families.desktop.output_tools import OutputTools
@@ -62,6 +63,10 @@ class DesktopRunner:
     async def run_program(self, params: CommandParams) -> CommandOutcome:
         """See LocalToolRouter."""
         return await self._commands.run_program(params)
+
+    def start_program(self, params: ServerParams) -> ServerProcess:
+        """See LocalToolRouter."""
+        return self._commands.start_program(params)
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
         """See Provider."""

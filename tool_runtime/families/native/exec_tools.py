@@ -16,7 +16,7 @@ from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.environment import environment_under
 from tool_runtime.families.native import limits
 from tool_runtime.families.native.specs import EXEC
-from tool_runtime.families.programs import command_params, kept, printed, told_of
+from tool_runtime.families.programs import command_params, kept, printed, refusals_of, told_of
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.platform import OS_FAMILY
 from tool_runtime.tool import CallContext, Tool
@@ -107,9 +107,9 @@ def _shown(call: CallContext, outcome: CommandOutcome, duration_ms: int) -> Tool
         "stdout_truncated": stdout_cut,
         "stderr_truncated": stderr_cut,
     }
-    told = told_of(outcome)
-    output = with_text(call, {**fields, **told}, cut=_CUT, exit_code=outcome.exit_code, denials=outcome.denials)
-    return output._replace(artifacts=tuple(_kept(call, outcome)))
+    told = {**fields, **refusals_of(outcome)}
+    output = with_text(call, told, cut=_CUT, exit_code=outcome.exit_code, denials=outcome.denials)
+    return output._replace(artifacts=tuple(_kept(call, outcome)), stderr=told_of(outcome.stderr))
 
 
 def _kept(call: CallContext, outcome: CommandOutcome) -> list[Artifact]:

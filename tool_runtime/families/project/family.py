@@ -52,17 +52,8 @@ class ProjectTools:
 
     async def tools(self) -> Sequence[ToolSpec]:
         """See Provider."""
-        self._tools, self.unusable = await self._pool.run(lambda: tools_in(self._settings.workspace))
-        specs = []
-        for name, tool in list(self._tools.items()):
-            try:
-                if tool.manifest.output is not None:
-                    judge_of(tool.manifest.output, foreign=True)
-                specs.append(_spec(tool))
-            except UnusableSchema as error:
-                self.unusable[name] = f"$.output: {error}"
-                del self._tools[name]
-        return specs
+        self._tools, self.unusable = await self._pool.run(lambda: _usable_in(self._settings.workspace))
+        return [_spec(tool) for tool in self._tools.values()]
 
     def get(self, name: str) -> Tool | None:
         """See Provider."""
@@ -138,6 +129,27 @@ class ProjectTools:
         if len(data) <= self._settings.artifact_threshold_bytes:
             return ToolOutput(text, capped=True)
         return ToolOutput(text, (tool_output(call.request, data, part="result"),), capped=True)
+
+
+def specs_in(workspace: str) -> tuple[list[ToolSpec], dict[str, str]]:
+    """The tools of a workspace without a session, and what is wrong with the other manifests, by their names.
+    Blocking."""
+    usable, unusable = _usable_in(workspace)
+    return [_spec(tool) for tool in usable.values()], unusable
+
+
+def _usable_in(workspace: str) -> tuple[dict[str, ProjectTool], dict[str, str]]:
+    """`tools_in`, without those whose schemas cannot be used."""
+    usable, unusable = tools_in(workspace)
+    for name, tool in list(usable.items()):
+        for field, schema in (("input", tool.manifest.input), ("output", tool.manifest.output)):
+            try:
+                if schema is not None:
+                    judge_of(schema, foreign=True)
+            except UnusableSchema as error:
+                unusable[name] = f"$.{field}: {error}"
+                usable.pop(name, None)
+    return usable, unusable
 
 
 def _spec(tool: ProjectTool) -> ToolSpec:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from agent_host.contracts import ToolRequest
-    from tool_runtime.core.skills import Skill, SkillIndex
+    from tool_runtime.core.skills import Skill, SkillIndex, Skills
     from tool_runtime.settings import RuntimeSettings
 
 _MAX_LISTED_CHARS: Final = 32_000
@@ -54,8 +54,7 @@ class SkillLoading:
 
     async def tools(self) -> Sequence[ToolSpec]:
         """See Provider."""
-        usable = (await self._pool.run(self._index.skills)).usable
-        return (LOAD_SKILL._replace(description=_listed(usable.values())),) if usable else ()
+        return loading_spec(await self._pool.run(self._index.skills))
 
     def get(self, name: str) -> Tool | None:
         """See Provider."""
@@ -85,6 +84,12 @@ class SkillLoading:
             return ToolOutput(resource_of(skill, file, offset, scope, call.abandoned))
         body = body_of(skill, scope, call.abandoned)
         return ToolOutput(body, skill=LoadedSkill(skill.name, skill.allowed_tools))
+
+
+def loading_spec(skills: Skills) -> Sequence[ToolSpec]:
+    """The tool that reads one of these skills, which its description lists; none where none can be used."""
+    usable = skills.usable
+    return (LOAD_SKILL._replace(description=_listed(usable.values())),) if usable else ()
 
 
 def _listed(skills: Iterable[Skill]) -> str:

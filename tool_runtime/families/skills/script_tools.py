@@ -15,7 +15,7 @@ from tool_runtime.families.answers import name_for_json, with_text
 from tool_runtime.families.desktop.calls import encoded, mark_of
 from tool_runtime.families.dialects import DESKTOP
 from tool_runtime.families.environment import environment_under
-from tool_runtime.families.programs import command_params, kept, printed, told_of
+from tool_runtime.families.programs import command_params, kept, printed, refusals_of, told_of
 from tool_runtime.families.skills import limits
 from tool_runtime.families.skills.specs import RUN_SCRIPT
 from tool_runtime.faults import FaultKind, ToolFault, os_faults
@@ -153,9 +153,9 @@ def _shown(call: CallContext, outcome: CommandOutcome, duration_ms: int, more: M
         artifact = kept(call, captured, name, is_kept=is_cut)
         if artifact is not None:
             stored.append(artifact._replace(ref_field=f"{name}_ref", hash_field=f"{name}_sha256"))
-    told = {**fields, **more, **told_of(outcome)}
+    told = {**fields, **more, **refusals_of(outcome)}
     output = with_text(call, told, cut=_CUT, exit_code=outcome.exit_code, denials=outcome.denials)
-    return output._replace(artifacts=tuple(stored))
+    return output._replace(artifacts=tuple(stored), stderr=told_of(outcome.stderr))
 
 
 def _cut(captured: Captured) -> tuple[str, bool]:

@@ -1,0 +1,112 @@
+"""Inner door: whether the MCP servers of the user's configuration answer, and OAuth's one visit to a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import webbrowser
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+from agent_host.app.machine import this_environment
+from agent_host.app.mcp_servers import Refused, servers_of_user
+from agent_host.errors import UsageError
+from agent_host.http_basics import shown_url
+from tool_runtime.core.server_process import ServerProcess
+from tool_runtime.faults import ToolFault
+from tool_runtime.mcp.servers import Http
+from tool_runtime.mcp.source import McpSource
+from tool_runtime.settings import RuntimeSettings
+from tool_runtime.threads import DaemonPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from config.settings import Settings
+    from tool_runtime.mcp.servers import ServerConfig
+
+_AUTHORIZE_S = 300.0
+
+
+def check_servers(settings: Settings, state_dir: str) -> list[tuple[str, bool, str]]:
+    """(name, whether it answers, what was found) of each. Raises UsageError for entries that cannot be used."""
+    found = list(servers_of_user(settings, this_environment(os.getcwd()), state_dir, datetime.now(UTC)))
+    return asyncio.run(_check(found)) if found else []
+
+
+def authorize(settings: Settings, state_dir: str, name: str, say: Callable[[str], None]) -> str:
+    """Have the person authorize this program at a server, in a browser; what came of it. Raises UsageError."""
+    found = list(servers_of_user(settings, this_environment(os.getcwd()), state_dir, datetime.now(UTC)))
+    server = next((one for one in found if one.name == name), None)
+    if server is None or isinstance(server, Refused):
+        why = f"{name}: {server.why}" if server is not None else f"there is no server {name!r} in mcp.servers"
+        raise UsageError(f"configuration: {why}")
+    if not isinstance(server.place, Http) or server.place.oauth_folder is None:
+        raise UsageError(f"configuration: mcp.servers: {name} has no oauth = true")
+    return asyncio.run(_authorize(server, say))
+
+
+async def _check(servers: list[ServerConfig | Refused]) -> list[tuple[str, bool, str]]:
+    return list(await asyncio.gather(*map(_checked, servers)))
+
+
+async def _checked(server: ServerConfig | Refused) -> tuple[str, bool, str]:
+    if isinstance(server, Refused):
+        return server.name, False, server.why
+    pool = DaemonPool()
+    settings = RuntimeSettings(workspace=os.getcwd())
+    source = McpSource(server, settings, lambda params: ServerProcess(params, pool, None))
+    place = shown_url(server.place.url) if isinstance(server.place, Http) else server.place.argv[0]
+    try:
+        listed = await source.list()
+    except ToolFault as fault:
+        return server.name, False, f"{place}: {fault}"
+    finally:
+        await source.aclose()
+        pool.close()
+    unusable = "".join(f"; {tool} cannot be used: {why}" for tool, why in listed.rejected.items())
+    return server.name, True, f"{place} answers, {len(listed.definitions)} tools{unusable}"
+
+
+async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
+    from mcp.shared.auth import AuthorizationCodeResult
+
+    from tool_runtime.mcp.oauth import DEFAULT_PORT
+
+    answered: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = (await reader.readline()).decode("ascii", "replace").split()
+        said = parse_qs(urlsplit(line[1]).query) if len(line) > 1 else {}
+        if "code" in said and not answered.done():
+            first = {name: values[0] for name, values in said.items() if name in ("code", "state", "iss")}
+            answered.set_result(AuthorizationCodeResult.model_validate(first))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nYou can close this.\n")
+        await writer.drain()
+        writer.close()
+
+    async def send_to(url: str) -> None:
+        say(f"authorize agent-host at {url}")
+        await asyncio.to_thread(webbrowser.open, url)
+
+    async def sent_back() -> AuthorizationCodeResult:
+        async with asyncio.timeout(_AUTHORIZE_S):
+            return await answered
+
+    pool = DaemonPool()
+    source = McpSource(
+        server._replace(connect_timeout_s=_AUTHORIZE_S),
+        RuntimeSettings(workspace=os.getcwd()),
+        lambda params: ServerProcess(params, pool, None),
+        browser=(send_to, sent_back),
+    )
+    async with await asyncio.start_server(answer, "127.0.0.1", DEFAULT_PORT):
+        try:
+            listed = await source.list()
+        except ToolFault as fault:
+            raise UsageError(f"mcp.servers: {server.name}: {fault}") from fault
+        finally:
+            await source.aclose()
+            pool.close()
+    return f"{server.name} is authorized, {len(listed.definitions)} tools"

@@ -1,0 +1,343 @@
+"""The MCP servers of a session: those of its bundle and those of the user's configuration, as they may be used.
+
+A workspace has no say but to leave some out. A bundle names servers, and who may be sent the user's credentials is
+the user's to say: a token goes to the origin that the user's own entry of the same name has, and to no other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_host.app.machine import secret_variables
+from agent_host.contracts import SourceNotice
+from agent_host.errors import UsageError
+from agent_host.http_basics import usable_in_header
+from agent_host.routing.facts import UnusableArguments, world_here
+from agent_host.routing.program_facts import program_facts
+from config.lean_typing import NamedTuple
+from config.settings import ALL_TOOLS
+from config.shapes import FLAG, TEXT, ListOf, Record, first_problem, number, one_of
+from policy.bundle.meaning import SERVER_NAME
+from policy.check import check_tool
+from policy.names import CapabilityName
+from state.tool_lists import ToolLists
+from tool_runtime.mcp.servers import Http, ServerConfig, Stdio, origin_of
+from tool_runtime.mcp.source import McpSource
+from tool_runtime.remote import Terms, definition_of, spec_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
+
+    from agent_host.app.elsewhere import ToolsElsewhere
+    from agent_host.contracts import ToolSpec
+    from agent_host.routing.environment import Environment
+    from config.settings import Settings
+    from policy.bundle.model import McpServer, PolicyBundle
+    from tool_runtime.router import LocalToolRouter
+    from tool_runtime.settings import RuntimeSettings
+
+SETTING: Final = "mcp.servers"
+_MIN_SECRET: Final = 8
+KEYRING_SERVICE: Final = "agent-host"
+_SHAPE: Final = Record(
+    {"name": TEXT},
+    {
+        "transport": one_of("stdio", "http"),
+        "command": TEXT,
+        "args": ListOf(TEXT),
+        "environment_names": ListOf(TEXT),
+        "url": TEXT,
+        "ca_file": TEXT,
+        "client_cert": TEXT,
+        "client_key": TEXT,
+        "token_env": TEXT,
+        "token_keyring": TEXT,
+        "oauth": FLAG,
+        "timeout_s": number(0.1, 86_400),
+        "allow_http": FLAG,
+    },
+    closed=True,
+)
+_BASICS: Final = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TERM", "TZ", "SYSTEMROOT"),
+    *("SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "USERPROFILE", "USERNAME", "HOMEDRIVE", "HOMEPATH", "APPDATA"),
+    *("LOCALAPPDATA", "PROGRAMDATA", "PROGRAMFILES", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS"),
+)
+"""What a program does not start without, or finds its files by."""
+
+
+class UserServer(NamedTuple):
+    """An entry of `[[mcp.servers]]`."""
+
+    name: str
+    transport: str | None = None
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    environment_names: tuple[str, ...] = ()
+    url: str | None = None
+    ca_file: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+    token_env: str | None = None
+    token_keyring: str | None = None
+    oauth: bool = False
+    timeout_s: float | None = None
+    allow_http: bool = False
+
+
+class Refused(NamedTuple):
+    """A server that is not used, and why."""
+
+    name: str
+    why: str
+
+
+def user_servers(settings: Settings) -> dict[str, UserServer]:
+    """The entries of the user's configuration, by name. Raises UsageError."""
+    found: dict[str, UserServer] = {}
+    for place, table in enumerate(settings.tables(SETTING)):
+        path = f"{SETTING}[{place}]"
+        problem = first_problem(_SHAPE, table, path)
+        if problem is not None:
+            raise UsageError(f"configuration: {problem.sentence}")
+        said: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in table.items()}
+        entry = UserServer(**said)
+        wrong = _wrong(entry, found)
+        if wrong is not None:
+            raise UsageError(f"configuration: {path}: {wrong}")
+        found[entry.name] = entry
+    return found
+
+
+def _wrong(entry: UserServer, others: Mapping[str, UserServer]) -> str | None:
+    """What the shape does not say of an entry."""
+    if not re.fullmatch(SERVER_NAME, entry.name):
+        return f"name: {entry.name!r} names no server: 1 to 64 of A-Z a-z 0-9 _ - ."
+    if entry.name in others:
+        return f"name: there is another server called {entry.name}"
+    if entry.transport == "stdio" and (not entry.command or entry.url is not None):
+        return "a server over stdio has command, and no url"
+    if entry.transport == "http" and (not entry.url or entry.command is not None):
+        return "a server over http has url, and no command"
+    if entry.url is not None and not re.match(r"(?i)https?://[^/]", entry.url):
+        return f"url: {entry.url!r} is not an http or https URL"
+    with_credentials = entry.token_env or entry.token_keyring or entry.client_cert or entry.oauth or entry.allow_http
+    if with_credentials and entry.url is None:
+        return "credentials are for one URL: name it as url"
+    if (entry.token_env is not None) + (entry.token_keyring is not None) + entry.oauth > 1:
+        return "give one of token_env, token_keyring and oauth"
+    return None
+
+
+def secret_values(settings: Settings, bundle: PolicyBundle) -> list[str]:
+    """The tokens for servers, and what variables hold that servers are given: none of it is shown or recorded. Raises
+    UsageError for entries that cannot be used."""
+    names = {name for server in bundle.mcp_servers for name in server.environment_names}
+    for entry in user_servers(settings).values():
+        names.update(filter(None, (*entry.environment_names, entry.token_env)))
+    secrets = [value for name in sorted(names) if len(value := os.environ.get(name, "")) >= _MIN_SECRET]
+    tokens = (_token(entry) for entry in user_servers(settings).values() if entry.token_keyring is not None)
+    return [*secrets, *(token for token in tokens if isinstance(token, str))]
+
+
+def add_servers(
+    runtime: LocalToolRouter,
+    settings: Settings,
+    of_runtime: RuntimeSettings,
+    bundle: PolicyBundle,
+    environment: Environment,
+    elsewhere: ToolsElsewhere,
+    *,
+    state_dir: str,
+    session_id: str,
+    now: datetime,
+) -> None:
+    """Have the tools of the session's servers listed and run. What is not used is reported. Raises UsageError."""
+    place = _Place(settings, bundle, environment, state_dir, session_id, of_runtime.temporary, now)
+    for found in place.servers():
+        if isinstance(found, Refused):
+            elsewhere.report(SourceNotice(f"mcp:{found.name}", "unavailable", f"mcp:{found.name}: {found.why}"))
+            continue
+        source = McpSource(found, of_runtime, runtime.start_program)
+        is_http = isinstance(found.place, Http)
+        terms = Terms(
+            CapabilityName.MCP_INVOKE,
+            elsewhere=is_http,
+            timeout_s=found.timeout_s,
+            connect_timeout_s=settings.number("mcp.connect_timeout_s"),
+        )
+        provider = elsewhere.provider(source, place_text(found), terms)
+        source.on_changed = provider.begin
+        runtime.add_remote(provider)
+
+
+def kept_tools(
+    settings: Settings, bundle: PolicyBundle, environment: Environment, state_dir: str, now: datetime
+) -> tuple[ToolSpec, ...]:
+    """The tools of the servers that a session would use, as they listed them last. Nothing is connected."""
+    found: list[ToolSpec] = []
+    for server in _Place(settings, bundle, environment, state_dir, "", None, now).servers():
+        if isinstance(server, Refused):
+            continue
+        kept = ToolLists(state_dir, f"mcp:{server.name} {place_text(server)}")
+        sha256 = kept.newest()
+        for shape in (None if sha256 is None else kept.read(sha256)) or ():
+            is_http = isinstance(server.place, Http)
+            spec = spec_of(definition_of(shape), CapabilityName.MCP_INVOKE, elsewhere=is_http)
+            found.append(spec._replace(identity=None))  # who approved it is for a session to say
+    return tuple(found)
+
+
+def servers_of_user(
+    settings: Settings, environment: Environment, state_dir: str, now: datetime
+) -> Iterator[ServerConfig | Refused]:
+    """Those of the user's configuration, as a session would use them. Raises UsageError."""
+    return _Place(settings, None, environment, state_dir, "", None, now).servers()
+
+
+def place_text(server: ServerConfig) -> str:
+    """What makes it this server and no other."""
+    if isinstance(server.place, Http):
+        return server.place.url
+    return " ".join(server.place.argv)
+
+
+class _Place:
+    def __init__(
+        self,
+        settings: Settings,
+        bundle: PolicyBundle | None,
+        environment: Environment,
+        state_dir: str,
+        session_id: str,
+        temporary: str | None,
+        now: datetime,
+    ) -> None:
+        self._settings = settings
+        self._bundle = bundle
+        self._environment = environment
+        self._state_dir = state_dir
+        self._session_id = session_id
+        self._temporary = temporary
+        self._now = now
+        self._users = user_servers(settings)
+
+    def servers(self) -> Iterator[ServerConfig | Refused]:
+        """Those of the bundle, then those of the user that the bundle does not have, as far as they are enabled."""
+        enabled = self._settings.names("mcp.enabled")
+        of_bundle = {} if self._bundle is None else {one.name: one for one in self._bundle.mcp_servers}
+        for name in (*of_bundle, *(name for name in self._users if name not in of_bundle)):
+            if ALL_TOOLS in enabled or name in enabled:
+                one = of_bundle.get(name)
+                found = self._of_user(self._users[name]) if one is None else self._of_bundle(one, self._users.get(name))
+                if found is not None:
+                    yield found
+
+    def _of_user(self, entry: UserServer) -> ServerConfig | Refused | None:
+        if entry.command is not None:
+            return self._stdio(entry, entry.name, entry.command, entry.args, entry.environment_names)
+        if entry.url is not None:
+            return self._http(entry, entry.name, entry.url)
+        return None  # it says more of a server that a bundle may have
+
+    def _of_bundle(self, server: McpServer, entry: UserServer | None) -> ServerConfig | Refused:
+        if server.url is not None:
+            return self._http(entry, server.name, server.url)
+        command = server.command or ""
+        refused = self._refused_program(command, server.args)
+        if refused is not None:
+            return Refused(server.name, refused)
+        return self._stdio(entry, server.name, command, server.args, server.environment_names)
+
+    def _refused_program(self, command: str, args: tuple[str, ...]) -> str | None:
+        """Why a program that a bundle names is not started: its own Shell.Exec has to allow it, unasked."""
+        try:
+            facts = program_facts({"command": command, "args": list(args)}, self._environment, world_here())
+        except UnusableArguments as error:
+            return str(error)
+        if self._bundle is None:
+            raise RuntimeError("only a bundle's programs are judged")
+        decision = check_tool(
+            self._bundle,
+            CapabilityName.SHELL_EXEC,
+            facts._replace(argv=()),
+            now=self._now,
+            os=self._environment.os_family,
+            workspace=self._environment.workspace,
+        )
+        if decision.allowed:
+            return None
+        return f"the bundle names the program {command}, and its Shell.Exec does not allow it: {decision.reason}"
+
+    def _stdio(
+        self, entry: UserServer | None, name: str, command: str, args: tuple[str, ...], names: tuple[str, ...]
+    ) -> ServerConfig:
+        wanted = (*_BASICS, *(one for one in names if one not in secret_variables(self._settings)))
+        environment = {one: os.environ[one] for one in wanted if one in os.environ}
+        if self._temporary is not None:
+            environment |= dict.fromkeys(("TMPDIR", "TMP", "TEMP"), self._temporary)
+        mark = f"{self._session_id}-mcp-{name}"
+        place = Stdio((command, *args), self._environment.workspace, environment, mark)
+        return self._config(entry, name, place)
+
+    def _http(self, entry: UserServer | None, name: str, url: str) -> ServerConfig | Refused:
+        same = entry is not None and entry.url is not None and _same_origin(entry.url, url)
+        if not url.lower().startswith("https:") and not (same and entry is not None and entry.allow_http):
+            return Refused(name, f"{url} is not https; allow_http = true in your own entry of it lets it be used")
+        place = Http(url, proxy=self._settings.text("tools.https_proxy") or None)
+        if entry is None or not same:
+            return self._config(entry, name, place)
+        token = _token(entry)
+        if isinstance(token, Refused):
+            return token
+        folder = os.path.join(self._state_dir, "mcp-tokens") if entry.oauth else None
+        place = place._replace(
+            token=token,
+            ca_file=_expanded(entry.ca_file),
+            client_cert=_expanded(entry.client_cert),
+            client_key=_expanded(entry.client_key),
+            oauth_folder=folder,
+        )
+        return self._config(entry, name, place)
+
+    def _config(self, entry: UserServer | None, name: str, place: Http | Stdio) -> ServerConfig:
+        usual = self._settings.number("mcp.timeout_s")
+        own = None if entry is None else entry.timeout_s
+        return ServerConfig(name, place, own or usual, max(self._settings.number("mcp.connect_timeout_s"), 1.0))
+
+
+def _token(entry: UserServer) -> str | Refused | None:
+    """The user's token for a server, from the environment or the keyring."""
+    if entry.token_env is not None:
+        token = os.environ.get(entry.token_env, "")
+        where = f"${entry.token_env}"
+    elif entry.token_keyring is not None:
+        try:
+            import keyring
+            from keyring.errors import KeyringError
+        except ImportError:
+            return Refused(entry.name, "token_keyring needs the package keyring, which is not installed")
+        try:
+            token = keyring.get_password(KEYRING_SERVICE, entry.token_keyring) or ""
+        except KeyringError as error:
+            return Refused(entry.name, f"the keyring does not give {entry.token_keyring}: {error}")
+        where = f"the keyring ({KEYRING_SERVICE}, {entry.token_keyring})"
+    else:
+        return None
+    if not token:
+        return Refused(entry.name, f"there is no token in {where}")
+    return token if usable_in_header(token) else Refused(entry.name, f"what is in {where} is no token")
+
+
+def _same_origin(one: str, other: str) -> bool:
+    try:
+        return origin_of(one) == origin_of(other)
+    except ValueError:
+        return False
+
+
+def _expanded(path: Any) -> str | None:
+    return None if path is None else os.path.abspath(os.path.expanduser(str(path)))

@@ -1,0 +1,110 @@
+"""The capability grant that the host hands the Backend Tool Service with each call (BT, "Implementation Notes").
+
+One line of text: `v1.PAYLOAD.MAC`, both parts base64url without padding. PAYLOAD is the JSON of a `CapabilityGrant`,
+MAC its HMAC-SHA256 under the key that both sides have in `AGENT_HOST_GRANT_KEY`. The service believes nothing of a
+session that does not stand in a grant.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from agent_host.errors import UsageError
+from config.lean_typing import NamedTuple
+from config.shapes import TEXT, ListOf, Record, Text, number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KEY_VARIABLE: Final = "AGENT_HOST_GRANT_KEY"
+GRANT_HEADER: Final = "x-capability-grant"
+_VERSION: Final = "v1"
+_LEAST_KEY_BYTES: Final = 16
+_MAX_GRANT_CHARS: Final = 64 * 1024
+_SHAPE: Final = Record(
+    {"tenantId": Text(1, 128), "sessionId": Text(1, 128), "toolNames": ListOf(TEXT), "expiresAt": number(0)},
+    {"userId": TEXT, "workspaceId": TEXT},
+)
+
+
+class CapabilityGrant(NamedTuple):
+    """What a session of a tenant may call: the `tool_names`, until `expires_at` (seconds since the epoch)."""
+
+    tenant_id: str
+    session_id: str
+    tool_names: tuple[str, ...]
+    expires_at: float
+    user_id: str = ""
+    workspace_id: str = ""
+
+
+class GrantRefused(Exception):
+    """The grant is no grant, or not of this key; `str()` says which, and quotes nothing of it."""
+
+
+def grant_key(environ: Mapping[str, str]) -> bytes | None:
+    """The key of grants, from its hexadecimal form in the environment; None where there is none. Raises UsageError for
+    one that is not hexadecimal or has fewer than 16 bytes."""
+    written = environ.get(KEY_VARIABLE, "").strip()
+    if not written:
+        return None
+    try:
+        key = bytes.fromhex(written)
+    except ValueError:
+        raise UsageError(f"{KEY_VARIABLE} must be hexadecimal, such as `openssl rand -hex 32` gives") from None
+    if len(key) < _LEAST_KEY_BYTES:
+        raise UsageError(f"{KEY_VARIABLE} has {len(key)} bytes; it needs {_LEAST_KEY_BYTES} or more")
+    return key
+
+
+def signed(grant: CapabilityGrant, key: bytes) -> str:
+    """The grant as one line of text, for the header `X-Capability-Grant`."""
+    payload = {
+        "tenantId": grant.tenant_id,
+        "sessionId": grant.session_id,
+        "toolNames": list(grant.tool_names),
+        "expiresAt": grant.expires_at,
+    }
+    if grant.user_id:
+        payload["userId"] = grant.user_id
+    if grant.workspace_id:
+        payload["workspaceId"] = grant.workspace_id
+    encoded = _base64(orjson.dumps(payload))
+    return f"{_VERSION}.{encoded}.{_base64(_mac(encoded, key))}"
+
+
+def verified(text: str, key: bytes) -> CapabilityGrant:
+    """What a grant says that was signed with `key`; whether it has expired is the caller's to ask. Raises
+    GrantRefused."""
+    parts = text.split(".")
+    if len(text) > _MAX_GRANT_CHARS or len(parts) != 3 or parts[0] != _VERSION or not text.isascii():
+        raise GrantRefused("the capability grant is not in the form of version 1")
+    if not hmac.compare_digest(_base64(_mac(parts[1], key)), parts[2]):
+        raise GrantRefused("the capability grant was not signed with this service's key")
+    try:
+        payload = orjson.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except ValueError:
+        raise GrantRefused("the capability grant is not JSON") from None
+    if not _SHAPE.fits(payload):
+        raise GrantRefused("the capability grant lacks tenant, session, tool names or expiry")
+    return CapabilityGrant(
+        payload["tenantId"],
+        payload["sessionId"],
+        tuple(payload["toolNames"]),
+        payload["expiresAt"],
+        payload.get("userId", ""),
+        payload.get("workspaceId", ""),
+    )
+
+
+def _mac(encoded: str, key: bytes) -> bytes:
+    return hmac.new(key, encoded.encode(), hashlib.sha256).digest()
+
+
+def _base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

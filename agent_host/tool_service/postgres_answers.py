@@ -1,0 +1,234 @@
+"""Answers of several workers, in a table of PostgreSQL (a deviation from BT, decision 0062).
+
+Each worker holds an advisory lock of its own number while it lives. A call that is under way belongs to the number of
+its worker: once nobody holds that lock, the call is lost, at once and without a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from agent_host.errors import ErrorCode, UsageError
+from agent_host.ids import new_id
+from agent_host.tool_service.answers import KEPT_S, Known
+from agent_host.tool_service.pools import AsyncConnectionPool, PoolTimeout
+from agent_host.tool_service.refusals import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from psycopg import AsyncConnection
+
+    from agent_host.tool_service.answers import Place
+
+_LOCK_CLASS: Final = 0x41474854
+"""Marks our advisory locks among those of others in the database ("AGHT")."""
+_CLEAN_EVERY_S: Final = 60.0
+_FIRST_LOOK_S: Final = 0.02
+_LATER_LOOK_S: Final = 0.5
+_POOL_WAIT_S: Final = 5.0
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS agent_host_invocations (
+    tenant text NOT NULL, session text NOT NULL, tool text NOT NULL, key text NOT NULL,
+    fingerprint text NOT NULL, worker integer NOT NULL, body bytea, at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (tenant, session, tool, key));
+CREATE INDEX IF NOT EXISTS agent_host_invocations_at ON agent_host_invocations (at);
+CREATE TABLE IF NOT EXISTS agent_host_epoch (one boolean PRIMARY KEY DEFAULT true CHECK (one), epoch text NOT NULL);
+"""
+_LIVE: Final = """EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = %(class)s
+    AND objid = {0}.worker AND objsubid = 2
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"""
+_WHERE: Final = "tenant = %(tenant)s AND session = %(session)s AND tool = %(tool)s AND key = %(key)s"
+_CLAIM: Final = (
+    "INSERT INTO agent_host_invocations (tenant, session, tool, key, fingerprint, worker)"  # noqa: S608  constants
+    " SELECT %(tenant)s, %(session)s, %(tool)s, %(key)s, %(fingerprint)s, w.worker"
+    f" FROM (SELECT %(worker)s::integer AS worker) w WHERE {_LIVE.format('w')} ON CONFLICT DO NOTHING"
+)
+_FIND: Final = f"SELECT i.fingerprint, i.body, {_LIVE.format('i')} FROM agent_host_invocations i WHERE {_WHERE}"  # noqa: S608  constants
+_TAKE_OVER: Final = (
+    f"UPDATE agent_host_invocations i SET worker = %(worker)s, at = now() WHERE {_WHERE} AND body IS NULL"  # noqa: S608  constants
+    f" AND NOT {_LIVE.format('i')}"
+)
+_ANSWER: Final = (
+    "UPDATE agent_host_invocations SET body = %(body)s, at = now()"  # noqa: S608  constants
+    f" FROM (SELECT set_config('synchronous_commit', 'off', true)) s WHERE {_WHERE} AND worker = %(worker)s"
+)
+_RELEASE: Final = f"DELETE FROM agent_host_invocations WHERE {_WHERE} AND worker = %(worker)s AND body IS NULL"  # noqa: S608  constants
+_CLEAN: Final = (
+    "DELETE FROM agent_host_invocations i WHERE at < now() - make_interval(secs => %(kept_s)s)"  # noqa: S608  constants
+    f" AND (body IS NOT NULL OR NOT {_LIVE.format('i')})"
+)
+
+
+class PostgresAnswers:
+    """See Answers. `open` makes one."""
+
+    def __init__(self, pool: AsyncConnectionPool, url: str, epoch: str, *, kept_s: float) -> None:
+        self.epoch = epoch
+        self._pool = pool
+        self._url = url
+        self._kept_s = kept_s
+        self._worker = 0
+        self._held: AsyncConnection[Any] | None = None
+        self._holding = asyncio.Lock()
+        self._cleaned_at = time.monotonic()
+
+    @classmethod
+    async def open(cls, url: str, *, kept_s: float = KEPT_S, max_connections: int = 8) -> PostgresAnswers:
+        """Connect, and make the tables where they are missing. Raises UsageError, which quotes nothing of `url`."""
+        pool = AsyncConnectionPool(
+            url, min_size=1, max_size=max_connections, open=False, timeout=_POOL_WAIT_S, kwargs={"autocommit": True}
+        )
+        try:
+            await pool.open(wait=True, timeout=_POOL_WAIT_S)
+            async with pool.connection() as connection, connection.transaction():
+                # Two workers that start at once must not make one table twice.
+                await connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", (_LOCK_CLASS,))
+                await connection.execute(_TABLES)
+                await connection.execute(
+                    "INSERT INTO agent_host_epoch (epoch) VALUES (%s) ON CONFLICT DO NOTHING", (new_id("epoch"),)
+                )
+                row = await (await connection.execute("SELECT epoch FROM agent_host_epoch")).fetchone()
+            epoch = str(row[0]) if row else ""
+            answers = cls(pool, url, epoch, kept_s=kept_s)
+            await answers._live()
+        except (psycopg.Error, PoolTimeout) as error:
+            await pool.close()
+            raise UsageError(
+                f"the database of service.answers cannot be used ({type(error).__name__}): check its url and its rights"
+            ) from None
+        return answers
+
+    async def claim(self, place: Place, fingerprint: str, *, repeatable: bool) -> Known:
+        """See Answers. Raises Refusal where the database does not answer: nothing may run then."""
+        async with self._connection() as connection:
+            while True:
+                await self._live()
+                values = {**self._values(place), "fingerprint": fingerprint}
+                if (await connection.execute(_CLAIM, values)).rowcount == 1:
+                    return Known("new")
+                row = await (await connection.execute(_FIND, values)).fetchone()
+                if row is None:  # our lock is gone; or the row was released, or cleaned away, between the two
+                    await self._look_at_held()
+                    continue
+                if row[0] != fingerprint:
+                    return Known("other_arguments")
+                known = _known(row)
+                taken = known.state == "lost" and repeatable
+                if taken and (await connection.execute(_TAKE_OVER, values)).rowcount == 1:
+                    return Known("new")
+                return Known("running") if taken else known
+
+    async def release(self, place: Place) -> None:
+        """See Answers."""
+        async with self._connection() as connection:
+            await connection.execute(_RELEASE, self._values(place))
+
+    async def answer(self, place: Place, body: bytes) -> None:
+        """See Answers. The claim is on disk; an answer that a crash of the database loses makes the call lost, and is
+        not waited for. Where the database takes no answer, all calls of this worker become lost: none stays under
+        way."""
+        try:
+            async with self._connection() as connection:
+                await connection.execute(_ANSWER, {**self._values(place), "body": body})
+                await self._clean(connection)
+        except Refusal:
+            if self._held is not None:
+                await self._held.close()
+
+    async def find(self, place: Place) -> Known | None:
+        """See Answers."""
+        async with self._connection() as connection:
+            row = await (await connection.execute(_FIND, self._values(place))).fetchone()
+        return None if row is None else _known(row)
+
+    async def wait(self, place: Place, timeout_s: float) -> Known | None:
+        """See Answers. Another worker may have the call, so the table is looked at again and again, ever less often."""
+        look_s, until = _FIRST_LOOK_S, time.monotonic() + timeout_s
+        while True:
+            known = await self.find(place)
+            left_s = until - time.monotonic()
+            if known is None or known.state != "running" or left_s <= 0:
+                return known
+            await asyncio.sleep(min(look_s, left_s))
+            look_s = min(look_s * 2, _LATER_LOOK_S)
+
+    async def ready(self) -> bool:
+        """See Answers."""
+        try:
+            async with self._connection() as connection:
+                await connection.execute("SELECT 1")
+        except Refusal:
+            return False
+        return True
+
+    async def aclose(self) -> None:
+        """See Answers."""
+        if self._held is not None:
+            await self._held.close()
+        await self._pool.close()
+
+    async def _live(self) -> None:
+        """Hold the lock of a number that no other worker has. A connection that was cut has lost it, and with it every
+        call that was under way: the next number is another one."""
+        held = self._held
+        if held is not None and not held.closed:
+            return
+        async with self._holding:
+            if self._held is not None and not self._held.closed:
+                return
+            connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True, connect_timeout=10)
+            while True:
+                number = secrets.randbelow(2**31 - 1) + 1
+                row = await (
+                    await connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (_LOCK_CLASS, number))
+                ).fetchone()
+                if row and row[0]:
+                    break
+            self._held, self._worker = connection, number
+
+    async def _look_at_held(self) -> None:
+        """Have a connection that the server has cut known as closed."""
+        if self._held is not None:
+            try:
+                await self._held.execute("SELECT 1")
+            except psycopg.Error:
+                await self._held.close()
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AsyncConnection[Any]]:
+        try:
+            async with self._pool.connection() as connection:
+                yield connection
+        except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout):
+            raise Refusal(
+                503, ErrorCode.INTERNAL_ERROR, "the database of answers cannot be reached", retry_after_s=5
+            ) from None
+
+    async def _clean(self, connection: AsyncConnection[Any]) -> None:
+        if time.monotonic() - self._cleaned_at > _CLEAN_EVERY_S:
+            self._cleaned_at = time.monotonic()
+            await connection.execute(_CLEAN, {"kept_s": self._kept_s, "class": _LOCK_CLASS})
+
+    def _values(self, place: Place) -> dict[str, Any]:
+        return {
+            "tenant": place.tenant,
+            "session": place.session_id,
+            "tool": place.tool_name,
+            "key": place.key,
+            "worker": self._worker,
+            "class": _LOCK_CLASS,
+        }
+
+
+def _known(row: tuple[Any, ...]) -> Known:
+    _, body, live = row
+    if body is not None:
+        return Known("answered", bytes(body))
+    return Known("running") if live else Known("lost")

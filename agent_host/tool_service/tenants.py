@@ -1,0 +1,122 @@
+"""The tenants of a running service: who sends a request, and the tools, limits and storage that are that tenant's
+own."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_host.errors import ErrorCode, UsageError
+from agent_host.tool_service.admission import Admission
+from agent_host.tool_service.buckets import Bucket
+from agent_host.tool_service.handles import Handles
+from agent_host.tool_service.refusals import Refusal
+from agent_host.tool_service.tool import OpenedSecret, TenantServices, ToolFault
+from agent_host.tool_service.tools.vault import VaultRead, VaultReadTool
+from tool_runtime.foreign_schema import foreign_judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from agent_host.tool_service.configuration import Configuration, Tenant
+    from agent_host.tool_service.storing import Storage
+    from agent_host.tool_service.tool import BackendTool, RunningTool
+    from tool_runtime.schema import Judge
+
+    StorageOf = Callable[[Bucket | None], Storage]
+
+_BEARER: Final = "bearer "
+
+
+class TenantTool:
+    """A tool of a tenant: what it is, what judges its arguments, what runs it."""
+
+    def __init__(self, kind: BackendTool, running: RunningTool) -> None:
+        self.kind = kind
+        self.running = running
+        self.judge: Judge = foreign_judge(kind.input_schema)
+
+    def listed(self) -> dict[str, Any]:
+        """As GET /tools has it."""
+        return {
+            "toolName": self.kind.name,
+            "description": self.kind.description,
+            "inputSchema": self.kind.input_schema,
+            "requiresCapability": "BackendTool.Invoke",
+        }
+
+
+class ServedTenant:
+    """A tenant that is served. Raises UsageError for a tool that cannot be built from its configuration."""
+
+    def __init__(self, tenant: Tenant, kinds: Mapping[str, BackendTool], key: bytes, storage: StorageOf) -> None:
+        self.name = tenant.name
+        self.limits = tenant.limits
+        self.admission = Admission(tenant.limits)
+        self._bucket = None if tenant.bucket is None else Bucket(tenant.bucket)
+        self.storage: Storage = storage(self._bucket)
+        self._handles = Handles(key, tenant.name)
+        self.tools: dict[str, TenantTool] = {}
+        services = TenantServices(tenant.name, self._secret, self._opened, self._handles.sealed)
+        for name, configuration in tenant.tools.items():
+            try:
+                self.tools[name] = TenantTool(kinds[name], kinds[name].build(configuration, services))
+            except ValueError as error:
+                raise UsageError(f"the tool {name} of the tenant {tenant.name} cannot be used: {error}") from None
+
+    async def ready(self) -> list[str]:
+        """Which tools lack something that they need; empty where all are ready."""
+        missing = []
+        for name, tool in self.tools.items():
+            try:
+                await tool.running.ready()
+            except ToolFault:
+                missing.append(name)
+        return missing
+
+    async def aclose(self) -> None:
+        """Release what the tenant's tools hold."""
+        for tool in self.tools.values():
+            await tool.running.aclose()
+        if self._bucket is not None:
+            await self._bucket.aclose()
+
+    def _vault(self) -> VaultRead:
+        tool = self.tools.get(VaultReadTool.name)
+        if tool is None or not isinstance(tool.running, VaultRead):
+            raise ToolFault(ErrorCode.PERMISSION_DENIED, "no vault is configured")
+        return tool.running
+
+    async def _secret(self, name: str) -> str:
+        return await self._vault().value(name, None)
+
+    async def _opened(self, handle: str) -> OpenedSecret:
+        named = self._handles.opened(handle)
+        return OpenedSecret(named.name, await self._vault().value(named.name, named.version))
+
+
+class Tenants:
+    """All tenants, by their tokens."""
+
+    def __init__(self, tenants: Iterable[ServedTenant], configuration: Configuration) -> None:
+        self.all = {tenant.name: tenant for tenant in tenants}
+        # Digests have one length: comparing them tells nothing of a token, not even how long it is.
+        self._digests = [(_digest(one.token), self.all[one.name]) for one in configuration.tenants.values()]
+
+    def of(self, authorization: str | None) -> ServedTenant:
+        """The tenant whose token stands in an Authorization header. Every token is compared, each in constant time.
+        Raises Refusal 401."""
+        found: ServedTenant | None = None
+        if authorization is not None and authorization[: len(_BEARER)].lower() == _BEARER:
+            sent = _digest(authorization[len(_BEARER) :].strip())
+            for digest, tenant in self._digests:
+                if hmac.compare_digest(digest, sent):
+                    found = tenant
+        if found is None:
+            raise Refusal(401, ErrorCode.UNAUTHORIZED, "a bearer token of a tenant is needed")
+        return found
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()

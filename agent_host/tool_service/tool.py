@@ -1,0 +1,116 @@
+"""What a backend tool is to the service. Packages bring more of them by the entry point group
+`agent_host.backend_tools`: each entry names one `BackendTool`.
+
+A tool is built once for each tenant that configures it, from that tenant's configuration and nothing else: no call can
+reach what another tenant has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from agent_host.contracts import Artifact
+    from agent_host.tool_service.buckets import BucketSettings
+    from config.shapes import Shape
+
+ENTRY_POINTS = "agent_host.backend_tools"
+
+
+class ToolFault(Exception):
+    """The call has failed; the model reads `message`, and `code` is one of `agent_host.errors.ErrorCode`. The message
+    quotes nothing of the tenant's configuration."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = str(code)
+        self.message = message
+
+
+class Call(NamedTuple):
+    """One invocation, checked: the arguments fit the tool's schema, and the grant of its session names the tool.
+    `timeout_s` is how long it may take in all."""
+
+    tenant: str
+    session_id: str
+    task_id: str
+    step_id: str
+    workspace_id: str
+    tool_name: str
+    arguments: Mapping[str, Any]
+    key: str | None
+    user_id: str
+    timeout_s: float
+
+
+class Output(NamedTuple):
+    """Text for the model, and what is stored in the Workspace Service. Text beyond the tenant's limit is stored as
+    well, and cut in the answer. The service closes the artifacts."""
+
+    text: str
+    artifacts: tuple[Artifact, ...] = ()
+
+
+class RunningTool(Protocol):
+    """A tool of one tenant, ready for calls."""
+
+    async def run(self, call: Call) -> Output:
+        """Run one call; any number at once. Raises ToolFault for what the model should read."""
+        ...
+
+    async def ready(self) -> None:
+        """Whether what the tool needs can be reached. Raises ToolFault; never in the way of a call."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release what the tool holds."""
+        ...
+
+
+class TenantServices(NamedTuple):
+    """What a tool of a tenant may use besides its own configuration. `secret` gives the value that stands behind a name
+    of the tenant's vault, `opened` that behind a handle, with the secret's name; both raise ToolFault. `sealed` makes
+    the handle of a version of a secret."""
+
+    tenant: str
+    secret: Callable[[str], Awaitable[str]]
+    opened: Callable[[str], Awaitable[OpenedSecret]]
+    sealed: Callable[[str, int], str]
+    bucket: BucketSettings | None = None
+
+
+class OpenedSecret(NamedTuple):
+    """What a handle stands for."""
+
+    name: str
+    value: str
+
+
+class BackendTool(Protocol):
+    """A kind of tool. `shape` is what its configuration has to look like, values resolved. A `high_risk` tool's calls
+    are reported to the Audit Service. With `repeatable`, a call that was cut off may be run again."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102  see the class
+
+    @property
+    def description(self) -> str: ...  # noqa: D102  what the model reads
+
+    @property
+    def input_schema(self) -> Mapping[str, Any]: ...  # noqa: D102  a JSON Schema object
+
+    @property
+    def shape(self) -> Shape: ...  # noqa: D102  see the class
+
+    @property
+    def high_risk(self) -> bool: ...  # noqa: D102  see the class
+
+    @property
+    def repeatable(self) -> bool: ...  # noqa: D102  see the class
+
+    def build(self, configuration: Mapping[str, Any], services: TenantServices) -> RunningTool:
+        """The tool of one tenant. Connects to nothing. Raises ValueError for a configuration that cannot be used; its
+        text holds no value of it."""
+        ...

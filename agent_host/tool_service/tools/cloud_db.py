@@ -1,0 +1,164 @@
+"""`CloudDbQuery`: read-only SQL on the databases that a tenant has configured, PostgreSQL or SQLite by the URL's
+scheme."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
+
+from agent_host.errors import ErrorCode
+from agent_host.tool_service.tool import Output, ToolFault
+from agent_host.tool_service.tools.sqlite import SqliteDatabase
+from agent_host.tool_service.tools.tables import Caps, Table, without
+from config.shapes import AnyOf, ListOf, MapOf, Record, Text, number, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agent_host.tool_service.tool import Call, TenantServices
+
+_SCALAR: Final = {"type": ["string", "number", "boolean", "null"]}
+_HANDLE: Final = {
+    "type": "object",
+    "properties": {"secret": {"type": "string", "description": "a handle of VaultRead"}},
+    "required": ["secret"],
+    "additionalProperties": False,
+}
+_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string", "minLength": 1, "maxLength": 100_000, "description": "one statement that reads"},
+        "connectionName": {"type": "string", "minLength": 1, "maxLength": 128},
+        "parameters": {
+            "type": "array",
+            "maxItems": 1000,
+            "items": {"anyOf": [_SCALAR, _HANDLE]},
+            "description": "values of $1, $2 … (PostgreSQL) or of ? (SQLite)",
+        },
+    },
+    "required": ["query", "connectionName"],
+    "additionalProperties": False,
+}
+_TEXT_OR_SECRET: Final = AnyOf(Text(1, 4096), Record({"vault": Text(1, 512)}, closed=True))
+_CONNECTION: Final = Record(
+    {"url": _TEXT_OR_SECRET},
+    {
+        "password": _TEXT_OR_SECRET,
+        "functions": ListOf(Text(1, 63)),
+        "secrets": ListOf(Text(1, 512)),
+        "maxRows": whole(1, 100_000),
+        "maxBytes": whole(1024, 64 * 1024 * 1024),
+        "maxFieldChars": whole(64, 1_000_000),
+        "timeoutS": number(0.1, 600),
+    },
+    closed=True,
+)
+
+
+class Database(Protocol):
+    """What queries are asked of."""
+
+    async def query(self, text: str, parameters: Sequence[Any], caps: Caps) -> Table: ...  # noqa: D102  see the class
+
+    async def ready(self) -> None: ...  # noqa: D102  as RunningTool
+
+    async def aclose(self) -> None: ...  # noqa: D102  as RunningTool
+
+
+class _Connection(NamedTuple):
+    database: Database
+    caps: Caps
+    secrets: frozenset[str]
+
+
+class CloudDbQueryTool:
+    """See `agent_host.tool_service.tool.BackendTool`."""
+
+    name = "CloudDbQuery"
+    description = (
+        "Run one read-only SQL query on a configured database. The answer is JSON: columns, rows, rowCount, and "
+        "truncated "
+        "where there were more rows or bytes than are given."
+    )
+    input_schema: Mapping[str, Any] = _SCHEMA
+    shape = Record({"connections": MapOf(_CONNECTION)}, closed=True)
+    high_risk = True
+    repeatable = True
+
+    def build(self, configuration: Mapping[str, Any], services: TenantServices) -> CloudDbQuery:
+        """See BackendTool."""
+        connections = configuration["connections"]
+        return CloudDbQuery({name: _connection(name, value, services) for name, value in connections.items()}, services)
+
+
+class CloudDbQuery:
+    """The databases of one tenant."""
+
+    def __init__(self, connections: Mapping[str, _Connection], services: TenantServices) -> None:
+        self._connections = connections
+        self._services = services
+
+    async def run(self, call: Call) -> Output:
+        """See RunningTool."""
+        connection = self._connections.get(call.arguments["connectionName"])
+        if connection is None:
+            known = ", ".join(sorted(self._connections)) or "none"
+            raise ToolFault(ErrorCode.INVALID_REQUEST, f"there is no such connection; there are: {known}")
+        secrets: dict[str, str] = {}
+        parameters = [
+            await self._parameter(value, connection, secrets) for value in call.arguments.get("parameters", ())
+        ]
+        try:
+            table = await connection.database.query(call.arguments["query"], parameters, connection.caps)
+        except ToolFault as fault:  # a database may quote what it was given
+            raise ToolFault(fault.code, without(fault.message, secrets)) from None
+        return table.output(secrets)
+
+    async def ready(self) -> None:
+        """See RunningTool."""
+        for connection in self._connections.values():
+            await connection.database.ready()
+
+    async def aclose(self) -> None:
+        """See RunningTool."""
+        for connection in self._connections.values():
+            await connection.database.aclose()
+
+    async def _parameter(self, value: Any, connection: _Connection, secrets: dict[str, str]) -> Any:
+        if not isinstance(value, dict):
+            return value
+        opened = await self._services.opened(value["secret"])
+        if opened.name not in connection.secrets:
+            raise ToolFault(ErrorCode.PERMISSION_DENIED, "this connection takes no parameter from this secret")
+        secrets[opened.value] = f"[secret {opened.name}]"
+        return opened.value
+
+
+def _connection(name: str, value: Mapping[str, Any], services: TenantServices) -> _Connection:
+    """Raises ValueError, with no value in its text."""
+    url, caps = value["url"], Caps.of(value)
+    secrets = frozenset(value.get("secrets", ()))
+    if isinstance(url, str) and url.startswith("sqlite:"):
+        path = unquote(urlsplit(url).path)
+        if not path.startswith("/") or urlsplit(url).netloc:
+            raise ValueError(f"connections.{name}.url: an SQLite file is named as sqlite:///PATH")
+        return _Connection(SqliteDatabase("/" + path.lstrip("/")), caps, secrets)
+    if isinstance(url, str) and not url.startswith(("postgresql:", "postgres:")):
+        raise ValueError(f"connections.{name}.url: must begin with postgresql: or sqlite:")
+    # Imported with the first such connection: psycopg takes 60 ms, and who has SQLite alone need not have it.
+    from agent_host.tool_service.tools.postgres import PostgresDatabase
+
+    async def conninfo() -> str:
+        from psycopg.conninfo import make_conninfo
+
+        address = await _revealed(url, services)
+        password = value.get("password")
+        extra = {} if password is None else {"password": await _revealed(password, services)}
+        return make_conninfo(address, **extra)
+
+    return _Connection(PostgresDatabase(conninfo, value.get("functions", ())), caps, secrets)
+
+
+async def _revealed(value: Any, services: TenantServices) -> str:
+    """A text of the configuration, or the secret of the tenant's vault that it names."""
+    return value if isinstance(value, str) else await services.secret(value["vault"])

@@ -1,0 +1,133 @@
+"""What sources of tools elsewhere have listed, kept in the state directory: the next session begins with it, and a tool
+that has changed is known to have (TR 9).
+
+A list is a file named by its SHA-256; what is said of a source stands beside its lists: which list it gave last, which
+one a task had last, and as what each of its tools was approved. Another process may write at the same time: the last
+one counts, and each file is replaced whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from config.shapes import ANYTHING, TEXT, ListOf, MapOf, Nullable, Record
+from state.disk import LOCAL_DISK
+from state.errors import WriteFailed, as_write_failure
+from state.files import make_durable_dir, replace_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+FOLDER: Final = "tool-lists"
+_MAX_BYTES: Final = 64 * 1024 * 1024
+_MAX_KEPT: Final = 8
+_ABOUT: Final = "source.json"
+_SHAPE: Final = Record({"source": TEXT}, {"newest": Nullable(TEXT), "inUse": Nullable(TEXT), "approved": MapOf(TEXT)})
+_LIST: Final = ListOf(
+    Record({"name": TEXT, "description": TEXT, "inputSchema": MapOf(ANYTHING)}, {"outputSchema": MapOf(ANYTHING)})
+)
+
+
+class ToolLists:
+    """Those of one source. `source` says what it is, with all that makes it another one: its name, its URL."""
+
+    def __init__(self, state_dir: str, source: str) -> None:
+        self._state_dir = state_dir
+        self._source = source
+        self._folder = os.path.join(state_dir, FOLDER, hashlib.sha256(source.encode()).hexdigest()[:32])
+
+    def newest(self) -> str | None:
+        """The SHA-256 of the list that the source gave last, None where it never did."""
+        sha256: str | None = self._about().get("newest")
+        return sha256
+
+    def in_use(self) -> str | None:
+        """The SHA-256 of the list that a task had last."""
+        sha256: str | None = self._about().get("inUse")
+        return sha256
+
+    def read(self, sha256: str) -> Sequence[Mapping[str, Any]] | None:
+        """The list of this SHA-256; None where it is not kept, or is not what its name says."""
+        raw = _content(self._list(sha256))
+        if raw is None or hashlib.sha256(raw).hexdigest() != sha256:
+            return None
+        kept = orjson.loads(raw)
+        return kept if _LIST.fits(kept) else None
+
+    def keep(self, sha256: str, definitions: Sequence[Mapping[str, Any]]) -> None:
+        """Keep a list, as the newest. A disk that does not take it has the next session ask anew."""
+        raw = orjson.dumps(definitions, option=orjson.OPT_SORT_KEYS)
+        if len(raw) > _MAX_BYTES:
+            return
+        with contextlib.suppress(WriteFailed):
+            if self.read(sha256) is None:
+                self._write(self._list(sha256), raw)
+            about = self._about()
+            if about.get("newest") != sha256:
+                self._say({**about, "newest": sha256})
+            self._prune()
+
+    def use(self, sha256: str, identities: Mapping[str, str]) -> None:
+        """Say that a task has this list. The tools in it that are new, by name, are approved as they are."""
+        about = self._about()
+        approved = about.get("approved", {})
+        new = {name: one for name, one in identities.items() if name not in approved}
+        if about.get("inUse") == sha256 and not new:
+            return
+        with contextlib.suppress(WriteFailed):
+            self._say({**about, "inUse": sha256, "approved": {**approved, **new}})
+
+    def lists(self, name: str) -> bool:
+        """Whether the source has, or had, a tool of this name."""
+        return name in self._about().get("approved", {})
+
+    def knows(self, name: str, identity: str) -> bool:
+        """Whether the tool is approved as it is."""
+        approved: dict[str, str] = self._about().get("approved", {})
+        return approved.get(name) == identity
+
+    def approve(self, name: str, identity: str) -> None:
+        """Have the tool approved as it is, and no longer as it was; durable on return. Raises WriteFailed."""
+        about = self._about()
+        self._say({**about, "approved": {**about.get("approved", {}), name: identity}})
+
+    def _list(self, sha256: str) -> str:
+        return os.path.join(self._folder, f"{sha256}.json")
+
+    def _about(self) -> dict[str, Any]:
+        raw = _content(os.path.join(self._folder, _ABOUT))
+        try:
+            about = {} if raw is None else orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            return {}
+        return about if _SHAPE.fits(about) and about["source"] == self._source else {}
+
+    def _say(self, about: Mapping[str, Any]) -> None:
+        self._write(os.path.join(self._folder, _ABOUT), orjson.dumps({**about, "source": self._source}))
+
+    def _write(self, path: str, content: bytes) -> None:
+        with as_write_failure("keeping a list of tools"):
+            make_durable_dir(LOCAL_DISK, self._folder, within=self._state_dir)
+            replace_atomically(LOCAL_DISK, path, [content])
+
+    def _prune(self) -> None:
+        """Let go of the oldest lists, but for those that are named."""
+        about = self._about()
+        named = {f"{about.get(which)}.json" for which in ("newest", "inUse")} | {_ABOUT}
+        with contextlib.suppress(OSError):
+            paths = [entry.path for entry in os.scandir(self._folder) if entry.name not in named]
+            for path in sorted(paths, key=os.path.getmtime)[:-_MAX_KEPT]:
+                os.unlink(path)
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MAX_BYTES + 1)
+    except OSError:
+        return None

@@ -1,0 +1,55 @@
+"""Whole sessions with llama.cpp's own server, where it is installed: another program's parser of requests, its way to
+read tool calls out of a model's text, and its counts, in each dialect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.llama_server import PYTHON, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.process import Host
+
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.slow,
+    pytest.mark.skipif(PYTHON is None, reason="llama.cpp's server is not installed"),
+]
+SAID = "There is one file, é, and no more."
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(tmp_path_factory.mktemp("llama"), 32_768) as served:
+        yield served
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses", "auto"])
+def test_a_session_with_a_call(host: Host, url: str, dialect: str) -> None:
+    (host.workspace / "é.txt").write_text("x")
+    outcome = host.task(url, "--dialect", dialect, "--session-id", "s")
+    assert outcome.code == 0, outcome.stderr
+    result = outcome.result
+    assert (result["text"], result["stepCount"]) == (SAID, 2)
+    assert [(one["toolName"], one["status"]) for one in result["toolCalls"]] == [("ListDirectory", "succeeded")]
+    usage = result["usage"]
+    assert usage["cachedInputTokens"] > usage["inputTokens"] * 0.4, "the second request begins as the first"
+    assert 0 < usage["outputTokens"] < 20
+    told = [event["payload"] for event in host.event_log("s") if event["eventType"] == "tool_requested"]
+    assert [payload["arguments"] for payload in told] == [{"path": "."}]
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses"])
+def test_a_context_that_is_too_small_is_told(
+    host: Host, tmp_path_factory: pytest.TempPathFactory, dialect: str
+) -> None:
+    with serving(tmp_path_factory.mktemp("llama"), 4096) as small:
+        outcome = host.task(small, "--dialect", dialect)
+    assert outcome.code == 1
+    assert outcome.result["reason"] == "LLM_GATEWAY_ERROR"
+    assert "the request is too long for the model" in outcome.stderr
+    assert outcome.result["resumeCommand"], outcome.result

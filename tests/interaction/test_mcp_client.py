@@ -1,0 +1,286 @@
+"""MCP servers in whole sessions: configured, approved, killed around a call, hidden, changed, unavailable."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import psutil  # type: ignore[import-untyped]  # it has none
+import pytest
+import trustme
+
+from agent_host.llm.tool_names import sendable_name
+from agent_host.testing.services import MockServices
+from tests.support.mcp_servers import command, logged, over_http
+from tests.support.process import call, eventually, gateway, say, use
+from tests.support.tls import server_context, tls_in_front_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.process import Host
+
+pytestmark = pytest.mark.slow  # each starts a server with the SDK, and the host that imports it
+
+
+def mcp(tool: str, **arguments: Any) -> dict[str, Any]:
+    """A call of a tool of the server, as a gateway names it."""
+    return call(sendable_name(f"odd/{tool}"), **arguments)
+
+
+def configure(host: Host, *options: str, kind: str = "odd", log: bool = True, more: str = "", **fields: Any) -> Path:
+    """A server in the user's configuration; returns what it logs."""
+    path = host.root / "mcp.log"
+    program, *args = command(kind, path if log else None, *options)
+    given = fields or {"transport": "stdio", "command": program, "args": args}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {"name": "odd", **given}.items()]
+    with open(host.root / "user.toml", "a", encoding="utf-8") as file:
+        file.write("\n".join(["[mcp]", "connect_timeout_s = 25.0", more, "[[mcp.servers]]", *lines, ""]))
+    return path
+
+
+def grant(**more: Any) -> dict[str, dict[str, Any]]:
+    return {"Mcp.Invoke": {"allowedToolNames": ["odd/*"], **more}}
+
+
+def events(host: Host, outcome: Any, kind: str) -> list[dict[str, Any]]:
+    log = host.event_log(outcome.result["sessionId"])
+    return [one["payload"] for one in log if one["eventType"] == kind]
+
+
+def servers_of(host: Host) -> list[int]:
+    """The processes of servers that this test has started."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if str(host.root / "mcp.log") in line and process.status() != psutil.STATUS_ZOMBIE:
+            found.append(process.pid)
+    return found
+
+
+def test_the_workspace_built_in_asks_for_what_the_configuration_names(host: Host) -> None:
+    log = configure(host)
+    with gateway(use(mcp("add", a=1, b=2)), say("Done.")) as model:
+        denied = host.task(model.url, policy="workspace")
+        assert (denied.code, logged(log)) == (4, [])
+        outcome = host.task(model.url, "--approve", "odd/add", policy="workspace")
+        assert model.results()[0].text == "3"
+    assert (outcome.code, logged(log)) == (0, [{"tool": "add", "a": 1, "b": 2}])
+    (listed,) = events(host, denied, "tools_listed")
+    assert listed["source"] == "mcp:odd"
+    assert servers_of(host) == []
+
+
+def test_no_secret_reaches_a_server_but_what_is_named_for_it(host: Host) -> None:
+    configure(
+        host,
+        transport="stdio",
+        command=command("odd")[0],
+        args=[*command("odd")[1:]],
+        environment_names=["GIVEN_TOKEN"],
+    )
+    secrets = {
+        "GIVEN_TOKEN": "given-secret-1",
+        "OTHER_SECRET": "other-secret-2",
+        "LLM_GATEWAY_AUTH_TOKEN": "gateway-secret-3",
+    }
+    with gateway(use(mcp("environment")), say("Done.")) as model:
+        policy = host.policy(grants=grant())
+        options = ("--gateway", model.url, "--policy", str(policy), "--output", "json")
+        outcome = host.run("run", "Do it.", *options, env=secrets)
+        said = model.results()[0].text
+    assert outcome.code == 0
+    assert "GIVEN_TOKEN" in said
+    assert "OTHER_SECRET" not in said
+    assert "LLM_GATEWAY_AUTH_TOKEN" not in said
+    kept = b"".join(path.read_bytes() for path in host.state.rglob("*") if path.is_file())
+    assert all(value.encode() not in kept and value not in said for value in secrets.values())
+
+
+@pytest.mark.parametrize("repeatable", [False, True])
+def test_a_call_that_a_crash_cut_off_is_sent_again_only_where_policy_says_so(host: Host, *, repeatable: bool) -> None:
+    log = configure(host)
+    policies = [{"tool": "odd/hang", "repeatable": True}] if repeatable else None
+    policy = host.policy(grants=grant(toolPolicies=policies))
+    with gateway(use(mcp("hang", seconds=1 if repeatable else 600)), say("Done.")) as model:
+        process = host.start_task(model.url, policy=policy)
+        eventually(lambda: any(one["tool"] == "hang" for one in logged(log)), "the call at the server")
+        process.kill()
+        eventually(lambda: servers_of(host) == [], "the end of the server of a killed host")
+        outcome = host.resume("--gateway", model.url, "--policy", str(policy))
+        (answer,) = model.results()
+    assert outcome.code == 0
+    hangs = [one for one in logged(log) if one["tool"] == "hang"]
+    if repeatable:
+        assert (answer.text, len(hangs)) == ("done", 2)
+    else:
+        assert answer.text.startswith("TOOL_INTERRUPTED: interrupted by a crash; whether it took effect is unknown")
+        assert len(hangs) == 1
+
+
+def test_a_session_that_hides_a_server_says_so_with_the_line_to_add(host: Host) -> None:
+    configure(host)
+    with gateway(say("Nothing to call.")) as model:
+        outcome = host.run("run", "Do it.", "--gateway", model.url, "--policy", str(host.policy()))
+        assert all("odd" not in one["name"] for one in model.bodies[0]["tools"])
+    assert outcome.code == 0
+    line = outcome.names_once("the policy admits none of the", "mcp:odd")
+    assert '{"name":"Mcp.Invoke","allowedToolNames":["odd/*"],"requiresApproval":true}' in line
+
+
+def test_a_server_that_is_down_keeps_its_tools_and_its_calls_fail_clearly(host: Host) -> None:
+    broken = host.root / "broken"
+    configure(host, "--broken", str(broken))
+    policy = host.policy(grants=grant())
+    with gateway(say("Done.")) as model:
+        assert host.task(model.url, policy=policy).code == 0
+    broken.write_text("")
+    with gateway(use(mcp("add", a=1, b=2)), say("Done.")) as model:
+        outcome = host.task(model.url, policy=policy)
+        assert "odd_add" in "".join(one["name"] for one in model.bodies[-1]["tools"])
+        assert model.results()[0].text.startswith("TOOL_EXECUTION_FAILED: ")
+        assert "out of order" in model.results()[0].text
+    assert outcome.code == 0
+    (told,) = events(host, outcome, "tools_unavailable")
+    assert "mcp:odd does not answer" in told["message"]
+
+
+def test_a_server_that_never_starts_costs_a_warning(host: Host) -> None:
+    configure(host, kind="dead", log=False)
+    with gateway(say("Done.")) as model:
+        outcome = host.run("run", "Do it.", "--gateway", model.url, "--policy", str(host.policy(grants=grant())))
+    assert outcome.code == 0
+    assert "no configuration file" in outcome.names_once("mcp:odd does not answer")
+
+
+def test_a_tool_that_is_another_one_now_needs_an_approval(host: Host) -> None:
+    state = host.root / "server-state"
+    log = configure(host, "--state", str(state))
+    policy = host.policy(grants=grant())
+
+    def session() -> tuple[Any, str]:
+        with gateway(use(mcp("change")), say("Done.")) as model:
+            return host.task(model.url, policy=policy), model.results()[0].text
+
+    assert session()[1] == "unchanged"
+    state.write_text("Now it deletes things.")
+    between, text = session()  # it has the tools of before, and learns of the change
+    assert (between.code, events(host, between, "tools_changed")) == (0, [])
+    assert "is not what it was when this task began, and was not called" in text
+    outcome, text = session()
+    assert "nobody has approved this tool of another program as it is now: odd/change@sha256:" in text
+    assert outcome.code == 4
+    (changed,) = events(host, outcome, "tools_changed")
+    assert changed["changed"] == ["odd/change"]
+    assert len(logged(log)) == 1
+
+
+def test_a_workspace_only_leaves_servers_out(host: Host) -> None:
+    log = configure(host)
+    settings = host.workspace / ".agent" / "config.toml"
+    settings.parent.mkdir()
+    settings.write_text('[mcp]\nenabled = []\nservers = [{name = "evil", transport = "stdio", command = "/bin/sh"}]\n')
+    with gateway(say("Done.")) as model:
+        outcome = host.run("run", "Do it.", "--gateway", model.url, "--policy", str(host.policy(grants=grant())))
+    assert outcome.code == 0
+    outcome.names_once("mcp.servers", "is ignored")
+    assert not log.exists()
+    assert "mcp:" not in outcome.stderr
+
+
+def test_a_session_service_that_switches_mcp_off(host: Host) -> None:
+    configure(host)
+    services = MockServices(feature_flags={"mcpEnabled": False})
+    with services.in_thread(), gateway(say("Done.")) as model:
+        options = ("--gateway", model.url, "--policy", str(host.policy(grants=grant())), "--output", "json")
+        outcome = host.run("run", "Do it.", *options, env={"SESSION_SERVICE_URL": services.url})
+        assert outcome.code == 0, outcome.stderr
+    assert events(host, outcome, "tools_listed") == []
+
+
+@pytest.mark.parametrize("same_origin", [True, False])
+def test_a_bundle_names_a_server_and_the_users_token_goes_to_its_own_origin(host: Host, *, same_origin: bool) -> None:
+    authority = trustme.CA()
+    roots = host.root / "roots.pem"
+    authority.cert_pem.write_to_path(str(roots))
+    with (
+        over_http("odd", None, "--token", "s3cret-token-of-odd") as plain,
+        tls_in_front_of(plain, server_context(authority, "127.0.0.1")) as url,
+        gateway(use(mcp("add", a=1, b=2)), say("Done.")) as model,
+    ):
+        users = url if same_origin else "https://other.example"
+        configure(host, transport="http", url=f"{users}/mcp", token_env="ODD_TOKEN", ca_file=str(roots))
+        servers = [{"name": "odd", "transport": "http", "url": f"{url}/mcp"}]
+        policy = host.policy(grants=grant(), mcpServers=servers)
+        options = ("--gateway", model.url, "--policy", str(policy), "--output", "json")
+        environment = {"ODD_TOKEN": "s3cret-token-of-odd", "SSL_CERT_FILE": str(roots)}
+        outcome = host.run("run", "Do it.", *options, env=environment)
+        text = model.results()[0].text
+    assert outcome.code == 0
+    assert (text == "3") is same_origin
+    assert bool(events(host, outcome, "tools_unavailable")) is not same_origin
+
+
+def test_a_program_that_a_bundle_names_needs_its_shell_exec(host: Host) -> None:
+    program, *args = command("odd", host.root / "mcp.log")
+    servers = [{"name": "odd", "transport": "stdio", "command": program, "args": args}]
+    allowed = host.policy(grants={**grant(), "Shell.Exec": {"allowedCommands": [program]}}, mcpServers=servers)
+    with gateway(say("One."), say("Two.")) as model:
+        assert events(host, host.task(model.url, policy=allowed), "tools_listed")
+        refused = host.policy(grants={**grant(), "Shell.Exec": {"allowedCommands": ["git"]}}, mcpServers=servers)
+        outcome = host.task(model.url, policy=refused)
+    (told,) = events(host, outcome, "tools_unavailable")
+    assert "its Shell.Exec does not allow it" in told["message"]
+
+
+def test_plain_http_needs_the_users_own_word(host: Host) -> None:
+    with over_http("odd") as url, gateway(say("One."), say("Two.")) as model:
+        policy = host.policy(grants=grant())
+        configure(host, transport="http", url=url)
+        outcome = host.task(model.url, policy=policy)
+        (told,) = events(host, outcome, "tools_unavailable")
+        assert "is not https; allow_http = true" in told["message"]
+        (host.root / "user.toml").write_text((host.root / "user.toml").read_text() + "allow_http = true\n")
+        assert events(host, host.task(model.url, policy=policy), "tools_listed")
+
+
+def test_doctor_and_policy_know_servers_and_their_tools(host: Host) -> None:
+    configure(host)
+    with gateway(say("Done.")) as model:
+        host.task(model.url, policy=host.policy(grants=grant()))
+    report = host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}")
+    (line,) = [line for line in report.text.splitlines() if "mcp odd" in line]
+    assert line.startswith("ok")
+    assert "tools" in line
+    policy = str(
+        host.policy(grants=grant(toolPolicies=[{"tool": "odd/add", "requiresApproval": False}], requiresApproval=True))
+    )
+    rows = json.loads(host.run("policy", "tools", "--policy", policy, "--output", "json").stdout)
+    found = {row["toolName"]: row for row in rows}
+    assert (found["odd/add"]["offered"], found["odd/add"]["requiresApproval"]) == (True, False)
+    assert found["odd/hang"]["requiresApproval"] is True
+    checked = host.run("policy", "check", "--policy", policy, "odd/unheard_of", "{}", "--output", "json")
+    assert json.loads(checked.stdout)["decision"] == "APPROVAL_REQUIRED"
+    checked = host.run("policy", "check", "--policy", policy, "other/tool", "{}", "--output", "json")
+    assert json.loads(checked.stdout)["decision"] == "DENIED"
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ('name = "a b"\ncommand = "x"', "names no server"),
+        ('name = "odd"\ntransport = "http"\ncommand = "x"', "a server over http has url"),
+        ('name = "odd"\nurl = "ftp://x"', "is not an http or https URL"),
+        ('name = "odd"\ntoken_env = "X"', "credentials are for one URL"),
+        ('name = "odd"\ncomand = "x"', "comand is not known"),
+    ],
+)
+def test_an_entry_that_cannot_be_used_is_one_line(host: Host, entry: str, problem: str) -> None:
+    with open(host.root / "user.toml", "a", encoding="utf-8") as file:
+        file.write(f"[[mcp.servers]]\n{entry}\n")
+    with gateway(say("Never.")) as model:
+        outcome = host.task(model.url)
+    assert outcome.code == 2
+    assert problem in outcome.error
+    assert os.fspath(host.workspace) not in outcome.error

@@ -1,0 +1,194 @@
+"""A program that runs on while the session does, and is talked to in lines over its standard streams.
+
+It is started without a shell, under the guard that ends all that commands start, and its lines have a bound. Threads
+move the bytes: that is the same on every system, and a program that prints faster than it is read waits. What it prints
+to stderr is kept as far as its last bytes, to say why it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import subprocess
+import threading
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
+
+from tool_runtime.core.hunt import kill_until_quiet
+from tool_runtime.core.process import MARK_NAME
+from tool_runtime.faults import fault_of
+from tool_runtime.platform import WINDOWS, current
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tool_runtime.core.guard import ProcessGuard
+    from tool_runtime.threads import DaemonPool
+
+_AHEAD: Final = 8
+"""Lines that are read before somebody takes the first."""
+_STDERR_BYTES: Final = 8 * 1024
+_GRACE_S: Final = 2.0
+
+
+class ServerParams(NamedTuple):
+    """`argv` is the program with its arguments, `cwd` an existing directory, `mark` unique to the program. A line of
+    its output has at most `max_line_bytes`. `wrap`, where there is one, gives the command line that holds the program
+    in a sandbox."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    environment: Mapping[str, str]
+    mark: str
+    max_line_bytes: int
+    wrap: Callable[[tuple[str, ...]], tuple[str, ...]] | None = None
+
+
+class LineTooLong(Exception):
+    """The program printed a line beyond the bound."""
+
+
+class ServerProcess:
+    """One such program, started as it is made. Raises ToolFault where it cannot be started."""
+
+    def __init__(self, params: ServerParams, pool: DaemonPool, guard: ProcessGuard | None) -> None:
+        self._params = params
+        self._pool = pool
+        self._guard = guard
+        self._loop = asyncio.get_running_loop()
+        value = f"{params.mark}#{os.urandom(8).hex()}"
+        self._mark = f"{MARK_NAME}={value}"
+        self._known: dict[int, int] = {}
+        self._lines: asyncio.Queue[bytes] = asyncio.Queue()
+        self._room = threading.Semaphore(_AHEAD)
+        self._to_write: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._closing = False
+        self._last_words = b""
+        self._at_end = False
+        try:
+            self._process = self._start(value) if guard is None else guard.start(lambda: self._start(value), self._mark)
+        except (OSError, ValueError) as error:
+            problem = error if isinstance(error, OSError) else OSError(0, str(error))
+            raise fault_of(problem, params.argv[0]) from error
+        for work in (self._read, self._write, self._listen):
+            threading.Thread(target=work, name=f"server-{work.__name__}", daemon=True).start()
+
+    async def read_line(self) -> bytes:
+        """The next line with its end; empty at the end of the output. Raises LineTooLong."""
+        line = await self._lines.get()
+        self._room.release()
+        if len(line) > self._params.max_line_bytes:
+            raise LineTooLong(f"a line of more than {self._params.max_line_bytes} bytes")
+        return line
+
+    def write(self, data: bytes) -> None:
+        """Have the program read `data`, after what was written before. One that has ended reads nothing."""
+        self._to_write.put(data)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its output has come to its end."""
+        return self._at_end
+
+    @property
+    def last_words(self) -> str:
+        """The last line that it printed to stderr; empty where there is none."""
+        lines = self._last_words.decode("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    async def aclose(self) -> None:
+        """Close its input, and end it and what it has started, where it does not end by itself."""
+        if self._closing:
+            return
+        self._closing = True
+        self._to_write.put(None)
+        self._room.release(1 << 20)  # it may be waiting for somebody to read what it prints
+        await self._pool.run(self._end)
+
+    def _end(self) -> None:
+        with suppress(subprocess.TimeoutExpired, ChildProcessError):  # somebody has reaped it
+            self._wait(_GRACE_S)
+        if WINDOWS:
+            self._process.kill()
+        else:
+            kill_until_quiet(self._find, [self._process.pid])
+        if self._guard is None:
+            self._process.wait()
+        else:
+            self._guard.ended(self._process)
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+    def _wait(self, within_s: float) -> None:
+        """Until it has ended, without reaping it: its number stays its own until the guard lets go of it."""
+        if WINDOWS or not hasattr(os, "waitid"):
+            self._process.wait(within_s)
+            return
+        deadline = threading.Event()
+        pause_s = 0.005
+        waited = 0.0
+        while os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if waited >= within_s:
+                return
+            deadline.wait(pause_s)
+            waited += pause_s
+
+    def _find(self, on_sight: Callable[[int], None]) -> Mapping[int, int]:
+        members = current.tree_members(self._process.pid, self._mark, self._known, on_sight)
+        self._known |= members
+        return members
+
+    def _start(self, mark: str) -> subprocess.Popen[bytes]:
+        params = self._params
+        return subprocess.Popen(
+            list(params.argv if params.wrap is None else params.wrap(params.argv)),
+            cwd=params.cwd,
+            env={**params.environment, MARK_NAME: mark},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )
+
+    # In threads
+
+    def _read(self) -> None:
+        most = self._params.max_line_bytes
+        line = b"\n"
+        while line:
+            try:
+                line = _of(self._process.stdout).readline(most + 1)
+            except (OSError, ValueError):  # it was closed
+                line = b""
+            self._at_end = not line or len(line) > most
+            self._room.acquire()
+            with suppress(RuntimeError):  # the loop is over
+                self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
+            if len(line) > most:
+                return
+
+    def _write(self) -> None:
+        pipe = _of(self._process.stdin)
+        try:
+            while (data := self._to_write.get()) is not None:
+                pipe.write(data)
+                pipe.flush()
+        except (OSError, ValueError):  # it has ended: the reader sees that
+            pass
+        with suppress(OSError):
+            pipe.close()
+
+    def _listen(self) -> None:
+        with suppress(OSError, ValueError):
+            while chunk := _of(self._process.stderr).read1(4096):  # type: ignore[attr-defined]  # a BufferedReader has it
+                self._last_words = (self._last_words + chunk)[-_STDERR_BYTES:]
+
+
+def _of(pipe: IO[bytes] | None) -> IO[bytes]:
+    if pipe is None:
+        raise OSError("the program was started without pipes")
+    return pipe

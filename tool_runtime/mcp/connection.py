@@ -1,0 +1,285 @@
+"""One session with an MCP server, by the official SDK; the only module that brings it along.
+
+A session lives in a task of its own, since the SDK's scopes are entered and left by the same one. The SDK negotiates
+which of its two eras it speaks: with `initialize`, or without. What a server asks of its client is refused: it is given
+no model, no person and no files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx2
+import mcp_types as types
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import TypeAdapter, ValidationError
+
+from agent_host.version import __version__
+from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.mcp.http import Refusals, http_client
+from tool_runtime.mcp.servers import MAX_ANSWER_BYTES, MAX_PAGES, Stdio
+from tool_runtime.mcp.stdio import stdio_transport
+from tool_runtime.remote import MAX_TOOLS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from mcp.client.session import IncomingMessage
+
+    from tool_runtime.core.server_process import ServerParams, ServerProcess
+    from tool_runtime.mcp.servers import ServerConfig
+
+    Start = Callable[[ServerParams], ServerProcess]
+
+_Answer: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
+    types.CallToolResult | types.InputRequiredResult
+)
+_FAULTS: Final = (
+    MCPError,
+    httpx2.HTTPError,
+    httpx2.InvalidURL,
+    httpx2.StreamError,
+    ValidationError,
+    OSError,
+    RuntimeError,
+    ToolFault,
+)
+"""What may come out of the SDK, and out of what is below it."""
+_MAX_SAID: Final = 500
+_GOODBYE_S: Final = 2.0
+_TERMINATED: Final = "Session terminated"
+
+
+class NotSent(Exception):
+    """The server has not got the request: it may be sent again on another connection."""
+
+
+class Connection:
+    """A session with one server. `start` starts the program of one over stdio; `on_changed` is called when the server
+    says that its tools have changed."""
+
+    def __init__(
+        self, config: ServerConfig, start: Start, on_changed: Callable[[], None], auth: httpx2.Auth | None = None
+    ) -> None:
+        self._config = config
+        self._start = start
+        self._on_changed = on_changed
+        self._auth = auth
+        self._client: Client | None = None
+        self._process: ServerProcess | None = None
+        self._refusals = Refusals()
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._error: Exception | None = None
+        self._under_way = 0
+
+    async def open(self) -> None:
+        """Connect, and agree on a version. Raises ToolFault where the server cannot be reached, or does not answer in
+        time."""
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(opened), name=f"mcp {self._config.name}")
+        limit_s = self._config.connect_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.wait([opened, self._task], return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            await self.aclose()
+            why = self._last_words()
+            raise ToolFault(FaultKind.TIMED_OUT, f"it did not answer within {limit_s:g} s{why}") from None
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+        if not opened.done() or opened.cancelled():
+            raise ToolFault(FaultKind.NETWORK, self._why())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request may be sent on it, as far as is known."""
+        ended = self._process is not None and self._process.has_ended
+        return self._client is not None and self._task is not None and not self._task.done() and not ended
+
+    async def list(self) -> tuple[list[types.Tool], bool]:
+        """The server's tools, and whether there are more than are read. Raises ToolFault."""
+        tools: list[types.Tool] = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page = await self._asked(functools.partial(self._page, cursor))
+            tools += page.tools
+            cursor = page.next_cursor
+            if cursor is None or len(tools) > MAX_TOOLS:
+                break
+        return tools[: MAX_TOOLS + 1], cursor is not None
+
+    async def _page(self, cursor: str | None) -> types.ListToolsResult:
+        page: types.ListToolsResult = await self._session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+        return page
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], on_progress: Callable[[float, float | None, str | None], None]
+    ) -> types.CallToolResult:
+        """Call a tool, without a limit of time; who cancels it has the server told. Raises NotSent, ToolFault."""
+
+        async def progress(done: float, total: float | None, message: str | None) -> None:
+            on_progress(done, total, message)
+
+        request = types.CallToolRequest(params=types.CallToolRequestParams(name=tool, arguments=dict(arguments)))
+        answer: types.CallToolResult | types.InputRequiredResult
+        try:
+            answer = await self._asked(
+                lambda: self._session.send_request(request, _Answer, progress_callback=progress), is_call=True
+            )
+        except _HeadersDiffer:  # refused before anything ran: its schema is another one by now
+            await self.list()
+            answer = await self._asked(lambda: self._session.send_request(request, _Answer), is_call=True)
+        if isinstance(answer, types.InputRequiredResult):
+            raise ToolFault(
+                FaultKind.SYSTEM, "the server asks for more than the call (a person, a model), and gets none of it here"
+            )
+        return answer
+
+    async def aclose(self) -> None:
+        """End the session, and the program of one over stdio."""
+        self._stop.set()
+        if self._task is not None and not self._task.done():
+            await asyncio.wait([self._task], timeout=_GOODBYE_S)
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self, opened: asyncio.Future[None]) -> None:
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                client = Client(
+                    await self._transport(stack),
+                    client_info=types.Implementation(name="agent-host", version=__version__),
+                    message_handler=self._heard,
+                    cache=None,
+                )
+                self._client = await stack.enter_async_context(client)
+                opened.set_result(None)
+                listening = asyncio.ensure_future(self._listen(self._client))
+                try:
+                    await self._stop.wait()
+                finally:
+                    listening.cancel()
+                    await asyncio.wait([listening])
+        except _FAULTS as error:
+            self._error = error
+        except ExceptionGroup as group:
+            self._error = _first(group)
+
+    async def _transport(self, stack: contextlib.AsyncExitStack) -> Any:
+        place = self._config.place
+        if isinstance(place, Stdio):
+            from tool_runtime.core.server_process import ServerParams
+
+            self._process = self._start(
+                ServerParams(place.argv, place.cwd, place.environment, place.mark, MAX_ANSWER_BYTES)
+            )
+            return stdio_transport(self._process)
+        http = await stack.enter_async_context(
+            http_client(place, self._auth, self._refusals, self._config.connect_timeout_s)
+        )
+        return streamable_http_client(place.url, http_client=http, max_sse_event_size=MAX_ANSWER_BYTES)
+
+    async def _listen(self, client: Client) -> None:
+        """Hear of changes from a server of the newer era, which has to be asked for them."""
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            return
+        changes = client.server_capabilities.tools
+        if changes is None or not changes.list_changed:
+            return
+        with contextlib.suppress(MCPError, SubscriptionLost, ListenNotSupportedError, TimeoutError):
+            async with client.listen(tools_list_changed=True) as subscription:
+                async for _ in subscription:
+                    self._on_changed()
+
+    async def _heard(self, message: IncomingMessage) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._on_changed()
+
+    @property
+    def _session(self) -> Any:
+        if self._client is None:
+            raise RuntimeError("only an open connection is asked")
+        return self._client.session
+
+    async def _asked(self, send: Callable[[], Awaitable[Any]], *, is_call: bool = False) -> Any:
+        """The answer to one request. Raises ToolFault, and for a call NotSent where the server has not got it."""
+        if not self.is_open:
+            raise NotSent if is_call else ToolFault(FaultKind.NETWORK, self._why())
+        self._refusals.last = None
+        self._under_way += 1
+        try:
+            return await send()
+        except ValidationError as error:
+            raise ToolFault(FaultKind.SYSTEM, f"the answer is not what MCP says: {_line(error)}") from error
+        except MCPError as error:
+            raise await self._fault(error, is_call=is_call) from error
+        except RuntimeError as error:  # the SDK's word for an answer that it does not take
+            raise ToolFault(FaultKind.SYSTEM, _line(error)) from error
+        finally:
+            self._under_way -= 1
+
+    async def _fault(self, error: MCPError, *, is_call: bool) -> Exception:
+        if error.code == types.HEADER_MISMATCH and is_call:
+            return _HeadersDiffer()
+        if error.code == types.INVALID_REQUEST and error.message == _TERMINATED:
+            self._stop.set()  # the server does not know the session, and so has done nothing
+            return NotSent() if is_call else ToolFault(FaultKind.NETWORK, "the server has ended the session")
+        if error.code == types.CONNECTION_CLOSED:
+            return await self._cut_off(error, is_call=is_call)
+        if error.code == types.INTERNAL_ERROR and self._refusals.last is not None:
+            doubt = "; whether the call took effect is unknown" if is_call and "HTTP 5" in self._refusals.last else ""
+            return ToolFault(FaultKind.NETWORK, f"the server answered {self._refusals.last}{doubt}")
+        return ToolFault(FaultKind.SYSTEM, f"{error.message[:_MAX_SAID]} (code {error.code})")
+
+    async def _cut_off(self, error: MCPError, *, is_call: bool) -> Exception:
+        self._stop.set()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=_GOODBYE_S)
+        if not is_call:
+            return ToolFault(FaultKind.NETWORK, self._why(_line(error)))
+        if isinstance(self._error, httpx2.ConnectError | httpx2.ConnectTimeout) and self._under_way == 1:
+            return NotSent()
+        why = self._why(_line(error))
+        return ToolFault(
+            FaultKind.INTERRUPTED,
+            f"the connection was lost while the call ran, and whether it took effect is unknown: {why}",
+        )
+
+    def _why(self, otherwise: str = "the connection was closed") -> str:
+        """Why there is no connection, in one line."""
+        error = self._error
+        if isinstance(error, ToolFault):
+            return str(error)
+        said = otherwise if error is None else _line(error)
+        if self._refusals.last is not None and isinstance(error, MCPError):
+            said = f"the server answered {self._refusals.last}"
+        return said + self._last_words()
+
+    def _last_words(self) -> str:
+        words = "" if self._process is None else self._process.last_words
+        return f" (it said: {words[:_MAX_SAID]})" if words else ""
+
+
+class _HeadersDiffer(Exception):
+    """The server has refused a call, since the headers that a tool's schema asks for were not those of its schema."""
+
+
+def _first(group: BaseExceptionGroup[Exception]) -> Exception:
+    """The first fault in a group of groups."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, Exception) else RuntimeError(str(error))
+
+
+def _line(error: Exception) -> str:
+    return (str(error).partition("\n")[0] or type(error).__name__)[:_MAX_SAID]

@@ -1,0 +1,57 @@
+"""What is known of an MCP server before anything is started or connected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from config.lean_typing import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_ANSWER_BYTES: Final = 10 * 1024 * 1024
+"""Of one answer: a body, an event, a line (TR 9.3)."""
+MAX_PAGES: Final = 50
+"""Of one list of tools."""
+
+
+class Http(NamedTuple):
+    """A server at `url`. `token` is sent to the origin of `url` and nowhere else, and so is the certificate in
+    `client_cert` (its key in `client_key`, where that is a file of its own). `ca_file` has the only roots that are
+    trusted, where it is given. `proxy` is the URL of one. `oauth_folder` is where the tokens of OAuth are kept, None
+    where it is not to be used."""
+
+    url: str
+    token: str | None = None
+    ca_file: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+    proxy: str | None = None
+    oauth_folder: str | None = None
+
+
+class Stdio(NamedTuple):
+    """A program that is one. `environment` is all that it gets."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    environment: Mapping[str, str]
+    mark: str
+
+
+class ServerConfig(NamedTuple):
+    """One server by its `name`. `connect_timeout_s` is for a connection with its handshake, `timeout_s` for a call."""
+
+    name: str
+    place: Http | Stdio
+    timeout_s: float
+    connect_timeout_s: float
+
+
+def origin_of(url: str) -> tuple[str, str, int | None]:
+    """Scheme, host and port of a URL, in one spelling. Raises ValueError for what is none."""
+    parts = urlsplit(url)
+    default: dict[str, int] = {"http": 80, "https": 443}
+    scheme = parts.scheme.lower()
+    return scheme, (parts.hostname or "").lower(), parts.port or default.get(scheme)

@@ -1,0 +1,170 @@
+"""An MCP server as a source of tools: connected when it is first needed, and again when the connection is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.mcp.servers import Http
+from tool_runtime.remote import Definition, usable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from agent_host.contracts import ToolRequest
+    from tool_runtime.core.server_process import ServerParams, ServerProcess
+    from tool_runtime.mcp.connection import Connection
+    from tool_runtime.mcp.servers import ServerConfig
+    from tool_runtime.remote import Listed
+    from tool_runtime.settings import RuntimeSettings
+    from tool_runtime.tool import CallContext, ToolOutput
+
+    Browser = tuple[Callable[[str], Awaitable[None]], Callable[[], Awaitable[Any]]]
+
+_TRIES: Final = 3
+_PAUSE_S: Final = 0.25
+
+
+class McpSource:
+    """A Source. `start` starts a program that runs on. `on_changed` is called when the server says that its tools have
+    changed. `browser` shows a person the page of an authorization server, and gives what it sends back; without it
+    nobody is there."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        settings: RuntimeSettings,
+        start: Callable[[ServerParams], ServerProcess],
+        *,
+        browser: Browser | None = None,
+    ) -> None:
+        self._config = config
+        self._settings = settings
+        self._start = start
+        self._browser = browser
+        self._connection: Connection | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+        self._identities: tuple[Connection, dict[str, str]] | None = None
+        self.on_changed: Callable[[], None] = lambda: None
+
+    @property
+    def name(self) -> str:
+        """See Source."""
+        return f"mcp:{self._config.name}"
+
+    async def list(self) -> Listed:
+        """See Source."""
+        return await self._list(await self._connected())
+
+    async def _list(self, connection: Connection) -> Listed:
+        tools, more = await connection.list()
+        prefix = self._config.name
+        rejected = {"…": "there are more pages of tools than are read"} if more else {}
+        found = (
+            Definition(f"{prefix}/{one.name}", one.description or one.title or "", one.input_schema, one.output_schema)
+            for one in tools
+        )
+        listed = await asyncio.to_thread(usable, found, rejected)
+        self._identities = connection, {one.name: one.identity for one in listed.definitions}
+        return listed
+
+    async def _refuse_changed(self, connection: Connection, tool: Definition) -> None:
+        """Raises ToolFault for a tool that is by now another one than the task has: what runs there is not what was
+        judged. A connection that is new, or that has spoken of changes, is asked first."""
+        if self._identities is None or self._identities[0] is not connection:
+            await self._list(connection)
+        if self._identities is None or self._identities[1].get(tool.name) == tool.identity:
+            return
+        self._changed()
+        raise ToolFault(
+            FaultKind.CHANGED,
+            f"{tool.name} is not what it was when this task began, and was not called: the next task has it as it is",
+        )
+
+    async def call(self, tool: Definition, call: CallContext) -> ToolOutput:
+        """See Source. A call is sent once, and once more only where the server cannot have got it."""
+        from tool_runtime.mcp.connection import NotSent
+
+        name = tool.name.partition("/")[2]
+        arguments = call.request.arguments
+        for again in (True, False):
+            connection = await self._connected()
+            try:
+                await self._refuse_changed(connection, tool)
+                result = await connection.call(name, arguments, lambda *said: self._progress(call.request, *said))
+            except NotSent:
+                if again:
+                    continue
+                raise ToolFault(FaultKind.NETWORK, f"{self.name} has not taken the call") from None
+            from tool_runtime.mcp.results import output_of
+
+            return output_of(result, call.request, tool.output_schema, self._settings.artifact_threshold_bytes)
+        raise AssertionError("one of the two ways out was taken")
+
+    async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:  # noqa: ARG002 - see Source
+        """See Source. MCP has no question for it."""
+        return None
+
+    async def aclose(self) -> None:
+        """See Source."""
+        self._closed = True
+        if self._connection is not None:
+            await self._connection.aclose()
+
+    async def _connected(self) -> Connection:
+        """An open connection: the one that there is, or a new one, tried for a few times. Raises ToolFault."""
+        async with self._opening:
+            if self._connection is not None and self._connection.is_open:
+                return self._connection
+            if self._connection is not None:
+                await self._connection.aclose()
+            module = await asyncio.to_thread(_sdk)
+            tries = _TRIES if isinstance(self._config.place, Http) else 1  # a program that ends does so again
+            for number in range(tries):
+                if self._closed:
+                    raise ToolFault(FaultKind.NETWORK, f"{self.name} is closed")
+                auth = self._auth()
+                connection: Connection = module.Connection(self._config, self._start, self._changed, auth)
+                try:
+                    await connection.open()
+                except ToolFault as fault:
+                    if number + 1 == tries or fault.kind is not FaultKind.NETWORK:
+                        raise
+                    await asyncio.sleep(_PAUSE_S * 4**number)
+                    continue
+                self._connection = connection
+                return connection
+            raise AssertionError("the last try returns or raises")
+
+    def _auth(self) -> Any:
+        place = self._config.place
+        if not isinstance(place, Http) or place.oauth_folder is None:
+            return None
+        from tool_runtime.mcp.oauth import oauth_of
+
+        send_to, sent_back = self._browser or (None, None)
+        return oauth_of(self._config.name, place.url, place.oauth_folder, send_to=send_to, sent_back=sent_back)
+
+    def _changed(self) -> None:
+        self._identities = None
+        self.on_changed()
+
+    def _progress(self, request: ToolRequest, done: float, total: float | None, message: str | None) -> None:
+        if self._settings.on_output is None:
+            return
+        of = "" if total is None else f" of {total:g}"
+        line = f"{done:g}{of}{f': {message}' if message else ''}\n"
+        self._settings.on_output(request, "stdout", line[:1000].encode("utf-8", "replace"))
+
+
+def _sdk() -> Any:
+    """The module that brings the SDK along, which takes most of a second. Raises ToolFault where it is not there."""
+    try:
+        from tool_runtime.mcp import connection
+    except ImportError as error:
+        raise ToolFault(
+            FaultKind.SYSTEM, f"MCP servers need the extra mcp, which is not installed ({error.name})"
+        ) from error
+    return connection
