@@ -274,7 +274,7 @@ def test_posix_paths() -> None:
 
 def test_every_fault_has_a_word_in_the_family() -> None:
     assert set(ELSEWHERE) == set(FaultKind)
-    assert set(FaultKind) - set(DESKTOP) == {FaultKind.INTERRUPTED, FaultKind.RATE_LIMITED, FaultKind.REFUSED}, "elsewhere"
+    assert set(FaultKind) - set(DESKTOP) == {FaultKind.INTERRUPTED, FaultKind.RATE_LIMITED, FaultKind.REFUSED}
 
 
 def test_importing_the_router_stays_cheap() -> None:
