@@ -29,6 +29,7 @@ BENCHMARKS = {
     "events": "an event: creating it, and each watcher on top",
     "changes": "a command in a repository, with and without the look at what it changed",
     "llm": "the price of requests under a provider's cache; reading an answer against the SDKs",
+    "sandbox": "holding a command: its start, a connection, a job with many files",
     "service": "the Backend Tool Service: what it adds to a call, with one worker and with two",
     "redaction": "the search for secrets, in code and in hostile text",
 }

@@ -114,9 +114,10 @@ EXPECTED = {
         "a key that comes again",
         "calls a second, four clients at once",
     ],
+    "sandbox": ["imported with the first command", "the look which levels work"],
     "redaction": [*(f"{text}, four times as long" for text in TEXTS), "an event's line", "with a secret"],
 }
-SLOW = ("loop", "checkpoint", "tools", "session", "changes", "llm", "service", "redaction")
+SLOW = ("loop", "checkpoint", "tools", "session", "changes", "llm", "sandbox", "service", "redaction")
 
 
 def benchmarks(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

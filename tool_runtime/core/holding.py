@@ -19,7 +19,6 @@ from policy.addresses import address_is_public
 from tool_runtime.core.agent_sockets import agent_sockets
 from tool_runtime.core.denials import RealDisk, denials_in
 from tool_runtime.core.fresh_thread import in_fresh_thread
-from tool_runtime.core.guarded import Guarded
 from tool_runtime.core.held_sockets import Held, HeldSockets
 from tool_runtime.core.own_sockets import OwnSockets
 from tool_runtime.core.sandbox import find
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from policy.scope import CommandScope
     from tool_runtime.core.domain_proxy import DomainProxy
-    from tool_runtime.core.guarded import Look
+    from tool_runtime.core.guarded import Guarded, Look
     from tool_runtime.core.launching import Launcher
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
@@ -151,7 +150,6 @@ class Sandbox:
         self._supervisor: Supervisor | None = None
         self._launcher: Launcher | None = None
         self._own: dict[CommandScope, OwnSockets] = {}
-        self.guarded = Guarded(settings.directory)
         self._running: set[HeldCommand] = set()
         self._crowded: set[HeldCommand] = set()
         self._with_programs: set[HeldCommand] = set()
@@ -186,6 +184,13 @@ class Sandbox:
     def is_alone(self, command: HeldCommand) -> bool:
         """Whether no other command, and nothing that one has left running, can have written since it began."""
         return command not in self._crowded and not self._with_programs - {command}
+
+    @functools.cached_property
+    def guarded(self) -> Guarded:
+        """What looks at guarded places."""
+        from tool_runtime.core.guarded import Guarded
+
+        return Guarded(self._settings.directory)
 
     @functools.cached_property
     def variables(self) -> Mapping[str, str]:

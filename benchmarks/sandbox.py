@@ -1,0 +1,173 @@
+"""What holding a command costs: its start, a connection that is judged, a job with many files, the import.
+
+Starts of `bash -c true` are interleaved, plain and held, and the least of each is compared: what else the machine does
+only adds. It takes about half a minute; --quick makes fewer starts. Levels that do not work here are left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks.processes import scratch
+from benchmarks.report import MIB, Row, milliseconds
+from policy.scope import CommandScope
+from tool_runtime.core import sandbox
+from tool_runtime.core.process import CommandParams, run_command
+from tool_runtime.settings import RuntimeSettings, SandboxSettings
+from tool_runtime.threads import DaemonPool
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from tool_runtime.core.holding import Sandbox
+
+GOALS = {"landlock": 1.0, "landlock, 200 rules": 2.5, "namespace": 6.0}
+LEVELS: dict[str, sandbox.Level] = {
+    "landlock": "landlock",
+    "landlock, 200 rules": "landlock",
+    "namespace": "namespace",
+}
+HOST_BYTES = 600 * MIB
+FILES = 1000
+CONNECTS = """
+import socket, statistics, sys, threading, time
+server = socket.create_server(("127.0.0.1", 0))
+def serve():
+    while True: server.accept()[0].close()
+threading.Thread(target=serve, daemon=True).start()
+times = []
+for _ in range(int(sys.argv[1])):
+    one = socket.socket()
+    began = time.perf_counter_ns()
+    one.connect(server.getsockname())
+    times.append(time.perf_counter_ns() - began)
+    one.close()
+    time.sleep(0.0005)
+print(min(times) / 1000)
+"""
+JOB = (
+    f"mkdir job; cd job; i=0; while [ $i -lt {FILES} ]; do echo line > f$i; read -r x < f$i; i=$((i+1)); done; "
+    "cp -r . ../copy; grep -r line . > /dev/null; cd ..; rm -rf job copy"
+)
+
+
+class Bed:
+    """A workspace, and what starts commands in it; make and use it on one event loop."""
+
+    def __init__(self, folder: str) -> None:
+        self.workspace = os.path.join(folder, "workspace")
+        self.many = os.path.join(folder, "many")
+        for path in (self.workspace, self.many, os.path.join(self.many, "hidden")):
+            os.mkdir(path)
+        for number in range(200):
+            os.mkdir(os.path.join(self.many, f"beside{number}"))
+        self._pool = DaemonPool()
+        self._sandboxes: dict[str, Sandbox | None] = {"plain": None}
+        self.plain = CommandScope(writes=(self.workspace,))
+        self.scopes = {"landlock, 200 rules": self.plain._replace(reads=("/usr", "/etc", "/lib", "/bin", self.many))}
+        hidden = (os.path.join(self.many, "hidden"),)
+        self.scopes["landlock, 200 rules"] = self.scopes["landlock, 200 rules"]._replace(hidden=hidden)
+
+    def levels(self) -> list[str]:
+        """What is compared with a plain start."""
+        works = [level for level, of in LEVELS.items() if sandbox.look(of).works]
+        for level in works:
+            runtime = RuntimeSettings(workspace=self.workspace, sandbox=SandboxSettings(LEVELS[level], required=True))
+            self._sandboxes[level] = sandbox.open_sandbox(runtime, self._pool)
+        return works
+
+    async def run(self, level: str, argv: Sequence[str]) -> tuple[float, str]:
+        """How many milliseconds a command takes, and what it prints. What fails ends the program."""
+        params = CommandParams(
+            list(argv),
+            self.workspace,
+            {"PATH": os.environ["PATH"]},
+            "bench",
+            120,
+            10_000,
+            10_000,
+            scope=self.scopes.get(level, self.plain),
+        )
+        began = time.perf_counter_ns()
+        outcome = await run_command(params, self._pool, None, self._sandboxes[level])
+        took = (time.perf_counter_ns() - began) / 1e6
+        if outcome.exit_code:
+            sys.exit(f"{level}: {outcome.stderr.ends.render(2000).decode()}")
+        return took, outcome.stdout.ends.render(10_000).decode()
+
+    async def starts_ms(self, levels: Sequence[str], rounds: int) -> dict[str, float]:
+        """The least that a start takes at each level, and without any."""
+        times: dict[str, list[float]] = {level: [] for level in ("plain", *levels)}
+        for _ in range(rounds):
+            for level, taken in times.items():
+                taken.append((await self.run(level, ["bash", "-c", "true"]))[0])
+        return {level: min(taken) for level, taken in times.items()}
+
+    async def aclose(self) -> None:
+        """End what runs."""
+        for one in self._sandboxes.values():
+            if one is not None:
+                await one.aclose()
+        self._pool.close()
+
+
+async def measured(folder: str, rounds: int) -> list[Row]:
+    bed = Bed(folder)
+    levels = bed.levels()
+    await bed.starts_ms(levels, 1)  # launchers and threads are made with the first
+    found = []
+    least = await bed.starts_ms(levels, rounds)
+    for level in levels:
+        note = f"{least[level]:.2f} / {least['plain']:.2f} ms"
+        found.append(Row(f"{level}: added to a start", least[level] - least["plain"], "ms", GOALS[level], note))
+    ballast = bytearray(os.urandom(MIB)) * (HOST_BYTES // MIB)
+    large = await bed.starts_ms(levels, rounds)
+    for level in levels:
+        added = large[level] - large["plain"]
+        note = f"{len(ballast) // MIB} MiB"
+        found.append(Row(f"{level}: added in a large host", added, "ms", GOALS[level], note))
+    del ballast
+    for level in [level for level in levels if "," not in level]:
+        took = [float((await bed.run(level, [sys.executable, "-c", CONNECTS, str(4 * rounds)]))[1]) for _ in range(2)]
+        found.append(Row(f"{level}: a connection that is judged", min(took), "us", 100.0))
+        pairs = [
+            [(await bed.run(one, ["bash", "-c", JOB]))[0] for one in (level, "plain")] for _ in range(rounds // 10)
+        ]
+        held, plain = (min(column) for column in zip(*pairs, strict=True))
+        found.append(
+            Row(
+                f"{level}: a job with many files, against plain", held / plain, "x", 1.1, f"{held:.0f} / {plain:.0f} ms"
+            )
+        )
+    await bed.aclose()
+    return found
+
+
+def import_ms(rounds: int) -> float:
+    """What the first command that is held imports besides what the loop and every command need."""
+    code = (
+        "import time, agent_host.loop.task; from tool_runtime.families.desktop import command_tools;"
+        "from tool_runtime.core import sandbox; began = time.perf_counter();"
+        "import tool_runtime.core.holding, tool_runtime.core.linux_probe; print((time.perf_counter() - began) * 1000)"
+    )
+    argv = [sys.executable, "-c", code]
+    return statistics.median(float(subprocess.run(argv, capture_output=True, check=True).stdout) for _ in range(rounds))
+
+
+def add_options(_: argparse.ArgumentParser) -> None:
+    """None of its own."""
+
+
+def rows(chosen: argparse.Namespace) -> Iterator[Row]:
+    rounds = 10 if chosen.quick else 50
+    with scratch() as folder:
+        yield from asyncio.run(measured(folder, rounds))
+    yield Row("imported with the first command", import_ms(rounds // 5), "ms", 5.0)
+    yield Row("the look which levels work", milliseconds(sandbox.strongest), "ms")

@@ -1,0 +1,79 @@
+"""The scope's verdict and the kernel's agree, on random trees with links."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from policy.scope import CommandScope
+from tool_runtime.core import sandbox
+from tool_runtime.core.fresh_thread import in_fresh_thread
+from tool_runtime.core.scope_verdict import refusal
+from tool_runtime.platform import landlock, landlock_rules, linux_sandbox
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sandbox.look("landlock").works, reason=sandbox.look("landlock").problem),
+]
+
+FOLDERS = ["a", "a/b", "a/b/c", "a/d", "e", "e/f", "e/f/g"]
+FILES = [f"{folder}/file" for folder in FOLDERS]
+PLACES = st.lists(st.sampled_from([*FOLDERS, *FILES]), max_size=3, unique=True)
+_ASK = """
+import json, os, sys
+def can(path, flags):
+    try: os.close(os.open(path, flags))
+    except OSError: return False
+    return True
+print(json.dumps([[can(path, os.O_RDONLY), can(path, os.O_WRONLY)] for path in json.loads(sys.argv[1])]))
+"""
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    reads=st.none() | PLACES,
+    writes=PLACES,
+    hidden=PLACES,
+    links=st.lists(st.tuples(st.sampled_from(FOLDERS), st.sampled_from([*FOLDERS, *FILES])), max_size=3, unique=True),
+)
+def test_the_scope_and_the_kernel_agree(
+    reads: list[str] | None, writes: list[str], hidden: list[str], links: list[tuple[str, str]]
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        root = os.path.realpath(directory)
+        for folder in FOLDERS:
+            os.makedirs(os.path.join(root, folder))
+            with open(os.path.join(root, folder, "file"), "w", encoding="utf-8") as file:
+                file.write("x")
+        asked = [os.path.join(root, name) for name in FILES]
+        for number, (folder, target) in enumerate(links):
+            link = os.path.join(root, folder, f"link{number}")
+            os.symlink(os.path.join(root, target), link)
+            asked.append(link if target.endswith("file") else os.path.join(link, "file"))
+        whole = None if reads is None else tuple(os.path.join(root, name) for name in reads)
+        system = () if whole is None else ("/usr", "/lib", "/lib64", "/etc", "/proc", os.path.realpath(sys.base_prefix))
+        scope = CommandScope(
+            reads=None if whole is None else (*whole, *system),
+            writes=tuple(os.path.join(root, name) for name in writes),
+            hidden=tuple(os.path.join(root, name) for name in hidden),
+        )
+        rules = landlock_rules.rules_for(scope).rules
+        restriction = linux_sandbox.Restriction(rules, landlock.abi(), "closed", with_listener=False)
+        argv = [os.path.realpath(sys.executable), "-I", "-S", "-c", _ASK, json.dumps(asked)]
+
+        def start() -> subprocess.CompletedProcess[bytes]:
+            linux_sandbox.restrict_this_thread(restriction)
+            return subprocess.run(argv, capture_output=True, check=True)
+
+        answers = json.loads(in_fresh_thread(start).stdout)
+        for path, (can_read, can_write) in zip(asked, answers, strict=True):
+            real = os.path.realpath(path)
+            verdict = (refusal(scope, real, write=False) is None, refusal(scope, real, write=True) is None)
+            assert (can_read, can_write) == verdict, (path, scope)
