@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -158,7 +157,7 @@ def import_ms(rounds: int) -> float:
         "import tool_runtime.core.holding, tool_runtime.core.linux_probe; print((time.perf_counter() - began) * 1000)"
     )
     argv = [sys.executable, "-c", code]
-    return statistics.median(float(subprocess.run(argv, capture_output=True, check=True).stdout) for _ in range(rounds))
+    return min(float(subprocess.run(argv, capture_output=True, check=True).stdout) for _ in range(rounds))
 
 
 def add_options(_: argparse.ArgumentParser) -> None:

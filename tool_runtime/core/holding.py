@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from agent_host.contracts import Denial
 from policy.addresses import address_is_public
 from tool_runtime.core.agent_sockets import agent_sockets
-from tool_runtime.core.denials import RealDisk, denials_in
 from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.held_sockets import Held, HeldSockets
 from tool_runtime.core.own_sockets import OwnSockets
@@ -114,6 +113,8 @@ class HeldCommand:
         """What it was refused, now that it is over and has `printed` that."""
         if exit_code == 0:
             return tuple(denial for denial in self.denials if denial.action == "change")
+        from tool_runtime.core.denials import RealDisk, denials_in
+
         text = printed.decode("utf-8", "replace")
         seen = [named(denial, text) for denial in self.denials if denial.kind != "socket" or _shows(denial, text)]
         found = denials_in(text, exit_code, self.scope, self._cwd, RealDisk())

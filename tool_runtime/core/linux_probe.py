@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from tool_runtime.core.fresh_thread import in_fresh_thread
@@ -15,12 +14,27 @@ from tool_runtime.platform import landlock, linux_calls, linux_sandbox, seccomp_
 from tool_runtime.platform.mounts import View
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tool_runtime.platform.linux_sandbox import Restriction
     from tool_runtime.platform.seccomp import Network
 
 _TRY: Final = 'read -r line; if true 2>/dev/null >"$1"; then exit 3; fi; exit 0'
 _TRY_VIEW: Final = 'if true 2>/dev/null >"$1"; then exit 3; fi; if read -r line < "$2"; then exit 4; fi; exit 0'
 _PATIENCE_S: Final = 10.0
+
+
+@contextmanager
+def _scratch() -> Iterator[str]:
+    """A directory for two files, which goes at the end; `tempfile` takes longer to import than all of this."""
+    path = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"agent-host-probe-{os.urandom(8).hex()}")  # noqa: S108  its name is random, and mkdir follows nothing
+    os.mkdir(path, 0o700)
+    try:
+        yield path
+    finally:
+        for name in os.listdir(path):
+            os.unlink(os.path.join(path, name))
+        os.rmdir(path)
 
 
 def landlock_level() -> Found:
@@ -44,7 +58,7 @@ def landlock_level() -> Found:
 
 def try_thread(abi: int, *, with_listener: bool) -> str | None:
     """Why a thread cannot hold a program so; None where it can."""
-    with tempfile.TemporaryDirectory(prefix="agent-host-probe-") as directory:
+    with _scratch() as directory:
         kept = os.path.join(directory, "kept")
         rules = [landlock.PathRule("/", landlock.READ)]
         network: Network = "supervised" if with_listener else "closed"
@@ -103,7 +117,7 @@ def namespace_level() -> Found:
 
 def _try_namespaces(kinds: Namespaces, under: Found) -> str | None:
     """Why a program cannot be given `kinds`; None where it can."""
-    with tempfile.TemporaryDirectory(prefix="agent-host-probe-") as directory:
+    with _scratch() as directory:
         kept, hidden = (os.path.join(directory, name) for name in ("kept", "hidden"))
         for path in (kept, hidden):
             with open(path, "w", encoding="utf-8") as file:
