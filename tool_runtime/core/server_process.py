@@ -65,7 +65,7 @@ class ServerProcess:
         self._to_write: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._closing = False
         self._last_words = b""
-        self._at_end = False
+        self._at_end = self._has_spoken = False
         try:
             self._process = self._start(value) if guard is None else guard.start(lambda: self._start(value), self._mark)
         except (OSError, ValueError) as error:
@@ -78,6 +78,7 @@ class ServerProcess:
         """The next line with its end; empty at the end of the output. Raises LineTooLong."""
         line = await self._lines.get()
         self._room.release()
+        self._has_spoken = True
         if len(line) > self._params.max_line_bytes:
             raise LineTooLong(f"a line of more than {self._params.max_line_bytes} bytes")
         return line
@@ -98,7 +99,8 @@ class ServerProcess:
         return lines[-1] if lines else ""
 
     async def aclose(self) -> None:
-        """Close its input, and end it and what it has started, where it does not end by itself."""
+        """Close its input, and end it and what it has started, where it does not end by itself. One that has not said
+        anything yet has nothing to finish, and gets no time for it."""
         if self._closing:
             return
         self._closing = True
@@ -108,7 +110,7 @@ class ServerProcess:
 
     def _end(self) -> None:
         with suppress(subprocess.TimeoutExpired, ChildProcessError):  # somebody has reaped it
-            self._wait(_GRACE_S)
+            self._wait(_GRACE_S if self._has_spoken else 0)
         if WINDOWS:
             self._process.kill()
         else:
