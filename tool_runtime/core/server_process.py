@@ -36,15 +36,13 @@ _GRACE_S: Final = 2.0
 
 class ServerParams(NamedTuple):
     """`argv` is the program with its arguments, `cwd` an existing directory, `mark` unique to the program. A line of
-    its output has at most `max_line_bytes`. `wrap`, where there is one, gives the command line that holds the program
-    in a sandbox; `scope` is what the session's own sandbox holds it to."""
+    its output has at most `max_line_bytes`. `scope` is what the session's sandbox holds it to."""
 
     argv: tuple[str, ...]
     cwd: str
     environment: Mapping[str, str]
     mark: str
     max_line_bytes: int
-    wrap: Callable[[tuple[str, ...]], tuple[str, ...]] | None = None
     scope: CommandScope | None = None
 
 
@@ -70,7 +68,7 @@ class ServerProcess:
         self._to_write: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._closing = False
         self._last_words = b""
-        self._at_end = False
+        self._at_end = self._has_spoken = False
         held = None
         if sandbox is not None and params.scope is not None:
             held = sandbox.hold(params.scope, params.cwd, lambda _: None, params.mark)
@@ -93,6 +91,7 @@ class ServerProcess:
         """The next line with its end; empty at the end of the output. Raises LineTooLong."""
         line = await self._lines.get()
         self._room.release()
+        self._has_spoken = True
         if len(line) > self._params.max_line_bytes:
             raise LineTooLong(f"a line of more than {self._params.max_line_bytes} bytes")
         return line
@@ -113,7 +112,8 @@ class ServerProcess:
         return lines[-1] if lines else ""
 
     async def aclose(self) -> None:
-        """Close its input, and end it and what it has started, where it does not end by itself."""
+        """Close its input, and end it and what it has started, where it does not end by itself. One that has not said
+        anything yet has nothing to finish, and gets no time for it."""
         if self._closing:
             return
         self._closing = True
@@ -123,7 +123,7 @@ class ServerProcess:
 
     def _end(self) -> None:
         with suppress(subprocess.TimeoutExpired, ChildProcessError):  # somebody has reaped it
-            self._wait(_GRACE_S)
+            self._wait(_GRACE_S if self._has_spoken else 0)
         if WINDOWS:
             self._process.kill()
         else:
@@ -161,7 +161,7 @@ class ServerProcess:
     def _start(self, mark: str, variables: Mapping[str, str], opened: Opened) -> subprocess.Popen[bytes]:
         params = self._params
         return opened(
-            list(params.argv if params.wrap is None else params.wrap(params.argv)),
+            list(params.argv),
             cwd=params.cwd,
             env={**params.environment, **variables, MARK_NAME: mark},
             stdin=subprocess.PIPE,
