@@ -288,7 +288,7 @@ async def test_outputs_go_to_the_workspace_service_and_events_to_theirs(tmp_path
     (audited,) = services.audit_events  # the call of high risk alone
     assert audited["payload"]["tool"] == "Large"
     assert audited["payload"]["risk"] == "high"
-    assert audited["payload"]["result"]["artifactUris"] == result["artifactUris"]
+    assert audited["payload"]["result"]["artifact_uris"] == result["artifactUris"]
     assert "hunter2" not in repr((services.telemetry_events, services.audit_events))
 
 
