@@ -4,6 +4,8 @@ A query on SQLite is run by the tool itself, and by the service over HTTP on loo
 is the service's own. It is split by leaving parts out: a request that only answers, one that looks at token and grant,
 a call without a key, and with one. Two workers keep answers in PostgreSQL, which is started for it where it is
 installed; there the same calls are also sent by four clients at once, for what the service does in a second.
+
+That PostgreSQL does not sync to disk: on a server that does, a claim of a key takes one sync of its disk more.
 """
 
 from __future__ import annotations

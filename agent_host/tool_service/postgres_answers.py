@@ -45,11 +45,8 @@ _LIVE: Final = """EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND
     AND objid = {0}.worker AND objsubid = 2
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"""
 _WHERE: Final = "tenant = %(tenant)s AND session = %(session)s AND tool = %(tool)s AND key = %(key)s"
-_CLAIM: Final = (
-    "INSERT INTO agent_host_invocations (tenant, session, tool, key, fingerprint, worker)"  # noqa: S608  constants
-    " SELECT %(tenant)s, %(session)s, %(tool)s, %(key)s, %(fingerprint)s, w.worker"
-    f" FROM (SELECT %(worker)s::integer AS worker) w WHERE {_LIVE.format('w')} ON CONFLICT DO NOTHING"
-)
+_CLAIM: Final = """INSERT INTO agent_host_invocations (tenant, session, tool, key, fingerprint, worker)
+    VALUES (%(tenant)s, %(session)s, %(tool)s, %(key)s, %(fingerprint)s, %(worker)s) ON CONFLICT DO NOTHING"""
 _FIND: Final = f"SELECT i.fingerprint, i.body, {_LIVE.format('i')} FROM agent_host_invocations i WHERE {_WHERE}"  # noqa: S608  constants
 _TAKE_OVER: Final = (
     f"UPDATE agent_host_invocations i SET worker = %(worker)s, at = now() WHERE {_WHERE} AND body IS NULL"  # noqa: S608  constants
@@ -107,15 +104,13 @@ class PostgresAnswers:
 
     async def claim(self, place: Place, fingerprint: str, *, repeatable: bool) -> Known:
         """See Answers. Raises Refusal where the database does not answer: nothing may run then."""
-        async with self._connection() as connection:
-            while True:
-                await self._live()
-                values = {**self._values(place), "fingerprint": fingerprint}
-                if (await connection.execute(_CLAIM, values)).rowcount == 1:
-                    return Known("new")
+        while True:
+            if await self._inserted({**self._values(place), "fingerprint": fingerprint}):
+                return Known("new")
+            async with self._connection() as connection:
+                values = self._values(place)
                 row = await (await connection.execute(_FIND, values)).fetchone()
-                if row is None:  # our lock is gone; or the row was released, or cleaned away, between the two
-                    await self._look_at_held()
+                if row is None:  # it was released, or cleaned away, between the two
                     continue
                 if row[0] != fingerprint:
                     return Known("other_arguments")
@@ -124,6 +119,21 @@ class PostgresAnswers:
                 if taken and (await connection.execute(_TAKE_OVER, values)).rowcount == 1:
                     return Known("new")
                 return Known("running") if taken else known
+
+    async def _inserted(self, values: dict[str, Any]) -> bool:
+        """Whether the key was new. It is claimed on the connection that holds this worker's lock, so that a claim and
+        the lock that it stands on come and go together."""
+        for again in (True, False):
+            try:
+                held = await self._live()
+                return (await held.execute(_CLAIM, {**values, "worker": self._worker})).rowcount == 1
+            except (psycopg.OperationalError, psycopg.InterfaceError):
+                if self._held is not None:
+                    await self._held.close()
+                # A claim that came through all the same is of a worker that is gone: it is lost, and nothing runs.
+                if not again:
+                    raise _away() from None
+        raise AssertionError("the second time returns or raises")
 
     async def release(self, place: Place) -> None:
         """See Answers."""
@@ -174,32 +184,21 @@ class PostgresAnswers:
             await self._held.close()
         await self._pool.close()
 
-    async def _live(self) -> None:
+    async def _live(self) -> AsyncConnection[Any]:
         """Hold the lock of a number that no other worker has. A connection that was cut has lost it, and with it every
         call that was under way: the next number is another one."""
-        held = self._held
-        if held is not None and not held.closed:
-            return
         async with self._holding:
             if self._held is not None and not self._held.closed:
-                return
+                return self._held
             connection = await psycopg.AsyncConnection.connect(self._url, autocommit=True, connect_timeout=10)
             while True:
                 number = secrets.randbelow(2**31 - 1) + 1
-                row = await (
-                    await connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (_LOCK_CLASS, number))
-                ).fetchone()
+                cursor = await connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (_LOCK_CLASS, number))
+                row = await cursor.fetchone()
                 if row and row[0]:
                     break
             self._held, self._worker = connection, number
-
-    async def _look_at_held(self) -> None:
-        """Have a connection that the server has cut known as closed."""
-        if self._held is not None:
-            try:
-                await self._held.execute("SELECT 1")
-            except psycopg.Error:
-                await self._held.close()
+            return connection
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[AsyncConnection[Any]]:
@@ -207,9 +206,7 @@ class PostgresAnswers:
             async with self._pool.connection() as connection:
                 yield connection
         except (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout):
-            raise Refusal(
-                503, ErrorCode.INTERNAL_ERROR, "the database of answers cannot be reached", retry_after_s=5
-            ) from None
+            raise _away() from None
 
     async def _clean(self, connection: AsyncConnection[Any]) -> None:
         if time.monotonic() - self._cleaned_at > _CLEAN_EVERY_S:
@@ -225,6 +222,10 @@ class PostgresAnswers:
             "worker": self._worker,
             "class": _LOCK_CLASS,
         }
+
+
+def _away() -> Refusal:
+    return Refusal(503, ErrorCode.INTERNAL_ERROR, "the database of answers cannot be reached", retry_after_s=5)
 
 
 def _known(row: tuple[Any, ...]) -> Known:

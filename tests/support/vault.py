@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
 TOKEN = "hvs.CAESIJvaultvaultvault"
 
@@ -18,8 +18,8 @@ TOKEN = "hvs.CAESIJvaultvaultvault"
 class Vault:
     """Secrets by path, each a list of versions; None is one that was deleted."""
 
-    def __init__(self, **secrets: list[dict[str, Any] | None]) -> None:
-        self.secrets: dict[str, list[dict[str, Any] | None]] = dict(secrets)
+    def __init__(self, secrets: Mapping[str, Sequence[dict[str, Any] | None]]) -> None:
+        self.secrets = {path: list(versions) for path, versions in secrets.items()}
         self.asked: list[str] = []
         self.sealed = False
         self.namespace = ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import orjson
-import psutil
+import psutil  # type: ignore[import-untyped]  # it has none
 import psycopg
 import pytest
 

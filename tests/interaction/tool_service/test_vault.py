@@ -43,7 +43,7 @@ def people(tmp_path: Path) -> None:
 
 async def test_a_secret_is_given_as_a_handle_and_used_by_it(tmp_path: Path) -> None:
     people(tmp_path)
-    vault = Vault(**{"db/people": [{"password": "old"}, {"password": PASSWORD, "user": "u"}]})
+    vault = Vault({"db/people": [{"password": "old"}, {"password": PASSWORD, "user": "u"}]})
     with vault.in_thread() as url:
         file = tenants(tools(url, tmp_path, names=["db/people#password"], secrets=["db/people#password"]))
         async with served(tmp_path, file) as service:
@@ -62,7 +62,7 @@ async def test_a_secret_is_given_as_a_handle_and_used_by_it(tmp_path: Path) -> N
 
 
 async def test_only_listed_names_are_ever_asked_for(tmp_path: Path) -> None:
-    vault = Vault(**{"db/people": [{"password": PASSWORD}], "a": [{"x": PASSWORD, "y": "z"}], "gone": [None]})
+    vault = Vault({"db/people": [{"password": PASSWORD}], "a": [{"x": PASSWORD, "y": "z"}], "gone": [None]})
     with vault.in_thread() as url:
         file = tenants(tools(url, tmp_path, names=["a", "a#none", "gone#x", "missing#x", "a#x"]))
         async with served(tmp_path, file) as service:
@@ -83,7 +83,7 @@ async def test_only_listed_names_are_ever_asked_for(tmp_path: Path) -> None:
 
 async def test_a_handle_of_another_tenant_or_connection_opens_nothing(tmp_path: Path) -> None:
     people(tmp_path)
-    vault = Vault(db=[{"password": PASSWORD}])
+    vault = Vault({"db": [{"password": PASSWORD}]})
     with vault.in_thread() as url:
         mine = tools(url, tmp_path, names=["db#password"])
         theirs = tools(url, tmp_path, names=["db#password"], secrets=["db#password"])
@@ -108,7 +108,7 @@ async def test_a_handle_of_another_tenant_or_connection_opens_nothing(tmp_path: 
      ({"address": "http://127.0.0.1:9"}, "TOOL_EXECUTION_FAILED"), ({"mount": "kv"}, "FILE_NOT_FOUND")],
 )  # fmt: skip
 async def test_what_goes_wrong_tells_nothing_of_the_configuration(tmp_path: Path, change: Any, code: str) -> None:
-    with Vault(db=[{"p": PASSWORD}]).in_thread() as url:
+    with Vault({"db": [{"p": PASSWORD}]}).in_thread() as url:
         file = tenants(tools(url, tmp_path, names=["db#p"]))
         file["tenants"]["acme"]["tools"]["VaultRead"] |= change
         async with served(tmp_path, file) as service:
