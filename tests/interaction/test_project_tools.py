@@ -90,7 +90,7 @@ def test_a_tool_runs_as_somebody_has_approved_it(host: Host) -> None:
     script.write_text(ADD.replace("+", "-"))
     changed = result_of(host, "--policy", pinned)
     assert "CAPABILITY_DENIED" in changed
-    assert "have changed since" in changed
+    assert "has changed since" in changed
 
 
 async def test_an_approval_for_the_session_holds_for_later_ones_until_a_file_changes(host: Host) -> None:
