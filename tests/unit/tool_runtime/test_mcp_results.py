@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 import pytest
@@ -10,7 +10,9 @@ import pytest
 from agent_host.contracts import ToolRequest
 from tool_runtime.faults import ToolFault
 from tool_runtime.mcp.results import output_of
-from tool_runtime.tool import ToolOutput
+
+if TYPE_CHECKING:
+    from tool_runtime.tool import ToolOutput
 
 REQUEST = ToolRequest("s/sum", {}, "session", "task", "step", "call", "Mcp.Invoke")
 PROMISED = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
@@ -41,7 +43,7 @@ def test_structured_content_that_is_not_what_was_promised_is_a_failure(structure
 
 
 def test_a_failure_need_not_be_what_was_promised() -> None:
-    with pytest.raises(ToolFault, match="^no such number$"):
+    with pytest.raises(ToolFault, match=r"^no such number$"):
         output(None, text="no such number", is_error=True)
 
 
