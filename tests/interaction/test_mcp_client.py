@@ -177,6 +177,15 @@ def test_a_server_that_never_starts_costs_a_warning(host: Host) -> None:
     assert "no configuration file" in outcome.names_once("mcp:odd does not answer")
 
 
+@pytest.mark.parametrize("level", ["none", *(level for level in sandbox.LEVELS if sandbox.look(level).works)])
+def test_a_program_that_is_not_there_is_named(host: Host, level: str) -> None:
+    configure(host, command="no-such-program")
+    with gateway(say("Done.")) as model:
+        outcome = host.run("run", "Do it.", "--gateway", model.url, "--policy", "workspace", "--sandbox", level)
+    assert outcome.code == 0
+    assert "No such file or directory: no-such-program" in outcome.names_once("mcp:odd does not answer")
+
+
 def test_a_tool_that_is_another_one_now_needs_an_approval(host: Host) -> None:
     state = host.root / "server-state"
     log = configure(host, "--state", str(state))

@@ -8,8 +8,10 @@ to stderr is kept as far as its last bytes, to say why it ended.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import queue
+import shutil
 import subprocess
 import threading
 from contextlib import suppress
@@ -71,6 +73,7 @@ class ServerProcess:
         self._at_end = self._has_spoken = False
         held = None
         if sandbox is not None and params.scope is not None:
+            _refuse_missing(params)
             held = sandbox.hold(params.scope, params.cwd, lambda _: None, params.mark)
         self._held = held
 
@@ -203,6 +206,15 @@ class ServerProcess:
         with suppress(OSError, ValueError):
             while chunk := _of(self._process.stderr).read1(4096):  # type: ignore[attr-defined]  # a BufferedReader has it
                 self._last_words = (self._last_words + chunk)[-_STDERR_BYTES:]
+
+
+def _refuse_missing(params: ServerParams) -> None:
+    """Raises ToolFault for a program that is not there: a sandbox starts itself, and would not say so."""
+    program = params.argv[0]
+    named = os.path.join(params.cwd, program) if os.path.dirname(program) else program
+    if shutil.which(named, path=params.environment.get("PATH")) is None:
+        code = errno.EACCES if os.path.isfile(named) else errno.ENOENT
+        raise fault_of(OSError(code, os.strerror(code)), program)
 
 
 def _of(pipe: IO[bytes] | None) -> IO[bytes]:
