@@ -301,13 +301,14 @@ class _Place:
         if self._temporary is not None:
             environment |= dict.fromkeys(("TMPDIR", "TMP", "TEMP"), self._temporary)
         mark = f"{self._session_id}-mcp-{name}"
-        scope = self._scope(entry if entry is not None and entry.command is not None else None, command)
+        scope = self._scope(entry if entry is not None and entry.command is not None else None, (command, *args))
         place = Stdio((command, *args), self._environment.workspace, environment, mark, scope)
         return self._config(entry, name, place)
 
-    def _scope(self, entry: UserServer | None, command: str) -> CommandScope | None:
+    def _scope(self, entry: UserServer | None, argv: tuple[str, ...]) -> CommandScope | None:
         """What a sandbox holds a program to: one of the user's to what its entry says, one of the bundle's to what any
-        command may do. The user's is read wherever it lies."""
+        command may do. The user's is read wherever it lies, and so are the absolute paths of its arguments: its script,
+        a directory that it serves."""
         if self._scoping is None or not self._scoping.holds or self._bundle is None:
             return None
         if entry is None:
@@ -316,7 +317,8 @@ class _Place:
         domains = tuple(map(canonical_domain, entry.domains))
         found = self._scoping.server_scope(self._bundle, self._environment, write=tuple(places), domains=domains)
         system = self._environment.os_family
-        reads = places_of_program(command, self._environment.home)
+        reads = [place for one in argv for place in places_of_program(one, self._environment.home)]
+        reads += [os.path.realpath(one) for one in argv[1:] if os.path.isabs(one) and os.path.exists(one)]
         return with_own_places(found, system, reads=tuple(one for one in reads if not is_hidden(found, one, system)))
 
     def _http(self, entry: UserServer | None, name: str, url: str) -> ServerConfig | Refused:

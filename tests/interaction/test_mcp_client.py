@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import psutil  # type: ignore[import-untyped]  # it has none
@@ -87,6 +88,37 @@ def test_a_program_is_held_to_what_its_entry_says(host: Host, level: str, is_ope
         said = model.results()[0].text
     assert outcome.code == 0, outcome.stderr
     assert (said == "3", logged(log) != []) == (is_open, is_open), said
+
+
+SERVER = """
+import sys
+from mcp.server import MCPServer
+app = MCPServer("small")
+@app.tool()
+def kept() -> str:
+    return open(sys.argv[1] + "/note").read()
+@app.tool()
+def other() -> str:
+    return open(sys.argv[1] + "/../secret").read()
+app.run("stdio")
+"""
+
+
+@pytest.mark.parametrize("level", [level for level in sandbox.LEVELS if sandbox.look(level).works])
+def test_a_program_reads_its_script_and_the_paths_that_it_is_given(host: Host, level: str) -> None:
+    script, served = host.root / "elsewhere" / "server.py", host.root / "served"
+    script.parent.mkdir()
+    script.write_text(SERVER)
+    served.mkdir()
+    (served / "note").write_text("a note")
+    (host.root / "secret").write_text("a secret")
+    configure(host, transport="stdio", command=sys.executable, args=[str(script), str(served)])
+    policy = host.policy(grants={"Mcp.Invoke": {}, "File.Read": {"allowedPaths": [str(host.workspace)]}})
+    with gateway(use(mcp("kept"), mcp("other")), say("Done.")) as model:
+        assert host.task(model.url, "--sandbox", level, policy=policy).code == 0
+        note, secret = (result.text for result in model.results())
+    assert note == "a note"
+    assert "a secret" not in secret
 
 
 @pytest.mark.parametrize("fields", [{"url": "https://x", "write": ["/x"]}, {"command": "x", "domains": ["http://x"]}])
