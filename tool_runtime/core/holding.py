@@ -21,7 +21,7 @@ from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.held_sockets import Held, HeldSockets
 from tool_runtime.core.own_sockets import OwnSockets
 from tool_runtime.core.sandbox import find
-from tool_runtime.core.sandbox_variables import caches_in, through_proxy
+from tool_runtime.core.sandbox_variables import caches_in, cargo_settings, through_proxy
 from tool_runtime.core.supervisor import Supervisor
 from tool_runtime.platform import landlock_rules, linux_sandbox
 
@@ -196,7 +196,12 @@ class Sandbox:
     @functools.cached_property
     def variables(self) -> Mapping[str, str]:
         """Of every command that is held."""
-        return {} if self._settings.caches is None else caches_in(self._settings.caches, os.environ)
+        directory = self._settings.caches
+        if directory is None:
+            return {}
+        with suppress(OSError):  # cargo works without them
+            cargo_settings(directory, os.environ)
+        return caches_in(directory, os.environ)
 
     def restriction(self, scope: CommandScope) -> Restriction:
         """What the thread is held to that starts a command under `scope`."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_MAX_SETTINGS_BYTES: Final = 1024 * 1024
 _CACHES: Final[Mapping[str, str]] = {
     "XDG_CACHE_HOME": "",
     "PIP_CACHE_DIR": "pip",
@@ -34,19 +35,21 @@ def caches_in(directory: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def cargo_settings(directory: str, environ: Mapping[str, str]) -> None:
-    """Have cargo find the user's own settings in the new place: mirrors and build options, and no credentials. Raises
-    OSError."""
+    """Have cargo find the user's own settings in the new place: mirrors and build options. A file that names a token
+    stays where it is. Raises OSError."""
     home = environ.get("CARGO_HOME") or os.path.join(environ.get("HOME", ""), ".cargo")
     target = os.path.join(directory, _CACHES["CARGO_HOME"])
     for name in ("config.toml", "config"):
         source = os.path.join(home, name)
-        if os.path.isfile(source) and not os.path.exists(os.path.join(target, name)):
-            os.makedirs(target, mode=0o700, exist_ok=True)
-            with open(source, "rb") as read, open(os.path.join(target, name), "wb") as written:
-                written.write(read.read(_MAX_SETTINGS_BYTES))
-
-
-_MAX_SETTINGS_BYTES: Final = 1024 * 1024
+        if not os.path.isfile(source) or os.path.exists(os.path.join(target, name)):
+            continue
+        with open(source, "rb") as file:
+            settings = file.read(_MAX_SETTINGS_BYTES + 1)
+        if len(settings) > _MAX_SETTINGS_BYTES or b"token" in settings:
+            continue
+        os.makedirs(target, mode=0o700, exist_ok=True)
+        with open(os.path.join(target, name), "wb") as written:
+            written.write(settings)
 
 
 def through_proxy(port: int, environ: Mapping[str, str]) -> dict[str, str]:

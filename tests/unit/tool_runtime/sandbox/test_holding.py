@@ -256,3 +256,21 @@ def test_after_kill_9_of_the_host_the_command_stays_held(workspace: Path, tmp_pa
     assert (workspace / "done").exists()
     assert not (tmp_path / "out").exists()
     assert "Error" in (workspace / "said").read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"), [("[net]\noffline = true\n", "offline = true"), ('[registry]\ntoken = "t"\n', "none")]
+)
+async def test_cargo_finds_the_users_settings_in_its_new_place_but_no_token(
+    make_router: MakeRouter, scope: CommandScope, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    settings: str, found: str,
+) -> None:  # fmt: skip
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "config.toml").write_text(settings)
+    monkeypatch.setenv("CARGO_HOME", str(own))
+    router = make_router(sandbox=SandboxSettings("landlock", caches=str(tmp_path / "caches")))
+    line = "cat $CARGO_HOME/config.toml 2>/dev/null || echo none"
+    text = text_of(await router.execute(request("RunCommand", held(scope), command=line)))
+    assert found in text
+    assert str(own) not in text
