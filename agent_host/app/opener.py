@@ -9,10 +9,12 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from agent_host import own_packages
-from agent_host.app.assembly import Gateway, Parts, make_context, put_under, utc_now
+from agent_host.app.assembly import make_context, put_under, utc_now
 from agent_host.app.backends import Backends, serving_gateway
+from agent_host.app.conversation import Gateway
 from agent_host.app.machine import machine_of, project_tool_names
 from agent_host.app.native import families_of
+from agent_host.app.parts import Parts
 from agent_host.app.python_tools import installed_names, python_tools, registry_with
 from agent_host.app.sandboxing import level_of, refuse_domains_of_a_service, refuse_weaker, scoping_of
 from agent_host.app.secrets import Secrets, Tokens, redaction_of

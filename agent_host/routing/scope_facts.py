@@ -69,7 +69,9 @@ def scope_facts(
     """The facts of a command in the real directory `workspace`. `environment` is the command's; `records` is where the
     host keeps its sessions, `steering` what steers it for its user: real paths."""
     system = _existing(_SYSTEM)
-    own = [] if home is None else [os.path.join(home, one) for one in _TOOLCHAIN_SECRETS]
+    toolchains = tuple(dict.fromkeys(_toolchains(environment, home, system)))
+    # A toolchain of PATH may lie in another home directory than this one.
+    homes = dict.fromkeys(([] if home is None else [home]) + [os.path.dirname(one) for one in toolchains])
     return ScopeFacts(
         workspace=workspace,
         home=home,
@@ -77,8 +79,8 @@ def scope_facts(
         system=system,
         devices=tuple(one for one in _DEVICES if os.path.exists(one)),
         secrets=tuple(one for one in _existing(_SECRETS) if os.access(one, os.R_OK)),
-        toolchains=tuple(dict.fromkeys(_toolchains(environment, home, system))),
-        toolchain_secrets=_existing(own),
+        toolchains=toolchains,
+        toolchain_secrets=_existing(os.path.join(one, secret) for one in homes for secret in _TOOLCHAIN_SECRETS),
         records=tuple(records),
         steering=tuple(steering),
         repository=repository_of(workspace),

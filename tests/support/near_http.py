@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from agent_host.app import assembly
+from agent_host.app import assembly, runtime
 from agent_host.cli.main import main
 
-_made = assembly.runtime_settings
+_made = runtime.runtime_settings
 
 
 def _near(*arguments: Any, **named: Any) -> Any:

@@ -33,8 +33,10 @@ def tls_in_front_of(url: str, context: ssl.SSLContext) -> Iterator[str]:
     async def serve() -> None:
         stop = asyncio.Event()
         pairs: set[asyncio.StreamWriter] = set()
+        handlers: set[asyncio.Task[None] | None] = set()
 
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            handlers.add(asyncio.current_task())
             inner_reader, inner_writer = await asyncio.open_connection(address.hostname, address.port)
             pairs.update((writer, inner_writer))
             await asyncio.gather(_copy(reader, inner_writer), _copy(inner_reader, writer))
@@ -46,7 +48,8 @@ def tls_in_front_of(url: str, context: ssl.SSLContext) -> Iterator[str]:
         await stop.wait()
         server.close()
         for writer in pairs:
-            writer.close()
+            writer.transport.abort()
+        await asyncio.gather(*filter(None, handlers), return_exceptions=True)
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()

@@ -58,16 +58,16 @@ def landlock_level() -> Found:
 
 def try_thread(abi: int, *, with_listener: bool) -> str | None:
     """Why a thread cannot hold a program so; None where it can."""
-    with _scratch() as directory:
-        kept = os.path.join(directory, "kept")
-        rules = [landlock.PathRule("/", landlock.READ)]
-        network: Network = "supervised" if with_listener else "closed"
-        restriction = linux_sandbox.Restriction(rules, abi, network, with_listener)
-        try:
-            process, listener = in_fresh_thread(lambda: _started(restriction, ["/bin/sh", "-c", _TRY, "sh", kept]))
+    rules = [landlock.PathRule("/", landlock.READ)]
+    network: Network = "supervised" if with_listener else "closed"
+    restriction = linux_sandbox.Restriction(rules, abi, network, with_listener)
+    try:
+        with _scratch() as directory:
+            argv = ["/bin/sh", "-c", _TRY, "sh", os.path.join(directory, "kept")]
+            process, listener = in_fresh_thread(lambda: _started(restriction, argv))
             return _ended(process, listener)
-        except OSError as error:
-            return error.strerror or str(error)
+    except OSError as error:
+        return _said(error)
 
 
 def _started(restriction: Restriction, argv: list[str]) -> tuple[subprocess.Popen[bytes], int | None]:
@@ -107,7 +107,10 @@ def namespace_level() -> Found:
     for users in (False, True) if os.geteuid() == 0 else (True,):
         for processes in (True, False):
             kinds = Namespaces(users, processes)
-            problem = _try_namespaces(kinds, under)
+            try:
+                problem = _try_namespaces(kinds, under)
+            except OSError as error:
+                problem = _said(error)
             if problem is None:
                 unheld = () if processes else ("names and arguments of other processes",)
                 return under._replace(level="namespace", unheld=unheld, namespaces=kinds)
@@ -116,7 +119,7 @@ def namespace_level() -> Found:
 
 
 def _try_namespaces(kinds: Namespaces, under: Found) -> str | None:
-    """Why a program cannot be given `kinds`; None where it can."""
+    """Why a program cannot be given `kinds`; None where it can. Raises OSError."""
     with _scratch() as directory:
         kept, hidden = (os.path.join(directory, name) for name in ("kept", "hidden"))
         for path in (kept, hidden):
@@ -126,10 +129,7 @@ def _try_namespaces(kinds: Namespaces, under: Found) -> str | None:
         rules = [landlock.PathRule("/", landlock.READ | landlock.WRITE)]  # the view is what is tried
         restriction = linux_sandbox.Restriction(rules, under.abi, network, under.is_supervised)
         view = View((), (), (hidden,), has_processes=kinds.processes)
-        try:
-            launcher = Launcher()
-        except OSError as error:
-            return f"{error.strerror or error} ({error.filename})"
+        launcher = Launcher()
         try:
             null = os.open(os.devnull, os.O_RDWR)
             try:
@@ -141,7 +141,10 @@ def _try_namespaces(kinds: Namespaces, under: Found) -> str | None:
                 os.close(began.listener)
             code = os.waitstatus_to_exitcode(os.waitpid(began.pid, 0)[1])
             return None if code == 0 else f"a program with a view of its own ended with {code}"
-        except OSError as error:
-            return f"{error.strerror or error} ({error.filename})"
         finally:
             launcher.close()
+
+
+def _said(error: OSError) -> str:
+    at = f" ({error.filename})" if error.filename else ""
+    return f"{error.strerror or error}{at}"

@@ -113,7 +113,7 @@ async def test_commits_work_and_are_no_change(run: Run, repository: Path, level:
     result = await run(level, commit)
     assert result.exit_code == 0, text_of(result)
     assert not result.denials
-    assert (repository / ".git/logs/HEAD").read_text().count("one") == 1
+    assert (repository / ".git/logs/HEAD").read_text().count("): one\n") == 1
 
 
 async def test_beside_another_command_it_is_told_and_left(run: Run, repository: Path, tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ async def test_a_host_inside_holds_its_commands_as_well(
     (workspace / "host.py").write_text(HOST)
     router = make_router(sandbox=SandboxSettings("landlock"))
     line = f"echo x > {inner}/mine; echo x > {workspace}/above || echo held"
-    command = f"PYTHONPATH={ROOT} {sys.executable} host.py {inner} '{line}' landlock"
+    command = f"TMPDIR={workspace} PYTHONPATH={ROOT} {sys.executable} host.py {inner} '{line}' landlock"
     text = text_of(await router.execute(request("RunCommand", held(scope), command=command)))
     assert "False\n0 held" in text, text
     assert (inner / "mine").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,10 +79,13 @@ def test_ordinary_work_goes_on(level: sandbox.Level, user: str) -> None:
 
 
 def has_what_it_needs(name: str, path: str) -> bool:
-    import shutil
-
+    """A program that is there may still be none that runs: rustup's `cargo` without a toolchain."""
     needed = re.search(r"\(needs (\w+)\)", name)
-    return needed is None or shutil.which(needed[1], path=path) is not None
+    program = None if needed is None else shutil.which(needed[1], path=path)
+    if program is None:
+        return needed is None
+    argument = "version" if program.endswith("go") else "--version"
+    return subprocess.run([program, argument], capture_output=True).returncode == 0
 
 
 # What an older kernel cannot hold: signals, before version 6. Sockets are judged by the host.
