@@ -17,12 +17,12 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import mcp_types as types
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
-from pydantic import BaseModel
+from pydantic import BaseModel, WithJsonSchema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,6 +70,12 @@ class Form(BaseModel):
     name: str
 
 
+class Promised(BaseModel):
+    """What one says that it gives, and does not."""
+
+    text: Annotated[int, WithJsonSchema({"type": "string"})]
+
+
 def main() -> None:
     """Be one."""
     parser = argparse.ArgumentParser()
@@ -79,6 +85,7 @@ def main() -> None:
     parser.add_argument("--token")
     parser.add_argument("--state")
     parser.add_argument("--broken")
+    parser.add_argument("--port", type=int, default=0)
     options = parser.parse_args()
     if options.kind == "mute":
         time.sleep(600)
@@ -91,7 +98,7 @@ def main() -> None:
         _babble()
     app = _app(options)
     if options.http:
-        asyncio.run(_serve(app, options.token))
+        asyncio.run(_serve(app, options.token, options.port))
     else:
         app.run("stdio")
 
@@ -103,7 +110,7 @@ def _babble() -> None:
         sys.stdout.write("x" * 65536)
 
 
-async def _serve(app: Any, token: str | None) -> None:
+async def _serve(app: Any, token: str | None, port: int) -> None:
     inner = app.streamable_http_app()
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:
@@ -115,7 +122,7 @@ async def _serve(app: Any, token: str | None) -> None:
             return
         await inner(scope, receive, send)
 
-    server = uvicorn.Server(uvicorn.Config(guarded, host="127.0.0.1", port=0, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(guarded, host="127.0.0.1", port=port, log_level="error"))
 
     def tell() -> None:
         while not server.started:
@@ -166,6 +173,11 @@ def _app(options: argparse.Namespace) -> Any:  # noqa: C901 - a list of tools
                 ),
             ),
         ]
+
+    @app.tool()
+    def lie() -> Promised:
+        """Promises a text, and gives a number."""
+        return Promised(text=7)
 
     @app.tool()
     def fail() -> str:

@@ -7,8 +7,10 @@ import contextlib
 import os
 import ssl
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import httpx2
+import psutil  # type: ignore[import-untyped]  # it has none
 import pytest
 import trustme
 
@@ -92,13 +94,27 @@ def program(kind: str, log: Path | None = None, *more: str, **environment: str) 
 async def test_a_program_is_listed_called_and_ended(opened: Open, tmp_path: Path) -> None:
     session = opened(program("odd", tmp_path / "log"))
     assert {"odd/add", "odd/fail", "odd/picture"} <= set(await session.names())
+    (add,) = [spec for spec in await session.router.tools() if spec.name == "odd/add"]
+    assert (add.description, set(add.input_schema["properties"])) == ("Adds two numbers.", {"a", "b"})
     result = await session.call("add", a=1, b=2)
     assert (result.status, result.output_text) == ("succeeded", "3")
     assert logged(tmp_path / "log") == [{"tool": "add", "a": 1, "b": 2}]
     wrong = session.failure(await session.call("add", a="one"))
     assert wrong[0] == "INVALID_REQUEST"
     assert len(logged(tmp_path / "log")) == 1  # the house's own check comes first
+    assert len(running(tmp_path / "log")) == 1
     await session.router.aclose()
+    assert running(tmp_path / "log") == []
+
+
+def running(log: Path) -> list[int]:
+    """The servers of this process that write to the log."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if str(log) in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child.pid)
+    return found
 
 
 async def test_a_server_over_http(opened: Open) -> None:
@@ -136,6 +152,14 @@ async def test_a_failure_is_the_tools_own(opened: Open) -> None:
     await session.names()
     code, message = session.failure(await session.call("fail"))
     assert (code, "fail" in message) == ("TOOL_EXECUTION_FAILED", True)
+
+
+async def test_a_result_that_does_not_fit_its_output_schema_is_refused(opened: Open) -> None:
+    session = opened(program("odd"))
+    await session.names()
+    code, message = session.failure(await session.call("lie"))
+    assert code == "TOOL_EXECUTION_FAILED"
+    assert "the result does not fit the tool's output schema: " in message
 
 
 async def test_a_server_that_asks_for_a_person_gets_none(opened: Open) -> None:
@@ -206,7 +230,9 @@ async def test_a_server_over_http_that_was_started_again_is_connected_to_again(o
         assert (code, "unknown" in message) == ("TOOL_INTERRUPTED", True)
         code, message = session.failure(await session.call("add", a=1, b=2))
         assert code == "TOOL_EXECUTION_FAILED"
-    assert [one["tool"] for one in logged(log)] == ["die"]
+    with over_http("odd", log, "--port", str(urlsplit(url).port)):
+        assert (await session.call("add", a=3, b=4)).output_text == "7"
+    assert [one["tool"] for one in logged(log)] == ["die", "add"]
 
 
 @pytest.mark.parametrize(
