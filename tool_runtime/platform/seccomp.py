@@ -246,11 +246,12 @@ def _socket(wanted: Filter) -> list[Instruction]:
 
 
 def _socketpair(wanted: Filter) -> list[Instruction]:
+    """Of the unix family the kernel makes a datagram socket of a raw one, too: only what cannot send to others."""
     allow: Instruction = (_RETURN, 0, 0, _ALLOW)
     refused = _refused_socket(wanted)
     return [
         *(_argument(0), (_EQUAL, 1, 0, _UNIX), refused),
-        *(_argument(1), (_AND, 0, 0, _TYPE_BITS), (_EQUAL, 0, 1, _DGRAM), refused, allow),
+        *(_argument(1), (_AND, 0, 0, _TYPE_BITS), (_EQUAL, 1, 0, _STREAM), (_EQUAL, 0, 1, _SEQPACKET), allow, refused),
     ]
 
 
