@@ -1,7 +1,8 @@
 """Blobs of a git repository, read by ourselves: loose objects, and packs with their second kind of index.
 
 No program of git runs, so that nothing of the repository's configuration does. What is read is bounded, and checked
-against its name. Not read: alternates, objects under other names than SHA-1, and what a partial clone has left out.
+against its name. Not read: alternates, and what a partial clone has left out. Names are SHA-1 or SHA-256 of a content,
+all of a repository of one kind, and their length tells which.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import os
 import stat
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from agent_host.regular_files import open_regular
@@ -26,7 +28,9 @@ _READ_BYTES: Final = 64 * 1024
 _INDEX_HEAD: Final = b"\xfftOc\0\0\0\2"
 _FANOUT_AT: Final = 8
 _NAMES_AT: Final = _FANOUT_AT + 1024
-_NAME_BYTES: Final = 20
+SHA1_BYTES: Final = 20
+HASHES: Final = {SHA1_BYTES: partial(hashlib.sha1, usedforsecurity=False), 32: hashlib.sha256}
+"""What names objects, by the length of its names in bytes."""
 _BLOB, _OFFSET_DELTA, _NAMED_DELTA = 3, 6, 7
 
 
@@ -43,11 +47,11 @@ class Objects:
         self._deltas_left = self._room = 0  # of the blob that is being read
 
     def blob(self, name: bytes) -> bytes | None:
-        """The content of the blob of this SHA-1; None where it cannot be had."""
+        """The content of the blob of this name; None where it cannot be had."""
         self._deltas_left, self._room = _MAX_DELTAS, _MAX_CHAIN_BYTES
         with contextlib.suppress(NotHere, OSError, zlib.error, IndexError):
             content = self._content(name)
-            if blob_name(content) == name:
+            if blob_name(content, len(name)) == name:
                 return content
         return None
 
@@ -66,14 +70,14 @@ class Objects:
         for pack in self._all_packs():
             at = pack.find(name)
             if at is not None:
-                return self._packed(pack, at)
+                return self._packed(pack, at, len(name))
         raise NotHere
 
-    def _packed(self, pack: _Pack, at: int) -> bytes:
+    def _packed(self, pack: _Pack, at: int, name_bytes: int) -> bytes:
         """The blob at an offset of a pack: its base, and the deltas over it."""
         deltas: list[bytes] = []
         while True:
-            kind, base, content = pack.entry(at)
+            kind, base, content = pack.entry(at, name_bytes)
             self._room -= len(content)
             if self._room < 0 or self._deltas_left == 0:
                 raise NotHere
@@ -101,9 +105,9 @@ class Objects:
         return self._packs
 
 
-def blob_name(content: bytes) -> bytes:
-    """The SHA-1 under which git has a blob of this content."""
-    found = hashlib.sha1(b"blob %d\0" % len(content), usedforsecurity=False)
+def blob_name(content: bytes, name_bytes: int = SHA1_BYTES) -> bytes:
+    """The name under which git has a blob of this content, in a repository whose names have so many bytes."""
+    found = HASHES[name_bytes](b"blob %d\0" % len(content))
     found.update(content)
     return found.digest()
 
@@ -179,24 +183,24 @@ class _Pack:
         low, high = self._up_to(name[0] - 1), self._up_to(name[0])
         while low < high:
             middle = (low + high) // 2
-            there = self._read_index(_NAMES_AT + middle * _NAME_BYTES, _NAME_BYTES)
+            there = self._read_index(_NAMES_AT + middle * len(name), len(name))
             if there == name:
-                return self._offset(middle)
+                return self._offset(middle, len(name))
             if there < name:
                 low = middle + 1
             else:
                 high = middle
         return None
 
-    def _offset(self, number: int) -> int:
-        offsets_at = _NAMES_AT + self._count * (_NAME_BYTES + 4)
+    def _offset(self, number: int, name_bytes: int) -> int:
+        offsets_at = _NAMES_AT + self._count * (name_bytes + 4)
         at = int.from_bytes(self._read_index(offsets_at + number * 4, 4), "big")
         if at & 1 << 31:  # of a large pack: the place of the offset in a table of long ones
             place = offsets_at + self._count * 4 + (at & (1 << 31) - 1) * 8
             at = int.from_bytes(self._read_index(place, 8), "big")
         return at
 
-    def entry(self, at: int) -> tuple[int, int | bytes, bytes]:
+    def entry(self, at: int, name_bytes: int) -> tuple[int, int | bytes, bytes]:
         """Kind, base (an offset or a name, of a delta) and content of what is there."""
         if self._pack is None:
             self._pack = os.fdopen(open_regular(self._pack_path, os.O_RDONLY), "rb")
@@ -215,8 +219,8 @@ class _Pack:
                 raise NotHere
             base = at - back
         elif kind == _NAMED_DELTA:
-            base = head[place : place + _NAME_BYTES]
-            place += _NAME_BYTES
+            base = head[place : place + name_bytes]
+            place += name_bytes
         elif kind != _BLOB:
             raise NotHere
         if size > MAX_BLOB_BYTES:
