@@ -10,7 +10,7 @@ import os
 import struct
 from typing import Final, NamedTuple
 
-from agent_host.workspace_changes.git_objects import HASHES, SHA1_BYTES
+from agent_host.workspace_changes.git_objects import NAME_BYTES, SHA1_BYTES, digest
 
 MAX_INDEX_BYTES: Final = 64 * 1024 * 1024
 MAX_ENTRIES: Final = 50_000
@@ -19,7 +19,7 @@ _MAX_DEPTH: Final = 128
 
 _HEAD = struct.Struct(">4sLL")
 # Without the change time, the device and the owners.
-_ENTRIES: Final = {size: struct.Struct(f">8xLL4xLL8xL{size}sH") for size in HASHES}
+_ENTRIES: Final = {size: struct.Struct(f">8xLL4xLL8xL{size}sH") for size in NAME_BYTES}
 _EXTENDED, _STAGE, _NAME_BYTES = 0x4000, 0x3000, 0x0FFF
 _SKIP_WORKTREE, _INTENT_TO_ADD = 0x4000, 0x2000
 _REGULAR, _SYMLINK = 0o100000, 0o120000
@@ -44,7 +44,7 @@ class Tracked(NamedTuple):
 
 def parse_index(data: bytes, name_bytes: int = SHA1_BYTES) -> dict[str, Tracked]:
     """The files that the index tracks, by their paths in the work tree, with slashes. `name_bytes` is the length of the
-    repository's names of objects, one of `git_objects.HASHES`; the checksum has the same.
+    repository's names of objects, one of `git_objects.NAME_BYTES`; the checksum has the same.
 
     Left out: entries of a conflict, of files that are not checked out or not added yet, submodules, and names that
     no file of a work tree has (dots, empty parts, `.git`), that are no UTF-8 or lie deeper than 128 folders. Raises
@@ -61,7 +61,7 @@ def parse_index(data: bytes, name_bytes: int = SHA1_BYTES) -> dict[str, Tracked]
     end = len(data) - name_bytes
     checksum = data[end:]
     # A writer that skips the checksum leaves zeros.
-    if any(checksum) and HASHES[name_bytes](data[:end]).digest() != checksum:
+    if any(checksum) and digest(data[:end], name_bytes) != checksum:
         raise Unreadable("its checksum is another")
     found: dict[str, Tracked] = {}
     try:

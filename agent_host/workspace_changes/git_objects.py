@@ -12,7 +12,6 @@ import hashlib
 import os
 import stat
 import zlib
-from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from agent_host.regular_files import open_regular
@@ -29,8 +28,9 @@ _INDEX_HEAD: Final = b"\xfftOc\0\0\0\2"
 _FANOUT_AT: Final = 8
 _NAMES_AT: Final = _FANOUT_AT + 1024
 SHA1_BYTES: Final = 20
-HASHES: Final = {SHA1_BYTES: partial(hashlib.sha1, usedforsecurity=False), 32: hashlib.sha256}
-"""What names objects, by the length of its names in bytes."""
+_HASH_NAMES: Final = {SHA1_BYTES: "sha1", 32: "sha256"}
+NAME_BYTES: Final = tuple(_HASH_NAMES)
+"""How many bytes the names of a repository's objects may have."""
 _BLOB, _OFFSET_DELTA, _NAMED_DELTA = 3, 6, 7
 
 
@@ -107,9 +107,14 @@ class Objects:
 
 def blob_name(content: bytes, name_bytes: int = SHA1_BYTES) -> bytes:
     """The name under which git has a blob of this content, in a repository whose names have so many bytes."""
-    found = HASHES[name_bytes](b"blob %d\0" % len(content))
+    found = hashlib.new(_HASH_NAMES[name_bytes], b"blob %d\0" % len(content), usedforsecurity=False)
     found.update(content)
     return found.digest()
+
+
+def digest(data: bytes, name_bytes: int) -> bytes:
+    """The checksum of a file of such a repository."""
+    return hashlib.new(_HASH_NAMES[name_bytes], data, usedforsecurity=False).digest()
 
 
 def is_real_folder(path: str) -> bool:
