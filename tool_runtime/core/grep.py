@@ -9,6 +9,7 @@ that have a match; what is shown is read here all the same, so both ways give th
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from contextlib import contextmanager
@@ -127,7 +128,7 @@ def grep(params: GrepParams, abandoned: Abandoned) -> GrepOutcome:
                 params.depth,
                 params.ignored_too,
                 git_too=False,
-                with_status=search.limited,
+                with_sizes=search.limited,
                 hidden=params.hidden,
             ),
             abandoned,
@@ -227,8 +228,8 @@ class _Search:
         names = folder.files
         if glob is not None:
             names = [name for name in names if glob.search(as_bytes(folder.path + name)) is not None]
-        if folder.status:
-            small = [name for name in names if name in folder.status and folder.status[name].st_size <= self._most]
+        if folder.sizes:
+            small = [name for name in names if folder.sizes.get(name, math.inf) <= self._most]
             self.large += len(names) - len(small)
             names = small
         return names
