@@ -211,8 +211,13 @@ class _Search:
                 rg.close()
         if answer is None:
             return found, None
-        matched = (files._replace(names=[n for n in files.names if n in answer.get(files.path, ())]) for files in found)
-        return found, [files for files in matched if files.names]
+        narrowed: list[_Files] = []
+        for files in found:
+            told = answer.get(files.path)
+            names = [name for name in files.names if name in told] if told else []
+            if names:
+                narrowed.append(files._replace(names=names))
+        return found, narrowed
 
     def _ripgrep(self, root: str) -> Search | None:
         params = self._params
