@@ -2,7 +2,8 @@
 
 `resolve` turns what the model wrote into a real path inside the allowed scope. `open_dir` then opens that path and
 follows no link, so what is opened is what was checked, also where links are moved in between: the system says where the
-descriptor leads, or the path is walked one component at a time by descriptor. Where the system has no descriptor-relative calls (Windows), the real path is used as it is.
+descriptor leads, or the path is walked one component at a time by descriptor. Where the system has no
+descriptor-relative calls (Windows), the real path is used as it is.
 """
 
 from __future__ import annotations
