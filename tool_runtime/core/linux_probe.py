@@ -98,9 +98,9 @@ def _ended(process: subprocess.Popen[bytes], listener: int | None) -> str | None
     return None if process.returncode == 0 else f"a held program ended with {process.returncode}"
 
 
-def namespace_level() -> Found:
-    """Whether programs can be given a view of the machine of their own, held as Landlock's level holds them."""
-    under = landlock_level()
+def namespace_level(under: Found) -> Found:
+    """Whether programs can be given a view of the machine of their own, held as Landlock's level holds them, which was
+    found to be `under`."""
     if not under.works:
         return Found("namespace", works=False, problem=under.problem)
     problems = []
