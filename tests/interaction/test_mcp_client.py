@@ -174,6 +174,62 @@ def test_a_call_that_a_crash_cut_off_is_sent_again_only_where_policy_says_so(hos
         assert len(hangs) == 1
 
 
+def test_a_server_may_ask_the_person_where_the_users_own_entry_says_so(host: Host, servers: Servers) -> None:
+    """Over `serve`, headless, and where no entry says so."""
+    program, *args = command("odd", host.root / "mcp.log")
+    configure(host, command=program, args=args, elicitation=True)
+    policy = host.policy(grants=grant())
+    with gateway(use(mcp("ask")), say("Done."), use(mcp("ask")), say("Done.")) as model:
+        _, client = servers.session(model.url, policy=policy)
+        client.task()
+        asked = client.event("approval_requested")["payload"]
+        assert asked["title"] == "mcp:odd asks you"
+        assert asked["details"]["question"] == "Who are you? \\x1b[2J"
+        assert asked["details"]["form"]["required"] == ["name"]
+        client.event("approval_requested")
+        eventually(lambda: client.ask("GetSessionState")["pendingApprovals"], "a question that waits")
+        given = {"approvalId": asked["approvalId"], "decision": "approved"}
+        refused = client.refusal("ApproveAction", **given, arguments={"name": 7})
+        assert refused.message == "arguments: name must be a string, not 7"
+        client.call("ApproveAction", **given, arguments={"name": "Ada", "times": 2})
+        client.event("task_completed")
+        assert model.results()[0].text == "accept name='Ada' times=2"
+        client.call("Shutdown")
+        headless = host.task(model.url, "--approve-all", policy=policy)
+        assert (headless.code, model.results()[0].text) == (0, "cancel None")
+    (over,) = events(host, headless, "approval_resolved")
+    assert (over["isQuestion"], over["reason"]) == (True, "nobody is there to answer it")
+    settings = host.root / "user.toml"
+    settings.write_text(settings.read_text().replace("elicitation = true", ""))
+    with gateway(use(mcp("ask")), say("Done.")) as model:
+        unasked = host.task(model.url, policy=policy)
+        assert model.results()[0].text.startswith("TOOL_EXECUTION_FAILED: ")
+    assert events(host, unasked, "approval_requested") == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no pseudo-terminal")
+def test_a_server_asks_at_the_terminal(host: Host) -> None:
+    from tests.support.terminal import AtTerminal
+
+    program, *args = command("odd")
+    configure(host, command=program, args=args, elicitation=True)
+    policy = str(host.policy(grants=grant()))
+    with gateway(use(mcp("ask")), say("Done.")) as model:
+        terminal = AtTerminal(host, "run", "Do it.", "--gateway", model.url, "--policy", policy, size=(100, 30))
+        terminal.said("Answer mcp:odd?")
+        terminal.type("y\n")
+        terminal.said("a text")
+        terminal.type("Ada\n")
+        terminal.said("a whole number; nothing for 3")
+        terminal.type("many\n")
+        terminal.said("times needs a whole number")
+        terminal.type("\n")
+        assert terminal.finish()[0] == 0
+        assert model.results()[0].text == "accept name='Ada' times=3"
+    assert "asked by:  mcp:odd" in terminal.shown
+    assert "give it no passwords" in terminal.shown
+
+
 def test_a_session_that_hides_a_server_says_so_with_the_line_to_add(host: Host) -> None:
     configure(host)
     with gateway(say("Nothing to call.")) as model:

@@ -12,9 +12,10 @@ from tool_runtime.remote import Definition, usable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from agent_host.contracts import ToolRequest
+    from agent_host.contracts import AskPerson, PersonAnswer, PersonAsked, ToolRequest
     from tool_runtime.core.server_process import ServerParams, ServerProcess
     from tool_runtime.mcp.connection import Connection
+    from tool_runtime.mcp.questions import Ask
     from tool_runtime.mcp.servers import ServerConfig
     from tool_runtime.remote import Listed
     from tool_runtime.settings import RuntimeSettings
@@ -29,7 +30,7 @@ _PAUSE_S: Final = 0.25
 class McpSource:
     """A Source. `start` starts a program that runs on. `on_changed` is called when the server says that its tools have
     changed. `browser` shows a person the page of an authorization server, and gives what it sends back; without it
-    nobody is there."""
+    nobody is there. `ask_person` puts a question of a server to a person, where its entry lets it ask."""
 
     def __init__(
         self,
@@ -38,7 +39,9 @@ class McpSource:
         start: Callable[[ServerParams], ServerProcess],
         *,
         browser: Browser | None = None,
+        ask_person: AskPerson | None = None,
     ) -> None:
+        self._ask_person = ask_person if config.elicitation else None
         self._config = config
         self._settings = settings
         self._start = start
@@ -93,7 +96,9 @@ class McpSource:
             connection = await self._connected()
             try:
                 await self._refuse_changed(connection, tool)
-                result = await connection.call(name, arguments, lambda *said: self._progress(call.request, *said))
+                result = await connection.call(
+                    name, arguments, lambda *said: self._progress(call.request, *said), self._asking(call)
+                )
             except NotSent:
                 if again:
                     continue
@@ -102,6 +107,18 @@ class McpSource:
 
             return output_of(result, call.request, tool.output_schema, self._settings.artifact_threshold_bytes)
         raise AssertionError("one of the two ways out was taken")
+
+    def _asking(self, call: CallContext) -> Ask | None:
+        """What puts the server's questions during the call to a person; the call's time stands meanwhile."""
+        ask_person = self._ask_person
+        if ask_person is None:
+            return None
+
+        async def ask(asked: PersonAsked) -> PersonAnswer:
+            with call.clock.paused():
+                return await ask_person(call.request, asked)
+
+        return ask
 
     async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:  # noqa: ARG002 - see Source
         """See Source. MCP has no question for it."""
