@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 SETTING: Final = "mcp.servers"
 _MIN_SECRET: Final = 8
+_ASK_AFTER_S: Final = 1.0
+"""The SDK takes most of a second of the processor, and a short session needs no server that it does not call."""
 KEYRING_SERVICE: Final = "agent-host"
 _SHAPE: Final = Record(
     {"name": TEXT},
@@ -190,6 +192,7 @@ def add_servers(
             elsewhere=is_http,
             timeout_s=found.timeout_s,
             connect_timeout_s=settings.number("mcp.connect_timeout_s"),
+            ask_after_s=_ASK_AFTER_S,
         )
         provider = elsewhere.provider(source, place_text(found), terms)
         source.on_changed = provider.begin

@@ -66,6 +66,7 @@ class WireServer:
         self.capabilities: dict[str, Any] = {}
         self.has_ended = False
         self.last_words = ""
+        self.has_worked = False
         self._lines: asyncio.Queue[bytes] = asyncio.Queue()
         self._numbers = itertools.count(1)
         self._replies: dict[str, asyncio.Future[dict[str, Any]]] = {}

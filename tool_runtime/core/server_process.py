@@ -34,6 +34,8 @@ _AHEAD: Final = 8
 """Lines that are read before somebody takes the first."""
 _STDERR_BYTES: Final = 8 * 1024
 _GRACE_S: Final = 2.0
+_IDLE_GRACE_S: Final = 0.2
+"""Of one that was not given any work."""
 
 
 class ServerParams(NamedTuple):
@@ -53,7 +55,8 @@ class LineTooLong(Exception):
 
 
 class ServerProcess:
-    """One such program, started as it is made. Raises ToolFault where it cannot be started."""
+    """One such program, started as it is made. `has_worked` is for whoever gives it work to say: it may have something
+    to finish then. Raises ToolFault where it cannot be started."""
 
     def __init__(
         self, params: ServerParams, pool: DaemonPool, guard: ProcessGuard | None, sandbox: Sandbox | None = None
@@ -70,7 +73,7 @@ class ServerProcess:
         self._to_write: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._closing = False
         self._last_words = b""
-        self._at_end = self._has_spoken = False
+        self._at_end = self._has_spoken = self.has_worked = False
         held = None
         if sandbox is not None and params.scope is not None:
             _refuse_missing(params)
@@ -115,8 +118,8 @@ class ServerProcess:
         return lines[-1] if lines else ""
 
     async def aclose(self) -> None:
-        """Close its input, and end it and what it has started, where it does not end by itself. One that has not said
-        anything yet has nothing to finish, and gets no time for it."""
+        """Close its input, and end it and what it has started, where it does not end by itself. One that has not had
+        any work gets little time for it, and one that has not said anything yet none."""
         if self._closing:
             return
         self._closing = True
@@ -126,7 +129,7 @@ class ServerProcess:
 
     def _end(self) -> None:
         with suppress(subprocess.TimeoutExpired, ChildProcessError):  # somebody has reaped it
-            self._wait(_GRACE_S if self._has_spoken else 0)
+            self._wait(_GRACE_S if self.has_worked else _IDLE_GRACE_S if self._has_spoken else 0)
         if WINDOWS:
             self._process.kill()
         else:

@@ -147,6 +147,8 @@ class Connection:
                 await self.list()
                 return await self._sent(request, progress)
 
+        if self._process is not None:
+            self._process.has_worked = True
         async with self._questions.during(ask) as call:
             answer = await send({})
             for number in range(MAX_QUESTIONS):
@@ -177,7 +179,8 @@ class Connection:
         """End the session, and the program of one over stdio."""
         self._stop.set()
         if self._task is not None and not self._task.done():
-            await asyncio.wait([self._task], timeout=_GOODBYE_S)
+            if self._client is not None:  # else there is nobody yet to say goodbye to
+                await asyncio.wait([self._task], timeout=_GOODBYE_S)
             self._task.cancel()
             await asyncio.wait([self._task])
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.mcp.importing import SdkImport
 from tool_runtime.mcp.servers import Http
 from tool_runtime.remote import Definition, usable
 
@@ -48,6 +49,7 @@ class McpSource:
         self._browser = browser
         self._connection: Connection | None = None
         self._opening = asyncio.Lock()
+        self._import = SdkImport()
         self._closed = False
         self._identities: tuple[Connection, dict[str, str]] | None = None
         self.on_changed: Callable[[], None] = lambda: None
@@ -127,6 +129,8 @@ class McpSource:
     async def aclose(self) -> None:
         """See Source."""
         self._closed = True
+        if self._settings.guard_processes:  # the process is the session's own, and ends with it
+            self._import.stop()
         if self._connection is not None:
             await self._connection.aclose()
 
@@ -137,7 +141,7 @@ class McpSource:
                 return self._connection
             if self._connection is not None:
                 await self._connection.aclose()
-            module = await asyncio.to_thread(_sdk)
+            module = await asyncio.to_thread(self._import.load)
             tries = _TRIES if isinstance(self._config.place, Http) else 1  # a program that ends does so again
             for number in range(tries):
                 if self._closed:
@@ -174,14 +178,3 @@ class McpSource:
         of = "" if total is None else f" of {total:g}"
         line = f"{done:g}{of}{f': {message}' if message else ''}\n"
         self._settings.on_output(request, "stdout", line[:1000].encode("utf-8", "replace"))
-
-
-def _sdk() -> Any:
-    """The module that brings the SDK along, which takes most of a second. Raises ToolFault where it is not there."""
-    try:
-        from tool_runtime.mcp import connection
-    except ImportError as error:
-        raise ToolFault(
-            FaultKind.SYSTEM, f"MCP servers need the extra mcp, which is not installed ({error.name})"
-        ) from error
-    return connection
