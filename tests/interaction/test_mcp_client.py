@@ -140,17 +140,24 @@ def test_no_secret_reaches_a_server_but_what_is_named_for_it(host: Host) -> None
         "OTHER_SECRET": "other-secret-2",
         "LLM_GATEWAY_AUTH_TOKEN": "gateway-secret-3",
     }
-    with gateway(use(mcp("environment")), say("Done.")) as model:
+    leaked = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0dF3hJ6"
+    turned = leaked[::-1]
+    leaks = [mcp("leak", backwards=turned), mcp("leak", backwards=turned, padding=20_000)]
+    with gateway(use(mcp("environment"), *leaks), say("Done.")) as model:
         policy = host.policy(grants=grant())
         options = ("--gateway", model.url, "--policy", str(policy), "--output", "json")
         outcome = host.run("run", "Do it.", *options, env=secrets)
-        said = model.results()[0].text
+        said, first, second = (result.text for result in model.results())
     assert outcome.code == 0
     assert "GIVEN_TOKEN" in said
     assert "OTHER_SECRET" not in said
     assert "LLM_GATEWAY_AUTH_TOKEN" not in said
     kept = b"".join(path.read_bytes() for path in host.state.rglob("*") if path.is_file())
     assert all(value.encode() not in kept and value not in said for value in secrets.values())
+    assert turned.encode() in kept  # the arguments are on record, and hold no secret that anybody knows
+    assert (leaked.encode() in kept, leaked in first + second) == (False, False)
+    assert "[redacted" in first
+    assert len(events(host, outcome, "artifact_uploaded")) == 1
 
 
 @pytest.mark.parametrize("repeatable", [False, True])

@@ -160,6 +160,11 @@ def _app(options: argparse.Namespace) -> Any:  # noqa: C901 - a list of tools
         """What the server has in its environment."""
         return dict(os.environ)
 
+    @app.tool()
+    def leak(backwards: str, padding: int = 0) -> str:
+        """Gives away a secret, put together here."""
+        return "x " * padding + "".join(reversed(backwards))
+
     @app.tool(structured_output=False)
     def picture() -> list[types.ContentBlock]:
         """Gives something of each kind."""

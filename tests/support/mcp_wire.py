@@ -7,13 +7,15 @@ source = McpSource(config, settings, server.start)
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tool_runtime.core.server_process import ServerParams, ServerProcess
 
@@ -120,8 +122,12 @@ class WireServer:
         self._lines.put_nowait(orjson.dumps({"jsonrpc": "2.0", **message}) + b"\n")
 
     async def _answer(self, message: dict[str, Any]) -> None:
-        params = message.get("params", {})
-        self._send({"id": message["id"], **await self._said(message["method"], params)})
+        self._send(await self.reply(message))
+
+    async def reply(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request."""
+        said = await self._said(message["method"], message.get("params", {}))
+        return {"jsonrpc": "2.0", "id": message["id"], **said}
 
     async def _said(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "wire", "version": "1"}}
@@ -140,3 +146,43 @@ class WireServer:
             self.calls.append(params)
             return {"result": {**complete, **await self.tools[params["name"]](WireCall(self, params))}}
         return {"error": {"code": -32601, "message": "Method not found"}}
+
+
+@contextlib.asynccontextmanager
+async def over_http(server: WireServer, *first: int) -> AsyncIterator[str]:
+    """The URL of the server over real HTTP. The `first` requests get these statuses: 0 is a connection that is closed
+    without an answer."""
+    left = list(first)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await _one(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    async def _one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = re.search(r"(?i)content-length: (\d+)", head)
+        body = await reader.readexactly(int(length[1]) if length else 0)
+        status, said = left.pop(0) if left else 200, b""
+        if status == 0:
+            return 0
+        if status == 200 and not head.startswith("POST"):
+            status = 405
+        elif status == 200:
+            message = orjson.loads(body)
+            status = 200 if "id" in message else 202
+            said = orjson.dumps(await server.reply(message)) if "id" in message else b""
+        writer.write(f"HTTP/1.1 {status} Said\r\nContent-Type: application/json\r\n".encode())
+        writer.write(f"Content-Length: {len(said)}\r\n\r\n".encode() + said)
+        await writer.drain()
+        return status
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/mcp"
+    finally:
+        listening.close()

@@ -104,6 +104,11 @@ class Connection:
             raise ToolFault(FaultKind.NETWORK, self._why())
 
     @property
+    def is_refused(self) -> bool:
+        """Whether the server has answered that it does not want this client: another try has no better answer."""
+        return self._refusals.for_good
+
+    @property
     def is_open(self) -> bool:
         """Whether a request may be sent on it, as far as is known."""
         ended = self._process is not None and self._process.has_ended
@@ -247,7 +252,7 @@ class Connection:
         """The answer to one request. Raises ToolFault, and for a call NotSent where the server has not got it."""
         if not self.is_open:
             raise NotSent if is_call else ToolFault(FaultKind.NETWORK, self._why())
-        self._refusals.last = None
+        self._refusals.clear()
         self._under_way += 1
         try:
             return await send()

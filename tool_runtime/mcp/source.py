@@ -31,7 +31,8 @@ _PAUSE_S: Final = 0.25
 class McpSource:
     """A Source. `start` starts a program that runs on. `on_changed` is called when the server says that its tools have
     changed. `browser` shows a person the page of an authorization server, and gives what it sends back; without it
-    nobody is there. `ask_person` puts a question of a server to a person, where its entry lets it ask."""
+    nobody is there. `ask_person` puts a question of a server to a person, where its entry lets it ask. `pause` waits
+    for so many seconds between two tries to connect."""
 
     def __init__(
         self,
@@ -41,7 +42,9 @@ class McpSource:
         *,
         browser: Browser | None = None,
         ask_person: AskPerson | None = None,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
+        self._pause = pause
         self._ask_person = ask_person if config.elicitation else None
         self._config = config
         self._settings = settings
@@ -151,9 +154,9 @@ class McpSource:
                 try:
                     await connection.open()
                 except ToolFault as fault:
-                    if number + 1 == tries or fault.kind is not FaultKind.NETWORK:
+                    if number + 1 == tries or fault.kind is not FaultKind.NETWORK or connection.is_refused:
                         raise
-                    await asyncio.sleep(_PAUSE_S * 4**number)
+                    await self._pause(_PAUSE_S * 4**number)
                     continue
                 self._connection = connection
                 return connection

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent_host.contracts import PersonAnswer, PersonAsked, ToolRequest
-from tests.support.mcp_wire import MODERN, OLDER, WireCall, WireServer, says, text
+from agent_host.events.kinds import EventType
+from agent_host.events.live_output import MAX_PIECE_BYTES, LiveOutput
+from tests.support.events import Watcher, emitter
+from tests.support.mcp_wire import MODERN, OLDER, WireCall, WireServer, over_http, says, text
 from tool_runtime.faults import ToolFault
-from tool_runtime.mcp.servers import ServerConfig, Stdio
+from tool_runtime.mcp.servers import Http, ServerConfig, Stdio
 from tool_runtime.mcp.source import McpSource
 from tool_runtime.settings import RuntimeSettings
 from tool_runtime.tool import CallContext
@@ -213,3 +216,70 @@ async def test_the_time_of_a_call_goes_on_after_the_answer() -> None:
     await timed(run, 20)(call)
     with call.clock.paused():  # the call is over, and there is nothing to stop
         assert call.clock.limit is None
+
+
+@pytest.mark.parametrize(
+    ("first", "pauses", "said"),
+    [
+        ((), [], "3"),
+        ((0,), [0.25], "3"),
+        ((503, 429), [0.25, 1.0], "3"),
+        ((0, 503, 500), [0.25, 1.0], "HTTP 500"),
+        ((401,), [], "HTTP 401"),
+        ((403,), [], "HTTP 403"),
+    ],
+)
+async def test_connecting_is_tried_again_with_growing_pauses(
+    first: tuple[int, ...], pauses: list[float], said: str
+) -> None:
+    """Where the failure may pass, and three times at most."""
+    paused: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+
+    server = WireServer(add=says("3"))
+    # A try whose answer is an error asks once more, in the older era.
+    each = [status for one in first for status in ([0] if one == 0 else [one, one])]
+    async with over_http(server, *each) as url:
+        config = ServerConfig("odd", Http(url), 20, 20)
+        source = McpSource(config, RuntimeSettings(workspace="/"), server.start, pause=pause)
+        try:
+            (tool,) = (await source.list()).definitions
+            request = ToolRequest("odd/add", {}, "s", "t", "st", "c1", "Mcp.Invoke")
+            text_of = (await source.call(tool, CallContext.of(request, RuntimeSettings(workspace="/")))).text
+        except ToolFault as fault:
+            text_of = str(fault)
+        await source.aclose()
+    assert said in text_of
+    assert paused == pauses
+    assert len(server.calls) == (said == "3")
+
+
+async def test_a_flood_of_progress_is_a_few_events() -> None:
+    """It is shown as far as somebody can look at it, and the answer comes behind it."""
+    watcher = Watcher()
+    out = LiveOutput(emitter(watcher))
+    many = 1_500
+
+    async def run(call: WireCall) -> dict[str, Any]:
+        for number in range(many):
+            call.progress(number, "x" * 2000)
+        return text("done")
+
+    session = Session(WireServer(flood=run))
+    chunks = 0
+
+    def take(request: ToolRequest, name: str, data: bytes) -> None:
+        nonlocal chunks
+        chunks += 1
+        assert len(data) <= 1000
+        out.take(request, name, data)
+
+    session.source._settings = session.settings = session.settings._replace(on_output=take)
+    assert await session.call("flood") == "done"
+    out.end("c1")
+    assert chunks == many
+    told = [event for event in watcher.events if event.event_type is EventType.TOOL_OUTPUT_CHUNK]
+    assert 0 < len(told) < many / 2
+    assert max(len(event.line()) for event in told) < 3 * MAX_PIECE_BYTES
