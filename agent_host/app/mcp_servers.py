@@ -217,10 +217,18 @@ def kept_tools(
 
 
 def servers_of_user(
-    settings: Settings, environment: Environment, state_dir: str, now: datetime
+    settings: Settings,
+    environment: Environment,
+    state_dir: str,
+    now: datetime,
+    *,
+    bundle: PolicyBundle | None = None,
+    scoping: Scoping | None = None,
+    temporary: str | None = None,
 ) -> Iterator[ServerConfig | Refused]:
-    """Those of the user's configuration, as a session would use them. Raises UsageError."""
-    return _Place(settings, None, environment, state_dir, "", None, now).servers()
+    """Those of the user's configuration, as a session would use them; under a `bundle`, which has none of its own,
+    programs are held as `scoping` says. Raises UsageError."""
+    return _Place(settings, bundle, environment, state_dir, "", temporary, now, scoping).servers()
 
 
 def place_text(server: ServerConfig) -> str:

@@ -119,6 +119,18 @@ def test_a_program_reads_its_script_and_the_paths_that_it_is_given(host: Host, l
         note, secret = (result.text for result in model.results())
     assert note == "a note"
     assert "a secret" not in secret
+    with open(host.root / "user.toml", "a", encoding="utf-8") as file:
+        reads = f"open({str(host.root / 'secret')!r}).read()"
+        file.write(
+            f'[[mcp.servers]]\nname = "nosy"\ncommand = "{sys.executable}"\nargs = {json.dumps(["-c", reads])}\n'
+        )
+    report = host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}", "--sandbox", level)
+    assert report.code == 1
+    found = {line.split()[2]: line for line in report.text.splitlines() if " mcp " in line}
+    assert found["odd"].startswith("ok")
+    assert found["nosy"].startswith("FAIL")
+    assert "/secret'" in found["nosy"]
+    assert "the sandbox holds it" in found["nosy"]
 
 
 @pytest.mark.parametrize("fields", [{"url": "https://x", "write": ["/x"]}, {"command": "x", "domains": ["http://x"]}])

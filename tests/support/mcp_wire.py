@@ -69,6 +69,7 @@ class WireServer:
         self.has_ended = False
         self.last_words = ""
         self.has_worked = False
+        self.refusals: tuple[str, ...] = ()
         self._lines: asyncio.Queue[bytes] = asyncio.Queue()
         self._numbers = itertools.count(1)
         self._replies: dict[str, asyncio.Future[dict[str, Any]]] = {}

@@ -303,8 +303,12 @@ class Connection:
         return said + self._last_words()
 
     def _last_words(self) -> str:
-        words = "" if self._process is None else self._process.last_words
-        return f" (it said: {words[:_MAX_SAID]})" if words else ""
+        if self._process is None:
+            return ""
+        words = self._process.last_words
+        said = [f"it said: {words[:_MAX_SAID]}"] if words else []
+        said += [f"its sandbox: {line[:_MAX_SAID]}" for line in self._process.refusals]
+        return f" ({'; '.join(said)})" if said else ""
 
 
 class _HeadersDiffer(Exception):
