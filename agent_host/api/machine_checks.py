@@ -18,7 +18,7 @@ from agent_host.api.gateway_check import model_of, try_gateway
 from agent_host.api.options import known_models, settings_from
 from agent_host.app.sandboxing import LEVEL, level_of, try_levels
 from agent_host.capability_grants import KEY_VARIABLE, grant_key
-from agent_host.errors import UsageError
+from agent_host.errors import PolicyError, UsageError
 from agent_host.http_basics import LOOPBACK, shown_url, usable_in_header
 from agent_host.lean_httpx import httpx
 from agent_host.services.endpoints import TOOLS_TOKEN_VARIABLE, endpoints
@@ -57,7 +57,7 @@ def machine_checks(flags: Mapping[str, Any], state_dir: str) -> tuple[Check, ...
         _python(),
         _gateway(settings, state_dir),
         *_services(),
-        *_mcp_servers(settings, state_dir),
+        *_mcp_servers(flags, settings, state_dir),
         _state_dir(state_dir),
         _tokenizer(settings),
         _shell(),
@@ -135,15 +135,16 @@ def _backend_tools(url: str, *, granted: bool) -> Check:
     return Check(name, True, found)
 
 
-def _mcp_servers(settings: Settings, state_dir: str) -> list[Check]:
+def _mcp_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> list[Check]:
     """Those of the configuration: each is started or connected to, and asked for its tools."""
     if not settings.tables("mcp.servers"):
         return []
     from agent_host.api.mcp_check import check_servers
 
     try:
-        return [Check(f"mcp {name}", ok, one_line(found)) for name, ok, found in check_servers(settings, state_dir)]
-    except UsageError as error:
+        servers = check_servers(flags, settings, state_dir)
+        return [Check(f"mcp {name}", ok, one_line(found)) for name, ok, found in servers]
+    except (UsageError, PolicyError) as error:
         return [Check("mcp", False, str(error))]
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _BROKEN = "{"
 """Arguments that are no whole JSON: so were those of a recorded call that never ran."""
 _NO_APPROVAL = "the record has no approval of this call"
+_NO_FORM = "what was answered to a server's question is not on record"
 
 
 class Difference(NamedTuple):
@@ -141,7 +142,9 @@ class _Approvals:
                 self._answers[call.name, orjson.dumps(moved.arguments(call))].append(approved)
 
     def answer(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """See `agent_host.api.callbacks.Approve`."""
+        """See `agent_host.api.callbacks.Approve`. What somebody typed into a server's form is not on record."""
+        if request.form is not None:
+            return ApprovalAnswer(approved=False, reason=_NO_FORM)
         waiting = self._answers.get((request.tool_name, orjson.dumps(request.arguments)))
         return waiting.popleft() if waiting else ApprovalAnswer(approved=False, reason=_NO_APPROVAL)
 

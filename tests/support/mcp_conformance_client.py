@@ -15,7 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 from mcp.shared.auth import AuthorizationCodeResult
 
-from agent_host.contracts import ToolRequest
+from agent_host.approval.forms import form_of
+from agent_host.contracts import PersonAnswer, PersonAsked, ToolRequest
 from state.tool_lists import ToolLists
 from tool_runtime.mcp.servers import Http, ServerConfig
 from tool_runtime.mcp.source import McpSource
@@ -62,14 +63,20 @@ def _browser() -> Browser:
     return pages.put, sent_back
 
 
+async def _person(_: ToolRequest, asked: PersonAsked) -> PersonAnswer:
+    """Takes what a form proposes, and fills in the rest."""
+    fields = form_of(asked.source, asked.message, asked.schema, asked.url, str).fields
+    return PersonAnswer("accept", {one.name: fitting(one.to_json()) for one in fields})
+
+
 async def main(url: str, *, with_oauth: bool) -> int:
     """Do it; 0 where the server could be asked for its tools."""
     with tempfile.TemporaryDirectory() as folder:
         settings = RuntimeSettings(workspace=folder)
         router = LocalToolRouter(settings)
         place = Http(url, oauth_folder=os.path.join(folder, "tokens") if with_oauth else None)
-        config = ServerConfig("peer", place, _PATIENCE_S, _PATIENCE_S)
-        source = McpSource(config, settings, router.start_program, browser=_browser())
+        config = ServerConfig("peer", place, _PATIENCE_S, _PATIENCE_S, elicitation=True)
+        source = McpSource(config, settings, router.start_program, browser=_browser(), ask_person=_person)
         remote = RemoteTools(
             source,
             Terms("Mcp.Invoke", elsewhere=True, timeout_s=_PATIENCE_S, connect_timeout_s=_PATIENCE_S),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import mcp_types as types
 import uvicorn
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import Context, Elicit, ElicitationResult, MCPServer, Resolve
 from pydantic import BaseModel, WithJsonSchema
 
 if TYPE_CHECKING:
@@ -68,6 +68,11 @@ class Form(BaseModel):
     """What one asks a person for."""
 
     name: str
+    times: int = 3
+
+
+async def _who() -> Elicit[Form]:
+    return Elicit("Who are you? \x1b[2J", Form)
 
 
 class Promised(BaseModel):
@@ -155,6 +160,11 @@ def _app(options: argparse.Namespace) -> Any:  # noqa: C901 - a list of tools
         """What the server has in its environment."""
         return dict(os.environ)
 
+    @app.tool()
+    def leak(backwards: str, padding: int = 0) -> str:
+        """Gives away a secret, put together here."""
+        return "x " * padding + "".join(reversed(backwards))
+
     @app.tool(structured_output=False)
     def picture() -> list[types.ContentBlock]:
         """Gives something of each kind."""
@@ -208,10 +218,10 @@ def _app(options: argparse.Namespace) -> Any:  # noqa: C901 - a list of tools
         return "done"
 
     @app.tool()
-    async def ask(ctx: Context[Any]) -> str:
+    async def ask(answer: Annotated[ElicitationResult[Form], Resolve(_who)]) -> str:
         """Asks the person behind the client."""
-        answer = await ctx.elicit("Who are you?", Form)
-        return str(answer)
+        log("ask")
+        return f"{answer.action} {getattr(answer, 'data', None)}"
 
     @app.tool()
     def die() -> str:

@@ -45,12 +45,14 @@ class Stdio(NamedTuple):
 
 
 class ServerConfig(NamedTuple):
-    """One server by its `name`. `connect_timeout_s` is for a connection with its handshake, `timeout_s` for a call."""
+    """One server by its `name`. `connect_timeout_s` is for a connection with its handshake, `timeout_s` for a call.
+    `elicitation`: it may ask the person something in the middle of a call."""
 
     name: str
     place: Http | Stdio
     timeout_s: float
     connect_timeout_s: float
+    elicitation: bool = False
 
 
 def origin_of(url: str) -> tuple[str, str, int | None]:

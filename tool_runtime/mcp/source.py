@@ -6,15 +6,17 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from tool_runtime.faults import FaultKind, ToolFault
+from tool_runtime.mcp.importing import SdkImport
 from tool_runtime.mcp.servers import Http
 from tool_runtime.remote import Definition, usable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from agent_host.contracts import ToolRequest
+    from agent_host.contracts import AskPerson, PersonAnswer, PersonAsked, ToolRequest
     from tool_runtime.core.server_process import ServerParams, ServerProcess
     from tool_runtime.mcp.connection import Connection
+    from tool_runtime.mcp.questions import Ask
     from tool_runtime.mcp.servers import ServerConfig
     from tool_runtime.remote import Listed
     from tool_runtime.settings import RuntimeSettings
@@ -29,7 +31,8 @@ _PAUSE_S: Final = 0.25
 class McpSource:
     """A Source. `start` starts a program that runs on. `on_changed` is called when the server says that its tools have
     changed. `browser` shows a person the page of an authorization server, and gives what it sends back; without it
-    nobody is there."""
+    nobody is there. `ask_person` puts a question of a server to a person, where its entry lets it ask. `pause` waits
+    for so many seconds between two tries to connect."""
 
     def __init__(
         self,
@@ -38,13 +41,18 @@ class McpSource:
         start: Callable[[ServerParams], ServerProcess],
         *,
         browser: Browser | None = None,
+        ask_person: AskPerson | None = None,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
+        self._pause = pause
+        self._ask_person = ask_person if config.elicitation else None
         self._config = config
         self._settings = settings
         self._start = start
         self._browser = browser
         self._connection: Connection | None = None
         self._opening = asyncio.Lock()
+        self._import = SdkImport()
         self._closed = False
         self._identities: tuple[Connection, dict[str, str]] | None = None
         self.on_changed: Callable[[], None] = lambda: None
@@ -93,7 +101,9 @@ class McpSource:
             connection = await self._connected()
             try:
                 await self._refuse_changed(connection, tool)
-                result = await connection.call(name, arguments, lambda *said: self._progress(call.request, *said))
+                result = await connection.call(
+                    name, arguments, lambda *said: self._progress(call.request, *said), self._asking(call)
+                )
             except NotSent:
                 if again:
                     continue
@@ -103,6 +113,18 @@ class McpSource:
             return output_of(result, call.request, tool.output_schema, self._settings.artifact_threshold_bytes)
         raise AssertionError("one of the two ways out was taken")
 
+    def _asking(self, call: CallContext) -> Ask | None:
+        """What puts the server's questions during the call to a person; the call's time stands meanwhile."""
+        ask_person = self._ask_person
+        if ask_person is None:
+            return None
+
+        async def ask(asked: PersonAsked) -> PersonAnswer:
+            with call.clock.paused():
+                return await ask_person(call.request, asked)
+
+        return ask
+
     async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:  # noqa: ARG002 - see Source
         """See Source. MCP has no question for it."""
         return None
@@ -110,6 +132,8 @@ class McpSource:
     async def aclose(self) -> None:
         """See Source."""
         self._closed = True
+        if self._settings.guard_processes:  # the process is the session's own, and ends with it
+            self._import.stop()
         if self._connection is not None:
             await self._connection.aclose()
 
@@ -120,7 +144,7 @@ class McpSource:
                 return self._connection
             if self._connection is not None:
                 await self._connection.aclose()
-            module = await asyncio.to_thread(_sdk)
+            module = await asyncio.to_thread(self._import.load)
             tries = _TRIES if isinstance(self._config.place, Http) else 1  # a program that ends does so again
             for number in range(tries):
                 if self._closed:
@@ -130,9 +154,9 @@ class McpSource:
                 try:
                     await connection.open()
                 except ToolFault as fault:
-                    if number + 1 == tries or fault.kind is not FaultKind.NETWORK:
+                    if number + 1 == tries or fault.kind is not FaultKind.NETWORK or connection.is_refused:
                         raise
-                    await asyncio.sleep(_PAUSE_S * 4**number)
+                    await self._pause(_PAUSE_S * 4**number)
                     continue
                 self._connection = connection
                 return connection
@@ -157,14 +181,3 @@ class McpSource:
         of = "" if total is None else f" of {total:g}"
         line = f"{done:g}{of}{f': {message}' if message else ''}\n"
         self._settings.on_output(request, "stdout", line[:1000].encode("utf-8", "replace"))
-
-
-def _sdk() -> Any:
-    """The module that brings the SDK along, which takes most of a second. Raises ToolFault where it is not there."""
-    try:
-        from tool_runtime.mcp import connection
-    except ImportError as error:
-        raise ToolFault(
-            FaultKind.SYSTEM, f"MCP servers need the extra mcp, which is not installed ({error.name})"
-        ) from error
-    return connection
