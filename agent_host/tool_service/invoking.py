@@ -110,9 +110,12 @@ class Invoker:
             )
         fingerprint = hashlib.sha256(orjson.dumps(call.arguments, option=orjson.OPT_SORT_KEYS)).hexdigest()
         if call.key is None:
-            with tenant.admission.enter() as visit:
-                async with visit.slot:
+            with tenant.admission.entered():
+                slot = await tenant.admission.acquire()
+                try:
                     return await self._run(tenant, tool, call, fingerprint)
+                finally:
+                    await tenant.admission.release(slot)
         return await self._once(tenant, tool, call, fingerprint, place_of(call, call.key))
 
     def granted(self, tenant: ServedTenant, tool_name: str, text: str | None) -> CapabilityGrant:
@@ -132,11 +135,11 @@ class Invoker:
         return grant
 
     async def _once(self, tenant: ServedTenant, tool: TenantTool, call: Call, fingerprint: str, place: Place) -> bytes:
-        with tenant.admission.enter() as visit:
+        with tenant.admission.entered():
             known = await self._answers.claim(place, fingerprint, repeatable=tool.kind.repeatable)
             if known.state == "new":
                 try:
-                    await visit.slot.acquire()
+                    slot = await tenant.admission.acquire()
                 except BaseException:
                     await self._answers.release(place)  # it never began
                     raise
@@ -144,7 +147,7 @@ class Invoker:
                     body = await self._run(tenant, tool, call, fingerprint)
                     await self._answers.answer(place, body)
                 finally:
-                    visit.slot.release()
+                    await tenant.admission.release(slot)
                 return body
         self._metrics.repeated.labels(tenant.name).inc()
         return await self._known(call, place, known)

@@ -19,6 +19,7 @@ from tool_runtime.foreign_schema import foreign_judge
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from agent_host.tool_service.admission import Slots
     from agent_host.tool_service.configuration import Configuration, Tenant
     from agent_host.tool_service.storing import Storage
     from agent_host.tool_service.tool import BackendTool, RunningTool
@@ -53,7 +54,7 @@ class ServedTenant:
     def __init__(self, tenant: Tenant, kinds: Mapping[str, BackendTool], key: bytes, storage: StorageOf) -> None:
         self.name = tenant.name
         self.limits = tenant.limits
-        self.admission = Admission(tenant.limits)
+        self.admission: Admission
         self._bucket = None if tenant.bucket is None else Bucket(tenant.bucket)
         self.storage: Storage = storage(self._bucket)
         self._handles = Handles(key, tenant.name)
@@ -64,6 +65,10 @@ class ServedTenant:
                 self.tools[name] = TenantTool(kinds[name], kinds[name].build(configuration, services))
             except ValueError as error:
                 raise UsageError(f"the tool {name} of the tenant {tenant.name} cannot be used: {error}") from None
+
+    def open(self, slots: Slots) -> None:
+        """Take calls, which hold `slots` while they run."""
+        self.admission = Admission(self.name, self.limits, slots)
 
     async def ready(self) -> list[str]:
         """Which tools lack something that they need; empty where all are ready."""

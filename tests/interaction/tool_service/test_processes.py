@@ -22,7 +22,6 @@ from tests.support.tool_service import (
     KEY_ENVIRONMENT,
     PATIENCE_S,
     Caller,
-    Postgres,
     caller,
     grant,
     process,
@@ -33,15 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [pytest.mark.slow, pytest.mark.peer]
-
-
-@pytest.fixture
-def database(server: Postgres) -> str:
-    """The URL of a new database."""
-    name = f"answers_{os.urandom(4).hex()}"
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return server.url.removesuffix("postgres") + name
 
 
 def sleeping(shop: str, answers: str | None = None) -> dict[str, Any]:
