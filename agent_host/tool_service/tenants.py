@@ -70,16 +70,6 @@ class ServedTenant:
         """Take calls, which hold `slots` while they run."""
         self.admission = Admission(self.name, self.limits, slots)
 
-    async def ready(self) -> list[str]:
-        """Which tools lack something that they need; empty where all are ready."""
-        missing = []
-        for name, tool in self.tools.items():
-            try:
-                await tool.running.ready()
-            except ToolFault:
-                missing.append(name)
-        return missing
-
     async def aclose(self) -> None:
         """Release what the tenant's tools hold."""
         for tool in self.tools.values():
