@@ -214,7 +214,7 @@ class RemoteTools:
             try:
                 listed = await self._source.list()
             except ToolFault as fault:
-                self._report(SourceNotice(self.name, "unavailable", f"{self.name} does not list its tools: {fault}"))
+                self._report(SourceNotice(self.name, "unavailable", f"{self.name} does not answer: {fault}"))
                 return
             shapes = [one.to_json() for one in listed.definitions]
             await asyncio.to_thread(self._kept.keep, _sha256(shapes), shapes)

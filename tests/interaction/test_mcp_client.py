@@ -198,7 +198,7 @@ def test_a_server_that_is_down_keeps_its_tools_and_its_calls_fail_clearly(host: 
         assert "out of order" in model.results()[0].text
     assert outcome.code == 0
     (told,) = events(host, outcome, "tools_unavailable")
-    assert "mcp:odd does not list its tools" in told["message"]
+    assert "mcp:odd does not answer" in told["message"]
 
 
 def test_a_server_that_never_starts_costs_a_warning(host: Host) -> None:
@@ -206,7 +206,7 @@ def test_a_server_that_never_starts_costs_a_warning(host: Host) -> None:
     with gateway(say("Done.")) as model:
         outcome = host.run("run", "Do it.", "--gateway", model.url, "--policy", str(host.policy(grants=grant())))
     assert outcome.code == 0
-    assert "no configuration file" in outcome.names_once("mcp:odd does not list its tools")
+    assert "no configuration file" in outcome.names_once("mcp:odd does not answer")
 
 
 @pytest.mark.parametrize("level", ["none", *(level for level in sandbox.LEVELS if sandbox.look(level).works)])
@@ -215,7 +215,7 @@ def test_a_program_that_is_not_there_is_named(host: Host, level: str) -> None:
     with gateway(say("Done.")) as model:
         outcome = host.run("run", "Do it.", "--gateway", model.url, "--policy", "workspace", "--sandbox", level)
     assert outcome.code == 0
-    assert "No such file or directory: no-such-program" in outcome.names_once("mcp:odd does not list its tools")
+    assert "No such file or directory: no-such-program" in outcome.names_once("mcp:odd does not answer")
 
 
 def test_a_tool_that_is_another_one_now_needs_an_approval(host: Host) -> None:

@@ -147,7 +147,7 @@ async def test_a_source_that_is_down_keeps_its_tools_and_their_calls_fail(tmp_pa
     result = await here.router.execute(request("fs/read"))
     assert result.error is not None
     assert (result.error.code, result.error.message) == ("TOOL_EXECUTION_FAILED", "connection refused")
-    assert [one.message for one in here.of("unavailable")] == ["mcp:fs does not list its tools: connection refused"]
+    assert [one.message for one in here.of("unavailable")] == ["mcp:fs does not answer: connection refused"]
 
 
 async def test_a_source_that_never_answered_has_no_tools(tmp_path: Path, opened: list[Here]) -> None:
