@@ -7,6 +7,7 @@ the arguments that reach it.
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from collections import defaultdict, deque
@@ -16,16 +17,21 @@ import orjson
 
 from agent_host.api.options import SessionOptions, anchored, existing_directory
 from agent_host.api.recorded_calls import decisions, edited_arguments, recorded
-from agent_host.api.sessions import open_session
+from agent_host.api.sessions import open_recorded
+from agent_host.app.recorded_tools import Answer, RecordedToolService
 from agent_host.approval.request import ApprovalAnswer
 from agent_host.errors import UsageError
 from agent_host.events.kinds import EventType
 from agent_host.session.transcripts import read_run_log
 from agent_host.testing.gateway import MockGateway, Script
 from agent_host.thread.messages import GO_ON, decode
+from policy.names import CapabilityName
 from state.blobs import sha256_hex
 from state.errors import InvalidSessionId
 from state.locations import SessionPaths
+from state.tool_lists import kept_definitions
+from tool_runtime.backend.source import NAME as BACKEND
+from tool_runtime.remote import definition_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,6 +95,7 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
     now: dict[str, _Call] = {}
     script = Script.from_turns(_turns(messages, moved), name=session_id)
     approvals = _Approvals(paths, record, messages, moved)
+    backend = _backend_tools(paths, messages)
     given = _settings(record)
     if "host.policy" in flags:
         given.pop("llm.model", None)  # another policy may not allow it
@@ -97,7 +104,7 @@ async def replay_session(flags: Mapping[str, Any], *, session_id: str, workspace
     with tempfile.TemporaryDirectory(prefix="agent-host-replay-") as scratch:
         async with MockGateway(script) as gateway:
             options = SessionOptions(workspace=root, gateway=gateway.url, state_dir=scratch, settings=given)
-            async with open_session(options, approve=approvals.answer, on_event=_noting(now)) as session:
+            async with open_recorded(options, approvals.answer, _noting(now), backend) as session:
                 for prompt in prompts:
                     result = await session.run(moved.text(prompt))
                     if result.status != "TASK_COMPLETED":
@@ -178,8 +185,40 @@ def _recorded_calls(paths: SessionPaths, messages: Sequence[Message], moved: _Mo
                 said = asked.get(call.call_id)
                 kept = said is not None and said.arguments_hash == sha256_hex(orjson.dumps(call.arguments))
                 arguments = sha256_hex(orjson.dumps(moved.arguments(call))) if kept else None
-                found[f"toolu_{turn}_{number}"] = _Call(call.name, None if said is None else said.decision, arguments)
+                found[_scripted_id(turn, number)] = _Call(call.name, None if said is None else said.decision, arguments)
     return found
+
+
+def _backend_tools(paths: SessionPaths, messages: Sequence[Message]) -> RecordedToolService:
+    """The backend tools that are known, and what each call of the session was answered. Raises UsageError for a backend
+    tool that was called and is not known any more."""
+    asked, _ = decisions(paths)
+    answers: dict[str, Answer] = {}
+    called: set[str] = set()
+    waiting: dict[str, str] = {}
+    turns = itertools.count()
+    for message in messages:
+        if message.role == "assistant":
+            turn = next(turns)
+            for number, call in enumerate(message.tool_calls):
+                waiting[call.call_id] = _scripted_id(turn, number)
+                said = asked.get(call.call_id)
+                if said is not None and said.capability == CapabilityName.BACKEND_TOOL_INVOKE:
+                    called.add(call.name)
+        elif message.tool_call_id in waiting:
+            answers[waiting.pop(message.tool_call_id)] = Answer(message.content, message.is_error)
+    kept = kept_definitions(paths.state_dir, BACKEND)
+    if missing := sorted(called - kept.keys()):
+        raise UsageError(
+            f"session {paths.session_id} called {', '.join(missing)} of the Backend Tool Service, and what the service "
+            "listed is not kept in this state directory: it cannot be run again"
+        )
+    return RecordedToolService(tuple(map(definition_of, kept.values())), answers)
+
+
+def _scripted_id(turn: int, number: int) -> str:
+    """The id that the scripted gateway gives to a call."""
+    return f"toolu_{turn}_{number}"
 
 
 def _noting(calls: dict[str, _Call]) -> OnEvent:
