@@ -21,7 +21,7 @@ from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.held_sockets import Held, HeldSockets
 from tool_runtime.core.own_sockets import OwnSockets
 from tool_runtime.core.sandbox import find
-from tool_runtime.core.sandbox_variables import caches_in, cargo_settings, through_proxy
+from tool_runtime.core.sandbox_variables import caches_in, cargo_settings, own_files, through_proxy, without_network
 from tool_runtime.core.supervisor import Supervisor
 from tool_runtime.platform import landlock_rules, linux_sandbox
 
@@ -41,12 +41,14 @@ if TYPE_CHECKING:
 
 _NO_SOCKET: Final = re.compile(r"not permitted|permission denied|EACCES|EPERM", re.IGNORECASE)
 _NO_NAME: Final = re.compile(
-    r"resolv|name or service|EAI_AGAIN|ENOTFOUND|unknown host|lookup|getaddrinfo", re.IGNORECASE
+    r"resol[vu]|name or service|EAI_AGAIN|ENOTFOUND|unknown host|lookup|getaddrinfo", re.IGNORECASE
 )
 _HOST: Final = re.compile(
     r"(?:resolve host(?:name)?:? |EAI_AGAIN |ENOTFOUND |lookup |unknown host |resolve )['\"‘“]?((?:[\w-]+\.)+[\w-]+)",
     re.IGNORECASE,
 )
+LOOK_UP: Final = "look up names by"
+"""The action of a refused look-up: of which host is in the output alone."""
 MAX_DENIALS: Final = 50
 """So many refusals of one command are kept; a program that tries again and again is told of once."""
 
@@ -73,6 +75,7 @@ class HeldCommand:
         self.proxy = sandbox.proxy_for(scope, self.report)
         self.variables: Mapping[str, str] = {
             **sandbox.variables,
+            **(without_network() if scope.domains == () else {}),
             **({} if self.proxy is None else through_proxy(self.proxy.port, os.environ)),
         }
 
@@ -109,14 +112,19 @@ class HeldCommand:
                 self.report(denial)
         self._sandbox.ended(self)
 
-    def finish(self, exit_code: int, printed: bytes) -> tuple[Denial, ...]:
-        """What it was refused, now that it is over and has `printed` that."""
+    def finish(self, exit_code: int, printed: bytes, *, was_ended: bool = False) -> tuple[Denial, ...]:
+        """What it was refused, now that it is over and has `printed` that. `was_ended`: it might have gone on trying,
+        and has not come to say why."""
         if exit_code == 0:
             return tuple(denial for denial in self.denials if denial.action == "change")
         from tool_runtime.core.denials import RealDisk, denials_in
 
         text = printed.decode("utf-8", "replace")
-        seen = [named(denial, text) for denial in self.denials if denial.kind != "socket" or _shows(denial, text)]
+        seen = [
+            named(denial, text)
+            for denial in self.denials
+            if denial.kind != "socket" or is_missed(denial, text) or (was_ended and denial.action == LOOK_UP)
+        ]
         found = denials_in(text, exit_code, self.scope, self._cwd, RealDisk())
         return tuple(dict.fromkeys([*seen, *found]))
 
@@ -198,10 +206,10 @@ class Sandbox:
         """Of every command that is held."""
         directory = self._settings.caches
         if directory is None:
-            return {}
+            return own_files(os.environ)
         with suppress(OSError):  # cargo works without them
             cargo_settings(directory, os.environ)
-        return caches_in(directory, os.environ)
+        return {**own_files(os.environ), **caches_in(directory, os.environ)}
 
     def restriction(self, scope: CommandScope) -> Restriction:
         """What the thread is held to that starts a command under `scope`."""
@@ -300,16 +308,16 @@ class Sandbox:
             await asyncio.wait(self._ending)
 
 
-def _shows(denial: Denial, text: str) -> bool:
+def is_missed(denial: Denial, text: str) -> bool:
     """Whether a refused socket was missed: many programs try one and go on without."""
-    if denial.action == "look up names by":
+    if denial.action == LOOK_UP:
         return _NO_NAME.search(text) is not None
     return denial.action != "use" or _NO_SOCKET.search(text) is not None
 
 
 def named(denial: Denial, text: str) -> Denial:
     """A refused look-up with the host that was looked for, where the output has it."""
-    if denial.action != "look up names by":
+    if denial.action != LOOK_UP:
         return denial
     host = _HOST.search(text)
     return denial if host is None else Denial("host", host[1], denial.rule, "connect")

@@ -11,7 +11,7 @@ import pytest
 from agent_host.contracts import Denial
 from policy.scope import CommandScope
 from tool_runtime.core.denials import RealDisk, denials_in
-from tool_runtime.core.holding import named
+from tool_runtime.core.holding import is_missed, named
 from tool_runtime.core.refusals import report
 from tool_runtime.core.scope_verdict import refusal
 
@@ -120,13 +120,27 @@ def test_the_real_disk_answers_by_plain_permissions(tmp_path: Path) -> None:
         ("npm error getaddrinfo EAI_AGAIN registry.npmjs.org", "registry.npmjs.org"),
         ("dial tcp: lookup proxy.golang.org: connection refused", "proxy.golang.org"),
         ("fatal: unable to access 'https://a.b/': Could not resolve host: a.b", "a.b"),
-        ("Temporary failure in name resolution", None),
+        ("[Errno -3] Temporary failure in name resolution", None),
     ],
 )
 def test_a_refused_look_up_names_its_host(text: str, host: str | None) -> None:
     found = named(Denial("socket", "UDP", "network", "look up names by"), text)
     assert found == (Denial("socket", "UDP", "network", "look up names by") if host is None else
                      Denial("host", host, "network", "connect"))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "curl: (6) Could not resolve host: example.com",
+        "socket.gaierror: [Errno -2] Name or service not known",
+        "connection broken by 'NewConnectionError(': [Errno -3] Temporary failure in name resolution')'",
+        "npm error getaddrinfo EAI_AGAIN registry.npmjs.org",
+    ],
+)
+def test_a_look_up_that_was_missed_is_told(text: str) -> None:
+    assert is_missed(Denial("socket", "UDP", "network", "look up names by"), text)
+    assert not is_missed(Denial("socket", "UDP", "network", "look up names by"), "1 test failed")
 
 
 def test_a_report_names_ten_and_counts_the_rest() -> None:

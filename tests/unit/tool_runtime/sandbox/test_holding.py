@@ -155,6 +155,22 @@ async def test_allowed_hosts_are_reached_by_the_proxy_and_no_others(
     assert closed.denials
 
 
+async def test_a_command_that_was_ended_while_it_tried_is_told_why(
+    make_router: MakeRouter, scope: CommandScope, level: Any
+) -> None:
+    """npm tries again for more than a minute, and prints nothing meanwhile."""
+    router = make_router(sandbox=SandboxSettings(level))
+    look = "python3 -c \"import socket; socket.getaddrinfo('example.com', 80)\" 2>/dev/null; touch tried; sleep 60"
+    await router.execute(request("RunCommand", held(scope), command=look, background=True))
+    await until((Path(scope.writes[0]) / "tried").exists)
+    text_of(await router.execute(request("StopCommand", id="cmd_1")))
+    told = text_of(await router.execute(request("CommandOutput", id="cmd_1", offset=0)))
+    assert told.count("look up names by UDP: refused (commands have no network") == 2, (
+        told
+    )  # as it came, and at the end
+    assert "sandboxGrant" in told
+
+
 async def test_a_level_that_does_not_work_refuses_where_it_is_required(
     make_router: MakeRouter, scope: CommandScope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
