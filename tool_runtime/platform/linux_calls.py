@@ -1,13 +1,20 @@
-"""System calls of Linux that Python does not offer, by their numbers. Importing this loads ctypes."""
+"""System calls of Linux that Python does not offer, by their numbers. Importing this loads ctypes.
+
+The first command of a session waits until a process of its own has imported this and its neighbours, which therefore do
+without `typing` and whatever else takes long to import."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import os
 import struct
-from typing import Final, NamedTuple
+
+from config.lean_typing import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
 
 # The numbers above 423 are the same on every architecture.
 PIDFD_OPEN: Final = 434
@@ -60,17 +67,15 @@ def unknown_machine() -> OSError:
     return OSError(errno.ENOSYS, f"no system calls are known for {machine()}")
 
 
-@functools.cache
-def _syscall() -> ctypes._NamedFuncPointer:
-    function = ctypes.CDLL(None, use_errno=True).syscall
-    function.restype = ctypes.c_long
-    return function
+if os.name == "posix":
+    _SYSCALL = ctypes.CDLL(None, use_errno=True).syscall
+    _SYSCALL.restype = ctypes.c_long
 
 
 def call(number: int, *arguments: int | bytes | None) -> int:
     """The result of one system call. Raises OSError for what the kernel refuses."""
     given = (ctypes.c_long(one) if isinstance(one, int) else one for one in arguments)
-    result = int(_syscall()(ctypes.c_long(number), *given))
+    result = int(_SYSCALL(ctypes.c_long(number), *given))
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
