@@ -147,7 +147,7 @@ def _paths(line: str, cwd: str) -> Iterator[str]:
 def _named(line: str) -> Iterator[str]:
     quoted = [next(filter(None, match.groups())) for match in _QUOTED.finditer(line)]
     yield from (one.removeprefix("file://") for one in quoted)
-    yield from (match[1] for match in _UNIX_URL.finditer(line))
+    yield from (match[1].rstrip(":.,") for match in _UNIX_URL.finditer(line))
     rest = _QUOTED.sub(" ", line)
     program = _PROGRAM.match(rest)
     if program is not None and _REFUSED.split(program[1], maxsplit=1)[0].strip(" :-(["):

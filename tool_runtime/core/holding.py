@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 _NO_SOCKET: Final = re.compile(r"not permitted|permission denied|EACCES|EPERM", re.IGNORECASE)
 _NO_NAME: Final = re.compile(
-    r"resol[vu]|name or service|EAI_AGAIN|ENOTFOUND|unknown host|lookup|getaddrinfo", re.IGNORECASE
+    r"resol[vu]|no matching distribution|name or service|EAI_AGAIN|ENOTFOUND|unknown host|lookup|getaddrinfo",
+    re.IGNORECASE,
 )
 _HOST: Final = re.compile(
     r"(?:resolve host(?:name)?:? |EAI_AGAIN |ENOTFOUND |lookup |unknown host |resolve )['\"‘“]?((?:[\w-]+\.)+[\w-]+)",
@@ -121,12 +122,20 @@ class HeldCommand:
 
         text = printed.decode("utf-8", "replace")
         seen = [
-            named(denial, text)
+            named(denial, text, self._is_allowed)
             for denial in self.denials
             if denial.kind != "socket" or is_missed(denial, text) or (was_ended and denial.action == LOOK_UP)
         ]
-        found = denials_in(text, exit_code, self.scope, self._cwd, RealDisk())
+        told = {denial.what for denial in seen}
+        found = [
+            denial
+            for denial in denials_in(text, exit_code, self.scope, self._cwd, RealDisk())
+            if denial.what not in told  # a socket's place, which nobody meant to write
+        ]
         return tuple(dict.fromkeys([*seen, *found]))
+
+    def _is_allowed(self, host: str) -> bool:
+        return self.proxy is not None and self.proxy.allows(host)
 
     def gone(self) -> None:
         """None of its programs is left. Safe from any thread."""
@@ -260,6 +269,7 @@ class Sandbox:
             proxy_port=None if command.proxy is None else command.proxy.port,
             is_open=restriction.network == "open",
             address_allowed=self._runtime.address_allowed or address_is_public,
+            opens_here=_nowhere if command.proxy is None else command.proxy.opens_here,
             report=command.report,
         )
         self._supervisor.watch(listener, HeldSockets(held), command.gone)
@@ -315,12 +325,20 @@ def is_missed(denial: Denial, text: str) -> bool:
     return denial.action != "use" or _NO_SOCKET.search(text) is not None
 
 
-def named(denial: Denial, text: str) -> Denial:
-    """A refused look-up with the host that was looked for, where the output has it."""
+def named(denial: Denial, text: str, is_allowed: Callable[[str], bool] = lambda _: False) -> Denial:
+    """A refused look-up with the host that was looked for, where the output has it. One that `is_allowed` might have
+    been asked for by the proxy."""
     if denial.action != LOOK_UP:
         return denial
     host = _HOST.search(text)
-    return denial if host is None else Denial("host", host[1], denial.rule, "connect")
+    if host is None:
+        return denial
+    rule = "domains" if denial.rule == "proxy" and not is_allowed(host[1]) else denial.rule
+    return Denial("host", host[1], rule, "connect")
+
+
+def _nowhere(_address: str, _port: int) -> bool:
+    return False
 
 
 def _is_open(scope: CommandScope) -> bool:

@@ -133,6 +133,7 @@ def test_a_refused_look_up_names_its_host(text: str, host: str | None) -> None:
     "text",
     [
         "curl: (6) Could not resolve host: example.com",
+        "ERROR: No matching distribution found for requests",
         "socket.gaierror: [Errno -2] Name or service not known",
         "connection broken by 'NewConnectionError(': [Errno -3] Temporary failure in name resolution')'",
         "npm error getaddrinfo EAI_AGAIN registry.npmjs.org",
@@ -141,6 +142,15 @@ def test_a_refused_look_up_names_its_host(text: str, host: str | None) -> None:
 def test_a_look_up_that_was_missed_is_told(text: str) -> None:
     assert is_missed(Denial("socket", "UDP", "network", "look up names by"), text)
     assert not is_missed(Denial("socket", "UDP", "network", "look up names by"), "1 test failed")
+
+
+@pytest.mark.parametrize(("is_allowed", "rule"), [(True, "proxy"), (False, "domains")])
+def test_a_look_up_past_the_proxy_is_told_from_a_host_that_is_not_allowed(is_allowed: bool, rule: str) -> None:
+    found = named(
+        Denial("socket", "UDP", "proxy", "look up names by"), "getaddrinfo EAI_AGAIN a.b", lambda _: is_allowed
+    )
+    assert found == Denial("host", "a.b", rule, "connect")
+    assert ("HTTP_PROXY" in found.note()) == is_allowed
 
 
 def test_a_report_names_ten_and_counts_the_rest() -> None:

@@ -150,6 +150,10 @@ async def test_allowed_hosts_are_reached_by_the_proxy_and_no_others(
     refused = await router.execute(request("RunCommand", granted, command=_FETCH.format(host="evil.test", port=server)))
     assert [(one.what, one.rule) for one in refused.denials] == [(f"evil.test:{server}", "domains")]
     assert f"[sandbox: connect evil.test:{server}: refused".encode() in b"".join(live)
+    # A server of the loopback that is named is reached past the proxy, as programs do.
+    near = held(scope._replace(domains=(f"localhost:{server}",)))
+    fetch_near = _FETCH.format(host="localhost", port=server)
+    assert "b'served'" in text_of(await router.execute(request("RunCommand", near, command=fetch_near)))
     closed = await router.execute(request("RunCommand", held(scope), command=fetch))
     assert "served" not in text_of(closed)
     assert closed.denials
