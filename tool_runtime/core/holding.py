@@ -9,13 +9,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import re
 import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from agent_host.contracts import Denial
-from policy.addresses import address_is_public
 from tool_runtime.core.agent_sockets import agent_sockets
 from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.held_sockets import Held, HeldSockets
@@ -28,6 +25,7 @@ from tool_runtime.platform import landlock_rules, linux_sandbox
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from agent_host.contracts import Denial
     from policy.scope import CommandScope
     from tool_runtime.core.domain_proxy import DomainProxy
     from tool_runtime.core.guarded import Guarded, Look
@@ -39,17 +37,6 @@ if TYPE_CHECKING:
 
     Opened = Callable[..., subprocess.Popen[bytes]]
 
-_NO_SOCKET: Final = re.compile(r"not permitted|permission denied|EACCES|EPERM", re.IGNORECASE)
-_NO_NAME: Final = re.compile(
-    r"resol[vu]|no matching distribution|name or service|EAI_AGAIN|ENOTFOUND|unknown host|lookup|getaddrinfo",
-    re.IGNORECASE,
-)
-_HOST: Final = re.compile(
-    r"(?:resolve host(?:name)?:? |EAI_AGAIN |ENOTFOUND |lookup |unknown host |resolve )['\"‘“]?((?:[\w-]+\.)+[\w-]+)",
-    re.IGNORECASE,
-)
-LOOK_UP: Final = "look up names by"
-"""The action of a refused look-up: of which host is in the output alone."""
 MAX_DENIALS: Final = 50
 """So many refusals of one command are kept; a program that tries again and again is told of once."""
 
@@ -119,13 +106,10 @@ class HeldCommand:
         if exit_code == 0:
             return tuple(denial for denial in self.denials if denial.action == "change")
         from tool_runtime.core.denials import RealDisk, denials_in
+        from tool_runtime.core.socket_denials import missed
 
         text = printed.decode("utf-8", "replace")
-        seen = [
-            named(denial, text, self._is_allowed)
-            for denial in self.denials
-            if denial.kind != "socket" or is_missed(denial, text) or (was_ended and denial.action == LOOK_UP)
-        ]
+        seen = missed(self.denials, text, self._is_allowed, was_ended=was_ended)
         told = {denial.what for denial in seen}
         found = [
             denial
@@ -256,7 +240,6 @@ class Sandbox:
 
     def watch(self, listener: int, command: HeldCommand, restriction: Restriction) -> None:
         """Have the supervisor answer for a command that was started."""
-
         if self._supervisor is None:
             self._supervisor = Supervisor()
         own = self._own.setdefault(command.scope, OwnSockets(self._supervisor.listeners))
@@ -268,7 +251,7 @@ class Sandbox:
             all_agents=frozenset().union(*self._agents.values()),
             proxy_port=None if command.proxy is None else command.proxy.port,
             is_open=restriction.network == "open",
-            address_allowed=self._runtime.address_allowed or address_is_public,
+            address_allowed=self._runtime.address_allowed or _is_public,
             opens_here=_nowhere if command.proxy is None else command.proxy.opens_here,
             report=command.report,
         )
@@ -279,6 +262,7 @@ class Sandbox:
         nothing could reach it."""
         if scope.domains == () or _is_open(scope) or not self.found.is_supervised:
             return None
+        from policy.addresses import address_is_public
         from tool_runtime.core.domain_gate import DomainScope, Network
         from tool_runtime.core.domain_proxy import DomainProxy, ProxyParams, upstreams
 
@@ -318,27 +302,14 @@ class Sandbox:
             await asyncio.wait(self._ending)
 
 
-def is_missed(denial: Denial, text: str) -> bool:
-    """Whether a refused socket was missed: many programs try one and go on without."""
-    if denial.action == LOOK_UP:
-        return _NO_NAME.search(text) is not None
-    return denial.action != "use" or _NO_SOCKET.search(text) is not None
-
-
-def named(denial: Denial, text: str, is_allowed: Callable[[str], bool] = lambda _: False) -> Denial:
-    """A refused look-up with the host that was looked for, where the output has it. One that `is_allowed` might have
-    been asked for by the proxy."""
-    if denial.action != LOOK_UP:
-        return denial
-    host = _HOST.search(text)
-    if host is None:
-        return denial
-    rule = "domains" if denial.rule == "proxy" and not is_allowed(host[1]) else denial.rule
-    return Denial("host", host[1], rule, "connect")
-
-
 def _nowhere(_address: str, _port: int) -> bool:
     return False
+
+
+def _is_public(address: str) -> bool:
+    from policy.addresses import address_is_public  # most commands connect to nobody
+
+    return address_is_public(address)
 
 
 def _is_open(scope: CommandScope) -> bool:

@@ -11,9 +11,9 @@ import pytest
 from agent_host.contracts import Denial
 from policy.scope import CommandScope
 from tool_runtime.core.denials import RealDisk, denials_in
-from tool_runtime.core.holding import is_missed, named
 from tool_runtime.core.refusals import report
 from tool_runtime.core.scope_verdict import refusal
+from tool_runtime.core.socket_denials import missed
 
 HOME, CWD = "/home/u", "/home/u/ws"
 SCOPE = CommandScope(
@@ -124,9 +124,9 @@ def test_the_real_disk_answers_by_plain_permissions(tmp_path: Path) -> None:
     ],
 )
 def test_a_refused_look_up_names_its_host(text: str, host: str | None) -> None:
-    found = named(Denial("socket", "UDP", "network", "look up names by"), text)
-    assert found == (Denial("socket", "UDP", "network", "look up names by") if host is None else
-                     Denial("host", host, "network", "connect"))  # fmt: skip
+    refused = Denial("socket", "UDP", "network", "look up names by")
+    found = missed([refused], text)
+    assert found == [refused if host is None else Denial("host", host, "network", "connect")]
 
 
 @pytest.mark.parametrize(
@@ -140,15 +140,16 @@ def test_a_refused_look_up_names_its_host(text: str, host: str | None) -> None:
     ],
 )
 def test_a_look_up_that_was_missed_is_told(text: str) -> None:
-    assert is_missed(Denial("socket", "UDP", "network", "look up names by"), text)
-    assert not is_missed(Denial("socket", "UDP", "network", "look up names by"), "1 test failed")
+    refused = Denial("socket", "UDP", "network", "look up names by")
+    assert missed([refused], text)
+    assert not missed([refused], "1 test failed")
+    assert missed([refused], "", was_ended=True) == [refused]
 
 
 @pytest.mark.parametrize(("is_allowed", "rule"), [(True, "proxy"), (False, "domains")])
 def test_a_look_up_past_the_proxy_is_told_from_a_host_that_is_not_allowed(is_allowed: bool, rule: str) -> None:
-    found = named(
-        Denial("socket", "UDP", "proxy", "look up names by"), "getaddrinfo EAI_AGAIN a.b", lambda _: is_allowed
-    )
+    refused = Denial("socket", "UDP", "proxy", "look up names by")
+    (found,) = missed([refused], "getaddrinfo EAI_AGAIN a.b", lambda _: is_allowed)
     assert found == Denial("host", "a.b", rule, "connect")
     assert ("HTTP_PROXY" in found.note()) == is_allowed
 
