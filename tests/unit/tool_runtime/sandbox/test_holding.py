@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from agent_host.contracts import ToolConstraints
 from policy.scope import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, error_of, open_descriptors, request, text_of, until
 from tool_runtime.core import domain_proxy, sandbox
+from tool_runtime.platform import current
 from tool_runtime.settings import SandboxSettings
 
 if TYPE_CHECKING:
@@ -198,16 +200,27 @@ async def test_what_cannot_be_started_leaves_nothing(make_router: MakeRouter, sc
     await until(lambda: open_descriptors() <= before)
 
 
+def what_there_is() -> tuple[int, int, int, int]:
+    """Threads and descriptors of this process; its descendants, which are what starts programs in namespaces, and their
+    descriptors."""
+    below = [Path(f"/proc/{pid}") for pid in current.descendants(os.getpid())]
+    theirs = 0
+    for one in below:
+        with suppress(OSError):  # it ends just now
+            theirs += len(os.listdir(one / "fd"))
+    return threading.active_count(), open_descriptors(), len(below), theirs
+
+
 @pytest.mark.slow
 async def test_64_commands_at_once_leak_nothing(make_router: MakeRouter, scope: CommandScope, level: Any) -> None:
     router = make_router(sandbox=SandboxSettings(level))
     line = "python3 -c \"import socket; s = socket.create_server(('', 0)); socket.create_connection(s.getsockname())\""
     call = request("RunCommand", held(scope), command=line)
     text_of(await router.execute(call))
-    threads, descriptors = threading.active_count(), open_descriptors()
+    before = what_there_is()
     results = await asyncio.gather(*(router.execute(call) for _ in range(64)))
     assert all(text_of(result).startswith("Exit code: 0") for result in results)
-    await until(lambda: threading.active_count() <= threads and open_descriptors() <= descriptors)
+    await until(lambda: all(now <= then for now, then in zip(what_there_is(), before, strict=True)))
 
 
 HOST = """
