@@ -322,6 +322,7 @@ _RULES: Final[Mapping[str, str]] = {
     "guarded": "the place may be read only",
     "domains": "the host is not among the allowed domains",
     "blocked_domains": "the domain is blocked",
+    "proxy": "allowed hosts are reached by the proxy that HTTP_PROXY names, and the program did not ask it",
     "addresses": "it is a local or reserved address",
     "network": "commands have no network here but their own servers",
     "own": "only sockets of this session's own commands may be used",

@@ -252,7 +252,7 @@ def _sandbox(settings: Settings, state_dir: str) -> Check:
     found = try_levels(state_dir)
     wanted, used = settings.text(LEVEL), level_of(settings, state_dir)
     words = [f"{name} works" if one["works"] else f"{name} does not: {one['problem']}" for name, one in found.items()]
-    words += [f"{name} has no supervisor of sockets" for name, one in found.items() if one["works"] and one["problem"]]
+    words += [f"{name} has {one['problem']}" for name, one in found.items() if one["works"] and one["problem"]]
     words.append(f"sandbox.level = {wanted}: commands are held by {used.level}")
     if used.unheld:
         words.append(f"it does not hold {', '.join(used.unheld)}")
