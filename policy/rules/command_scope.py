@@ -12,6 +12,7 @@ from config.lean_typing import NamedTuple
 from policy.names import CapabilityName as Name
 from policy.paths import is_absolute, is_under, nested_parts, normalize
 from policy.rules.repository_paths import is_git, names_repository
+from policy.rules.scope_verdict import may_write
 from policy.rules.session_paths import is_shared_temporary
 from policy.scope import CommandScope, Widening
 
@@ -104,23 +105,6 @@ def with_own_places(
 def is_hidden(scope: CommandScope, path: str, os: OsFamily) -> bool:
     """Whether a place lies in one that is hidden."""
     return _is_inside(path, scope.hidden, os)
-
-
-def may_read(scope: CommandScope, path: str, os: OsFamily) -> bool:
-    """Whether the scope lets a process read the file at a real path."""
-    refused = _innermost(path, scope.hidden, os)
-    given = _innermost(path, (*(scope.reads or ()), *scope.writes), os)
-    return given > refused or (scope.reads is None and refused < 0)
-
-
-def may_write(scope: CommandScope, path: str, os: OsFamily) -> bool:
-    """Whether the scope lets a process write, make, move and remove the file at a real path."""
-    return _innermost(path, scope.writes, os) > _innermost(path, (*scope.hidden, *scope.guarded), os)
-
-
-def _innermost(path: str, places: Iterable[str], os: OsFamily) -> int:
-    """The length of the longest of `places` that the path lies in, -1 where it lies in none."""
-    return max((len(one) for one in places if is_under(path, one, os)), default=-1)
 
 
 # What may be read and written

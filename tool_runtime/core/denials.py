@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Final, Protocol
 
 from agent_host.contracts import Denial
-from tool_runtime.core.scope_verdict import refusal
+from policy.rules.scope_verdict import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,18 +161,18 @@ def _named(line: str) -> Iterator[str]:
 def _claimed(line: str, paths: list[str], exit_code: int, scope: CommandScope, disk: Disk) -> Iterator[Denial]:
     real = [disk.real(path) for path in paths]
     if _CROSS_DEVICE.search(line):
-        refused = [path for path in real if refusal(scope, path, write=True) is not None]
+        refused = [path for path in real if refusal(scope, path, "posix", write=True) is not None]
         if len(real) >= 2 and refused and len({*real}) > 1 and disk.same_device(real[0], real[1]):
-            yield Denial("path", refused[0], refusal(scope, refused[0], write=True) or "writes", "write")
+            yield Denial("path", refused[0], refusal(scope, refused[0], "posix", write=True) or "writes", "write")
         return
     for path in real:
-        rule = refusal(scope, path, write=False)
+        rule = refusal(scope, path, "posix", write=False)
         if rule is not None and disk.is_there(path):
             if disk.may(path, write=False):
                 yield Denial("path", path, rule, "read")
                 return
             continue
-        rule = refusal(scope, path, write=True)
+        rule = refusal(scope, path, "posix", write=True)
         if rule is not None and _is_write(path, exit_code, disk) and disk.may(path, write=True):
             yield Denial("path", path, rule, "write")
             return

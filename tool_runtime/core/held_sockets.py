@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.contracts import Denial
+from policy.rules.scope_verdict import refusal
 from tool_runtime.core.own_sockets import OwnSockets, Place, loopback_for, place_of
-from tool_runtime.core.scope_verdict import refusal
 from tool_runtime.platform import linux_calls, linux_sandbox, seccomp_notify
 
 if TYPE_CHECKING:
@@ -197,14 +197,14 @@ class HeldSockets:
 
     def _bind_path(self, copy: int, raw: bytes, path: bytes, there: int) -> int:
         parent = _real_directory(path, there)
-        rule = refusal(self._held.scope, os.path.join(parent, _text(os.path.basename(path))), write=True)
+        rule = refusal(self._held.scope, os.path.join(parent, _text(os.path.basename(path))), "posix", write=True)
         if rule is not None:
             return self._refuse(Denial("socket", _text(path), rule, "listen"))
         code = _in_held_thread(self._held.restriction, there, lambda: _bound(copy, raw))
         if code == 0:
             found = os.stat(path, dir_fd=there, follow_symlinks=False)
             # What lies there by now may be another's, by a link in its path: then it is not among the writable places.
-            if refusal(self._held.scope, _real_directory(path, there), write=True) is None:
+            if refusal(self._held.scope, _real_directory(path, there), "posix", write=True) is None:
                 self._held.own.add_unix((found.st_dev, found.st_ino))
         return code
 
