@@ -323,6 +323,7 @@ _RULES: Final[Mapping[str, str]] = {
     "blocked_domains": "the domain is blocked",
     "addresses": "it is a local or reserved address",
     "network": "commands have no network here but their own servers",
+    "ports": "it is one of the system's own ports",
     "own": "only sockets of this session's own commands may be used",
     "agents": "agents may be used only where they are granted",
 }

@@ -8,6 +8,7 @@ and then the kernel ends all that is left in there.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -27,7 +28,7 @@ from tool_runtime.platform import linux_calls, linux_sandbox, mounts  # noqa: E4
 from tool_runtime.platform.landlock import PathRule  # noqa: E402
 
 CLONE_PARENT = 0x8000
-NEW_MOUNTS, NEW_USERS, NEW_PROCESSES = 0x20000, 0x10000000, 0x20000000
+NEW_MOUNTS, NEW_QUEUES, NEW_USERS, NEW_PROCESSES = 0x20000, 0x8000000, 0x10000000, 0x20000000
 FAILED = 127
 DESCRIPTORS = 4  # the reply, and the three standard streams
 
@@ -96,7 +97,7 @@ def helper(known: linux_calls.Numbers, request: dict[str, Any], descriptors: lis
 def own_namespaces(known: linux_calls.Numbers, request: dict[str, Any]) -> None:
     """Raises OSError."""
     user, group = os.getuid(), os.getgid()
-    flags = NEW_MOUNTS | (NEW_PROCESSES if request["processes"] else 0)
+    flags = NEW_MOUNTS | NEW_QUEUES | (NEW_PROCESSES if request["processes"] else 0)
     if request["users"]:
         linux_calls.call(known.unshare, flags | NEW_USERS)
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
@@ -167,7 +168,7 @@ def start(request: dict[str, Any], descriptors: list[int], reply: socket.socket)
     restriction = linux_sandbox.Restriction(rules, held["abi"], held["network"], held["with_listener"])
     listener = linux_sandbox.restrict_this_thread(restriction)
     if listener is not None:
-        socket.send_fds(reply, [b"{}"], [listener])
+        hand_over(reply, listener, by_message=restriction.network != "open")
         os.close(listener)
     for target, descriptor in enumerate(descriptors[1:]):
         os.dup2(descriptor, target)
@@ -177,6 +178,17 @@ def start(request: dict[str, Any], descriptors: list[int], reply: socket.socket)
     os.closerange(reply.fileno() + 1, 256)
     os.set_inheritable(reply.fileno(), False)
     os.execvpe(request["argv"][0], request["argv"], request["env"])  # noqa: S606  as Popen does; policy decides which
+
+
+def hand_over(reply: socket.socket, listener: int, *, by_message: bool) -> None:
+    """Give the host the descriptor that asks. Where messages are asked about themselves, the host takes a copy of it,
+    before this process becomes the program. Raises OSError."""
+    if by_message:
+        socket.send_fds(reply, [b"{}"], [listener])
+        return
+    tell(reply, {"listener": listener})
+    if not reply.recv(1):
+        raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def tell(reply: socket.socket, what: dict[str, Any]) -> None:

@@ -45,8 +45,8 @@ def landlock_level() -> Found:
     if abi < landlock.LEAST_ABI:
         has = f"version {abi} of Landlock" if abi else "no Landlock, or it is switched off"
         return Found("landlock", works=False, problem=f"the kernel has {has}; version {landlock.LEAST_ABI} is needed")
-    unheld = linux_sandbox.not_held(abi)
     problem = try_thread(abi, with_listener=True)
+    unheld = linux_sandbox.not_held(abi, is_supervised=problem is None)
     if problem is None:
         return Found("landlock", works=True, abi=abi, is_supervised=True, unheld=unheld)
     without = try_thread(abi, with_listener=False)
@@ -112,7 +112,7 @@ def namespace_level() -> Found:
             except OSError as error:
                 problem = _said(error)
             if problem is None:
-                unheld = () if processes else ("names and arguments of other processes",)
+                unheld = linux_sandbox.not_held_by_namespaces(processes=processes, is_supervised=under.is_supervised)
                 return under._replace(level="namespace", unheld=unheld, namespaces=kinds)
             problems.append(problem)
     return Found("namespace", works=False, problem=problems[-1])
