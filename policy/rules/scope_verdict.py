@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from policy.paths import is_under
+from policy.places import NOWHERE, Places
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from policy.facts import OsFamily
     from policy.scope import CommandScope
 
@@ -19,14 +17,14 @@ ScopePart = Literal["reads", "writes", "hidden", "guarded"]
 def refusal(scope: CommandScope, path: str, os: OsFamily, *, write: bool) -> ScopePart | None:
     """The part of `scope` that refuses to read `path`, which is absolute and real, or with `write` to write, make, move
     and remove it; None where it may be done. Of places that contain each other the innermost decides."""
-    writes = _innermost(path, scope.writes, os)
-    reads = 0 if scope.reads is None else _innermost(path, scope.reads, os)
+    writes = Places(scope.writes, os).inmost(path)
+    reads = 0 if scope.reads is None else Places(scope.reads, os).inmost(path)
     granted = writes if write else max(reads, writes)
-    if _innermost(path, scope.hidden, os) >= max(granted, 0):
+    if Places(scope.hidden, os).inmost(path) >= max(granted, 0):
         return "hidden"
-    if granted < 0:
+    if granted == NOWHERE:
         return "writes" if write else "reads"
-    return "guarded" if write and _innermost(path, scope.guarded, os) >= granted else None
+    return "guarded" if write and Places(scope.guarded, os).inmost(path) >= granted else None
 
 
 def may_read(scope: CommandScope, path: str, os: OsFamily) -> bool:
@@ -37,8 +35,3 @@ def may_read(scope: CommandScope, path: str, os: OsFamily) -> bool:
 def may_write(scope: CommandScope, path: str, os: OsFamily) -> bool:
     """Whether the scope lets a process write, make, move and remove the file at a real path."""
     return refusal(scope, path, os, write=True) is None
-
-
-def _innermost(path: str, places: Iterable[str], os: OsFamily) -> int:
-    """The length of the longest of `places` that the path lies in, -1 where it lies in none."""
-    return max((len(one) for one in places if is_under(path, one, os)), default=-1)
