@@ -319,6 +319,7 @@ _RULES: Final[Mapping[str, str]] = {
     "writes": "it is not among the places that may be written",
     "hidden": "the place is hidden from commands",
     "guarded": "the place may be read only",
+    "beside": "nothing new can be made directly beside what is hidden or the kernel's",
     "domains": "the host is not among the allowed domains",
     "blocked_domains": "the domain is blocked",
     "addresses": "it is a local or reserved address",

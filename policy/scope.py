@@ -59,9 +59,9 @@ class CommandScope(NamedTuple):
     agents: tuple[str, ...] = ()
     unheld: tuple[str, ...] = ()
 
-    def to_wire(self, level: SandboxLevel) -> dict[str, Any]:
+    def to_wire(self, level: SandboxLevel, withheld: tuple[str, ...] = ()) -> dict[str, Any]:
         """The scope in JSON (interface section 3), with the `level` that holds it; null for no restriction of that
-        kind."""
+        kind. `withheld` is what the level refuses although the scope gives it, in words for people."""
         return {
             "level": level,
             "reads": None if self.reads is None else list(self.reads),
@@ -72,6 +72,7 @@ class CommandScope(NamedTuple):
             "blockedDomains": list(self.blocked_domains),
             "agents": list(self.agents),
             "unheld": list(self.unheld),
+            **({"withheld": list(withheld)} if withheld else {}),
         }
 
 

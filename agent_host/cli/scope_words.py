@@ -27,6 +27,7 @@ def scope_in_words(row: Mapping[str, Any]) -> str:
         f"  never reaches {_listed(row['blockedDomains'])}",
         f"  uses the agents {_listed(row['agents'])}",
         *(f"  not held: {one}" for one in row["unheld"]),
+        *(f"  refused as well: {one}" for one in row.get("withheld", ())),
     ]
     return "".join(f"{escaped(line, keep='')}\n" for line in lines if not line.endswith(" -"))
 

@@ -71,7 +71,8 @@ _SANDBOX = Field(
     "sandbox",
     "object",
     "how commands are held: {level, wanted, why? (what keeps a stronger level from working), scope? (what a command "
-    "may read, write and reach, and in `unheld` each rule that the level cannot hold)}",
+    "may read, write and reach, in `unheld` each rule that the level cannot hold, and in `withheld` what it refuses "
+    "although the scope gives it)}",
     optional=True,
 )
 

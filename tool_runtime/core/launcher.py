@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from tool_runtime.platform import linux_calls, linux_sandbox, mounts  # noqa: E402  found by the line above
-from tool_runtime.platform.landlock import PathRule  # noqa: E402
+from tool_runtime.platform.landlock_rights import PathRule  # noqa: E402
 
 CLONE_PARENT = 0x8000
 NEW_MOUNTS, NEW_QUEUES, NEW_USERS, NEW_PROCESSES = 0x20000, 0x8000000, 0x10000000, 0x20000000

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tool_runtime.core.fresh_thread import in_fresh_thread
 from tool_runtime.core.launching import Launcher
 from tool_runtime.core.sandbox import Found, Namespaces
-from tool_runtime.platform import landlock, linux_calls, linux_sandbox, seccomp_notify
+from tool_runtime.platform import landlock, landlock_rights, linux_calls, linux_sandbox, seccomp_notify
 from tool_runtime.platform.mounts import View
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def landlock_level() -> Found:
 
 def try_thread(abi: int, *, with_listener: bool) -> str | None:
     """Why a thread cannot hold a program so; None where it can."""
-    rules = [landlock.PathRule("/", landlock.READ)]
+    rules = [landlock_rights.PathRule("/", landlock_rights.READ)]
     network: Network = "supervised" if with_listener else "closed"
     restriction = linux_sandbox.Restriction(rules, abi, network, with_listener)
     try:
@@ -138,7 +138,8 @@ def _try_namespaces(launcher: Launcher, kinds: Namespaces, under: Found) -> str 
             with open(path, "w", encoding="utf-8") as file:
                 file.write("x")
         network: Network = "supervised" if under.is_supervised else "closed"
-        rules = [landlock.PathRule("/", landlock.READ | landlock.WRITE)]  # the view is what is tried
+        whole = landlock_rights.READ | landlock_rights.WRITE  # the view is what is tried
+        rules = [landlock_rights.PathRule("/", whole)]
         restriction = linux_sandbox.Restriction(rules, under.abi, network, under.is_supervised)
         view = View((), (), (hidden,), has_processes=kinds.processes)
         null = os.open(os.devnull, os.O_RDWR)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tool_runtime.platform import landlock
-from tool_runtime.platform.landlock import PathRule
+from tool_runtime.platform import landlock_rights
+from tool_runtime.platform.landlock_rights import PathRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 MAX_RULES: Final = 4096
 """So many neighbours are granted at most: each costs some microseconds at each command."""
 
-_DEVICE: Final = landlock.READ_FILE | landlock.WRITE_FILE | landlock.TRUNCATE | landlock.IOCTL_DEV
+_DEVICE: Final = (
+    landlock_rights.READ_FILE | landlock_rights.WRITE_FILE | landlock_rights.TRUNCATE | landlock_rights.IOCTL_DEV
+)
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx")
 _TERMINALS: Final = "/dev/pts"
 _DEVICE_FOLDER: Final = "/dev"
@@ -27,10 +29,12 @@ NO_TERMINALS: Final = f"no terminals of their own can be made (pty), since {_TER
 
 
 class Rules(NamedTuple):
-    """What is granted, and what of the scope that cannot say, in words for people."""
+    """What is granted, and what of the scope that cannot say, in words for people. `closed` are writable directories
+    in which nothing new can be made."""
 
     rules: tuple[PathRule, ...]
     notes: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
 
 
 def rules_for(scope: CommandScope) -> Rules:
@@ -42,7 +46,7 @@ def rules_for(scope: CommandScope) -> Rules:
     else:
         granting.rules.append(PathRule(_TERMINALS, _DEVICE))
     granting.grant_all(scope, [place for place in scope.hidden if os.path.lexists(place)])
-    return Rules(tuple(granting.rules), tuple(granting.notes))
+    return granting.done()
 
 
 def rules_in_view(scope: CommandScope) -> Rules:
@@ -51,7 +55,7 @@ def rules_in_view(scope: CommandScope) -> Rules:
     granting = _Granting()
     granting.rules.append(PathRule(_TERMINALS, _DEVICE))
     granting.grant_all(scope, ())
-    return Rules(tuple(granting.rules), tuple(granting.notes))
+    return granting.done()
 
 
 def _within(path: str, place: str) -> bool:
@@ -69,33 +73,39 @@ class _Granting:
     def __init__(self) -> None:
         self.rules: list[PathRule] = []
         self.notes: list[str] = []
+        self._closed: list[str] = []
+
+    def done(self) -> Rules:
+        """What has been granted."""
+        return Rules(tuple(self.rules), tuple(self.notes), tuple(self._closed))
 
     def grant_all(self, scope: CommandScope, hidden: Sequence[str]) -> None:
         """Grant what a scope gives, without what is hidden."""
         self.rules += [PathRule(path, _DEVICE) for path in _DEVICES]
-        self.rules.append(PathRule(SHARED_MEMORY, landlock.READ | landlock.WRITE))
+        self.rules.append(PathRule(SHARED_MEMORY, landlock_rights.READ | landlock_rights.WRITE))
         for place in ("/",) if scope.reads is None else scope.reads:
-            self.grant(place, landlock.READ, hidden)
+            self.grant(place, landlock_rights.READ, hidden)
         for place in scope.writes:
-            self.grant(place, landlock.READ | landlock.WRITE, hidden)
+            self.grant(place, landlock_rights.READ | landlock_rights.WRITE, hidden)
 
     def grant(self, place: str, rights: int, hidden: Sequence[str]) -> None:
         """Grant a place without what is hidden in it."""
         if place in hidden or place in (*_DEVICES, _TERMINALS):
             return
         if place == _DEVICE_FOLDER:  # disks and memory are there, which root may open
-            self._add(place, landlock.READ_DIR)
+            self._add(place, landlock_rights.READ_DIR)
             return
         if f"{place}/".startswith(_OF_THE_KERNEL):
-            rights &= landlock.READ
+            rights &= landlock_rights.READ
         below = [one for one in hidden if _within(one, place)]
         apart = (_DEVICE_FOLDER, *_OF_THE_KERNEL) if place == "/" else ()
         if not below and not apart:
             self._add(place, rights)
             return
         # Names are listed, those of what is hidden as well: without the right nobody could list a home directory.
-        self._add(place, landlock.READ_DIR)
-        if rights & landlock.WRITE:
+        self._add(place, landlock_rights.READ_DIR)
+        if rights & landlock_rights.WRITE:
+            self._closed.append(place)
             named = ", ".join(os.path.relpath(one, place) for one in (below or apart)[:3])
             self.notes.append(f"nothing new can be made directly in {place}, since not all of it is granted: {named}")
         try:
