@@ -92,8 +92,8 @@ def items_of(messages: Iterable[bytes], log: RunLog) -> list[dict[str, Any]]:
 
     - `message`: {role `user` or `assistant`, text, taskId?, stepId?, tokenCount}
     - `call`: {toolName, arguments, status `succeeded`, `failed`, `denied` or `open`, code?, exitCode?, message?,
-      output?, denials?[], images?[{mediaType, width, height, bytes}], decision?, rule?, riskLevel?, approval?{decision, scope,
-      reason}, editedArguments?, taskId?, stepId?}; its id is the call's
+      output?, denials?[], images?[{mediaType, width, height, bytes}], decision?, rule?, riskLevel?,
+      approval?{decision, scope, reason}, editedArguments?, taskId?, stepId?}; its id is the call's
     - `mark`: {mark, reason?, message?, taskId?}, where the session stopped, crashed, went on or ended; and where
       requests began to show less: {strategy, droppedMessages, clearedMessages, summary?}; where it went on, with how
       commands are held from there on: {sandbox?}
