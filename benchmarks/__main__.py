@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _compile() -> None:
-    """Compile what is measured, as an installation is: else each start might do it, where none may keep what it made."""
+    """Compile what is measured, as an installation is: else each start might do it again."""
     for package in ("agent_host", "tool_runtime", "policy", "state", "config", "benchmarks"):
         compileall.compile_dir(os.path.join(ROOT, package), quiet=2)
 
