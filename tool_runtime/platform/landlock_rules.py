@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from config.lean_typing import NamedTuple
 from tool_runtime.platform import landlock_rights
 from tool_runtime.platform.landlock_rights import PathRule
 
