@@ -7,6 +7,7 @@ only adds. It takes about half a minute; --quick makes fewer starts. Levels that
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import subprocess
 import sys
@@ -34,7 +35,6 @@ LEVELS: dict[str, sandbox.Level] = {
     "namespace": "namespace",
 }
 HOST_BYTES = 600 * MIB
-FILES = 1000
 CONNECTS = """
 import socket, statistics, sys, threading, time
 server = socket.create_server(("127.0.0.1", 0))
@@ -51,10 +51,31 @@ for _ in range(int(sys.argv[1])):
     time.sleep(0.0005)
 print(min(times) / 1000)
 """
-JOB = (
-    f"mkdir job; cd job; i=0; while [ $i -lt {FILES} ]; do echo line > f$i; read -r x < f$i; i=$((i+1)); done; "
-    "cp -r . ../copy; grep -r line . > /dev/null; cd ..; rm -rf job copy"
-)
+JOB = """
+import json, os, pathlib, shutil, sys, tarfile, time
+def work():
+    for n in range(5):
+        folder = pathlib.Path("made", f"d{n}", "deep")
+        folder.mkdir(parents=True)
+        (folder / "file.json").write_text(json.dumps({"n": n, "lines": ["line"] * 50}))
+    with tarfile.open("t.tar", "w") as packed:
+        packed.add("made")
+    with tarfile.open("t.tar") as packed:
+        packed.extractall("out")
+    for path in pathlib.Path("out").rglob("*.json"):
+        os.rename(path, path.with_suffix(".txt"))
+        path.with_suffix(".txt").read_text()
+    shutil.rmtree("made"), shutil.rmtree("out"), os.unlink("t.tar")
+cpu, clock = [], []
+for _ in range(int(sys.argv[1])):
+    began, used = time.perf_counter_ns(), time.process_time_ns()
+    work()
+    cpu.append(time.process_time_ns() - used), clock.append(time.perf_counter_ns() - began)
+print(min(cpu), min(clock))
+"""
+"""Files are made, packed, unpacked, found, renamed, read and removed, in pieces of some milliseconds. The least of its
+processor time is compared, the kernel's part of it included: what holds a command costs nothing else there, since
+nobody is asked about a file and nothing waits for the disk, and other programs of the machine add little."""
 
 
 class Bed:
@@ -133,19 +154,28 @@ async def measured(folder: str, rounds: int) -> list[Row]:
         note = f"{len(ballast) // MIB} MiB"
         found.append(Row(f"{level}: added in a large host", added, "ms", GOALS[level], note))
     del ballast
-    for level in [level for level in levels if "," not in level]:
+    plain_levels = [level for level in levels if "," not in level]
+    for level in plain_levels:
         took = [float((await bed.run(level, [sys.executable, "-c", CONNECTS, str(4 * rounds)]))[1]) for _ in range(2)]
         found.append(Row(f"{level}: a connection that is judged", min(took), "us", 100.0))
-        pairs = [
-            [(await bed.run(one, ["bash", "-c", JOB]))[0] for one in (level, "plain")] for _ in range(rounds // 10)
-        ]
-        held, plain = (min(column) for column in zip(*pairs, strict=True))
-        found.append(
-            Row(
-                f"{level}: a job with many files, against plain", held / plain, "x", 1.1, f"{held:.0f} / {plain:.0f} ms"
-            )
-        )
+    found += await many_files(bed, plain_levels, rounds)
     await bed.aclose()
+    return found
+
+
+async def many_files(bed: Bed, levels: Sequence[str], rounds: int) -> list[Row]:
+    """The least of JOB at each level against a plain one, in turns."""
+    least = dict.fromkeys(("plain", *levels), (math.inf, math.inf))
+    for _ in range(max(5, rounds // 10)):
+        for level in least:
+            _, said = await bed.run(level, [sys.executable, "-S", "-c", JOB, str(rounds)])
+            cpu, clock = (int(word) / 1e6 for word in said.split())
+            least[level] = (min(cpu, least[level][0]), min(clock, least[level][1]))
+    plain, found = least["plain"], []
+    for level in levels:
+        cpu, clock = least[level]
+        note = f"{cpu:.2f} / {plain[0]:.2f} ms of the processor, {clock:.2f} / {plain[1]:.2f} ms by the clock"
+        found.append(Row(f"{level}: a job with many files, against plain", cpu / plain[0], "x", 1.1, note))
     return found
 
 
