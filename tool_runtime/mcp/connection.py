@@ -307,8 +307,17 @@ class Connection:
             return ""
         words = self._process.last_words
         said = [f"it said: {words[:_MAX_SAID]}"] if words else []
-        said += [f"its sandbox: {line[:_MAX_SAID]}" for line in self._process.refusals]
+        said += [f"its sandbox: {line[:_MAX_SAID]}" for line in self._process.refusals()]
         return f" ({'; '.join(said)})" if said else ""
+
+    def explained(self, fault: ToolFault) -> ToolFault:
+        """The fault of a tool, with what the program's sandbox refused to it."""
+        refused = () if self._process is None else self._process.refusals(str(fault))
+        if not refused:
+            return fault
+        lines = "; ".join(line[:_MAX_SAID] for line in refused)
+        hint = f"write and domains of the user's entry of {self._config.name} say what it may do"
+        return ToolFault(fault.kind, f"{fault} (its sandbox: {lines}; {hint})", partial=fault.partial)
 
 
 class _HeadersDiffer(Exception):

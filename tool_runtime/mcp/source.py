@@ -110,7 +110,10 @@ class McpSource:
                 raise ToolFault(FaultKind.NETWORK, f"{self.name} has not taken the call") from None
             from tool_runtime.mcp.results import output_of
 
-            return output_of(result, call.request, tool.output_schema, self._settings.artifact_threshold_bytes)
+            try:
+                return output_of(result, call.request, tool.output_schema, self._settings.artifact_threshold_bytes)
+            except ToolFault as fault:
+                raise connection.explained(fault) from fault
         raise AssertionError("one of the two ways out was taken")
 
     def _asking(self, call: CallContext) -> Ask | None:
