@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from tool_runtime.mcp.servers import ServerConfig
 
     Start = Callable[[ServerParams], ServerProcess]
+
+logging.getLogger("mcp").addHandler(logging.NullHandler())
+"""What it says of a failure comes as one, and not as lines on standard error, where nobody has asked for them."""
 
 _Answer: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
