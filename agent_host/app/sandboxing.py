@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import TYPE_CHECKING, Any
 
 from agent_host.errors import SandboxWeaker, UsageError
@@ -56,17 +57,34 @@ def _found(state_dir: str) -> dict[str, dict[str, Any]]:
     return known if all(level in known for level in LEVELS[1:]) else try_levels(state_dir)
 
 
+def look_ahead(settings: Settings, state_dir: str) -> bool:
+    """Begin to try the levels in a thread where `level_of` would have to, so that a start does other work meanwhile.
+    Whether it was begun."""
+    if settings.text(LEVEL) == LEVELS[0] or SandboxLevels(state_dir, __version__).known():
+        return False
+    threading.Thread(target=_rows, name="sandbox-levels").start()
+    return True
+
+
 def try_levels(state_dir: str) -> dict[str, dict[str, Any]]:
-    """The same, each tried now, and kept for the sessions that follow."""
+    """The same, each tried once in this process, and kept for the sessions that follow; nobody waits for the disk."""
+    found = _rows()
+    threading.Thread(target=_keep, args=(state_dir, found), name="sandbox-levels-kept").start()
+    return found
+
+
+def _rows() -> dict[str, dict[str, Any]]:
     from tool_runtime.core import sandbox
 
-    found: dict[str, dict[str, Any]] = {}
-    for level in LEVELS[1:]:
-        one = sandbox.look(level)
-        found[level] = {"works": one.works, "problem": one.problem, "unheld": list(one.unheld)}
+    looked = {level: sandbox.look(level) for level in LEVELS[:0:-1]}  # the strongest tries the others on its way
+    return {
+        level: {"works": one.works, "problem": one.problem, "unheld": list(one.unheld)} for level, one in looked.items()
+    }
+
+
+def _keep(state_dir: str, found: dict[str, dict[str, Any]]) -> None:
     with contextlib.suppress(WriteFailed):  # they are tried again then
         SandboxLevels(state_dir, __version__).keep(found)
-    return found
 
 
 def opened_domains(settings: Settings) -> tuple[str, ...]:

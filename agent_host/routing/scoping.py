@@ -41,6 +41,7 @@ class Scoping:
     always: bool = False
     is_here: bool = True
     _facts: ScopeFacts | None = field(default=None, init=False)
+    _plain: tuple[PolicyBundle, ScopeFacts, CommandScope] | None = field(default=None, init=False)
 
     @property
     def holds(self) -> bool:
@@ -57,15 +58,21 @@ class Scoping:
         self, bundle: PolicyBundle, environment: Environment, grant: Widening = NO_WIDENING, *, network: bool = True
     ) -> CommandScope:
         """The scope of a command that is granted this. Without `network` it reaches nobody."""
-        found = command_scope(
-            bundle,
-            self.facts(),
-            environment.os_family,
-            opened=self.opened,
-            blocked_domains=self.blocked_domains,
-            grant=grant,
-        )
-        found = found._replace(unheld=(*found.unheld, *self.unheld))
+        facts, plain = self.facts(), self._plain
+        if grant == NO_WIDENING and plain is not None and plain[0] is bundle and plain[1] == facts:
+            found = plain[2]  # as for nearly every command
+        else:
+            found = command_scope(
+                bundle,
+                facts,
+                environment.os_family,
+                opened=self.opened,
+                blocked_domains=self.blocked_domains,
+                grant=grant,
+            )
+            found = found._replace(unheld=(*found.unheld, *self.unheld))
+            if grant == NO_WIDENING:
+                self._plain = (bundle, facts, found)
         return found if network else found._replace(domains=())
 
     def server_scope(
