@@ -16,9 +16,10 @@ from agent_host.app.mcp_servers import Refused, servers_of_user
 from agent_host.app.sandboxing import level_of
 from agent_host.errors import UsageError
 from agent_host.http_basics import shown_url
-from tool_runtime.faults import ToolFault
+from agent_host.shown_text import one_line
+from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.mcp.servers import Http, Stdio
-from tool_runtime.mcp.source import McpSource
+from tool_runtime.mcp.source import Browser, McpSource
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings, SandboxSettings
 
@@ -101,7 +102,12 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = (await reader.readline()).decode("ascii", "replace").split()
         said = parse_qs(urlsplit(line[1]).query) if len(line) > 1 else {}
-        if "code" in said and not answered.done():
+        if "error" in said and not answered.done():
+            why = "; ".join(said.get(name, [""])[0] for name in ("error", "error_description") if name in said)
+            answered.set_exception(
+                ToolFault(FaultKind.ACCESS_DENIED, f"the authorization server says: {one_line(why)}")
+            )
+        elif "code" in said and not answered.done():
             first = {name: values[0] for name, values in said.items() if name in ("code", "state", "iss")}
             answered.set_result(AuthorizationCodeResult.model_validate(first))
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nYou can close this.\n")
@@ -116,12 +122,20 @@ async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
         async with asyncio.timeout(_AUTHORIZE_S):
             return await answered
 
+    try:
+        listening = await asyncio.start_server(answer, "127.0.0.1", DEFAULT_PORT)
+    except OSError:  # another program has it: one that registers with the server again gets any other
+        listening = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
     runtime = RuntimeSettings(workspace=os.getcwd())
     router = LocalToolRouter(runtime)
     source = McpSource(
-        server._replace(connect_timeout_s=_AUTHORIZE_S), runtime, router.start_program, browser=(send_to, sent_back)
+        server._replace(connect_timeout_s=_AUTHORIZE_S),
+        runtime,
+        router.start_program,
+        browser=Browser(send_to, sent_back, port),
     )
-    async with await asyncio.start_server(answer, "127.0.0.1", DEFAULT_PORT):
+    async with listening:
         try:
             listed = await source.list()
         except ToolFault as fault:

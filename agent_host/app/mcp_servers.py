@@ -26,7 +26,7 @@ from policy.names import CapabilityName
 from policy.rules.command_scope import is_hidden, with_own_places
 from policy.urls import UrlProblem, canonical_domain
 from state.tool_lists import ToolLists
-from tool_runtime.mcp.servers import Http, ServerConfig, Stdio, origin_of
+from tool_runtime.mcp.servers import Http, ServerConfig, Stdio, kept_tokens, origin_of
 from tool_runtime.mcp.source import McpSource
 from tool_runtime.remote import Terms, definition_of, spec_of
 
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from tool_runtime.settings import RuntimeSettings
 
 SETTING: Final = "mcp.servers"
+TOKENS: Final = "mcp-tokens"
+"""The folder of OAuth's tokens in the state directory."""
 _MIN_SECRET: Final = 8
 _ASK_AFTER_S: Final = 1.0
 """The SDK takes most of a second of the processor, and a short session needs no server that it does not call."""
@@ -153,15 +155,17 @@ def _wrong(entry: UserServer, others: Mapping[str, UserServer]) -> str | None:
     return None
 
 
-def secret_values(settings: Settings, bundle: PolicyBundle) -> list[str]:
-    """The tokens for servers, and what variables hold that servers are given: none of it is shown or recorded. Raises
-    UsageError for entries that cannot be used."""
+def secret_values(settings: Settings, bundle: PolicyBundle, state_dir: str) -> list[str]:
+    """The tokens for servers, those of OAuth as they are kept now, and what variables hold that servers are given: none
+    of it is shown or recorded. Raises UsageError for entries that cannot be used."""
     names = {name for server in bundle.mcp_servers for name in server.environment_names}
     for entry in user_servers(settings).values():
         names.update(filter(None, (*entry.environment_names, entry.token_env)))
     secrets = [value for name in sorted(names) if len(value := os.environ.get(name, "")) >= _MIN_SECRET]
     tokens = (_token(entry) for entry in user_servers(settings).values() if entry.token_keyring is not None)
-    return [*secrets, *(token for token in tokens if isinstance(token, str))]
+    urls = [entry.url for entry in user_servers(settings).values() if entry.oauth and entry.url is not None]
+    kept = [token for url in urls for token in kept_tokens(os.path.join(state_dir, TOKENS), url)]
+    return [*secrets, *(token for token in tokens if isinstance(token, str)), *kept]
 
 
 def add_servers(
@@ -346,7 +350,7 @@ class _Place:
         token = _token(entry)
         if isinstance(token, Refused):
             return token
-        folder = os.path.join(self._state_dir, "mcp-tokens") if entry.oauth else None
+        folder = os.path.join(self._state_dir, TOKENS) if entry.oauth else None
         place = place._replace(
             token=token,
             ca_file=_expanded(entry.ca_file),

@@ -91,15 +91,19 @@ def test_a_program_is_held_to_what_its_entry_says(host: Host, level: str, is_ope
 
 
 SERVER = """
-import sys
+import os, sys
 from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 app = MCPServer("small")
 @app.tool()
 def kept() -> str:
     return open(sys.argv[1] + "/note").read()
 @app.tool()
 def other() -> str:
-    return open(sys.argv[1] + "/../secret").read()
+    try:
+        return open(os.path.join(os.path.dirname(sys.argv[1]), "secret")).read()
+    except OSError as error:
+        raise ToolError(str(error)) from error
 app.run("stdio")
 """
 
@@ -119,6 +123,7 @@ def test_a_program_reads_its_script_and_the_paths_that_it_is_given(host: Host, l
         note, secret = (result.text for result in model.results())
     assert note == "a note"
     assert "a secret" not in secret
+    assert f"its sandbox: read {host.root / 'secret'}: refused" in secret
     with open(host.root / "user.toml", "a", encoding="utf-8") as file:
         reads = f"open({str(host.root / 'secret')!r}).read()"
         file.write(

@@ -18,16 +18,15 @@ from mcp.shared.auth import AuthorizationCodeResult
 from agent_host.approval.forms import form_of
 from agent_host.contracts import PersonAnswer, PersonAsked, ToolRequest
 from state.tool_lists import ToolLists
+from tool_runtime.mcp.oauth import DEFAULT_PORT
 from tool_runtime.mcp.servers import Http, ServerConfig
-from tool_runtime.mcp.source import McpSource
+from tool_runtime.mcp.source import Browser, McpSource
 from tool_runtime.remote import RemoteTools, Terms
 from tool_runtime.router import LocalToolRouter
 from tool_runtime.settings import RuntimeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from tool_runtime.mcp.source import Browser
 
 _PATIENCE_S = 60.0
 _PLAIN: dict[str, Any] = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}, "null": None}
@@ -60,7 +59,7 @@ def _browser() -> Browser:
             code=said["code"][0], state=said.get("state", [None])[0], iss=said.get("iss", [None])[0]
         )
 
-    return pages.put, sent_back
+    return Browser(pages.put, sent_back, DEFAULT_PORT)
 
 
 async def _person(_: ToolRequest, asked: PersonAsked) -> PersonAnswer:

@@ -91,6 +91,7 @@ def main() -> None:
     parser.add_argument("--state")
     parser.add_argument("--broken")
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--oauth", action="store_true")
     options = parser.parse_args()
     if options.kind == "mute":
         time.sleep(600)
@@ -139,7 +140,12 @@ async def _serve(app: Any, token: str | None, port: int) -> None:
 
 
 def _app(options: argparse.Namespace) -> Any:  # noqa: C901 - a list of tools
-    app = MCPServer("odd")
+    if options.oauth:
+        from tests.support.mcp_oauth import authorized
+
+        app = authorized("odd", options.port, options.log)
+    else:
+        app = MCPServer("odd")
 
     def log(tool: str, **arguments: Any) -> None:
         if options.log:

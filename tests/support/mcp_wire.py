@@ -69,7 +69,6 @@ class WireServer:
         self.has_ended = False
         self.last_words = ""
         self.has_worked = False
-        self.refusals: tuple[str, ...] = ()
         self._lines: asyncio.Queue[bytes] = asyncio.Queue()
         self._numbers = itertools.count(1)
         self._replies: dict[str, asyncio.Future[dict[str, Any]]] = {}
@@ -101,6 +100,10 @@ class WireServer:
         self.end()
         for task in self._beside:
             task.cancel()
+
+    def refusals(self, said: str | None = None) -> tuple[str, ...]:
+        """See ServerProcess."""
+        return ()
 
     def end(self) -> None:
         """End, as a program that dies."""

@@ -11,6 +11,7 @@ import asyncio
 import errno
 import os
 import queue
+import re
 import shutil
 import subprocess
 import threading
@@ -35,6 +36,8 @@ _AHEAD: Final = 8
 """Lines that are read before somebody takes the first."""
 _STDERR_BYTES: Final = 8 * 1024
 _MAX_DENIALS: Final = 5
+_ERROR: Final = r"(?i)(?:error|exception)\b[^:]{0,80}: \S"
+"""As most languages end a program; what some print behind it says less."""
 _GRACE_S: Final = 2.0
 _IDLE_GRACE_S: Final = 0.2
 """Of one that was not given any work."""
@@ -116,14 +119,23 @@ class ServerProcess:
 
     @property
     def last_words(self) -> str:
-        """The last line that it printed to stderr; empty where there is none."""
+        """The last line that it printed to stderr, of an error where there is one; empty where it printed none."""
         lines = self._last_words.decode("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else ""
+        errors = [line.strip() for line in lines if re.search(_ERROR, line)]
+        return errors[-1] if errors else lines[-1] if lines else ""
 
-    @property
-    def refusals(self) -> tuple[str, ...]:
-        """What its sandbox refused to it, each in a line: the first few."""
-        return tuple(denial.note() for denial in tuple(self._denials))
+    def refusals(self, said: str | None = None) -> tuple[str, ...]:
+        """What its sandbox refused to it, each in a line, the first few: by what it `said` of a failure, by default to
+        stderr, and by what was seen of hosts and sockets since this was asked last."""
+        scope = self._params.scope
+        if self._held is None or scope is None:
+            return ()
+        from tool_runtime.core.denials import RealDisk, denials_in
+
+        text = self._last_words.decode("utf-8", "replace") if said is None else said
+        seen, self._denials = self._denials, []
+        found = [*seen, *denials_in(text, 1, scope, self._params.cwd, RealDisk())]
+        return tuple(denial.note() for denial in dict.fromkeys(found[:_MAX_DENIALS]))
 
     def _refused(self, denial: Denial) -> None:
         """From any thread."""

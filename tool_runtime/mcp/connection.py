@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from tool_runtime.mcp.servers import ServerConfig
 
     Start = Callable[[ServerParams], ServerProcess]
+
+logging.getLogger("mcp").addHandler(logging.NullHandler())
+"""What it says of a failure comes as one, and not as lines on standard error, where nobody has asked for them."""
 
 _Answer: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
@@ -307,8 +311,17 @@ class Connection:
             return ""
         words = self._process.last_words
         said = [f"it said: {words[:_MAX_SAID]}"] if words else []
-        said += [f"its sandbox: {line[:_MAX_SAID]}" for line in self._process.refusals]
+        said += [f"its sandbox: {line[:_MAX_SAID]}" for line in self._process.refusals()]
         return f" ({'; '.join(said)})" if said else ""
+
+    def explained(self, fault: ToolFault) -> ToolFault:
+        """The fault of a tool, with what the program's sandbox refused to it."""
+        refused = () if self._process is None else self._process.refusals(str(fault))
+        if not refused:
+            return fault
+        lines = "; ".join(line[:_MAX_SAID] for line in refused)
+        hint = f"write and domains of the user's entry of {self._config.name} say what it may do"
+        return ToolFault(fault.kind, f"{fault} (its sandbox: {lines}; {hint})", partial=fault.partial)
 
 
 class _HeadersDiffer(Exception):

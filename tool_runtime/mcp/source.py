@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
+from config.lean_typing import NamedTuple
 from tool_runtime.faults import FaultKind, ToolFault
 from tool_runtime.mcp.importing import SdkImport
 from tool_runtime.mcp.servers import Http
@@ -22,17 +23,24 @@ if TYPE_CHECKING:
     from tool_runtime.settings import RuntimeSettings
     from tool_runtime.tool import CallContext, ToolOutput
 
-    Browser = tuple[Callable[[str], Awaitable[None]], Callable[[], Awaitable[Any]]]
-
 _TRIES: Final = 3
 _PAUSE_S: Final = 0.25
 
 
+class Browser(NamedTuple):
+    """Somebody at a browser: `send_to` shows the page of an authorization server, and `sent_back` gives what that page
+    sends back to `port` of this machine. Raises ToolFault where it sends back that nobody agreed."""
+
+    send_to: Callable[[str], Awaitable[None]]
+    sent_back: Callable[[], Awaitable[Any]]
+    port: int
+
+
 class McpSource:
     """A Source. `start` starts a program that runs on. `on_changed` is called when the server says that its tools have
-    changed. `browser` shows a person the page of an authorization server, and gives what it sends back; without it
-    nobody is there. `ask_person` puts a question of a server to a person, where its entry lets it ask. `pause` waits
-    for so many seconds between two tries to connect."""
+    changed. `browser` is for a person who authorizes this program; without it nobody is there. `ask_person` puts a
+    question of a server to a person, where its entry lets it ask. `pause` waits for so many seconds between two tries
+    to connect."""
 
     def __init__(
         self,
@@ -110,7 +118,10 @@ class McpSource:
                 raise ToolFault(FaultKind.NETWORK, f"{self.name} has not taken the call") from None
             from tool_runtime.mcp.results import output_of
 
-            return output_of(result, call.request, tool.output_schema, self._settings.artifact_threshold_bytes)
+            try:
+                return output_of(result, call.request, tool.output_schema, self._settings.artifact_threshold_bytes)
+            except ToolFault as fault:
+                raise connection.explained(fault) from fault
         raise AssertionError("one of the two ways out was taken")
 
     def _asking(self, call: CallContext) -> Ask | None:
@@ -168,8 +179,7 @@ class McpSource:
             return None
         from tool_runtime.mcp.oauth import oauth_of
 
-        send_to, sent_back = self._browser or (None, None)
-        return oauth_of(self._config.name, place.url, place.oauth_folder, send_to=send_to, sent_back=sent_back)
+        return oauth_of(self._config.name, place.url, place.oauth_folder, browser=self._browser)
 
     def _changed(self) -> None:
         self._identities = None

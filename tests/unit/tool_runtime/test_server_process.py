@@ -52,6 +52,16 @@ async def test_a_flood_on_stderr_stops_nothing_and_is_not_kept(pool: DaemonPool)
     assert len(process._last_words) <= server_process._STDERR_BYTES
 
 
+async def test_what_it_said_of_an_error_is_told(pool: DaemonPool) -> None:
+    """Node ends with its version, and Python with the error."""
+    process = started(
+        pool, "import sys; sys.exit('Error [ERR_X]: Cannot find module\\n  at x (y:1)\\n\\nNode.js v22.20.0')"
+    )
+    assert await process.read_line() == b""
+    await process.aclose()
+    assert process.last_words == "Error [ERR_X]: Cannot find module"
+
+
 async def test_a_flood_of_lines_waits_for_its_reader(pool: DaemonPool) -> None:
     code = """
         import sys
