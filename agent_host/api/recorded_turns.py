@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -12,7 +13,7 @@ from agent_host.llm.gateway_errors import NAMES, kind_of_answer, kind_of_event
 from agent_host.llm.stream import StreamFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from agent_host.llm.error_bodies import Said
     from agent_host.llm.gateway_errors import Kind
@@ -41,15 +42,18 @@ def turn_of(dialect: Dialect, status: int, headers: Mapping[str, str], data: byt
     if error_bodies.is_error(body):
         sent = {"content-type": "application/json", **headers}
         return {"garbage": data.decode("utf-8", "replace"), "headers": sent}
-    return _streamed(dialect, data)
+    if error_bodies.is_whole_answer(body):
+        with contextlib.suppress(LookupError, ValueError):
+            return _answered(dialect, list(dialect.whole(data.decode())))
+    return _answered(dialect, whole_events(data))
 
 
-def _streamed(dialect: Dialect, data: bytes) -> dict[str, Any]:
-    """The turn that gives this stream, with the error that it may end in."""
+def _answered(dialect: Dialect, events: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """The turn that gives a stream of these events, with the error that it may end in."""
     assembler = dialect.assembler()
     texts: list[str] = []
     thoughts: list[str] = []
-    for name, event in whole_events(data):
+    for name, event in events:
         try:
             texts.append(assembler.feed(name, event) or "")
         except StreamFault as fault:

@@ -196,8 +196,10 @@ class _Approvals:
 
 def _turns(messages: Sequence[Message], moved: _Moved) -> list[dict[str, Any]]:
     turns: list[dict[str, Any]] = []
-    for message in messages:
+    for before, message in zip((None, *messages), messages, strict=False):
         if message.role == "assistant":
+            if before is not None and before.role == "assistant" and not before.tool_calls:
+                turns[-1]["stop_reason"] = "pause_turn"  # nothing between them: the model went on by itself
             calls = [
                 {"name": call.name, "raw_arguments": _BROKEN}
                 if call.problem

@@ -146,8 +146,8 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     by_call = {result.tool_call_id: result for result in made}
     results = [by_call.get(call.call_id) or decode(call.result) for call in calls if call.result is not None]
     cut_short = step.meaning in _NOT_WHOLE and not calls
-    # A model that paused at a tool of its provider goes on when it reads its own turn.
-    paused = step.meaning == "continue" and step.assistant.blocks
+    # A model that paused goes on when it reads its own turn; one that has said nothing has none to read.
+    paused = step.meaning == "continue" and (step.assistant.blocks or step.assistant.content.strip())
     note = ctx.conversation.note(_go_on(step))._replace(goes_on=True) if cut_short and not paused else None
     dropped = _cut_full_window(ctx, step)
     count = ctx.task.step_count + 1
