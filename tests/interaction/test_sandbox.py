@@ -176,7 +176,15 @@ def test_only_auto_goes_on_where_no_level_works(host: Host, wanted: str, run: bo
     calls += [call("cp__exec", command=PYTHON, args=["look.py"]), call("look")]
     calls += [call("run_script", skill="looking", relative_path="scripts/look.py")]
     families = [word for name in ("desktop", "native", "skills") for word in ("--toolset", name)]
-    arguments = [*families, "--approve", "look", "--approve", "run_script", "--policy", host.root / "own.json"]
+    arguments: list[str | Path] = [
+        *families,
+        "--approve",
+        "look",
+        "--approve",
+        "run_script",
+        "--policy",
+        host.root / "own.json",
+    ]
     with gateway(use(*calls), say("Done.")) as served:
         task = ("run", "Do it.", "--gateway", served.url, "--sandbox", wanted, *JSON)
         done = host.start(*task, *arguments, program=OUTSIDE, env={"PYTHONPATH": str(ROOT)}).finish()
