@@ -170,6 +170,8 @@ class SessionOpener:
                 backends.know(store.state.identity)
                 grant = await self._granted_again(resolved, backends, store, cursor)
                 backends.capability_grant = grant.capability_grant
+                if grant.policy_bundle is not None:
+                    refuse_domains_of_a_service(resolved)
                 machine = machine_of(resolved, temporary_of(resolved.state_dir, store.state.identity))
                 _make_temporary(machine.temporary)
                 level = level_of(resolved.settings, resolved.state_dir)
